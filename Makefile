@@ -1,0 +1,47 @@
+# Two commands for a newcomer: `make demo` and `make test`. Each makes the environment it needs.
+PYTHON ?= python3
+VENV   ?= .venv
+# One torch, named first: a plain `torch` may bring several GB of CUDA packages with it.
+TORCH  ?= torch==2.13.0
+BIN    := $(VENV)/bin
+
+export HF_HUB_OFFLINE ?= 1
+export HF_DATASETS_OFFLINE ?= 1
+export TOKENIZERS_PARALLELISM ?= false
+
+.PHONY: demo test test-slow lint types clean
+
+demo: $(VENV)/.demo
+	@$(BIN)/evalguard demo; code=$$?; \
+	echo "evalguard demo: exit code $$code (1 = regressed, which is what this demo shows)"; \
+	test $$code -eq 1
+
+test: $(VENV)/.test lint types
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not gpu" -n 2
+
+test-slow: $(VENV)/.test
+	$(BIN)/python -m pytest -m "slow and not gpu"
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.test
+	$(BIN)/mypy
+
+$(VENV)/.made:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet "$(TORCH)"
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.made pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.made pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable ".[test]"
+	@touch $@ $(VENV)/.demo
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,35 @@
+"""evalguard: catches, proves and pins down regressions of converted language models.
+
+``evalguard.compare(base, candidate, ...)`` is the Python API; the command is ``evalguard compare``.
+Importing this package loads neither torch nor lm_eval: what needs them is imported on first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+__all__ = ["CompareOptions", "CompareResult", "__version__", "compare"]
+
+if TYPE_CHECKING:
+    from evalguard.pipeline.compare import compare
+    from evalguard.pipeline.options import CompareOptions
+    from evalguard.pipeline.result import CompareResult
+
+_HOMES = {
+    "compare": "evalguard.pipeline.compare",
+    "CompareOptions": "evalguard.pipeline.options",
+    "CompareResult": "evalguard.pipeline.result",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'evalguard' has no attribute '{name}'")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,58 @@
+"""Comparison: one metric of base and candidate, with its verdict, ready to be reported."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Outcome = Literal["regressed", "degraded", "improved", "unchanged", "undecided", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Drift of one (task, filter, metric); positive drift and sigma mean: the candidate is worse.
+
+    Attributes:
+        n: documents of the runs; ``n_used`` those the statistic uses.
+        base, candidate: the metric's two values; the ``_stderr`` beside them are the unpaired
+            standard errors that lm-eval reports (closed form).
+        sigma: (candidate - base) / base_stderr, signed so that positive is worse; may be inf.
+        sigma_interval: paired two-sided interval of sigma at ``confidence``.
+        paired_stderr: standard error of the paired drift, in units of the metric.
+        p_value: one-sided, that an unchanged candidate looks at least this much worse.
+        method: the test that gives p_value ("paired-t", "mcnemar-exact", "paired-t-ratio", ...).
+        false_alarm_probability: chance that an unchanged candidate with this paired_stderr
+            crosses the margin.
+        significant: the drift is real (interval above 0); ``certain``: above the margin.
+        needed_n: for "undecided", documents needed to decide at this paired_stderr; else None.
+        flips: (base right and candidate wrong, base wrong and candidate right) for 0/1 metrics.
+        bit_identical: every document's score is the same to the last bit.
+        reason: why the outcome is what it is, one sentence.
+        None stands for a number that does not exist (``outcome == "failed"``).
+    """
+
+    task: str
+    filter: str
+    metric: str
+    higher_is_better: bool
+    n: int
+    n_used: int
+    base: float | None
+    base_stderr: float | None
+    candidate: float | None
+    candidate_stderr: float | None
+    sigma: float | None
+    sigma_interval: tuple[float, float] | None
+    paired_stderr: float | None
+    p_value: float | None
+    method: str
+    confidence: float
+    false_alarm_probability: float | None
+    outcome: Outcome
+    significant: bool
+    certain: bool
+    bit_identical: bool
+    reason: str
+    needed_n: int | None = None
+    flips: tuple[int, int] | None = None
+    caveats: tuple[str, ...] = ()

@@ -1,0 +1,83 @@
+"""Errors a user can act on: what was found, where, and what to do next.
+
+Every error carries the exit code of the command that it ends. There is no code for "regressed"
+here: an exception never becomes a verdict.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+EXIT_PASSED = 0
+EXIT_REGRESSED = 1
+EXIT_USAGE = 2
+EXIT_FAILED = 3
+EXIT_UNDECIDED = 4
+
+
+class EvalguardError(Exception):
+    """Base of all errors that evalguard raises on purpose.
+
+    ``str(error)`` is the message; ``hint`` says what to do, or is empty.
+    """
+
+    exit_code = EXIT_FAILED
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class UsageError(EvalguardError):
+    """The command line, a name or a value given by the user cannot be used."""
+
+    exit_code = EXIT_USAGE
+
+
+class GuardFileError(UsageError):
+    """A guard file cannot be read. ``where`` is ``FILE:LINE`` or ``FILE``."""
+
+    def __init__(self, message: str, *, where: str, hint: str = "") -> None:
+        super().__init__(f"{where}: {message}", hint=hint)
+        self.where = where
+
+
+class EvaluationError(EvalguardError):
+    """A model could not be loaded or scored, so nothing is known about it."""
+
+
+class SettingError(EvaluationError):
+    """A setting could not be applied, or its effective value is not the one that was asked for."""
+
+
+class BuildError(EvaluationError):
+    """A build recipe failed; nothing of its output is used."""
+
+
+class WorkerError(EvaluationError):
+    """A worker process died, hung or spoke garbage. ``log`` is the path of its captured output."""
+
+    def __init__(self, message: str, *, log: str = "", hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.log = log
+
+
+class MisalignedRunsError(EvaluationError):
+    """Base and candidate did not answer the same documents, so they cannot be paired."""
+
+
+class StoreError(EvalguardError):
+    """A result could not be written. The numbers themselves are not lost by this."""
+
+
+class Interrupted(EvalguardError):
+    """The user stopped the run; ``hint`` says what was kept and how to go on."""
+
+    exit_code = 130
+
+
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """Return ``"; did you mean 'X'?"`` for the closest choice, or ``""``."""
+    found = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)
+    return f"; did you mean '{found[0]}'?" if found else ""

@@ -1,0 +1,120 @@
+"""The Scorer protocol: everything the pipeline may ask of a model, wherever the model runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalguard.settings import Value
+
+RequestKind = Literal["loglikelihood", "loglikelihood_rolling", "generate_until"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One lm-eval request, as plain data.
+
+    ``arguments`` are lm-eval's own: (context, continuation), (text,) or (context, generation
+    arguments). ``doc_id`` and ``index`` place it in its task: the document, and the request's
+    position among the requests of that document (repeats of one request are separate requests).
+    """
+
+    task: str
+    doc_id: int
+    index: int
+    kind: RequestKind
+    arguments: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """A model's answer to one request.
+
+    Attributes:
+        loglikelihood: natural log-probability of the continuation or the whole text; None for
+            generation.
+        is_greedy: whether greedy decoding would have produced the continuation; None where the
+            request kind has no such notion.
+        text: generated text; None for likelihood requests.
+        token_logprobs: float64 array, shape (n_scored_tokens,), natural log, in reading order
+            (rolling windows concatenated); None where the backend does not give it.
+        token_hash: hash of the token ids actually fed (context and continuation, after any
+            truncation), "" where the backend does not show them.
+        n_tokens: number of token ids fed, 0 where unknown.
+        truncated: whether tokens were cut from the left to fit the model's context.
+    """
+
+    loglikelihood: float | None = None
+    is_greedy: bool | None = None
+    text: str | None = None
+    token_logprobs: NDArray[np.float64] | None = None
+    token_hash: str = ""
+    n_tokens: int = 0
+    truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoringPolicy:
+    """How requests are scored; part of a score's identity, the same for base and candidate.
+
+    ``batch_size`` is a number of sequences, or "auto" where the user insisted. ``rolling_bos``
+    "once" scores a text's first real token given BOS; "lm-eval" scores BOS given BOS as
+    lm-eval 0.4.13 does when the tokenizer adds BOS by itself. ``device`` "" means: CUDA if there
+    is one, else CPU.
+    """
+
+    batch_size: int | Literal["auto"] = 16
+    device: str = ""
+    rolling_bos: Literal["once", "lm-eval"] = "once"
+    seed: int = 1234
+    threads: int = 0
+    max_gen_toks: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelDescription:
+    """What was really loaded, read back from the model itself.
+
+    ``identity`` holds everything that can change a score (weights and tokenizer digests, effective
+    settings, code digests, dtype, device kind, package versions, policy); None where the backend
+    cannot prove its weights, so that scores are never cached. ``effective`` maps each setting's
+    name to the value read back after loading. ``vocabulary_digest`` is "" where unknown.
+    """
+
+    model_type: str
+    effective: Mapping[str, Value] = field(default_factory=dict)
+    identity: Mapping[str, Value] | None = None
+    vocabulary_digest: str = ""
+    vocabulary_size: int = 0
+    max_length: int = 0
+    dtype: str = ""
+    device: str = ""
+    parameters: int = 0
+    environment: Mapping[str, Value] = field(default_factory=dict)
+    caveats: tuple[str, ...] = ()
+
+
+class Scorer(Protocol):
+    """A loaded variant that scores requests; in this process or behind a worker's pipe.
+
+    Every method raises ``EvaluationError`` (or a subclass) when the model cannot do what is asked.
+    """
+
+    def describe(self) -> ModelDescription:
+        """Return what was loaded, with every setting's effective value."""
+
+    def encode(self, requests: Sequence[Request]) -> list[tuple[int, ...]]:
+        """Return the token ids each request would feed (untruncated); () where unknown."""
+
+    def score(self, requests: Sequence[Request]) -> list[Response]:
+        """Score one block of requests, all of one kind; the answers in the order asked."""
+
+    def render_chat(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool) -> str:
+        """Apply the model's chat template to a conversation."""
+
+    def close(self) -> None:
+        """Release the model. May be called twice."""

@@ -1,0 +1,64 @@
+"""ScoreTable: one run's per-document statistics for one (task, filter, metric)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalguard.settings import Value
+
+# How documents combine into the metric:
+#   mean                 mean(value)
+#   perplexity           exp(-mean(value)); value = log-likelihood of a document
+#   weighted_perplexity  exp(-sum(value) / sum(weight)); weight = words or bytes of a document
+#   bits_per_byte        -sum(value) / sum(weight) / ln 2
+Aggregation = Literal["mean", "perplexity", "weighted_perplexity", "bits_per_byte"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreTable:
+    """Per-document statistics of one model, in ascending doc_id.
+
+    Attributes:
+        doc_ids: int64, shape (n,), unique, ascending.
+        values: float64, shape (n,): log-likelihoods (natural log) or metric values.
+        weights: float64, shape (n,), words or bytes for the weighted aggregations; else None.
+        doc_hashes, prompt_hashes, target_hashes: n strings each, lm-eval's own hashes.
+        token_hashes: n strings, hash of all token ids fed for the document; () where the run does
+            not show them (a stored lm-eval run).
+        n_total: documents the task has, whether scored or not; 0 where unknown.
+        source: where these scores come from, for messages ("model orig", "results/a").
+        run: what both runs must share besides documents (num_fewshot, fewshot seed, limit, task
+            version ...), compared key by key where both sides know it.
+    """
+
+    task: str
+    filter: str
+    metric: str
+    aggregation: Aggregation
+    higher_is_better: bool
+    doc_ids: NDArray[np.int64]
+    values: NDArray[np.float64]
+    weights: NDArray[np.float64] | None = None
+    doc_hashes: tuple[str, ...]
+    prompt_hashes: tuple[str, ...]
+    target_hashes: tuple[str, ...]
+    token_hashes: tuple[str, ...] = ()
+    n_total: int = 0
+    source: str = ""
+    run: Mapping[str, Value] = field(default_factory=dict)
+    caveats: tuple[str, ...] = ()
+
+    @property
+    def n(self) -> int:
+        """Number of documents."""
+        return int(self.doc_ids.shape[0])
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """(task, filter, metric), unique within a run."""
+        return (self.task, self.filter, self.metric)

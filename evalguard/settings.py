@@ -1,0 +1,208 @@
+"""Settings (conversion knobs), their targets, and the variants of a model that carry them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
+
+from evalguard.errors import UsageError, nearest
+
+Value = None | bool | int | float | str | list["Value"] | dict[str, "Value"]
+Assignment = Mapping[str, Value]
+
+TargetKind = Literal["model_args", "config", "attr", "dtype", "env", "build", "call"]
+TARGET_KINDS: tuple[str, ...] = get_args(TargetKind)
+_DOTTED = ("model_args", "config", "env", "build")
+
+# model_args that change what a tokenizer emits: a setting on one of them declares that base and
+# candidate are meant to read different token ids.
+ENCODING_ARGS = frozenset(
+    {
+        "add_bos_token",
+        "chat_template_args",
+        "enable_thinking",
+        "max_length",
+        "prefix_token_id",
+        "tokenizer",
+        "truncation",
+        "use_fast_tokenizer",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where a setting is applied.
+
+    ``model_args.X``, ``config.X``, ``env.X`` and ``build.X`` have ``path`` X; ``attr:GLOB.X`` has
+    ``path`` GLOB and ``attribute`` X; ``dtype:GLOB`` and ``call:pkg.mod:function`` have ``path``
+    only.
+    """
+
+    kind: TargetKind
+    path: str
+    attribute: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Target:
+        """Read a target as it is written in a guard file.
+
+        Raises:
+            UsageError: for an unknown kind or a missing part, with the nearest right name.
+        """
+        for kind in _DOTTED:
+            if text.startswith(kind + "."):
+                return cls(kind=kind, path=_required(text[len(kind) + 1 :], text))  # type: ignore[arg-type]
+        kind, colon, rest = text.partition(":")
+        if colon and kind == "attr":
+            path, dot, attribute = rest.rpartition(".")
+            if not (path and dot and attribute):
+                raise UsageError(
+                    f"target '{text}' names no attribute",
+                    hint="write attr:GLOB.NAME, e.g. attr:model.layers.*.self_attn.scaling",
+                )
+            return cls(kind="attr", path=path, attribute=attribute)
+        if colon and kind == "dtype":
+            return cls(kind="dtype", path=_required(rest, text))
+        if colon and kind == "call":
+            module, inner, function = rest.rpartition(":")
+            if not (module and inner and function.isidentifier()):
+                raise UsageError(
+                    f"target '{text}' names no function",
+                    hint="write call:pkg.mod:function or call:path/to/file.py:function",
+                )
+            return cls(kind="call", path=rest)
+        head = kind if colon else text.partition(".")[0]
+        raise UsageError(
+            f"unknown target '{text}'{nearest(head, TARGET_KINDS)}",
+            hint="targets: model_args.X, config.X, attr:GLOB.X, dtype:GLOB, env.X, build.X, "
+            "call:pkg.mod:function",
+        )
+
+    def __str__(self) -> str:
+        if self.kind in _DOTTED:
+            return f"{self.kind}.{self.path}"
+        return f"{self.kind}:{self.path}" + (f".{self.attribute}" if self.attribute else "")
+
+
+def _required(path: str, text: str) -> str:
+    if not path:
+        raise UsageError(f"target '{text}' ends where a name is needed")
+    return path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One conversion knob: its reference value, its candidate value, and where it is applied."""
+
+    name: str
+    reference: Value
+    candidate: Value
+    target: Target
+
+    @property
+    def changes_encoding(self) -> bool:
+        """Whether this setting is meant to change the token ids that a model reads."""
+        return self.target.kind == "model_args" and self.target.path in ENCODING_ARGS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraint:
+    """Assignments that cannot be built: where ``when`` holds, ``then`` must hold too."""
+
+    when: Mapping[str, Value]
+    then: Mapping[str, Value]
+
+    def violated_by(self, assignment: Assignment) -> bool:
+        """Return True if the assignment cannot be built under this constraint."""
+        applies = all(assignment.get(name) == value for name, value in self.when.items())
+        return applies and any(assignment.get(name) != value for name, value in self.then.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildRecipe:
+    """Makes a model from settings: a command or a Python call, run in a folder of its own.
+
+    ``command`` is an argument vector whose items may hold ``{name}`` for a build input and
+    ``{output}`` for the output path; ``call`` is ``pkg.mod:function`` or ``FILE.py:function``.
+    ``output`` is the path, inside the build folder, of what was made. ``inputs`` are fixed build
+    inputs that ``build.X`` settings override. ``folder`` is where relative paths are resolved.
+    """
+
+    command: tuple[str, ...] = ()
+    call: str = ""
+    output: str = "output"
+    inputs: Mapping[str, Value] = field(default_factory=dict)
+    folder: str = "."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """A model under a name, with the values that its settings have in this evaluation.
+
+    ``model`` is an lm-eval model type; ``model_args`` go to its constructor (relative local paths
+    already resolved). ``assignment`` holds the current value of every setting by name.
+    ``code_folder`` is the folder from which ``call:`` files are resolved ("" if the user named no
+    file). ``trust_remote_code`` and ``allow_pickle`` are off unless the user said so for this
+    model.
+    """
+
+    name: str
+    model: str
+    model_args: Mapping[str, Value]
+    settings: tuple[Setting, ...] = ()
+    constraints: tuple[Constraint, ...] = ()
+    assignment: Assignment = field(default_factory=dict)
+    build: BuildRecipe | None = None
+    trust_remote_code: bool = False
+    allow_pickle: bool = False
+    allow_code: bool = False
+    code_folder: str = ""
+
+    def assigned(self, changes: Assignment) -> Variant:
+        """Return this variant with other values for some of its settings.
+
+        Raises:
+            UsageError: for a name that is not a setting of this variant, or an assignment that a
+                constraint excludes.
+        """
+        names = [setting.name for setting in self.settings]
+        for name in changes:
+            if name not in names:
+                raise UsageError(
+                    f"'{self.name}' has no setting '{name}'{nearest(name, names)}",
+                    hint=f"its settings: {', '.join(names) or 'none'}",
+                )
+        assignment = {**self.assignment, **changes}
+        for constraint in self.constraints:
+            if constraint.violated_by(assignment):
+                raise UsageError(
+                    f"'{self.name}': a constraint excludes this assignment: if "
+                    f"{dict(constraint.when)} then {dict(constraint.then)}"
+                )
+        return replace(self, assignment=assignment)
+
+    @property
+    def digest(self) -> str:
+        """Hex digest of everything declared about this variant, its name excepted."""
+        return digest_of(
+            {
+                "model": self.model,
+                "model_args": dict(self.model_args),
+                "settings": {s.name: [str(s.target), s.reference, s.candidate] for s in self.settings},
+                "assignment": dict(self.assignment),
+                "build": None
+                if self.build is None
+                else [list(self.build.command), self.build.call, self.build.output, dict(self.build.inputs)],
+                "trust_remote_code": self.trust_remote_code,
+            }
+        )
+
+
+def digest_of(value: object) -> str:
+    """Return the first 16 hex digits of the SHA-256 of ``value`` as canonical JSON."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
