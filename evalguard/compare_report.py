@@ -1,0 +1,89 @@
+"""CompareReport: everything a finished comparison has to say, as plain data for the reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from evalguard.comparison import Comparison
+from evalguard.settings import Value
+
+if TYPE_CHECKING:
+    from evalguard.gate import GateResult
+
+RunKind = Literal["model", "lm-eval run"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingState:
+    """One setting of a run as it was evaluated.
+
+    ``value`` is what was asked for, ``reference`` and ``candidate`` are the two values that the
+    guard file declares, ``target`` says where it is applied, and ``effective`` is the value read
+    back from the loaded model.
+    """
+
+    name: str
+    value: Value
+    reference: Value
+    candidate: Value
+    target: str
+    effective: Value = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunIdentity:
+    """One side of a comparison: what was scored, and under which identity.
+
+    ``digest`` is the digest of everything that can change its scores. ``effective`` holds the
+    setting values read back from the model (for a base without settings: {}), ``description`` is
+    one line for people ("hf, 1.2M parameters, float32 on cpu" or the folder of an lm-eval run).
+    """
+
+    name: str
+    digest: str
+    kind: RunKind = "model"
+    settings: tuple[SettingState, ...] = ()
+    effective: Mapping[str, Value] = field(default_factory=dict)
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotCompared:
+    """A metric (or, with ``metric`` "", a whole task) that was left out, and why."""
+
+    task: str
+    metric: str
+    reason: str
+    filter: str = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareReport:
+    """The finished comparison of two runs; the one input of every report.
+
+    Attributes:
+        comparisons: one per (task, filter, metric), in the order they are shown.
+        gate: the policy's answer over all of them.
+        exit_code: what the command ends with (0, 1, 3, 4, or 125 under ``--git-bisect``).
+        created: UTC time as ISO 8601 text, given by the caller.
+        command: the command line that made this report, "" for a call from Python.
+        run_folder: where result.json and the samples lie; None where nothing was written.
+        bisect: reserved for the result of a bisection; None where there was none.
+        version: evalguard's own version.
+    """
+
+    base: RunIdentity
+    candidate: RunIdentity
+    comparisons: tuple[Comparison, ...]
+    gate: GateResult
+    exit_code: int
+    created: str
+    environment: Mapping[str, Value] = field(default_factory=dict)
+    not_compared: tuple[NotCompared, ...] = ()
+    notes: tuple[str, ...] = ()
+    command: str = ""
+    run_folder: str | None = None
+    bisect: None = None
+    version: str = ""
