@@ -20,6 +20,7 @@ class Comparison:
         sigma_interval: paired two-sided interval of sigma at ``confidence``.
         paired_stderr: standard error of the paired drift, in units of the metric.
         p_value: one-sided, that an unchanged candidate looks at least this much worse.
+        mid_p_value: McNemar's mid-p for 0/1 metrics, shown beside p_value; it decides nothing.
         method: the test that gives p_value ("paired-t", "mcnemar-exact", "paired-t-ratio", ...).
         false_alarm_probability: chance that an unchanged candidate with this paired_stderr
             crosses the margin.
@@ -54,5 +55,6 @@ class Comparison:
     bit_identical: bool
     reason: str
     needed_n: int | None = None
+    mid_p_value: float | None = None
     flips: tuple[int, int] | None = None
     caveats: tuple[str, ...] = ()

@@ -1,0 +1,250 @@
+"""Gate: the policy over all metrics of a run, and the exit code that it asks for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from evalguard.comparison import Comparison
+from evalguard.errors import (
+    EXIT_FAILED,
+    EXIT_PASSED,
+    EXIT_REGRESSED,
+    EXIT_UNDECIDED,
+    UsageError,
+    nearest,
+)
+from evalguard.stats.multiplicity import holm
+from evalguard.verdict import check_margin, decide
+
+FailOn = Literal["margin", "significant", "certain", "any-degradation"]
+FAIL_ON: tuple[str, ...] = get_args(FailOn)
+GateState = Literal["passed", "regressed", "undecided", "failed"]
+Key = tuple[str, str, str]
+
+# `git bisect run` reads 125 as "this commit cannot be judged, skip it".
+EXIT_GIT_BISECT_SKIP = 125
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateResult:
+    """The gate's answer.
+
+    Attributes:
+        passed: whether the gate lets the candidate through. True for state "undecided" where the
+            policy only warns; never True for "failed".
+        state: "regressed" if any gated metric is; else "failed" if any gave no number, or nothing
+            was compared; else "undecided" if any is; else "passed".
+        gated: keys (task, filter, metric) of the gated metrics; ``holm_p_values`` are beside them
+            in the same order (None for a failed metric).
+        regressed, undecided, failed: the keys that brought each about.
+        family_false_alarm: upper bound of the chance that an unchanged candidate fails, because
+            at least one gated metric crosses the margin: min(1, sum of the metrics' false-alarm
+            probabilities). It holds whatever the dependence between metrics, which share
+            documents, and for "significant" and "certain", which ask for more. For
+            "any-degradation" the Holm level, (1 - confidence) / 2, is added. None where no gated
+            metric has a number.
+        family_false_alarm_independent: the chance that one crosses the margin if the metrics were
+            independent, 1 - prod(1 - p_k); not above the bound.
+        reason: one sentence.
+    """
+
+    passed: bool
+    state: GateState
+    margin: float
+    fail_on: FailOn
+    confidence: float
+    gated: tuple[Key, ...]
+    regressed: tuple[Key, ...]
+    undecided: tuple[Key, ...]
+    failed: tuple[Key, ...]
+    holm_p_values: tuple[float | None, ...]
+    family_false_alarm: float | None
+    family_false_alarm_independent: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """What makes a run fail.
+
+    Attributes:
+        margin: tolerated drift in standard errors of the base.
+        fail_on: which metrics fail the gate.
+            "margin": sigma above the margin, the literal rule.
+            "significant": that, and the drift is real (interval above 0).
+            "certain": that, and the whole interval is above the margin.
+            "any-degradation": sigma above the margin, or a drift that is real by its own interval
+            and by its Holm-adjusted p-value at (1 - confidence) / 2, the one-sided level of the
+            interval; over several metrics the chance of any false one stays at that level.
+            A metric above the margin without the evidence that the policy asks for counts as
+            undecided: more is needed to fail, but it was not shown harmless either.
+        confidence: of the paired intervals.
+        undecided: "warn" lets undecided metrics through; "fail" does not.
+        gate_metrics: metric names ("acc") or task and metric ("lambada_openai/acc") to which the
+            gate is confined; () gates all. The others are shown and decide nothing.
+    """
+
+    margin: float = 1.0
+    fail_on: FailOn = "margin"
+    confidence: float = 0.95
+    undecided: Literal["warn", "fail"] = "warn"
+    gate_metrics: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_margin(self.margin)
+        if not 0.0 < self.confidence < 1.0:
+            raise ValueError(f"a confidence lies between 0 and 1, not {self.confidence!r}")
+        if self.fail_on not in FAIL_ON:
+            raise UsageError(
+                f"unknown gate policy '{self.fail_on}'{nearest(self.fail_on, FAIL_ON)}",
+                hint=f"fail_on: {', '.join(FAIL_ON)}",
+            )
+        if self.undecided not in ("warn", "fail"):
+            raise UsageError(f"undecided metrics can 'warn' or 'fail', not '{self.undecided}'")
+
+    def judge(self, comparisons: Iterable[Comparison]) -> GateResult:
+        """Judge comparisons that were made with this gate's margin and confidence.
+
+        Raises:
+            UsageError: if ``gate_metrics`` names a metric that was not compared.
+            ValueError: for a comparison made with another margin or confidence.
+        """
+        gated = self._gated(list(comparisons))
+        for comparison in gated:
+            self._check(comparison)
+        adjusted = _holm_p_values(gated)
+        states = [
+            self._state(comparison, p_value)
+            for comparison, p_value in zip(gated, adjusted, strict=True)
+        ]
+        keys = tuple((c.task, c.filter, c.metric) for c in gated)
+        by_state = {
+            state: tuple(key for key, its in zip(keys, states, strict=True) if its == state)
+            for state in get_args(GateState)
+        }
+        state = _overall(by_state, compared=bool(gated))
+        bound, independent = _family_false_alarm(gated, self._holm_level)
+        return GateResult(
+            passed=state == "passed" or (state == "undecided" and self.undecided == "warn"),
+            state=state,
+            margin=self.margin,
+            fail_on=self.fail_on,
+            confidence=self.confidence,
+            gated=keys,
+            regressed=by_state["regressed"],
+            undecided=by_state["undecided"],
+            failed=by_state["failed"],
+            holm_p_values=adjusted,
+            family_false_alarm=bound,
+            family_false_alarm_independent=independent,
+            reason=_reason(by_state, len(gated)),
+        )
+
+    @property
+    def _holm_level(self) -> float:
+        """Chance of a false "real" that the policy grants beside the margin rule."""
+        return (1.0 - self.confidence) / 2.0 if self.fail_on == "any-degradation" else 0.0
+
+    def _gated(self, comparisons: list[Comparison]) -> list[Comparison]:
+        if not self.gate_metrics:
+            return comparisons
+        known = {name for c in comparisons for name in (c.metric, f"{c.task}/{c.metric}")}
+        for name in self.gate_metrics:
+            if name not in known:
+                raise UsageError(
+                    f"the gate names '{name}', which was not compared{nearest(name, known)}",
+                    hint=f"compared: {', '.join(sorted(known)) or 'nothing'}",
+                )
+        wanted = set(self.gate_metrics)
+        return [c for c in comparisons if {c.metric, f"{c.task}/{c.metric}"} & wanted]
+
+    def _check(self, comparison: Comparison) -> None:
+        """Refuse a comparison whose verdict belongs to another margin or confidence."""
+        if comparison.sigma is None or comparison.sigma_interval is None:
+            return
+        verdict = decide(comparison.sigma, *comparison.sigma_interval, self.margin)
+        same = verdict.outcome == comparison.outcome or comparison.bit_identical
+        if not same or comparison.confidence != self.confidence:
+            raise ValueError(
+                f"{comparison.task} {comparison.metric} was compared with another margin or "
+                f"confidence than the gate's ({self.margin:g}, {self.confidence:g})"
+            )
+
+    def _state(self, comparison: Comparison, holm_p_value: float | None) -> GateState:
+        outcome = comparison.outcome
+        if outcome == "failed" or outcome == "undecided":
+            return outcome
+        if outcome == "regressed":
+            enough = {
+                "significant": comparison.significant,
+                "certain": comparison.certain,
+            }.get(self.fail_on, True)
+            return "regressed" if enough else "undecided"
+        if self.fail_on == "any-degradation" and outcome == "degraded":
+            real = holm_p_value is not None and holm_p_value <= self._holm_level
+            return "regressed" if real else "passed"
+        return "passed"
+
+
+def exit_code(result: GateResult, *, strict: bool, git_bisect: bool) -> int:
+    """The process's exit code: 0 passed, 1 regressed, 3 failed, 4 undecided.
+
+    4 only under ``strict`` or where the gate's own policy fails undecided metrics; else undecided
+    is 0. A known regression stays 1 even if another metric failed: it is a fact whatever the other
+    metric would have said, and `git bisect run` must read such a commit as bad, not skip it. With
+    ``git_bisect``, 3 and 4 become 125 ("skip this commit").
+    """
+    if result.state == "regressed":
+        return EXIT_REGRESSED
+    if result.state == "failed":
+        code = EXIT_FAILED
+    elif result.state == "undecided" and (strict or not result.passed):
+        code = EXIT_UNDECIDED
+    else:
+        return EXIT_PASSED
+    return EXIT_GIT_BISECT_SKIP if git_bisect else code
+
+
+def _holm_p_values(comparisons: Sequence[Comparison]) -> tuple[float | None, ...]:
+    adjusted = iter(holm([c.p_value for c in comparisons if c.p_value is not None]))
+    return tuple(None if c.p_value is None else next(adjusted) for c in comparisons)
+
+
+def _family_false_alarm(
+    comparisons: Sequence[Comparison], holm_level: float
+) -> tuple[float | None, float | None]:
+    """Bonferroni's bound of failing, and the chance under independence of crossing the margin."""
+    chances = [
+        c.false_alarm_probability for c in comparisons if c.false_alarm_probability is not None
+    ]
+    if not chances:
+        return None, None
+    bound = min(1.0, math.fsum([*chances, holm_level]))
+    if 1.0 in chances:
+        return bound, 1.0
+    return bound, -math.expm1(math.fsum(math.log1p(-chance) for chance in chances))
+
+
+def _overall(by_state: dict[GateState, tuple[Key, ...]], *, compared: bool) -> GateState:
+    order: tuple[GateState, ...] = ("regressed", "failed", "undecided")
+    for state in order:
+        if by_state[state]:
+            return state
+    return "passed" if compared else "failed"
+
+
+def _reason(by_state: dict[GateState, tuple[Key, ...]], total: int) -> str:
+    if total == 0:
+        return "nothing was compared, so nothing is known"
+    order: tuple[GateState, ...] = ("regressed", "failed", "undecided")
+    parts = [_count(by_state[state], state, total) for state in order if by_state[state]]
+    return "; ".join(parts) or f"all {total} gated metrics passed"
+
+
+def _count(keys: tuple[Key, ...], state: GateState, total: int) -> str:
+    names = ", ".join(f"{task} {metric}" for task, _, metric in keys[:3])
+    more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
+    return f"{len(keys)} of {total} gated metrics {state} ({names}{more})"

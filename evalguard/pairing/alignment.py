@@ -1,0 +1,112 @@
+"""Align two score tables, or refuse with everything that forbids it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from evalguard.errors import UsageError, nearest
+from evalguard.pairing.hashes import compare_hashes
+from evalguard.pairing.mismatch import Mismatch, Names, names_of, refuse_if_any
+from evalguard.pairing.paired_scores import PairedScores
+from evalguard.pairing.rows import ordered, picked
+from evalguard.scores import ScoreTable
+
+ALLOWED = frozenset({"prompt", "tokens"})
+
+# Fields that name the metric itself: where they differ, the tables are about different things.
+_IDENTITY = ("task", "filter", "metric", "aggregation", "higher_is_better")
+
+
+def pair(
+    base: ScoreTable, candidate: ScoreTable, *, allow: frozenset[str] = frozenset()
+) -> PairedScores:
+    """Align two score tables, or refuse.
+
+    Tables that are not in ascending doc_id are sorted first. A hash that is "" is unknown: it is
+    not compared, and a caveat says so. Where "prompt" is allowed, token ids are compared only for
+    documents whose prompts agree, since another text cannot have the same ids.
+
+    Args:
+        allow: differences under test: "prompt" (a chat template), "tokens" (BOS, a tokenizer).
+
+    Raises:
+        UsageError: for an unknown item of ``allow``.
+        MisalignedRunsError: for tables of different metrics, malformed tables, different
+            documents, hashes or weights, or different run conditions; one error with all kinds of
+            mismatch, each with its count and the first document.
+    """
+    for item in sorted(allow - ALLOWED):
+        raise UsageError(
+            f"cannot allow '{item}' to differ{nearest(item, ALLOWED)}",
+            hint=f"what may differ: {', '.join(sorted(ALLOWED))}",
+        )
+    names = names_of(base, candidate)
+    refuse_if_any(base, names, _identity_mismatches(base, candidate, names))
+    base, candidate = ordered(base, names[0]), ordered(candidate, names[1])
+    found = _run_mismatches(base, candidate, names)
+    if not np.array_equal(base.doc_ids, candidate.doc_ids):
+        found += _document_mismatches(base, candidate, names)
+        # Only to say what else is wrong: the documents that both have.
+        _, ours, theirs = np.intersect1d(
+            base.doc_ids, candidate.doc_ids, assume_unique=True, return_indices=True
+        )
+        found += compare_hashes(picked(base, ours), picked(candidate, theirs), allow)[0]
+        refuse_if_any(base, names, found)
+    mismatches, caveats = compare_hashes(base, candidate, allow)
+    refuse_if_any(base, names, [*found, *mismatches, *_weight_mismatches(base, candidate)])
+    return PairedScores(base=base, candidate=candidate, allow=allow, caveats=tuple(caveats))
+
+
+def _identity_mismatches(base: ScoreTable, candidate: ScoreTable, names: Names) -> list[Mismatch]:
+    return [
+        Mismatch(
+            f"{field} is {getattr(base, field)!r} in {names[0]} and "
+            f"{getattr(candidate, field)!r} in {names[1]}"
+        )
+        for field in _IDENTITY
+        if getattr(base, field) != getattr(candidate, field)
+    ]
+
+
+def _run_mismatches(base: ScoreTable, candidate: ScoreTable, names: Names) -> list[Mismatch]:
+    return [
+        Mismatch(
+            f"{key} is {base.run[key]!r} in {names[0]} and {candidate.run[key]!r} in {names[1]}",
+            hint=f"run both with the same {key}",
+        )
+        for key in sorted(base.run.keys() & candidate.run.keys())
+        if base.run[key] != candidate.run[key]
+    ]
+
+
+def _document_mismatches(base: ScoreTable, candidate: ScoreTable, names: Names) -> list[Mismatch]:
+    found = []
+    for one, other, name in ((base, candidate, names[0]), (candidate, base, names[1])):
+        extra = np.setdiff1d(one.doc_ids, other.doc_ids, assume_unique=True)
+        if extra.size:
+            found.append(f"{extra.size:,} documents only in {name} (first: doc_id {extra[0]})")
+    shorter = min(base.n, candidate.n)
+    hint = "score both models on the same documents"
+    if np.array_equal(base.doc_ids[:shorter], candidate.doc_ids[:shorter]):
+        hint = (
+            f"one run stops where the other goes on ({base.n:,} and {candidate.n:,} documents): "
+            "run both with the same --limit"
+        )
+    return [Mismatch(" and ".join(found), hint)]
+
+
+def _weight_mismatches(base: ScoreTable, candidate: ScoreTable) -> list[Mismatch]:
+    if base.weights is None or candidate.weights is None:
+        return []
+    both_nan = np.isnan(base.weights) & np.isnan(candidate.weights)
+    differs = (base.weights != candidate.weights) & ~both_nan
+    if not bool(np.any(differs)):
+        return []
+    first = int(np.argmax(differs))
+    return [
+        Mismatch(
+            f"weights (words or bytes) differ in {int(np.sum(differs)):,} of {base.n:,} documents "
+            f"(first: doc_id {base.doc_ids[first]}, {base.weights[first]:g} and "
+            f"{candidate.weights[first]:g})"
+        )
+    ]

@@ -1,0 +1,75 @@
+"""Rows of a score table: checked, sorted, picked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalguard.errors import MisalignedRunsError
+from evalguard.scores import ScoreTable
+
+_WEIGHTED = frozenset({"weighted_perplexity", "bits_per_byte"})
+
+
+def ordered(table: ScoreTable, name: str) -> ScoreTable:
+    """Return the table in ascending doc_id; the same object where it already is.
+
+    Raises:
+        MisalignedRunsError: for a malformed table or a doc_id that occurs twice.
+    """
+    _check_shapes(table, name)
+    order = np.argsort(table.doc_ids, kind="stable")
+    if not np.array_equal(order, np.arange(table.n)):
+        table = picked(table, order)
+    repeated = np.flatnonzero(table.doc_ids[1:] == table.doc_ids[:-1])
+    if repeated.size:
+        raise MisalignedRunsError(
+            f"{table.task} ({table.filter}) {table.metric}: {name} has {repeated.size:,} repeated "
+            f"doc_ids (first: {table.doc_ids[repeated[0]]})",
+            hint="average repeated runs of a document before they are paired",
+        )
+    return table
+
+
+def picked(table: ScoreTable, rows: NDArray[np.int64]) -> ScoreTable:
+    """Return the table's rows at these positions, in this order."""
+
+    def pick(hashes: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(hashes[row] for row in rows) if hashes else ()
+
+    return replace(
+        table,
+        doc_ids=table.doc_ids[rows],
+        values=table.values[rows],
+        weights=None if table.weights is None else table.weights[rows],
+        doc_hashes=pick(table.doc_hashes),
+        prompt_hashes=pick(table.prompt_hashes),
+        target_hashes=pick(table.target_hashes),
+        token_hashes=pick(table.token_hashes),
+    )
+
+
+def _check_shapes(table: ScoreTable, name: str) -> None:
+    n = table.n
+    problems = []
+    if table.doc_ids.shape != (n,):
+        problems.append(f"doc_ids of shape {table.doc_ids.shape}")
+    if table.values.shape != (n,):
+        problems.append(f"values of shape {table.values.shape}")
+    if table.weights is not None and table.weights.shape != (n,):
+        problems.append(f"weights of shape {table.weights.shape}")
+    for field in ("doc_hashes", "prompt_hashes", "target_hashes"):
+        if len(getattr(table, field)) != n:
+            problems.append(f"{len(getattr(table, field))} {field}")
+    if len(table.token_hashes) not in (0, n):
+        problems.append(f"{len(table.token_hashes)} token_hashes")
+    if (table.weights is not None) != (table.aggregation in _WEIGHTED):
+        found = "no weights" if table.weights is None else "weights, which have no use"
+        problems.append(f"{found} for {table.aggregation}")
+    if problems:
+        raise MisalignedRunsError(
+            f"{table.task} ({table.filter}) {table.metric}: {name} has a malformed score table of "
+            f"{n:,} documents with {', '.join(problems)}"
+        )

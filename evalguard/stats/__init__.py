@@ -1,0 +1,37 @@
+"""Statistics of a drift between two runs over the same documents. numpy and scipy only."""
+
+from __future__ import annotations
+
+from evalguard.stats.binary import (
+    flip_estimate,
+    flip_stderr,
+    mcnemar_chi_square,
+    mcnemar_exact,
+    mcnemar_mid_p,
+    tango_interval,
+)
+from evalguard.stats.compare import compare_scores, failed_comparison
+from evalguard.stats.drift import Drift, estimate_drift
+from evalguard.stats.estimate import Estimate
+from evalguard.stats.multiplicity import holm
+from evalguard.stats.planning import documents_needed
+from evalguard.stats.summary import harness_sigma, one_sided_p, unpaired_z
+
+__all__ = [
+    "Drift",
+    "Estimate",
+    "compare_scores",
+    "documents_needed",
+    "estimate_drift",
+    "failed_comparison",
+    "flip_estimate",
+    "flip_stderr",
+    "harness_sigma",
+    "holm",
+    "mcnemar_chi_square",
+    "mcnemar_exact",
+    "mcnemar_mid_p",
+    "one_sided_p",
+    "tango_interval",
+    "unpaired_z",
+]

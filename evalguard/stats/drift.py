@@ -1,0 +1,212 @@
+"""Drift of one metric between paired runs: from documents to sigma.
+
+Each metric has a scale on which its drift D is estimated, positive where the candidate is worse:
+
+    mean, 0/1              D = mean(d)                        unit of the metric
+    bits_per_byte          D = sum(d) / sum(w) / ln 2         bits
+    perplexity             D = mean(d)                        nats, log scale
+    weighted_perplexity    D = sum(d) / sum(w)                nats a word or byte, log scale
+
+On a log scale metric_cand = metric_base * exp(+-D), so that the metric cancels from sigma:
+sigma = (metric_cand - metric_base) / SE_base = (exp(D) - 1) / SE_log_base with
+SE_base = metric_base * SE_log_base (delta method). The map is increasing, so the interval of sigma
+is the mapped interval of D, and interval, p-value and sign always agree.
+
+SE_base is taken as a known unit here, as in port reports: its own sampling error is no part of
+the paired interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalguard.pairing import PairedScores
+from evalguard.stats.binary import flip_estimate
+from evalguard.stats.estimate import Estimate, t_estimate
+from evalguard.stats.moments import Moments, mean_moments, moments
+from evalguard.stats.probability import normal_upper_tail
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """A metric's two values, its paired drift, and the map from drift to sigma.
+
+    Attributes:
+        base, candidate: the metric with its unpaired closed-form standard error (metric units).
+        paired_stderr: standard error of the drift in metric units (delta method on a log scale).
+        estimate: the drift D, positive is worse, on the metric's estimation scale.
+        unit: SE_base on the estimation scale.
+        log_sign: 0 for a linear scale; on a log scale +1 if a lower metric is better, else -1.
+        flips: (b, c) for 0/1 metrics.
+    """
+
+    base: Moments
+    candidate: Moments
+    paired_stderr: float
+    estimate: Estimate
+    unit: float
+    log_sign: int = 0
+    flips: tuple[int, int] | None = None
+
+    def sigma_of(self, drift: float) -> float:
+        """Sigma of a drift on the estimation scale; +-inf where the unit is 0 and it is not."""
+        amount = drift if self.log_sign == 0 else self.log_sign * _expm1(self.log_sign * drift)
+        if self.unit == 0.0:
+            return math.copysign(math.inf, amount) if amount else 0.0
+        return amount / self.unit
+
+    def drift_of(self, sigma: float) -> float:
+        """The drift on the estimation scale that has this sigma (the inverse map)."""
+        amount = sigma * self.unit
+        if self.log_sign == 0:
+            return amount
+        inner = self.log_sign * amount
+        return self.log_sign * math.log1p(inner) if inner > -1.0 else math.inf
+
+    @property
+    def sigma(self) -> float:
+        """The harness sigma: (metric_cand - metric_base) / SE_base, positive is worse."""
+        return self.sigma_of(self.estimate.point)
+
+    @property
+    def sigma_interval(self) -> tuple[float, float]:
+        """The paired interval of the drift in units of SE_base."""
+        return self.sigma_of(self.estimate.low), self.sigma_of(self.estimate.high)
+
+    def false_alarm_probability(self, margin: float) -> float:
+        """1 - Phi(margin * SE_base / SE_paired), on the estimation scale.
+
+        The chance that a candidate without any true drift, but with this paired standard error,
+        crosses the margin. 0 where the paired scores do not scatter at all.
+        """
+        if self.estimate.stderr == 0.0:
+            return 0.0
+        return normal_upper_tail(margin * self.unit / self.estimate.stderr)
+
+
+def estimate_drift(paired: PairedScores, *, confidence: float) -> Drift:
+    """Estimate the drift of one metric by the method that its aggregation asks for.
+
+    The scores must be finite, of at least two documents, and the weights (where the aggregation
+    has any) must not sum to 0.
+    """
+    if is_binary(paired):
+        return _binary_drift(paired, confidence)
+    return _ESTIMATORS[paired.base.aggregation](paired, confidence)
+
+
+def is_binary(paired: PairedScores) -> bool:
+    """Whether this is a mean of zeros and ones in both runs."""
+    return paired.base.aggregation == "mean" and all(
+        bool(np.all((table.values == 0.0) | (table.values == 1.0)))
+        for table in (paired.base, paired.candidate)
+    )
+
+
+def _binary_drift(paired: PairedScores, confidence: float) -> Drift:
+    b, c = int(np.sum(paired.d > 0.0)), int(np.sum(paired.d < 0.0))
+    base = mean_moments(paired.base.values)
+    estimate = flip_estimate(b, c, paired.base.n, confidence=confidence)
+    return Drift(
+        base=base,
+        candidate=mean_moments(paired.candidate.values),
+        paired_stderr=estimate.stderr,
+        estimate=estimate,
+        unit=base.stderr,
+        flips=(b, c),
+    )
+
+
+def _mean_drift(paired: PairedScores, confidence: float) -> Drift:
+    base = mean_moments(paired.base.values)
+    estimate = _paired_t(paired.d, None, 1.0, confidence=confidence, method="paired-t")
+    return Drift(
+        base=base,
+        candidate=mean_moments(paired.candidate.values),
+        paired_stderr=estimate.stderr,
+        estimate=estimate,
+        unit=base.stderr,
+    )
+
+
+def _bits_drift(paired: PairedScores, confidence: float) -> Drift:
+    weights, bits = paired.base.weights, 1.0 / math.log(2.0)
+    base, candidate = (
+        Moments(point=-rate.point * bits, stderr=rate.stderr * bits)
+        for rate in (
+            moments(paired.base.values, weights),
+            moments(paired.candidate.values, weights),
+        )
+    )
+    estimate = _paired_t(paired.d, weights, bits, confidence=confidence, method="paired-t-ratio")
+    return Drift(
+        base=base,
+        candidate=candidate,
+        paired_stderr=estimate.stderr,
+        estimate=estimate,
+        unit=base.stderr,
+    )
+
+
+def _perplexity_drift(paired: PairedScores, confidence: float) -> Drift:
+    weights = paired.base.weights
+    base_rate = moments(paired.base.values, weights)
+    candidate = _perplexity(moments(paired.candidate.values, weights))
+    method = "paired-t-log" if weights is None else "paired-t-log-ratio"
+    estimate = _paired_t(paired.d, weights, 1.0, confidence=confidence, method=method)
+    return Drift(
+        base=_perplexity(base_rate),
+        candidate=candidate,
+        paired_stderr=estimate.stderr * candidate.point if estimate.stderr else 0.0,
+        estimate=estimate,
+        unit=base_rate.stderr,
+        log_sign=-1 if paired.base.higher_is_better else 1,
+    )
+
+
+_ESTIMATORS: dict[str, Callable[[PairedScores, float], Drift]] = {
+    "mean": _mean_drift,
+    "perplexity": _perplexity_drift,
+    "weighted_perplexity": _perplexity_drift,
+    "bits_per_byte": _bits_drift,
+}
+
+
+def _paired_t(
+    d: NDArray[np.float64],
+    weights: NDArray[np.float64] | None,
+    factor: float,
+    *,
+    confidence: float,
+    method: str,
+) -> Estimate:
+    drift = moments(d, weights)
+    return t_estimate(
+        drift.point * factor,
+        drift.stderr * factor,
+        df=d.shape[0] - 1,
+        confidence=confidence,
+        method=method,
+    )
+
+
+def _perplexity(rate: Moments) -> Moments:
+    """exp(-rate) and its standard error by the delta method."""
+    try:
+        value = math.exp(-rate.point)
+    except OverflowError:
+        value = math.inf
+    return Moments(point=value, stderr=value * rate.stderr if rate.stderr else 0.0)
+
+
+def _expm1(x: float) -> float:
+    """exp(x) - 1, infinite beyond the largest double."""
+    try:
+        return math.expm1(x)
+    except OverflowError:
+        return math.inf

@@ -1,0 +1,62 @@
+"""Estimate: a number with its standard error, interval, one-sided p-value and method."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from evalguard.stats.probability import t_critical, t_upper_tail
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """An estimated drift, positive where the candidate is worse.
+
+    Attributes:
+        point: the estimate; ``stderr`` its standard error, in the same unit.
+        low, high: two-sided interval at ``confidence``.
+        p_value: one-sided, P[at least this much worse] for an unchanged candidate.
+        method: name of the test behind ``p_value``.
+        interval_method: name of the method behind ``low`` and ``high``.
+    """
+
+    point: float
+    stderr: float
+    low: float
+    high: float
+    p_value: float
+    method: str
+    interval_method: str
+    confidence: float
+
+
+def t_estimate(
+    point: float, stderr: float, *, df: float, confidence: float, method: str
+) -> Estimate:
+    """Student's t interval and one-sided p-value of a mean-like estimate.
+
+    ``point -+ t_{df} * stderr`` and p = P[T_df >= point / stderr]. Without any scatter
+    (``stderr`` 0) the interval is a point, and p is 0 for a drift to the worse, else 1.
+    """
+    if stderr > 0.0:
+        half = t_critical(confidence, df) * stderr
+        p_value = t_upper_tail(point / stderr, df)
+    else:
+        half = 0.0
+        p_value = 0.0 if point > 0.0 else 1.0
+    return Estimate(
+        point=point,
+        stderr=stderr,
+        low=point - half,
+        high=point + half,
+        p_value=p_value,
+        method=method,
+        interval_method=method,
+        confidence=confidence,
+    )
+
+
+def all_finite(estimate: Estimate) -> bool:
+    """Whether every number of the estimate is finite."""
+    numbers = (estimate.point, estimate.stderr, estimate.low, estimate.high, estimate.p_value)
+    return all(math.isfinite(number) for number in numbers)

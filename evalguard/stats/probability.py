@@ -1,0 +1,39 @@
+"""The few distribution functions that the tests need, typed; scipy.special does the arithmetic."""
+
+from __future__ import annotations
+
+from scipy import special
+
+
+def normal_upper_tail(z: float) -> float:
+    """P[Z > z] of the standard normal distribution."""
+    return float(special.ndtr(-z))
+
+
+def normal_critical(confidence: float) -> float:
+    """The z with P[|Z| <= z] = confidence."""
+    return float(-special.ndtri((1.0 - confidence) / 2.0))
+
+
+def t_upper_tail(t: float, df: float) -> float:
+    """P[T > t] of Student's t distribution with ``df`` degrees of freedom."""
+    return float(special.stdtr(df, -t))
+
+
+def t_critical(confidence: float, df: float) -> float:
+    """The t with P[|T| <= t] = confidence."""
+    return float(-special.stdtrit(df, (1.0 - confidence) / 2.0))
+
+
+def chi_square_upper_tail(x: float, df: float) -> float:
+    """P[X > x] of the chi-square distribution with ``df`` degrees of freedom."""
+    return float(special.chdtrc(df, x))
+
+
+def fair_coin_upper_tail(heads: int, tosses: int) -> float:
+    """P[Bin(tosses, 1/2) >= heads], exact through the regularised incomplete beta function."""
+    if heads <= 0:
+        return 1.0
+    if heads > tosses:
+        return 0.0
+    return float(special.betainc(heads, tosses - heads + 1, 0.5))

@@ -1,0 +1,103 @@
+"""Why a comparison has its outcome: one sentence, every number with its method."""
+
+from __future__ import annotations
+
+import math
+
+from evalguard.comparison import Outcome
+from evalguard.stats.binary import mcnemar_mid_p
+from evalguard.stats.drift import Drift
+from evalguard.verdict import Verdict
+
+_METHODS = {
+    "paired-t": "paired t",
+    "paired-t-log": "paired t on the log scale",
+    "paired-t-ratio": "paired t of the ratio estimator",
+    "paired-t-log-ratio": "paired t of the ratio estimator on the log scale",
+    "mcnemar-exact": "exact McNemar",
+    "tango-score": "Tango's score method",
+}
+_IDENTICAL = "every document has the same score to the last bit (bit-identical)"
+
+
+def number(value: float) -> str:
+    """Three significant digits; infinities in words."""
+    if math.isinf(value):
+        return "infinity" if value > 0.0 else "-infinity"
+    return f"{value:.3g}"
+
+
+def explain(
+    drift: Drift, verdict: Verdict, *, margin: float, n: int, needed_n: int | None, n_total: int
+) -> str:
+    """The sentence for a drift that is not bit-identical."""
+    head = _size(drift) + _meaning(verdict, drift, margin)
+    if verdict.outcome == "undecided":
+        head += "; " + _need(needed_n, n_total)
+    return f"{head} ({_evidence(drift, n)})"
+
+
+def explain_identical() -> str:
+    """The sentence for runs whose scores do not differ at all."""
+    return _IDENTICAL
+
+
+def _size(drift: Drift) -> str:
+    sigma = drift.sigma
+    if math.isinf(sigma) and drift.unit == 0.0:
+        word = "worse" if sigma > 0.0 else "better"
+        return (
+            f"{word}, and the base's standard error is 0 (its documents do not scatter), "
+            "so that any drift is infinite in that unit"
+        )
+    if sigma == 0.0:
+        return "no net drift"
+    word = "worse" if sigma > 0.0 else "better"
+    return f"{word} by {number(abs(sigma))} standard errors of the base"
+
+
+def _meaning(verdict: Verdict, drift: Drift, margin: float) -> str:
+    limit = f"the margin of {number(margin)}"
+    if verdict.outcome == "regressed" and math.isinf(drift.sigma) and drift.unit == 0.0:
+        return "; " + (
+            "the drift is real" if verdict.significant else "the drift may still be chance"
+        )
+    if verdict.outcome == "regressed":
+        if verdict.certain:
+            return f", above {limit}, and so is its whole interval"
+        if verdict.significant:
+            return f", above {limit}; the drift is real, but its interval reaches below the margin"
+        return f", above {limit}; too few documents to tell the drift from chance"
+    meanings: dict[Outcome, str] = {
+        "degraded": f": real, but within {limit}",
+        "improved": "",
+        "unchanged": f": its interval holds 0 and ends below {limit}",
+        "undecided": f": its interval holds 0 and reaches {limit}",
+    }
+    return meanings[verdict.outcome]
+
+
+def _need(needed_n: int | None, n_total: int) -> str:
+    if needed_n is None:
+        return "no number of documents would decide at this drift"
+    need = f"about {needed_n:,} documents are needed at this paired standard error"
+    if 0 < n_total < needed_n:
+        need += f", and the task has only {n_total:,}"
+    return need
+
+
+def _evidence(drift: Drift, n: int) -> str:
+    low, high = drift.sigma_interval
+    estimate = drift.estimate
+    interval = (
+        f"{100.0 * estimate.confidence:g}% interval {number(low)} to {number(high)} "
+        f"by {_METHODS[estimate.interval_method]}"
+    )
+    p_value = f"one-sided p = {number(estimate.p_value)}"
+    if drift.flips is not None:
+        b, c = drift.flips
+        p_value = (
+            f"{b:,} documents lost and {c:,} won, {_METHODS[estimate.method]} {p_value}, "
+            f"mid-p = {number(mcnemar_mid_p(b, c))}"
+        )
+    return f"{interval}; {p_value}; n = {n:,}"
