@@ -62,3 +62,13 @@ class ScoreTable:
     def key(self) -> tuple[str, str, str]:
         """(task, filter, metric), unique within a run."""
         return (self.task, self.filter, self.metric)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotCompared:
+    """A metric that a run has but that is left out of the comparison, with the reason."""
+
+    task: str
+    filter: str
+    metric: str
+    reason: str

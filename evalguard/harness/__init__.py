@@ -1,0 +1,16 @@
+"""lm-eval's tasks: their requests as plain data, and their scores as ScoreTables."""
+
+from evalguard.harness.options import TaskOptions
+from evalguard.harness.requests import Block, TaskRequests
+from evalguard.harness.tables import TaskScores, score_tables
+from evalguard.harness.tasks import TaskSet, load_tasks
+
+__all__ = [
+    "Block",
+    "TaskOptions",
+    "TaskRequests",
+    "TaskScores",
+    "TaskSet",
+    "load_tasks",
+    "score_tables",
+]

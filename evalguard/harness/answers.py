@@ -1,0 +1,141 @@
+"""Answers: a model's responses put back into lm-eval's instances and scored by its own code."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from evalguard.errors import EvaluationError
+from evalguard.harness.requests import TaskRequests, in_request_order
+from evalguard.harness.surroundings import lm_eval_surroundings, task_code
+from evalguard.scorer import Request, Response
+
+if TYPE_CHECKING:
+    from lm_eval.api.instance import Instance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnsweredDocument:
+    """One document with its prompt, target and hashes as in lm-eval's sample files, and answers."""
+
+    doc_id: int
+    doc: Any
+    prompt: str
+    target: str
+    doc_hash: str
+    prompt_hash: str
+    target_hash: str
+    requests: tuple[Request, ...]
+    responses: tuple[Response, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """A task's documents, and lm-eval's items: (filter, metric) -> doc_id -> item."""
+
+    documents: tuple[AnsweredDocument, ...]
+    items: Mapping[tuple[str, str], Mapping[int, Any]]
+
+
+def judge(task_requests: TaskRequests, responses: Sequence[Response]) -> Answers:
+    """Run a task's own filters and process_results over a model's responses.
+
+    Raises:
+        ValueError: if there is not one response per request.
+        EvaluationError: if a response lacks what its request asked for, or the task's own code
+            fails on it.
+    """
+    task, requests = task_requests.lm_eval_task, task_requests.requests
+    if len(responses) != len(requests):
+        raise ValueError(f"{len(requests)} requests have {len(responses)} responses")
+    by_document = _fill(task_requests, responses)
+    answered: dict[int, list[tuple[Request, Response]]] = defaultdict(list)
+    for request, response in zip(requests, responses, strict=True):
+        answered[request.doc_id].append((request, response))
+    what = f"task '{task_requests.task}': its own code fails on the model's answers"
+    with lm_eval_surroundings():
+        with task_code(what):
+            # The task may have built other requests since; filters act on what the task holds.
+            task._instances = list(task_requests.instances)
+            task.apply_filters()
+        items = _items(task_requests, by_document, what)
+        documents = []
+        for doc_id, doc in task_requests.documents.items():
+            with task_code(f"{what}, document {doc_id}"):
+                target = task.doc_to_target(doc)
+                first = by_document[doc_id][0]
+                documents.append(_document(doc_id, doc, target, first, answered[doc_id]))
+    return Answers(documents=tuple(documents), items=items)
+
+
+def _items(
+    task_requests: TaskRequests, by_document: Mapping[int, Sequence[Instance]], what: str
+) -> dict[tuple[str, str], dict[int, Any]]:
+    """Run process_results once per filter and document, as lm_eval.evaluator.evaluate does."""
+    items: dict[tuple[str, str], dict[int, Any]] = defaultdict(dict)
+    for filter_name in task_requests.instances[0].filtered_resps:
+        for doc_id, doc in task_requests.documents.items():
+            with task_code(f"{what}, document {doc_id}"):
+                filtered = [i.filtered_resps[filter_name] for i in by_document[doc_id]]
+                found = task_requests.lm_eval_task.process_results(doc, filtered)
+            for metric, item in found.items():
+                items[filter_name, metric][doc_id] = item
+    return dict(items)
+
+
+def _fill(task_requests: TaskRequests, responses: Sequence[Response]) -> dict[int, list[Instance]]:
+    """Put the responses where lm_eval.evaluate puts them; return the instances by document."""
+    answers = iter(zip(task_requests.requests, responses, strict=True))
+    for instance in in_request_order(task_requests.instances):
+        instance.resps, instance.filtered_resps = [], {}
+        for _ in range(instance.repeats or 1):
+            instance.resps.append(_as_lm_eval(*next(answers)))
+    by_document: dict[int, list[Instance]] = defaultdict(list)
+    for instance in task_requests.instances:
+        by_document[instance.doc_id].append(instance)
+    for instances in by_document.values():
+        instances.sort(key=lambda instance: instance.idx)
+    return by_document
+
+
+def _as_lm_eval(request: Request, response: Response) -> Any:
+    if request.kind == "loglikelihood":
+        if response.loglikelihood is not None and response.is_greedy is not None:
+            return (response.loglikelihood, response.is_greedy)
+    elif request.kind == "loglikelihood_rolling":
+        if response.loglikelihood is not None:
+            return response.loglikelihood
+    elif response.text is not None:
+        return response.text
+    raise EvaluationError(
+        f"task '{request.task}', document {request.doc_id}, request {request.index}: the model "
+        f"gave no answer of the kind {request.kind}"
+    )
+
+
+def _document(
+    doc_id: int,
+    doc: Any,
+    target: Any,
+    first: Instance,
+    answered: Sequence[tuple[Request, Response]],
+) -> AnsweredDocument:
+    """Hash a document exactly as lm_eval.evaluator.evaluate does for its sample files."""
+    from lm_eval.utils import handle_non_serializable, hash_string
+
+    written = json.dumps(first.doc, indent=2, default=handle_non_serializable, ensure_ascii=False)
+    prompt = first.arguments[0]
+    return AnsweredDocument(
+        doc_id=doc_id,
+        doc=doc,
+        prompt=prompt,
+        target=str(target),
+        doc_hash=hash_string(written),
+        prompt_hash=hash_string(prompt),
+        target_hash=hash_string(str(target)),
+        requests=tuple(request for request, _ in answered),
+        responses=tuple(response for _, response in answered),
+    )

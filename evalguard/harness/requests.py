@@ -1,0 +1,225 @@
+"""TaskRequests: everything one task asks of a model, as plain data, in blocks of documents."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import numpy as np
+
+from evalguard.errors import EvaluationError
+from evalguard.harness.options import TaskOptions
+from evalguard.harness.surroundings import lm_eval_surroundings, task_code
+from evalguard.scorer import Request, RequestKind
+from evalguard.settings import Value, digest_of
+
+if TYPE_CHECKING:
+    from lm_eval.api.instance import Instance
+    from lm_eval.api.task import Task
+
+
+class RenderChat(Protocol):
+    """A model's chat template, as ``Scorer.render_chat``."""
+
+    def __call__(
+        self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool
+    ) -> str: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Whole documents of one task, all requests of one kind: the unit of caching and progress.
+
+    ``digest`` covers the requests' full content, so that equal digests mean equal questions.
+    """
+
+    index: int
+    requests: tuple[Request, ...]
+    digest: str
+    doc_ids: tuple[int, ...]
+
+    @property
+    def kind(self) -> RequestKind:
+        """The one kind of all requests."""
+        return self.requests[0].kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRequests:
+    """The requests of one task, and what is needed to turn their answers into scores.
+
+    Attributes:
+        task: the task's name.
+        requests: ordered by doc_id, then index; a task of several kinds has one kind after the
+            other. Repeats of a request are requests of their own.
+        doc_ids: lm-eval's own, ascending.
+        n_total: documents the task has, scored or not.
+        run: what both sides of a comparison must share beside the documents.
+        notes: what was asked for and could not be applied.
+    """
+
+    task: str
+    requests: tuple[Request, ...]
+    doc_ids: tuple[int, ...]
+    n_total: int
+    run: Mapping[str, Value]
+    notes: tuple[str, ...] = ()
+    lm_eval_task: Task = field(repr=False, compare=False)
+    instances: tuple[Instance, ...] = field(repr=False, compare=False)
+    documents: Mapping[int, Any] = field(repr=False, compare=False)
+
+    @property
+    def n_documents(self) -> int:
+        """Number of documents that are scored."""
+        return len(self.doc_ids)
+
+    def blocks(self, documents_per_block: int) -> list[Block]:
+        """Cut the requests into blocks of whole documents, always at the same places.
+
+        The blocks' requests, one block after the other, are ``requests`` again: answers kept
+        block by block need only be joined.
+
+        Raises:
+            ValueError: if ``documents_per_block`` is below 1.
+        """
+        if documents_per_block < 1:
+            raise ValueError(f"documents_per_block must be at least 1, got {documents_per_block}")
+        blocks: list[Block] = []
+        for _, of_kind in groupby(self.requests, key=lambda request: request.kind):
+            documents = [list(group) for _, group in groupby(of_kind, key=lambda r: r.doc_id)]
+            for start in range(0, len(documents), documents_per_block):
+                chunk = documents[start : start + documents_per_block]
+                blocks.append(_block(len(blocks), chunk))
+        return blocks
+
+
+def build_requests(
+    name: str,
+    task: Task,
+    options: TaskOptions,
+    *,
+    render_chat: RenderChat | None,
+    notes: tuple[str, ...] = (),
+) -> TaskRequests:
+    """Let lm-eval build the requests of a task, with its few-shot sampler seeded anew.
+
+    Raises:
+        EvaluationError: if the task's own code fails, asks for what is no plain data, or needs a
+            chat template that the model does not give.
+    """
+    if options.apply_chat_template and render_chat is None:
+        raise EvaluationError(
+            f"task '{name}': a chat template is to be applied, but this model has none",
+            hint="leave out --apply_chat_template",
+        )
+    with lm_eval_surroundings(), task_code(f"task '{name}': its requests cannot be built"):
+        documents, n_total = _build(task, options, render_chat)
+    return TaskRequests(
+        task=name,
+        requests=tuple(_requests(name, in_request_order(task.instances))),
+        doc_ids=tuple(documents),
+        n_total=n_total,
+        run=_run(name, task, options, n=len(documents), n_total=n_total),
+        notes=notes,
+        lm_eval_task=task,
+        instances=tuple(task.instances),
+        documents=documents,
+    )
+
+
+def _build(
+    task: Task, options: TaskOptions, render_chat: RenderChat | None
+) -> tuple[dict[int, Any], int]:
+    from lm_eval.evaluator_utils import get_sample_size
+
+    limit = get_sample_size(task, options.limit)
+    # The sampler's generator lives on the task: without this a second model would get other
+    # examples than the first.
+    task.set_fewshot_seed(seed=options.seed)
+    # cache_requests stays off: lm-eval's request cache knows neither dataset, config nor seed.
+    task.build_all_requests(
+        limit=limit,
+        rank=0,
+        world_size=1,
+        cache_requests=False,
+        system_instruction=options.system_instruction or None,
+        apply_chat_template=bool(options.apply_chat_template),
+        fewshot_as_multiturn=options.multiturn,
+        chat_template=render_chat if options.apply_chat_template else None,
+    )
+    return dict(task.doc_iterator(rank=0, limit=limit, world_size=1)), len(task.eval_docs)
+
+
+def in_request_order(instances: Sequence[Instance]) -> list[Instance]:
+    """Return lm-eval's instances in the order of ``TaskRequests.requests``."""
+    kinds = list(dict.fromkeys(instance.request_type for instance in instances))
+    return sorted(instances, key=lambda i: (kinds.index(i.request_type), i.doc_id, i.idx))
+
+
+def _requests(task: str, instances: Sequence[Instance]) -> Iterator[Request]:
+    """One request per instance and repeat, as lm_eval.evaluate clones them."""
+    counts: dict[int, int] = defaultdict(int)
+    for instance in instances:
+        arguments = tuple(_plain(argument, task) for argument in instance.args)
+        for _ in range(instance.repeats or 1):
+            yield Request(
+                task=task,
+                doc_id=instance.doc_id,
+                index=counts[instance.doc_id],
+                kind=cast(RequestKind, instance.request_type),
+                arguments=arguments,
+            )
+            counts[instance.doc_id] += 1
+
+
+def _plain(value: Any, task: str) -> Value:
+    """Return a copy in JSON's types only: requests are hashed and travel to other processes."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, np.generic):
+        return cast(Value, value.item())
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, task) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item, task) for key, item in value.items()}
+    raise EvaluationError(
+        f"task '{task}': a request holds a {type(value).__name__}, which is no text or number"
+    )
+
+
+def _block(index: int, documents: Sequence[Sequence[Request]]) -> Block:
+    requests = tuple(request for document in documents for request in document)
+    content = [[r.task, r.kind, r.doc_id, r.index, list(r.arguments)] for r in requests]
+    return Block(
+        index=index,
+        requests=requests,
+        digest=digest_of(content),
+        doc_ids=tuple(document[0].doc_id for document in documents),
+    )
+
+
+def _run(name: str, task: Task, options: TaskOptions, *, n: int, n_total: int) -> dict[str, Value]:
+    """What shapes the prompts; the same keys as a stored lm-eval run has."""
+    from lm_eval.utils import hash_string
+
+    shots = task.get_config("num_fewshot") or 0
+    run: dict[str, Value] = {
+        "num_fewshot": shots,
+        "limit": n if n < n_total else "all",
+        "task_version": _plain(task.VERSION, name),
+        "output_type": str(task.OUTPUT_TYPE),
+        "apply_chat_template": bool(options.apply_chat_template),
+        "system_instruction": (
+            hash_string(options.system_instruction) if options.system_instruction else "none"
+        ),
+    }
+    if shots:
+        run["fewshot_seed"] = options.seed
+    if shots and options.apply_chat_template:
+        run["fewshot_as_multiturn"] = options.multiturn
+    if task.OUTPUT_TYPE == "generate_until":
+        run["generation_kwargs"] = _plain(task.get_config("generation_kwargs"), name)
+    return run

@@ -1,0 +1,78 @@
+"""What lm-eval's code finds around it while it runs inside evalguard."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from functools import partial
+
+import numpy as np
+
+from evalguard.errors import EvalguardError, EvaluationError
+
+# lm-eval's own seeds of the two global generators (lm_eval.defaults): some tasks shuffle with them.
+_RANDOM_SEED = 0
+_NUMPY_SEED = 1234
+
+
+@contextmanager
+def lm_eval_surroundings() -> Iterator[None]:
+    """Run lm-eval code with seeded global generators, nothing on stdout and no bars of its own.
+
+    stdout belongs to our results (it may be one JSON document); what lm-eval or a task prints goes
+    to stderr. The state of both generators is given back afterwards.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(redirect_stdout(sys.stderr))
+        stack.enter_context(_seeded_generators())
+        stack.enter_context(_no_bars())
+        yield
+
+
+@contextmanager
+def task_code(what: str) -> Iterator[None]:
+    """Run code that belongs to a task; whatever it raises becomes one EvaluationError.
+
+    Args:
+        what: what cannot be done if the code fails, for the message.
+    """
+    try:
+        yield
+    except EvalguardError:
+        raise
+    except Exception as error:  # a task's code may raise anything
+        raise EvaluationError(
+            f"{what}: {type(error).__name__}: {error}",
+            hint="the task's YAML or its Python file is at fault; --debug shows where",
+        ) from error
+
+
+@contextmanager
+def _seeded_generators() -> Iterator[None]:
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    random.seed(_RANDOM_SEED)
+    np.random.seed(_NUMPY_SEED)
+    try:
+        yield
+    finally:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+
+
+@contextmanager
+def _no_bars() -> Iterator[None]:
+    import datasets
+    from lm_eval.api import task as task_module
+
+    # build_all_requests has no argument that turns its bar off.
+    bar, shown = task_module.tqdm, not datasets.are_progress_bars_disabled()
+    task_module.tqdm = partial(bar, disable=True)
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        task_module.tqdm = bar
+        if shown:
+            datasets.enable_progress_bars()

@@ -1,0 +1,134 @@
+"""TaskScores: what a model's responses to one task are worth, metric by metric."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from evalguard.harness.answers import AnsweredDocument, Answers, judge
+from evalguard.harness.metrics import aggregation_name, direction
+from evalguard.harness.requests import TaskRequests
+from evalguard.harness.samples import sample
+from evalguard.items import NotComparableError, read_items
+from evalguard.scorer import Response
+from evalguard.scores import NotCompared, ScoreTable
+from evalguard.settings import Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskScores:
+    """Scores of one model on one task.
+
+    Attributes:
+        tables: one per (filter, metric) that can be compared.
+        not_compared: every other metric of the task, with the reason.
+        samples: one row per document, ready to be stored as columns (see ``samples.sample``).
+    """
+
+    task: str
+    tables: tuple[ScoreTable, ...]
+    not_compared: tuple[NotCompared, ...]
+    samples: tuple[Mapping[str, Value], ...]
+
+
+def score_tables(
+    task_requests: TaskRequests, responses: Sequence[Response], *, source: str = ""
+) -> TaskScores:
+    """Score a model's responses with the task's own filters and process_results.
+
+    Args:
+        task_requests: as built for this model.
+        responses: one per request, in the order of ``task_requests.requests``.
+        source: whose scores these are, for messages.
+
+    Raises:
+        ValueError: if there is not one response per request.
+        EvaluationError: if the task's own code fails on the responses.
+    """
+    answers = judge(task_requests, responses)
+    tables: list[ScoreTable] = []
+    left_out: list[NotCompared] = []
+    for (filter_name, metric), items in answers.items.items():
+        if metric == "bypass":  # lm-eval's placeholder of runs without metrics
+            continue
+        try:
+            tables.append(_table(task_requests, answers, filter_name, metric, items, source))
+        except NotComparableError as error:
+            left_out.append(
+                NotCompared(
+                    task=task_requests.task, filter=filter_name, metric=metric, reason=str(error)
+                )
+            )
+    return TaskScores(
+        task=task_requests.task,
+        tables=tuple(tables),
+        not_compared=tuple(left_out),
+        samples=tuple(
+            sample(document, answers.items, token_hash(document.responses))
+            for document in answers.documents
+        ),
+    )
+
+
+def token_hash(responses: Sequence[Response]) -> str:
+    """Hash of all token ids fed for one document; "" if a backend hid those of any request."""
+    hashes = [response.token_hash for response in responses]
+    if not all(hashes):
+        return ""
+    return hashlib.sha256("\n".join(hashes).encode()).hexdigest()
+
+
+def _table(
+    task_requests: TaskRequests,
+    answers: Answers,
+    filter_name: str,
+    metric: str,
+    items: Mapping[int, Any],
+    source: str,
+) -> ScoreTable:
+    task = task_requests.lm_eval_task
+    aggregation, aggregation_caveat = aggregation_name(task, metric)
+    higher_is_better, direction_caveat = direction(task, metric)
+    documents = sorted(
+        (document for document in answers.documents if document.doc_id in items),
+        key=lambda document: document.doc_id,
+    )
+    statistics = read_items([items[document.doc_id] for document in documents], aggregation)
+    tokens = tuple(token_hash(document.responses) for document in documents)
+    caveats = [*task_requests.notes, aggregation_caveat, direction_caveat]
+    caveats += [_truncated(documents), _missing(len(documents), task_requests.n_documents)]
+    return ScoreTable(
+        task=task_requests.task,
+        filter=filter_name,
+        metric=metric,
+        aggregation=statistics.aggregation,
+        higher_is_better=higher_is_better,
+        doc_ids=np.array([document.doc_id for document in documents], dtype=np.int64),
+        values=statistics.values,
+        weights=statistics.weights,
+        doc_hashes=tuple(document.doc_hash for document in documents),
+        prompt_hashes=tuple(document.prompt_hash for document in documents),
+        target_hashes=tuple(document.target_hash for document in documents),
+        token_hashes=tokens if all(tokens) else (),
+        n_total=task_requests.n_total,
+        source=source,
+        run=task_requests.run,
+        caveats=tuple(caveat for caveat in caveats if caveat),
+    )
+
+
+def _truncated(documents: Sequence[AnsweredDocument]) -> str:
+    cut = sum(any(answer.truncated for answer in document.responses) for document in documents)
+    if not cut:
+        return ""
+    return f"{cut} of {len(documents)} documents cut from the left to fit the model's context"
+
+
+def _missing(found: int, expected: int) -> str:
+    if found == expected:
+        return ""
+    return f"{expected - found} of {expected} documents have no value for this metric"

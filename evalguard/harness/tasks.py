@@ -1,0 +1,147 @@
+"""TaskSet: lm-eval tasks, loaded and configured alike for every model that will answer them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from evalguard.errors import EvaluationError, UsageError, nearest
+from evalguard.harness.index import TaskIndex
+from evalguard.harness.options import TaskOptions
+from evalguard.harness.requests import RenderChat, TaskRequests, build_requests
+from evalguard.harness.surroundings import lm_eval_surroundings
+
+if TYPE_CHECKING:
+    from lm_eval.api.task import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSet:
+    """Loaded leaf tasks, in the order asked for.
+
+    Attributes:
+        options: what they were loaded with.
+        groups: direct children by name of every group and tag that was asked for.
+        notes: per task, what the user asked for and did not get.
+    """
+
+    options: TaskOptions
+    groups: Mapping[str, tuple[str, ...]]
+    notes: Mapping[str, tuple[str, ...]]
+    _tasks: Mapping[str, Task] = field(repr=False)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the leaf tasks."""
+        return tuple(self._tasks)
+
+    def requests(self, task_name: str, *, render_chat: RenderChat | None = None) -> TaskRequests:
+        """Build the requests of one task, the same at every call.
+
+        Args:
+            render_chat: the model's ``render_chat(messages, add_generation_prompt)``; used only
+                if the options apply a chat template.
+
+        Raises:
+            UsageError: for a task that is not in this set.
+            EvaluationError: if lm-eval or the task's own code cannot build them.
+        """
+        if task_name not in self._tasks:
+            raise UsageError(
+                f"task '{task_name}' was not loaded{nearest(task_name, self._tasks)}",
+                hint=f"loaded: {', '.join(self._tasks)}",
+            )
+        return build_requests(
+            task_name,
+            self._tasks[task_name],
+            self.options,
+            render_chat=render_chat,
+            notes=self.notes.get(task_name, ()),
+        )
+
+
+def load_tasks(names: Sequence[str], *, options: TaskOptions) -> TaskSet:
+    """Load lm-eval tasks by name; groups, tags and wildcards become their leaf tasks.
+
+    Raises:
+        UsageError: for an unknown name, a task that needs more than text, or one that runs
+            generated code without the user's consent.
+        EvaluationError: if a task's data or code cannot be had.
+    """
+    with lm_eval_surroundings():
+        index = TaskIndex(options.include_paths)
+        tasks: dict[str, Any] = {}
+        groups: dict[str, tuple[str, ...]] = {}
+        for name in index.resolve(names):
+            loaded = _load(index, name)
+            for leaf, task in loaded["tasks"].items():
+                _keep(tasks, leaf, task, asked=name)
+            groups.update({group: tuple(members) for group, members in loaded["group_map"].items()})
+            if name not in groups and index.members(name):
+                groups[name] = tuple(loaded["tasks"])
+        notes = {leaf: _configure(leaf, task, options) for leaf, task in tasks.items()}
+    return TaskSet(options=options, groups=groups, notes=notes, _tasks=tasks)
+
+
+def _load(index: TaskIndex, name: str) -> Any:
+    try:
+        return index.manager.load([name])
+    except Exception as error:  # a task's own code, or the hub's, may raise anything
+        raise _load_error(index, name, error) from error
+
+
+def _load_error(index: TaskIndex, name: str, error: Exception) -> EvaluationError:
+    from datasets.exceptions import DatasetsError
+
+    found = f"{type(error).__name__}: {error}"
+    if not isinstance(error, (OSError, DatasetsError)):
+        return EvaluationError(
+            f"task '{name}' cannot be loaded: {found}",
+            hint="its YAML or its Python file is at fault; --debug shows where",
+        )
+    datasets = index.datasets(name)
+    named = [data for data in datasets if data.split(" ")[0] in str(error)] or list(datasets)
+    data = ", ".join(f"'{one}'" for one in named[:3]) + (", ..." if len(named) > 3 else "")
+    return EvaluationError(
+        f"task '{name}' cannot be loaded: its data ({data or 'unnamed'}) cannot be had: {found}",
+        hint="a hub dataset needs a network once (and HF_HUB_OFFLINE, HF_DATASETS_OFFLINE unset); "
+        "a local one needs its file where the task's YAML says",
+    )
+
+
+def _keep(tasks: dict[str, Any], leaf: str, task: Task, *, asked: str) -> None:
+    known = tasks.setdefault(leaf, task)
+    if known is task or known.dump_config() == task.dump_config():
+        return
+    raise UsageError(
+        f"task '{leaf}' is asked for twice with different options, once through '{asked}'",
+        hint="ask for them in two runs",
+    )
+
+
+def _configure(name: str, task: Task, options: TaskOptions) -> tuple[str, ...]:
+    """Apply the options as lm_eval.simple_evaluate does; return what could not be applied."""
+    if getattr(task, "UNSAFE_CODE", False) and not options.confirm_unsafe:
+        raise UsageError(
+            f"task '{name}' is marked as unsafe: it executes code that the model writes",
+            hint="--confirm_run_unsafe_code runs it all the same",
+        )
+    if getattr(task, "MULTIMODAL", False):
+        raise UsageError(
+            f"task '{name}' needs images or sound, which evalguard does not support",
+            hint="choose tasks that are made of text",
+        )
+    if options.gen_kwargs and task.get_config("output_type") == "generate_until":
+        task.set_config(key="generation_kwargs", value=dict(options.gen_kwargs), update=True)
+    own = task.get_config("num_fewshot")
+    if options.num_fewshot is None:
+        if own is None:
+            task.set_config(key="num_fewshot", value=0)
+        return ()
+    if own == 0:
+        if options.num_fewshot == 0:
+            return ()
+        return (f"num_fewshot {options.num_fewshot} was not applied: the task fixes it at 0",)
+    task.set_config(key="num_fewshot", value=options.num_fewshot)
+    return ()

@@ -1,0 +1,82 @@
+"""Per-document items as lm-eval keeps them, read as the values and weights of a ScoreTable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import cast, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalguard.scores import Aggregation
+
+_WEIGHTED = ("weighted_perplexity", "bits_per_byte")
+_KNOWN = (*get_args(Aggregation), "nanmean")
+
+
+class NotComparableError(ValueError):
+    """A metric's documents do not combine in a way that evalguard has a statistic for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentStatistics:
+    """What a ScoreTable holds per document: ``values`` (n,), ``weights`` (n,) or None, float64."""
+
+    aggregation: Aggregation
+    values: NDArray[np.float64]
+    weights: NDArray[np.float64] | None
+
+
+def read_items(items: Sequence[object], aggregation: str) -> DocumentStatistics:
+    """Read lm-eval's per-document items of one metric.
+
+    Args:
+        items: one number per document, or one (log-likelihood, words or bytes) pair per document
+            for the weighted aggregations.
+        aggregation: lm-eval's name of the aggregation. "nanmean" is a mean as long as no item is
+            NaN.
+
+    Raises:
+        NotComparableError: for an aggregation without a statistic here, or items of another shape;
+            the message is a reason fit for a report.
+    """
+    if aggregation not in _KNOWN:
+        raise NotComparableError(
+            f"no paired statistic for its aggregation '{aggregation}' yet; "
+            "mean, perplexity, weighted_perplexity and bits_per_byte have one"
+        )
+    if aggregation in _WEIGHTED:
+        pairs = np.array([_pair(item, aggregation) for item in items], dtype=np.float64)
+        pairs = pairs.reshape(-1, 2)
+        return DocumentStatistics(
+            aggregation=cast(Aggregation, aggregation),
+            values=np.ascontiguousarray(pairs[:, 0]),
+            weights=np.ascontiguousarray(pairs[:, 1]),
+        )
+    values = np.array([_number(item, aggregation) for item in items], dtype=np.float64)
+    if aggregation == "nanmean" and np.isnan(values).any():
+        raise NotComparableError(
+            f"aggregation 'nanmean' leaves out {int(np.isnan(values).sum())} documents without a "
+            "value, so base and candidate would not be scored on the same documents"
+        )
+    name = "mean" if aggregation == "nanmean" else aggregation
+    return DocumentStatistics(aggregation=cast(Aggregation, name), values=values, weights=None)
+
+
+def _number(item: object, aggregation: str) -> float:
+    if isinstance(item, (Real, np.bool_)):
+        return float(item)
+    raise NotComparableError(
+        f"aggregation '{aggregation}' needs a number per document, found {type(item).__name__}"
+    )
+
+
+def _pair(item: object, aggregation: str) -> tuple[float, float]:
+    if isinstance(item, (tuple, list)) and len(item) == 2:
+        return _number(item[0], aggregation), _number(item[1], aggregation)
+    raise NotComparableError(
+        f"aggregation '{aggregation}' needs (log-likelihood, weight) per document, "
+        f"found {type(item).__name__}"
+    )

@@ -1,0 +1,159 @@
+"""Requests as plain data: order, identity between builds, blocks."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from local_tasks import N, render_chat
+
+from evalguard.errors import EvaluationError
+from evalguard.harness import TaskOptions, TaskRequests, load_tasks
+from evalguard.scorer import Request
+
+
+def build(folder: Path, name: str, **options: object) -> TaskRequests:
+    chosen = TaskOptions(include_paths=(folder,), **options)  # type: ignore[arg-type]
+    return load_tasks([name], options=chosen).requests(name)
+
+
+def test_base_and_candidate_get_the_same_few_shot_examples(task_folder: Path) -> None:
+    tasks = load_tasks(["eg_choice"], options=TaskOptions(include_paths=(task_folder,)))
+    first, second = tasks.requests("eg_choice"), tasks.requests("eg_choice")
+    assert first.requests == second.requests
+    assert str(first.requests[0].arguments[0]).count("Q: ") == 3
+    assert first.requests == build(task_folder, "eg_choice").requests
+
+
+def test_few_shot_seed_changes_the_examples_and_is_recorded(task_folder: Path) -> None:
+    one, other = build(task_folder, "eg_choice"), build(task_folder, "eg_choice", seed=4)
+    assert one.requests != other.requests
+    assert (one.run["fewshot_seed"], other.run["fewshot_seed"]) == (1234, 4)
+    assert "fewshot_seed" not in build(task_folder, "eg_choice", num_fewshot=0).run
+
+
+def test_requests_are_ordered_and_repeats_are_requests_of_their_own(task_folder: Path) -> None:
+    generate = build(task_folder, "eg_generate")
+    assert [(r.doc_id, r.index) for r in generate.requests] == [
+        (doc_id, index) for doc_id in range(N) for index in range(2)
+    ]
+    choice = build(task_folder, "eg_choice")
+    assert len({(r.doc_id, r.index) for r in choice.requests}) == 4 * N
+    assert {r.kind for r in choice.requests} == {"loglikelihood"}
+    assert [r.arguments[1] for r in choice.requests[:4]] == [
+        " yes",
+        " surely not",
+        " maybe",
+        " é",
+    ]
+
+
+def test_requests_are_plain_data(task_folder: Path) -> None:
+    for name in ("eg_lastword", "eg_rolling", "eg_choice", "eg_generate"):
+        for request in build(task_folder, name).requests:
+            assert json.loads(json.dumps(request.arguments)) == list(request.arguments)
+
+
+@pytest.mark.parametrize(
+    ("limit", "n", "said"), [(5, 5, 5), (5.0, 5, 5), (0.1, 3, 3), (None, N, "all"), (99, N, "all")]
+)
+def test_limit_takes_the_first_documents(
+    task_folder: Path, limit: float | None, n: int, said: object
+) -> None:
+    requests = build(task_folder, "eg_lastword", limit=limit)
+    assert requests.doc_ids == tuple(range(n))
+    assert requests.n_documents == n
+    assert requests.n_total == N
+    assert requests.run["limit"] == said
+
+
+def test_run_says_what_shaped_the_prompts(task_folder: Path) -> None:
+    assert build(task_folder, "eg_lastword").run == {
+        "num_fewshot": 0,
+        "limit": "all",
+        "task_version": 3.0,
+        "output_type": "loglikelihood",
+        "apply_chat_template": False,
+        "system_instruction": "none",
+    }
+
+
+def test_chat_template_comes_from_the_model(task_folder: Path) -> None:
+    options = TaskOptions(include_paths=(task_folder,), apply_chat_template=True)
+    tasks = load_tasks(["eg_choice"], options=options)
+    text = tasks.requests("eg_choice", render_chat=render_chat).requests[0].arguments[0]
+    assert str(text).startswith("<user>Q: ")
+    assert str(text).endswith("<assistant>")
+    with pytest.raises(EvaluationError, match="chat template"):
+        tasks.requests("eg_choice")
+
+
+def test_block_digests_cover_the_whole_content(task_folder: Path) -> None:
+    requests = build(task_folder, "eg_choice")
+    blocks = requests.blocks(7)
+    assert [block.index for block in blocks] == [0, 1, 2, 3]
+    assert [len(block.doc_ids) for block in blocks] == [7, 7, 7, 3]
+    assert len({block.digest for block in blocks}) == 4
+    again = build(task_folder, "eg_choice").blocks(7)
+    assert [block.digest for block in blocks] == [block.digest for block in again]
+    changed = replace(requests.requests[0], arguments=("other", " yes"))
+    other = replace(requests, requests=(changed, *requests.requests[1:])).blocks(7)
+    assert [a.digest == b.digest for a, b in zip(blocks, other, strict=True)] == [
+        False,
+        True,
+        True,
+        True,
+    ]
+
+
+def test_full_blocks_do_not_change_with_the_limit(task_folder: Path) -> None:
+    few = build(task_folder, "eg_lastword", limit=12).blocks(6)
+    many = build(task_folder, "eg_lastword").blocks(6)
+    assert [block.digest for block in few] == [block.digest for block in many[:2]]
+
+
+def test_block_of_no_documents_is_an_error(task_folder: Path) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        build(task_folder, "eg_lastword", limit=2).blocks(0)
+
+
+@st.composite
+def mixed_requests(draw: st.DrawFn) -> tuple[Request, ...]:
+    documents = draw(st.lists(st.integers(1, 4), min_size=1, max_size=12))
+    kinds = draw(st.sampled_from([("loglikelihood",), ("generate_until", "loglikelihood")]))
+    return tuple(
+        Request(task="t", doc_id=doc_id, index=index, kind=kind, arguments=(f"{doc_id}", index))
+        for kind in kinds
+        for doc_id, n in enumerate(documents)
+        for index in range(n)
+    )
+
+
+@settings(deadline=None)
+@given(mixed_requests(), st.integers(1, 20))
+def test_blocks_hold_whole_documents_of_one_kind_and_join_to_the_requests(
+    requests: tuple[Request, ...], size: int
+) -> None:
+    task_requests = TaskRequests(
+        task="t",
+        requests=requests,
+        doc_ids=tuple(sorted({r.doc_id for r in requests})),
+        n_total=20,
+        run={},
+        lm_eval_task=None,  # type: ignore[arg-type]
+        instances=(),
+        documents={},
+    )
+    blocks = task_requests.blocks(size)
+    assert tuple(chain.from_iterable(block.requests for block in blocks)) == requests
+    for block in blocks:
+        assert {request.kind for request in block.requests} == {block.kind}
+        assert len(set(block.doc_ids)) == len(block.doc_ids) <= size
+        assert {request.doc_id for request in block.requests} == set(block.doc_ids)
+    places = [(block.kind, doc_id) for block in blocks for doc_id in block.doc_ids]
+    assert len(places) == len(set(places))
