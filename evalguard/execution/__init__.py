@@ -1,0 +1,8 @@
+"""Execution: a model in a worker process of its own, behind the Scorer protocol.
+
+``WorkerScorer`` is the parent's side, ``server.serve`` the worker's.
+"""
+
+from evalguard.execution.client import WorkerScorer
+
+__all__ = ["WorkerScorer"]

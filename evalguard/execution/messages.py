@@ -1,0 +1,147 @@
+"""What parent and worker say to each other, and what each call takes and gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from evalguard.errors import WorkerError
+from evalguard.execution.codec import (
+    BOOLEAN,
+    INTEGER,
+    PLAIN,
+    TEXT,
+    Codec,
+    WireError,
+    mapping,
+    record,
+    sequence,
+)
+from evalguard.execution.failures import FAILURE, Failure
+from evalguard.execution.frames import Message, to_frame
+from evalguard.execution.wire import DESCRIPTION, POLICY, REQUESTS, RESPONSES, TOKEN_IDS, VARIANT
+from evalguard.scorer import ScoringPolicy
+from evalguard.settings import Value, Variant
+
+CallName = Literal["load", "encode", "score", "render_chat", "close"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What a worker needs to load a model.
+
+    ``import_path`` replaces the worker's ``sys.path``, so that hooks are found as in the parent;
+    empty for an interpreter that has packages of its own.
+    """
+
+    variant: Variant
+    policy: ScoringPolicy
+    cache_dir: str
+    import_path: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chat:
+    """A conversation to be rendered by the model's chat template."""
+
+    messages: tuple[Mapping[str, str], ...]
+    add_generation_prompt: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """Parent to worker: do this; answer under the same number."""
+
+    number: int
+    name: CallName
+    argument: Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """Worker to parent, first of all: who is there."""
+
+    evalguard: str
+    python: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """Worker to parent, about every second during a call: alive; ``answered`` calls so far."""
+
+    answered: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Worker to parent: the value that a call gave."""
+
+    number: int
+    value: Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Worker to parent: the call raised; the worker is ready for the next one."""
+
+    number: int
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class CallForm:
+    """The codecs of a call's argument and of its value."""
+
+    argument: Codec[Any]
+    value: Codec[Any]
+
+
+_LOAD = record(Load, variant=VARIANT, policy=POLICY, cache_dir=TEXT, import_path=sequence(TEXT))
+_CHAT = record(Chat, messages=sequence(mapping(TEXT)), add_generation_prompt=BOOLEAN)
+_NOTHING = PLAIN
+# The argument or value of a call: made, and read, by that call's own codec.
+_RAW: Codec[Value] = Codec(lambda value: value, lambda value: value)
+
+CALLS: Mapping[str, CallForm] = {
+    "load": CallForm(_LOAD, DESCRIPTION),
+    "encode": CallForm(REQUESTS, TOKEN_IDS),
+    "score": CallForm(REQUESTS, RESPONSES),
+    "render_chat": CallForm(_CHAT, TEXT),
+    "close": CallForm(_NOTHING, _NOTHING),
+}
+
+_MESSAGES: dict[type[Any], Codec[Any]] = {
+    Call: record(Call, number=INTEGER, name=TEXT, argument=_RAW),
+    Hello: record(Hello, evalguard=TEXT, python=TEXT),
+    Beat: record(Beat, answered=INTEGER),
+    Answer: record(Answer, number=INTEGER, value=_RAW),
+    Refusal: record(Refusal, number=INTEGER, failure=FAILURE),
+}
+_KINDS = {kind.__name__: kind for kind in _MESSAGES}
+
+
+def framed(content: Call | Hello | Beat | Answer | Refusal) -> bytes:
+    """Return the frame that says ``content``.
+
+    Raises:
+        WorkerError: if it is too large to travel at once.
+    """
+    encoded = _MESSAGES[type(content)].encode(content)
+    return to_frame({"kind": type(content).__name__, "content": encoded})
+
+
+def from_message(message: Message) -> Call | Hello | Beat | Answer | Refusal:
+    """Return what a message says.
+
+    Raises:
+        WorkerError: if it is of no known kind or lacks a field, said as a predicate of its sender.
+    """
+    kind = message.get("kind")
+    if not isinstance(kind, str) or kind not in _KINDS or message.keys() != {"kind", "content"}:
+        raise WorkerError(f"sent a message of no known kind: {str(message)[:80]}")
+    try:
+        decoded = _MESSAGES[_KINDS[kind]].decode(message["content"])
+    except WireError as error:
+        raise WorkerError(f"sent a damaged message: {kind}{error}") from error
+    return cast("Call | Hello | Beat | Answer | Refusal", decoded)

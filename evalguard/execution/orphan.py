@@ -1,0 +1,20 @@
+"""How a worker ends when the process that started it is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import NoReturn
+
+
+def end_process_group(reason: str) -> NoReturn:
+    """End this worker at once, with every process that it started; log why.
+
+    For a worker that cannot reach its parent any more: nobody will read what it would compute.
+    (The kernel's parent-death signal would not do: it comes when the *thread* that started the
+    worker ends.)
+    """
+    os.write(2, f"evalguard worker {os.getpid()} ends: {reason}\n".encode())
+    if os.getpgrp() == os.getpid():
+        os.killpg(os.getpid(), signal.SIGKILL)
+    os._exit(1)

@@ -1,0 +1,136 @@
+"""WorkerProcess: the operating system's side of a worker, from start to the last child reaped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from evalguard.errors import WorkerError
+
+WORKER_MODULE = "evalguard.pipeline.worker"
+_TAIL_BYTES = 16_384
+_TAIL_LINES = 10
+_TAIL_WIDTH = 300
+_PATIENCE = 2.0
+
+
+def worker_command(python: str) -> list[str]:
+    """Return the command line that starts a worker in the interpreter ``python``.
+
+    ``-u``: what a dying worker printed last is in its log. ``-P``: ``-m`` would put the current
+    folder first on the import path, where this process may not have it.
+    """
+    isolated = (
+        python == sys.executable
+        and sys.version_info >= (3, 11)
+        and not {"", os.getcwd()} & set(sys.path)
+    )
+    return [python, "-u", *(["-P"] if isolated else []), "-m", WORKER_MODULE]
+
+
+class WorkerProcess:
+    """A worker process in a session of its own, with two pipes and a captured log.
+
+    Ctrl-C in the terminal does not reach it: this process decides when it ends.
+
+    Attributes:
+        requests_fd: this side's (writing) end of the request pipe.
+        replies_fd: this side's (reading) end of the reply pipe.
+        log: file to which the worker's stdout and stderr are appended.
+    """
+
+    def __init__(self, command: Sequence[str], *, env: Mapping[str, str], log: Path) -> None:
+        """Start ``command --requests FD --replies FD`` with ``env`` over this environment.
+
+        Raises:
+            WorkerError: if the log cannot be written or the command cannot be started.
+        """
+        self.log = log
+        worker_reads, self.requests_fd = os.pipe()
+        self.replies_fd, worker_writes = os.pipe()
+        self._owner = os.getpid()
+        try:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            with log.open("ab") as output:
+                self._log_start = output.tell()
+                self._popen = subprocess.Popen(
+                    [*command, "--requests", str(worker_reads), "--replies", str(worker_writes)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, **env},
+                    pass_fds=(worker_reads, worker_writes),
+                    start_new_session=True,
+                )
+        except BaseException as error:
+            self._close_pipes()
+            if not isinstance(error, OSError | ValueError):
+                raise
+            raise WorkerError(
+                f"cannot start a worker process ({command[0]}): {error}", log=str(log)
+            ) from error
+        finally:
+            os.close(worker_reads)
+            os.close(worker_writes)
+
+    @property
+    def pid(self) -> int:
+        """Process id, also of the worker's process group."""
+        return self._popen.pid
+
+    def is_running(self) -> bool:
+        """Return whether the worker has not ended yet."""
+        return self._popen.poll() is None
+
+    def fate(self, *, wait: float) -> str:
+        """Return how the worker ended, as a predicate; "" if it runs on after ``wait`` seconds."""
+        try:
+            code = self._popen.wait(wait)
+        except subprocess.TimeoutExpired:
+            return ""
+        if code >= 0:
+            return f"exited with code {code}"
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
+        return f"was killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+
+    def finish(self) -> None:
+        """End a worker that was asked to end: wait, then SIGTERM, then kill its group."""
+        if not self.fate(wait=_PATIENCE):
+            self._popen.terminate()
+            self.fate(wait=_PATIENCE)
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill the worker's whole process group, reap the worker, close the pipes. Idempotent."""
+        if self.requests_fd < 0 or os.getpid() != self._owner:
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._popen.pid, signal.SIGKILL)
+        self._popen.wait()
+        self._close_pipes()
+
+    def log_tail(self) -> str:
+        """Return the last lines that this worker logged, made safe for a terminal."""
+        try:
+            with self.log.open("rb") as log:
+                size = log.seek(0, os.SEEK_END)
+                log.seek(max(self._log_start, size - _TAIL_BYTES))
+                text = log.read().decode("utf-8", "replace")
+        except OSError as error:
+            return f"(cannot be read: {error})"
+        lines = [line.rstrip()[:_TAIL_WIDTH] for line in text.splitlines() if line.strip()]
+        shown = "\n".join(lines[-_TAIL_LINES:])
+        return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in shown)
+
+    def _close_pipes(self) -> None:
+        os.close(self.requests_fd)
+        os.close(self.replies_fd)
+        self.requests_fd = self.replies_fd = -1

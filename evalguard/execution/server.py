@@ -1,0 +1,111 @@
+"""The worker's side: answers calls from a pipe with a Scorer in this process."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, Protocol
+
+import evalguard
+from evalguard.errors import WorkerError
+from evalguard.execution.failures import to_failure
+from evalguard.execution.heartbeat import Heartbeat
+from evalguard.execution.inbox import Inbox, Outbox
+from evalguard.execution.messages import CALLS, Answer, Call, Hello, Load, Refusal, framed
+from evalguard.scorer import Scorer, ScoringPolicy
+from evalguard.settings import Variant
+
+
+class OpenScorer(Protocol):
+    """Loads a variant in this process."""
+
+    def __call__(self, variant: Variant, policy: ScoringPolicy, *, cache_dir: Path) -> Scorer:
+        """Return the loaded model."""
+
+
+def serve(requests_fd: int, replies_fd: int, open_scorer: OpenScorer, *, beat: float = 1.0) -> None:
+    """Answer calls until the parent says close.
+
+    What a call raises goes to the parent as a record, its traceback to stderr (the log), and the
+    worker goes on. If the parent ends, this process and its children end at once.
+
+    Args:
+        requests_fd: read end of the request pipe; not inherited by processes started from here.
+        replies_fd: write end of the reply pipe; likewise.
+        open_scorer: loads the variant that the parent names.
+        beat: seconds between heartbeats.
+
+    Raises:
+        WorkerError: if the parent sends garbage.
+        OSError: if the parent is gone.
+    """
+    for fd in (requests_fd, replies_fd):
+        os.set_inheritable(fd, False)
+    outbox = Outbox(replies_fd)
+    inbox = Inbox(requests_fd)
+    heartbeat = Heartbeat(outbox, beat)
+    desk = _Desk(open_scorer)
+    hello = Hello(evalguard=evalguard.__version__, python=platform.python_version())
+    outbox.write(framed(hello))
+    try:
+        name = ""
+        while name != "close":
+            call = inbox.next()
+            name = call.name
+            with heartbeat.during_call():
+                outbox.write(_answer(call, desk))
+    finally:
+        heartbeat.stop()
+        desk.close()
+
+
+def _answer(call: Call, desk: _Desk) -> bytes:
+    try:
+        return framed(Answer(number=call.number, value=desk.answer(call)))
+    except Exception as error:  # noqa: BLE001  whatever it is, it belongs to the caller
+        traceback.print_exc()
+        return framed(Refusal(number=call.number, failure=to_failure(error)))
+
+
+class _Desk:
+    """Turns calls into method calls of the scorer, once it is loaded."""
+
+    def __init__(self, open_scorer: OpenScorer) -> None:
+        self._open_scorer = open_scorer
+        self._scorer: Scorer | None = None
+
+    def answer(self, call: Call) -> Any:
+        """Return the value of a call, encoded."""
+        form = CALLS.get(call.name)
+        if form is None:
+            raise WorkerError(f"asked for '{call.name}', which this worker cannot do")
+        argument = form.argument.decode(call.argument)
+        if call.name == "load":
+            return form.value.encode(self._load(argument))
+        if call.name == "close":
+            self.close()
+            return form.value.encode(None)
+        if self._scorer is None:
+            raise WorkerError(f"asked for '{call.name}' before 'load'")
+        if call.name == "render_chat":
+            value: Any = self._scorer.render_chat(argument.messages, argument.add_generation_prompt)
+        else:
+            value = getattr(self._scorer, call.name)(list(argument))
+        return form.value.encode(value)
+
+    def close(self) -> None:
+        """Release the model, once."""
+        scorer, self._scorer = self._scorer, None
+        if scorer is not None:
+            scorer.close()
+
+    def _load(self, load: Load) -> Any:
+        if self._scorer is not None:
+            raise WorkerError("asked for 'load' twice")
+        if load.import_path:
+            sys.path[:] = load.import_path
+        self._scorer = self._open_scorer(load.variant, load.policy, cache_dir=Path(load.cache_dir))
+        return self._scorer.describe()
