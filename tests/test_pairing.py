@@ -1,0 +1,289 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from evalguard.errors import EXIT_FAILED, MisalignedRunsError, UsageError
+from evalguard.pairing import pair
+from evalguard.scores import ScoreTable
+
+N = 6
+
+
+def table(source: str = "model orig", n: int = N, **fields: object) -> ScoreTable:
+    names = tuple(f"hash-{index}" for index in range(n))
+    return ScoreTable(
+        **{
+            "task": "passages",
+            "filter": "none",
+            "metric": "perplexity",
+            "aggregation": "perplexity",
+            "higher_is_better": False,
+            "doc_ids": np.arange(n),
+            "values": -np.arange(1.0, n + 1.0),
+            "doc_hashes": names,
+            "prompt_hashes": names,
+            "target_hashes": names,
+            "token_hashes": names,
+            "source": source,
+            **fields,
+        }
+    )
+
+
+def port(**fields: object) -> ScoreTable:
+    return table(source="model port", **fields)
+
+
+def changed(hashes: tuple[str, ...], *positions: int) -> tuple[str, ...]:
+    return tuple(f"x{h}" if i in positions else h for i, h in enumerate(hashes))
+
+
+def refusal(base: ScoreTable, candidate: ScoreTable, **options: object) -> MisalignedRunsError:
+    with pytest.raises(MisalignedRunsError) as caught:
+        pair(base, candidate, **options)
+    return caught.value
+
+
+def test_equal_documents_pair_without_a_caveat():
+    paired = pair(table(), port())
+    assert paired.caveats == ()
+    assert paired.base.n == paired.candidate.n == N
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "higher_is_better", "sign"),
+    [
+        ("mean", True, 1.0),
+        ("mean", False, -1.0),
+        ("perplexity", False, 1.0),
+        ("perplexity", True, -1.0),
+        ("weighted_perplexity", False, 1.0),
+        ("bits_per_byte", False, 1.0),
+    ],
+)
+def test_d_is_positive_where_the_candidate_is_worse(aggregation, higher_is_better, sign):
+    weights = None if aggregation in ("mean", "perplexity") else np.ones(N)
+    shared = {
+        "aggregation": aggregation,
+        "higher_is_better": higher_is_better,
+        "weights": weights,
+    }
+    base = table(**shared)
+    candidate = replace(base, values=base.values - 0.5)  # every value falls by a half
+    assert pair(base, candidate).d.tolist() == [sign * 0.5] * N
+
+
+def test_unsorted_tables_are_sorted_with_all_that_belongs_to_a_document():
+    rng = np.random.default_rng(3)
+    order = rng.permutation(N)
+    base = table(aggregation="weighted_perplexity", weights=np.arange(2.0, N + 2.0))
+    shuffled = replace(
+        base,
+        doc_ids=base.doc_ids[order],
+        values=base.values[order],
+        weights=base.weights[order],
+        **{
+            field: tuple(getattr(base, field)[i] for i in order)
+            for field in ("doc_hashes", "prompt_hashes", "target_hashes", "token_hashes")
+        },
+    )
+    paired = pair(base, shuffled)
+    for field in ("doc_ids", "values", "weights"):
+        assert np.array_equal(getattr(paired.candidate, field), getattr(base, field))
+    assert paired.candidate.token_hashes == base.token_hashes
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("task", "other"),
+        ("filter", "strict"),
+        ("metric", "acc"),
+        ("aggregation", "mean"),
+        ("higher_is_better", True),
+    ],
+)
+def test_tables_of_different_metrics_are_refused_naming_both_values(field, value):
+    error = refusal(table(), port(**{field: value}))
+    assert f"{field} is " in str(error)
+    assert repr(value) in str(error)
+    assert "model orig" in str(error)
+    assert "model port" in str(error)
+    assert error.exit_code == EXIT_FAILED
+
+
+def test_a_repeated_doc_id_is_refused():
+    error = refusal(table(), port(doc_ids=np.array([0, 1, 2, 2, 4, 5])))
+    assert "model port has 1 repeated doc_ids (first: 2)" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"values": np.zeros(N - 1)}, r"values of shape \(5,\)"),
+        ({"doc_hashes": ("a",)}, "1 doc_hashes"),
+        ({"token_hashes": ("a", "b")}, "2 token_hashes"),
+        ({"weights": np.ones(N)}, "weights, which have no use for perplexity"),
+    ],
+)
+def test_a_malformed_table_is_refused(fields, message):
+    with pytest.raises(MisalignedRunsError, match=message):
+        pair(table(), port(**fields))
+
+
+def test_a_weighted_metric_without_weights_is_refused():
+    error = refusal(*(side(aggregation="bits_per_byte") for side in (table, port)))
+    assert "no weights for bits_per_byte" in str(error)
+
+
+def test_other_documents_are_refused_with_counts_and_first_of_each_side():
+    names = tuple(f"hash-{i}" for i in (0, 1, 2, 3, 9, 10))
+    others = port(
+        doc_ids=np.array([0, 1, 2, 3, 9, 10]),
+        doc_hashes=names,
+        prompt_hashes=names,
+        target_hashes=names,
+        token_hashes=names,
+    )
+    message = str(refusal(table(), others))
+    assert "2 documents only in model orig (first: doc_id 4)" in message
+    assert "2 documents only in model port (first: doc_id 9)" in message
+    assert "hash" not in message.replace("hash-", "")
+
+
+def test_a_run_that_stops_early_hints_at_limit():
+    error = refusal(table(), port(n=4))
+    assert "2 documents only in model orig (first: doc_id 4)" in str(error)
+    assert "--limit" in error.hint
+    assert "6 and 4 documents" in error.hint
+
+
+def test_documents_that_share_nothing_are_refused():
+    error = refusal(table(), port(doc_ids=np.arange(100, 100 + N)))
+    assert "6 documents only in model port (first: doc_id 100)" in str(error)
+    assert "--limit" not in error.hint
+
+
+@pytest.mark.parametrize(
+    ("field", "noun"),
+    [("doc_hashes", "documents (doc_hash)"), ("target_hashes", "targets (target_hash)")],
+)
+def test_documents_and_targets_must_agree_whatever_is_allowed(field, noun):
+    candidate = port(**{field: changed(table().doc_hashes, 2, 4)})
+    error = refusal(table(), candidate, allow=frozenset({"prompt", "tokens"}))
+    assert f"{noun} differ in 2 of 6 documents (first: doc_id 2, hash-2 and xhash-2)" in str(error)
+
+
+def test_prompts_that_differ_are_refused_unless_declared():
+    prompts = changed(table().prompt_hashes, 1, 3, 5)
+    candidate = port(prompt_hashes=prompts)
+    error = refusal(table(), candidate)
+    assert "prompts (prompt_hash) differ in 3 of 6 documents (first: doc_id 1" in str(error)
+    assert "--allow-differing prompt" in error.hint
+    paired = pair(table(), candidate, allow=frozenset({"prompt"}))
+    assert paired.caveats == (
+        "prompts (prompt_hash) differ in 3 of 6 documents, as declared; "
+        "their token ids are not compared",
+    )
+
+
+def test_token_ids_that_differ_are_refused_unless_declared():
+    candidate = port(token_hashes=changed(table().token_hashes, *range(N)))
+    error = refusal(table(), candidate)
+    assert "token ids differ in 6 of 6 documents (first: doc_id 0" in str(error)
+    assert "--allow-differing tokens" in error.hint
+    paired = pair(table(), candidate, allow=frozenset({"tokens"}))
+    assert paired.caveats == ("token ids differ in 6 of 6 documents, as declared",)
+
+
+def test_declared_prompts_excuse_only_their_own_token_ids():
+    names = table().prompt_hashes
+    allow = frozenset({"prompt"})
+    candidate = port(prompt_hashes=changed(names, 1), token_hashes=changed(names, 1))
+    pair(table(), candidate, allow=allow)
+    wider = replace(candidate, token_hashes=changed(names, 1, 4))
+    error = refusal(table(), wider, allow=allow)
+    assert "token ids differ in 1 of 6 documents (first: doc_id 4" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "silent"),
+    [
+        ((), None, "model orig does"),
+        (None, (), "model port does"),
+        ((), (), "model orig and model port do"),
+    ],
+)
+def test_unknown_token_ids_are_a_caveat(ours, theirs, silent):
+    known = table().token_hashes
+    paired = pair(
+        table(token_hashes=known if ours is None else ours),
+        port(token_hashes=known if theirs is None else theirs),
+    )
+    assert paired.caveats == (
+        f"token ids not compared in 6 of 6 documents: {silent} not show them",
+    )
+
+
+def test_an_empty_hash_is_unknown_and_not_different():
+    hashes = ("", *table().doc_hashes[1:])
+    paired = pair(table(), port(doc_hashes=hashes))
+    assert paired.caveats == (
+        "documents (doc_hash) not compared in 1 of 6 documents: model port does not show them",
+    )
+
+
+def test_run_conditions_known_to_both_must_agree():
+    base = table(run={"num_fewshot": 0, "limit": 100, "version": 1.0})
+    candidate = port(run={"num_fewshot": 5, "limit": None, "fewshot_seed": 7})
+    error = refusal(base, candidate)
+    assert "num_fewshot is 0 in model orig and 5 in model port" in str(error)
+    assert "limit is 100 in model orig and None in model port" in str(error)
+    assert "version" not in str(error)
+    assert "fewshot_seed" not in str(error)
+    assert "run both with the same num_fewshot" in error.hint
+
+
+def test_one_refusal_names_every_kind_of_mismatch():
+    names = table().doc_hashes
+    candidate = port(
+        n=5,
+        doc_hashes=changed(names[:5], 1),
+        target_hashes=changed(names[:5], 2),
+        prompt_hashes=changed(names[:5], 3),
+        token_hashes=changed(names[:5], 0, 4),
+        run={"num_fewshot": 5},
+    )
+    message = str(refusal(table(run={"num_fewshot": 0}), candidate))
+    for part in (
+        "num_fewshot is 0",
+        "1 documents only in model orig (first: doc_id 5)",
+        "documents (doc_hash) differ in 1 of 5 documents (first: doc_id 1",
+        "targets (target_hash) differ in 1 of 5 documents (first: doc_id 2",
+        "prompts (prompt_hash) differ in 1 of 5 documents (first: doc_id 3",
+        "token ids differ in 2 of 5 documents (first: doc_id 0",
+    ):
+        assert part in message
+
+
+def test_weights_that_differ_are_refused():
+    weighted = {"aggregation": "weighted_perplexity"}
+    base = table(weights=np.array([4.0, 5.0, 6.0, 7.0, 8.0, 9.0]), **weighted)
+    candidate = port(weights=np.array([4.0, 5.0, 6.5, 7.0, 8.0, 9.0]), **weighted)
+    assert (
+        "weights (words or bytes) differ in 1 of 6 documents (first: doc_id 2, 6 and 6.5)"
+        in str(refusal(base, candidate))
+    )
+
+
+def test_an_unknown_permission_is_a_usage_error_with_the_nearest_name():
+    with pytest.raises(UsageError, match="'token'.*did you mean 'tokens'"):
+        pair(table(), port(), allow=frozenset({"token"}))
+
+
+def test_runs_without_a_name_are_called_base_and_candidate():
+    error = refusal(table(source=""), table(source="", n=4))
+    assert "the base run and the candidate run cannot be paired" in str(error)
