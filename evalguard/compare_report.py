@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from evalguard.comparison import Comparison
+from evalguard.scores import NotCompared
 from evalguard.settings import Value
 
 if TYPE_CHECKING:
@@ -50,16 +51,6 @@ class RunIdentity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotCompared:
-    """A metric (or, with ``metric`` "", a whole task) that was left out, and why."""
-
-    task: str
-    metric: str
-    reason: str
-    filter: str = "none"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CompareReport:
     """The finished comparison of two runs; the one input of every report.
 
@@ -69,6 +60,8 @@ class CompareReport:
         exit_code: what the command ends with (0, 1, 3, 4, or 125 under ``--git-bisect``).
         created: UTC time as ISO 8601 text, given by the caller.
         command: the command line that made this report, "" for a call from Python.
+        not_compared: metrics that were left out, each with the reason.
+        notes: what concerns the whole run, one line each.
         run_folder: where result.json and the samples lie; None where nothing was written.
         bisect: reserved for the result of a bisection; None where there was none.
         version: evalguard's own version.

@@ -1,0 +1,1 @@
+"""Reports render a finished CompareReport; they compute no statistic and decide nothing."""

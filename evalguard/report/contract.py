@@ -1,0 +1,160 @@
+"""The JSON contract ``evalguard.compare/1``: one report as one strict JSON document.
+
+Keys are added, never renamed or dropped without a new schema number. JSON has neither infinity nor
+NaN: such a number is null, and a caveat beside it (or a note of the document) says which.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any
+
+from evalguard.compare_report import CompareReport, RunIdentity
+from evalguard.comparison import Comparison
+
+SCHEMA = "evalguard.compare/1"
+
+# Numbers that every comparison has unless something went wrong: null needs a caveat.
+_EXPECTED = (
+    "base",
+    "base_stderr",
+    "candidate",
+    "candidate_stderr",
+    "sigma",
+    "sigma_interval",
+    "paired_stderr",
+    "p_value",
+    "false_alarm_probability",
+)
+
+
+def document(report: CompareReport) -> dict[str, Any]:
+    """Return ``report`` as plain JSON values (dict, list, str, int, float, bool, None)."""
+    notes = list(report.notes)
+    content = {
+        "base": _side(report.base),
+        "candidate": _side(report.candidate),
+        "gate": _gate(report),
+        "not_compared": [
+            {"task": m.task, "filter": m.filter, "metric": m.metric, "reason": m.reason}
+            for m in report.not_compared
+        ],
+        "environment": dict(report.environment),
+    }
+    lost: list[str] = []
+    if report.gate.family_false_alarm is None:
+        lost.append("gate.family_false_alarm does not exist")
+    plain = {key: _plain(value, key, lost) for key, value in content.items()}
+    notes += [f"{name}, so it is null here" for name in lost]
+    return {
+        "schema": SCHEMA,
+        "evalguard": report.version,
+        "created": report.created,
+        "command": report.command,
+        "base": plain["base"],
+        "candidate": plain["candidate"],
+        "comparisons": [_comparison(comparison) for comparison in report.comparisons],
+        "not_compared": plain["not_compared"],
+        "gate": plain["gate"],
+        "bisect": report.bisect,
+        "environment": plain["environment"],
+        "notes": notes,
+        "run_folder": report.run_folder,
+        "exit_code": report.exit_code,
+    }
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) that every document satisfies."""
+    file = resources.files("evalguard.report").joinpath("compare.schema.json")
+    loaded: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return loaded
+
+
+def _side(side: RunIdentity) -> dict[str, Any]:
+    return {
+        "name": side.name,
+        "digest": side.digest,
+        "kind": side.kind,
+        "description": side.description,
+        "effective": dict(side.effective),
+        "settings": [
+            {
+                "name": setting.name,
+                "value": setting.value,
+                "reference": setting.reference,
+                "candidate": setting.candidate,
+                "target": setting.target,
+                "effective": setting.effective,
+            }
+            for setting in side.settings
+        ],
+    }
+
+
+def _gate(report: CompareReport) -> dict[str, Any]:
+    gate = report.gate
+    return {
+        "passed": gate.passed,
+        "state": gate.state,
+        "margin": gate.margin,
+        "fail_on": gate.fail_on,
+        "confidence": gate.confidence,
+        "family_false_alarm": gate.family_false_alarm,
+        "family_false_alarm_independent": gate.family_false_alarm_independent,
+        "gated": [
+            {"task": task, "filter": filter_, "metric": metric, "holm_p_value": p_value}
+            for (task, filter_, metric), p_value in zip(gate.gated, gate.holm_p_values, strict=True)
+        ],
+        "reason": gate.reason,
+    }
+
+
+def _comparison(comparison: Comparison) -> dict[str, Any]:
+    interval = comparison.sigma_interval
+    fields: dict[str, Any] = {
+        "task": comparison.task,
+        "filter": comparison.filter,
+        "metric": comparison.metric,
+        "higher_is_better": comparison.higher_is_better,
+        "n": comparison.n,
+        "n_used": comparison.n_used,
+        "base": comparison.base,
+        "base_stderr": comparison.base_stderr,
+        "candidate": comparison.candidate,
+        "candidate_stderr": comparison.candidate_stderr,
+        "sigma": comparison.sigma,
+        "sigma_interval": None if interval is None else list(interval),
+        "paired_stderr": comparison.paired_stderr,
+        "p_value": comparison.p_value,
+        "method": comparison.method,
+        "confidence": comparison.confidence,
+        "false_alarm_probability": comparison.false_alarm_probability,
+        "outcome": comparison.outcome,
+        "significant": comparison.significant,
+        "certain": comparison.certain,
+        "bit_identical": comparison.bit_identical,
+        "reason": comparison.reason,
+        "needed_n": comparison.needed_n,
+        "flips": None if comparison.flips is None else list(comparison.flips),
+    }
+    lost = [f"{name} does not exist" for name in _EXPECTED if fields[name] is None]
+    plain = {key: _plain(value, key, lost) for key, value in fields.items()}
+    plain["caveats"] = [*comparison.caveats, *(f"{what}, so it is null here" for what in lost)]
+    return plain
+
+
+def _plain(value: Any, name: str, lost: list[str]) -> Any:
+    """Replace what JSON cannot hold by null, and add to ``lost`` what that was."""
+    if isinstance(value, float) and not math.isfinite(value):
+        kind = "not a number" if math.isnan(value) else f"{'+' if value > 0 else '-'}infinite"
+        lost.append(f"{name} is {kind}")
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item, f"{name}.{key}", lost) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, f"{name}[{i}]", lost) for i, item in enumerate(value)]
+    return value

@@ -1,0 +1,94 @@
+"""Text that is safe to print: no control characters, and never wider than its place."""
+
+from __future__ import annotations
+
+import unicodedata
+
+from rich.cells import cell_len
+
+# Cc: control and escape characters; Cf: invisible and direction-changing ones; Cs: lone surrogates,
+# which cannot be encoded; Co, Cn: characters whose width nobody knows; Zl, Zp: line separators.
+_UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+_MARKS = frozenset({"Mn", "Me"})
+_MOST_MARKS = 2
+ELLIPSIS = "…"
+
+
+def printable(text: str) -> str:
+    """Return ``text`` without anything that could act on a terminal.
+
+    White space becomes one blank each, unsafe characters "?", and a pile of combining marks is cut
+    to two, because names come from files that somebody else wrote.
+    """
+    shown: list[str] = []
+    marks = 0
+    for character in text:
+        category = unicodedata.category(character)
+        marks = marks + 1 if category in _MARKS else 0
+        if character.isspace():
+            shown.append(" ")
+        elif category in _UNSAFE:
+            shown.append("?")
+        elif marks <= _MOST_MARKS:
+            shown.append(character)
+    return "".join(shown)
+
+
+def fitted(text: str, cells: int) -> str:
+    """Cut ``text`` to ``cells`` terminal cells with an ellipsis in the middle.
+
+    Both ends stay: task names differ at their ends ("mmlu_high_school_physics"), and paths too.
+    """
+    if cell_len(text) <= cells:
+        return text
+    if cells <= 1:
+        return ELLIPSIS[:cells]
+    tail = _last(text, (cells - 1) // 2)
+    return _first(text, cells - 1 - cell_len(tail)) + ELLIPSIS + tail
+
+
+def padded(text: str, cells: int, *, right: bool = False) -> str:
+    """Fit ``text`` into exactly ``cells`` terminal cells, flush left or right."""
+    text = fitted(text, cells)
+    blanks = " " * (cells - cell_len(text))
+    return blanks + text if right else text + blanks
+
+
+def wrapped(text: str, cells: int, *, first: str = "", rest: str = "") -> list[str]:
+    """Break ``text`` into lines of at most ``cells`` cells, with prefixes of equal width.
+
+    A word that is longer than a line is broken inside.
+    """
+    room = max(cells - max(cell_len(first), cell_len(rest)), 1)
+    lines: list[str] = []
+    line = ""
+    for word in text.split():
+        while cell_len(word) > room:
+            space = room - cell_len(line) - 1 if line else room
+            head = _first(word, space) if space > room // 2 else ""
+            lines.append(f"{line} {head}".strip())
+            line, word = "", word[len(head) :]
+        joined = f"{line} {word}".strip()
+        if cell_len(joined) > room:
+            lines.append(line)
+            joined = word
+        line = joined
+    if line or not lines:
+        lines.append(line)
+    return [(rest if number else first) + line for number, line in enumerate(lines)]
+
+
+def _first(text: str, cells: int) -> str:
+    """Longest head of ``text`` that fits into ``cells``; at least one character."""
+    end = min(len(text), cells)
+    while end > 1 and cell_len(text[:end]) > cells:
+        end -= 1
+    return text[:end] if cell_len(text[:end]) <= cells else "?" * min(cells, 1)
+
+
+def _last(text: str, cells: int) -> str:
+    """Longest tail of ``text`` that fits into ``cells``."""
+    start = max(len(text) - cells, 0)
+    while start < len(text) and cell_len(text[start:]) > cells:
+        start += 1
+    return text[start:]

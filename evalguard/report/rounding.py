@@ -1,0 +1,163 @@
+"""Numbers with no more digits than their standard error supports."""
+
+from __future__ import annotations
+
+import math
+
+_SMALLEST_P = 1e-12
+_MOST_DECIMALS = 6
+
+
+def rounded(value: float | None, stderr: float | None) -> str:
+    """Round ``value`` where the second significant digit of its standard error stands.
+
+    Without a usable standard error (None, 0, not finite): four significant digits.
+
+    >>> rounded(4.1329989, 0.0888)
+    '4.133'
+    >>> rounded(70900.9, 6328.7)
+    '70900'
+    """
+    return _at(value, _decimals(stderr))
+
+
+def rounded_pair(
+    first: tuple[float | None, float | None], second: tuple[float | None, float | None]
+) -> tuple[str, str]:
+    """Round two (value, standard error) pairs that stand side by side.
+
+    Where their standard errors differ by one digit, both get the smaller number of decimals, so
+    that they can be compared by eye.
+    """
+    (first_value, first_stderr), (second_value, second_stderr) = first, second
+    one, two = _decimals(first_stderr), _decimals(second_stderr)
+    if one is not None and two is not None and abs(one - two) == 1:
+        one = two = min(one, two)
+    return _at(first_value, one), _at(second_value, two)
+
+
+def with_stderr(value: float | None, stderr: float | None) -> str:
+    """Return "4.133 ± 0.089", or the value alone where there is no standard error."""
+    text = rounded(value, stderr)
+    if value is None or not math.isfinite(value) or stderr is None or _decimals(stderr) is None:
+        return text
+    return f"{text} ± {stderr:.1e}" if "e" in text else f"{text} ± {rounded(stderr, stderr)}"
+
+
+def p_value(p: float | None) -> str:
+    """Return "< 1e-12", "3e-05", "0.071", "0.38", "> 0.99" or "1"; "-" for no number."""
+    if p is None or math.isnan(p):
+        return "-"
+    if p < _SMALLEST_P:
+        return "< 1e-12"
+    if p < 0.0001:
+        return f"{p:.0e}"
+    if p < 0.001:
+        return f"{p:.4f}"
+    if p < 0.0995:
+        return f"{p:.2g}"
+    if p == 1.0:
+        return "1"
+    return "> 0.99" if p > 0.99 else f"{p:.2f}"
+
+
+def p_phrase(p: float | None) -> str:
+    """Return the p-value as it stands in a sentence: "p < 1e-12" or "p = 0.071"."""
+    text = p_value(p)
+    return f"p {text}" if text[0] in "<>" else f"p = {text}"
+
+
+def sigma(value: float | None) -> str:
+    """Return a drift in sigma with its sign and three significant digits, at most two decimals."""
+    if value is None or math.isnan(value):
+        return "-"
+    if math.isinf(value):
+        return _signed(_not_finite(value))
+    return _signed(_with_decimals(value, _sigma_decimals(abs(value))))
+
+
+def sigma_with_interval(
+    value: float | None, interval: tuple[float, float] | None, *, margin: float
+) -> tuple[str, str, str]:
+    """Return sigma and the two ends of its interval, rounded alike.
+
+    Two significant digits of the interval's half width, at least two decimals for a small sigma;
+    more where rounding would move a number across 0 or the margin, and so contradict the verdict.
+    """
+    numbers = (value, *(interval or (None, None)))
+    finite = [number for number in numbers if number is not None and math.isfinite(number)]
+    decimals = _shared_decimals(finite, (0.0, margin)) if finite else 2
+    first, low, high = (_placed(number, decimals) for number in numbers)
+    return (first if first == "-" else _signed(first)), low, high
+
+
+def count(number: int) -> str:
+    """Return a number of documents with thousands separated: "2,048"."""
+    return f"{number:,}"
+
+
+def _shared_decimals(finite: list[float], borders: tuple[float, float]) -> int:
+    """Decimals for a sigma and the ends of its interval."""
+    half = (max(finite) - min(finite)) / 2
+    wanted = _sigma_decimals(max(abs(number) for number in finite))
+    supported = _decimals(half)
+    if supported is not None and half < 0.01:
+        wanted = max(wanted, min(3, supported))
+    for decimals in range(wanted, _MOST_DECIMALS + 1):
+        if all(_keeps_side(number, decimals, borders) for number in finite):
+            return decimals
+    return wanted
+
+
+def _keeps_side(number: float, decimals: int, borders: tuple[float, ...]) -> bool:
+    shown = float(f"{number:.{decimals}f}")
+    return all((number > b) == (shown > b) and (number < b) == (shown < b) for b in borders)
+
+
+def _placed(number: float | None, decimals: int) -> str:
+    if number is None or math.isnan(number):
+        return "-"
+    if math.isinf(number):
+        return _not_finite(number)
+    if not _keeps_side(number, decimals, (0.0,)):
+        return f"{number:.0e}"
+    return _with_decimals(number, decimals) if abs(number) < 1e5 else f"{number:.2e}"
+
+
+def _sigma_decimals(size: float) -> int:
+    return 2 if size < 10 else 1 if size < 100 else 0
+
+
+def _decimals(stderr: float | None) -> int | None:
+    """Decimals at which the second significant digit of ``stderr`` stands; may be negative.
+
+    None where ``stderr`` supports no rounding: missing, 0 or not finite.
+    """
+    if stderr is None or not math.isfinite(stderr) or stderr <= 0:
+        return None
+    return 1 - int(f"{stderr:.1e}".partition("e")[2])
+
+
+def _at(value: float | None, decimals: int | None) -> str:
+    if value is None:
+        return "-"
+    if not math.isfinite(value):
+        return _not_finite(value)
+    return f"{value:.4g}" if decimals is None else _with_decimals(value, decimals)
+
+
+def _with_decimals(value: float, decimals: int) -> str:
+    size = abs(value)
+    if size >= 1e7 or (size and size < 1e-4):
+        exponent = math.floor(math.log10(size))
+        return f"{value:.{min(max(exponent + decimals, 0), 5)}e}"
+    text = f"{round(value, decimals):.{max(decimals, 0)}f}"
+    return text.removeprefix("-") if float(text) == 0 else text
+
+
+def _signed(text: str) -> str:
+    return text if text.startswith("-") or text.strip("0.") == "" else f"+{text}"
+
+
+def _not_finite(value: float) -> str:
+    return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"

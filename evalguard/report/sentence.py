@@ -1,0 +1,225 @@
+"""One sentence that says what a comparison means, and the step to take next.
+
+How large a drift is (sigma) and how sure it is (paired interval, p) are two questions: every
+sentence answers both and never lets one stand for the other.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from evalguard.compare_report import CompareReport
+from evalguard.comparison import Comparison
+from evalguard.report import rounding
+from evalguard.report.plain_text import printable
+from evalguard.report.wording import full_label, margin_text, subject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meaning:
+    """What a report means: a sentence, what to do next, and the command for it ("" if none)."""
+
+    sentence: str
+    next_step: str
+    command: str = ""
+
+
+def meaning(report: CompareReport) -> Meaning:
+    """Say what ``report`` means, by the comparison that decided it."""
+    worst = subject(report)
+    if worst is None:
+        return Meaning(
+            sentence="Nothing was compared, so nothing is known.",
+            next_step="name tasks that both sides have (--tasks)",
+        )
+    next_step, command = _next(report, worst)
+    sentence = f"{_statement(report, worst)}{_unknown(report, worst)}."
+    return Meaning(sentence=sentence, next_step=next_step, command=command)
+
+
+def _statement(report: CompareReport, worst: Comparison) -> str:
+    if worst.outcome == "failed":
+        return _failed(report, worst)
+    if worst.outcome == "regressed":
+        return _regressed(report, worst) + _gate_clause(report, worst)
+    if worst.outcome == "undecided":
+        return _undecided(report, worst)
+    if worst.outcome == "degraded":
+        return _degraded(report, worst) + _gate_clause(report, worst)
+    if worst.outcome == "improved":
+        return _improved(report, worst)
+    return _unchanged(report, worst)
+
+
+def _failed(report: CompareReport, worst: Comparison) -> str:
+    candidate, base = _names(report)
+    return (
+        f"Whether {candidate} is worse than {base} on {full_label(worst)} is not known, "
+        f"because {_clause(worst.reason) or 'no number came out'}"
+    )
+
+
+def _regressed(report: CompareReport, worst: Comparison) -> str:
+    candidate, base = _names(report)
+    where = f"on {full_label(worst)}"
+    if worst.sigma is None or worst.sigma_interval is None or not _finite(worst):
+        return f"{candidate} is worse than {base} {where}: {_clause(worst.reason)}"
+    size = f"by {_size(report, worst)} standard errors"
+    if worst.significant:
+        return f"{candidate} is worse than {base} {size} {where} ({_certainty(report, worst)})"
+    return (
+        f"{candidate} measures worse than {base} {size} {where}, but that it is worse at all is "
+        f"not sure ({_certainty(report, worst)})"
+    )
+
+
+def _undecided(report: CompareReport, worst: Comparison) -> str:
+    candidate, base = _names(report)
+    return (
+        f"{_documents(worst.n_used)} cannot tell whether {candidate} is worse than {base} by "
+        f"more than {margin_text(report.gate.margin)} standard errors on {full_label(worst)} "
+        f"(sigma {_signed_size(report, worst)}, {_interval(report, worst)})"
+    )
+
+
+def _degraded(report: CompareReport, worst: Comparison) -> str:
+    candidate, base = _names(report)
+    return (
+        f"{candidate} is slightly worse than {base}, by {_size(report, worst)} standard errors "
+        f"on {full_label(worst)}: real ({_certainty(report, worst)}), and no more than the "
+        f"margin of {margin_text(report.gate.margin)}"
+    )
+
+
+def _improved(report: CompareReport, worst: Comparison) -> str:
+    candidate, base = _names(report)
+    if not _finite(worst):
+        return f"{candidate} is better than {base} on {full_label(worst)}: {_clause(worst.reason)}"
+    return (
+        f"{candidate} is not worse than {base} on any metric, and better by "
+        f"{_size(report, worst)} standard errors on {full_label(worst)} "
+        f"({_interval(report, worst)})"
+    )
+
+
+def _unchanged(report: CompareReport, worst: Comparison) -> str:
+    candidate, base = _names(report)
+    if all(c.bit_identical for c in report.comparisons):
+        return f"{candidate} gives every document the same score as {base}, to the last bit"
+    margin = margin_text(report.gate.margin)
+    return (
+        f"{candidate} is not measurably worse than {base}: the largest drift is "
+        f"{_signed_size(report, worst)} standard errors, on {full_label(worst)} "
+        f"({_interval(report, worst)}), so {margin} or more is ruled out"
+    )
+
+
+def _gate_clause(report: CompareReport, worst: Comparison) -> str:
+    gate = report.gate
+    key = (worst.task, worst.filter, worst.metric)
+    if worst.outcome == "degraded":
+        fails = key in gate.regressed
+        return f", but the gate (fail on {gate.fail_on}) allows none" if fails else ""
+    allowed = margin_text(gate.margin)
+    if key not in gate.gated:
+        return "; the gate does not judge this metric"
+    if key in gate.undecided:
+        return (
+            f"; that is over the margin of {allowed}, but the gate (fail on {gate.fail_on}) asks "
+            "for more evidence"
+        )
+    if worst.certain or not worst.significant:
+        return f"; the gate allows {allowed}"
+    return f"; the gate allows {allowed}, and the interval reaches below that"
+
+
+def _unknown(report: CompareReport, worst: Comparison) -> str:
+    """Say what a sentence about other metrics leaves unknown."""
+    number = sum(c.outcome == "failed" for c in report.comparisons)
+    if worst.outcome == "failed" or not number:
+        return ""
+    return f"; nothing is known about {number} metric{'s' if number > 1 else ''} that failed"
+
+
+def _next(report: CompareReport, worst: Comparison) -> tuple[str, str]:
+    if worst.outcome == "failed":
+        return "remove that cause and run again; no other metric stands in for it", ""
+    unsure = worst.outcome == "regressed" and not worst.significant
+    if worst.outcome == "undecided" or unsure or report.gate.state == "undecided":
+        return _more_documents(worst), ""
+    if worst.outcome in ("regressed", "degraded"):
+        suspect = _suspect(report)
+        if suspect:
+            return "to see what one setting costs", _with_setting(report, suspect)
+        if report.run_folder:
+            return f"look at the documents that moved, in {printable(report.run_folder)}", ""
+        return "compare again with one change of the conversion undone", ""
+    if worst.outcome == "improved":
+        return "nothing to repair; make sure that a difference is expected here", ""
+    return "nothing to do", ""
+
+
+def _more_documents(worst: Comparison) -> str:
+    if worst.needed_n is None or worst.needed_n <= worst.n_used:
+        return "score more documents (a higher --limit, or a larger task)"
+    return (
+        f"score about {rounding.count(worst.needed_n)} documents instead of "
+        f"{rounding.count(worst.n_used)} (a higher --limit, or a larger task)"
+    )
+
+
+def _suspect(report: CompareReport) -> str:
+    """First setting of the candidate that is not at its reference value, or ""."""
+    for setting in report.candidate.settings:
+        if setting.value != setting.reference:
+            return setting.name
+    return ""
+
+
+def _with_setting(report: CompareReport, name: str) -> str:
+    """Return the command that undoes one setting: the user's own, where there was one."""
+    addition = f"--set {shlex.quote(printable(name) + '=reference')}"
+    if report.command.startswith("evalguard compare "):
+        return f"{printable(report.command)} {addition}"
+    base, candidate = (shlex.quote(side.name) for side in (report.base, report.candidate))
+    return printable(f"evalguard compare --base {base} --cand {candidate} {addition}")
+
+
+def _names(report: CompareReport) -> tuple[str, str]:
+    return printable(report.candidate.name), printable(report.base.name)
+
+
+def _finite(comparison: Comparison) -> bool:
+    return comparison.sigma is not None and abs(comparison.sigma) < float("inf")
+
+
+def _rounded(report: CompareReport, comparison: Comparison) -> tuple[str, str, str]:
+    return rounding.sigma_with_interval(
+        comparison.sigma, comparison.sigma_interval, margin=report.gate.margin
+    )
+
+
+def _signed_size(report: CompareReport, comparison: Comparison) -> str:
+    return "0" if comparison.bit_identical else _rounded(report, comparison)[0]
+
+
+def _size(report: CompareReport, comparison: Comparison) -> str:
+    return _rounded(report, comparison)[0].lstrip("+-") or "-"
+
+
+def _interval(report: CompareReport, comparison: Comparison) -> str:
+    _, low, high = _rounded(report, comparison)
+    return f"paired interval {low} to {high}"
+
+
+def _certainty(report: CompareReport, comparison: Comparison) -> str:
+    return f"{_interval(report, comparison)}, {rounding.p_phrase(comparison.p_value)}"
+
+
+def _documents(number: int) -> str:
+    return "1 document" if number == 1 else f"{rounding.count(number)} documents"
+
+
+def _clause(reason: str) -> str:
+    return printable(reason).strip().rstrip(".")

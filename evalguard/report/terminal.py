@@ -1,0 +1,203 @@
+"""The report that a person reads in a terminal."""
+
+from __future__ import annotations
+
+import shlex
+from io import StringIO
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from evalguard.compare_report import CompareReport, RunIdentity
+from evalguard.comparison import Comparison
+from evalguard.report import rounding
+from evalguard.report.plain_text import fitted, padded, printable, wrapped
+from evalguard.report.sentence import Meaning, meaning
+from evalguard.report.table import table
+from evalguard.report.wording import STATE_STYLE, full_label, margin_text, tally
+
+_NARROWEST = 20
+_MOST_LABELS = 2
+_WIDEST_PROSE = 100
+_SHOWN_DIGEST = 8
+_LEGEND = "sigma: drift in standard errors of the base; above 0 the candidate is worse."
+
+
+def render(report: CompareReport, *, width: int, color: bool) -> str:
+    """Return ``report`` as text of at most ``width`` cells a line, without a final line break.
+
+    Nothing that comes from a file or a model (names, reasons, caveats) can act on the terminal.
+    With ``color`` the text holds ANSI styles; without, it holds no escape character at all.
+    """
+    width = max(width, _NARROWEST)
+    blocks = [
+        _sides(report, width),
+        _table(report, width),
+        _verdict(report, width),
+        _meaning(meaning(report), width),
+        _caveats(report, width),
+        _left_out(report, width),
+        _saved(report, width),
+    ]
+    lines: list[Text] = []
+    for block in blocks:
+        if block:
+            lines += [Text(), *block] if lines else block
+    return _export(lines, width) if color else "\n".join(line.plain.rstrip() for line in lines)
+
+
+def _prose(width: int) -> int:
+    """Width of running text: lines longer than about 100 cells are hard to read."""
+    return min(width, _WIDEST_PROSE)
+
+
+def _sides(report: CompareReport, width: int) -> list[Text]:
+    """Return a line for the base and one for the candidate: name, description, digest."""
+    sides = (("base", report.base), ("candidate", report.candidate))
+    name_width = min(max(cell_len(printable(side.name)) for _, side in sides), width // 3)
+    lines = []
+    for role, side in sides:
+        head = f"{role:<9}  {padded(printable(side.name), name_width)}"
+        room = width - cell_len(head) - 2
+        lines.append(Text.assemble((fitted(head, width), "bold"), (_about(side, room), "dim")))
+    return lines
+
+
+def _about(side: RunIdentity, room: int) -> str:
+    digest = printable(side.digest)[:_SHOWN_DIGEST]
+    parts = [printable(side.description), f"digest {digest}" if digest else ""]
+    text = ", ".join(part for part in parts if part)
+    return f"  {fitted(text, room)}" if text and room > 0 else ""
+
+
+def _table(report: CompareReport, width: int) -> list[Text]:
+    lines = table(report.comparisons, width=width, margin=report.gate.margin)
+    if lines:
+        lines += [Text(line, style="dim") for line in wrapped(_LEGEND, _prose(width))]
+    return lines
+
+
+def _verdict(report: CompareReport, width: int) -> list[Text]:
+    gate = report.gate
+    word = gate.state.upper()
+    facts = (
+        f"{tally(report.comparisons) or 'no metrics'}; exit code {report.exit_code}. "
+        f"Gate: margin {margin_text(gate.margin)} sigma, fail on {printable(gate.fail_on)}"
+        f"{_false_alarm(gate.family_false_alarm)}."
+    )
+    lines = [Text(line) for line in wrapped(f"{word}: {facts}", _prose(width))]
+    lines[0].stylize(STATE_STYLE[gate.state], 0, len(word) + 1)
+    return lines
+
+
+def _false_alarm(chance: float | None) -> str:
+    text = rounding.p_value(chance)
+    if text == "-":
+        return ""
+    bound = f"below {text[2:]}" if text.startswith("<") else f"at most {text.removeprefix('> ')}"
+    return f"; an unchanged candidate crosses it with probability {bound}"
+
+
+def _meaning(said: Meaning, width: int) -> list[Text]:
+    step = f"Next, {said.next_step}:" if said.command else f"Next: {said.next_step}."
+    lines = wrapped(f"{said.sentence} {step}", _prose(width))
+    return [Text(line, style="bold") for line in lines] + _command(said.command, width)
+
+
+def _command(command: str, width: int) -> list[Text]:
+    """Break a command so that it can be copied: continued lines end in a backslash."""
+    if not command:
+        return []
+    lines: list[str] = []
+    for word in _words(command):
+        joined = f"{lines[-1]} {word}" if lines else f"  {word}"
+        if lines and cell_len(joined) > width - 2:
+            lines[-1] += " \\"
+            lines.append(f"    {word}")
+        else:
+            lines[-1:] = [joined]
+    return [Text(line, style="cyan") for whole in lines for line in _pieces(whole, width)]
+
+
+def _words(command: str) -> list[str]:
+    """Split a command at its blanks, an option together with its value."""
+    try:
+        words = [shlex.quote(word) for word in shlex.split(command)]
+    except ValueError:
+        words = command.split()
+    joined: list[str] = []
+    for word in words:
+        if joined and joined[-1].startswith("--") and not word.startswith("-"):
+            joined[-1] += f" {word}"
+        else:
+            joined.append(word)
+    return joined
+
+
+def _pieces(line: str, width: int) -> list[str]:
+    return [line] if cell_len(line) <= width else wrapped(line, width, first="  ", rest="  ")
+
+
+def _caveats(report: CompareReport, width: int) -> list[Text]:
+    """Number every caveat and note once, with the metrics that it belongs to."""
+    places: dict[str, list[str]] = {}
+    for comparison in report.comparisons:
+        for caveat in comparison.caveats:
+            places.setdefault(printable(caveat).strip(), []).append(full_label(comparison))
+    items = [_placed(text, labels, report.comparisons) for text, labels in places.items()]
+    items += [note for note in dict.fromkeys(map(printable, report.notes)) if note not in places]
+    if not items:
+        return []
+    lines = [Text("Caveats", style="dim")]
+    for number, item in enumerate(items, start=1):
+        head = f"{number:>2}. "
+        broken = wrapped(item, _prose(width), first=head, rest=" " * len(head))
+        lines += [Text(line, style="dim") for line in broken]
+    return lines
+
+
+def _placed(text: str, labels: list[str], comparisons: tuple[Comparison, ...]) -> str:
+    labels = list(dict.fromkeys(labels))
+    if len(labels) == len(comparisons) > 1:
+        return text
+    shown = ", ".join(labels[:_MOST_LABELS])
+    more = len(labels) - _MOST_LABELS
+    return f"{shown}{f' and {more} more' if more > 0 else ''}: {text}"
+
+
+def _left_out(report: CompareReport, width: int) -> list[Text]:
+    lines: list[Text] = []
+    for left_out in report.not_compared:
+        name = printable(f"{left_out.task} {left_out.metric}".strip())
+        if left_out.filter not in ("", "none"):
+            name += printable(f" ({left_out.filter})")
+        text = f"Not compared: {name}: {printable(left_out.reason)}"
+        lines += [Text(line, style="dim") for line in wrapped(text, _prose(width), rest="  ")]
+    return lines
+
+
+def _saved(report: CompareReport, width: int) -> list[Text]:
+    if report.run_folder is None:
+        return []
+    text = f"Saved in {printable(report.run_folder)}"
+    return [Text(line, style="dim") for line in wrapped(text, _prose(width), rest="  ")]
+
+
+def _export(lines: list[Text], width: int) -> str:
+    """Return ``lines`` with ANSI styles, whatever the terminal and environment of this process."""
+    console = Console(
+        file=StringIO(),
+        force_terminal=True,
+        force_jupyter=False,
+        color_system="standard",
+        no_color=False,
+        legacy_windows=False,
+        highlight=False,
+        width=width,
+        height=25,
+    )
+    with console.capture() as captured:
+        for line in lines:
+            console.print(line, soft_wrap=True)
+    return captured.get().rstrip("\n")

@@ -1,0 +1,85 @@
+"""The words that all reports share: labels, outcomes in order of gravity, colours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evalguard.compare_report import CompareReport
+from evalguard.comparison import Comparison, Outcome
+from evalguard.gate import GateState
+from evalguard.report.plain_text import printable
+
+# Gravest first.
+GRAVITY: tuple[Outcome, ...] = (
+    "failed",
+    "regressed",
+    "undecided",
+    "degraded",
+    "improved",
+    "unchanged",
+)
+OUTCOME_STYLE: dict[Outcome, str] = {
+    "failed": "bold magenta",
+    "regressed": "bold red",
+    "undecided": "yellow",
+    "degraded": "yellow",
+    "improved": "green",
+    "unchanged": "green",
+}
+STATE_STYLE: dict[GateState, str] = {
+    "failed": OUTCOME_STYLE["failed"],
+    "regressed": OUTCOME_STYLE["regressed"],
+    "undecided": "bold yellow",
+    "passed": "bold green",
+}
+
+
+def metric_label(comparison: Comparison) -> str:
+    """Return "perplexity", or "exact_match (flexible-extract)" where a filter has a name."""
+    if comparison.filter in ("", "none"):
+        return printable(comparison.metric)
+    return printable(f"{comparison.metric} ({comparison.filter})")
+
+
+def full_label(comparison: Comparison) -> str:
+    """Return task and metric: "lastword perplexity"."""
+    return f"{printable(comparison.task)} {metric_label(comparison)}"
+
+
+def subject(report: CompareReport) -> Comparison | None:
+    """Return the comparison that the report is about.
+
+    One of those that brought about the gate's state (where it passed: any), and among them the
+    gravest outcome, then the largest sigma. None if nothing was compared.
+    """
+    gate = report.gate
+    decisive = {"regressed": gate.regressed, "failed": gate.failed, "undecided": gate.undecided}
+    keys = decisive.get(gate.state, ())
+    chosen = [c for c in report.comparisons if (c.task, c.filter, c.metric) in keys]
+    return min(
+        chosen or report.comparisons,
+        key=lambda c: (GRAVITY.index(c.outcome), -_badness(c)),
+        default=None,
+    )
+
+
+def tally(comparisons: Sequence[Comparison]) -> str:
+    """Return "1 regressed, 2 unchanged", gravest first."""
+    counts = {outcome: sum(c.outcome == outcome for c in comparisons) for outcome in GRAVITY}
+    return ", ".join(f"{number} {outcome}" for outcome, number in counts.items() if number)
+
+
+def percent(confidence: float) -> str:
+    """Return a confidence as "95%" or "99.9%"."""
+    return f"{100 * confidence:.6g}%"
+
+
+def margin_text(margin: float) -> str:
+    """Return the gate's margin with at least one decimal: "1.0", "0.25"."""
+    text = f"{margin:.6g}"
+    return text if "." in text or "e" in text or "n" in text else f"{text}.0"
+
+
+def _badness(comparison: Comparison) -> float:
+    sigma = comparison.sigma
+    return float("-inf") if sigma is None or sigma != sigma else sigma

@@ -1,0 +1,156 @@
+"""One finished block of responses as one parquet file that can prove it is whole."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalguard.scorer import Response
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMAT = "evalguard.scores/1"
+# Text is kept as bytes: generated text may hold lone surrogates, which parquet strings cannot.
+_SURROGATES = "surrogatepass"
+
+
+class DamagedBlockError(Exception):
+    """A file is not the block that its place says; the message says in what way."""
+
+
+def to_bytes(key: str, block: str, responses: Sequence[Response]) -> memoryview:
+    """Return the file of ``responses``; every number keeps its bits (NaN and -0.0 too)."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    facts = {
+        "format": FORMAT,
+        "key": key,
+        "block": block,
+        "sha256": checksum(key, block, responses),
+    }
+    table = pa.Table.from_arrays(_columns(responses), schema=_schema(facts))
+    sink = pa.BufferOutputStream()
+    # Dictionary pages may merge NaNs of different bits, so no column gets one.
+    pq.write_table(table, sink, compression="zstd", use_dictionary=False)
+    return memoryview(sink.getvalue())
+
+
+def from_bytes(data: bytes, key: str, block: str) -> list[Response]:
+    """Read a file back.
+
+    Raises:
+        DamagedBlockError: it is cut, changed, of another format, or another block's.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+        facts = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
+        if facts.get("format") != FORMAT:
+            raise DamagedBlockError("it is not a block of scores of this version")
+        if (facts.get("key"), facts.get("block")) != (key, block):
+            raise DamagedBlockError("it belongs to another model or other requests")
+        responses = _responses(table)
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, MemoryError) as error:
+        raise DamagedBlockError("it cannot be read as parquet") from error
+    if facts.get("sha256") != checksum(key, block, responses):
+        raise DamagedBlockError("its content does not match its checksum")
+    return responses
+
+
+def checksum(key: str, block: str, responses: Sequence[Response]) -> str:
+    """Return the SHA-256 of the block's identity and every field of its responses."""
+    digest = hashlib.sha256()
+    for part in (FORMAT, key, block, str(len(responses))):
+        _feed(digest, part.encode())
+    for response in responses:
+        logprobs = _doubles(response.token_logprobs)
+        greedy, text = response.is_greedy, response.text
+        _feed(digest, _number(response.loglikelihood))
+        _feed(digest, None if greedy is None else bytes([bool(greedy)]))
+        _feed(digest, None if text is None else text.encode("utf-8", _SURROGATES))
+        _feed(digest, None if logprobs is None else logprobs.astype("<f8").tobytes())
+        _feed(digest, response.token_hash.encode())
+        _feed(digest, f"{int(response.n_tokens)} {bool(response.truncated)}".encode())
+    return digest.hexdigest()
+
+
+def _feed(digest: Any, data: bytes | None) -> None:
+    """Add one part with its length in front, so that no two contents read alike."""
+    digest.update(struct.pack("<q", -1 if data is None else len(data)))
+    digest.update(data or b"")
+
+
+def _doubles(values: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
+    return None if values is None else np.asarray(values, dtype=np.float64)
+
+
+def _number(value: float | None) -> bytes | None:
+    return None if value is None else struct.pack("<d", value)
+
+
+def _schema(facts: dict[str, str] | None) -> pa.Schema:
+    import pyarrow as pa
+
+    fields = [
+        ("loglikelihood", pa.float64()),
+        ("is_greedy", pa.bool_()),
+        ("text", pa.binary()),
+        ("token_logprobs", pa.list_(pa.float64())),
+        ("token_hash", pa.string()),
+        ("n_tokens", pa.int64()),
+        ("truncated", pa.bool_()),
+    ]
+    return pa.schema(fields, metadata=facts)
+
+
+def _columns(responses: Sequence[Response]) -> list[pa.Array]:
+    import pyarrow as pa
+
+    texts = [None if r.text is None else r.text.encode("utf-8", _SURROGATES) for r in responses]
+    values: list[list[Any]] = [
+        [r.loglikelihood for r in responses],
+        [None if r.is_greedy is None else bool(r.is_greedy) for r in responses],
+        texts,
+        [_doubles(r.token_logprobs) for r in responses],
+        [r.token_hash for r in responses],
+        [int(r.n_tokens) for r in responses],
+        [bool(r.truncated) for r in responses],
+    ]
+    types = _schema(None).types
+    return [pa.array(column, kind) for column, kind in zip(values, types, strict=True)]
+
+
+def _responses(table: pa.Table) -> list[Response]:
+    columns = {name: table.column(name).to_pylist() for name in table.column_names}
+    logprobs = (
+        None if values is None else np.array(values, dtype=np.float64)
+        for values in columns.pop("token_logprobs")
+    )
+    texts = (
+        None if text is None else text.decode("utf-8", _SURROGATES) for text in columns.pop("text")
+    )
+    names = ("loglikelihood", "is_greedy", "token_hash", "n_tokens", "truncated")
+    rest = zip(*(columns[name] for name in names), strict=True)
+    return [
+        Response(
+            text=text,
+            token_logprobs=scores,
+            loglikelihood=loglikelihood,
+            is_greedy=is_greedy,
+            token_hash=token_hash,
+            n_tokens=n_tokens,
+            truncated=truncated,
+        )
+        for text, scores, (loglikelihood, is_greedy, token_hash, n_tokens, truncated) in zip(
+            texts, logprobs, rest, strict=True
+        )
+    ]

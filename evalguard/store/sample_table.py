@@ -1,0 +1,98 @@
+"""Per-document samples as a compressed columnar file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMAT = "evalguard.samples/1"
+
+
+def to_parquet(task: str, columns: Mapping[str, Sequence[Any]]) -> memoryview:
+    """Return ``columns`` (name to one value per document) as a zstd-compressed parquet file.
+
+    Booleans, integers, floats and strings, and lists of them, become columns of that type. A column
+    with anything else in it, or a mixture, holds JSON text, as its field metadata says.
+
+    Raises:
+        ValueError: for columns of different lengths.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    lengths = {name: len(values) for name, values in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"sample columns of '{task}' differ in length: {lengths}")
+    arrays, fields = [], []
+    for name, values in columns.items():
+        array, is_json = _array(values)
+        arrays.append(array)
+        fields.append(pa.field(name, array.type, metadata={"json": "1"} if is_json else None))
+    schema = pa.schema(fields, metadata={"format": FORMAT, "task": _encodable(task)})
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), sink, compression="zstd")
+    return memoryview(sink.getvalue())
+
+
+def _array(values: Sequence[Any]) -> tuple[pa.Array, bool]:
+    """Return a column and whether it had to become JSON text."""
+    import pyarrow as pa
+
+    kind = _type_of(values)
+    if kind is not None:
+        try:
+            return pa.array(_plain(values), kind), False
+        except (OverflowError, pa.ArrowException):
+            pass  # an integer beyond 64 bits: JSON keeps it
+    texts = [None if value is None else json.dumps(_plain(value)) for value in values]
+    return pa.array(texts, pa.string()), True
+
+
+def _type_of(values: Iterable[Any]) -> pa.DataType | None:
+    """Return the arrow type that holds every value, or None if there is no such type."""
+    import pyarrow as pa
+
+    present = [value for value in values if value is not None]
+    if not present:
+        return pa.null()
+    if all(isinstance(value, (list, tuple, np.ndarray)) for value in present):
+        inner = _type_of(item for value in present for item in value)
+        return None if inner is None else pa.list_(inner)
+    kinds = {_kind(value) for value in present}
+    if kinds == {int, float}:
+        return pa.float64()
+    types = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
+    return types.get(kinds.pop()) if len(kinds) == 1 else None
+
+
+def _kind(value: Any) -> type:
+    if isinstance(value, np.generic):
+        value = value.item()
+    return type(value)
+
+
+def _plain(value: Any) -> Any:
+    """Return ``value`` in plain Python: lists, and text that UTF-8 can hold."""
+    if isinstance(value, str):
+        return _encodable(value)
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {_encodable(str(key)): _plain(item) for key, item in value.items()}
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    return _encodable(str(value))
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
