@@ -66,9 +66,9 @@ class ScoreTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotCompared:
-    """A metric that a run has but that is left out of the comparison, with the reason."""
+    """A metric (or, with ``metric`` "", a whole task) that was left out, and why."""
 
     task: str
-    filter: str
     metric: str
     reason: str
+    filter: str = "none"

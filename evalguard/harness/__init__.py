@@ -3,7 +3,7 @@
 from evalguard.harness.options import TaskOptions
 from evalguard.harness.requests import Block, TaskRequests
 from evalguard.harness.tables import TaskScores, score_tables
-from evalguard.harness.tasks import TaskSet, load_tasks
+from evalguard.harness.tasks import TaskSet, load_tasks, task_names
 
 __all__ = [
     "Block",
@@ -13,4 +13,5 @@ __all__ = [
     "TaskSet",
     "load_tasks",
     "score_tables",
+    "task_names",
 ]

@@ -32,6 +32,12 @@ class TaskIndex:
         self._complete = False
         self.manager = self._read(include_defaults=False)
 
+    def names(self) -> tuple[str, ...]:
+        """Names of all tasks, groups and tags, lm-eval's own included."""
+        self._complete = True
+        self.manager = self._read(include_defaults=True)
+        return tuple(self.manager.all_tasks)
+
     def resolve(self, names: Sequence[str]) -> tuple[str, ...]:
         """Return the names of tasks, groups, tags and files asked for, each once, in order.
 

@@ -202,24 +202,20 @@ def _block(index: int, documents: Sequence[Sequence[Request]]) -> Block:
 
 
 def _run(name: str, task: Task, options: TaskOptions, *, n: int, n_total: int) -> dict[str, Value]:
-    """What shapes the prompts; the same keys as a stored lm-eval run has."""
-    from lm_eval.utils import hash_string
+    """What both sides must share, by the keys that a stored lm-eval run has too.
 
+    Chat template and system instruction are not among them: they may be under test, and show in
+    the prompt hashes.
+    """
     shots = task.get_config("num_fewshot") or 0
     run: dict[str, Value] = {
         "num_fewshot": shots,
         "limit": n if n < n_total else "all",
         "task_version": _plain(task.VERSION, name),
         "output_type": str(task.OUTPUT_TYPE),
-        "apply_chat_template": bool(options.apply_chat_template),
-        "system_instruction": (
-            hash_string(options.system_instruction) if options.system_instruction else "none"
-        ),
     }
     if shots:
         run["fewshot_seed"] = options.seed
-    if shots and options.apply_chat_template:
-        run["fewshot_as_multiturn"] = options.multiturn
     if task.OUTPUT_TYPE == "generate_until":
         run["generation_kwargs"] = _plain(task.get_config("generation_kwargs"), name)
     return run

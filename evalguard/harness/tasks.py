@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evalguard.errors import EvaluationError, UsageError, nearest
@@ -82,6 +83,16 @@ def load_tasks(names: Sequence[str], *, options: TaskOptions) -> TaskSet:
                 groups[name] = tuple(loaded["tasks"])
         notes = {leaf: _configure(leaf, task, options) for leaf, task in tasks.items()}
     return TaskSet(options=options, groups=groups, notes=notes, _tasks=tasks)
+
+
+def task_names(include_paths: Sequence[Path]) -> tuple[str, ...]:
+    """Return the names of all tasks, groups and tags of the given folders and of lm-eval.
+
+    Raises:
+        UsageError: for a folder that does not exist.
+    """
+    with lm_eval_surroundings():
+        return TaskIndex(include_paths).names()
 
 
 def _load(index: TaskIndex, name: str) -> Any:

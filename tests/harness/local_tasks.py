@@ -14,23 +14,7 @@ import numpy as np
 from evalguard.scorer import Request, Response
 
 N = 24
-_WORDS = [
-    "the",
-    "quick",
-    "brown",
-    "fox",
-    "jumps",
-    "over",
-    "a",
-    "lazy",
-    "dog",
-    "while",
-    "seven",
-    "wizards",
-    "box",
-    "it",
-    "up",
-]
+_WORDS = "the quick brown fox jumps over a lazy dog while seven wizards box it up"
 
 _TASKS = {
     "eg_lastword": """
@@ -143,7 +127,7 @@ def write_task(folder: Path, name: str, body: str, *, tag: str = "eg_tag") -> No
 
 
 def _row(rng: random.Random, i: int) -> dict[str, Any]:
-    text = " ".join(rng.choice(_WORDS) for _ in range(rng.randint(4, 12)))
+    text = " ".join(rng.choice(_WORDS.split()) for _ in range(rng.randint(4, 12)))
     choices = ["yes", "surely not", "maybe", "é"]
     return {"text": f"{text} {i}", "choices": choices, "gold": rng.randrange(4)}
 

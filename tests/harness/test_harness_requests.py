@@ -78,8 +78,6 @@ def test_run_says_what_shaped_the_prompts(task_folder: Path) -> None:
         "limit": "all",
         "task_version": 3.0,
         "output_type": "loglikelihood",
-        "apply_chat_template": False,
-        "system_instruction": "none",
     }
 
 

@@ -160,8 +160,6 @@ def test_chat_template_and_system_instruction_give_lm_evals_prompts(task_folder:
     scores = score_tables(requests, answers(requests.requests))
     hashes = {s["doc_id"]: s["prompt_hash"] for s in theirs["samples"]["eg_choice"]}
     assert dict(enumerate(scores.tables[0].prompt_hashes)) == hashes
-    assert requests.run["apply_chat_template"] is True
-    assert requests.run["fewshot_as_multiturn"] is True
 
 
 def test_scoring_twice_gives_the_same_and_an_older_build_still_works(task_folder: Path) -> None:

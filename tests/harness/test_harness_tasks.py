@@ -8,7 +8,7 @@ import pytest
 from local_tasks import write_task, write_tasks
 
 from evalguard.errors import EvaluationError, UsageError
-from evalguard.harness import TaskOptions, TaskSet, load_tasks
+from evalguard.harness import TaskOptions, TaskSet, load_tasks, task_names
 
 
 def load(folder: Path, *names: str, **options: object) -> TaskSet:
@@ -67,6 +67,11 @@ def test_broken_task_file_is_named_when_its_task_is_missed(tmp_path: Path) -> No
     with pytest.raises(UsageError) as error:
         load(tmp_path, "eg_broken")
     assert str(path) in error.value.hint
+
+
+@pytest.mark.slow
+def test_names_of_all_tasks_include_lm_evals_own(task_folder: Path) -> None:
+    assert {"eg_group", "eg_tag", "eg_choice", "lambada_openai"} <= set(task_names([task_folder]))
 
 
 @pytest.mark.slow

@@ -1,0 +1,78 @@
+"""How a stored run was made: what makes its scores doubtful, and where two runs differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from evalguard.lmeval_runs.results import Results
+from evalguard.settings import Value
+
+if TYPE_CHECKING:
+    from evalguard.lmeval_runs.run import StoredRun
+
+_HALF = ("bfloat16", "float16", "half", "bf16", "fp16")
+
+# What may differ between two runs without forbidding a comparison, and what that may do.
+_EFFECTS = {
+    "batch_size": "scores may differ by that alone",
+    "max_length": "long documents may be cut at different places",
+    "device": "scores may differ by that alone",
+    "dtype": "",
+    "softmax_dtype": "log-probabilities were rounded differently",
+    "chat_template_sha": "",
+    "system_instruction_sha": "",
+    "lm_eval_version": "its tasks and scoring change between versions",
+    "transformers_version": "",
+}
+
+
+def environment_of(results: Results) -> dict[str, Value]:
+    """Return what is known about how a run was made, for reports."""
+    config, content, arguments = results.config, results.content, results.model_args
+    found: dict[str, Value] = {
+        "model": config.get("model"),
+        "dtype": config.get("model_dtype") or arguments.get("dtype"),
+        "softmax_dtype": arguments.get("softmax_dtype"),
+        "batch_size": config.get("batch_size"),
+        "max_length": content.get("max_length") or arguments.get("max_length"),
+        "device": config.get("device"),
+        "use_cache": config.get("use_cache"),
+        "chat_template_sha": content.get("chat_template_sha"),
+        "system_instruction_sha": content.get("system_instruction_sha"),
+        "lm_eval_version": content.get("lm_eval_version"),
+        "transformers_version": content.get("transformers_version"),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def caveats_of(environment: Mapping[str, Value]) -> tuple[str, ...]:
+    """Say what in a run's making puts its scores in doubt, whatever it is compared with."""
+    caveats = []
+    if environment.get("use_cache"):
+        caveats.append(
+            "lm-eval's response cache (use_cache) was on: it does not tell models apart, so these "
+            "may be another model's scores"
+        )
+    dtype = str(environment.get("dtype") or "")
+    exact = str(environment.get("softmax_dtype") or "").endswith("float32")
+    if any(name in dtype for name in _HALF) and not exact:
+        caveats.append(
+            f"log-probabilities were rounded to {dtype.removeprefix('torch.')} (softmax_dtype is "
+            "not float32): noise of about 0.1 nats per document"
+        )
+    if str(environment.get("batch_size") or "").startswith("auto"):
+        caveats.append("batch_size was auto: another run may have had other batches")
+    return tuple(caveats)
+
+
+def environment_differences(base: StoredRun, candidate: StoredRun) -> tuple[str, ...]:
+    """Say where two stored runs were made differently in ways that pairing cannot see."""
+    differences = []
+    for name, effect in _EFFECTS.items():
+        ours, theirs = base.environment.get(name), candidate.environment.get(name)
+        if ours is None or theirs is None or str(ours) == str(theirs):
+            continue
+        tail = f": {effect}" if effect else ""
+        differences.append(f"{name} is {ours} in the base run and {theirs} in the other{tail}")
+    return tuple(differences)

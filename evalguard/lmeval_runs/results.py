@@ -1,0 +1,179 @@
+"""Results: what the results file of a run declares and reports."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, cast
+
+from evalguard.errors import EvaluationError
+from evalguard.settings import Value
+
+# Aggregations and directions of lm-eval's registry, for results files that do not name them.
+_USUAL_AGGREGATION = {
+    "acc": "mean",
+    "acc_norm": "mean",
+    "acc_mutual_info": "mean",
+    "acc_bytes": "mean",
+    "exact_match": "mean",
+    "perplexity": "perplexity",
+    "word_perplexity": "weighted_perplexity",
+    "byte_perplexity": "weighted_perplexity",
+    "bits_per_byte": "bits_per_byte",
+    "f1": "f1",
+    "mcc": "matthews_corrcoef",
+    "bleu": "bleu",
+    "chrf": "chrf",
+    "chrf++": "chrf++",
+    "ter": "ter",
+    "brier_score": "brier_score",
+}
+_LOWER_IS_BETTER = frozenset(
+    {"perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte", "ter", "brier_score"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """The content of one results file, with the answers that tables need."""
+
+    path: Path
+    content: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, path: Path) -> Results:
+        """Read a results file.
+
+        Raises:
+            EvaluationError: if it is not whole.
+        """
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except json.JSONDecodeError as error:
+            raise EvaluationError(
+                f"{path}:{error.lineno}: not JSON: {error.msg}",
+                hint="the run was cut off while writing: make it once more",
+            ) from error
+        if not isinstance(content, dict) or not isinstance(content.get("results"), dict):
+            raise EvaluationError(f"{path}: no lm-eval results file: it has no 'results'")
+        return cls(path, content)
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """What the run was started with."""
+        return cast("Mapping[str, Any]", self.content.get("config") or {})
+
+    @property
+    def model_name(self) -> str:
+        """Name or path of the model, as lm-eval recorded it."""
+        named = self.content.get("model_name")
+        return str(named or self.model_args.get("pretrained") or self.config.get("model") or "")
+
+    @property
+    def model_args(self) -> dict[str, Value]:
+        """Arguments of the model."""
+        given = self.config.get("model_args") or {}
+        if isinstance(given, str):
+            pairs = (item.partition("=") for item in given.split(",") if item)
+            return {name.strip(): value.strip() for name, _, value in pairs}
+        return dict(given)
+
+    @property
+    def date(self) -> str:
+        """When the run started, ISO 8601 in UTC, or ""."""
+        started = self.content.get("date")
+        if not isinstance(started, (int, float)):
+            return ""
+        return datetime.fromtimestamp(started, timezone.utc).isoformat(timespec="seconds")
+
+    def expand(self, name: str, known: Mapping[str, object]) -> tuple[str, ...]:
+        """Tasks with samples that a task's, a group's or a wildcard's name stands for."""
+        if name in known:
+            return (name,)
+        children = (self.content.get("group_subtasks") or {}).get(name) or ()
+        if children:
+            return tuple(leaf for child in children for leaf in self.expand(child, known))
+        return tuple(task for task in known if fnmatchcase(task, name))
+
+    def metrics(self, task: str) -> Iterator[tuple[str, str]]:
+        """(metric, filter) of every value that is reported for a task, in lm-eval's order."""
+        for key in self.content["results"].get(task) or {}:
+            metric, comma, filter_name = key.rpartition(",")
+            if comma and not metric.endswith("_stderr"):
+                yield metric, filter_name
+
+    def reported(self, task: str, metric: str, filter_name: str) -> tuple[float, float | None]:
+        """A metric's value and standard error; NaN and None where it is no number."""
+        values = self.content["results"].get(task) or {}
+        value = _number(values.get(f"{metric},{filter_name}"))
+        stderr = _number(values.get(f"{metric}_stderr,{filter_name}"))
+        return value, None if math.isnan(stderr) else stderr
+
+    def aggregation(self, task: str, metric: str) -> tuple[str, bool]:
+        """How documents combine, and whether that was declared rather than supposed.
+
+        A Python function is recorded as its source text: its name is returned.
+        """
+        for entry in self._task_config(task).get("metric_list") or ():
+            if entry.get("metric") == metric and entry.get("aggregation"):
+                return _function_name(str(entry["aggregation"])), True
+        usual = _USUAL_AGGREGATION.get(metric)
+        return (usual, True) if usual else ("mean", False)
+
+    def direction(self, task: str, metric: str) -> tuple[bool, str]:
+        """Whether higher is better, and a caveat where that was not declared."""
+        declared = ((self.content.get("higher_is_better") or {}).get(task) or {}).get(metric)
+        if declared is not None:
+            return bool(declared), ""
+        if metric in _USUAL_AGGREGATION:
+            return metric not in _LOWER_IS_BETTER, ""
+        return True, "direction not declared: higher taken as better"
+
+    def n_total(self, task: str) -> int:
+        """Documents the task has, 0 where unknown."""
+        counts = (self.content.get("n-samples") or {}).get(task) or {}
+        return int(counts.get("original") or 0)
+
+    def run(self, task: str, n: int) -> dict[str, Value]:
+        """What both runs must share, by the keys that the harness uses too.
+
+        Args:
+            n: documents that were scored.
+        """
+        config = self._task_config(task)
+        shots = (self.content.get("n-shot") or {}).get(task)
+        run: dict[str, Value] = {}
+        if shots is not None:
+            run["num_fewshot"] = shots
+        if shots and self.config.get("fewshot_seed") is not None:
+            run["fewshot_seed"] = self.config["fewshot_seed"]
+        if self.n_total(task):
+            run["limit"] = n if n < self.n_total(task) else "all"
+        version = (self.content.get("versions") or {}).get(task)
+        if version is not None:
+            run["task_version"] = version
+        if config.get("output_type"):
+            run["output_type"] = config["output_type"]
+        if config.get("output_type") == "generate_until" and config.get("generation_kwargs"):
+            run["generation_kwargs"] = config["generation_kwargs"]
+        return run
+
+    def _task_config(self, task: str) -> Mapping[str, Any]:
+        return cast("Mapping[str, Any]", (self.content.get("configs") or {}).get(task) or {})
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, (int, float)) else math.nan
+
+
+def _function_name(text: str) -> str:
+    """Name of a function given by its source; any other text is a name already."""
+    head, found, rest = text.partition("def ")
+    if found and not head.strip(" \n@"):
+        return rest.partition("(")[0].strip()
+    return text.strip().partition("\n")[0][:60]

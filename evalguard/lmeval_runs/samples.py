@@ -1,0 +1,119 @@
+"""Samples: the lines of one samples file, by filter, in ascending doc_id."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evalguard.errors import EvaluationError, UsageError
+
+_HASHES = ("doc_hash", "prompt_hash", "target_hash")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One document under one filter: lm-eval's hashes, and one item per metric."""
+
+    doc_id: int
+    doc_hash: str
+    prompt_hash: str
+    target_hash: str
+    items: Mapping[str, Any]
+
+
+def read_samples(path: Path, metrics: Sequence[tuple[str, str]]) -> dict[str, tuple[Sample, ...]]:
+    """Read a samples file; return each filter's documents in ascending doc_id.
+
+    Args:
+        metrics: (metric, filter) of everything the results file reports for the task. Samples
+            written before 0.4.8 name neither: then the values are those of the reported metrics,
+            and a document's first line is the first filter's, as lm-eval wrote them.
+
+    Raises:
+        EvaluationError: for a line that is no sample, or a document twice under one filter.
+        UsageError: for samples without hashes, which lm-eval wrote before 0.4.3.
+    """
+    filters = list(dict.fromkeys(filter_name for _, filter_name in metrics))
+    found: dict[str, dict[int, Sample]] = defaultdict(dict)
+    lines: dict[tuple[str, int], int] = {}
+    seen: dict[int, int] = defaultdict(int)
+    for number, row in _rows(path):
+        where = f"{path}:{number}"
+        doc_id = row.get("doc_id")
+        if not isinstance(doc_id, int):
+            raise EvaluationError(f"{where}: no sample of lm-eval: it has no 'doc_id'")
+        _require_hashes(row, where)
+        filter_name = row.get("filter") or _nth(filters, seen[doc_id], doc_id, where)
+        seen[doc_id] += 1
+        if doc_id in found[filter_name]:
+            raise EvaluationError(
+                f"{where}: document {doc_id} stands here twice under filter '{filter_name}' "
+                f"(first in line {lines[filter_name, doc_id]})",
+                hint="two runs were written into one file: make the run once more",
+            )
+        lines[filter_name, doc_id] = number
+        found[filter_name][doc_id] = _sample(row, doc_id, filter_name, metrics)
+    if not found:
+        raise EvaluationError(f"{path}: the file is empty", hint="make the run once more")
+    return {
+        filter_name: tuple(documents[doc_id] for doc_id in sorted(documents))
+        for filter_name, documents in found.items()
+    }
+
+
+def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    # Lines end at "\n" only: documents may hold other separators that str.splitlines would cut at.
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise EvaluationError(
+                    f"{path}:{number}: not a JSON line: {error}",
+                    hint="the run was cut off while writing, or the file was edited: make the run "
+                    "once more",
+                ) from error
+            if not isinstance(row, dict):
+                raise EvaluationError(f"{path}:{number}: no sample of lm-eval")
+            yield number, row
+
+
+def _require_hashes(row: Mapping[str, Any], where: str) -> None:
+    missing = [name for name in _HASHES if not isinstance(row.get(name), str)]
+    if missing:
+        raise UsageError(
+            f"{where}: the sample has no {', '.join(missing)}: without them it cannot be known "
+            "whether both runs answered the same documents",
+            hint="lm-eval writes them since 0.4.3: make the run once more with a newer one",
+        )
+
+
+def _nth(filters: Sequence[str], n: int, doc_id: int, where: str) -> str:
+    if n < len(filters):
+        return filters[n]
+    raise EvaluationError(
+        f"{where}: document {doc_id} stands here {n + 1} times, the results file reports "
+        f"{len(filters)} filters",
+        hint="two runs were written into one file: make the run once more",
+    )
+
+
+def _sample(
+    row: Mapping[str, Any], doc_id: int, filter_name: str, metrics: Sequence[tuple[str, str]]
+) -> Sample:
+    names = row.get("metrics")
+    if not isinstance(names, list):
+        names = [metric for metric, of_filter in metrics if of_filter == filter_name]
+    return Sample(
+        doc_id=doc_id,
+        doc_hash=row["doc_hash"],
+        prompt_hash=row["prompt_hash"],
+        target_hash=row["target_hash"],
+        items={name: row[name] for name in names if name in row},
+    )

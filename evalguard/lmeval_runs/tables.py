@@ -1,0 +1,120 @@
+"""TaskTables: the score tables of one task of a stored run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from evalguard.errors import EvaluationError
+from evalguard.items import DocumentStatistics, NotComparableError, read_items
+from evalguard.lmeval_runs.check import disagreement
+from evalguard.lmeval_runs.results import Results
+from evalguard.lmeval_runs.samples import Sample, read_samples
+from evalguard.scores import NotCompared, ScoreTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskTables:
+    """Score tables of one task, and its metrics that have none."""
+
+    tables: tuple[ScoreTable, ...]
+    not_compared: tuple[NotCompared, ...]
+
+
+def read_task(
+    results: Results, task: str, path: Path, *, source: str, caveats: tuple[str, ...]
+) -> TaskTables:
+    """Read the score tables of one task from its samples file.
+
+    Raises:
+        UsageError, EvaluationError: as ``read_samples`` does, and where the samples do not give
+            the values that the results file reports.
+    """
+    metrics = list(results.metrics(task))
+    by_filter = read_samples(path, metrics)
+    tables: list[ScoreTable] = []
+    left_out: list[NotCompared] = []
+    for filter_name, samples in by_filter.items():
+        for metric in dict.fromkeys(name for sample in samples for name in sample.items):
+            if metric == "bypass":  # lm-eval's placeholder of runs without metrics
+                continue
+            of = _Metric(results, path, task, filter_name, metric)
+            try:
+                tables.append(_table(of, samples, source=source, caveats=caveats))
+            except NotComparableError as error:
+                left_out.append(
+                    NotCompared(task=task, filter=filter_name, metric=metric, reason=str(error))
+                )
+    return TaskTables(tables=tuple(tables), not_compared=tuple(left_out))
+
+
+@dataclass(frozen=True, slots=True)
+class _Metric:
+    """Which metric is read, and from which files."""
+
+    results: Results
+    path: Path
+    task: str
+    filter: str
+    name: str
+
+
+def _table(
+    of: _Metric, samples: Sequence[Sample], *, source: str, caveats: tuple[str, ...]
+) -> ScoreTable:
+    scored = [sample for sample in samples if of.name in sample.items]
+    statistics, aggregation_caveat = _statistics(of, scored)
+    higher_is_better, direction_caveat = of.results.direction(of.task, of.name)
+    missing = _missing(len(scored), len(samples))
+    own = (aggregation_caveat, direction_caveat, missing, _gaps(samples))
+    return ScoreTable(
+        task=of.task,
+        filter=of.filter,
+        metric=of.name,
+        aggregation=statistics.aggregation,
+        higher_is_better=higher_is_better,
+        doc_ids=np.array([sample.doc_id for sample in scored], dtype=np.int64),
+        values=statistics.values,
+        weights=statistics.weights,
+        doc_hashes=tuple(sample.doc_hash for sample in scored),
+        prompt_hashes=tuple(sample.prompt_hash for sample in scored),
+        target_hashes=tuple(sample.target_hash for sample in scored),
+        n_total=of.results.n_total(of.task),
+        source=source,
+        run=of.results.run(of.task, len(samples)),
+        caveats=(*caveats, *(text for text in own if text)),
+    )
+
+
+def _statistics(of: _Metric, samples: Sequence[Sample]) -> tuple[DocumentStatistics, str]:
+    """Read a metric's items and hold them to what the results file reports; add a caveat."""
+    aggregation, declared = of.results.aggregation(of.task, of.name)
+    statistics = read_items([sample.items[of.name] for sample in samples], aggregation)
+    reported, stderr = of.results.reported(of.task, of.name, of.filter)
+    found = disagreement(statistics, reported, stderr)
+    if not found:
+        return statistics, "" if declared else "no aggregation declared: mean, as it comes out"
+    if not declared:
+        raise NotComparableError(f"its aggregation is not recorded and is no mean ({found})")
+    raise EvaluationError(
+        f"{of.path} and {of.results.path} are not of one run: {of.name} ({of.filter}): {found}",
+        hint="results and samples must be the files of one run: make it once more",
+    )
+
+
+def _missing(found: int, expected: int) -> str:
+    if found == expected:
+        return ""
+    return f"{expected - found} of {expected} documents have no value for this metric"
+
+
+def _gaps(samples: Sequence[Sample]) -> str:
+    if samples[-1].doc_id == len(samples) - 1:
+        return ""
+    return (
+        "the documents are a selection (lm-eval's --samples): lm-eval mislabels their ids if the "
+        "selection was not in ascending order"
+    )
