@@ -2,8 +2,8 @@
 
 A frame is the magic bytes ``EVGF``, the protocol version (16 bits), the payload's length in bytes
 (32 bits, both big-endian), and the payload: one JSON object. The payload is UTF-8 in which a lone
-surrogate, which a Python string may hold, is written like any other code point. There is no
-pickle: nothing that is read can run code.
+surrogate, which a Python string may hold, is written like any other code point; NaN and infinity
+are written as Python's ``json`` writes them. There is no pickle: nothing that is read can run code.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import json
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evalguard.errors import WorkerError
@@ -23,6 +23,7 @@ MESSAGES = st.dictionaries(TEXTS, VALUES, max_size=4)
 
 
 @given(st.lists(MESSAGES, max_size=4), st.integers(1, 50))
+@settings(deadline=None)
 def test_messages_come_out_as_they_went_in_however_the_stream_is_cut(
     messages: list[frames.Message], step: int
 ) -> None:

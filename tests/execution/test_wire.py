@@ -87,7 +87,7 @@ def bits(number: float | None) -> bytes | None:
 
 
 @given(VARIANTS)
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_a_variant_comes_back_equal_and_with_its_digest(variant: Variant) -> None:
     back = travel(VARIANT, variant)
     assert back == variant
@@ -96,7 +96,7 @@ def test_a_variant_comes_back_equal_and_with_its_digest(variant: Variant) -> Non
 
 
 @given(st.lists(RESPONSE, max_size=4))
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 def test_responses_come_back_bit_for_bit(responses: list[Response]) -> None:
     back = travel(RESPONSES, responses)
     assert len(back) == len(responses)
@@ -126,13 +126,13 @@ def test_awkward_floats_survive(value: float) -> None:
     kind=st.sampled_from(["loglikelihood", "loglikelihood_rolling", "generate_until"]),
     arguments=st.lists(VALUES, max_size=3).map(tuple),
 ), max_size=4))  # fmt: skip
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_requests_come_back_equal(requests: list[Request]) -> None:
     assert travel(REQUESTS, requests) == tuple(requests)
 
 
 @given(MAPPINGS, st.none() | MAPPINGS, st.lists(TEXTS, max_size=3))
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 def test_descriptions_come_back_equal(
     effective: Mapping[str, Any], identity: Mapping[str, Any] | None, caveats: list[str]
 ) -> None:

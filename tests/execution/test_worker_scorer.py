@@ -273,8 +273,8 @@ def test_a_stopped_worker_is_killed_after_the_heartbeat_timeout(open_worker: Ope
 def test_a_worker_that_is_alive_but_never_answers_is_killed_after_the_call_timeout(
     open_worker: Open,
 ) -> None:
-    scorer = open_worker(heartbeat_timeout=1.5, call_timeout=3.0)
-    with pytest.raises(WorkerError, match=r"gave no answer within 3 s.*\d heartbeats") as caught:
+    scorer = open_worker(heartbeat_timeout=2.0, call_timeout=4.0)
+    with pytest.raises(WorkerError, match=r"gave no answer within 4 s.*\d heartbeats") as caught:
         scorer.score([request("a", task="sleep")])
     assert "--timeout" in caught.value.hint
     assert gone(scorer.pid)
@@ -283,11 +283,11 @@ def test_a_worker_that_is_alive_but_never_answers_is_killed_after_the_call_timeo
 def test_a_long_call_with_heartbeats_is_no_error(
     open_worker: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scorer = open_worker(replace(VARIANT, model="close-hangs"), heartbeat_timeout=1.0)
-    monkeypatch.setattr(client, "_CLOSE_TIMEOUT", 2.5)
+    scorer = open_worker(replace(VARIANT, model="close-hangs"), heartbeat_timeout=2.0)
+    monkeypatch.setattr(client, "_CLOSE_TIMEOUT", 3.5)
     started = time.monotonic()
     scorer.close()
-    assert time.monotonic() - started >= 2.5  # it was the close timeout, not the heartbeat's
+    assert time.monotonic() - started >= 3.5  # it was the close timeout, not the heartbeat's
     assert gone(scorer.pid)
 
 

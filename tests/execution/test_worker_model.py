@@ -1,0 +1,137 @@
+"""A real (tiny, random) model scores the same in a worker process as in this one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import evalguard
+from evalguard.errors import EvaluationError, SettingError, WorkerError
+from evalguard.execution import WorkerScorer
+from evalguard.pipeline.loading import open_scorer
+from evalguard.scorer import Request, Response, ScoringPolicy
+from evalguard.settings import Setting, Target, Variant
+
+POLICY = ScoringPolicy(batch_size=2, device="cpu", threads=1)
+WORDS = ["<s>", "<unk>", "the", "cat", "sat", "on", "a", "mat", "dog", "ran", "."]
+CONTEXTS = ["the cat", "the dog ran . the cat", "a mat", "cat on a dog on a mat on the"]
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import torch
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import WhitespaceSplit
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("model")
+    tokenizer = Tokenizer(WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="<s>", unk_token="<unk>"
+    ).save_pretrained(folder)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(WORDS),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def variant(model_folder: Path) -> Variant:
+    eps = Setting(
+        name="eps", reference=1e-6, candidate=0.5, target=Target.parse("config.rms_norm_eps")
+    )
+    return Variant(
+        name="tiny",
+        model="hf",
+        model_args={"pretrained": str(model_folder), "dtype": "float32"},
+        settings=(eps,),
+        assignment={"eps": 0.5},
+    )
+
+
+@pytest.fixture(autouse=True)
+def find_this_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(evalguard.__file__).parent.parent))
+
+
+def blocks() -> list[list[Request]]:
+    def block(kind: str, *tails: object) -> list[Request]:
+        return [
+            Request(task="t", doc_id=i, index=0, kind=kind, arguments=(text, *tails))  # type: ignore[arg-type]
+            for i, text in enumerate(CONTEXTS)
+        ]
+
+    return [
+        block("loglikelihood", " sat on"),
+        block("loglikelihood_rolling"),
+        block("generate_until", {"until": ["."], "max_gen_toks": 4, "do_sample": False}),
+    ]
+
+
+def exact(response: Response) -> tuple[object, ...]:
+    logprobs = response.token_logprobs
+    return (
+        None if logprobs is None else logprobs.tobytes(),
+        replace(response, token_logprobs=None),
+    )
+
+
+def test_a_model_scores_the_same_in_a_worker_to_the_last_bit(
+    variant: Variant, tmp_path: Path
+) -> None:
+    here = open_scorer(variant, POLICY, cache_dir=tmp_path)
+    there = WorkerScorer(variant, POLICY, cache_dir=tmp_path, log=tmp_path / "worker.log")
+    try:
+        assert there.describe() == here.describe()
+        assert there.describe().effective == {"eps": 0.5}
+        for block in blocks():
+            assert there.encode(block) == here.encode(block)
+            answers = [exact(response) for response in here.score(block)]
+            assert [exact(response) for response in there.score(block)] == answers
+            assert len(answers) == len(CONTEXTS)
+    finally:
+        there.close()
+        here.close()
+
+
+def test_a_model_that_is_not_there_is_the_same_error_in_a_worker(
+    variant: Variant, tmp_path: Path
+) -> None:
+    absent = replace(variant, model_args={"pretrained": str(tmp_path / "absent")})
+    with pytest.raises(EvaluationError) as here:
+        open_scorer(absent, POLICY, cache_dir=tmp_path)
+    with pytest.raises(EvaluationError) as there:
+        WorkerScorer(absent, POLICY, cache_dir=tmp_path, log=tmp_path / "worker.log")
+    assert not isinstance(there.value, WorkerError)
+    assert type(there.value) is type(here.value)
+    assert (str(there.value), there.value.hint) == (str(here.value), here.value.hint)
+
+
+def test_a_setting_of_the_environment_holds_in_a_worker_that_is_given_it(
+    variant: Variant, tmp_path: Path
+) -> None:
+    flag = Setting(
+        name="flag", reference="0", candidate="1", target=Target.parse("env.EVALGUARD_TEST_FLAG")
+    )
+    flagged = replace(variant, settings=(flag,), assignment={"flag": "1"})
+    log = tmp_path / "worker.log"
+    with pytest.raises(SettingError):
+        WorkerScorer(flagged, POLICY, cache_dir=tmp_path, log=log)
+    scorer = WorkerScorer(
+        flagged, POLICY, cache_dir=tmp_path, log=log, env={"EVALGUARD_TEST_FLAG": "1"}
+    )
+    assert scorer.describe().effective == {"flag": "1"}
+    scorer.close()
