@@ -1,0 +1,90 @@
+"""Hypothesis strategies: reports with any values and any names."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from example_reports import comparison, report
+from hypothesis import strategies as st
+
+from evalguard.compare_report import CompareReport, RunIdentity, SettingState
+from evalguard.comparison import Comparison
+from evalguard.gate import GateResult
+from evalguard.scores import NotCompared
+
+
+def setting(name: str) -> SettingState:
+    return SettingState(name=name, value=1, reference=2, candidate=1, target="config.x")
+
+
+numbers = st.one_of(st.none(), st.floats())
+names = st.text(st.characters(exclude_categories=()), max_size=60)
+outcomes = st.sampled_from(
+    ["regressed", "degraded", "improved", "unchanged", "undecided", "failed"]
+)
+
+
+@st.composite
+def comparisons(draw: st.DrawFn) -> Comparison:
+    fields: dict[str, Any] = {
+        name: draw(numbers)
+        for name in (
+            "base", "base_stderr", "candidate", "candidate_stderr", "sigma", "paired_stderr",
+            "p_value", "false_alarm_probability",
+        )
+    }  # fmt: skip
+    return comparison(
+        **fields,
+        task=draw(names),
+        metric=draw(names),
+        filter=draw(names),
+        n=draw(st.integers(0, 10**12)),
+        n_used=draw(st.integers(0, 10**12)),
+        sigma_interval=draw(st.one_of(st.none(), st.tuples(st.floats(), st.floats()))),
+        outcome=draw(outcomes),
+        significant=draw(st.booleans()),
+        certain=draw(st.booleans()),
+        bit_identical=draw(st.booleans()),
+        reason=draw(names),
+        needed_n=draw(st.one_of(st.none(), st.integers(0, 10**15))),
+        caveats=tuple(draw(st.lists(names, max_size=3))),
+    )
+
+
+@st.composite
+def reports(draw: st.DrawFn) -> CompareReport:
+    several = tuple(draw(st.lists(comparisons(), max_size=4)))
+    keys = [(c.task, c.filter, c.metric) for c in several]
+    some = st.lists(st.sampled_from(keys), max_size=3).map(tuple) if keys else st.just(())
+    gate = GateResult(
+        passed=draw(st.booleans()),
+        state=draw(st.sampled_from(["passed", "regressed", "undecided", "failed"])),
+        margin=draw(st.floats(0, 1e6)),
+        fail_on="margin",
+        confidence=0.95,
+        gated=tuple(keys),
+        regressed=draw(some),
+        undecided=draw(some),
+        failed=draw(some),
+        holm_p_values=(None,) * len(keys),
+        family_false_alarm=draw(numbers),
+        family_false_alarm_independent=draw(numbers),
+        reason="",
+    )
+    empty = report()
+    return dataclasses.replace(
+        empty,
+        base=dataclasses.replace(empty.base, name=draw(names), description=draw(names)),
+        candidate=RunIdentity(
+            name=draw(names), digest=draw(names), settings=(setting(draw(names)),)
+        ),
+        comparisons=several,
+        gate=gate,
+        notes=tuple(draw(st.lists(names, max_size=2))),
+        not_compared=(
+            NotCompared(task=draw(names), filter="f", metric=draw(names), reason=draw(names)),
+        ),
+        command=draw(st.sampled_from(["", "evalguard compare "])) + draw(names),
+        run_folder=draw(st.one_of(st.none(), names)),
+    )

@@ -1,0 +1,60 @@
+"""Text is safe to print and fits its place."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from evalguard.report.plain_text import fitted, padded, printable, wrapped
+
+anything = st.text(st.characters(exclude_categories=()))
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("lambada_openai", "lambada_openai"),
+        ("modèle «7B» 漢字", "modèle «7B» 漢字"),
+        ("\x1b[31mred\x1b[0m", "?[31mred?[0m"),
+        ("\x9b31m \x07 \x00", "?31m ? ?"),
+        ("a\nb\tc\r\u2028d", "a b c  d"),
+        ("evil\u202egnp.exe", "evil?gnp.exe"),
+        ("lone \ud800", "lone ?"),
+        ("z" + "\u0301" * 50, "z\u0301\u0301"),
+    ],
+)
+def test_nothing_that_acts_on_a_terminal_passes(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+@given(anything)
+def test_printable_text_is_one_line_that_any_utf_8_terminal_takes(text: str) -> None:
+    shown = printable(text)
+    assert shown == "" or len(shown.splitlines()) == 1
+    assert "\x1b" not in shown
+    shown.encode("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("cells", "shown"),
+    [(40, "mmlu_high_school_physics"), (13, "mmlu_h…hysics"), (2, "m…"), (1, "…"), (0, "")],
+)
+def test_a_long_name_keeps_both_ends(cells: int, shown: str) -> None:
+    assert fitted("mmlu_high_school_physics", cells) == shown
+
+
+@given(anything.map(printable), st.integers(0, 40))
+def test_fitted_and_padded_text_keeps_to_its_cells(text: str, cells: int) -> None:
+    assert cell_len(fitted(text, cells)) <= cells
+    assert cell_len(padded(text, cells)) == cells
+    assert cell_len(padded(text, cells, right=True)) == cells
+
+
+@given(anything.map(printable), st.integers(4, 40))
+def test_wrapped_lines_keep_to_the_width_and_lose_no_word(text: str, cells: int) -> None:
+    lines = wrapped(text, cells, first="- ", rest="  ")
+    assert all(cell_len(line) <= cells for line in lines)
+    kept = "".join(line[2:] for line in lines)
+    assert kept.replace(" ", "") == "".join(text.split())

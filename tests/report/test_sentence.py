@@ -1,0 +1,174 @@
+"""The one sentence keeps size and certainty apart and ends with a real next step."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from example_reports import DEMO, INF, SETTINGS, comparison, failed, report
+
+from evalguard.compare_report import CompareReport, RunIdentity
+from evalguard.gate import Gate
+from evalguard.report.sentence import meaning
+
+
+def quiet(**changes: Any) -> Any:
+    """A comparison without a significant drift."""
+    fields = {"significant": False, "certain": False, "outcome": "unchanged", "p_value": 0.4}
+    return comparison(**{**fields, **changes})
+
+
+def without_settings(shown: CompareReport) -> CompareReport:
+    return dataclasses.replace(shown, candidate=RunIdentity(name="port", digest="d"))
+
+
+def test_regressed_names_size_certainty_allowance_and_a_setting_to_undo() -> None:
+    said = meaning(DEMO)
+    assert said.sentence == (
+        "fla-port is worse than orig by 1.47 standard errors on evalguard_lastword perplexity "
+        "(paired interval 1.30 to 1.63, p < 1e-12); the gate allows 1.0."
+    )
+    assert said.next_step == "to see what one setting costs"
+    # norm_dtype comes first, but is at its reference value already.
+    assert said.command == (
+        "evalguard compare --base orig --cand fla-port --set attn_scale=reference"
+    )
+
+
+def test_without_a_command_line_the_command_is_made_up_from_the_names() -> None:
+    shown = dataclasses.replace(
+        DEMO,
+        command="",
+        base=RunIdentity(name="my model", digest="d"),
+        candidate=RunIdentity(name="b", digest="e", settings=SETTINGS),
+    )
+    assert meaning(shown).command == (
+        "evalguard compare --base 'my model' --cand b --set attn_scale=reference"
+    )
+
+
+def test_without_settings_no_setting_is_suggested() -> None:
+    said = meaning(without_settings(DEMO))
+    assert said.command == ""
+    assert "20261120T110000Z-orig-vs-fla-port" in said.next_step
+    said = meaning(without_settings(dataclasses.replace(DEMO, run_folder=None)))
+    assert said.command == ""
+    assert said.next_step
+
+
+def test_settings_that_are_all_undone_are_not_suggested() -> None:
+    undone = tuple(dataclasses.replace(s, value=s.reference) for s in SETTINGS)
+    shown = dataclasses.replace(
+        DEMO, candidate=dataclasses.replace(DEMO.candidate, settings=undone)
+    )
+    assert meaning(shown).command == ""
+
+
+def test_a_large_drift_that_is_not_sure_is_not_called_worse_without_saying_so() -> None:
+    shown = report(
+        comparison(sigma=1.3, sigma_interval=(-0.4, 3.0), significant=False, certain=False,
+                   p_value=0.07, needed_n=9000)
+    )  # fmt: skip
+    said = meaning(shown)
+    assert "that it is worse at all is not sure (paired interval -0.40 to 3.00" in said.sentence
+    assert "9,000 documents instead of 5,153" in said.next_step
+
+
+def test_a_real_drift_whose_interval_holds_the_margin_says_so() -> None:
+    shown = report(comparison(sigma=1.3, sigma_interval=(0.4, 2.2), certain=False))
+    assert meaning(shown).sentence.endswith("allows 1.0, and the interval reaches below that.")
+
+
+def test_a_gate_that_asks_for_certainty_is_named() -> None:
+    uncertain = comparison(sigma=1.3, sigma_interval=(0.4, 2.2), certain=False)
+    said = meaning(report(uncertain, gate=Gate(fail_on="certain")))
+    assert "the gate (fail on certain) asks for more evidence" in said.sentence
+    assert "documents" in said.next_step
+
+
+def test_a_metric_outside_the_gate_is_not_said_to_fail_it() -> None:
+    shown = report(
+        comparison(),
+        quiet(metric="acc", sigma=0.1, sigma_interval=(-0.2, 0.3)),
+        gate=Gate(gate_metrics=("acc",)),
+    )
+    assert meaning(shown).sentence.endswith("; the gate does not judge this metric.")
+
+
+def test_an_infinite_drift_gives_its_reason_and_no_number() -> None:
+    shown = report(
+        comparison(sigma=INF, sigma_interval=(INF, INF), reason="the base has no scatter.")
+    )
+    assert meaning(shown).sentence == (
+        "fla-port is worse than orig on lambada_openai perplexity: the base has no scatter; "
+        "the gate allows 1.0."
+    )
+
+
+def test_undecided_asks_for_the_documents_that_decide() -> None:
+    shown = report(
+        quiet(sigma=0.4, sigma_interval=(-0.4, 1.2), outcome="undecided", n_used=100, needed_n=430)
+    )
+    said = meaning(shown)
+    assert said.sentence == (
+        "100 documents cannot tell whether fla-port is worse than orig by more than 1.0 standard "
+        "errors on lambada_openai perplexity (sigma +0.40, paired interval -0.40 to 1.20)."
+    )
+    assert "about 430 documents instead of 100" in said.next_step
+
+
+def test_failed_says_that_nothing_is_known_and_why() -> None:
+    said = meaning(report(failed()))
+    assert said.sentence == (
+        "Whether fla-port is worse than orig on lambada_openai perplexity is not known, because "
+        "3 of 5,153 scores of fla-port are NaN (first: document 17)."
+    )
+    assert said.command == ""
+
+
+def test_a_regression_beside_a_failure_leaves_the_failure_said() -> None:
+    said = meaning(report(failed(), comparison(metric="acc")))
+    assert "fla-port is worse than orig" in said.sentence
+    assert "nothing is known about 1 metric that failed" in said.sentence
+
+
+def test_degraded_is_real_and_within_the_margin() -> None:
+    small = comparison(
+        sigma=0.33, sigma_interval=(0.29, 0.36), outcome="degraded", certain=False, p_value=1e-8
+    )
+    said = meaning(report(small))
+    assert "by 0.33 standard errors" in said.sentence
+    assert "real (paired interval 0.29 to 0.36, p = 1e-08)" in said.sentence
+    assert "no more than the margin of 1.0" in said.sentence
+    strict = meaning(report(small, gate=Gate(fail_on="any-degradation")))
+    assert "but the gate (fail on any-degradation) allows none" in strict.sentence
+
+
+def test_improved_claims_no_p_value_for_what_was_not_tested() -> None:
+    shown = report(quiet(sigma=-0.3, sigma_interval=(-0.5, -0.1), outcome="improved", p_value=1.0))
+    assert meaning(shown).sentence == (
+        "fla-port is not worse than orig on any metric, and better by 0.30 standard errors on "
+        "lambada_openai perplexity (paired interval -0.50 to -0.10)."
+    )
+
+
+def test_unchanged_says_what_is_ruled_out() -> None:
+    shown = report(
+        quiet(sigma=-0.06, sigma_interval=(-0.31, 0.18)),
+        quiet(metric="acc", sigma=0.1, sigma_interval=(-0.2, 0.4)),
+    )
+    said = meaning(shown)
+    assert "the largest drift is +0.10 standard errors, on lambada_openai acc" in said.sentence
+    assert "so 1.0 or more is ruled out" in said.sentence
+    assert said.next_step == "nothing to do"
+
+
+def test_bit_identical_is_said_as_such() -> None:
+    same = quiet(sigma=0.0, sigma_interval=(0.0, 0.0), p_value=1.0, bit_identical=True)
+    assert meaning(report(same)).sentence == (
+        "fla-port gives every document the same score as orig, to the last bit."
+    )
+
+
+def test_no_comparison_is_no_pass() -> None:
+    assert "nothing is known" in meaning(report()).sentence

@@ -1,0 +1,128 @@
+"""The terminal report: golden renderings, and no input that breaks it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from any_reports import reports, setting
+from example_reports import DEMO, INF, comparison, failed, report
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.text import Text
+
+from evalguard.compare_report import CompareReport, RunIdentity
+from evalguard.gate import Gate
+from evalguard.report.terminal import render
+from evalguard.scores import NotCompared
+
+GOLDEN = Path(__file__).parent / "golden"
+FAILED = report(failed(), comparison(metric="acc", higher_is_better=True), notes=("a note",))
+
+
+@pytest.mark.parametrize(
+    ("name", "shown", "width"),
+    [
+        ("regressed-80", DEMO, 80),
+        ("regressed-60", DEMO, 60),
+        ("regressed-120", DEMO, 120),
+        ("failed-80", FAILED, 80),
+    ],
+)
+def test_the_rendering_is_the_golden_one(name: str, shown: CompareReport, width: int) -> None:
+    golden = (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
+    assert render(shown, width=width, color=False) + "\n" == golden
+
+
+def test_colour_adds_styles_and_no_text() -> None:
+    plain = render(DEMO, width=80, color=False)
+    coloured = render(DEMO, width=80, color=True)
+    assert "\x1b" not in plain
+    assert "\x1b[1;31mregressed" in coloured
+    shown = Text.from_ansi(coloured).plain.splitlines()
+    assert [line.rstrip() for line in shown] == plain.splitlines()
+
+
+def test_colour_does_not_depend_on_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = render(DEMO, width=80, color=True)
+    for name, value in (("NO_COLOR", "1"), ("TERM", "dumb"), ("COLUMNS", "20")):
+        monkeypatch.setenv(name, value)
+    assert render(DEMO, width=80, color=True) == expected
+
+
+def test_metrics_of_one_task_stand_together_in_whatever_order_they_come() -> None:
+    shown = report(*(comparison(task=task, metric=m) for m in ("p", "q") for task in ("a", "b")))
+    lines = render(shown, width=80, color=False).splitlines()
+    assert sum(line.startswith("a ·") for line in lines) == 1
+    assert sum(line.startswith("b ·") for line in lines) == 1
+
+
+def test_a_caveat_of_several_metrics_is_said_once() -> None:
+    shown = report(
+        comparison(caveats=("heavy tails",)),
+        comparison(metric="acc", caveats=("heavy tails",)),
+        comparison(metric="f1"),
+    )
+    text = render(shown, width=80, color=False)
+    assert text.count("heavy tails") == 1
+    assert " 1. lambada_openai perplexity, lambada_openai acc: heavy tails" in text
+
+
+def test_a_named_filter_is_part_of_the_metric() -> None:
+    shown = report(comparison(metric="exact_match", filter="flexible-extract"))
+    assert "exact_match (flexible-extract)" in render(shown, width=120, color=False)
+
+
+def test_names_cannot_act_on_the_terminal() -> None:
+    evil = "\x1b]0;owned\x07\x1b[2J\u202e"
+    shown = report(
+        comparison(task=evil, metric=evil, filter=evil, caveats=(evil,)),
+        failed(reason=evil, metric="b"),
+        base=RunIdentity(name=evil, digest=evil, description=evil),
+        candidate=RunIdentity(name=evil, digest=evil, settings=(setting(evil),)),
+        notes=(evil,),
+        not_compared=(NotCompared(task=evil, filter=evil, metric=evil, reason=evil),),
+        command=f"evalguard compare {evil}",
+        run_folder=evil,
+    )
+    for width in (60, 80, 140):
+        text = render(shown, width=width, color=False)
+        assert not set(text) & set("\x1b\x07\u202e")
+
+
+def test_a_copied_command_is_the_users_own_with_one_setting_undone() -> None:
+    command = "evalguard compare --base orig --cand fla-port --config 'my guards.yaml' --limit 100"
+    text = render(dataclasses.replace(DEMO, command=command), width=80, color=False)
+    start = text.index("  evalguard compare")
+    copied = text[start : text.index("\n\n", start)].replace("\\\n", " ")
+    assert copied.split() == [*command.split(), "--set", "attn_scale=reference"]
+    assert text[start:].splitlines()[0].endswith(" \\")
+
+
+@settings(max_examples=150, deadline=None)
+@given(reports(), st.integers(20, 160))
+def test_no_report_breaks_out_of_the_width(shown: CompareReport, width: int) -> None:
+    text = render(shown, width=width, color=False)
+    assert all(cell_len(line) <= width for line in text.split("\n"))
+    assert all(character == "\n" or character.isprintable() for character in text)
+
+
+@settings(max_examples=40, deadline=None)
+@given(reports())
+def test_any_report_can_be_coloured(shown: CompareReport) -> None:
+    plain = render(shown, width=80, color=False)
+    coloured = Text.from_ansi(render(shown, width=80, color=True)).plain
+    assert [line.rstrip() for line in coloured.splitlines()] == plain.splitlines()
+
+
+def test_infinite_and_identical_numbers_have_words_of_their_own() -> None:
+    infinite = report(comparison(sigma=INF, sigma_interval=(INF, INF)))
+    assert "+inf [inf, inf]" in render(infinite, width=80, color=False)
+    identical = comparison(
+        sigma=0.0, sigma_interval=(0.0, 0.0), bit_identical=True, outcome="unchanged",
+        significant=False, certain=False, p_value=1.0,
+    )  # fmt: skip
+    shown = report(identical, gate=Gate(margin=0.5))
+    assert "0 bit-identical" in render(shown, width=80, color=False)

@@ -1,0 +1,31 @@
+"""The default cache folder follows the user's wish, then the platform."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from evalguard.store import default_cache_dir
+
+
+def test_the_variable_of_evalguard_wins() -> None:
+    environ = {"EVALGUARD_CACHE_DIR": "/x/y", "XDG_CACHE_HOME": "/c", "HOME": "/home/a"}
+    assert default_cache_dir(environ, platform="linux") == Path("/x/y")
+
+
+def test_then_the_xdg_cache_folder_if_it_is_absolute() -> None:
+    environ = {"XDG_CACHE_HOME": "/c", "HOME": "/home/a"}
+    assert default_cache_dir(environ, platform="linux") == Path("/c/evalguard")
+    relative = {**environ, "XDG_CACHE_HOME": "c"}
+    assert default_cache_dir(relative, platform="linux") == Path("/home/a/.cache/evalguard")
+
+
+def test_then_the_platforms_own_place() -> None:
+    home = {"HOME": "/home/a"}
+    assert default_cache_dir(home, platform="linux") == Path("/home/a/.cache/evalguard")
+    assert default_cache_dir(home, platform="darwin") == Path("/home/a/Library/Caches/evalguard")
+    windows = {"LOCALAPPDATA": "/local"}
+    assert default_cache_dir(windows, platform="win32") == Path("/local/evalguard/Cache")
+
+
+def test_an_environment_without_anything_still_has_a_place() -> None:
+    assert default_cache_dir({}, platform="linux").is_absolute()
