@@ -1,0 +1,35 @@
+"""Guard files: found, validated and turned into variants, pairs, tasks and gate options."""
+
+from __future__ import annotations
+
+from evalguard.config.domain import (
+    CodeUse,
+    GateOptions,
+    Guard,
+    GuardSet,
+    Pair,
+    RunOptions,
+)
+from evalguard.config.embedded import embedded_folder
+from evalguard.config.files import load_guards
+from evalguard.config.inline import inline_variant, parse_model_args
+from evalguard.config.schema import schema
+from evalguard.config.template import TEMPLATE, write_template
+from evalguard.config.trust import require_code_allowed
+
+__all__ = [
+    "TEMPLATE",
+    "CodeUse",
+    "GateOptions",
+    "Guard",
+    "GuardSet",
+    "Pair",
+    "RunOptions",
+    "embedded_folder",
+    "inline_variant",
+    "load_guards",
+    "parse_model_args",
+    "require_code_allowed",
+    "schema",
+    "write_template",
+]

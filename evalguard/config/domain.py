@@ -1,0 +1,131 @@
+"""Guard and GuardSet: what guard files say, as domain objects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from evalguard.errors import UsageError, nearest
+from evalguard.settings import Variant
+
+Origin = Literal["named", "evalguard.yaml", "configs/", "embedded"]
+FailOn = Literal["margin", "significant", "certain", "any-degradation"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Two models to compare.
+
+    ``differs`` holds "prompt" and "tokens" where that difference is meant; ``tasks`` replaces the
+    guard file's where it is not empty.
+    """
+
+    base: str
+    candidate: str
+    differs: frozenset[str] = frozenset()
+    tasks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateOptions:
+    """When a comparison fails; ``margin`` in standard errors of the base model."""
+
+    margin: float = 1.0
+    fail_on: FailOn = "margin"
+    confidence: float = 0.95
+    undecided: Literal["warn", "fail"] = "warn"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """How tasks are run; None means that the guard file does not say.
+
+    ``limit`` is a number of documents, or a share of them below 1.
+    """
+
+    num_fewshot: int | None = None
+    limit: int | float | None = None
+    batch_size: int | Literal["auto"] | None = None
+    seed: int | None = None
+    device: str | None = None
+    apply_chat_template: bool | str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeUse:
+    """Something of a guard file that runs code: what it is, and ``FILE:LINE``."""
+
+    what: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """One guard file.
+
+    ``label`` is the file as messages name it; ``file`` its absolute path. ``include_paths`` are
+    absolute folders, ``include_where`` the ``FILE:LINE`` that names them. ``code_allowed`` says
+    whether the user trusts this file to run code; ``code_uses`` lists by model what would run.
+    """
+
+    file: Path
+    label: str
+    origin: Origin
+    variants: Mapping[str, Variant]
+    pairs: tuple[Pair, ...] = ()
+    tasks: tuple[str, ...] = ()
+    include_paths: tuple[Path, ...] = ()
+    include_where: str = ""
+    gate: GateOptions = field(default_factory=GateOptions)
+    run: RunOptions = field(default_factory=RunOptions)
+    descriptions: Mapping[str, str] = field(default_factory=dict)
+    code_allowed: bool = False
+    code_uses: Mapping[str, tuple[CodeUse, ...]] = field(default_factory=dict)
+
+    def pair(self, base: str, candidate: str) -> Pair | None:
+        """Return the pair of these two models, None if the file declares none."""
+        wanted = (base, candidate)
+        return next((p for p in self.pairs if (p.base, p.candidate) == wanted), None)
+
+    def tasks_of(self, base: str, candidate: str) -> tuple[str, ...]:
+        """Return the tasks for these two models: the pair's, else the file's."""
+        pair = self.pair(base, candidate)
+        return pair.tasks if pair is not None and pair.tasks else self.tasks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardSet:
+    """All guard files of one invocation; no two of them define one name."""
+
+    guards: tuple[Guard, ...]
+
+    @property
+    def origin(self) -> Origin:
+        """Where the files come from."""
+        return self.guards[0].origin
+
+    @property
+    def where(self) -> str:
+        """The files as messages name them."""
+        return ", ".join(guard.label for guard in self.guards)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all models, in the files' order."""
+        return tuple(name for guard in self.guards for name in guard.variants)
+
+    def find(self, name: str) -> tuple[Guard, Variant]:
+        """Return a model, every setting at its candidate value, and the file that defines it.
+
+        Raises:
+            UsageError: for an unknown name, with the nearest one and the list of all.
+        """
+        for guard in self.guards:
+            if name in guard.variants:
+                return guard, guard.variants[name]
+        raise UsageError(
+            f"no model '{name}' in {self.where}{nearest(name, self.names)}",
+            hint=f"models: {', '.join(self.names)}; a folder or a hub id can be given too",
+        )

@@ -1,0 +1,71 @@
+"""Loading one guard file: text to a Guard, or every problem that it has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from evalguard.config.checks import check_entry, check_model, check_pairs
+from evalguard.config.document import Document, read_document
+from evalguard.config.domain import GateOptions, Guard, Origin, Pair, RunOptions
+from evalguard.config.inherit import Inherited, inherit
+from evalguard.config.model import GuardFile, PairEntry
+from evalguard.config.paths import resolve_path
+from evalguard.config.problems import Problem, raise_problems
+from evalguard.config.trust import code_uses
+from evalguard.config.validate import validate
+from evalguard.config.variants import variant_of
+
+
+def load_guard(
+    file: Path, label: str, origin: Origin, *, code_allowed: bool
+) -> tuple[Guard, Document]:
+    """Load one guard file; the document says where things stand in it.
+
+    Raises:
+        GuardFileError: listing what is wrong, each with its line.
+    """
+    document = read_document(file, label)
+    parsed, problems = validate(document)
+    raise_problems([*document.problems, *problems])
+    assert parsed is not None
+    models = _checked(parsed, document)
+    folder = document.folder
+    guard = Guard(
+        file=file.absolute(),
+        label=label,
+        origin=origin,
+        variants={
+            name: variant_of(model, folder=folder, code_allowed=code_allowed)
+            for name, model in models.items()
+        },
+        pairs=tuple(_pair(pair) for pair in parsed.pairs),
+        tasks=tuple(parsed.tasks),
+        include_paths=tuple(resolve_path(path, folder) for path in parsed.include_path),
+        include_where=document.where(("include_path",)),
+        gate=GateOptions(**parsed.gate.model_dump()),
+        run=RunOptions(**parsed.run.model_dump()),
+        descriptions={name: model.entry.description for name, model in models.items()},
+        code_allowed=code_allowed,
+        code_uses={name: code_uses(model, document) for name, model in models.items()},
+    )
+    return guard, document
+
+
+def _pair(entry: PairEntry) -> Pair:
+    return Pair(
+        base=entry.base,
+        candidate=entry.cand,
+        differs=frozenset(entry.differs),
+        tasks=tuple(entry.tasks),
+    )
+
+
+def _checked(parsed: GuardFile, document: Document) -> dict[str, Inherited]:
+    """Return every model with what it inherits, once all of them hold together."""
+    own = [p for name, entry in parsed.models.items() for p in check_entry(name, entry, document)]
+    models, circles = inherit(parsed, document)
+    problems: list[Problem] = [*own, *circles, *check_pairs(parsed, document)]
+    if not own:
+        problems += [p for model in models.values() for p in check_model(model, document)]
+    raise_problems(problems)
+    return models

@@ -1,0 +1,143 @@
+"""Code in lm-eval task files: what a folder of tasks could run if it were read."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import yaml
+
+_CORE_TAG = "tag:yaml.org,2002:"
+_SKIPPED = {"__pycache__", ".ipynb_checkpoints", ".git"}
+MAX_BYTES = 4 * 1024 * 1024
+MAX_FILES = 2000
+# Keys by which lm-eval or datasets imports a module or fetches code.
+_CODE_KEYS = frozenset({"class", "hf_evaluate", "trust_remote_code"})
+# Metrics of lm-eval's own registry; any other name is looked up, and run, by `evaluate`.
+_METRICS = frozenset({
+    "acc", "acc_all", "acc_bytes", "acc_mutual_info", "acc_norm", "bits_per_byte", "bleu",
+    "brier_score", "bypass", "byte_perplexity", "chrf", "chrf++", "exact_match", "f1",
+    "likelihood", "mcc", "perplexity", "ter", "word_perplexity",
+})  # fmt: skip
+# What templates of tasks really call: methods of text, lists and mappings.
+_METHODS = frozenset({
+    "capitalize", "count", "endswith", "find", "get", "index", "items", "join", "keys", "lower",
+    "lstrip", "replace", "rstrip", "rsplit", "split", "splitlines", "startswith", "strip",
+    "title", "upper", "values",
+})  # fmt: skip
+
+
+def find_task_code(folder: Path) -> str:
+    """Return the first thing in a folder's task files that runs code, as text; "" if none.
+
+    Looks at every YAML file, and at the files they include. What cannot be read counts as code:
+    nothing is known about it.
+    """
+    queue = sorted(islice(_yaml_files(folder), MAX_FILES + 1))
+    seen: set[Path] = set()
+    while queue:
+        if len(seen) + len(queue) > MAX_FILES:
+            return f"{folder} holds over {MAX_FILES} task files, too many to be looked through"
+        path = queue.pop(0)
+        if path in seen:
+            continue
+        seen.add(path)
+        found, included = _scan(path)
+        if found:
+            return f"{path}{found}"
+        queue += included
+    return ""
+
+
+def _yaml_files(folder: Path) -> Iterator[Path]:
+    visited: set[str] = set()
+    for root, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(root)
+        # Links in a circle: each folder once.
+        folders[:] = [] if real in visited else [name for name in folders if name not in _SKIPPED]
+        visited.add(real)
+        yield from (Path(root, name) for name in names if name.endswith((".yaml", ".yml")))
+
+
+def _scan(path: Path) -> tuple[str, list[Path]]:
+    """Return what runs code in one file (":LINE: what") and the files that it includes."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            return ": is too large to be looked through", []
+        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
+        return ": cannot be read, so what it runs is not known", []
+    included: list[Path] = []
+    for node, key in _nodes(root):
+        why = _why(node, key)
+        if why:
+            return f":{node.start_mark.line + 1}: {why}", []
+        if key == "include" and isinstance(node, yaml.ScalarNode):
+            included.append(path.parent / node.value)
+    return "", included
+
+
+def _nodes(root: yaml.Node | None) -> Iterator[tuple[yaml.Node, str]]:
+    """Yield every node with the key that it stands under, once each."""
+    stack = [(root, "")] if root is not None else []
+    seen: set[tuple[int, str]] = set()
+    while stack:
+        node, key = stack.pop()
+        if (id(node), key) in seen:
+            continue
+        seen.add((id(node), key))
+        yield node, key
+        if isinstance(node, yaml.SequenceNode):
+            stack += [(item, key) for item in reversed(node.value)]
+        elif isinstance(node, yaml.MappingNode):
+            for key_node, value in reversed(node.value):
+                stack += [(value, str(key_node.value)), (key_node, "")]
+
+
+def _why(node: yaml.Node, key: str) -> str:
+    if not node.tag.startswith(_CORE_TAG):
+        return f"{node.tag} {node.value if isinstance(node, yaml.ScalarNode) else ''}".strip()
+    if node.tag.startswith(_CORE_TAG + "python"):
+        return f"a YAML tag that makes Python objects ({node.tag})"
+    if not isinstance(node, yaml.ScalarNode):
+        return f"'{key}' loads code" if key in _CODE_KEYS else ""
+    text = str(node.value)
+    if key in _CODE_KEYS and text.lower() not in ("false", "null", "~", ""):
+        return f"'{key}' loads code"
+    if key == "metric" and text not in _METRICS:
+        return f"metric {text} is looked up outside lm-eval"
+    if key == "dataset_path" and re.fullmatch(r"pandas|pickle|webdataset|.*\.py", text):
+        return f"dataset_path {text} can run code"
+    return _template_code(text) if "{{" in text or "{%" in text else ""
+
+
+def _template_code(template: str) -> str:
+    """Return what a template does that could run code; "" for one that only formats a document.
+
+    lm-eval renders templates without a sandbox, and a template runs code by calling what it
+    reached through underscored attributes.
+    """
+    from jinja2 import Environment, TemplateSyntaxError, nodes
+
+    try:
+        tree = Environment().parse(template)
+    except (TemplateSyntaxError, RecursionError):
+        return "a template that cannot be read"
+    for call in tree.find_all(nodes.Call):
+        callee = call.node
+        method = isinstance(callee, nodes.Getattr) and callee.attr in _METHODS
+        if not (method or (isinstance(callee, nodes.Name) and callee.name == "range")):
+            return "a template that calls functions"
+    names = [node.attr for node in tree.find_all(nodes.Getattr)]
+    names += [node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)]
+    if any(name.startswith("_") or "__" in name for name in names):
+        return "a template that reaches into Python objects"
+    outside = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends, nodes.CallBlock)
+    if next(tree.find_all(outside), None) or any(
+        node.name in ("attr", "pprint") for node in tree.find_all(nodes.Filter)
+    ):
+        return "a template that reaches outside itself"
+    return ""

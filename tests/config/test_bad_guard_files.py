@@ -1,0 +1,148 @@
+"""Each bad guard file is one clear error: file, line, what was found, the nearest right name."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from guard_texts import FULL, load
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from evalguard.config import load_guards
+from evalguard.errors import EXIT_USAGE, GuardFileError
+
+
+def read_cases() -> dict[str, tuple[str, int, str]]:
+    """Return name -> (guard file, line of the error, part of its message)."""
+    _, *blocks = Path(__file__).with_name("bad_guard_files.txt").read_text().split("\n=== ")
+    cases = {}
+    for block in blocks:
+        head, text = block.split("\n", 1)
+        name, line, message = head.split(" | ")
+        cases[name] = (text.rstrip("\n") + "\n", int(line), message)
+    return cases
+
+
+BAD = {
+    **read_cases(),
+    "control character": ("models:\n  m: {model: a\0b}", 2, "is not allowed"),
+    "nested too deep": ("models: " + "[" * 5000, 1, "nested over 40 deep"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_guard_file_is_refused_with_its_line_and_what_was_found(
+    tmp_path: Path, case: str
+) -> None:
+    text, line, message = BAD[case]
+    with pytest.raises(GuardFileError) as raised:
+        load(tmp_path, text)
+    assert message in str(raised.value)
+    assert str(raised.value).startswith(f"guard.yaml:{line}: ")
+    assert raised.value.where == f"guard.yaml:{line}"
+    assert raised.value.exit_code == EXIT_USAGE
+
+
+@pytest.mark.parametrize("text", ["", "# only a comment\n", "---\n", "~"])
+def test_an_empty_guard_file_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(GuardFileError, match=r"^guard.yaml: the guard file is empty$"):
+        load(tmp_path, text)
+
+
+def test_a_file_that_is_not_utf_8_is_refused_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "guard.yaml").write_bytes(b"models:\n  caf\xe9: {}\n")
+    with pytest.raises(GuardFileError, match=r"^guard.yaml:2: is not UTF-8 \(byte 0xe9\)"):
+        load_guards(Path("guard.yaml"), cwd=tmp_path, allow_code=False)
+
+
+def test_a_file_that_is_missing_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
+    (tmp_path / "guard.yaml").touch()
+    with pytest.raises(GuardFileError, match=r"did you mean 'guard.yaml'\?"):
+        load_guards(Path("gaurd.yaml"), cwd=tmp_path, allow_code=False)
+
+
+def test_a_folder_and_a_missing_folder_are_no_guard_files(tmp_path: Path) -> None:
+    with pytest.raises(GuardFileError, match="is a folder"):
+        load_guards(tmp_path, cwd=tmp_path, allow_code=False)
+    with pytest.raises(GuardFileError, match="no folder"):
+        load_guards(Path("no/guard.yaml"), cwd=tmp_path, allow_code=False)
+
+
+def test_a_file_that_cannot_be_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    (tmp_path / "guard.yaml").touch()
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(GuardFileError, match=r"guard\.yaml: cannot be read: Permission denied"):
+        load_guards(Path("guard.yaml"), cwd=tmp_path, allow_code=False)
+
+
+def test_all_faults_of_a_file_are_told_one_a_line_in_order(tmp_path: Path) -> None:
+    with pytest.raises(GuardFileError) as raised:
+        load(tmp_path, "models:\n  m: {modl: 1}\n  m: {}\ngate: {margin: 0}\n")
+    lines = str(raised.value).splitlines()
+    assert [line.split(": ")[0] for line in lines] == [f"guard.yaml:{n}" for n in (2, 3, 4)]
+
+
+def test_at_most_ten_faults_are_told_and_the_rest_is_counted(tmp_path: Path) -> None:
+    text = "models: {m: {}}\n" + "".join(f"key_{n}: 1\n" for n in range(25))
+    with pytest.raises(GuardFileError) as raised:
+        load(tmp_path, text)
+    lines = str(raised.value).splitlines()
+    assert len(lines) == 11
+    assert lines[-1] == "and 15 more"
+
+
+def test_aliases_that_explode_are_refused_at_once(tmp_path: Path) -> None:
+    rows = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    rows += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
+    merges = ["b0: &b0 {x: 1}"]
+    merges += [f"b{n}: &b{n} {{<<: [{', '.join([f'*b{n - 1}'] * 10)}]}}" for n in range(1, 12)]
+    started = time.monotonic()
+    for text in ("\n".join(rows), "\n".join(merges)):
+        with pytest.raises(GuardFileError, match="once aliases are followed"):
+            load(tmp_path, text)
+    with pytest.raises(GuardFileError, match="is larger than 512 KiB"):
+        load(tmp_path, "# " + "x" * 600_000)
+    assert time.monotonic() - started < 10
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.text("abc: {}#", max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("xyz"), inner, max_size=3),
+    max_leaves=8,
+)
+UNKNOWN = st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1, max_size=12).filter(
+    lambda key: key not in ["models", "pairs", "tasks", "include_path", "run", "gate"]
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(key=UNKNOWN, value=JSON)
+def test_any_value_under_an_unknown_key_is_refused(tmp_path: Path, key: str, value: object) -> None:
+    import json
+
+    unknown = json.dumps({key: value})[1:-1]
+    with pytest.raises(GuardFileError, match=f"unknown key '{key}' in the guard file"):
+        load(tmp_path, f"{{models: {{m: {{}}}},\n{unknown}}}")
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_damaged_guard_file_is_an_error_with_a_place_and_never_a_crash(
+    tmp_path: Path, data: st.DataObject
+) -> None:
+    start = data.draw(st.integers(0, len(FULL)))
+    stop = data.draw(st.integers(start, min(len(FULL), start + 30)))
+    patch = data.draw(st.text(st.characters(codec="utf-8"), max_size=6))
+    place = "guard.yaml"
+    try:
+        load(tmp_path, FULL[:start] + patch + FULL[stop:])
+    except GuardFileError as error:
+        place = error.where
+    assert place.startswith("guard.yaml")

@@ -1,0 +1,99 @@
+"""The JSON Schema says what validation does."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from guard_texts import FULL
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from evalguard.config import TEMPLATE, embedded_folder, schema
+from evalguard.config.model import TARGET_PATTERN, GuardFile
+from evalguard.errors import UsageError
+from evalguard.settings import Target
+
+
+def is_valid(data: Any) -> bool:
+    validator = jsonschema.Draft202012Validator(schema())
+    return bool(validator.is_valid(data))
+
+
+def test_the_schema_is_a_schema_with_an_identity() -> None:
+    jsonschema.Draft202012Validator.check_schema(schema())
+    assert schema()["$id"].startswith("urn:evalguard:")
+
+
+def test_the_demo_the_template_and_the_full_example_fit_the_schema() -> None:
+    demo = (embedded_folder() / "configs" / "demo.yaml").read_text(encoding="utf-8")
+    for text in (demo, TEMPLATE, FULL):
+        assert is_valid(yaml.safe_load(text))
+
+
+def test_every_key_is_described() -> None:
+    for name, shape in schema()["$defs"].items():
+        for key, said in shape.get("properties", {}).items():
+            assert said.get("description"), f"{name}.{key}"
+
+
+def changed(path: str, value: object) -> Any:
+    data = yaml.safe_load(FULL)
+    place = data
+    *parents, last = path.split("/")
+    for part in parents:
+        place = place[int(part) if isinstance(place, list) else part]
+    place[last] = value
+    return data
+
+
+CHANGES: list[tuple[str, object]] = [
+    ("more", 1), ("models/orig/more", 1), ("models/fla-port/settings/eps/more", 1),
+    ("models/fla-port/build/more", 1), ("pairs/0/more", 1), ("gate/more", 1), ("run/more", 1),
+    ("models/fla-port/constraints/0/else", {}), ("models/a b", {}), ("models/-x", {}),
+    ("models/fla-port/settings/a b", {"reference": 1, "candidate": 2, "target": "config.x"}),
+    ("models/orig/model", None), ("models/orig/model", ""), ("models/orig/extends", None),
+    ("models/orig/trust_remote_code", 1), ("models/orig/trust_remote_code", True),
+    ("gate/margin", 0), ("gate/margin", True), ("gate/margin", 3), ("gate/fail_on", "x"),
+    ("gate/confidence", 1), ("run/limit", 10), ("run/limit", 0.5), ("run/limit", 0),
+    ("run/limit", 1.5), ("run/limit", True), ("run/limit", None), ("run/batch_size", 4),
+    ("run/batch_size", "auto"), ("run/batch_size", "4"), ("run/batch_size", False),
+    ("run/apply_chat_template", "name"), ("run/apply_chat_template", ""),
+    ("run/apply_chat_template", 1), ("run/seed", -1), ("run/seed", 0), ("run/device", ""),
+    ("include_path", ["a", "b"]), ("include_path", []), ("include_path", 3), ("include_path", ""),
+    ("tasks", []), ("tasks", "a"), ("pairs", []), ("models", {}), ("pairs/0/differs", ["x"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "value"), CHANGES)
+def test_schema_and_validation_accept_and_refuse_the_same(path: str, value: object) -> None:
+    data = changed(path, value)
+    try:
+        GuardFile.model_validate(data)
+        accepted = True
+    except ValidationError:
+        accepted = False
+    assert is_valid(data) == accepted
+
+
+def test_unknown_keys_do_not_fit() -> None:
+    assert not is_valid(changed("models/orig/modl", "hf"))
+    assert is_valid(changed("models/orig/model", "hf"))
+
+
+KINDS = ["model_args.", "config.", "attr:", "dtype:", "env.", "build.", "call:", "confg.", ""]
+
+
+@given(st.sampled_from(KINDS), st.text("ab_1.:*/é\n ", max_size=8))
+def test_the_schemas_pattern_of_targets_is_the_parsers(kind: str, rest: str) -> None:
+    text = kind + rest
+    try:
+        Target.parse(text)
+        readable = True
+    except UsageError:
+        readable = False
+    assert (re.fullmatch(TARGET_PATTERN.strip("^$"), text) is not None) == readable
