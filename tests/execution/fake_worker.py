@@ -134,7 +134,7 @@ class FakeScorer:
             self.child = subprocess.Popen(["sleep", "60"])
             return Response(text=str(self.child.pid))
         if request.task == "float32":
-            return Response(token_logprobs=np.zeros(1, dtype=np.float32))  # type: ignore[arg-type]
+            return Response(token_logprobs=np.zeros(1, dtype=np.float32))
         seed = zlib.crc32(repr(request.arguments).encode("utf-8", "surrogatepass"))
         size = BLOCK_TOKENS if request.task == "block" else 5
         logprobs = -np.random.default_rng(seed).exponential(size=size)

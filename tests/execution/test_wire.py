@@ -102,8 +102,9 @@ def test_responses_come_back_bit_for_bit(responses: list[Response]) -> None:
     assert len(back) == len(responses)
     for got, sent in zip(back, responses, strict=True):
         assert bits(got.loglikelihood) == bits(sent.loglikelihood)
-        rest = {"loglikelihood": None, "token_logprobs": None}
-        assert replace(got, **rest) == replace(sent, **rest)
+        assert replace(got, loglikelihood=None, token_logprobs=None) == replace(
+            sent, loglikelihood=None, token_logprobs=None
+        )
         if sent.token_logprobs is None:
             assert got.token_logprobs is None
         else:
@@ -167,7 +168,7 @@ def test_numpy_scalars_travel_as_what_they_hold() -> None:
         (Response(n_tokens=True), r"responses\[1\].n_tokens: expected int, found bool"),
         (Response(loglikelihood="x"), r"responses\[1\].loglikelihood: expected a float"),  # type: ignore[arg-type]
         (
-            Response(token_logprobs=np.zeros(2, dtype=np.float32)),  # type: ignore[arg-type]
+            Response(token_logprobs=np.zeros(2, dtype=np.float32)),
             r"responses\[1\].token_logprobs: expected a float64 array of one dimension",
         ),
     ],
@@ -178,7 +179,7 @@ def test_a_value_of_the_wrong_type_is_refused_where_it_is(response: Response, pr
 
 
 def test_a_value_that_json_cannot_say_is_refused_where_it_is() -> None:
-    variant = Variant(name="v", model="hf", model_args={"a": [1, {"b": object()}]})  # type: ignore[list-item,dict-item]
+    variant = Variant(name="v", model="hf", model_args={"a": [1, {"b": object()}]})  # type: ignore[dict-item]
     with pytest.raises(WireError, match=r"variant.model_args\['a'\]\[1\]\['b'\]: expected a JSON"):
         VARIANT.encode(variant)
     odd: Any = {"a": {1: 2}}

@@ -15,48 +15,22 @@ from evalguard.scorer import Request, Response, ScoringPolicy
 from evalguard.settings import Setting, Target, Variant
 
 POLICY = ScoringPolicy(batch_size=2, device="cpu", threads=1)
-WORDS = ["<s>", "<unk>", "the", "cat", "sat", "on", "a", "mat", "dog", "ran", "."]
-CONTEXTS = ["the cat", "the dog ran . the cat", "a mat", "cat on a dog on a mat on the"]
-
-
-@pytest.fixture(scope="module")
-def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    import torch
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from tokenizers.pre_tokenizers import WhitespaceSplit
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
-    folder = tmp_path_factory.mktemp("model")
-    tokenizer = Tokenizer(WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = WhitespaceSplit()
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<s>", eos_token="<s>", unk_token="<unk>"
-    ).save_pretrained(folder)
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(WORDS),
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=64,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
+CONTEXTS = [
+    "Mara carried the lantern",
+    "Nobody at the pier had seen the boat, and the old keeper said",
+    "the fog had come in early. " * 8,  # longer than the model's context
+]
 
 
 @pytest.fixture
-def variant(model_folder: Path) -> Variant:
+def variant(tiny_llama: Path) -> Variant:
     eps = Setting(
         name="eps", reference=1e-6, candidate=0.5, target=Target.parse("config.rms_norm_eps")
     )
     return Variant(
         name="tiny",
         model="hf",
-        model_args={"pretrained": str(model_folder), "dtype": "float32"},
+        model_args={"pretrained": str(tiny_llama), "dtype": "float32"},
         settings=(eps,),
         assignment={"eps": 0.5},
     )
@@ -75,7 +49,7 @@ def blocks() -> list[list[Request]]:
         ]
 
     return [
-        block("loglikelihood", " sat on"),
+        block("loglikelihood", " and waited"),
         block("loglikelihood_rolling"),
         block("generate_until", {"until": ["."], "max_gen_toks": 4, "do_sample": False}),
     ]

@@ -41,7 +41,7 @@ def channel(worker: WorkerProcess) -> Channel:
     [
         ("score", "asked for 'score' before 'load'"),
         ("format_disk", "asked for 'format_disk', which this worker cannot do"),
-        ("load", "expected Load as an object, found list"),
+        ("load", "expected Load as an object, found list []"),
     ],
 )
 def test_a_call_that_cannot_be_is_refused_and_the_worker_goes_on(
