@@ -280,7 +280,7 @@ def test_weights_that_differ_are_refused():
 
 
 def test_an_unknown_permission_is_a_usage_error_with_the_nearest_name():
-    with pytest.raises(UsageError, match="'token'.*did you mean 'tokens'"):
+    with pytest.raises(UsageError, match=r"'token'.*did you mean 'tokens'"):
         pair(table(), port(), allow=frozenset({"token"}))
 
 

@@ -15,12 +15,11 @@ from evalguard.stats.drift import Drift, estimate_drift
 from evalguard.stats.estimate import all_finite
 from evalguard.stats.planning import documents_needed
 from evalguard.stats.reason import explain, explain_identical
-from evalguard.stats.tails import worst_share
+from evalguard.stats.tails import worst_documents
 from evalguard.verdict import Verdict, check_margin, decide
 
 # Beyond this the square of a score overflows; no log-likelihood or metric comes near it.
 _LARGEST_SCORE = 1e150
-_HEAVY_SHARE = 0.5
 _UNCHANGED = Verdict(outcome="unchanged", significant=False, certain=False)
 
 
@@ -231,11 +230,12 @@ def _own_caveats(paired: PairedScores, drift: Drift, verdict: Verdict) -> list[s
         if math.isinf(moments.point):
             caveats.append(f"the {name}'s {table.metric} overflows and counts as infinite")
     if verdict.outcome != "unchanged" and drift.flips is None:
-        count, share = worst_share(paired.d)
-        if share > _HEAVY_SHARE:
+        tail = worst_documents(paired.d)
+        if tail.heavy:
             caveats.append(
-                f"heavy tails: the {count:,} most affected of {table.n:,} documents carry "
-                f"{100.0 * share:.0f}% of the total drift (sum of paired differences)"
+                f"heavy tails: the {tail.count:,} most affected of {table.n:,} documents carry "
+                f"{100.0 * tail.share:.0f}% of the total drift (normal scatter would give them "
+                f"{100.0 * tail.normal_share:.0f}%)"
             )
     return caveats
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from scipy import special
 
 
@@ -13,6 +15,12 @@ def normal_upper_tail(z: float) -> float:
 def normal_critical(confidence: float) -> float:
     """The z with P[|Z| <= z] = confidence."""
     return float(-special.ndtri((1.0 - confidence) / 2.0))
+
+
+def normal_tail_mean(fraction: float) -> float:
+    """Mean of the uppermost ``fraction`` of a standard normal distribution."""
+    z = float(special.ndtri(fraction))
+    return math.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi) / fraction
 
 
 def t_upper_tail(t: float, df: float) -> float:

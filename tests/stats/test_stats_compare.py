@@ -1,0 +1,305 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from paired_tables import METRICS, WEIGHTED, paired, score_table
+
+from evalguard.pairing import pair
+from evalguard.stats import compare_scores, failed_comparison, mcnemar_exact, mcnemar_mid_p
+
+RNG = np.random.default_rng(7)
+N = 400
+BASE = -RNG.gamma(1.4, 1.0, N)
+NOISE = RNG.normal(0.0, 1.0, N)
+NOISE -= NOISE.mean()
+WEIGHTS = RNG.integers(4, 60, N).astype(float)
+STDERR = float(np.std(BASE, ddof=1) / math.sqrt(N))
+
+
+def shifted(sigma: float, scatter: float) -> np.ndarray:
+    """A candidate that is worse by ``sigma`` on average, with paired scatter in base stderrs."""
+    unit_noise = NOISE / (np.std(NOISE, ddof=1) / math.sqrt(N))
+    return BASE - STDERR * (sigma + scatter * unit_noise)
+
+
+def compared(cand, aggregation="mean", base=BASE, **options):
+    weights = WEIGHTS[: len(base)] if aggregation in WEIGHTED else None
+    return compare_scores(paired(base, cand, aggregation, weights=weights), **options)
+
+
+@pytest.mark.parametrize(
+    ("sigma", "scatter", "outcome", "significant", "certain"),
+    [
+        (1.5, 0.1, "regressed", True, True),
+        (1.5, 0.5, "regressed", True, False),
+        (1.5, 1.5, "regressed", False, False),
+        (0.5, 0.1, "degraded", True, False),
+        (-0.5, 0.1, "improved", False, False),
+        (0.1, 0.2, "unchanged", False, False),
+        (0.5, 0.5, "undecided", False, False),
+    ],
+)
+def test_every_outcome_comes_from_documents(sigma, scatter, outcome, significant, certain):
+    got = compared(shifted(sigma, scatter))
+    assert got.sigma == pytest.approx(sigma)
+    assert (got.outcome, got.significant, got.certain) == (outcome, significant, certain)
+    assert "paired t" in got.reason
+    assert "n = 400" in got.reason
+
+
+def test_the_numbers_of_a_comparison_belong_together():
+    got = compared(shifted(0.5, 0.1), "perplexity", margin=0.4, confidence=0.9)
+    assert (got.task, got.filter, got.metric) == ("passages", "none", "perplexity")
+    assert (got.n, got.n_used, got.confidence) == (N, N, 0.9)
+    assert got.sigma == pytest.approx((got.candidate - got.base) / got.base_stderr)
+    assert got.sigma_interval[0] < got.sigma < got.sigma_interval[1]
+    assert got.outcome == "regressed"
+    assert got.false_alarm_probability == pytest.approx(3.2e-5, rel=0.2)  # 1 - Phi(4)
+
+
+@pytest.mark.parametrize("aggregation", METRICS)
+def test_a_model_against_itself_is_bit_identical_and_unchanged(aggregation):
+    got = compared(BASE.copy(), aggregation)
+    assert (got.outcome, got.bit_identical, got.p_value) == ("unchanged", True, 1.0)
+    assert (got.sigma, got.sigma_interval) == (0.0, (0.0, 0.0))
+    assert (got.paired_stderr, got.false_alarm_probability) == (0.0, 0.0)
+    assert "bit-identical" in got.reason
+
+
+def test_identical_answers_are_unchanged_even_under_a_margin_of_zero():
+    right = (NOISE > 0).astype(float)
+    got = compared(right, base=right, margin=0.0)
+    assert (got.outcome, got.bit_identical, got.flips) == ("unchanged", True, (0, 0))
+    assert (got.p_value, got.sigma_interval, got.paired_stderr) == (1.0, (0.0, 0.0), 0.0)
+
+
+any_scores = arrays(float, st.integers(2, 30), elements=st.floats(-1e6, 1e6))
+
+
+@given(any_scores, st.sampled_from(["mean", "perplexity"]), st.floats(0.0, 3.0))
+def test_a_model_against_itself_never_regresses(values, aggregation, margin):
+    got = compared(values.copy(), aggregation, base=values, margin=margin)
+    assert (got.outcome, got.sigma) == ("unchanged", 0.0)
+
+
+@given(any_scores, st.randoms(use_true_random=False), st.sampled_from(list(METRICS)))
+def test_the_order_of_documents_changes_no_bit_of_the_comparison(values, random, aggregation):
+    order = list(range(len(values)))
+    random.shuffle(order)
+    weights = WEIGHTS[: len(values)] if aggregation in WEIGHTED else None
+    cand = values - NOISE[: len(values)]
+    tables = [
+        score_table(side, aggregation, weights=weights, source=name)
+        for side, name in ((values, "a"), (cand, "b"))
+    ]
+    expected = compare_scores(pair(*tables))
+    relabelled = [  # the same documents under other ids, and so in another order
+        replace(
+            table, values=table.values[order], weights=None if weights is None else weights[order]
+        )
+        for table in tables
+    ]
+    assert compare_scores(pair(*relabelled)) == expected
+
+
+def test_flips_p_and_mid_p_of_a_binary_metric_are_shown_together():
+    base = (NOISE > 0).astype(float)
+    cand = base.copy()
+    cand[np.flatnonzero(base == 1)[:14]] = 0.0
+    cand[np.flatnonzero(base == 0)[:5]] = 1.0
+    got = compared(cand, base=base)
+    assert got.flips == (14, 5)
+    assert got.method == "mcnemar-exact"
+    assert got.p_value == mcnemar_exact(14, 5)
+    assert got.mid_p_value == mcnemar_mid_p(14, 5)
+    assert "14 documents lost and 5 won, exact McNemar one-sided p = 0.0318" in got.reason
+    assert "Tango" in got.reason
+    assert compared(shifted(0.5, 0.1)).mid_p_value is None
+
+
+def test_undecided_says_how_many_documents_are_needed():
+    got = compared(shifted(0.5, 0.5))
+    # half-width 1.96 * 0.5 must shrink to 0.5: (1.96)^2 times the documents
+    assert got.needed_n == pytest.approx(N * 1.96**2, rel=0.01)
+    assert f"about {got.needed_n:,} documents are needed" in got.reason
+    assert compared(shifted(0.5, 0.1)).needed_n is None
+
+
+def test_a_need_beyond_the_task_is_said():
+    table = score_table(BASE, n_total=500)
+    cand = score_table(shifted(0.5, 0.5), n_total=500)
+    got = compare_scores(pair(table, cand))
+    assert "and the task has only 500" in got.reason
+    assert "only 400 of the task's 500 documents were scored" in got.caveats
+
+
+def test_no_number_of_documents_decides_a_drift_of_zero_at_a_margin_of_zero():
+    cand = np.array([1.0, 2.0, 3.5, 3.5])
+    got = compared(cand, base=np.array([1.0, 2.0, 3.0, 4.0]), margin=0.0)
+    assert (got.outcome, got.needed_n) == ("undecided", None)
+    assert "no net drift" in got.reason
+    assert "no number of documents would decide" in got.reason
+
+
+def test_a_base_without_scatter_makes_a_loss_infinite_and_regressed():
+    base = np.ones(N)
+    cand = base.copy()
+    cand[:30] = 0.0
+    got = compared(cand, base=base)
+    assert (got.outcome, got.sigma, got.significant) == ("regressed", math.inf, True)
+    assert got.sigma_interval == (math.inf, math.inf)
+    assert "the base's standard error is 0" in got.reason
+    cand[1:] = 1.0
+    single = compared(cand, base=base)
+    assert (single.outcome, single.sigma, single.significant) == ("regressed", math.inf, False)
+    assert "may still be chance" in single.reason
+    assert single.false_alarm_probability == 0.5
+
+
+def test_a_base_without_scatter_makes_a_gain_improved():
+    cand = np.zeros(N)
+    cand[:1] = 1.0
+    got = compared(cand, base=np.zeros(N))
+    assert (got.outcome, got.sigma) == ("improved", -math.inf)
+    assert "the base's standard error is 0" in got.reason
+
+
+@pytest.mark.parametrize(
+    ("step", "p_value", "outcome"), [(8, 0.0, "degraded"), (-8, 1.0, "improved")]
+)
+def test_a_constant_difference_has_a_point_for_an_interval(step, p_value, outcome):
+    base = np.arange(float(N))
+    got = compared(base - step / 8, base=base)
+    assert got.paired_stderr == 0.0
+    assert got.sigma_interval == (got.sigma, got.sigma)
+    assert (got.p_value, got.outcome, got.false_alarm_probability) == (p_value, outcome, 0.0)
+    assert not got.bit_identical
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_fewer_than_two_documents_fail(n):
+    got = compared(np.zeros(n), base=np.ones(n))
+    assert got.outcome == "failed"
+    assert f"at least 2 documents, and there are {n}" in got.reason
+    assert (got.n, got.n_used, got.sigma, got.sigma_interval) == (n, 0, None, None)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e300])
+@pytest.mark.parametrize("side", ["model orig", "model port"])
+@pytest.mark.parametrize("aggregation", METRICS)
+def test_scores_that_are_no_numbers_fail_with_count_and_first_document(bad, side, aggregation):
+    values = BASE.copy()
+    values[[17, 300]] = bad
+    sides = (values, BASE) if side == "model orig" else (BASE, values)
+    got = compared(sides[1], aggregation, base=sides[0])
+    assert got.outcome == "failed"
+    assert (
+        f"2 of 400 documents of {side} have NaN or infinite scores (first: doc_id 17" in got.reason
+    )
+    assert got.p_value is got.base is got.false_alarm_probability is None
+
+
+def test_both_tables_report_their_own_bad_scores():
+    base, cand = BASE.copy(), BASE.copy()
+    base[3] = cand[5] = math.nan
+    reason = compared(cand, base=base).reason
+    assert "model orig have NaN or infinite scores (first: doc_id 3" in reason
+    assert "model port have NaN or infinite scores (first: doc_id 5" in reason
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (np.zeros(N), "weights sum to 0"),
+        (np.where(np.arange(N) == 4, -1.0, 5.0), "1 of 400 documents have a weight.*doc_id 4"),
+        (np.where(np.arange(N) >= 9, np.nan, 5.0), "391 of 400 documents.*doc_id 9"),
+    ],
+)
+def test_useless_weights_fail(weights, message):
+    got = compare_scores(paired(BASE, shifted(1, 1), "weighted_perplexity", weights=weights))
+    assert got.outcome == "failed"
+    assert_matches(got.reason, message)
+
+
+def test_a_drift_beyond_double_precision_fails():
+    weights = np.full(N, 1e-200)
+    got = compare_scores(paired(BASE * 1e148, BASE * 2e148, "bits_per_byte", weights=weights))
+    assert got.outcome == "failed"
+    assert "overflows" in got.reason
+
+
+def test_an_infinite_perplexity_is_a_caveat_and_a_certain_regression():
+    got = compared(BASE - 1000.0, "perplexity")
+    assert (got.outcome, got.certain) == ("regressed", True)
+    assert got.candidate == got.sigma == math.inf
+    assert "the candidate's perplexity overflows and counts as infinite" in got.caveats
+
+
+@pytest.mark.parametrize("aggregation", METRICS)
+def test_only_metrics_without_a_stderr_in_lm_eval_say_how_it_was_computed(aggregation):
+    caveats = compared(shifted(0.5, 0.1), aggregation).caveats
+    told = any("lm-eval reports no standard error" in caveat for caveat in caveats)
+    assert told == (aggregation in WEIGHTED)
+
+
+def test_a_few_documents_that_carry_the_drift_are_flagged():
+    cand = BASE - 0.001 * NOISE
+    cand[[5, 50, 250]] -= 3.0
+    flagged = [c for c in compared(cand, margin=0.1).caveats if "heavy tails" in c]
+    assert flagged
+    assert_matches(flagged[0], r"the 4 most affected of 400 documents carry \d+% of the total")
+    assert not any("heavy" in c for c in compared(shifted(1.5, 0.1)).caveats)
+
+
+def test_caveats_of_both_tables_are_carried_once():
+    base = score_table(BASE, caveats=("few-shot examples differ", "3 documents truncated"))
+    cand = score_table(shifted(1, 1), caveats=("3 documents truncated", "mixed precision"))
+    expected = ("few-shot examples differ", "3 documents truncated", "mixed precision")
+    assert compare_scores(pair(base, cand)).caveats == expected
+    broken = replace(cand, values=np.full(N, math.nan))
+    assert compare_scores(pair(base, broken)).caveats == expected
+
+
+def test_a_declared_difference_becomes_a_caveat():
+    hashes = tuple(f"other-{i}" for i in range(N))
+    cand = score_table(shifted(1, 1), token_hashes=hashes)
+    got = compare_scores(pair(score_table(BASE), cand, allow=frozenset({"tokens"})))
+    assert "token ids differ in 400 of 400 documents, as declared" in got.caveats
+
+
+def test_a_failed_comparison_can_be_made_from_a_table_or_a_key():
+    of_table = failed_comparison(score_table(BASE, "perplexity"), "the worker died")
+    assert (of_table.task, of_table.metric, of_table.n) == ("passages", "perplexity", N)
+    assert of_table.higher_is_better is False
+    of_key = failed_comparison(("arc", "none", "acc"), "the task crashed", caveats=("late",))
+    assert (of_key.task, of_key.filter, of_key.metric) == ("arc", "none", "acc")
+    assert of_key.caveats == ("late",)
+    for got in (of_table, of_key):
+        assert (got.outcome, got.n_used, got.method) == ("failed", 0, "none")
+        assert got.base is got.candidate is got.sigma is got.p_value is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"margin": -1.0}, "margin"),
+        ({"margin": math.nan}, "margin"),
+        ({"confidence": 1.0}, "confidence"),
+        ({"confidence": 0.0}, "confidence"),
+        ({"confidence": math.nan}, "confidence"),
+    ],
+)
+def test_impossible_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        compared(shifted(1, 1), **options)
+
+
+def assert_matches(text: str, pattern: str) -> None:
+    with pytest.raises(ValueError, match=pattern):
+        raise ValueError(text)

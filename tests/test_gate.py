@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evalguard.comparison import Comparison
+from evalguard.errors import UsageError
+from evalguard.gate import Gate, GateResult, exit_code
+from evalguard.stats import failed_comparison
+from evalguard.verdict import decide
+
+
+def comparison(
+    sigma: float,
+    low: float,
+    high: float,
+    *,
+    metric: str = "acc",
+    task: str = "passages",
+    p_value: float = 0.5,
+    false_alarm: float = 0.0,
+    margin: float = 1.0,
+) -> Comparison:
+    verdict = decide(sigma, low, high, margin)
+    return Comparison(
+        task=task,
+        filter="none",
+        metric=metric,
+        higher_is_better=True,
+        n=100,
+        n_used=100,
+        base=0.5,
+        base_stderr=0.05,
+        candidate=0.5 - 0.05 * sigma,
+        candidate_stderr=0.05,
+        sigma=sigma,
+        sigma_interval=(low, high),
+        paired_stderr=0.01,
+        p_value=p_value,
+        method="paired-t",
+        confidence=0.95,
+        false_alarm_probability=false_alarm,
+        outcome=verdict.outcome,
+        significant=verdict.significant,
+        certain=verdict.certain,
+        bit_identical=False,
+        reason="",
+    )
+
+
+UNCHANGED = comparison(0.0, -0.5, 0.5)
+IMPROVED = comparison(-1.0, -1.5, -0.5)
+DEGRADED = comparison(0.5, 0.1, 0.9, p_value=0.008)
+UNDECIDED = comparison(0.5, -0.5, 1.5)
+CERTAIN = comparison(1.5, 1.2, 1.8, p_value=1e-9)
+SIGNIFICANT = comparison(1.5, 0.5, 2.5, p_value=1e-3)
+LITERAL = comparison(1.5, -0.5, 3.5, p_value=0.1)
+FAILED = failed_comparison(("passages", "none", "f1"), "the worker died")
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "failing", "undecided"),
+    [
+        ("margin", {"CERTAIN", "SIGNIFICANT", "LITERAL"}, {"UNDECIDED"}),
+        ("significant", {"CERTAIN", "SIGNIFICANT"}, {"LITERAL", "UNDECIDED"}),
+        ("certain", {"CERTAIN"}, {"SIGNIFICANT", "LITERAL", "UNDECIDED"}),
+        ("any-degradation", {"CERTAIN", "SIGNIFICANT", "LITERAL", "DEGRADED"}, {"UNDECIDED"}),
+    ],
+)
+@pytest.mark.parametrize(
+    "name", ["UNCHANGED", "IMPROVED", "DEGRADED", "UNDECIDED", "CERTAIN", "SIGNIFICANT", "LITERAL"]
+)
+def test_each_policy_fails_on_what_it_says(fail_on, failing, undecided, name):
+    result = Gate(fail_on=fail_on).judge([globals()[name]])
+    expected = "regressed" if name in failing else "undecided" if name in undecided else "passed"
+    assert result.state == expected
+    assert result.passed == (expected != "regressed")
+
+
+def test_a_failure_is_its_own_state_and_never_passes():
+    for fail_on in ("margin", "significant", "certain", "any-degradation"):
+        result = Gate(fail_on=fail_on).judge([UNCHANGED, FAILED])
+        assert (result.state, result.passed) == ("failed", False)
+        assert result.failed == (("passages", "none", "f1"),)
+        assert result.regressed == ()
+
+
+def test_nothing_compared_is_no_pass():
+    result = Gate().judge([])
+    assert (result.state, result.passed, result.family_false_alarm) == ("failed", False, None)
+    assert "nothing was compared" in result.reason
+
+
+@pytest.mark.parametrize(
+    ("comparisons", "state"),
+    [
+        ([UNCHANGED, IMPROVED, DEGRADED], "passed"),
+        ([UNCHANGED, UNDECIDED], "undecided"),
+        ([UNDECIDED, FAILED], "failed"),
+        ([CERTAIN, UNDECIDED, FAILED, UNCHANGED], "regressed"),
+    ],
+)
+def test_the_gravest_known_state_wins(comparisons, state):
+    for ordered in (comparisons, comparisons[::-1]):
+        assert Gate().judge(ordered).state == state
+
+
+def test_a_regression_beside_a_failure_names_both():
+    result = Gate().judge([CERTAIN, FAILED])
+    assert "1 of 2 gated metrics regressed (passages acc)" in result.reason
+    assert "1 of 2 gated metrics failed (passages f1)" in result.reason
+
+
+def test_undecided_metrics_pass_unless_the_policy_fails_them():
+    assert Gate().judge([UNDECIDED]).passed
+    result = Gate(undecided="fail").judge([UNDECIDED])
+    assert (result.state, result.passed) == ("undecided", False)
+
+
+def result_with(state: str, *, passed: bool | None = None) -> GateResult:
+    example = {
+        "passed": [UNCHANGED],
+        "regressed": [CERTAIN, FAILED],
+        "undecided": [UNDECIDED],
+        "failed": [FAILED],
+    }
+    result = Gate().judge(example[state])
+    assert result.state == state
+    return result if passed is None else dataclasses.replace(result, passed=passed)
+
+
+@pytest.mark.parametrize(
+    ("state", "strict", "git_bisect", "code"),
+    [
+        ("passed", False, False, 0),
+        ("passed", True, False, 0),
+        ("passed", True, True, 0),
+        ("regressed", False, False, 1),
+        ("regressed", True, False, 1),
+        ("regressed", True, True, 1),
+        ("failed", False, False, 3),
+        ("failed", True, False, 3),
+        ("failed", False, True, 125),
+        ("undecided", False, False, 0),
+        ("undecided", True, False, 4),
+        ("undecided", False, True, 0),
+        ("undecided", True, True, 125),
+    ],
+)
+def test_each_state_has_its_exit_code(state, strict, git_bisect, code):
+    assert exit_code(result_with(state), strict=strict, git_bisect=git_bisect) == code
+
+
+def test_undecided_metrics_that_the_policy_fails_exit_with_4_without_strict():
+    result = result_with("undecided", passed=False)
+    assert exit_code(result, strict=False, git_bisect=False) == 4
+    assert exit_code(result, strict=False, git_bisect=True) == 125
+
+
+def test_holm_decides_any_degradation_over_the_gated_metrics():
+    gate = Gate(fail_on="any-degradation")
+    weak = comparison(0.5, 0.1, 0.9, p_value=0.02, metric="acc")
+    assert gate.judge([weak]).state == "regressed"  # 0.02 <= 0.025
+    others = [comparison(0.0, -0.5, 0.5, metric=f"m{i}") for i in range(3)]
+    result = gate.judge([weak, *others])
+    assert result.state == "passed"
+    assert result.holm_p_values == pytest.approx((0.08, 1.0, 1.0, 1.0))
+    narrowed = Gate(fail_on="any-degradation", gate_metrics=("acc",)).judge([weak, *others])
+    assert narrowed.state == "regressed"
+
+
+def test_any_degradation_still_fails_the_literal_rule():
+    assert Gate(fail_on="any-degradation").judge([LITERAL]).state == "regressed"
+
+
+def test_a_failed_metric_has_no_holm_p_value():
+    result = Gate().judge([FAILED, DEGRADED])
+    assert result.holm_p_values == (None, 0.008)
+
+
+def test_the_family_wise_chance_is_a_bound_and_its_value_under_independence():
+    family = [comparison(0.0, -0.5, 0.5, metric=f"m{i}", false_alarm=0.1) for i in range(3)]
+    result = Gate().judge(family)
+    assert result.family_false_alarm == pytest.approx(0.3)
+    assert result.family_false_alarm_independent == pytest.approx(1.0 - 0.9**3)
+
+
+def test_any_degradation_adds_its_holm_level_to_the_bound():
+    family = [comparison(0.0, -0.5, 0.5, false_alarm=0.1)]
+    assert Gate(fail_on="any-degradation").judge(family).family_false_alarm == pytest.approx(0.125)
+
+
+def test_a_tiny_family_wise_chance_keeps_its_digits():
+    family = [comparison(0.0, -0.5, 0.5, metric=m, false_alarm=1e-30) for m in ("a", "b")]
+    result = Gate().judge(family)
+    assert result.family_false_alarm == pytest.approx(2e-30)
+    assert result.family_false_alarm_independent == pytest.approx(2e-30)
+
+
+@given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=20))
+def test_the_bound_is_never_below_the_chance_under_independence(chances):
+    family = [
+        comparison(0.0, -0.5, 0.5, metric=f"m{i}", false_alarm=chance)
+        for i, chance in enumerate(chances)
+    ]
+    result = Gate().judge(family)
+    assert 0.0 <= result.family_false_alarm_independent <= result.family_false_alarm + 1e-12 <= 2.0
+    assert result.family_false_alarm <= 1.0
+    expected = 1.0 - math.prod(1.0 - chance for chance in chances)
+    assert result.family_false_alarm_independent == pytest.approx(expected, abs=1e-12)
+
+
+def test_ungated_metrics_are_shown_and_decide_nothing():
+    other = comparison(0.0, -0.5, 0.5, metric="perplexity", task="prose")
+    for name in ("perplexity", "prose/perplexity"):
+        result = Gate(gate_metrics=(name,)).judge([CERTAIN, FAILED, other])
+        assert result.state == "passed"
+        assert result.gated == (("prose", "none", "perplexity"),)
+
+
+def test_gating_a_metric_that_was_not_compared_names_the_nearest():
+    with pytest.raises(UsageError, match=r"'acc_nrm'.*did you mean 'acc_norm'"):
+        Gate(gate_metrics=("acc_nrm",)).judge([comparison(0.0, -0.5, 0.5, metric="acc_norm")])
+
+
+def test_a_comparison_made_for_another_margin_or_confidence_is_refused():
+    with pytest.raises(ValueError, match="another margin"):
+        Gate(margin=2.0).judge([CERTAIN])
+    with pytest.raises(ValueError, match="another margin"):
+        Gate(confidence=0.9).judge([UNCHANGED])
+
+
+def test_bit_identical_passes_under_a_margin_of_zero():
+    identical = dataclasses.replace(comparison(0.0, 0.0, 0.0), bit_identical=True)
+    assert Gate(margin=0.0).judge([identical]).state == "passed"
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"margin": -1.0}, ValueError, "margin"),
+        ({"confidence": 1.0}, ValueError, "confidence"),
+        ({"fail_on": "certan"}, UsageError, "did you mean 'certain'"),
+        ({"undecided": "ignore"}, UsageError, "'ignore'"),
+    ],
+)
+def test_an_impossible_gate_is_refused(options, error, message):
+    with pytest.raises(error, match=message):
+        Gate(**options)
