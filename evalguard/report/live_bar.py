@@ -9,6 +9,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
 from rich.text import Text
 
+_BAR = 10
+# Spinner, gaps, bar, and a count like "10,240/20,480 documents · 0:12 left".
+_TAKEN = 1 + 3 + _BAR + 36
+_NARROWEST_NAME = 16
+
 
 class _Counted(ProgressColumn):
     """Asks for its text at every redraw, so that a remaining time runs down between blocks."""
@@ -30,7 +35,7 @@ def open_bar(stream: TextIO, text: Callable[[], str]) -> Progress:
     bar = Progress(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=16),
+        BarColumn(bar_width=_BAR),
         _Counted(text),
         console=Console(file=stream),
         refresh_per_second=4,
@@ -40,3 +45,8 @@ def open_bar(stream: TextIO, text: Callable[[], str]) -> Progress:
     )
     bar.start()
     return bar
+
+
+def room_for_name(bar: Progress) -> int:
+    """Return how many cells the name in front of the bar may take."""
+    return max(bar.console.width - _TAKEN, _NARROWEST_NAME)

@@ -98,10 +98,12 @@ class Progress:
         self._pace = Pace(total, self._clock)
         if self._quiet or not self._live:
             return
+        from evalguard.report.live_bar import room_for_name
+
         bar = self._open_bar()
         if self._task is not None:
             bar.remove_task(self._task)
-        self._task = bar.add_task(self._name, total=total)
+        self._task = bar.add_task(fitted(self._name, room_for_name(bar)), total=total)
 
     def advance(self, documents: int, *, cached: bool = False) -> None:
         """Count a finished block of documents; ``cached`` if nothing had to be scored for it."""

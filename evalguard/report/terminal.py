@@ -35,10 +35,11 @@ def render(report: CompareReport, *, width: int, color: bool) -> str:
         _sides(report, width),
         _table(report, width),
         _verdict(report, width),
-        _meaning(meaning(report), width),
         _caveats(report, width),
         _left_out(report, width),
         _saved(report, width),
+        # Last, where the eye is when the command ends.
+        _meaning(meaning(report), width),
     ]
     lines: list[Text] = []
     for block in blocks:
@@ -101,7 +102,7 @@ def _false_alarm(chance: float | None) -> str:
 
 def _meaning(said: Meaning, width: int) -> list[Text]:
     step = f"Next, {said.next_step}:" if said.command else f"Next: {said.next_step}."
-    lines = wrapped(f"{said.sentence} {step}", _prose(width))
+    lines = [*wrapped(said.sentence, _prose(width)), *wrapped(step, _prose(width))]
     return [Text(line, style="bold") for line in lines] + _command(said.command, width)
 
 

@@ -96,7 +96,7 @@ def test_a_copied_command_is_the_users_own_with_one_setting_undone() -> None:
     command = "evalguard compare --base orig --cand fla-port --config 'my guards.yaml' --limit 100"
     text = render(dataclasses.replace(DEMO, command=command), width=80, color=False)
     start = text.index("  evalguard compare")
-    copied = text[start : text.index("\n\n", start)].replace("\\\n", " ")
+    copied = text[start:].replace("\\\n", " ")
     assert copied.split() == [*command.split(), "--set", "attn_scale=reference"]
     assert text[start:].splitlines()[0].endswith(" \\")
 
