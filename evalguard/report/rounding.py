@@ -67,15 +67,6 @@ def p_phrase(p: float | None) -> str:
     return f"p {text}" if text[0] in "<>" else f"p = {text}"
 
 
-def sigma(value: float | None) -> str:
-    """Return a drift in sigma with its sign and three significant digits, at most two decimals."""
-    if value is None or math.isnan(value):
-        return "-"
-    if math.isinf(value):
-        return _signed(_not_finite(value))
-    return _signed(_with_decimals(value, _sigma_decimals(abs(value))))
-
-
 def sigma_with_interval(
     value: float | None, interval: tuple[float, float] | None, *, margin: float
 ) -> tuple[str, str, str]:
