@@ -1,0 +1,1 @@
+"""The embedded default model of evalguard: its corpus, its training and its tasks."""
