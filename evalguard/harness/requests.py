@@ -150,7 +150,19 @@ def _build(
         fewshot_as_multiturn=options.multiturn,
         chat_template=render_chat if options.apply_chat_template else None,
     )
-    return dict(task.doc_iterator(rank=0, limit=limit, world_size=1)), len(task.eval_docs)
+    # Documents as the requests were built from them: lm-eval reads them a second time here, and a
+    # task that shuffles without a seed would then score one document's answers as another's.
+    documents: dict[int, Any] = {}
+    for instance in task.instances:
+        documents.setdefault(instance.doc_id, instance.doc)
+    n_total = len(task.eval_docs)
+    expected = n_total if limit is None else min(limit, n_total)
+    if len(documents) != expected:
+        raise EvaluationError(
+            f"task '{task.task_name}' asks nothing about {expected - len(documents)} of its "
+            f"{expected} documents"
+        )
+    return dict(sorted(documents.items())), n_total
 
 
 def in_request_order(instances: Sequence[Instance]) -> list[Instance]:

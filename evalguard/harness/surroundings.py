@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -19,15 +20,20 @@ _NUMPY_SEED = 1234
 
 @contextmanager
 def lm_eval_surroundings() -> Iterator[None]:
-    """Run lm-eval code with seeded global generators, nothing on stdout and no bars of its own.
+    """Run lm-eval code with seeded generators, nothing on stdout, no bars, templates compiled once.
 
     stdout belongs to our results (it may be one JSON document); what lm-eval or a task prints goes
-    to stderr. The state of both generators is given back afterwards.
+    to stderr. The state of both generators is given back afterwards. lm-eval's warnings go where
+    the application sends its logs, and nowhere if it does not log.
     """
+    logger = logging.getLogger("lm_eval")
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())
     with ExitStack() as stack:
         stack.enter_context(redirect_stdout(sys.stderr))
         stack.enter_context(_seeded_generators())
         stack.enter_context(_no_bars())
+        stack.enter_context(_compiled_templates())
         yield
 
 
@@ -76,3 +82,16 @@ def _no_bars() -> Iterator[None]:
         task_module.tqdm = bar
         if shown:
             datasets.enable_progress_bars()
+
+
+@contextmanager
+def _compiled_templates() -> Iterator[None]:
+    """Keep compiled templates: lm-eval compiles each anew for every document and every use."""
+    from lm_eval.utils import env
+
+    compile_template = env.from_string
+    env.from_string = lru_cache(maxsize=256)(compile_template)
+    try:
+        yield
+    finally:
+        env.from_string = compile_template

@@ -31,6 +31,7 @@ class TaskSet:
     groups: Mapping[str, tuple[str, ...]]
     notes: Mapping[str, tuple[str, ...]]
     _tasks: Mapping[str, Task] = field(repr=False)
+    _built: dict[str, TaskRequests] = field(repr=False, compare=False, default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -38,7 +39,9 @@ class TaskSet:
         return tuple(self._tasks)
 
     def requests(self, task_name: str, *, render_chat: RenderChat | None = None) -> TaskRequests:
-        """Build the requests of one task, the same at every call.
+        """Return the requests of one task, the same at every call.
+
+        They are built once; with a chat template once per call, because that is the model's.
 
         Args:
             render_chat: the model's ``render_chat(messages, add_generation_prompt)``; used only
@@ -53,13 +56,18 @@ class TaskSet:
                 f"task '{task_name}' was not loaded{nearest(task_name, self._tasks)}",
                 hint=f"loaded: {', '.join(self._tasks)}",
             )
-        return build_requests(
-            task_name,
-            self._tasks[task_name],
-            self.options,
-            render_chat=render_chat,
-            notes=self.notes.get(task_name, ()),
-        )
+        built = self._built.get(task_name)
+        if built is None:
+            built = build_requests(
+                task_name,
+                self._tasks[task_name],
+                self.options,
+                render_chat=render_chat,
+                notes=self.notes.get(task_name, ()),
+            )
+            if not self.options.apply_chat_template:
+                self._built[task_name] = built
+        return built
 
 
 def load_tasks(names: Sequence[str], *, options: TaskOptions) -> TaskSet:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from evalguard.lmeval_runs.results import Results
 from evalguard.settings import Value
-
-if TYPE_CHECKING:
-    from evalguard.lmeval_runs.run import StoredRun
 
 _HALF = ("bfloat16", "float16", "half", "bf16", "fp16")
 
@@ -66,11 +62,17 @@ def caveats_of(environment: Mapping[str, Value]) -> tuple[str, ...]:
     return tuple(caveats)
 
 
-def environment_differences(base: StoredRun, candidate: StoredRun) -> tuple[str, ...]:
-    """Say where two stored runs were made differently in ways that pairing cannot see."""
+def environment_differences(
+    base: Mapping[str, Value], candidate: Mapping[str, Value]
+) -> tuple[str, ...]:
+    """Say where two runs were made differently in ways that pairing cannot see.
+
+    Args:
+        base, candidate: ``StoredRun.environment`` of each side.
+    """
     differences = []
     for name, effect in _EFFECTS.items():
-        ours, theirs = base.environment.get(name), candidate.environment.get(name)
+        ours, theirs = base.get(name), candidate.get(name)
         if ours is None or theirs is None or str(ours) == str(theirs):
             continue
         tail = f": {effect}" if effect else ""

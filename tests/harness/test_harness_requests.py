@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from local_tasks import N, render_chat
+from local_tasks import N, render_chat, write_task, write_tasks
 
 from evalguard.errors import EvaluationError
 from evalguard.harness import TaskOptions, TaskRequests, load_tasks
+from evalguard.harness.requests import build_requests
 from evalguard.scorer import Request
 
 
@@ -23,9 +24,12 @@ def build(folder: Path, name: str, **options: object) -> TaskRequests:
 
 
 def test_base_and_candidate_get_the_same_few_shot_examples(task_folder: Path) -> None:
-    tasks = load_tasks(["eg_choice"], options=TaskOptions(include_paths=(task_folder,)))
-    first, second = tasks.requests("eg_choice"), tasks.requests("eg_choice")
-    assert first.requests == second.requests
+    options = TaskOptions(include_paths=(task_folder,))
+    tasks = load_tasks(["eg_choice"], options=options)
+    first = tasks.requests("eg_choice")
+    again = build_requests("eg_choice", first.lm_eval_task, options, render_chat=None)
+    assert first.requests == again.requests
+    assert tasks.requests("eg_choice").requests == first.requests
     assert str(first.requests[0].arguments[0]).count("Q: ") == 3
     assert first.requests == build(task_folder, "eg_choice").requests
 
@@ -87,6 +91,8 @@ def test_chat_template_comes_from_the_model(task_folder: Path) -> None:
     text = tasks.requests("eg_choice", render_chat=render_chat).requests[0].arguments[0]
     assert str(text).startswith("<user>Q: ")
     assert str(text).endswith("<assistant>")
+    again = tasks.requests("eg_choice", render_chat=lambda m, add_generation_prompt: "other")
+    assert again.requests[0].arguments[0] == "other"
     with pytest.raises(EvaluationError, match="chat template"):
         tasks.requests("eg_choice")
 
@@ -155,3 +161,36 @@ def test_blocks_hold_whole_documents_of_one_kind_and_join_to_the_requests(
         assert {request.doc_id for request in block.requests} == set(block.doc_ids)
     places = [(block.kind, doc_id) for block in blocks for doc_id in block.doc_ids]
     assert len(places) == len(set(places))
+
+
+def test_task_that_shuffles_without_a_seed_keeps_answers_with_their_documents(
+    tmp_path: Path,
+) -> None:
+    write_tasks(tmp_path)
+    (tmp_path / "code.py").write_text("def process_docs(dataset):\n    return dataset.shuffle()\n")
+    body = (
+        "output_type: multiple_choice\nprocess_docs: !function code.process_docs\n"
+        'doc_to_text: "{{text}}"\ndoc_to_choice: "{{choices}}"\ndoc_to_target: gold\n'
+    )
+    write_task(tmp_path, "eg_shuffled", body)
+    one, other = build(tmp_path, "eg_shuffled"), build(tmp_path, "eg_shuffled")
+    assert one.requests == other.requests
+    for request in one.requests:
+        assert request.arguments[0] == one.documents[request.doc_id]["text"]
+
+
+def test_document_without_a_request_is_an_error(tmp_path: Path) -> None:
+    write_tasks(tmp_path)
+    (tmp_path / "code.py").write_text(
+        "from lm_eval.api.task import ConfigurableTask\n\n\n"
+        "class Silent(ConfigurableTask):\n"
+        "    def __init__(self, config):\n"
+        "        super().__init__(config={k: v for k, v in config.items() if k != 'class'})\n\n"
+        "    def construct_requests(self, doc, ctx, **kwargs):\n"
+        "        made = super().construct_requests(doc, ctx, **kwargs)\n"
+        "        return [] if doc['gold'] == 0 else made\n"
+    )
+    body = 'output_type: loglikelihood\ndoc_to_text: "{{text}}"\ndoc_to_target: " end"\n'
+    write_task(tmp_path, "eg_silent", body + "class: !function code.Silent\n")
+    with pytest.raises(EvaluationError, match=r"asks nothing about \d+ of its 24 documents"):
+        build(tmp_path, "eg_silent")

@@ -14,6 +14,7 @@ from local_tasks import N, answers, fake_lm, render_chat
 
 from evalguard.errors import EvaluationError
 from evalguard.harness import TaskOptions, TaskScores, load_tasks, score_tables
+from evalguard.harness.requests import build_requests
 from evalguard.scorer import Response
 from evalguard.scores import ScoreTable
 
@@ -163,9 +164,9 @@ def test_chat_template_and_system_instruction_give_lm_evals_prompts(task_folder:
 
 
 def test_scoring_twice_gives_the_same_and_an_older_build_still_works(task_folder: Path) -> None:
-    tasks = load_tasks(["eg_choice"], options=TaskOptions(include_paths=(task_folder,)))
-    first = tasks.requests("eg_choice")
-    tasks.requests("eg_choice")
+    options = TaskOptions(include_paths=(task_folder,))
+    first = load_tasks(["eg_choice"], options=options).requests("eg_choice")
+    build_requests("eg_choice", first.lm_eval_task, options, render_chat=None)
     one = score_tables(first, answers(first.requests))
     score_tables(first, answers(first.requests, model="other"))
     again = score_tables(first, answers(first.requests))

@@ -173,14 +173,14 @@ def test_response_cache_half_precision_and_auto_batches_are_caveats(copied: Path
 
 def test_differences_in_the_making_of_two_runs_are_said(copied: Path, finished: Path) -> None:
     whole = read_run(finished)
-    assert environment_differences(whole, whole) == ()
+    assert environment_differences(whole.environment, whole.environment) == ()
 
     def edit(content: dict[str, Any]) -> None:
         content["config"]["batch_size"] = 8
         content["lm_eval_version"] = "0.4.9"
 
     edit_results(copied, edit)
-    found = environment_differences(whole, read_run(copied))
+    found = environment_differences(whole.environment, read_run(copied).environment)
     assert len(found) == 2
     assert found[0].startswith("batch_size is 4 in the base run and 8 in the other")
 
