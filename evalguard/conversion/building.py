@@ -1,0 +1,222 @@
+"""Build recipes: make a model folder from settings, once, and never use a half-built one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import evalguard
+from evalguard.conversion.code import code_digest
+from evalguard.conversion.digests import digest_path
+from evalguard.conversion.planning import ConversionPlan, fill_placeholders, placeholders
+from evalguard.errors import BuildError, UsageError, nearest
+from evalguard.settings import BuildRecipe, Value, Variant, digest_of
+
+_LAST_LINES = 15
+_CALL_PROCESS = (
+    "import json, sys; job = json.load(sys.stdin); sys.path[:] = job['path']; "
+    "from evalguard.conversion.recipe_call import run; run(job)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """A recipe with its inputs resolved; ``files`` maps local files it reads to their digests."""
+
+    recipe: BuildRecipe
+    inputs: Mapping[str, Value]
+    files: Mapping[str, str]
+
+    @property
+    def digest(self) -> str:
+        return digest_of(
+            {
+                "command": list(self.recipe.command),
+                "call": self.recipe.call,
+                "output": self.recipe.output,
+                "inputs": dict(self.inputs),
+                "files": dict(self.files),
+                "evalguard": evalguard.__version__,
+            }
+        )
+
+
+def build(
+    variant: Variant, plan: ConversionPlan, cache_dir: Path, *, timeout: float | None = None
+) -> Path:
+    """Return the path of what a variant's build recipe makes, building it if it is not cached.
+
+    The recipe runs without a shell, in a folder of its own beside the cache entry, which gets its
+    name only when the output is complete; two processes that need one build wait for each other.
+    Relative paths of existing files (the script, inputs) are resolved against ``recipe.folder``
+    and their contents are part of the cache key, as are the recipe, its inputs, its code and
+    evalguard's version. ``python`` as a command's first word is this interpreter. A ``call``
+    recipe runs in a fresh interpreter as ``function(**inputs, output=path)``.
+
+    Args:
+        cache_dir: builds live in ``cache_dir/builds``, their logs beside them.
+        timeout: seconds after which the recipe is stopped; None means never.
+
+    Raises:
+        UsageError: code from this guard file is not allowed to run.
+        BuildError: the recipe failed, ran too long or made no output; with the end of its log.
+    """
+    from filelock import FileLock
+
+    if variant.build is None:
+        raise BuildError(f"'{variant.name}' has no build recipe")
+    if not variant.allow_code:
+        raise UsageError(
+            f"'{variant.name}' is built by running code, and code from this guard file is not "
+            "allowed to run",
+            hint="name the guard file with --config and allow code, if you trust it",
+        )
+    job = _resolve(variant.build, plan.build_inputs)
+    builds = cache_dir.absolute() / "builds"
+    builds.mkdir(parents=True, exist_ok=True)
+    entry = builds / job.digest
+    with FileLock(f"{entry}.lock"):
+        if not (entry / job.recipe.output).exists():
+            shutil.rmtree(entry, ignore_errors=True)
+            _build_entry(job, entry, variant, timeout)
+    return entry / job.recipe.output
+
+
+def _build_entry(job: _Job, entry: Path, variant: Variant, timeout: float | None) -> None:
+    for stale in entry.parent.glob(f".{entry.name}-*"):  # of a build that was killed
+        shutil.rmtree(stale, ignore_errors=True)
+    log = entry.with_suffix(".log")
+    work = Path(tempfile.mkdtemp(prefix=f".{entry.name}-", dir=entry.parent))
+    try:
+        output = work / job.recipe.output
+        output.parent.mkdir(parents=True, exist_ok=True)
+        _run(job, work, output, log, variant, timeout)
+        if not output.exists():
+            raise _failure(variant, f"made no '{job.recipe.output}'", log)
+        work.chmod(0o755)
+        os.rename(work, entry)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _run(
+    job: _Job, work: Path, output: Path, log: Path, variant: Variant, timeout: float | None
+) -> None:
+    if job.recipe.command:
+        values = {**job.inputs, "output": str(output)}
+        command = [fill_placeholders(item, values) for item in job.recipe.command]
+        given = ""
+    else:
+        command = [sys.executable, "-c", _CALL_PROCESS]
+        given = json.dumps(
+            {
+                "path": [str(Path(entry or ".").absolute()) for entry in sys.path],
+                "call": job.recipe.call,
+                "folder": job.recipe.folder,
+                "inputs": dict(job.inputs),
+                "output": str(output),
+            }
+        )
+    with log.open("wb") as sink:
+        try:
+            process = subprocess.Popen(
+                command, cwd=work, stdin=subprocess.PIPE, stdout=sink,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise BuildError(
+                f"the build of '{variant.name}' cannot start {command[0]}: {error.strerror}",
+                hint=f"command: {' '.join(command)}",
+            ) from error
+        status = _wait(process, given, variant, log, timeout)
+    if status:
+        raise _failure(variant, f"failed with exit status {status}", log)
+
+
+def _wait(
+    process: subprocess.Popen[bytes],
+    given: str,
+    variant: Variant,
+    log: Path,
+    timeout: float | None,
+) -> int:
+    try:
+        process.communicate(given.encode(), timeout=timeout)
+    except subprocess.TimeoutExpired as error:
+        raise _failure(variant, f"was stopped after {timeout:g} seconds", log) from error
+    finally:
+        if process.poll() is None:  # too slow, or the user pressed Ctrl-C
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return process.returncode
+
+
+def _failure(variant: Variant, what: str, log: Path) -> BuildError:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
+    end = "".join(f"\n  {line}" for line in lines)
+    return BuildError(
+        f"the build of '{variant.name}' {what}" + (f":{end}" if end else ""),
+        hint=f"the whole log: {log}",
+    )
+
+
+def _resolve(recipe: BuildRecipe, inputs: Mapping[str, Value]) -> _Job:
+    """Make paths absolute and take the digests of all local files that the recipe reads."""
+    output = Path(recipe.output)
+    if output.is_absolute() or ".." in output.parts or not output.parts:
+        raise BuildError(
+            f"build output '{recipe.output}' is not inside the build folder",
+            hint="write a relative path, e.g. output: model",
+        )
+    files: dict[str, str] = {}
+    resolved = {
+        name: _local(value, recipe.folder, files) if isinstance(value, str) else value
+        for name, value in inputs.items()
+    }
+    command = tuple(_local(item, recipe.folder, files) for item in recipe.command)
+    if command and command[0] in ("python", "python3"):
+        command = (sys.executable, *command[1:])
+    for name in placeholders(command):
+        if name not in resolved and name != "output":
+            raise BuildError(
+                f"the build command reads '{name}', which is no input"
+                f"{nearest(name, [*resolved, 'output'])}",
+                hint=f"inputs: {', '.join(resolved) or 'none'}, and output",
+            )
+    if recipe.call:
+        files[recipe.call] = code_digest(recipe.call, folder=recipe.folder)
+    absolute = BuildRecipe(
+        command=command,
+        call=recipe.call,
+        output=recipe.output,
+        inputs=resolved,
+        folder=str(Path(recipe.folder).absolute()),
+    )
+    return _Job(recipe=absolute, inputs=resolved, files=files)
+
+
+def _local(item: str, folder: str, files: dict[str, str]) -> str:
+    """Return an existing local path as an absolute one and note its digest; else ``item``.
+
+    A bare word is taken for a file only if such a file is there: a folder must be written with a
+    slash, so that an option's value does not turn into a path by accident.
+    """
+    path = Path(folder, item).absolute()
+    try:
+        found = path.is_file() or ("/" in item and path.is_dir())
+    except OSError:  # too long to be a path
+        return item
+    if not item or not found:
+        return item
+    files[str(path)] = digest_path(path)
+    return str(path)

@@ -1,0 +1,182 @@
+"""Prove that every setting took: what was asked against what the loaded model holds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from evalguard.conversion.attributes import read_attribute
+from evalguard.conversion.code import load_function
+from evalguard.conversion.dtypes import read_dtype
+from evalguard.errors import SettingError
+
+if TYPE_CHECKING:
+    import torch
+
+    from evalguard.conversion.planning import ConversionPlan, HookCall
+    from evalguard.settings import Value
+
+_PROBE = "The quick brown fox"
+
+
+def check_environment(env: Mapping[str, str | None]) -> None:
+    """Refuse a process that was not started with the environment that the settings ask for.
+
+    Raises:
+        SettingError: a variable differs; libraries read theirs at import, so it cannot be set now.
+    """
+    for name, asked in env.items():
+        found = os.environ.get(name)
+        if found != asked:
+            raise SettingError(
+                f"env.{name}: this process has {_shown(found)}, the setting asks for "
+                f"{_shown(asked)}",
+                hint="env settings need a worker process that is started with them",
+            )
+
+
+def read_arguments(
+    lm: Any, plan: ConversionPlan, model_args: Mapping[str, Value]
+) -> dict[str, Value]:
+    """Read ``model_args`` and ``config`` settings back from a freshly loaded lm-eval model.
+
+    To be called before the model is edited, while its dtype is the one it was loaded in.
+    ``model_args`` are those that it was loaded with (the built path in its place).
+
+    Returns:
+        Setting name -> effective value. An argument that the model does not show is returned as
+        it was passed.
+
+    Raises:
+        SettingError: the model holds another value than asked.
+    """
+    effective: dict[str, Value] = {}
+    for name, (target, value) in plan.targets.items():
+        if target.kind == "model_args":
+            effective[name] = _read_argument(lm, name, target.path, model_args[target.path])
+        elif target.kind == "config":
+            effective[name] = _read_config(lm.model.config, name, target.path, value)
+    if model_args.get("add_bos_token") is not None:
+        _read_bos(lm, "add_bos_token", model_args["add_bos_token"])
+    return effective
+
+
+def read_edits(
+    model: torch.nn.Module | None, plan: ConversionPlan, *, code_folder: str, allow_code: bool
+) -> dict[str, Value]:
+    """Read ``attr``, ``dtype``, ``call``, ``env`` and ``build`` settings back.
+
+    A hook that has a ``read_back(model)`` attribute is asked for its value; any other is recorded
+    as ``{"called": value}``. A build input is recorded as it was given to the recipe.
+
+    Raises:
+        SettingError: the model holds another value than asked.
+    """
+    effective: dict[str, Value] = {}
+    for name, (target, _) in plan.targets.items():
+        if target.kind == "env":
+            effective[name] = os.environ.get(target.path)
+        elif target.kind == "build":
+            effective[name] = plan.build_inputs[target.path]
+    if model is None:
+        return effective
+    for edit in plan.attributes:
+        effective[edit.setting] = read_attribute(model, edit)
+    for dtype in plan.dtypes:
+        effective[dtype.setting] = read_dtype(model, dtype, plan.dtypes)
+    for call in plan.calls:
+        effective[call.setting] = _read_hook(model, call, code_folder, allow_code)
+    return effective
+
+
+def _read_hook(model: torch.nn.Module, call: HookCall, code_folder: str, allow_code: bool) -> Value:
+    function = load_function(call.function, folder=code_folder, allowed=allow_code)
+    read_back = getattr(function, "read_back", None)
+    if read_back is None:
+        return {"called": call.value}
+    found: Value = read_back(model)
+    if found != call.value:
+        _did_not_take(call.setting, f"call:{call.function}", found, call.value)
+    return found
+
+
+def _read_argument(lm: Any, setting: str, name: str, asked: Value) -> Value:
+    if name == "add_bos_token":
+        return _read_bos(lm, setting, asked)
+    if name == "dtype":
+        return _read_dtype(lm, setting, asked)
+    config = getattr(getattr(lm, "model", None), "config", None)
+    if name == "attn_implementation":
+        found = getattr(config, "_attn_implementation", asked)
+    else:
+        found = getattr(lm, name) if hasattr(lm, name) else getattr(config, name, asked)
+    if type(found).__module__ == "torch":
+        found = str(found).removeprefix("torch.")
+    if not isinstance(found, (bool, int, float, str)):
+        return asked  # an object made from the argument (a tokenizer, a device map)
+    same = str(found) == asked if isinstance(asked, str) else found == asked
+    if not same and asked not in (None, "auto", "default"):
+        _did_not_take(setting, f"model_args.{name}", found, asked)
+    return found
+
+
+def _read_config(config: Any, setting: str, path: str, asked: Value) -> Value:
+    found: Any = config
+    for part in path.split("."):
+        found = found[part] if isinstance(found, dict) else getattr(found, part)
+    if isinstance(found, tuple):
+        found = list(found)
+    elif type(found).__module__ == "torch":
+        found = str(found).removeprefix("torch.")
+    if found != asked:
+        _did_not_take(setting, f"config.{path}", found, asked)
+    return found  # type: ignore[no-any-return]
+
+
+def _read_bos(lm: Any, setting: str, asked: Value) -> Value:
+    """Encode a probe text: its ids must begin with one BOS exactly when that was asked."""
+    bos = getattr(getattr(lm, "tokenizer", None), "bos_token_id", None)
+    encode = getattr(lm, "tok_encode", None)
+    if encode is None:
+        return asked
+    ids = list(encode(_PROBE))
+    count = 0
+    while bos is not None and count < len(ids) and ids[count] == bos:
+        count += 1
+    if asked is not None and count != int(bool(asked)):
+        found = f"{count} BOS tokens (id {bos}) before the text"
+        _did_not_take(setting, "model_args.add_bos_token", found, asked)
+    return count > 0
+
+
+def _read_dtype(lm: Any, setting: str, asked: Value) -> Value:
+    """The dtype of most of the weights: transformers keeps some modules in float32 on purpose."""
+    import torch
+
+    model = getattr(lm, "model", None)
+    if not isinstance(model, torch.nn.Module):
+        return asked
+    sizes: dict[str, int] = {}
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            name = str(parameter.dtype).removeprefix("torch.")
+            sizes[name] = sizes.get(name, 0) + parameter.numel()
+    if not sizes:
+        return asked
+    found = max(sizes, key=lambda name: sizes[name])
+    if asked not in (None, "auto") and getattr(torch, str(asked)) is not getattr(torch, found):
+        _did_not_take(setting, "model_args.dtype", found, asked)
+    return found
+
+
+def _did_not_take(setting: str, where: str, found: object, asked: object) -> None:
+    raise SettingError(
+        f"setting '{setting}' did not take: {where} is {found!r} after loading, "
+        f"asked was {asked!r}",
+        hint="the model or its library overrides this value; nothing was scored",
+    )
+
+
+def _shown(value: str | None) -> str:
+    return "no such variable" if value is None else repr(value)

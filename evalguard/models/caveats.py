@@ -1,0 +1,41 @@
+"""What about a loaded model may make a comparison unfair, in words for the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from evalguard.models.identity import model_dtype
+
+if TYPE_CHECKING:
+    from evalguard.scorer import ScoringPolicy
+    from evalguard.settings import Value
+
+_CONTEXT_LENGTHS = ("n_positions", "max_position_embeddings", "n_ctx")
+
+
+def model_caveats(
+    lm: Any, model_args: Mapping[str, Value], policy: ScoringPolicy
+) -> tuple[str, ...]:
+    """List what was left to chance or to the checkpoint, and what it turned out to be."""
+    found: list[str] = []
+    config = getattr(lm, "config", None)
+    if config is not None and model_args.get("dtype") in (None, "auto"):
+        found.append(f"dtype follows the checkpoint ({model_dtype(lm)}); set model_args.dtype")
+    if policy.batch_size == "auto":
+        found.append("batch size is chosen automatically and may differ between base and candidate")
+    if config is not None and not model_args.get("max_length"):
+        text_config = getattr(config, "text_config", None) or config
+        if not any(hasattr(text_config, name) for name in _CONTEXT_LENGTHS):
+            found.append(
+                f"the config names no context length; {lm.max_length} tokens are used; "
+                "set model_args.max_length"
+            )
+    if model_args.get("mixed_precision_dtype"):
+        found.append(f"computed under autocast ({model_args['mixed_precision_dtype']})")
+    unused = sorted(
+        str(key) for report in getattr(lm, "loading", ()) for key in report["unexpected_keys"]
+    )
+    if unused:
+        found.append(f"{len(unused)} weights of the checkpoint are not used (first: {unused[0]})")
+    return tuple(found)

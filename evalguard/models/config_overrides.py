@@ -1,0 +1,92 @@
+"""``config.X``: attributes of a Hugging Face config, changed before the model is built."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from evalguard.errors import SettingError, nearest
+
+if TYPE_CHECKING:
+    from evalguard.settings import Value
+
+
+def override_config(config: Any, overrides: Mapping[str, Value]) -> None:
+    """Set dotted paths in a transformers config, in place.
+
+    A path must exist on the config class's default config, or, for keys of a nested dictionary or
+    sub-config (``rope_parameters.rope_theta``), in the loaded one: a name that only this
+    checkpoint's config.json invented is read by nobody.
+
+    Raises:
+        SettingError: an unknown path (nearest names given), or a value that the config refuses.
+    """
+    from huggingface_hub.errors import StrictDataclassError
+
+    known = _default_like(config)
+    for path, value in overrides.items():
+        head, _, rest = path.partition(".")
+        if not hasattr(known, head):
+            raise _unknown(path, config, known)
+        current = getattr(config, head)
+        changed = _changed(current, rest, value, path, config) if rest else _fit(current, value)
+        try:
+            setattr(config, head, changed)
+        except (TypeError, ValueError, AttributeError, StrictDataclassError) as error:
+            reason = " ".join(str(error).split())
+            raise SettingError(f"config.{path} cannot be {value!r}: {reason}") from error
+
+
+def _default_like(config: Any) -> Any:
+    try:
+        return type(config)()
+    except Exception:  # noqa: BLE001 - a remote config may demand arguments; then the loaded one rules
+        return config
+
+
+def _changed(current: Any, rest: str, value: Value, path: str, config: Any) -> Any:
+    head, _, deeper = rest.partition(".")
+    if isinstance(current, dict):
+        if head not in current:
+            raise _unknown(path, config, config)
+        inner = current[head]
+        return {**current, head: _changed(inner, deeper, value, path, config) if deeper else value}
+    if not hasattr(current, head):
+        raise _unknown(path, config, config)
+    changed = copy.deepcopy(current)
+    inner = getattr(current, head)
+    setattr(
+        changed,
+        head,
+        _changed(inner, deeper, value, path, config) if deeper else _fit(inner, value),
+    )
+    return changed
+
+
+def _fit(current: object, value: Value) -> Value:
+    """YAML writes 1 where a config, which checks its types, holds 1.0."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return float(value) if whole and isinstance(current, float) else value  # type: ignore[arg-type]
+
+
+def _unknown(path: str, config: Any, known: Any) -> SettingError:
+    names = sorted({*_names(known), *_names(config)} if known is not config else _names(known))
+    last = path.rpartition(".")[2]
+    inner = [name for name in names if name.rpartition(".")[2] == last and name != path]
+    close = f"; did you mean '{inner[0]}'?" if inner else nearest(path, names)
+    return SettingError(
+        f"{type(config).__name__} has no attribute '{path}'{close}",
+        hint="a config.X setting names an attribute that the config class knows",
+    )
+
+
+def _names(config: Any, prefix: str = "", depth: int = 0) -> Iterator[str]:
+    items = config.items() if isinstance(config, dict) else vars(config).items()
+    for name, value in items:
+        if not isinstance(name, str) or name.startswith("_"):
+            continue
+        yield prefix + name
+        nested = isinstance(value, dict) or hasattr(value, "to_dict")
+        if nested and depth < 2:
+            yield from _names(value, f"{prefix}{name}.", depth + 1)

@@ -1,0 +1,244 @@
+"""lm-eval's Hugging Face model, made fair for comparisons and with per-token answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+import torch.nn.functional as F
+from lm_eval import utils
+from lm_eval.models.huggingface import HFLM
+
+from evalguard.errors import EvaluationError, SettingError
+from evalguard.models.config_overrides import override_config
+from evalguard.models.scored_tokens import FedTokens, ScoredTokens
+
+if TYPE_CHECKING:
+    from lm_eval.api.instance import Instance
+
+    from evalguard.settings import Value
+
+Pair = tuple[tuple[str, str] | None, list[int], list[int]]
+
+
+class GuardedHFLM(HFLM):  # type: ignore[misc]
+    """HFLM whose scores depend on the model and the token ids only.
+
+    Log-softmax is float32. Batches are cut from the distinct token sequences of a block sorted by
+    length, so that neither the order of requests nor duplicates change a score, and lm-eval's
+    logits cache, which mixes up two splits of one sequence, is never used. Log-probabilities are
+    kept per token in ``scored``: one list of pieces (rolling windows) per request of the last
+    call; empty for encoder-decoder models, which lm-eval's own path scores.
+
+    ``loading`` holds what transformers reported while loading: missing, unexpected and mismatched
+    keys of the checkpoint.
+    """
+
+    def __init__(
+        self,
+        pretrained: str,
+        *,
+        config_overrides: Mapping[str, Value] | None = None,
+        allow_pickle: bool = False,
+        rolling_bos: Literal["once", "lm-eval"] = "once",
+        **model_args: Any,
+    ) -> None:
+        """Load a model; ``model_args`` are HFLM's own.
+
+        Args:
+            pretrained: local folder or hub id.
+            config_overrides: dotted config path -> value, set before the model is built.
+            allow_pickle: whether pickled weights may be loaded.
+            rolling_bos: whether a text whose ids begin with the prefix token scores that token
+                ("lm-eval", as lm-eval 0.4.13 does) or not ("once").
+
+        Raises:
+            SettingError: an override names nothing in the config.
+            EvaluationError: the checkpoint lacks weights of the model.
+        """
+        self.AUTO_MODEL_CLASS: Any = None
+        self._config_overrides = dict(config_overrides or {})
+        self._allow_pickle = allow_pickle
+        self._rolling_bos = rolling_bos
+        self._detected_batch_size = 0
+        self.loading: list[dict[str, Any]] = []
+        self.scored: list[list[ScoredTokens]] = []
+        super().__init__(pretrained, softmax_dtype="float32", logits_cache=False, **model_args)
+
+    def _get_config(self, pretrained: str, **where: Any) -> None:
+        super()._get_config(pretrained, **where)
+        override_config(self._config, self._config_overrides)
+
+    def _create_model(self, pretrained: str, **arguments: Any) -> None:
+        other_loader = arguments.get("autogptq") or arguments.get("gptqmodel")
+        if other_loader:
+            if self._config_overrides:
+                raise SettingError(
+                    f"config.{next(iter(self._config_overrides))} cannot be set: autogptq and "
+                    "gptqmodel build the model from its own config",
+                    hint="load the model without autogptq and gptqmodel",
+                )
+            super()._create_model(pretrained, **arguments)
+            return
+        # transformers lays unknown arguments over a config only if it reads that config itself
+        for name in [n for n in arguments if n not in _OWN_ARGUMENTS and hasattr(self.config, n)]:
+            override_config(self._config, {name: arguments.pop(name)})
+        arguments["config"] = self._config
+        if not self._allow_pickle:
+            arguments["use_safetensors"] = True
+        loader = self.AUTO_MODEL_CLASS
+        self.AUTO_MODEL_CLASS = _RecordingLoader(loader, self.loading)
+        try:
+            super()._create_model(pretrained, **arguments)
+        finally:
+            self.AUTO_MODEL_CLASS = loader
+        for report in self.loading:
+            _refuse_random_weights(pretrained, report)
+
+    def score_pairs(
+        self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]
+    ) -> list[ScoredTokens]:
+        """Score (context ids, continuation ids) pairs of a causal model; answers in order asked.
+
+        Raises:
+            EvaluationError: an empty context or continuation, or a continuation that is longer
+                than the model's context.
+        """
+        fed = [self._fed(context, continuation) for context, continuation in pairs]
+        distinct = sorted(set(fed), key=lambda piece: (-len(piece.ids), piece.ids, piece.n_scored))
+        answers: dict[FedTokens, ScoredTokens] = {}
+        size = self._sequences_per_batch(distinct)
+        for start in range(0, len(distinct), size):
+            batch = distinct[start : start + size]
+            answers.update(zip(batch, self._score_batch(batch), strict=True))
+        return [answers[piece] for piece in fed]
+
+    def rolling_ids(self, text: str) -> list[int]:
+        """Return the ids of a text that are scored, each once.
+
+        lm-eval puts the prefix token before them; where the tokenizer has added that token by
+        itself, it would be scored given itself, which says nothing about the text.
+        """
+        ids = list(self.tok_encode(text))
+        if self._rolling_bos == "once" and ids[:1] == [self.prefix_token_id]:
+            return ids[1:]
+        return ids
+
+    def _rolling_pairs(self, text: str) -> list[tuple[list[int], list[int]]]:
+        windows = utils.get_rolling_token_windows(
+            token_list=self.rolling_ids(text),
+            prefix_token=self.prefix_token_id,
+            max_seq_len=self.max_length,
+            context_len=1,
+        )
+        return [utils.make_disjoint_window(window) for window in windows]
+
+    def loglikelihood_rolling(
+        self, requests: list[Instance], disable_tqdm: bool = False
+    ) -> list[float]:
+        """Log-likelihood of whole texts; the windows of all texts share the batches."""
+        if self.backend != "causal":
+            self.scored = []
+            return super().loglikelihood_rolling(  # type: ignore[no-any-return]
+                requests, disable_tqdm=disable_tqdm
+            )
+        windows = [self._rolling_pairs(request.args[0]) for request in requests]
+        answers = iter(self.score_pairs([pair for text in windows for pair in text]))
+        self.scored = [[next(answers) for _ in text] for text in windows]
+        return [sum(float(piece.logprobs.sum()) for piece in text) for text in self.scored]
+
+    def _loglikelihood_tokens(
+        self,
+        requests: list[Pair],
+        disable_tqdm: bool = False,
+        override_bs: int | None = None,
+    ) -> list[tuple[float, bool]]:
+        if self.backend != "causal":
+            self.scored = []
+            return super()._loglikelihood_tokens(  # type: ignore[no-any-return]
+                requests, disable_tqdm=disable_tqdm, override_bs=override_bs
+            )
+        answers = self.score_pairs([(context, cont) for _, context, cont in requests])
+        self.scored = [[answer] for answer in answers]
+        return [(float(answer.logprobs.sum()), answer.is_greedy) for answer in answers]
+
+    def _fed(self, context: Sequence[int], continuation: Sequence[int]) -> FedTokens:
+        if not context or not continuation:
+            raise EvaluationError(
+                f"a request encodes to {len(context)} context and {len(continuation)} "
+                "continuation tokens; both need at least one"
+            )
+        if len(continuation) > self.max_length:
+            raise EvaluationError(
+                f"a continuation of {len(continuation)} tokens does not fit the model's context "
+                f"of {self.max_length}",
+                hint="raise max_length in model_args if the model allows it",
+            )
+        return FedTokens.of_pair(context, continuation, self.max_length)
+
+    def _sequences_per_batch(self, longest_first: Sequence[FedTokens]) -> int:
+        if self.batch_size != "auto":
+            return max(1, int(self.batch_size))
+        if not self._detected_batch_size and longest_first:
+            longest = longest_first[0]
+            request = (None, list(longest.ids[:1]), list(longest.ids[1:]))
+            self._detected_batch_size = self._detect_batch_size([request])
+        return max(1, self._detected_batch_size)
+
+    def _score_batch(self, batch: Sequence[FedTokens]) -> Iterator[ScoredTokens]:
+        width = max(len(piece.ids) for piece in batch) - 1
+        inputs = torch.zeros((len(batch), width), dtype=torch.long)
+        for row, piece in enumerate(batch):
+            inputs[row, : len(piece.ids) - 1] = torch.tensor(piece.ids[:-1])
+        logits = self._model_call(inputs.to(self.device))
+        virtual = logits.shape[1] - width  # prompt tuning puts its own tokens before the text
+        for row, piece in enumerate(batch):
+            end = virtual + len(piece.ids) - 1
+            yield _score_piece(piece, logits[row, end - piece.n_scored : end])
+
+
+def _score_piece(piece: FedTokens, logits: torch.Tensor) -> ScoredTokens:
+    """Read one continuation off its own logits, shape (n_scored, vocabulary)."""
+    logprobs = F.log_softmax(logits, dim=-1, dtype=torch.float32)
+    targets = torch.tensor(piece.ids[-piece.n_scored :], device=logits.device)
+    chosen = logprobs.gather(1, targets.unsqueeze(1)).squeeze(1)
+    return ScoredTokens(
+        fed=piece,
+        logprobs=chosen.double().cpu().numpy(),
+        is_greedy=bool((logprobs.argmax(dim=-1) == targets).all()),
+    )
+
+
+_OWN_ARGUMENTS = frozenset(
+    {
+        "revision", "dtype", "trust_remote_code", "parallelize", "gpus", "max_memory_per_gpu",
+        "max_cpu_memory", "offload_folder", "tp_plan", "peft", "delta", "autogptq", "gptqmodel",
+        "gguf_file", "quantization_config", "subfolder",
+    }
+)  # fmt: skip
+
+
+class _RecordingLoader:
+    """Stands in for an auto class while it loads, and keeps what transformers reports."""
+
+    def __init__(self, loader: Any, reports: list[dict[str, Any]]) -> None:
+        self._loader = loader
+        self._reports = reports
+
+    def from_pretrained(self, *names: Any, **arguments: Any) -> Any:
+        model, report = self._loader.from_pretrained(*names, **arguments, output_loading_info=True)
+        self._reports.append(report)
+        return model
+
+
+def _refuse_random_weights(pretrained: str, report: Mapping[str, Any]) -> None:
+    """transformers only warns, and fills what a checkpoint lacks with random numbers."""
+    for kind, what in (("missing_keys", "lacks"), ("mismatched_keys", "has other shapes for")):
+        keys = sorted(str(key) for key in report.get(kind) or ())
+        if keys:
+            shown = ", ".join(keys[:3]) + (", ..." if len(keys) > 3 else "")
+            raise EvaluationError(
+                f"{pretrained} {what} {len(keys)} of the model's weights ({shown})",
+                hint="the architecture in config.json does not fit these weights",
+            )

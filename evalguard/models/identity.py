@@ -1,0 +1,137 @@
+"""Everything about a loaded model and its surroundings that can change a score."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+import evalguard
+from evalguard.settings import digest_of
+
+if TYPE_CHECKING:
+    from evalguard.scorer import ScoringPolicy
+    from evalguard.settings import Value
+
+_PACKAGES = ("torch", "transformers", "tokenizers", "lm_eval")
+# model_args that name files; their contents are in the provenance instead of their paths
+_PATH_ARGS = ("pretrained", "tokenizer", "peft", "delta")
+
+
+def scoring_identity(
+    lm: Any,
+    model_type: str,
+    model_args: Mapping[str, Value],
+    policy: ScoringPolicy,
+    provenance: Mapping[str, Value],
+) -> dict[str, Value]:
+    """Collect the parts of a score's identity that the loaded model shows.
+
+    ``provenance`` holds what only the loader knows: digests of weights and code, settings asked
+    for and read back.
+    """
+    scoring = {key: value for key, value in asdict(policy).items() if key not in _NOT_SCORING}
+    return {
+        **provenance,
+        "model": model_type,
+        "model_args": {k: v for k, v in model_args.items() if k not in _PATH_ARGS},
+        "tokenizer": tokenizer_digest(lm),
+        "dtype": model_dtype(lm),
+        "device": device_name(lm),
+        "threads": _threads(),
+        "packages": dict(package_versions()),
+        "policy": scoring,
+    }
+
+
+_NOT_SCORING = ("device", "threads")  # what they led to is in the identity by itself
+
+
+def tokenizer_digest(lm: Any) -> str:
+    """Digest of a tokenizer's rules, vocabulary and special tokens, and of what it puts first."""
+    tokenizer = _tokenizer(lm)
+    if tokenizer is None:
+        return ""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        rules = json.loads(backend.to_str())
+        for state in ("padding", "truncation"):  # left behind by the last call, not rules
+            rules.pop(state, None)
+    else:
+        rules = sorted(tokenizer.get_vocab().items())
+    special = {name: str(text) for name, text in tokenizer.special_tokens_map.items()}
+    template = getattr(tokenizer, "chat_template", None)
+    first = list(lm.tok_encode("a")) if hasattr(lm, "tok_encode") else []
+    return digest_of([type(tokenizer).__name__, rules, special, template, first])
+
+
+def vocabulary(lm: Any) -> tuple[str, int]:
+    """Return (digest, size) of the vocabulary; ("", 0) where the model shows none."""
+    tokenizer = _tokenizer(lm)
+    if tokenizer is None:
+        return "", 0
+    entries = sorted(tokenizer.get_vocab().items())
+    return digest_of(entries), len(entries)
+
+
+def _tokenizer(lm: Any) -> Any | None:
+    # Only where token ids are used: the dummy model's tokenizer would be fetched from the hub.
+    tokenizer = lm.tokenizer if hasattr(lm, "tok_encode") else None
+    return tokenizer if hasattr(tokenizer, "get_vocab") else None
+
+
+def torch_model(lm: Any) -> Any | None:
+    """Return the torch module inside an lm-eval model, or None."""
+    import torch
+
+    model = getattr(lm, "model", None)
+    return model if isinstance(model, torch.nn.Module) else None
+
+
+def model_dtype(lm: Any) -> str:
+    """Return the dtypes of the weights by name, the most common first; "" where unknown."""
+    model = torch_model(lm)
+    sizes: dict[str, int] = {}
+    for tensor in () if model is None else model.parameters():
+        name = str(tensor.dtype).removeprefix("torch.")
+        sizes[name] = sizes.get(name, 0) + tensor.numel()
+    return "+".join(sorted(sizes, key=lambda name: -sizes[name]))
+
+
+def device_name(lm: Any) -> str:
+    """Return the kind of device that computes, as far as it changes arithmetic; "" if unknown."""
+    import torch
+
+    device = getattr(lm, "device", None)
+    if device is None:
+        return ""
+    if str(device).startswith("cuda"):
+        return f"cuda ({torch.cuda.get_device_name(device)})"
+    if str(device) == "cpu":
+        return f"cpu ({platform.machine()}, {torch.backends.cpu.get_cpu_capability()})"
+    return str(device)
+
+
+def package_versions() -> dict[str, Value]:
+    """Return the versions of the packages that compute scores."""
+    return {"evalguard": evalguard.__version__, **{n: metadata.version(n) for n in _PACKAGES}}
+
+
+def environment(lm: Any) -> dict[str, Value]:
+    """Return where this model runs, for a person to read."""
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": device_name(lm),
+        "threads": _threads(),
+        "packages": dict(package_versions()),
+    }
+
+
+def _threads() -> int:
+    import torch
+
+    return torch.get_num_threads()

@@ -1,0 +1,50 @@
+"""What a model was fed for one scored piece of text, and what it answered token by token."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FedTokens:
+    """Token ids fed for one request or window: context and continuation, after truncation.
+
+    The last ``n_scored`` of ``ids`` are the continuation.
+    """
+
+    ids: tuple[int, ...]
+    n_scored: int
+    truncated: bool = False
+
+    @classmethod
+    def of_pair(
+        cls, context: Sequence[int], continuation: Sequence[int], max_length: int | None
+    ) -> FedTokens:
+        """Cut a pair from the left as lm-eval does: max_length inputs predict max_length tokens."""
+        ids = (*context, *continuation)
+        truncated = max_length is not None and len(ids) > max_length + 1
+        if truncated and max_length is not None:
+            ids = ids[-(max_length + 1) :]
+        return cls(ids=ids, n_scored=len(continuation), truncated=truncated)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredTokens:
+    """A model's answer for one piece: natural log-probabilities, float64, shape (n_scored,)."""
+
+    fed: FedTokens
+    logprobs: NDArray[np.float64]
+    is_greedy: bool
+
+
+def token_hash(pieces: Sequence[FedTokens]) -> str:
+    """Hash of the ids of one request's pieces and of where each continuation begins."""
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(np.array([len(piece.ids), piece.n_scored, *piece.ids], dtype="<i8").tobytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,85 @@
+"""Model folders: found, readable, not pickled; and what their names resolve to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from evalguard.errors import EvaluationError
+
+_PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+# what trainers leave beside the weights; transformers never loads these
+_TRAINER_FILES = ("training_args", "optimizer", "scheduler", "rng_state", "scaler")
+
+
+def local_folder(name: str) -> Path | None:
+    """Return the folder a model name stands for, or None for a hub id.
+
+    Raises:
+        EvaluationError: the name can only be a path, and nothing is there.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    if path.is_file():
+        raise EvaluationError(
+            f"{path} is a file, not a model folder",
+            hint="name the folder that holds config.json and the weights",
+        )
+    looks_like_path = path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1
+    if looks_like_path or os.sep + os.sep in name or name.endswith("/"):
+        raise EvaluationError(
+            f"there is no model folder {path}",
+            hint="paths in a guard file are relative to that file; a hub id is owner/name",
+        )
+    return None
+
+
+def check_model_folder(
+    folder: Path, *, allow_pickle: bool, needed: Sequence[str] = ("config.json",)
+) -> None:
+    """Look into a local model folder before anything of it is loaded.
+
+    Raises:
+        EvaluationError: it is no model folder, its weights are pickled and that was not allowed,
+            or a safetensors file is damaged; the message names the file.
+    """
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    for name in needed:
+        if not (folder / name).is_file():
+            raise EvaluationError(
+                f"{folder} is not a model folder: it has no {name}",
+                hint=f"it holds: {', '.join(path.name for path in files[:8]) or 'no files'}",
+            )
+    tensors = [path for path in files if path.suffix == ".safetensors"]
+    pickled = [
+        path
+        for path in files
+        if path.suffix in _PICKLED and not path.name.startswith(_TRAINER_FILES)
+    ]
+    if pickled and not tensors and not allow_pickle:
+        raise refuse_pickle(str(pickled[0]))
+    for path in tensors:
+        _check_safetensors(path)
+
+
+def refuse_pickle(path: str) -> EvaluationError:
+    """The error for weights that could run code while they are read."""
+    return EvaluationError(
+        f"{path} holds pickled weights, which can run code when they are loaded",
+        hint="convert them to safetensors, or set allow_pickle: true for this model",
+    )
+
+
+def _check_safetensors(path: Path) -> None:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), framework="numpy") as file:
+            file.keys()
+    except (SafetensorError, OSError) as error:
+        raise EvaluationError(
+            f"{path} is damaged or incomplete: {error}",
+            hint="copy or download this file again",
+        ) from error

@@ -1,0 +1,125 @@
+"""Load a variant in this process: plan, build, load, edit, read back.
+
+The adapters do not know each other; this is where they meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evalguard.conversion.apply import apply
+from evalguard.conversion.building import build
+from evalguard.conversion.code import code_digest
+from evalguard.conversion.digests import digest_path
+from evalguard.conversion.planning import ConversionPlan, plan, with_build
+from evalguard.conversion.readback import check_environment, read_arguments, read_edits
+from evalguard.errors import SettingError
+from evalguard.models.loading import HF_TYPES, load_lm
+from evalguard.models.weights import local_folder
+from evalguard.scorer import Scorer, ScoringPolicy
+from evalguard.settings import Value, Variant
+
+if TYPE_CHECKING:
+    import torch
+
+
+def open_scorer(variant: Variant, policy: ScoringPolicy, *, cache_dir: Path) -> Scorer:
+    """Load a variant with the settings of its assignment, and prove that every one took.
+
+    Raises:
+        UsageError: a name or argument that does not exist, or code that is not allowed.
+        SettingError: a setting that could not be applied or did not take; an ``env`` setting
+            that this process was not started with.
+        BuildError: the build recipe failed.
+        EvaluationError: the model cannot be loaded.
+    """
+    wanted = plan(variant)
+    check_environment(wanted.env)
+    model_args: Mapping[str, Value] = wanted.model_args
+    if variant.build is not None:
+        model_args = with_build(model_args, str(build(variant, wanted, cache_dir)))
+    _set_threads(policy)
+    lm: Any = load_lm(
+        variant.model,
+        model_args,
+        wanted.config_overrides,
+        policy,
+        trust_remote_code=variant.trust_remote_code,
+        allow_pickle=variant.allow_pickle,
+    )
+    effective = read_arguments(lm, wanted, model_args)
+    model = _model_to_edit(lm, variant, wanted)
+    code = {"code_folder": variant.code_folder, "allow_code": variant.allow_code}
+    if model is not None:
+        apply(model, wanted, **code)  # type: ignore[arg-type]
+    effective |= read_edits(model, wanted, **code)  # type: ignore[arg-type]
+
+    from evalguard.models.lm_scorer import LMScorer
+
+    return LMScorer(
+        lm,
+        policy,
+        model_type=variant.model,
+        model_args=model_args,
+        effective={setting.name: effective[setting.name] for setting in variant.settings},
+        provenance=_provenance(lm, variant, wanted, model_args, effective),
+    )
+
+
+def _set_threads(policy: ScoringPolicy) -> None:
+    import torch
+
+    if policy.threads > 0:
+        torch.set_num_threads(policy.threads)
+
+
+def _model_to_edit(lm: Any, variant: Variant, wanted: ConversionPlan) -> torch.nn.Module | None:
+    from evalguard.models.identity import torch_model
+
+    if not wanted.edits_model:
+        return None
+    model: torch.nn.Module | None = torch_model(lm)
+    if model is None:
+        names = [n for n, (t, _) in wanted.targets.items() if t.kind in ("attr", "dtype", "call")]
+        raise SettingError(
+            f"setting '{names[0]}' edits a torch model, and model type "
+            f"'{variant.model}' has none in this process",
+            hint="attr:, dtype: and call: settings work with model: hf",
+        )
+    return model
+
+
+def _provenance(
+    lm: Any,
+    variant: Variant,
+    wanted: ConversionPlan,
+    model_args: Mapping[str, Value],
+    effective: Mapping[str, Value],
+) -> dict[str, Value] | None:
+    """What the weights and the code of this model are; None where that cannot be proven."""
+    weights: dict[str, Value] = {}
+    for name in ("pretrained", "peft", "delta", "tokenizer"):
+        source = model_args.get(name)
+        if not isinstance(source, str) or not source:
+            continue
+        folder = local_folder(source)
+        if folder is not None:
+            weights[name] = digest_path(folder)
+        elif name == "pretrained" and variant.model in HF_TYPES:
+            commit = getattr(lm.config, "_commit_hash", None)
+            weights[name] = f"{source}@{commit}" if commit else None
+        elif name != "tokenizer":  # the tokenizer's own digest is in the identity
+            weights[name] = None
+    if "pretrained" not in weights or None in weights.values():
+        return None
+    code = {
+        call.function: code_digest(call.function, folder=variant.code_folder)
+        for call in wanted.calls
+    }
+    settings: dict[str, Value] = {
+        name: [str(target), value, effective[name]]
+        for name, (target, value) in wanted.targets.items()
+    }
+    return {"weights": weights, "code": dict(code), "settings": settings}

@@ -1,0 +1,34 @@
+"""Fixtures that several rooms share: tiny models, and where the shared data is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a random two-layer Llama, tied embeddings, float32, context of 48."""
+    from tiny_models import save_llama
+
+    return save_llama(tmp_path_factory.mktemp("tiny-llama"))
+
+
+@pytest.fixture(scope="session")
+def tiny_gemma2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a random two-layer Gemma 2, float32, context of 48."""
+    from tiny_models import save_gemma2
+
+    return save_gemma2(tmp_path_factory.mktemp("tiny-gemma2"))
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real data and weights; the test is skipped where it is absent."""
+    default = Path(__file__).parent.parent.parent / "shared" / "data"
+    folder = Path(os.environ.get("EVALGUARD_SHARED_DATA", default))
+    if not folder.is_dir():
+        pytest.skip(f"no shared data at {folder}")
+    return folder

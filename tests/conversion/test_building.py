@@ -1,0 +1,208 @@
+"""Build recipes: cached by content, never half-built, and clear when they fail."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from variants import variant
+
+from evalguard.conversion import plan
+from evalguard.conversion.building import build
+from evalguard.errors import BuildError, UsageError
+from evalguard.settings import BuildRecipe, Value, Variant
+
+SCRIPT = """
+import os, pathlib, sys, time
+source, bits, output = sys.argv[1:4]
+log = pathlib.Path(sys.argv[4].removeprefix("--runs="))
+log.write_text(log.read_text() + "x" if log.exists() else "x")
+out = pathlib.Path(output)
+out.mkdir()
+(out / "half").write_text("")
+print("cwd", os.getcwd())
+if bits == "0":
+    print("line 1"); print("cannot use 0 bits", file=sys.stderr); sys.exit(3)
+if bits == "99":
+    time.sleep(60)
+time.sleep(0.3)
+(out / "weights").write_text(pathlib.Path(source).read_text() + bits)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    guard = tmp_path / "guard"
+    guard.mkdir()
+    (guard / "convert.py").write_text(SCRIPT)
+    (guard / "source.txt").write_text("weights ")
+    return guard
+
+
+def recipe(folder: Path, **changes: object) -> BuildRecipe:
+    made = BuildRecipe(
+        command=("python", "convert.py", "{source}", "{bits}", "{output}", f"--runs={folder}/runs"),
+        inputs={"source": "source.txt", "bits": 8},
+        output="model",
+        folder=str(folder),
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def made(
+    folder: Path,
+    bits: Value = None,
+    *,
+    of: BuildRecipe | None = None,
+    allow: bool = True,
+    timeout: float | None = None,
+) -> Path:
+    targets: dict[str, Value] = {} if bits is None else {"build.bits": bits}
+    one: Variant = variant(targets, build=of or recipe(folder), allow_code=allow)
+    return build(one, plan(one), folder.parent / "cache", timeout=timeout)
+
+
+def runs(folder: Path) -> int:
+    file = folder / "runs"
+    return len(file.read_text()) if file.exists() else 0
+
+
+def test_a_command_makes_the_output_in_a_folder_of_its_own_once(folder: Path) -> None:
+    built = made(folder)
+    assert (built / "weights").read_text() == "weights 8"
+    assert made(folder) == built
+    assert runs(folder) == 1
+    assert list(folder.parent.glob("cache/builds/.*-*")) == []
+
+
+def test_a_build_setting_makes_another_output(folder: Path) -> None:
+    assert (made(folder, 4) / "weights").read_text() == "weights 4"
+    assert made(folder, 8) == made(folder)
+
+
+@pytest.mark.parametrize("file", ["source.txt", "convert.py"])
+def test_a_changed_input_or_script_is_built_anew(folder: Path, file: str) -> None:
+    first = made(folder)
+    path = folder / file
+    path.write_text(path.read_text() + "# changed" if file == "convert.py" else "other ")
+    assert made(folder) != first
+    assert runs(folder) == 2
+
+
+def test_a_failed_build_shows_the_end_of_its_log_and_leaves_nothing(folder: Path) -> None:
+    with pytest.raises(BuildError, match=r"'port' failed with exit status 3:") as raised:
+        made(folder, 0)
+    assert "cannot use 0 bits" in str(raised.value)
+    log = Path(raised.value.hint.removeprefix("the whole log: "))
+    assert "line 1" in log.read_text()
+    assert [p for p in log.parent.iterdir() if p.is_dir()] == []
+    with pytest.raises(BuildError):  # the half-built folder is not taken for the result
+        made(folder, 0)
+    assert runs(folder) == 2
+
+
+def test_a_build_that_makes_no_output_fails(folder: Path) -> None:
+    with pytest.raises(BuildError, match="made no 'elsewhere'"):
+        made(folder, of=recipe(folder, output="elsewhere", command=("true",)))
+
+
+def test_a_build_that_takes_too_long_is_stopped(folder: Path) -> None:
+    started = time.monotonic()
+    with pytest.raises(BuildError, match="was stopped after 2 seconds"):
+        made(folder, 99, timeout=2)
+    assert time.monotonic() - started < 20
+
+
+def test_a_killed_builds_leftovers_are_not_used(folder: Path) -> None:
+    built = made(folder)
+    entry = built.parent
+    stale = entry.with_name(f".{entry.name}-killed")
+    entry.rename(stale)
+    (stale / "model" / "weights").unlink()
+    assert (made(folder) / "weights").read_text() == "weights 8"
+    assert not stale.exists()
+
+
+def test_two_builders_build_once(folder: Path) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: made(folder), range(2))
+    assert first == second
+    assert runs(folder) == 1
+
+
+def test_two_processes_build_once(folder: Path) -> None:
+    here = [str(Path(__file__).parent), *sys.path]
+    code = (
+        f"import sys; sys.path[:0] = {here!r}; from pathlib import Path; "
+        f"from test_building import made; print(made(Path({str(folder)!r})))"
+    )
+    command = [sys.executable, "-c", code]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    outputs = {process.communicate(timeout=120)[0] for process in both}
+    assert len(outputs) == 1
+    assert runs(folder) == 1
+
+
+def test_code_that_is_not_allowed_is_not_run(folder: Path) -> None:
+    with pytest.raises(UsageError, match="not allowed to run"):
+        made(folder, allow=False)
+    assert runs(folder) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"command": ("no-such-program-here",)}, "cannot start no-such-program-here"),
+        ({"command": ("true", "{bitz}")}, "reads 'bitz', which is no input; did you mean 'bits'"),
+        ({"output": "../outside"}, "not inside the build folder"),
+        ({"output": "/outside"}, "not inside the build folder"),
+    ],
+)
+def test_recipes_that_cannot_run_are_errors(
+    folder: Path, changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(BuildError, match=message):
+        made(folder, of=recipe(folder, **changes))
+
+
+def test_arguments_are_never_read_by_a_shell(folder: Path) -> None:
+    one = recipe(folder, command=("touch", "{output}", "a; touch b"), output="model")
+    built = made(folder, of=one)
+    assert sorted(p.name for p in built.parent.iterdir()) == ["a; touch b", "model"]
+
+
+CALL = """
+from pathlib import Path
+def merge(output, bits, source=None):
+    print("merging with", bits)
+    if bits == 0:
+        raise ValueError("no bits")
+    output.mkdir()
+    (output / "weights").write_text(f"{bits} {Path.cwd().name != 'guard'}")
+"""
+
+
+def test_a_call_recipe_runs_in_its_own_process_and_folder(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "merge.py").write_text(CALL)
+    call = recipe(folder, command=(), call="merge.py:merge")
+    assert (made(folder, 4, of=call) / "weights").read_text() == "4 True"
+    assert capfd.readouterr().out == ""
+    with pytest.raises(BuildError, match="ValueError: no bits"):
+        made(folder, 0, of=call)
+    with pytest.raises(BuildError, match="has no function 'marge'"):
+        made(folder, 4, of=replace(call, call="merge.py:marge"))
+
+
+def test_a_call_recipe_is_built_anew_when_its_file_changes(folder: Path) -> None:
+    call = recipe(folder, command=(), call="merge.py:merge")
+    (folder / "merge.py").write_text(CALL)
+    first = made(folder, of=call)
+    (folder / "merge.py").write_text(CALL.replace("{bits} ", "{bits}-"))
+    assert made(folder, of=call) != first

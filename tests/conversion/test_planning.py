@@ -1,0 +1,87 @@
+"""A plan sorts settings by where they are applied."""
+
+from __future__ import annotations
+
+import pytest
+from variants import variant
+
+from evalguard.conversion import plan
+from evalguard.conversion.planning import AttributeEdit, DtypeEdit, HookCall, with_build
+from evalguard.errors import SettingError
+from evalguard.settings import BuildRecipe, Value
+
+
+def test_every_kind_of_target_has_its_place() -> None:
+    planned = plan(
+        variant(
+            {
+                "model_args.dtype": "bfloat16",
+                "config.rope_parameters.rope_theta": 500,
+                "attr:model.layers.*.self_attn.scaling": 0.25,
+                "dtype:model.norm": "float32",
+                "env.MODE": 3,
+                "build.bits": 8,
+                "call:hooks.py:quantise": "int8",
+            },
+            build=BuildRecipe(command=("make", "{bits}", "{output}"), inputs={"bits": 16}),
+        )
+    )
+    assert planned.model_args == {"pretrained": "somewhere", "dtype": "bfloat16"}
+    assert planned.config_overrides == {"rope_parameters.rope_theta": 500}
+    assert planned.attributes == (
+        AttributeEdit(
+            setting="s2", glob="model.layers.*.self_attn", attribute="scaling", value=0.25
+        ),
+    )
+    assert planned.dtypes == (DtypeEdit(setting="s3", glob="model.norm", dtype="float32"),)
+    assert planned.env == {"MODE": "3"}
+    assert planned.build_inputs == {"bits": 8}
+    assert planned.calls == (HookCall(setting="s6", function="hooks.py:quantise", value="int8"),)
+
+
+def test_only_env_settings_need_a_process_of_their_own() -> None:
+    assert plan(variant({"env.MODE": "fast"})).needs_worker
+    assert not plan(variant({"model_args.dtype": "float32"})).needs_worker
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(True, "1"), (False, "0"), (2, "2"), ("x", "x"), (None, None)]
+)
+def test_environment_values_are_text_or_unset(value: Value, text: str | None) -> None:
+    assert plan(variant({"env.MODE": value})).env == {"MODE": text}
+
+
+def test_an_environment_variable_cannot_hold_a_list() -> None:
+    with pytest.raises(SettingError, match="cannot hold"):
+        plan(variant({"env.MODE": ["a"]}))
+
+
+def test_two_settings_on_one_place_are_refused() -> None:
+    from dataclasses import replace
+
+    one = variant({"model_args.dtype": "float32"})
+    twice = replace(one, settings=(*one.settings, replace(one.settings[0], name="again")))
+    with pytest.raises(SettingError, match=r"'s0' and 'again' both write model_args\.dtype"):
+        plan(twice)
+
+
+def test_a_build_setting_needs_a_recipe() -> None:
+    with pytest.raises(SettingError, match="no build recipe"):
+        plan(variant({"build.bits": 8}))
+
+
+def test_a_build_setting_that_the_command_never_reads_is_refused() -> None:
+    recipe = BuildRecipe(command=("make", "{bits}", "{output}"), inputs={"bits": 16})
+    with pytest.raises(SettingError, match="never reads 'bitz'; did you mean 'bits'"):
+        plan(variant({"build.bitz": 8}, build=recipe))
+
+
+def test_a_dtype_is_a_name() -> None:
+    with pytest.raises(SettingError, match="16 is no dtype"):
+        plan(variant({"dtype:model": 16}))
+
+
+def test_the_built_path_goes_to_its_placeholder_or_to_pretrained() -> None:
+    assert with_build({"dtype": "float32"}, "/b") == {"dtype": "float32", "pretrained": "/b"}
+    placed = with_build({"pretrained": "base", "peft": "{build}/adapter"}, "/b")
+    assert placed == {"pretrained": "base", "peft": "/b/adapter"}

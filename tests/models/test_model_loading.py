@@ -1,0 +1,221 @@
+"""Loading a model: every way to fail says what was found and what to do."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from evalguard.errors import EvalguardError, EvaluationError, SettingError, UsageError
+from evalguard.models.loading import load_lm
+from evalguard.scorer import ScoringPolicy
+
+POLICY = ScoringPolicy(batch_size=4, device="cpu")
+
+
+def load(
+    pretrained: object = None,
+    *,
+    model: str = "hf",
+    overrides: dict[str, Any] | None = None,
+    trust_remote_code: bool = False,
+    allow_pickle: bool = False,
+    **model_args: Any,
+) -> Any:
+    named = {} if pretrained is None else {"pretrained": str(pretrained)}
+    return load_lm(
+        model,
+        {**named, **model_args},
+        overrides or {},
+        POLICY,
+        trust_remote_code=trust_remote_code,
+        allow_pickle=allow_pickle,
+    )
+
+
+@pytest.fixture
+def copy(tiny_llama: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_llama, tmp_path / "copy"))
+
+
+def edit_config(folder: Path, **changes: Any) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(EvaluationError, match=r"there is no model folder .*nowhere"):
+        load(tmp_path / "nowhere")
+
+
+def test_a_file_is_no_model_folder(tiny_llama: Path) -> None:
+    with pytest.raises(EvaluationError, match="is a file, not a model folder"):
+        load(tiny_llama / "config.json")
+
+
+def test_a_folder_that_is_no_model_says_what_it_holds(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(EvaluationError, match=r"has no config\.json") as raised:
+        load(tmp_path)
+    assert "notes.txt" in raised.value.hint
+
+
+def test_a_hub_id_without_a_network_says_so() -> None:
+    with pytest.raises(EvaluationError, match=r"there is no folder some/model.*cannot be reached"):
+        load("some/model")
+
+
+def test_damaged_safetensors_are_named(copy: Path) -> None:
+    file = copy / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(EvaluationError, match=r"model\.safetensors is damaged or incomplete"):
+        load(copy)
+
+
+def test_a_folder_without_weights_is_an_error(copy: Path) -> None:
+    (copy / "model.safetensors").unlink()
+    with pytest.raises(EvaluationError, match="has no safetensors weights"):
+        load(copy)
+
+
+def test_pickled_weights_are_refused_by_name_and_load_when_allowed(copy: Path) -> None:
+    weights = load_file(copy / "model.safetensors")
+    (copy / "model.safetensors").unlink()
+    torch.save(weights, copy / "pytorch_model.bin")
+    with pytest.raises(
+        EvaluationError, match=r"pytorch_model\.bin holds pickled weights"
+    ) as raised:
+        load(copy)
+    assert "allow_pickle" in raised.value.hint
+    assert load(copy, allow_pickle=True).max_length == 48
+
+
+def test_a_checkpoint_that_lacks_weights_is_not_filled_with_random_numbers(copy: Path) -> None:
+    weights = load_file(copy / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(EvaluationError, match=r"lacks 1 of the model's weights .*up_proj"):
+        load(copy)
+
+
+def test_unused_weights_are_a_caveat(copy: Path) -> None:
+    from evalguard.models.caveats import model_caveats
+
+    weights = load_file(copy / "model.safetensors")
+    weights["model.layers.7.extra.weight"] = torch.zeros(2)
+    save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
+    caveats = model_caveats(load(copy, dtype="float32"), {"dtype": "float32"}, POLICY)
+    assert caveats == (
+        "1 weights of the checkpoint are not used (first: model.layers.7.extra.weight)",
+    )
+
+
+def test_an_unknown_architecture_says_that_transformers_lacks_it(copy: Path) -> None:
+    edit_config(copy, model_type="hyperllama", architectures=["HyperLlamaForCausalLM"])
+    with pytest.raises(EvaluationError, match="does not know the architecture"):
+        load(copy)
+
+
+def test_remote_code_is_refused_and_never_run(copy: Path) -> None:
+    edit_config(copy, model_type="mine", auto_map={"AutoConfig": "mine.MyConfig"})
+    (copy / "mine.py").write_text("raise SystemExit('remote code ran')\n")
+    with pytest.raises(EvaluationError, match="own Python code") as raised:
+        load(copy)
+    assert "trust_remote_code" in raised.value.hint
+
+
+def test_remote_code_in_model_args_needs_the_models_own_permission(tiny_llama: Path) -> None:
+    with pytest.raises(UsageError, match="not allowed to run remote code"):
+        load_lm(
+            "hf",
+            {"pretrained": str(tiny_llama), "trust_remote_code": True},
+            {},
+            POLICY,
+            trust_remote_code=False,
+            allow_pickle=False,
+        )
+
+
+def test_an_unknown_model_type_gets_the_nearest_name() -> None:
+    with pytest.raises(UsageError, match="no model type 'vlmm'; did you mean 'vllm'"):
+        load(model="vlmm")
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ({"dtypee": "float32"}, "takes no argument 'dtypee'; did you mean 'dtype'"),
+        ({"dtype": "float31"}, "'float31' is no dtype; did you mean 'float32'"),
+        ({"batch_size": 8}, "model_args.batch_size belongs to the run"),
+        ({"softmax_dtype": "bfloat16"}, "softmax_dtype is always float32"),
+        ({"logits_cache": True}, "logits_cache is always False"),
+        ({"rolling_bos": "once"}, "takes no argument 'rolling_bos'"),
+    ],
+)
+def test_arguments_that_cannot_be_taken_are_usage_errors(
+    tiny_llama: Path, argument: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        load(tiny_llama, **argument)
+
+
+def test_arguments_that_evalguard_fixes_may_be_written_out(tiny_llama: Path) -> None:
+    assert load(tiny_llama, softmax_dtype="float32", logits_cache=False).logits_cache is False
+
+
+def test_a_model_without_a_name_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="name no 'pretrained' model"):
+        load()
+
+
+def test_config_overrides_reach_the_model_before_it_is_built(tiny_gemma2: Path) -> None:
+    overrides = {"query_pre_attn_scalar": 9, "rope_parameters.rope_theta": 5000, "rms_norm_eps": 1}
+    model = load(tiny_gemma2, overrides=overrides).model
+    assert model.model.layers[0].self_attn.scaling == pytest.approx(9.0**-0.5)
+    assert model.model.norm.eps == 1.0
+    assert model.model.rotary_emb.inv_freq[1].item() == pytest.approx(5000 ** (-1 / 4))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"rms_norm_epss": 1e-5}, "did you mean 'rms_norm_eps'"),
+        ({"rope_theta": 1e4}, r"did you mean 'rope_parameters\.rope_theta'"),
+        ({"rope_parameters.rope_thetta": 1e4}, r"did you mean 'rope_parameters\.rope_theta'"),
+        ({"hidden_size": "wide"}, "hidden_size cannot be 'wide'"),
+    ],
+)
+def test_config_overrides_that_name_nothing_are_errors(
+    tiny_llama: Path, overrides: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SettingError, match=message):
+        load(tiny_llama, overrides=overrides)
+
+
+def test_a_config_key_that_only_the_file_knows_is_no_config_attribute(copy: Path) -> None:
+    edit_config(copy, attn_mode="chunk")
+    with pytest.raises(SettingError, match="LlamaConfig has no attribute 'attn_mode'"):
+        load(copy, overrides={"attn_mode": "fused_recurrent"})
+
+
+def test_config_values_in_model_args_still_work(tiny_llama: Path) -> None:
+    lm = load(tiny_llama, rms_norm_eps=0.5, attn_implementation="eager")
+    assert lm.model.model.norm.variance_epsilon == 0.5
+    assert lm.model.config._attn_implementation == "eager"
+
+
+def test_config_overrides_need_a_hugging_face_model() -> None:
+    with pytest.raises(SettingError, match="'dummy' has no Hugging Face config"):
+        load(model="dummy", overrides={"rms_norm_eps": 1e-5})
+
+
+def test_every_loading_error_is_one_of_ours(copy: Path) -> None:
+    (copy / "tokenizer.json").write_text("{")
+    with pytest.raises(EvalguardError) as raised:
+        load(copy)
+    assert "\n" not in str(raised.value)

@@ -1,0 +1,69 @@
+"""Random tiny models with a real tokenizer, saved as transformers folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
+
+TEXT = (
+    "Mara carried the lantern down to the harbour because the fog had come in early. "
+    "Nobody at the pier had seen the boat, and the old keeper said that it would not return "
+    "before dawn. She sat on the crates, counted the bells, and waited for the lantern to fail. "
+    "When the boat came at last, the keeper laughed and asked her why she had kept the light."
+)
+
+
+def save_tokenizer(folder: Path) -> int:
+    """Save a byte-level BPE tokenizer that puts <s> before every text; return its size."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=384,
+        special_tokens=["<s>", "</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([TEXT], trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", tokenizer.token_to_id("<s>"))]
+    )
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
+    fast.save_pretrained(folder)
+    return tokenizer.get_vocab_size()
+
+
+def save_llama(folder: Path, *, max_length: int = 48, tied: bool = True) -> Path:
+    """Save a two-layer Llama with random weights large enough for varied scores."""
+    size = save_tokenizer(folder)
+    config = LlamaConfig(
+        vocab_size=size, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=max_length,
+        initializer_range=0.3, bos_token_id=0, eos_token_id=1, tie_word_embeddings=tied,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def save_gemma2(folder: Path) -> Path:
+    """Save a two-layer Gemma 2: soft caps, sliding layers, an attention scale of its own."""
+    size = save_tokenizer(folder)
+    config = Gemma2Config(
+        vocab_size=size, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=48,
+        initializer_range=0.3, bos_token_id=0, eos_token_id=1, pad_token_id=1,
+        query_pre_attn_scalar=8, sliding_window=16,
+    )  # fmt: skip
+    torch.manual_seed(1)
+    Gemma2ForCausalLM(config).save_pretrained(folder)
+    return folder
