@@ -113,7 +113,9 @@ class Scorer(Protocol):
     def score(self, requests: Sequence[Request]) -> list[Response]:
         """Score one block of requests, all of one kind; the answers in the order asked."""
 
-    def render_chat(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool) -> str:
+    def render_chat(
+        self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool
+    ) -> str:
         """Apply the model's chat template to a conversation."""
 
     def close(self) -> None:

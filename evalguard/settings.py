@@ -188,15 +188,17 @@ class Variant:
     @property
     def digest(self) -> str:
         """Hex digest of everything declared about this variant, its name excepted."""
+        build = self.build
         return digest_of(
             {
                 "model": self.model,
                 "model_args": dict(self.model_args),
-                "settings": {s.name: [str(s.target), s.reference, s.candidate] for s in self.settings},
+                "settings": {
+                    s.name: [str(s.target), s.reference, s.candidate] for s in self.settings
+                },
                 "assignment": dict(self.assignment),
-                "build": None
-                if self.build is None
-                else [list(self.build.command), self.build.call, self.build.output, dict(self.build.inputs)],
+                "build": build
+                and [list(build.command), build.call, build.output, dict(build.inputs)],
                 "trust_remote_code": self.trust_remote_code,
             }
         )

@@ -13,6 +13,7 @@ from evalguard.config.domain import (
 from evalguard.config.embedded import embedded_folder
 from evalguard.config.files import load_guards
 from evalguard.config.inline import inline_variant, parse_model_args
+from evalguard.config.paths import resolve_model_args
 from evalguard.config.schema import schema
 from evalguard.config.template import TEMPLATE, write_template
 from evalguard.config.trust import require_code_allowed
@@ -30,6 +31,7 @@ __all__ = [
     "load_guards",
     "parse_model_args",
     "require_code_allowed",
+    "resolve_model_args",
     "schema",
     "write_template",
 ]

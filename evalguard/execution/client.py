@@ -51,7 +51,7 @@ class WorkerScorer:
         *,
         cache_dir: Path,
         log: Path,
-        env: Mapping[str, str] | None = None,
+        env: Mapping[str, str | None] | None = None,
         python: str = sys.executable,
         heartbeat_timeout: float = 60.0,
         call_timeout: float | None = None,
@@ -60,7 +60,8 @@ class WorkerScorer:
 
         Args:
             log: file to which the worker's stdout and stderr are appended.
-            env: environment variables set over this process's own (``env.X`` settings).
+            env: environment variables set over this process's own (``env.X`` settings); None
+                takes one away.
             python: interpreter of the worker; it must have this version of evalguard.
             heartbeat_timeout: seconds of silence during a call after which a worker is wedged.
             call_timeout: seconds that one call may take, loading included; None: no limit.

@@ -33,6 +33,12 @@ def worker_command(python: str) -> list[str]:
     return [python, "-u", *(["-P"] if isolated else []), "-m", WORKER_MODULE]
 
 
+def _environment(changes: Mapping[str, str | None]) -> dict[str, str]:
+    """This process's environment with ``changes``; None takes a variable away."""
+    changed = {**os.environ, **changes}
+    return {name: value for name, value in changed.items() if value is not None}
+
+
 class WorkerProcess:
     """A worker process in a session of its own, with two pipes and a captured log.
 
@@ -44,7 +50,7 @@ class WorkerProcess:
         log: file to which the worker's stdout and stderr are appended.
     """
 
-    def __init__(self, command: Sequence[str], *, env: Mapping[str, str], log: Path) -> None:
+    def __init__(self, command: Sequence[str], *, env: Mapping[str, str | None], log: Path) -> None:
         """Start ``command --requests FD --replies FD`` with ``env`` over this environment.
 
         Raises:
@@ -63,7 +69,7 @@ class WorkerProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    env={**os.environ, **env},
+                    env=_environment(env),
                     pass_fds=(worker_reads, worker_writes),
                     start_new_session=True,
                 )

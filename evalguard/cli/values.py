@@ -1,0 +1,80 @@
+"""Values typed on the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from evalguard.settings import Value
+
+if TYPE_CHECKING:
+    _Type = click.ParamType[Any]
+else:  # click before 8.4 has no generic ParamType
+    _Type = click.ParamType
+
+
+class Pairs(_Type):
+    """``NAME=VALUE``: VALUE is JSON where it reads as JSON, else text."""
+
+    name = "NAME=VALUE"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, Value]:
+        if isinstance(value, tuple):
+            return value
+        name, equals, text = str(value).partition("=")
+        if not (equals and name):
+            self.fail(f"'{value}' is not NAME=VALUE, e.g. attn_scale=reference", param, ctx)
+        return name, typed(text)
+
+
+class BatchSize(_Type):
+    """A positive number, or "auto"."""
+
+    name = "N|auto"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
+        if value == "auto":
+            return "auto"
+        try:
+            number = int(str(value))
+        except ValueError:
+            number = 0
+        if number < 1:
+            self.fail(f"'{value}' is neither a positive number nor auto", param, ctx)
+        return number
+
+
+class Limit(_Type):
+    """A number of documents (whole, at least 1) or a share of them (between 0 and 1)."""
+
+    name = "N|SHARE"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        try:
+            number = float(str(value))
+        except ValueError:
+            number = 0.0
+        if not (0 < number < 1 or (number >= 1 and number == int(number))):
+            self.fail(f"'{value}' is neither a number of documents nor a share below 1", param, ctx)
+        return number
+
+
+def typed(text: str) -> Value:
+    """Return ``text`` as JSON where it reads as JSON (true, 0.5, null, [1]), else as it is."""
+    aliases: Mapping[str, Value] = {"True": True, "False": False, "None": None}
+    if text in aliases:
+        return aliases[text]
+    try:
+        parsed: Value = json.loads(text)
+    except json.JSONDecodeError:
+        return text
+    return parsed

@@ -1,0 +1,1 @@
+"""The pipeline: joins guard files, models, tasks, statistics and reports into commands."""

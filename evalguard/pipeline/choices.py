@@ -1,0 +1,159 @@
+"""Choices: what this comparison runs, from the command line, the guard file and stored runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+from evalguard.config import GateOptions, Guard, GuardSet, RunOptions, embedded_folder
+from evalguard.errors import UsageError
+from evalguard.harness import TaskOptions
+from evalguard.pipeline.options import CompareOptions
+from evalguard.pipeline.sources import ModelSource, RunSource, Source
+from evalguard.scorer import ScoringPolicy
+
+DEFAULT_BATCH_SIZE = 16
+DEFAULT_SEED = 1234
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """Everything decided before the first model is loaded.
+
+    ``allow`` holds the differences between the two sides that are meant.
+    """
+
+    tasks: tuple[str, ...]
+    task_options: TaskOptions
+    policy: ScoringPolicy
+    gate: GateOptions
+    allow: frozenset[str]
+    notes: tuple[str, ...] = ()
+
+
+def choose(base: Source, candidate: Source, guards: GuardSet, options: CompareOptions) -> Choices:
+    """Settle tasks, task options, scoring policy, gate and declared differences.
+
+    The command line wins over the guard file; of two guard files the candidate's counts. Where a
+    side is a finished lm-eval run, its tasks and prompt options are the default.
+
+    Raises:
+        UsageError: if there are no tasks, or the sides' options cannot be met together.
+    """
+    guard = _guard(candidate) or _guard(base)
+    run = guard.run if guard else RunOptions()
+    stored = next((s for s in (base, candidate) if isinstance(s, RunSource)), None)
+    tasks = options.tasks or _guard_tasks(guard, base, candidate) or _stored_tasks(stored)
+    if not tasks and (isinstance(base, ModelSource) or isinstance(candidate, ModelSource)):
+        raise UsageError(
+            "no tasks to compare on",
+            hint="name them with --tasks A,B or in the guard file (evalguard tasks lists them)",
+        )
+    return Choices(
+        tasks=tasks,
+        task_options=_task_options(guard, run, stored, options),
+        policy=_policy(run, stored, options),
+        gate=_gate(guard, options),
+        allow=_allowed(guard, base, candidate, options),
+        notes=_notes(guards, guard),
+    )
+
+
+def _guard(source: Source) -> Guard | None:
+    return source.guard if isinstance(source, ModelSource) else None
+
+
+def _guard_tasks(guard: Guard | None, base: Source, candidate: Source) -> tuple[str, ...]:
+    return guard.tasks_of(base.name, candidate.name) if guard else ()
+
+
+def _stored_tasks(stored: RunSource | None) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(table.task for table in stored.run.tables)) if stored else ()
+
+
+def _task_options(
+    guard: Guard | None, run: RunOptions, stored: RunSource | None, options: CompareOptions
+) -> TaskOptions:
+    of_run = _stored_run(stored)
+    limit = _first(options.limit, run.limit, of_run.get("limit"))
+    shots = _first(options.num_fewshot, run.num_fewshot, of_run.get("num_fewshot"))
+    chat = _first(options.apply_chat_template, run.apply_chat_template)
+    return TaskOptions(
+        include_paths=_include_paths(guard, options),
+        num_fewshot=cast("int | None", shots),
+        seed=cast(int, _first(options.seed, run.seed, of_run.get("fewshot_seed"), DEFAULT_SEED)),
+        limit=cast("float | None", limit if limit != "all" else None),
+        apply_chat_template=cast("bool | str", chat or False),
+        system_instruction=options.system_instruction or "",
+        fewshot_as_multiturn=options.fewshot_as_multiturn,
+        gen_kwargs=options.gen_kwargs,
+        confirm_unsafe=options.confirm_run_unsafe_code,
+    )
+
+
+def _stored_run(stored: RunSource | None) -> dict[str, object]:
+    """Prompt options that all tables of a stored run share."""
+    tables = stored.run.tables if stored else ()
+    shared: dict[str, object] = dict(tables[0].run) if tables else {}
+    for table in tables[1:]:
+        shared = {k: v for k, v in shared.items() if table.run.get(k) == v}
+    return shared
+
+
+def _include_paths(guard: Guard | None, options: CompareOptions) -> tuple[Path, ...]:
+    """The user's folders, the guard file's, ./tasks, and the tasks that come with evalguard.
+
+    lm-eval lets the last folder that defines a name win, so the most specific one comes last.
+    """
+    own = embedded_folder() / "tasks"
+    of_guard = guard.include_paths if guard else ()
+    paths = (own, *of_guard, *(path.expanduser().resolve() for path in options.include_path))
+    return tuple(dict.fromkeys(paths))
+
+
+def _policy(run: RunOptions, stored: RunSource | None, options: CompareOptions) -> ScoringPolicy:
+    return ScoringPolicy(
+        batch_size=options.batch_size or run.batch_size or DEFAULT_BATCH_SIZE,
+        device=options.device or run.device or "",
+        # A stored lm-eval run scored BOS given BOS; the other side has to do the same.
+        rolling_bos="lm-eval" if stored else "once",
+        seed=cast(int, _first(options.seed, run.seed, DEFAULT_SEED)),
+        threads=options.threads,
+    )
+
+
+def _gate(guard: Guard | None, options: CompareOptions) -> GateOptions:
+    gate = guard.gate if guard else GateOptions()
+    given = {
+        name: value
+        for name in ("margin", "fail_on", "confidence")
+        if (value := getattr(options, name)) is not None
+    }
+    return replace(gate, **given)
+
+
+def _allowed(
+    guard: Guard | None, base: Source, candidate: Source, options: CompareOptions
+) -> frozenset[str]:
+    """Differences that are meant: said so, or because a setting under test changes the encoding."""
+    pair = guard.pair(base.name, candidate.name) if guard else None
+    allowed = options.allow_differing | (pair.differs if pair else frozenset())
+    for source in (base, candidate):
+        if isinstance(source, ModelSource) and any(
+            setting.changes_encoding
+            and source.variant.assignment.get(setting.name) != setting.reference
+            for setting in source.variant.settings
+        ):
+            allowed |= {"tokens"}
+    return allowed
+
+
+def _notes(guards: GuardSet, guard: Guard | None) -> tuple[str, ...]:
+    if guard is not None and guards.origin == "embedded":
+        return (f"no guard file here: the built-in demo's is used ({guard.label})",)
+    return ()
+
+
+def _first(*values: object) -> object:
+    return next((value for value in values if value is not None), None)

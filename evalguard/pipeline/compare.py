@@ -1,0 +1,198 @@
+"""The main job: two sides in, a verdict out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import evalguard
+from evalguard.compare_report import CompareReport, RunIdentity
+from evalguard.config import load_guards
+from evalguard.errors import StoreError
+from evalguard.gate import Gate, exit_code
+from evalguard.harness import TaskScores
+from evalguard.lmeval_runs import environment_differences
+from evalguard.pipeline.choices import Choices, choose
+from evalguard.pipeline.environment import environment
+from evalguard.pipeline.identity import model_identity, run_identity
+from evalguard.pipeline.judging import compare_tables
+from evalguard.pipeline.options import CompareOptions, make_options
+from evalguard.pipeline.record import sample_columns, tasks_of
+from evalguard.pipeline.result import CompareResult
+from evalguard.pipeline.scoring import score_models
+from evalguard.pipeline.sources import (
+    ModelSource,
+    RunSource,
+    Side,
+    Source,
+    resolve,
+    tell_apart,
+)
+from evalguard.report.contract import document
+from evalguard.scores import NotCompared, ScoreTable
+from evalguard.settings import Value
+from evalguard.store import RunFolder, check_writable
+
+DEFAULT_OUTPUT = Path("reports")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """One side with its scores, whether they were just made or read from a finished run."""
+
+    identity: RunIdentity
+    tables: tuple[ScoreTable, ...]
+    samples: Mapping[str, TaskScores] = dataclasses.field(default_factory=dict)
+    not_compared: tuple[NotCompared, ...] = ()
+    environment: Mapping[str, Value] = dataclasses.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def compare(
+    base: str | Path, candidate: str | Path, options: CompareOptions | None = None, **given: Any
+) -> CompareResult:
+    """Compare a candidate with its base on the same documents.
+
+    Args:
+        base, candidate: each a model's name in the guard file, a model folder, a hub id, or the
+            folder (or results file) of an lm-eval run made with ``--log_samples``.
+        options: how to compare; ``given`` are fields of ``CompareOptions`` that override it, e.g.
+            ``tasks=["lambada_openai"], limit=500``.
+
+    Returns:
+        The result; a regression is a result, not an exception. See ``CompareResult``.
+
+    Raises:
+        UsageError: for names, options or guard files that cannot be used.
+        EvaluationError: if a model could not be loaded or scored: nothing is known then.
+        Interrupted: on Ctrl-C.
+    """
+    options = make_options(options, **given)
+    cwd = Path.cwd()
+    guards = load_guards(options.config, cwd=cwd, allow_code=options.allow_code)
+    sources = tell_apart(
+        resolve(_side("base", str(base), options), guards, options, cwd=cwd),
+        resolve(_side("cand", str(candidate), options), guards, options, cwd=cwd),
+    )
+    choices = choose(sources[0], sources[1], guards, options)
+    output = options.output_path or DEFAULT_OUTPUT
+    if options.write:
+        check_writable(output)
+    scored = _score(sources, choices, options)
+    return _conclude(scored, choices, options, output)
+
+
+def _side(role: str, spec: str, options: CompareOptions) -> Side:
+    model_args, assignment = (
+        (options.base_model_args, options.base_set)
+        if role == "base"
+        else (options.cand_model_args, options.cand_set)
+    )
+    return Side(role=role, spec=spec, model_args=model_args, assignment=assignment)
+
+
+def _score(
+    sources: tuple[Source, Source], choices: Choices, options: CompareOptions
+) -> tuple[Scored, Scored]:
+    models = [source for source in sources if isinstance(source, ModelSource)]
+    evaluations = iter(score_models(models, choices, options))
+    scored = []
+    for source in sources:
+        if isinstance(source, RunSource):
+            scored.append(_stored(source))
+            continue
+        evaluation = next(evaluations)
+        scores = evaluation.scores
+        scored.append(
+            Scored(
+                identity=model_identity(source, evaluation.description),
+                tables=tuple(table for task in scores.values() for table in task.tables),
+                samples=scores,
+                not_compared=tuple(left for task in scores.values() for left in task.not_compared),
+                environment=evaluation.description.environment,
+                notes=(*evaluation.notes, *evaluation.description.caveats),
+            )
+        )
+    return scored[0], scored[1]
+
+
+def _stored(source: RunSource) -> Scored:
+    run = source.run
+    return Scored(
+        identity=run_identity(source),
+        tables=run.tables,
+        not_compared=run.not_compared,
+        environment=run.environment,
+        notes=tuple(f"{source.name}: {note}" for note in run.notes),
+    )
+
+
+def _conclude(
+    scored: tuple[Scored, Scored],
+    choices: Choices,
+    options: CompareOptions,
+    output: Path,
+) -> CompareResult:
+    base, candidate = scored
+    gate = Gate(
+        margin=choices.gate.margin,
+        fail_on=choices.gate.fail_on,
+        confidence=choices.gate.confidence,
+        undecided=choices.gate.undecided,
+    )
+    comparisons = compare_tables(base.tables, candidate.tables, gate=gate, allow=choices.allow)
+    judged = gate.judge(comparisons)
+    report = CompareReport(
+        base=base.identity,
+        candidate=candidate.identity,
+        comparisons=comparisons,
+        gate=judged,
+        exit_code=exit_code(judged, strict=options.strict, git_bisect=options.git_bisect),
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        environment=_environments(base, candidate),
+        not_compared=tuple(dict.fromkeys((*base.not_compared, *candidate.not_compared))),
+        notes=tuple(dict.fromkeys((*choices.notes, *_notes(base, candidate)))),
+        command=options.command,
+        version=evalguard.__version__,
+    )
+    return CompareResult(_write(report, scored, output) if options.write else report)
+
+
+def _notes(base: Scored, candidate: Scored) -> tuple[str, ...]:
+    """What both sides' making left to say, and where two stored runs were made differently."""
+    differences: tuple[str, ...] = ()
+    if base.identity.kind == candidate.identity.kind == "lm-eval run":
+        differences = environment_differences(base.environment, candidate.environment)
+    return (*base.notes, *candidate.notes, *differences)
+
+
+def _environments(base: Scored, candidate: Scored) -> dict[str, Value]:
+    """This process's environment, and each model's own: they may have run elsewhere."""
+    return {
+        **environment(),
+        "base": dict(base.environment),
+        "candidate": dict(candidate.environment),
+    }
+
+
+def _write(report: CompareReport, scored: tuple[Scored, Scored], output: Path) -> CompareReport:
+    """Write the run folder; if that fails, the numbers are reported with the reason."""
+    base, candidate = scored
+    created = datetime.fromisoformat(report.created)
+    try:
+        with RunFolder.create(output, report.base.name, report.candidate.name, created) as folder:
+            written = dataclasses.replace(report, run_folder=str(folder.path))
+            for task in tasks_of(tuple(base.samples), tuple(candidate.samples)):
+                columns = sample_columns(base.samples.get(task), candidate.samples.get(task))
+                folder.write_samples(task, columns)
+            folder.write_result(document(written))
+            folder.commit()
+    except StoreError as error:
+        hint = f" ({error.hint})" if error.hint else ""
+        note = f"no run folder was written: {error}{hint}"
+        return dataclasses.replace(report, notes=(*report.notes, note))
+    return written

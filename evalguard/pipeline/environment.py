@@ -1,0 +1,29 @@
+"""The environment that a run's numbers belong to."""
+
+from __future__ import annotations
+
+import platform
+from importlib import metadata
+
+import evalguard
+from evalguard.settings import Value
+
+_PACKAGES = (
+    "lm_eval", "torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "scipy",
+)  # fmt: skip
+
+
+def environment() -> dict[str, Value]:
+    """Return the versions and the platform of this process, without importing the packages."""
+    versions: dict[str, Value] = {"evalguard": evalguard.__version__}
+    for name in _PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = None
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "packages": versions,
+    }

@@ -1,0 +1,57 @@
+"""RunIdentity: which model or run stands on each side of a report."""
+
+from __future__ import annotations
+
+from evalguard.compare_report import RunIdentity, SettingState
+from evalguard.pipeline.sources import ModelSource, RunSource
+from evalguard.scorer import ModelDescription
+from evalguard.settings import digest_of
+
+
+def model_identity(source: ModelSource, description: ModelDescription) -> RunIdentity:
+    """Identity of a model that was scored; its digest covers all that can change a score."""
+    variant = source.variant
+    identity = description.identity
+    settings = tuple(
+        SettingState(
+            name=setting.name,
+            value=variant.assignment.get(setting.name),
+            reference=setting.reference,
+            candidate=setting.candidate,
+            target=str(setting.target),
+            effective=description.effective.get(setting.name),
+        )
+        for setting in variant.settings
+    )
+    return RunIdentity(
+        name=source.name,
+        digest=variant.digest if identity is None else digest_of(dict(identity)),
+        settings=settings,
+        effective=dict(description.effective),
+        description=_described(description),
+    )
+
+
+def run_identity(source: RunSource) -> RunIdentity:
+    """Identity of a finished lm-eval run; its digest covers documents and scores."""
+    run = source.run
+    content = [
+        [list(table.key), list(table.doc_hashes), table.values.tolist()] for table in run.tables
+    ]
+    return RunIdentity(
+        name=source.name,
+        digest=digest_of(content),
+        kind="lm-eval run",
+        description=f"{run.model_name}, lm-eval run of {run.date}",
+    )
+
+
+def _described(description: ModelDescription) -> str:
+    parts = [description.model_type]
+    if description.parameters:
+        parts.append(f"{description.parameters:,} parameters")
+    if description.dtype:
+        parts.append(description.dtype)
+    if description.device:
+        parts.append(f"on {description.device}")
+    return ", ".join(parts)

@@ -1,0 +1,52 @@
+"""From the score tables of two runs to comparisons and the gate's answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from evalguard.comparison import Comparison
+from evalguard.errors import MisalignedRunsError
+from evalguard.gate import Gate
+from evalguard.pairing import pair
+from evalguard.scores import ScoreTable
+from evalguard.stats import compare_scores, failed_comparison
+
+Key = tuple[str, str, str]
+
+
+def compare_tables(
+    base: Sequence[ScoreTable],
+    candidate: Sequence[ScoreTable],
+    *,
+    gate: Gate,
+    allow: frozenset[str] = frozenset(),
+) -> tuple[Comparison, ...]:
+    """Compare every (task, filter, metric) that either run has.
+
+    What cannot be paired, or is there on one side only, becomes a failed comparison with its
+    reason: it is neither dropped nor does it hide the others.
+    """
+    bases = {table.key: table for table in base}
+    candidates = {table.key: table for table in candidate}
+    keys = list(dict.fromkeys([*bases, *candidates]))
+    return tuple(_compare(key, bases, candidates, gate, allow) for key in keys)
+
+
+def _compare(
+    key: Key,
+    bases: Mapping[Key, ScoreTable],
+    candidates: Mapping[Key, ScoreTable],
+    gate: Gate,
+    allow: frozenset[str],
+) -> Comparison:
+    if key not in bases or key not in candidates:
+        present, missing = ("candidate", "base") if key not in bases else ("base", "candidate")
+        table = bases.get(key) or candidates[key]
+        return failed_comparison(table, f"only the {present} has this metric, not the {missing}")
+    base = bases[key]
+    try:
+        paired = pair(base, candidates[key], allow=allow)
+    except MisalignedRunsError as error:
+        hint = f" ({error.hint})" if error.hint else ""
+        return failed_comparison(base, f"{error}{hint}")
+    return compare_scores(paired, margin=gate.margin, confidence=gate.confidence)

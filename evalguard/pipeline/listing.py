@@ -1,0 +1,83 @@
+"""What there is: guard files, models, tasks, the schema and the template."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from evalguard.config import embedded_folder, load_guards, schema, write_template
+from evalguard.harness import task_names
+from evalguard.settings import Value
+
+__all__ = [
+    "describe_models",
+    "guard_schema",
+    "list_tasks",
+    "render_models",
+    "write_template",
+]
+
+
+def guard_schema() -> dict[str, Value]:
+    """Return the JSON Schema of guard files."""
+    return schema()
+
+
+def describe_models(config: Path | None) -> list[dict[str, Value]]:
+    """Return every model of the guard files, as plain data."""
+    guards = load_guards(config, cwd=Path.cwd(), allow_code=False)
+    models: list[dict[str, Value]] = []
+    for guard in guards.guards:
+        for name, variant in guard.variants.items():
+            settings: list[Value] = [
+                {
+                    "name": setting.name,
+                    "target": str(setting.target),
+                    "reference": setting.reference,
+                    "candidate": setting.candidate,
+                }
+                for setting in variant.settings
+            ]
+            models.append(
+                {
+                    "name": name,
+                    "guard_file": guard.label,
+                    "model": variant.model,
+                    "model_args": dict(variant.model_args),
+                    "settings": settings,
+                    "description": guard.descriptions.get(name, ""),
+                    "candidates": [p.candidate for p in guard.pairs if p.base == name],
+                }
+            )
+    return models
+
+
+def render_models(models: Sequence[dict[str, Value]]) -> str:
+    """Return the models as text, one paragraph each."""
+    return "\n\n".join(_paragraph(model) for model in models)
+
+
+def _paragraph(model: dict[str, Value]) -> str:
+    arguments = model["model_args"]
+    settings = model["settings"]
+    assert isinstance(arguments, dict)
+    assert isinstance(settings, list)
+    lines = [f"{model['name']}  ({model['model']}, {model['guard_file']})"]
+    if model["description"]:
+        lines.append(f"  {model['description']}")
+    lines += [f"  {name}: {value}" for name, value in arguments.items()]
+    for setting in settings:
+        assert isinstance(setting, dict)
+        change = f"{setting['reference']} -> {setting['candidate']}"
+        lines.append(f"  setting {setting['name']}: {change}  [{setting['target']}]")
+    return "\n".join(lines)
+
+
+def list_tasks(pattern: str, *, config: Path | None, include_path: Sequence[Path]) -> list[str]:
+    """Return the names of all tasks, groups and tags that match, sorted."""
+    guards = load_guards(config, cwd=Path.cwd(), allow_code=False)
+    of_guards = [path for guard in guards.guards for path in guard.include_paths]
+    paths = (embedded_folder() / "tasks", *of_guards, *include_path)
+    names = task_names(tuple(dict.fromkeys(path.resolve() for path in paths)))
+    return sorted(name for name in names if fnmatchcase(name, pattern))

@@ -1,0 +1,38 @@
+"""Where a model runs: in this process, or in a worker of its own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from evalguard.conversion import plan
+from evalguard.execution import WorkerScorer
+from evalguard.pipeline.loading import open_scorer as open_here
+from evalguard.pipeline.options import CompareOptions
+from evalguard.scorer import Scorer, ScoringPolicy
+from evalguard.settings import Variant
+
+
+def open_scorer(
+    variant: Variant, policy: ScoringPolicy, options: CompareOptions, *, cache_dir: Path
+) -> Scorer:
+    """Load a variant where it has to run.
+
+    A variant with ``env`` settings needs a process of its own: libraries read their environment
+    when they are imported.
+
+    Raises:
+        EvaluationError: if the model cannot be loaded or a setting did not take.
+    """
+    needs = plan(variant)
+    if options.worker != "always" and not needs.needs_worker:
+        return open_here(variant, policy, cache_dir=cache_dir)
+    logs = cache_dir / "logs"
+    return WorkerScorer(
+        variant,
+        policy,
+        cache_dir=cache_dir,
+        env=needs.env,
+        call_timeout=options.timeout,
+        log=logs / f"worker-{os.getpid()}-{variant.name.replace(os.sep, '_')}.log",
+    )

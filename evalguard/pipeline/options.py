@@ -1,0 +1,108 @@
+"""CompareOptions: everything a user may say about a comparison beside its two sides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from evalguard.errors import UsageError, nearest
+from evalguard.settings import Assignment, Value
+
+WorkerUse = Literal["auto", "always"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareOptions:
+    """Options of ``compare``; None and empty mean: as the guard file says, else the default.
+
+    Attributes:
+        config: guard file; None: ./evalguard.yaml, else ./configs/, else the built-in demo.
+        tasks: lm-eval task names; empty: the pair's, else the guard file's, else those of a
+            stored run.
+        include_path: folders with further lm-eval task files.
+        model: lm-eval model type of a base or candidate given as a path or hub id.
+        base_model_args, cand_model_args: model_args added to (or overriding) each side's own.
+        base_set, cand_set: values for settings of each side: ``{"norm_dtype": "reference"}``;
+            "reference" and "candidate" stand for the setting's declared values.
+        limit: the first N documents of each task, or a share below 1.
+        num_fewshot, seed, apply_chat_template, system_instruction, fewshot_as_multiturn,
+        gen_kwargs, confirm_run_unsafe_code: as in lm-eval.
+        batch_size: sequences per forward pass, the same for both; "auto" is a caveat.
+        device: "cpu", "cuda", ...; "" = CUDA if there is one.
+        threads: CPU threads of torch; 0 leaves torch's own choice.
+        trust_remote_code, allow_code: let a hub model's code, a guard file's code run.
+        worker: "always" scores in worker processes; "auto" only where a setting needs one.
+        timeout: seconds that one call to a worker may take; None: no limit.
+        allow_differing: "prompt" and "tokens", differences between the sides that are meant.
+        check_batch_size: documents per task scored once more at batch size 1; 0: none.
+        margin, fail_on, confidence: of the gate.
+        strict: undecided fails. git_bisect: exit codes for ``git bisect run``.
+        output_path: where run folders go; None: ./reports.
+        cache_dir: score and build cache; None: the user's cache folder. use_cache: score cache.
+        write: whether to write a run folder. quiet: no progress on stderr.
+        command: the command line, for the record.
+    """
+
+    config: Path | None = None
+    tasks: tuple[str, ...] = ()
+    include_path: tuple[Path, ...] = ()
+    model: str = "hf"
+    base_model_args: Mapping[str, Value] = field(default_factory=dict)
+    cand_model_args: Mapping[str, Value] = field(default_factory=dict)
+    base_set: Assignment = field(default_factory=dict)
+    cand_set: Assignment = field(default_factory=dict)
+    limit: float | None = None
+    num_fewshot: int | None = None
+    seed: int | None = None
+    apply_chat_template: bool | str | None = None
+    system_instruction: str | None = None
+    fewshot_as_multiturn: bool | None = None
+    gen_kwargs: Mapping[str, Value] = field(default_factory=dict)
+    confirm_run_unsafe_code: bool = False
+    batch_size: int | Literal["auto"] | None = None
+    device: str = ""
+    threads: int = 0
+    trust_remote_code: bool = False
+    allow_code: bool = False
+    worker: WorkerUse = "auto"
+    timeout: float | None = None
+    allow_differing: frozenset[str] = frozenset()
+    check_batch_size: int = 0
+    margin: float | None = None
+    fail_on: str | None = None
+    confidence: float | None = None
+    strict: bool = False
+    git_bisect: bool = False
+    output_path: Path | None = None
+    cache_dir: Path | None = None
+    use_cache: bool = True
+    write: bool = True
+    quiet: bool = False
+    command: str = ""
+
+
+def make_options(options: CompareOptions | None, **given: Any) -> CompareOptions:
+    """Return options with fields overridden; a text stands for a sequence of one, or a path.
+
+    Raises:
+        UsageError: for a field that does not exist, with the nearest one.
+    """
+    names = [field.name for field in fields(CompareOptions)]
+    for name in given:
+        if name not in names:
+            raise UsageError(f"compare() has no option '{name}'{nearest(name, names)}")
+    for name in ("tasks", "include_path", "allow_differing"):
+        if isinstance(given.get(name), (str, Path)):
+            given[name] = (given[name],)
+    if "tasks" in given:
+        given["tasks"] = tuple(given["tasks"])
+    if "include_path" in given:
+        given["include_path"] = tuple(Path(path) for path in given["include_path"])
+    if "allow_differing" in given:
+        given["allow_differing"] = frozenset(given["allow_differing"])
+    for name in ("config", "output_path", "cache_dir"):
+        if given.get(name) is not None:
+            given[name] = Path(given[name])
+    return replace(options or CompareOptions(), **given)

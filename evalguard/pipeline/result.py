@@ -1,0 +1,80 @@
+"""CompareResult: what ``evalguard.compare`` returns."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from evalguard.compare_report import CompareReport
+from evalguard.comparison import Comparison
+from evalguard.gate import GateResult
+from evalguard.report.contract import document
+from evalguard.report.terminal import render
+from evalguard.settings import Value
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True)
+class CompareResult:
+    """A finished comparison.
+
+    ``report`` holds everything; the properties are shortcuts to it. ``passed`` is True only if
+    the gate passed: a comparison that failed, so that nothing is known, has not passed.
+    """
+
+    report: CompareReport
+
+    @property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """One comparison per (task, filter, metric)."""
+        return self.report.comparisons
+
+    @property
+    def gate(self) -> GateResult:
+        """The gate's answer over all comparisons."""
+        return self.report.gate
+
+    @property
+    def passed(self) -> bool:
+        """Whether the gate passed."""
+        return self.report.gate.passed
+
+    @property
+    def exit_code(self) -> int:
+        """What the command line ends with: 0, 1, 3 or 4."""
+        return self.report.exit_code
+
+    @property
+    def run_folder(self) -> str | None:
+        """Folder with result.json and the samples, or None if nothing was written."""
+        return self.report.run_folder
+
+    def to_dict(self) -> dict[str, Value]:
+        """Return the JSON contract (schema ``evalguard.compare/1``) as plain data."""
+        return document(self.report)
+
+    def to_json(self, *, indent: int | None = 2) -> str:
+        """Return the JSON contract as text."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return one row per comparison, one column per field of ``Comparison``.
+
+        ``sigma_interval`` becomes ``sigma_low`` and ``sigma_high``.
+        """
+        import pandas as pd
+
+        rows = []
+        for comparison in self.comparisons:
+            row = {f.name: getattr(comparison, f.name) for f in dataclasses.fields(comparison)}
+            low, high = row.pop("sigma_interval") or (None, None)
+            rows.append({**row, "sigma_low": low, "sigma_high": high})
+        return pd.DataFrame(rows)
+
+    def render(self, *, width: int = 80, color: bool = False) -> str:
+        """Return the table and the sentence that the command line prints."""
+        return render(self.report, width=width, color=color)

@@ -1,0 +1,140 @@
+"""The two sides of a comparison: what ``--base`` and ``--cand`` name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from evalguard.config import (
+    Guard,
+    GuardSet,
+    inline_variant,
+    require_code_allowed,
+    resolve_model_args,
+)
+from evalguard.errors import UsageError, nearest
+from evalguard.lmeval_runs import StoredRun, is_lmeval_run, read_run
+from evalguard.pipeline.options import CompareOptions
+from evalguard.settings import Assignment, Value, Variant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSource:
+    """A model that will be scored. ``guard`` is the guard file that names it, if one does."""
+
+    name: str
+    variant: Variant
+    guard: Guard | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSource:
+    """A finished lm-eval run; nothing is scored."""
+
+    name: str
+    run: StoredRun
+
+
+Source = ModelSource | RunSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """What the user said about one side."""
+
+    role: str
+    spec: str
+    model_args: Mapping[str, Value]
+    assignment: Assignment
+
+
+def resolve(side: Side, guards: GuardSet, options: CompareOptions, *, cwd: Path) -> Source:
+    """Find what a side names: a guard file's model, a finished run, a folder, or a hub id.
+
+    Raises:
+        UsageError: for a name that is none of these, with the nearest right name.
+    """
+    if side.spec in guards.names:
+        guard, variant = guards.find(side.spec)
+        require_code_allowed(guard, variant)
+        variant = _adjusted(variant, side, options, cwd)
+        return ModelSource(name=side.spec, variant=variant, guard=guard)
+    path = (cwd / Path(side.spec).expanduser()).resolve()
+    if path.exists() and is_lmeval_run(path):
+        _nothing_to_load(side)
+        return RunSource(name=_short(path), run=read_run(path, tasks=options.tasks or None))
+    _check_spelling(side, guards, path)
+    variant = inline_variant(
+        side.spec,
+        model=options.model,
+        model_args=dict(side.model_args),
+        cwd=cwd,
+        trust_remote_code=options.trust_remote_code,
+    )
+    return ModelSource(name=variant.name, variant=_assigned(variant, side.assignment))
+
+
+def tell_apart(base: Source, candidate: Source) -> tuple[Source, Source]:
+    """Return both sides under names that differ, for reports."""
+    if base.name != candidate.name:
+        return base, candidate
+    return (
+        replace(base, name=f"{base.name} (base)"),
+        replace(candidate, name=f"{candidate.name} (candidate)"),
+    )
+
+
+def _adjusted(variant: Variant, side: Side, options: CompareOptions, cwd: Path) -> Variant:
+    """A guard file's model with what the command line adds to it."""
+    if "trust_remote_code" in side.model_args:
+        raise UsageError(
+            f"--{side.role}_model_args: trust_remote_code is an option of its own",
+            hint="write --trust-remote-code",
+        )
+    changed = replace(
+        variant,
+        model_args={**variant.model_args, **resolve_model_args(side.model_args, cwd)},
+        trust_remote_code=variant.trust_remote_code or options.trust_remote_code,
+    )
+    return _assigned(changed, side.assignment)
+
+
+def _assigned(variant: Variant, assignment: Assignment) -> Variant:
+    values = dict(assignment)
+    for setting in variant.settings:
+        if values.get(setting.name) == "reference":
+            values[setting.name] = setting.reference
+        elif values.get(setting.name) == "candidate":
+            values[setting.name] = setting.candidate
+    return variant.assigned(values)
+
+
+def _check_spelling(side: Side, guards: GuardSet, path: Path) -> None:
+    looks_like_path = side.spec.startswith((".", "/", "~")) or side.spec.count("/") > 1
+    if path.exists():
+        return
+    if looks_like_path:
+        raise UsageError(
+            f"--{side.role}: no model or lm-eval run at '{side.spec}' ({path} does not exist)",
+            hint="give a model folder, a hub id, an lm-eval run or a name in the guard file",
+        )
+    suggestion = nearest(side.spec, guards.names)
+    if suggestion and "/" not in side.spec:
+        raise UsageError(
+            f"--{side.role}: no model '{side.spec}' in {guards.where}{suggestion}",
+            hint=f"models there: {', '.join(guards.names)}",
+        )
+
+
+def _nothing_to_load(side: Side) -> None:
+    if side.model_args or side.assignment:
+        raise UsageError(
+            f"--{side.role} '{side.spec}' is a finished lm-eval run: no model is loaded, so model "
+            "arguments and settings have no effect",
+            hint="leave them out, or name the model instead of its run",
+        )
+
+
+def _short(path: Path) -> str:
+    return path.name if path.is_dir() else path.parent.name
