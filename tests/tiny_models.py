@@ -12,6 +12,8 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
 )
 
 TEXT = (
@@ -66,4 +68,16 @@ def save_gemma2(folder: Path) -> Path:
     )  # fmt: skip
     torch.manual_seed(1)
     Gemma2ForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def save_t5(folder: Path) -> Path:
+    """Save a one-layer encoder-decoder."""
+    size = save_tokenizer(folder)
+    config = T5Config(
+        vocab_size=size, d_model=16, d_kv=4, d_ff=32, num_layers=1, num_heads=4, n_positions=48,
+        decoder_start_token_id=0, pad_token_id=1, eos_token_id=1,
+    )  # fmt: skip
+    torch.manual_seed(2)
+    T5ForConditionalGeneration(config).save_pretrained(folder)
     return folder

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from typing import TYPE_CHECKING
 
 from evalguard.conversion.attributes import set_attribute
@@ -46,11 +44,10 @@ def _call_hook(
     function = load_function(call.function, folder=code_folder, allowed=allow_code)
     where = f"setting '{call.setting}': call:{call.function}"
     try:
-        with contextlib.redirect_stdout(sys.stderr):
-            answer = function(model, call.value)
+        answer = function(model, call.value)
     except EvalguardError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a hook must not end the run with its own exit code
         raise SettingError(
             f"{where} failed with {type(error).__name__}: {error}",
             hint=f"it was called as function(model, {call.value!r})",

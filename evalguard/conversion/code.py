@@ -62,7 +62,7 @@ def code_digest(where: str, *, folder: str) -> str:
 def _from_name(module: str, where: str) -> ModuleType:
     try:
         return importlib.import_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise SettingError(
             f"'{where}': cannot import {module}: {type(error).__name__}: {error}",
             hint="a file is written with its suffix: call:path/to/file.py:function",
@@ -87,7 +87,7 @@ def _from_file(path: str, folder: str, where: str) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise SettingError(
             f"'{where}': {file} fails to import: {type(error).__name__}: {error}"

@@ -53,9 +53,11 @@ def responses(
 def _recorded_pieces(
     lm: Any, kind: str, arguments: Sequence[tuple[Any, ...]], fed: Sequence[Pair]
 ) -> list[list[FedTokens]] | None:
-    max_length = getattr(lm, "max_length", None)
     if not fed:
         return None
+    # an encoder-decoder model cuts context and continuation each for itself
+    causal = getattr(lm, "backend", "causal") == "causal"
+    max_length = getattr(lm, "max_length", None) if causal else None
     if kind == "loglikelihood":
         matched = fed_per_request(fed, arguments, max_length)
         return None if matched is None else [[piece] for piece in matched]

@@ -213,7 +213,7 @@ def _failures(doing: str, requests: Sequence[Request]) -> Iterator[None]:
         yield
     except EvaluationError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         tasks = ", ".join(sorted({request.task for request in requests}))
         memory = "memory" in str(error).lower()
         raise EvaluationError(
@@ -222,6 +222,6 @@ def _failures(doing: str, requests: Sequence[Request]) -> Iterator[None]:
         ) from error
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error: BaseException) -> str:
     text = " ".join(str(error).split())[:300]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

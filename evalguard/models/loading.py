@@ -61,7 +61,7 @@ def load_lm(
                 f"'{model_type}' has no Hugging Face config that evalguard builds",
                 hint="config.X settings work with model: hf",
             )
-        return _load_registered(model_type, arguments, policy, trust_remote_code)
+        return _load_registered(model_type, arguments, policy, trust_remote_code, allow_pickle)
 
 
 def _load_hf(
@@ -83,7 +83,11 @@ def _load_hf(
 
 
 def _load_registered(
-    model_type: str, arguments: dict[str, Any], policy: ScoringPolicy, trust_remote_code: bool
+    model_type: str,
+    arguments: dict[str, Any],
+    policy: ScoringPolicy,
+    trust_remote_code: bool,
+    allow_pickle: bool,
 ) -> LM:
     from evalguard.models.quiet import quiet
 
@@ -97,6 +101,9 @@ def _load_registered(
                 f"there is no model type '{model_type}'{nearest(model_type, names)}",
                 hint=f"lm-eval's model types: {', '.join(names)}",
             )
+        folder = Path(str(arguments.get("pretrained") or arguments.get("model") or ""))
+        if folder.name and folder.is_dir():
+            check_model_folder(folder, allow_pickle=allow_pickle, needed=())
         loader = get_model(model_type)
         taken = _parameters(loader)
         if trust_remote_code and "trust_remote_code" in taken:
@@ -195,7 +202,7 @@ def _load_failures(model_type: str, model_args: Mapping[str, Value]) -> Iterator
         raise
     except TypeError as error:
         raise _unknown_argument(model_type, model_args, error) or _failed(name, error) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _failed(name, error) from error
 
 
@@ -215,7 +222,7 @@ def _unknown_argument(
     )
 
 
-def _failed(name: Value, error: Exception) -> EvaluationError:
+def _failed(name: Value, error: BaseException) -> EvaluationError:
     text = " ".join(str(error).split())
     where = f"{Path(str(name))}" if name else "the model"
     if "does not recognize this architecture" in text or "Unrecognized model" in text:

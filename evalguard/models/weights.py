@@ -64,6 +64,18 @@ def check_model_folder(
         _check_safetensors(path)
 
 
+def hub_commit(name: str, revision: str, subfolder: str = "") -> str | None:
+    """Return the commit of a hub model in the local cache; None if it is not there."""
+    from huggingface_hub import try_to_load_from_cache
+
+    file = f"{subfolder}/config.json" if subfolder else "config.json"
+    found = try_to_load_from_cache(name, file, revision=revision)
+    if not isinstance(found, str):
+        return None
+    # .../snapshots/<commit>/<file>
+    return Path(found).parents[file.count("/")].name
+
+
 def refuse_pickle(path: str) -> EvaluationError:
     """The error for weights that could run code while they are read."""
     return EvaluationError(

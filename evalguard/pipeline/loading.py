@@ -5,6 +5,8 @@ The adapters do not know each other; this is where they meet.
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +19,7 @@ from evalguard.conversion.planning import ConversionPlan, plan, with_build
 from evalguard.conversion.readback import check_environment, read_arguments, read_edits
 from evalguard.errors import SettingError
 from evalguard.models.loading import HF_TYPES, load_lm
-from evalguard.models.weights import local_folder
+from evalguard.models.weights import hub_commit
 from evalguard.scorer import Scorer, ScoringPolicy
 from evalguard.settings import Value, Variant
 
@@ -35,6 +37,12 @@ def open_scorer(variant: Variant, policy: ScoringPolicy, *, cache_dir: Path) -> 
         BuildError: the build recipe failed.
         EvaluationError: the model cannot be loaded.
     """
+    # recipes, hooks and libraries may print; stdout belongs to results
+    with contextlib.redirect_stdout(sys.stderr):
+        return _open(variant, policy, cache_dir)
+
+
+def _open(variant: Variant, policy: ScoringPolicy, cache_dir: Path) -> Scorer:
     wanted = plan(variant)
     check_environment(wanted.env)
     model_args: Mapping[str, Value] = wanted.model_args
@@ -64,7 +72,7 @@ def open_scorer(variant: Variant, policy: ScoringPolicy, *, cache_dir: Path) -> 
         model_type=variant.model,
         model_args=model_args,
         effective={setting.name: effective[setting.name] for setting in variant.settings},
-        provenance=_provenance(lm, variant, wanted, model_args, effective),
+        provenance=_provenance(variant, wanted, model_args, effective),
     )
 
 
@@ -92,7 +100,6 @@ def _model_to_edit(lm: Any, variant: Variant, wanted: ConversionPlan) -> torch.n
 
 
 def _provenance(
-    lm: Any,
     variant: Variant,
     wanted: ConversionPlan,
     model_args: Mapping[str, Value],
@@ -104,11 +111,11 @@ def _provenance(
         source = model_args.get(name)
         if not isinstance(source, str) or not source:
             continue
-        folder = local_folder(source)
-        if folder is not None:
-            weights[name] = digest_path(folder)
+        if Path(source).expanduser().exists():
+            weights[name] = digest_path(Path(source).expanduser())
         elif name == "pretrained" and variant.model in HF_TYPES:
-            commit = getattr(lm.config, "_commit_hash", None)
+            revision = str(model_args.get("revision") or "main")
+            commit = hub_commit(source, revision, str(model_args.get("subfolder") or ""))
             weights[name] = f"{source}@{commit}" if commit else None
         elif name != "tokenizer":  # the tokenizer's own digest is in the identity
             weights[name] = None

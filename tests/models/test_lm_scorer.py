@@ -10,7 +10,8 @@ import pytest
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 from lm_eval.models.huggingface import HFLM
-from lm_requests import CONTEXTS, pair_requests, rolling_requests
+from lm_requests import CONTEXTS, lm_eval_answers, pair_requests, rolling_requests
+from tiny_models import save_t5
 
 from evalguard.errors import EvaluationError
 from evalguard.models.lm_scorer import LMScorer
@@ -47,6 +48,15 @@ def test_any_template_lm_shows_the_ids_it_was_fed(tiny_llama: Path) -> None:
         assert [a.n_tokens for a in found] == [a.n_tokens for a in expected]
         assert all(a.token_logprobs is None for a in found)
     assert ours.describe().vocabulary_digest == plain.describe().vocabulary_digest
+
+
+def test_an_encoder_decoder_is_scored_by_lm_evals_own_path(tmp_path: Path) -> None:
+    folder = save_t5(tmp_path)
+    requests = [request for request in pair_requests() if request.arguments[0]]
+    found = open_hf(folder).score(requests)
+    expected = lm_eval_answers(folder, requests, batch_size=4)
+    assert [(a.loglikelihood, a.is_greedy) for a in found] == expected
+    assert all(a.token_hash and a.token_logprobs is None for a in found)
 
 
 def test_encode_gives_the_ids_that_score_feeds(tiny_llama: Path) -> None:
