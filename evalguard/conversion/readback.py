@@ -136,10 +136,10 @@ def _read_config(config: Any, setting: str, path: str, asked: Value) -> Value:
 
 def _read_bos(lm: Any, setting: str, asked: Value) -> Value:
     """Encode a probe text: its ids must begin with one BOS exactly when that was asked."""
-    bos = getattr(getattr(lm, "tokenizer", None), "bos_token_id", None)
     encode = getattr(lm, "tok_encode", None)
-    if encode is None:
+    if encode is None:  # before asking for a tokenizer, which such a model may not have at hand
         return asked
+    bos = getattr(getattr(lm, "tokenizer", None), "bos_token_id", None)
     ids = list(encode(_PROBE))
     count = 0
     while bos is not None and count < len(ids) and ids[count] == bos:
