@@ -6,6 +6,7 @@ The adapters do not know each other; this is where they meet.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +26,8 @@ from evalguard.settings import Value, Variant
 
 if TYPE_CHECKING:
     import torch
+
+_TINY_PARAMETERS = 20_000_000
 
 
 def open_scorer(variant: Variant, policy: ScoringPolicy, *, cache_dir: Path) -> Scorer:
@@ -48,7 +51,7 @@ def _open(variant: Variant, policy: ScoringPolicy, cache_dir: Path) -> Scorer:
     model_args: Mapping[str, Value] = wanted.model_args
     if variant.build is not None:
         model_args = with_build(model_args, str(build(variant, wanted, cache_dir)))
-    _set_threads(policy)
+    _torch_threads()
     lm: Any = load_lm(
         variant.model,
         model_args,
@@ -57,6 +60,7 @@ def _open(variant: Variant, policy: ScoringPolicy, cache_dir: Path) -> Scorer:
         trust_remote_code=variant.trust_remote_code,
         allow_pickle=variant.allow_pickle,
     )
+    _set_threads(policy, _parameters(lm))
     effective = read_arguments(lm, wanted, model_args)
     model = _model_to_edit(lm, variant, wanted)
     code = {"code_folder": variant.code_folder, "allow_code": variant.allow_code}
@@ -76,11 +80,32 @@ def _open(variant: Variant, policy: ScoringPolicy, cache_dir: Path) -> Scorer:
     )
 
 
-def _set_threads(policy: ScoringPolicy) -> None:
+def _set_threads(policy: ScoringPolicy, parameters: int = 0) -> None:
+    """Set torch's CPU threads: as asked, else one for a tiny model, else torch's own number.
+
+    A tiny model's matrices are too small to share: a second thread costs more than it brings, and
+    beside other work many times as much.
+    """
     import torch
 
-    if policy.threads > 0:
-        torch.set_num_threads(policy.threads)
+    tiny = 0 < parameters < _TINY_PARAMETERS
+    torch.set_num_threads(policy.threads or (1 if tiny else _torch_threads()))
+
+
+@functools.cache
+def _torch_threads() -> int:
+    """Threads that torch chose by itself, asked before the first change."""
+    import torch
+
+    return torch.get_num_threads()
+
+
+def _parameters(lm: Any) -> int:
+    """Number of parameters of a torch model in this process, else 0."""
+    from evalguard.models.identity import torch_model
+
+    model = torch_model(lm)
+    return 0 if model is None else sum(p.numel() for p in model.parameters())
 
 
 def _model_to_edit(lm: Any, variant: Variant, wanted: ConversionPlan) -> torch.nn.Module | None:

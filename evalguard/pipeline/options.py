@@ -31,7 +31,8 @@ class CompareOptions:
         gen_kwargs, confirm_run_unsafe_code: as in lm-eval.
         batch_size: sequences per forward pass, the same for both; "auto" is a caveat.
         device: "cpu", "cuda", ...; "" = CUDA if there is one.
-        threads: CPU threads of torch; 0 leaves torch's own choice.
+        threads: CPU threads of torch; 0: one for a model below 20 million parameters, else
+            torch's own number.
         trust_remote_code, allow_code: let a hub model's code, a guard file's code run.
         worker: "always" scores in worker processes; "auto" only where a setting needs one.
         timeout: seconds that one call to a worker may take; None: no limit.
