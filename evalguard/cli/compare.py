@@ -101,7 +101,7 @@ _RUNNING = (
     ),
     click.option("--device", default="", help="cpu, cuda, cuda:1, mps."),
     click.option(
-        "--threads", type=click.IntRange(min=0), default=0, help="CPU threads; 0: evalguard decides."
+        "--threads", type=click.IntRange(min=0), default=0, help="CPU threads; 0: automatic."
     ),
     click.option(
         "--worker",

@@ -86,6 +86,10 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
             # A terminal without UTF-8 gets "?" for "…" and "±" instead of a crash.
             stream.reconfigure(errors="replace")
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
+    # What lm-eval warns of is prevented here or becomes a caveat; --debug shows its own words.
+    logging.getLogger("lm_eval").setLevel(
+        logging.WARNING if "--debug" in arguments else logging.ERROR
+    )
     code = _run(arguments)
     if "--git-bisect" in arguments or "--git_bisect" in arguments:
         code = (

@@ -15,10 +15,10 @@ from evalguard.report import rounding
 from evalguard.report.plain_text import fitted, padded, printable, wrapped
 from evalguard.report.sentence import Meaning, meaning
 from evalguard.report.table import table
-from evalguard.report.wording import STATE_STYLE, full_label, margin_text, tally
+from evalguard.report.wording import STATE_STYLE, margin_text, metric_label, tally
 
 _NARROWEST = 20
-_MOST_LABELS = 2
+_MOST_LABELS = 3
 _WIDEST_PROSE = 100
 _SHOWN_DIGEST = 8
 _LEGEND = "sigma: drift in standard errors of the base; above 0 the candidate is worse."
@@ -142,11 +142,14 @@ def _pieces(line: str, width: int) -> list[str]:
 
 def _caveats(report: CompareReport, width: int) -> list[Text]:
     """Number every caveat and note once, with the metrics that it belongs to."""
-    places: dict[str, list[str]] = {}
+    places: dict[str, list[Comparison]] = {}
     for comparison in report.comparisons:
-        for caveat in comparison.caveats:
-            places.setdefault(printable(caveat).strip(), []).append(full_label(comparison))
-    items = [_placed(text, labels, report.comparisons) for text, labels in places.items()]
+        for caveat in dict.fromkeys(comparison.caveats):
+            places.setdefault(printable(caveat).strip(), []).append(comparison)
+    whole = len(report.comparisons)
+    items = [
+        text if len(at) == whole > 1 else f"{_places(at)}: {text}" for text, at in places.items()
+    ]
     items += [note for note in dict.fromkeys(map(printable, report.notes)) if note not in places]
     if not items:
         return []
@@ -158,13 +161,14 @@ def _caveats(report: CompareReport, width: int) -> list[Text]:
     return lines
 
 
-def _placed(text: str, labels: list[str], comparisons: tuple[Comparison, ...]) -> str:
-    labels = list(dict.fromkeys(labels))
-    if len(labels) == len(comparisons) > 1:
-        return text
-    shown = ", ".join(labels[:_MOST_LABELS])
-    more = len(labels) - _MOST_LABELS
-    return f"{shown}{f' and {more} more' if more > 0 else ''}: {text}"
+def _places(comparisons: list[Comparison]) -> str:
+    """Return "lastword perplexity, acc; choice acc": each task once, and not too many metrics."""
+    tasks: dict[str, list[str]] = {}
+    for comparison in comparisons[:_MOST_LABELS]:
+        tasks.setdefault(printable(comparison.task), []).append(metric_label(comparison))
+    shown = "; ".join(f"{task} {', '.join(metrics)}" for task, metrics in tasks.items())
+    more = len(comparisons) - _MOST_LABELS
+    return shown + (f" and {more} more" if more > 0 else "")
 
 
 def _left_out(report: CompareReport, width: int) -> list[Text]:

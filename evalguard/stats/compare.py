@@ -223,8 +223,8 @@ def _own_caveats(paired: PairedScores, drift: Drift, verdict: Verdict) -> list[s
         caveats.append(f"only {table.n:,} of the task's {total:,} documents were scored")
     if table.weights is not None:
         caveats.append(
-            f"{table.metric}: lm-eval reports no standard error; it is computed here by the ratio "
-            f"estimator over {table.n:,} documents"
+            "lm-eval reports no standard error here; it is computed by the ratio estimator over "
+            f"{table.n:,} documents"
         )
     for name, moments in (("base", drift.base), ("candidate", drift.candidate)):
         if math.isinf(moments.point):
