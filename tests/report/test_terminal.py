@@ -67,7 +67,7 @@ def test_a_caveat_of_several_metrics_is_said_once() -> None:
     )
     text = render(shown, width=80, color=False)
     assert text.count("heavy tails") == 1
-    assert " 1. lambada_openai perplexity, lambada_openai acc: heavy tails" in text
+    assert " 1. lambada_openai perplexity, acc: heavy tails" in text
 
 
 def test_a_named_filter_is_part_of_the_metric() -> None:
