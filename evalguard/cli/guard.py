@@ -3,63 +3,87 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
-_PATH = click.Path(path_type=Path)
-_CONFIG = click.option(
-    "--config", type=_PATH, help="Guard file. Default: ./evalguard.yaml, ./configs/*."
-)
+from evalguard.cli.options import CONFIG, DEBUG
+from evalguard.cli.output import Answer, Job
+from evalguard.cli.values import PATH
+
+_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 
 
-@click.command("init")
-@click.argument("file", type=_PATH, default=Path("evalguard.yaml"))
+@click.command("init", short_help="Write a commented guard file to start from.")
+@click.argument("file", type=PATH, default=Path("evalguard.yaml"))
 @click.option("--force", is_flag=True, help="Overwrite the file.")
-def init_command(file: Path, force: bool) -> None:
+@DEBUG
+def init_command(file: Path, force: bool) -> Job:
     """Write a commented guard file to start from (default: evalguard.yaml)."""
+    return partial(_init, file, force)
+
+
+def _init(file: Path, force: bool) -> Answer:
     from evalguard.pipeline.listing import write_template
 
     write_template(file, force=force)
+    named = "" if file == Path("evalguard.yaml") else f" --config {file}"
     click.echo(f"wrote {file}", err=True)
-    click.echo(f"next: edit it, then: evalguard models --config {file}", err=True)
+    click.echo(f"next: edit it, then: evalguard models{named}", err=True)
+    return Answer(str)
 
 
 @click.command("schema")
-def schema_command() -> None:
+@DEBUG
+def schema_command() -> Job:
     """Print the JSON Schema of guard files."""
+    return _schema
+
+
+def _schema() -> Answer:
     from evalguard.pipeline.listing import guard_schema
 
-    click.echo(json.dumps(guard_schema(), indent=2))
+    return Answer(partial(_as_json, guard_schema()))
 
 
 @click.command("models")
-@_CONFIG
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
-@click.option("--debug", is_flag=True, help="Tracebacks of errors.")
-def models_command(config: Path | None, as_json: bool, debug: bool) -> None:  # noqa: ARG001 - main() reads --debug
+@CONFIG
+@_JSON
+@DEBUG
+def models_command(config: Path | None, as_json: bool) -> Job:
     """List the models, settings and pairs of the guard file."""
+    return partial(_models, config, as_json)
+
+
+def _models(config: Path | None, as_json: bool) -> Answer:
     from evalguard.pipeline.listing import describe_models, render_models
 
-    models = describe_models(config)
-    click.echo(json.dumps(models, indent=2) if as_json else render_models(models))
+    return Answer(partial(_as_json if as_json else render_models, describe_models(config)))
 
 
 @click.command("tasks")
 @click.argument("pattern", default="*")
-@_CONFIG
-@click.option("--include-path", type=_PATH, multiple=True, help="Folder with further task files.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
-@click.option("--debug", is_flag=True, help="Tracebacks of errors.")
+@CONFIG
+@click.option("--include-path", type=PATH, multiple=True, help="Folder with further task files.")
+@_JSON
+@DEBUG
 def tasks_command(
-    pattern: str,
-    config: Path | None,
-    include_path: tuple[Path, ...],
-    as_json: bool,
-    debug: bool,  # noqa: ARG001 - main() reads --debug
-) -> None:
+    pattern: str, config: Path | None, include_path: tuple[Path, ...], as_json: bool
+) -> Job:
     """List lm-eval tasks whose name matches PATTERN (shell wildcards)."""
+    return partial(_tasks, pattern, config, include_path, as_json)
+
+
+def _tasks(
+    pattern: str, config: Path | None, include_path: tuple[Path, ...], as_json: bool
+) -> Answer:
     from evalguard.pipeline.listing import list_tasks
 
     names = list_tasks(pattern, config=config, include_path=include_path)
-    click.echo(json.dumps(names, indent=2) if as_json else "\n".join(names))
+    return Answer(partial(_as_json if as_json else "\n".join, names))
+
+
+def _as_json(content: Any) -> str:
+    return json.dumps(content, indent=2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     _Type = click.ParamType[Any]
 else:  # click before 8.4 has no generic ParamType
     _Type = click.ParamType
+
+
+PATH = click.Path(path_type=Path)
 
 
 class Pairs(_Type):

@@ -1,0 +1,121 @@
+"""Errors as a user sees them: a message and a hint on stderr, JSON where asked, an exit code."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import click
+
+from evalguard.cli.output import wants_color, write
+from evalguard.errors import (
+    EXIT_PASSED,
+    EXIT_REGRESSED,
+    EvalguardError,
+    EvaluationError,
+    Interrupted,
+    StoreError,
+    UsageError,
+)
+from evalguard.gate import EXIT_GIT_BISECT_SKIP
+
+SCHEMA = "evalguard.error/1"
+# git bisect run stops the whole bisection at 128 and above, which is what an interrupt asks for.
+_STOPS_GIT_BISECT = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureStyle:
+    """How errors are shown. Read from the words themselves: they count in usage errors too."""
+
+    as_json: bool
+    debug: bool
+    git_bisect: bool
+
+    @classmethod
+    def of(cls, words: Sequence[str]) -> FailureStyle:
+        """Read the style from the words of a command line."""
+        flags = {word.replace("_", "-") for word in words}
+        return cls(
+            as_json="--json" in flags, debug="--debug" in flags, git_bisect="--git-bisect" in flags
+        )
+
+    def code(self, code: int) -> int:
+        """Return the exit code, for ``git bisect run`` where that was asked for."""
+        verdict = code in (EXIT_PASSED, EXIT_REGRESSED)
+        if not self.git_bisect or verdict or code >= _STOPS_GIT_BISECT:
+            return code
+        return EXIT_GIT_BISECT_SKIP
+
+
+def report(error: BaseException, style: FailureStyle, *, code: int | None = None) -> int:
+    """Show an error; return the exit code.
+
+    Args:
+        error: whatever ended the command.
+        code: exit code instead of the error's own.
+    """
+    known = as_known(error)
+    code = style.code(known.exit_code if code is None else code)
+    if style.debug:
+        traceback.print_exception(type(error), error, error.__traceback__)
+    label = "stopped" if isinstance(known, Interrupted) else "error"
+    _say(label, "red", str(known))
+    if known.hint:
+        _say("hint", "cyan", known.hint)
+    if style.as_json:
+        return _write_json(known, code)
+    return code
+
+
+def as_known(error: BaseException) -> EvalguardError:
+    """Return an error of ours for anything that can end a command. None becomes a verdict."""
+    if isinstance(error, EvalguardError):
+        return error
+    if isinstance(error, click.ClickException):
+        return _usage(error)
+    if isinstance(error, (KeyboardInterrupt, click.Abort)):
+        return Interrupted("interrupted", hint="the same command starts again")
+    if isinstance(error, SystemExit):
+        return EvaluationError(
+            f"something called exit({error.code!r}) in the middle of the run",
+            hint="code of a model, a task or a hook may have done it; --debug shows where",
+        )
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if error.filename else ""
+        return StoreError(f"{where}{error.strerror}", hint="--debug shows what was being done")
+    return EvalguardError(
+        f"internal error: {type(error).__name__}: {error}",
+        hint="this is a bug in evalguard or in a library; run again with --debug and report it",
+    )
+
+
+def _usage(error: click.ClickException) -> UsageError:
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "evalguard"
+    return UsageError(error.format_message().rstrip("."), hint=f"{command} --help")
+
+
+def _say(label: str, color: str, text: str) -> None:
+    colored = wants_color(sys.stderr)
+    head = click.style(f"{label}:", fg=color) if colored else f"{label}:"
+    click.echo(f"{head} {_clean(text)}", err=True, color=colored)
+
+
+def _clean(text: str) -> str:
+    """Drop control characters: a file name or a model's text must not drive the terminal."""
+    return "".join(char for char in text if char in "\n\t" or char.isprintable())
+
+
+def _write_json(error: EvalguardError, code: int) -> int:
+    kind = type(error).__name__
+    content = {"type": kind, "message": str(error), "hint": error.hint}
+    document = {"schema": SCHEMA, "error": content, "exit_code": code}
+    try:
+        write(json.dumps(document))
+    except StoreError as unwritten:
+        _say("error", "red", str(unwritten))
+    return code

@@ -1,0 +1,157 @@
+"""Options of ``evalguard compare`` and ``evalguard demo``, in groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from evalguard.cli.values import PATH, BatchSize, Limit, Pairs
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+_MODEL_ARGS = "a=b,c=d or JSON"
+
+CONFIG = click.option(
+    "--config", type=PATH, help="Guard file. Default: ./evalguard.yaml, ./configs/*."
+)
+DEBUG = click.option(
+    "--debug", is_flag=True, expose_value=False, help="Tracebacks of errors, logs of libraries."
+)
+
+MODELS = (
+    CONFIG,
+    click.option(
+        "--model", default="hf", show_default=True, help="lm-eval model type of a path or hub id."
+    ),
+    click.option(
+        "--base-model-args",
+        "base_model_args",
+        default="",
+        metavar=_MODEL_ARGS,
+        help="Added to the base's.",
+    ),
+    click.option(
+        "--cand-model-args",
+        "cand_model_args",
+        default="",
+        metavar=_MODEL_ARGS,
+        help="Added to the candidate's.",
+    ),
+    click.option(
+        "--set",
+        "cand_set",
+        type=Pairs(),
+        multiple=True,
+        help="Value of a candidate's setting: reference, candidate or another. Repeatable.",
+    ),
+    click.option("--base-set", type=Pairs(), multiple=True, help="The same for the base."),
+    click.option("--trust-remote-code", is_flag=True, help="Run code that comes with a model."),
+    click.option(
+        "--allow-code",
+        is_flag=True,
+        help="Run code of a guard file that was not named with --config.",
+    ),
+)
+TASKS = (
+    click.option("--tasks", default="", metavar="A,B", help="lm-eval tasks, tags or groups."),
+    click.option(
+        "--include-path",
+        type=PATH,
+        multiple=True,
+        help="Folder with further task files. Repeatable.",
+    ),
+    click.option(
+        "--limit", type=Limit(), help="First N documents of each task, or a share below 1."
+    ),
+    click.option("--num-fewshot", type=click.IntRange(min=0), help="Examples in the prompt."),
+    click.option("--seed", type=int, help="Seed of few-shot examples and sampling."),
+    click.option(
+        "--apply-chat-template", is_flag=True, default=None, help="Use each model's chat template."
+    ),
+    click.option("--system-instruction", help="System message of the prompt."),
+    click.option(
+        "--fewshot-as-multiturn", is_flag=True, default=None, help="Few-shot examples as turns."
+    ),
+    click.option("--gen-kwargs", default="", metavar=_MODEL_ARGS, help="Generation arguments."),
+    click.option(
+        "--confirm-run-unsafe-code", is_flag=True, help="Run tasks that execute model output."
+    ),
+    click.option(
+        "--allow-differing",
+        type=click.Choice(["prompt", "tokens"]),
+        multiple=True,
+        help="A difference between the sides that is meant.",
+    ),
+)
+RUNNING = (
+    click.option(
+        "--batch-size", type=BatchSize(), help="Sequences per forward pass, for both models."
+    ),
+    click.option(
+        "--check-batch-size",
+        type=click.IntRange(min=0),
+        default=0,
+        metavar="N",
+        help="Score N documents per task again at batch size 1.",
+    ),
+    click.option("--device", default="", help="cpu, cuda, cuda:1, mps."),
+    click.option(
+        "--threads", type=click.IntRange(min=0), default=0, help="CPU threads; 0: automatic."
+    ),
+    click.option(
+        "--worker",
+        type=click.Choice(["auto", "always"]),
+        default="auto",
+        help="Score in worker processes: where a setting needs it, or always.",
+    ),
+    click.option(
+        "--timeout",
+        type=click.FloatRange(min=0, min_open=True),
+        help="Seconds one call to a worker may take.",
+    ),
+    click.option("--cache-dir", type=PATH, help="Where finished scores are kept."),
+    click.option("--no-cache", is_flag=True, help="Neither read nor keep finished scores."),
+)
+GATE = (
+    click.option(
+        "--margin",
+        type=click.FloatRange(min=0, min_open=True),
+        help="Allowed drift in standard errors of the base. Default 1.",
+    ),
+    click.option(
+        "--fail-on",
+        type=click.Choice(["margin", "significant", "certain", "any-degradation"]),
+        help="What makes the gate fail. Default margin.",
+    ),
+    click.option(
+        "--confidence",
+        type=click.FloatRange(0.5, 1, min_open=True, max_open=True),
+        help="Of the intervals. Default 0.95.",
+    ),
+    click.option("--strict", is_flag=True, help="Undecided exits with 4."),
+    click.option(
+        "--git-bisect",
+        is_flag=True,
+        help="Exit codes for git bisect run: what gives no verdict is 125.",
+    ),
+)
+OUTPUT = (
+    click.option("--output-path", type=PATH, help="Where run folders go. Default ./reports."),
+    click.option(
+        "--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else."
+    ),
+    click.option("--quiet", "-q", is_flag=True, help="No progress."),
+    DEBUG,
+)
+
+
+def together(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:
+    """Return a decorator that gives a command several options, shown in this order."""
+
+    def decorate(function: Decorated) -> Decorated:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
