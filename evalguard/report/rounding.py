@@ -6,6 +6,8 @@ import math
 
 _SMALLEST_P = 1e-12
 _MOST_DECIMALS = 6
+# A standard error of rounding noise must not print a value to its hundredth decimal.
+_LONGEST_DECIMALS = 9
 
 
 def rounded(value: float | None, stderr: float | None) -> str:
@@ -142,6 +144,7 @@ def _with_decimals(value: float, decimals: int) -> str:
     if size >= 1e7 or (size and size < 1e-4):
         exponent = math.floor(math.log10(size))
         return f"{value:.{min(max(exponent + decimals, 0), 5)}e}"
+    decimals = min(decimals, _LONGEST_DECIMALS)
     text = f"{round(value, decimals):.{max(decimals, 0)}f}"
     return text.removeprefix("-") if float(text) == 0 else text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from evalguard.report import rounding
@@ -102,6 +102,7 @@ numbers = st.one_of(st.none(), st.floats())
 
 
 @given(numbers, numbers)
+@example(0.0, 2.349085085211821e-100)
 def test_any_number_can_be_rounded(value: float | None, stderr: float | None) -> None:
     for text in (rounding.rounded(value, stderr), rounding.p_value(value)):
         assert 0 < len(text) <= 14
