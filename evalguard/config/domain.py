@@ -68,6 +68,7 @@ class Guard:
     ``label`` is the file as messages name it; ``file`` its absolute path. ``include_paths`` are
     absolute folders, ``include_where`` the ``FILE:LINE`` that names them. ``code_allowed`` says
     whether the user trusts this file to run code; ``code_uses`` lists by model what would run.
+    ``places`` holds the ``FILE:LINE`` of every model, (name,), and setting, (name, setting).
     """
 
     file: Path
@@ -83,6 +84,12 @@ class Guard:
     descriptions: Mapping[str, str] = field(default_factory=dict)
     code_allowed: bool = False
     code_uses: Mapping[str, tuple[CodeUse, ...]] = field(default_factory=dict)
+    places: Mapping[tuple[str, ...], str] = field(default_factory=dict)
+
+    def place(self, model: str, setting: str = "") -> str:
+        """Return where a model, or a setting of it, is written; the file where that is unknown."""
+        whole = self.places.get((model,), self.label)
+        return self.places.get((model, setting), whole)
 
     def pair(self, base: str, candidate: str) -> Pair | None:
         """Return the pair of these two models, None if the file declares none."""

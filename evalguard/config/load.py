@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from evalguard.config.checks import check_entry, check_model, check_pairs
@@ -47,8 +48,18 @@ def load_guard(
         descriptions={name: model.entry.description for name, model in models.items()},
         code_allowed=code_allowed,
         code_uses={name: code_uses(model, document) for name, model in models.items()},
+        places=_places(models.values(), document),
     )
     return guard, document
+
+
+def _places(models: Iterable[Inherited], document: Document) -> dict[tuple[str, ...], str]:
+    places: dict[tuple[str, ...], str] = {}
+    for model in models:
+        places[model.name,] = document.where(("models", model.name))
+        for setting in model.entry.settings:
+            places[model.name, setting] = document.where(model.place("settings", setting))
+    return places
 
 
 def _pair(entry: PairEntry) -> Pair:

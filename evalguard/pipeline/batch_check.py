@@ -40,11 +40,10 @@ def check_batch_size(
     together, alone = answers
     difference = together - alone
     if difference.size == 0:
-        return f"{source.name}: no likelihood requests, so the batch size was not checked"
+        return "no likelihood requests, so the batch size was not checked"
     return (
-        f"{source.name}: batch size {choices.policy.batch_size} against 1 on {difference.size:,} "
-        f"requests: largest difference {np.abs(difference).max():.2g} nats, mean "
-        f"{difference.mean():.2g}"
+        f"batch size {choices.policy.batch_size} against 1 on {difference.size:,} requests: "
+        f"largest difference {np.abs(difference).max():.2g} nats, mean {difference.mean():.2g}"
     )
 
 

@@ -11,16 +11,18 @@ from typing import Any
 
 import evalguard
 from evalguard.compare_report import CompareReport, RunIdentity
-from evalguard.config import load_guards
 from evalguard.errors import StoreError
 from evalguard.gate import Gate, exit_code
 from evalguard.harness import TaskScores
 from evalguard.lmeval_runs import environment_differences
 from evalguard.pipeline.choices import Choices, choose
 from evalguard.pipeline.environment import environment
+from evalguard.pipeline.guards import find_guards
 from evalguard.pipeline.identity import model_identity, run_identity
+from evalguard.pipeline.interruption import interruptible
 from evalguard.pipeline.judging import compare_tables
 from evalguard.pipeline.options import CompareOptions, make_options
+from evalguard.pipeline.preflight import check_models
 from evalguard.pipeline.record import sample_columns, tasks_of
 from evalguard.pipeline.result import CompareResult
 from evalguard.pipeline.scoring import score_models
@@ -72,18 +74,31 @@ def compare(
         Interrupted: on Ctrl-C.
     """
     options = make_options(options, **given)
+    output = options.output_path or DEFAULT_OUTPUT
+    with interruptible("reading what is to be compared"):
+        sources, choices = _prepare(str(base), str(candidate), options)
+        if options.write:
+            check_writable(output)
+    with interruptible("scoring"):
+        scored = _score(sources, choices, options)
+    with interruptible("comparing the scores"):
+        return _conclude(scored, choices, options, output)
+
+
+def _prepare(
+    base: str, candidate: str, options: CompareOptions
+) -> tuple[tuple[Source, Source], Choices]:
+    """Settle what is compared, and how; refuse whatever can be seen to be wrong by now."""
     cwd = Path.cwd()
-    guards = load_guards(options.config, cwd=cwd, allow_code=options.allow_code)
+    guards, notes = find_guards((base, candidate), options, cwd=cwd)
     sources = tell_apart(
-        resolve(_side("base", str(base), options), guards, options, cwd=cwd),
-        resolve(_side("cand", str(candidate), options), guards, options, cwd=cwd),
+        resolve(_side("base", base, options), guards, options, cwd=cwd),
+        resolve(_side("cand", candidate, options), guards, options, cwd=cwd),
     )
     choices = choose(sources[0], sources[1], guards, options)
-    output = options.output_path or DEFAULT_OUTPUT
-    if options.write:
-        check_writable(output)
-    scored = _score(sources, choices, options)
-    return _conclude(scored, choices, options, output)
+    choices = dataclasses.replace(choices, notes=(*choices.notes, *notes))
+    check_models(source for source in sources if isinstance(source, ModelSource))
+    return sources, choices
 
 
 def _side(role: str, spec: str, options: CompareOptions) -> Side:
@@ -127,7 +142,7 @@ def _stored(source: RunSource) -> Scored:
         tables=run.tables,
         not_compared=run.not_compared,
         environment=run.environment,
-        notes=tuple(f"{source.name}: {note}" for note in run.notes),
+        notes=run.notes,
     )
 
 
@@ -167,7 +182,14 @@ def _notes(base: Scored, candidate: Scored) -> tuple[str, ...]:
     differences: tuple[str, ...] = ()
     if base.identity.kind == candidate.identity.kind == "lm-eval run":
         differences = environment_differences(base.environment, candidate.environment)
-    return (*base.notes, *candidate.notes, *differences)
+    both = [note for note in base.notes if note in candidate.notes]
+    own = [
+        f"{side.identity.name}: {note}"
+        for side in (base, candidate)
+        for note in side.notes
+        if note not in both
+    ]
+    return (*both, *own, *differences)
 
 
 def _environments(base: Scored, candidate: Scored) -> dict[str, Value]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from evalguard.errors import EvaluationError, Interrupted, StoreError
 from evalguard.harness import Block, TaskRequests, TaskScores, TaskSet, score_tables
+from evalguard.pipeline.interruption import KEPT, NOTHING_KEPT, interruptible
 from evalguard.report.progress import Progress
 from evalguard.scorer import ModelDescription, Response, Scorer
 from evalguard.settings import digest_of
@@ -38,6 +39,7 @@ class Evaluator:
     progress: Progress
     chat: bool = False
     notes: list[str] = field(default_factory=list)
+    _lost: bool = False
 
     def evaluate(self, name: str, scorer: Scorer) -> Evaluation:
         """Let a model answer every task.
@@ -51,12 +53,15 @@ class Evaluator:
         identity = description.identity
         key = None if identity is None or self.cache is None else digest_of(dict(identity))
         scores = {}
+        hint = NOTHING_KEPT if key is None else KEPT
         for task in self.tasks.names:
-            requests = self.tasks.requests(
-                task, render_chat=scorer.render_chat if self.chat else None
-            )
+            with interruptible(f"building the requests of {task}", hint=hint):
+                requests = self.tasks.requests(
+                    task, render_chat=scorer.render_chat if self.chat else None
+                )
             responses = self._answer(name, requests, scorer, key)
-            scores[task] = score_tables(requests, responses, source=name)
+            with interruptible(f"scoring the answers of {name} to {task}", hint=hint):
+                scores[task] = score_tables(requests, responses, source=name)
         return Evaluation(
             name=name, description=description, scores=scores, notes=tuple(self.notes)
         )
@@ -74,7 +79,9 @@ class Evaluator:
                 done += len(block.doc_ids)
                 self.progress.advance(len(block.doc_ids), cached=kept is not None)
         except KeyboardInterrupt:
-            raise self._interrupted(name, requests, done, kept=key is not None) from None
+            raise self._interrupted(
+                name, requests, done, kept=key is not None and not self._lost
+            ) from None
         finally:
             self.progress.stop()
         return responses
@@ -94,6 +101,7 @@ class Evaluator:
         try:
             self.cache.put(key, block.digest, responses)
         except StoreError as error:
+            self._lost = True
             # The numbers are in memory: a full disk must not cost the verdict.
             self._note(f"scores could not be kept in the cache: {error}")
         return responses
@@ -107,12 +115,7 @@ class Evaluator:
         self, name: str, requests: TaskRequests, done: int, *, kept: bool
     ) -> Interrupted:
         where = f"{name} on {requests.task}, {done:,} of {requests.n_documents:,} documents done"
-        hint = (
-            "finished blocks of documents are kept; the same command goes on from there"
-            if kept
-            else "nothing of this model was kept: it has no score cache, so it starts anew"
-        )
-        return Interrupted(f"interrupted: {where}", hint=hint)
+        return Interrupted(f"interrupted: {where}", hint=KEPT if kept else NOTHING_KEPT)
 
 
 def _checked(responses: Sequence[Response], block: Block) -> Sequence[Response]:

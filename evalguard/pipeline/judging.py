@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from evalguard.comparison import Comparison
 from evalguard.errors import MisalignedRunsError
@@ -43,10 +44,21 @@ def _compare(
         present, missing = ("candidate", "base") if key not in bases else ("base", "candidate")
         table = bases.get(key) or candidates[key]
         return failed_comparison(table, f"only the {present} has this metric, not the {missing}")
-    base = bases[key]
+    base, other = _told_apart(bases[key], candidates[key])
     try:
-        paired = pair(base, candidates[key], allow=allow)
+        paired = pair(base, other, allow=allow)
     except MisalignedRunsError as error:
         hint = f" ({error.hint})" if error.hint else ""
         return failed_comparison(base, f"{error}{hint}")
     return compare_scores(paired, margin=gate.margin, confidence=gate.confidence)
+
+
+def _told_apart(base: ScoreTable, candidate: ScoreTable) -> tuple[ScoreTable, ScoreTable]:
+    """Name the side in caveats that only one of the two has."""
+    shared = set(base.caveats) & set(candidate.caveats)
+    return _naming("base", base, shared), _naming("candidate", candidate, shared)
+
+
+def _naming(role: str, table: ScoreTable, shared: set[str]) -> ScoreTable:
+    named = (text if text in shared else f"{role}: {text}" for text in table.caveats)
+    return replace(table, caveats=tuple(named))

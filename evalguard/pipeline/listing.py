@@ -71,6 +71,9 @@ def _paragraph(model: dict[str, Value]) -> str:
         assert isinstance(setting, dict)
         change = f"{setting['reference']} -> {setting['candidate']}"
         lines.append(f"  setting {setting['name']}: {change}  [{setting['target']}]")
+    candidates = model["candidates"]
+    assert isinstance(candidates, list)
+    lines += [f"  pair: --base {model['name']} --cand {candidate}" for candidate in candidates]
     return "\n".join(lines)
 
 

@@ -11,8 +11,10 @@ from evalguard.pipeline.batch_check import check_batch_size
 from evalguard.pipeline.choices import Choices
 from evalguard.pipeline.evaluate import Evaluation, Evaluator
 from evalguard.pipeline.fairness import check_fair
+from evalguard.pipeline.interruption import interruptible
 from evalguard.pipeline.open_scorer import open_scorer
 from evalguard.pipeline.options import CompareOptions
+from evalguard.pipeline.places import placed
 from evalguard.pipeline.sources import ModelSource
 from evalguard.report.progress import Progress
 from evalguard.scorer import ModelDescription
@@ -33,9 +35,12 @@ def score_models(
     cache_dir = options.cache_dir or default_cache_dir()
     progress = Progress(quiet=options.quiet)
     with progress:
-        progress.note(f"loading tasks: {', '.join(choices.tasks)}")
+        names = ", ".join(choices.tasks)
+        progress.note(f"loading tasks: {names}")
+        with interruptible(f"loading tasks ({names})"):
+            tasks = load_tasks(choices.tasks, options=choices.task_options)
         evaluator = Evaluator(
-            tasks=load_tasks(choices.tasks, options=choices.task_options),
+            tasks=tasks,
             cache=ScoreCache(cache_dir / "scores") if options.use_cache else None,
             progress=progress,
             chat=bool(choices.task_options.apply_chat_template),
@@ -56,7 +61,8 @@ def _score(
     before: ModelDescription | None,
 ) -> Evaluation:
     evaluator.progress.note(f"loading {source.name}")
-    scorer = open_scorer(source.variant, choices.policy, options, cache_dir=cache_dir)
+    with interruptible(f"loading {source.name}"), placed(source):
+        scorer = open_scorer(source.variant, choices.policy, options, cache_dir=cache_dir)
     try:
         if before is not None:
             check_fair(before, scorer.describe(), allow=choices.allow)
@@ -64,6 +70,7 @@ def _score(
     finally:
         scorer.close()
     if options.check_batch_size:
-        note = check_batch_size(source, evaluator, choices, options, cache_dir)
+        with interruptible(f"checking the batch size of {source.name}"):
+            note = check_batch_size(source, evaluator, choices, options, cache_dir)
         evaluation = replace(evaluation, notes=(*evaluation.notes, note))
     return evaluation

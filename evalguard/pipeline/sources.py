@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from evalguard.config import (
     require_code_allowed,
     resolve_model_args,
 )
+from evalguard.config.paths import resolve_path
 from evalguard.errors import UsageError, nearest
 from evalguard.lmeval_runs import StoredRun, is_lmeval_run, read_run
 from evalguard.pipeline.options import CompareOptions
@@ -21,11 +23,16 @@ from evalguard.settings import Assignment, Value, Variant
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSource:
-    """A model that will be scored. ``guard`` is the guard file that names it, if one does."""
+    """A model that will be scored.
+
+    ``guard`` is the guard file that names it, if one does. ``misspelt`` is a hint for a bare word
+    that is in no guard file: it is taken for a hub id, and may be meant otherwise.
+    """
 
     name: str
     variant: Variant
     guard: Guard | None = None
+    misspelt: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +44,9 @@ class RunSource:
 
 
 Source = ModelSource | RunSource
+
+_WHAT_TO_GIVE = "give a model folder, a hub id, an lm-eval run or a name in the guard file"
+_SET = {"base": "--base-set", "cand": "--set"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +70,10 @@ def resolve(side: Side, guards: GuardSet, options: CompareOptions, *, cwd: Path)
         require_code_allowed(guard, variant)
         variant = _adjusted(variant, side, options, cwd)
         return ModelSource(name=side.spec, variant=variant, guard=guard)
-    path = (cwd / Path(side.spec).expanduser()).resolve()
-    if path.exists() and is_lmeval_run(path):
+    if not side.spec.strip():
+        raise UsageError(f"--{side.role} is empty", hint=_WHAT_TO_GIVE)
+    path = resolve_path(side.spec, cwd)
+    if os.path.exists(path) and is_lmeval_run(path):
         _nothing_to_load(side)
         return RunSource(name=_short(path), run=read_run(path, tasks=options.tasks or None))
     _check_spelling(side, guards, path)
@@ -72,7 +84,11 @@ def resolve(side: Side, guards: GuardSet, options: CompareOptions, *, cwd: Path)
         cwd=cwd,
         trust_remote_code=options.trust_remote_code,
     )
-    return ModelSource(name=variant.name, variant=_assigned(variant, side.assignment))
+    return ModelSource(
+        name=variant.name,
+        variant=_assigned(variant, side.assignment),
+        misspelt="" if os.path.exists(path) else _names_to_choose(side, guards),
+    )
 
 
 def tell_apart(base: Source, candidate: Source) -> tuple[Source, Source]:
@@ -92,6 +108,13 @@ def _adjusted(variant: Variant, side: Side, options: CompareOptions, cwd: Path) 
             f"--{side.role}_model_args: trust_remote_code is an option of its own",
             hint="write --trust-remote-code",
         )
+    for setting in variant.settings:
+        if setting.target.kind == "model_args" and setting.target.path in side.model_args:
+            raise UsageError(
+                f"--{side.role}_model_args: '{setting.target.path}' is what setting "
+                f"'{setting.name}' of '{variant.name}' sets",
+                hint=f"give the value to the setting: {_SET[side.role]} {setting.name}=VALUE",
+            )
     changed = replace(
         variant,
         model_args={**variant.model_args, **resolve_model_args(side.model_args, cwd)},
@@ -112,12 +135,12 @@ def _assigned(variant: Variant, assignment: Assignment) -> Variant:
 
 def _check_spelling(side: Side, guards: GuardSet, path: Path) -> None:
     looks_like_path = side.spec.startswith((".", "/", "~")) or side.spec.count("/") > 1
-    if path.exists():
+    if os.path.exists(path):
         return
     if looks_like_path:
         raise UsageError(
             f"--{side.role}: no model or lm-eval run at '{side.spec}' ({path} does not exist)",
-            hint="give a model folder, a hub id, an lm-eval run or a name in the guard file",
+            hint=_WHAT_TO_GIVE,
         )
     suggestion = nearest(side.spec, guards.names)
     if suggestion and "/" not in side.spec:
@@ -125,6 +148,12 @@ def _check_spelling(side: Side, guards: GuardSet, path: Path) -> None:
             f"--{side.role}: no model '{side.spec}' in {guards.where}{suggestion}",
             hint=f"models there: {', '.join(guards.names)}",
         )
+
+
+def _names_to_choose(side: Side, guards: GuardSet) -> str:
+    if "/" in side.spec or not guards.names:
+        return ""
+    return f"models in {guards.where}: {', '.join(guards.names)}"
 
 
 def _nothing_to_load(side: Side) -> None:

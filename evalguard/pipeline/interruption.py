@@ -1,0 +1,24 @@
+"""Ctrl-C anywhere in a comparison: what was being done, what is kept, how to go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from evalguard.errors import Interrupted
+
+KEPT = "finished blocks of documents are kept; the same command goes on from there"
+NOTHING_KEPT = "scores were not kept (no score cache): the same command starts anew"
+
+
+@contextmanager
+def interruptible(doing: str, *, hint: str = KEPT) -> Iterator[None]:
+    """Turn a KeyboardInterrupt into an error that says what it interrupted.
+
+    Raises:
+        Interrupted: "interrupted while ``doing``".
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted while {doing}", hint=hint) from None

@@ -1,0 +1,57 @@
+"""Where in a guard file the cause of an error stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from evalguard.errors import (
+    BuildError,
+    EvalguardError,
+    EvaluationError,
+    GuardFileError,
+    SettingError,
+    UsageError,
+)
+from evalguard.pipeline.sources import ModelSource
+from evalguard.settings import Variant
+
+
+@contextmanager
+def placed(source: ModelSource) -> Iterator[None]:
+    """Put ``FILE:LINE`` before an error about a model or a setting that a guard file declares.
+
+    A model that the command line names gets the names of the guard file as a further hint where
+    it may be a misspelt one.
+    """
+    try:
+        yield
+    except GuardFileError:
+        raise
+    except (BuildError, SettingError, UsageError) as error:
+        if source.guard is not None:
+            setting = _setting_meant(str(error), source.variant)
+            where = source.guard.place(source.variant.name, setting)
+            _prepend(error, f"{where}: ")
+        raise
+    except EvaluationError as error:
+        if source.misspelt:
+            error.hint = "; ".join(part for part in (error.hint, source.misspelt) if part)
+        raise
+
+
+def _prepend(error: EvalguardError, text: str) -> None:
+    if not str(error).startswith(text):
+        error.args = (f"{text}{error}",)
+
+
+def _setting_meant(message: str, variant: Variant) -> str:
+    """Return the one setting that a message quotes by name or target; "" if there is none."""
+    found = [
+        setting.name
+        for setting in variant.settings
+        if f"'{setting.name}'" in message
+        or f"'{setting.target.path}'" in message
+        or str(setting.target) in message
+    ]
+    return found[0] if len(found) == 1 else ""
