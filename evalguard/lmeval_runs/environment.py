@@ -34,6 +34,7 @@ def environment_of(results: Results) -> dict[str, Value]:
         "max_length": content.get("max_length") or arguments.get("max_length"),
         "device": config.get("device"),
         "use_cache": config.get("use_cache"),
+        "limit": config.get("limit"),
         "chat_template_sha": content.get("chat_template_sha"),
         "system_instruction_sha": content.get("system_instruction_sha"),
         "lm_eval_version": content.get("lm_eval_version"),

@@ -76,7 +76,9 @@ def _task_options(
     guard: Guard | None, run: RunOptions, stored: RunSource | None, options: CompareOptions
 ) -> TaskOptions:
     of_run = _stored_run(stored)
-    limit = _first(options.limit, run.limit, of_run.get("limit"))
+    # As lm-eval was given it: tasks with fewer documents than that have other numbers of their own.
+    given = stored.run.environment.get("limit") if stored else None
+    limit = _first(options.limit, run.limit, given, of_run.get("limit"))
     shots = _first(options.num_fewshot, run.num_fewshot, of_run.get("num_fewshot"))
     chat = _first(options.apply_chat_template, run.apply_chat_template)
     return TaskOptions(
