@@ -7,6 +7,11 @@ from dataclasses import dataclass
 
 from evalguard.comparison import Outcome
 
+# A sigma this close to the margin lies on it. A base that is wrong on one document of n has a
+# standard error of exactly 1 / n, so that one more error is exactly 1 sigma: without this, the
+# last bit of a double would decide.
+ON_THE_MARGIN = 1e-9
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
@@ -24,14 +29,15 @@ class Verdict:
 def decide(sigma: float, lo: float, hi: float, margin: float) -> Verdict:
     """Read the decision table.
 
-    | outcome   | condition, first match from above                              |
-    |-----------|----------------------------------------------------------------|
-    | regressed | sigma > margin, whatever the interval (the literal rule)       |
-    | improved  | sigma = -inf: the base has no scatter, and the candidate gains |
-    | degraded  | lo > 0: real, but within the margin                            |
-    | improved  | hi < 0                                                         |
-    | unchanged | hi < margin (and lo <= 0 <= hi): shown not to be worse         |
-    | undecided | the rest: lo <= 0 and hi >= margin                             |
+    | outcome   | condition, first match from above                    |
+    |-----------|------------------------------------------------------|
+    | regressed | sigma > margin, whatever the interval (literal rule) |
+    | degraded  | lo > 0: real, but within the margin                  |
+    | improved  | hi < 0                                               |
+    | unchanged | hi < margin (and lo <= 0 <= hi): shown not to be worse |
+    | undecided | the rest: lo <= 0 and hi >= margin                   |
+
+    A number within a billionth of the margin (relative) counts as the margin itself.
 
     Args:
         sigma: drift in standard errors of the base, positive is worse; may be infinite.
@@ -47,20 +53,22 @@ def decide(sigma: float, lo: float, hi: float, margin: float) -> Verdict:
         raise ValueError(f"the interval's ends are exchanged: lo={lo} > hi={hi}")
     check_margin(margin)
     return Verdict(
-        outcome=_outcome(sigma, lo, hi, margin), significant=lo > 0.0, certain=lo > margin
+        outcome=_outcome(sigma, lo, hi, margin), significant=lo > 0.0, certain=_above(lo, margin)
     )
 
 
 def _outcome(sigma: float, lo: float, hi: float, margin: float) -> Outcome:
-    if sigma > margin:
+    if _above(sigma, margin):
         return "regressed"
-    if sigma == -math.inf:
-        return "improved"
     if lo > 0.0:
         return "degraded"
     if hi < 0.0:
         return "improved"
-    return "unchanged" if hi < margin else "undecided"
+    return "unchanged" if _above(margin, hi) else "undecided"
+
+
+def _above(one: float, other: float) -> bool:
+    return one > other and not math.isclose(one, other, rel_tol=ON_THE_MARGIN)
 
 
 def check_margin(margin: float) -> None:

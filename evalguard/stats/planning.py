@@ -9,24 +9,33 @@ from evalguard.stats.probability import normal_critical
 
 
 def documents_needed(estimate: Estimate, *, n: int, tolerance: float) -> int | None:
-    """Documents at which the interval would fall below ``tolerance`` or above 0.
+    """Documents after which, at the same margin, the drift would be known as real or harmless.
 
-    ``estimate`` is the drift over n documents and ``tolerance`` the drift, in the same unit, that
-    the margin allows **now**: margin * SE_base at the present n. It is held fixed, because that is
-    the amount of damage the user accepts today; SE_base itself shrinks as 1 / sqrt(n), so that the
-    same number of sigmas over more documents would be a stricter demand, one which more documents
-    do not make easier to meet. With point and scatter per document as they are, the half-width
-    shrinks as 1 / sqrt(n): the need is the smaller n of
-    z stderr sqrt(n / n') < tolerance - point (shown harmless) and < point (shown real), plus
-    z^2 / 2 for the t quantile of small samples (Guenther, The American Statistician 35, 1981).
+    Point and scatter per document are taken to stay as they are. Over n' documents both standard
+    errors shrink by sqrt(n / n'), the base's too, and the drift that a margin in sigmas tolerates
+    shrinks with it: relative to it the interval stays as wide as it is, while the point moves away
+    from 0. The rule decides as soon as the interval leaves 0 (the drift is real), or, for a point
+    below 0, as soon as it ends below the tolerance:
 
-    Returns None where no number of documents would do (the point is itself at 0 and at the
-    tolerance, or the numbers are infinite).
+        point > 0:  sqrt(n' / n) > ratio = z stderr / point
+        point < 0:  sqrt(n' / n) > ratio = (z stderr - tolerance) / |point|
+
+    The t quantile of small samples, z + (z^3 + z) / 4 df, costs a few documents more: to first
+    order (z^2 + 1) / 2 times the ratio of the interval to what of it must shrink.
+
+    Args:
+        estimate: the drift over n documents, undecided.
+        tolerance: margin * SE_base at the present n, in the drift's unit.
+
+    Returns:
+        The number, above n; None where no number of documents would do: a point of 0 stays 0
+        however many documents show it, in an interval that stays wider than the margin.
     """
-    gap = max(tolerance - estimate.point, estimate.point)
-    if not (gap > 0.0 and math.isfinite(gap) and math.isfinite(estimate.stderr)):
-        return None
     z = normal_critical(estimate.confidence)
-    ratio = z * estimate.stderr / gap
-    needed = n * ratio * ratio + z * z / 2.0
+    point, half = estimate.point, z * estimate.stderr
+    if point == 0.0 or not (math.isfinite(point) and math.isfinite(half)):
+        return None
+    width = half / abs(point)
+    ratio = max(1.0, width if point > 0.0 else (half - tolerance) / abs(point))
+    needed = n * (ratio * ratio) + (z * z + 1.0) / 2.0 * width / ratio
     return max(n + 1, math.ceil(needed)) if math.isfinite(needed) else None

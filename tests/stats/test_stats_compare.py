@@ -125,10 +125,22 @@ def test_flips_p_and_mid_p_of_a_binary_metric_are_shown_together():
 
 def test_undecided_says_how_many_documents_are_needed():
     got = compared(shifted(0.5, 0.5))
-    # half-width 1.96 * 0.5 must shrink to 0.5: (1.96)^2 times the documents
+    # the point, 0.5, must leave 0 by a half-width of 1.96 * 0.5: (1.96)^2 times the documents
     assert got.needed_n == pytest.approx(N * 1.96**2, rel=0.01)
-    assert f"about {got.needed_n:,} documents are needed" in got.reason
+    assert f"about {got.needed_n:,} documents would decide if the drift" in got.reason
     assert compared(shifted(0.5, 0.1)).needed_n is None
+
+
+def test_the_needed_documents_decide_when_they_are_there():
+    for sigma, scatter in ((0.5, 0.5), (-0.2, 0.7)):
+        base, cand = BASE, shifted(sigma, scatter)
+        needed = compared(cand).needed_n
+        copies = math.ceil(needed / N * 1.01)
+        assert compared(cand).outcome == "undecided"
+        more = compared(np.tile(cand, copies), base=np.tile(base, copies))
+        assert more.outcome != "undecided"
+        fewer = compared(np.tile(cand, copies - 2), base=np.tile(base, copies - 2))
+        assert fewer.outcome in ("undecided", "regressed")
 
 
 def test_a_need_beyond_the_task_is_said():
@@ -162,12 +174,33 @@ def test_a_base_without_scatter_makes_a_loss_infinite_and_regressed():
     assert single.false_alarm_probability == 0.5
 
 
-def test_a_base_without_scatter_makes_a_gain_improved():
+@pytest.mark.parametrize(
+    ("gains", "outcome", "high"),
+    # six gains are real by the exact test (p = 1/64); five are not, and one says nothing
+    [(6, "improved", -math.inf), (5, "unchanged", 0.0), (1, "undecided", math.inf)],
+)
+def test_a_base_without_scatter_makes_a_gain_infinite_and_improved_only_if_it_is_real(
+    gains, outcome, high
+):
     cand = np.zeros(N)
-    cand[:1] = 1.0
+    cand[:gains] = 1.0
     got = compared(cand, base=np.zeros(N))
-    assert (got.outcome, got.sigma) == ("improved", -math.inf)
+    assert (got.outcome, got.sigma) == (outcome, -math.inf)
+    assert got.sigma_interval == (-math.inf, high)
     assert "the base's standard error is 0" in got.reason
+
+
+@pytest.mark.parametrize("n", [2, 5, 10, 11, 26, 36, 44, 50, 52, 1319, 5153])
+@pytest.mark.parametrize("wrong", [1, -1])
+def test_a_drift_of_exactly_the_margin_never_regresses_whatever_the_last_bit_says(n, wrong):
+    # with one document unlike the others, SE_base is 1 / n and one lost document is 1 sigma
+    base = np.ones(n)
+    base[:wrong] = 0.0
+    cand = base.copy()
+    cand[-1] = 0.0
+    got = compared(cand, base=base)
+    assert got.sigma == pytest.approx(1.0, rel=1e-14)
+    assert got.outcome == "undecided"
 
 
 @pytest.mark.parametrize(
