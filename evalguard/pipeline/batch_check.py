@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from evalguard.harness import Block
 from evalguard.pipeline.choices import Choices
 from evalguard.pipeline.evaluate import Evaluator
 from evalguard.pipeline.open_scorer import open_scorer
 from evalguard.pipeline.options import CompareOptions
 from evalguard.pipeline.sources import ModelSource
-from evalguard.scorer import Request, Response, Scorer
+from evalguard.scorer import Response, Scorer
 
 
 def check_batch_size(
@@ -28,13 +30,13 @@ def check_batch_size(
         One sentence with the largest and the mean difference in natural-log likelihood.
     """
     evaluator.progress.note(f"checking {source.name} at batch size 1")
-    requests = _first_requests(evaluator, options.check_batch_size)
     answers = []
     for size in (choices.policy.batch_size, 1):
         policy = replace(choices.policy, batch_size=size)
         scorer = open_scorer(source.variant, policy, options, cache_dir=cache_dir)
         try:
-            answers.append(_likelihoods(scorer, requests))
+            blocks = evaluator.first_blocks(scorer, options.check_batch_size)
+            answers.append(_likelihoods(scorer, blocks))
         finally:
             scorer.close()
     together, alone = answers
@@ -47,18 +49,9 @@ def check_batch_size(
     )
 
 
-def _first_requests(evaluator: Evaluator, documents: int) -> list[list[Request]]:
-    """The likelihood requests of each task's first documents, one list per kind."""
-    lists = []
-    for task in evaluator.tasks.names:
-        block = evaluator.tasks.requests(task).blocks(documents)[0]
-        if block.kind != "generate_until":
-            lists.append(list(block.requests))
-    return lists
-
-
-def _likelihoods(scorer: Scorer, requests: list[list[Request]]) -> np.ndarray:
+def _likelihoods(scorer: Scorer, blocks: Sequence[Block]) -> np.ndarray:
     responses: list[Response] = []
-    for of_task in requests:
-        responses += scorer.score(of_task)
+    for block in blocks:
+        if block.kind != "generate_until":
+            responses += scorer.score(block.requests)
     return np.array([response.loglikelihood for response in responses], dtype=np.float64)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from evalguard.errors import EvaluationError, Interrupted, StoreError
 from evalguard.harness import Block, TaskRequests, TaskScores, TaskSet, score_tables
 from evalguard.pipeline.interruption import KEPT, NOTHING_KEPT, interruptible
+from evalguard.pipeline.soundness import only_sound
 from evalguard.report.progress import Progress
 from evalguard.scorer import ModelDescription, Response, Scorer
 from evalguard.settings import digest_of
@@ -40,6 +41,7 @@ class Evaluator:
     chat: bool = False
     notes: list[str] = field(default_factory=list)
     _lost: bool = False
+    _problems_said: int = 0
 
     def evaluate(self, name: str, scorer: Scorer) -> Evaluation:
         """Let a model answer every task.
@@ -49,38 +51,52 @@ class Evaluator:
             Interrupted: on Ctrl-C, with what was kept and how to go on.
         """
         self.notes.clear()
+        self._lost = False
         description = scorer.describe()
         identity = description.identity
         key = None if identity is None or self.cache is None else digest_of(dict(identity))
         scores = {}
-        hint = NOTHING_KEPT if key is None else KEPT
         for task in self.tasks.names:
-            with interruptible(f"building the requests of {task}", hint=hint):
-                requests = self.tasks.requests(
-                    task, render_chat=scorer.render_chat if self.chat else None
-                )
+            with interruptible(f"building the requests of {task}", hint=self._go_on(key)):
+                requests = self.requests(task, scorer)
             responses = self._answer(name, requests, scorer, key)
-            with interruptible(f"scoring the answers of {name} to {task}", hint=hint):
-                scores[task] = score_tables(requests, responses, source=name)
+            with interruptible(f"scoring {name} on {task}", hint=self._go_on(key)):
+                scored = score_tables(requests, responses, source=name)
+                scores[task] = only_sound(scored, requests.requests, responses)
         return Evaluation(
             name=name, description=description, scores=scores, notes=tuple(self.notes)
         )
 
+    def requests(self, task: str, scorer: Scorer) -> TaskRequests:
+        """Return what a task asks of this model; the same for all unless it renders the chat."""
+        return self.tasks.requests(task, render_chat=scorer.render_chat if self.chat else None)
+
+    def first_blocks(self, scorer: Scorer, documents: int) -> list[Block]:
+        """Return the first documents of every task, for checks on a few of them."""
+        return [self.requests(task, scorer).blocks(documents)[0] for task in self.tasks.names]
+
+    def _go_on(self, key: str | None) -> str:
+        return NOTHING_KEPT if key is None or self._lost else KEPT
+
     def _answer(
         self, name: str, requests: TaskRequests, scorer: Scorer, key: str | None
     ) -> list[Response]:
-        self.progress.start(name, requests.task, requests.n_documents)
+        blocks = requests.blocks(DOCUMENTS_PER_BLOCK)
+        # A task that asks in two ways goes through its documents twice.
+        total = sum(len(block.doc_ids) for block in blocks)
+        self.progress.start(name, requests.task, total)
         responses: list[Response] = []
         done = 0
         try:
-            for block in requests.blocks(DOCUMENTS_PER_BLOCK):
+            for block in blocks:
                 kept = self._kept(block, key)
                 responses += self._scored(block, scorer, key) if kept is None else kept
                 done += len(block.doc_ids)
                 self.progress.advance(len(block.doc_ids), cached=kept is not None)
         except KeyboardInterrupt:
-            raise self._interrupted(
-                name, requests, done, kept=key is not None and not self._lost
+            raise Interrupted(
+                f"interrupted: {name} on {requests.task}, {done:,} of {total:,} documents done",
+                hint=self._go_on(key),
             ) from None
         finally:
             self.progress.stop()
@@ -90,8 +106,9 @@ class Evaluator:
         if self.cache is None or key is None:
             return None
         found = self.cache.get(key, block.digest)
-        for problem in self.cache.problems:
+        for problem in self.cache.problems[self._problems_said :]:
             self._note(problem)
+        self._problems_said = len(self.cache.problems)
         return found if found is not None and len(found) == len(block.requests) else None
 
     def _scored(self, block: Block, scorer: Scorer, key: str | None) -> Sequence[Response]:
@@ -110,12 +127,6 @@ class Evaluator:
         if text not in self.notes:
             self.notes.append(text)
             self.progress.note(text)
-
-    def _interrupted(
-        self, name: str, requests: TaskRequests, done: int, *, kept: bool
-    ) -> Interrupted:
-        where = f"{name} on {requests.task}, {done:,} of {requests.n_documents:,} documents done"
-        return Interrupted(f"interrupted: {where}", hint=KEPT if kept else NOTHING_KEPT)
 
 
 def _checked(responses: Sequence[Response], block: Block) -> Sequence[Response]:

@@ -48,9 +48,15 @@ def _compare(
     try:
         paired = pair(base, other, allow=allow)
     except MisalignedRunsError as error:
-        hint = f" ({error.hint})" if error.hint else ""
-        return failed_comparison(base, f"{error}{hint}")
+        return failed_comparison(base, _reason(error, key))
     return compare_scores(paired, margin=gate.margin, confidence=gate.confidence)
+
+
+def _reason(error: MisalignedRunsError, key: Key) -> str:
+    """What a table says beside the metric's name, which the message begins with."""
+    task, filter_name, metric = key
+    message = str(error).removeprefix(f"{task} ({filter_name}) {metric}: ")
+    return "; ".join(part for part in (message, error.hint) if part)
 
 
 def _told_apart(base: ScoreTable, candidate: ScoreTable) -> tuple[ScoreTable, ScoreTable]:

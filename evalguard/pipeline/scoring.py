@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from evalguard.harness import load_tasks
 from evalguard.pipeline.batch_check import check_batch_size
 from evalguard.pipeline.choices import Choices
 from evalguard.pipeline.evaluate import Evaluation, Evaluator
-from evalguard.pipeline.fairness import check_fair
+from evalguard.pipeline.fairness import TokenIds, check_encodings, check_vocabularies
 from evalguard.pipeline.interruption import interruptible
 from evalguard.pipeline.open_scorer import open_scorer
 from evalguard.pipeline.options import CompareOptions
 from evalguard.pipeline.places import placed
 from evalguard.pipeline.sources import ModelSource
 from evalguard.report.progress import Progress
-from evalguard.scorer import ModelDescription
+from evalguard.scorer import ModelDescription, Request, Scorer
 from evalguard.store import ScoreCache, default_cache_dir
+
+# Enough to see a tokenizer that differs, and encoded in no time.
+_ENCODED_DOCUMENTS = 8
 
 
 def score_models(
@@ -33,8 +36,7 @@ def score_models(
     if not sources:
         return []
     cache_dir = options.cache_dir or default_cache_dir()
-    progress = Progress(quiet=options.quiet)
-    with progress:
+    with Progress(quiet=options.quiet) as progress:
         names = ", ".join(choices.tasks)
         progress.note(f"loading tasks: {names}")
         with interruptible(f"loading tasks ({names})"):
@@ -45,32 +47,60 @@ def score_models(
             progress=progress,
             chat=bool(choices.task_options.apply_chat_template),
         )
-        evaluations: list[Evaluation] = []
-        for source in sources:
-            before = evaluations[0].description if evaluations else None
-            evaluations.append(_score(source, evaluator, choices, options, cache_dir, before))
-    return evaluations
+        scoring = _Scoring(evaluator, choices, options, cache_dir)
+        return [scoring.score(source) for source in sources]
 
 
-def _score(
-    source: ModelSource,
-    evaluator: Evaluator,
-    choices: Choices,
-    options: CompareOptions,
-    cache_dir: Path,
-    before: ModelDescription | None,
-) -> Evaluation:
-    evaluator.progress.note(f"loading {source.name}")
-    with interruptible(f"loading {source.name}"), placed(source):
-        scorer = open_scorer(source.variant, choices.policy, options, cache_dir=cache_dir)
-    try:
-        if before is not None:
-            check_fair(before, scorer.describe(), allow=choices.allow)
-        evaluation = evaluator.evaluate(source.name, scorer)
-    finally:
-        scorer.close()
-    if options.check_batch_size:
-        with interruptible(f"checking the batch size of {source.name}"):
-            note = check_batch_size(source, evaluator, choices, options, cache_dir)
-        evaluation = replace(evaluation, notes=(*evaluation.notes, note))
-    return evaluation
+@dataclass(slots=True)
+class _Scoring:
+    """Scores one model after the other, and holds each against those before it."""
+
+    evaluator: Evaluator
+    choices: Choices
+    options: CompareOptions
+    cache_dir: Path
+    _before: list[ModelDescription] = field(default_factory=list)
+    _encoded: list[TokenIds] = field(default_factory=list)
+
+    def score(self, source: ModelSource) -> Evaluation:
+        """Load a model, score it on all tasks, release it."""
+        self.evaluator.progress.note(f"loading {source.name}")
+        with interruptible(f"loading {source.name}"), placed(source):
+            scorer = open_scorer(
+                source.variant, self.choices.policy, self.options, cache_dir=self.cache_dir
+            )
+        try:
+            self._check_fair(scorer)
+            evaluation = self.evaluator.evaluate(source.name, scorer)
+        finally:
+            scorer.close()
+        if self.options.check_batch_size:
+            with interruptible(f"checking the batch size of {source.name}"):
+                note = check_batch_size(
+                    source, self.evaluator, self.choices, self.options, self.cache_dir
+                )
+            evaluation = replace(evaluation, notes=(*evaluation.notes, note))
+        return evaluation
+
+    def _check_fair(self, scorer: Scorer) -> None:
+        """Hold this model's tokenizer against the first one's, unless they are meant to differ."""
+        if "tokens" in self.choices.allow:
+            return
+        description = scorer.describe()
+        for before in self._before[:1]:
+            check_vocabularies(before, description)
+        with interruptible("building the requests"):
+            requests = self._sample(scorer)
+            encoded = scorer.encode(requests)
+        if self._before:
+            check_encodings(requests, self._encoded, encoded)
+        else:
+            self._encoded = encoded
+        self._before.append(description)
+
+    def _sample(self, scorer: Scorer) -> list[Request]:
+        """The first requests of every task; none where each model has prompts of its own."""
+        if self.evaluator.chat:
+            return []
+        blocks = self.evaluator.first_blocks(scorer, _ENCODED_DOCUMENTS)
+        return [request for block in blocks for request in block.requests]
