@@ -56,7 +56,7 @@ def choose(base: Source, candidate: Source, guards: GuardSet, options: CompareOp
         policy=_policy(run, stored, options),
         gate=_gate(guard, options),
         allow=_allowed(guard, base, candidate, options),
-        notes=_notes(guards, guard),
+        notes=(*_notes(guards, guard), *_rolling_notes(base, candidate)),
     )
 
 
@@ -155,6 +155,20 @@ def _notes(guards: GuardSet, guard: Guard | None) -> tuple[str, ...]:
     if guard is not None and guards.origin == "embedded":
         return (f"no guard file here: the built-in demo's is used ({guard.label})",)
     return ()
+
+
+def _rolling_notes(base: Source, candidate: Source) -> tuple[str, ...]:
+    """Where a model has to score whole texts as the lm-eval run beside it did."""
+    runs = [source for source in (base, candidate) if isinstance(source, RunSource)]
+    if len(runs) != 1:
+        return ()
+    kinds = {table.run.get("output_type") for table in runs[0].run.tables}
+    if "loglikelihood_rolling" not in kinds:
+        return ()
+    return (
+        f"whole texts are scored as in the lm-eval run {runs[0].name}: where the tokenizer adds "
+        "BOS, BOS given BOS counts as the first token",
+    )
 
 
 def _first(*values: object) -> object:

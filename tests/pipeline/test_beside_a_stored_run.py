@@ -1,4 +1,4 @@
-"""A model beside a finished lm-eval run answers as many documents as that run did."""
+"""A model beside a finished lm-eval run answers what that run answered, as it did."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ from evalguard.settings import Value, Variant
 MODEL = ModelSource(name="m", variant=Variant(name="m", model="hf", model_args={}))
 
 
-def table(task: str, n: int, limit: Value) -> ScoreTable:
+def table(
+    task: str, n: int, limit: Value = "all", *, output_type: str = "loglikelihood"
+) -> ScoreTable:
     hashes = tuple(str(i) for i in range(n))
     return ScoreTable(
         task=task, filter="none", metric="acc", aggregation="mean", higher_is_better=True,
         doc_ids=np.arange(n), values=np.zeros(n), doc_hashes=hashes, prompt_hashes=hashes,
-        target_hashes=hashes, run={"limit": limit},
+        target_hashes=hashes, run={"limit": limit, "output_type": output_type},
     )  # fmt: skip
 
 
-def run_source(*tables: ScoreTable, limit: Value) -> RunSource:
+def run_source(*tables: ScoreTable, limit: Value = None) -> RunSource:
     environment = {} if limit is None else {"limit": limit}
     run = StoredRun(
         path=Path("results.json"), model_name="m", model_args={}, date="", tables=tables,
@@ -49,7 +51,7 @@ def run_source(*tables: ScoreTable, limit: Value) -> RunSource:
 def test_limit_is_the_one_the_run_was_given(
     limit: float | None, given: float | None, expected: float | None
 ) -> None:
-    small = table("small", 8, "all")
+    small = table("small", 8)
     large = table("large", 20, "all" if limit is None else 20)
     source = run_source(small, large, limit=limit)
     choices = choose(source, MODEL, GuardSet(guards=()), CompareOptions(limit=given))
@@ -58,6 +60,23 @@ def test_limit_is_the_one_the_run_was_given(
 
 
 def test_limit_of_a_run_that_does_not_record_it_is_what_its_tasks_share() -> None:
-    source = run_source(table("one", 20, 20), table("two", 20, 20), limit=None)
+    source = run_source(table("one", 20, 20), table("two", 20, 20))
     choices = choose(source, MODEL, GuardSet(guards=()), CompareOptions())
     assert choices.task_options.limit == 20
+
+
+def test_whole_texts_are_scored_by_lm_evals_rule_and_the_report_says_so() -> None:
+    source = run_source(table("text", 8, output_type="loglikelihood_rolling"))
+    mixed = choose(source, MODEL, GuardSet(guards=()), CompareOptions())
+    assert mixed.policy.rolling_bos == "lm-eval"
+    assert any("BOS given BOS" in note for note in mixed.notes)
+    runs = choose(source, source, GuardSet(guards=()), CompareOptions())
+    assert runs.notes == ()
+    models = choose(MODEL, MODEL, GuardSet(guards=()), CompareOptions(tasks=("text",)))
+    assert models.policy.rolling_bos == "once"
+    assert models.notes == ()
+
+
+def test_without_whole_texts_nothing_is_said_of_bos() -> None:
+    mixed = choose(run_source(table("word", 8)), MODEL, GuardSet(guards=()), CompareOptions())
+    assert mixed.notes == ()
