@@ -15,7 +15,7 @@ from evalguard.stats.drift import Drift, estimate_drift
 from evalguard.stats.estimate import all_finite
 from evalguard.stats.planning import documents_needed
 from evalguard.stats.reason import explain, explain_identical
-from evalguard.stats.tails import worst_documents
+from evalguard.stats.tails import skewness, worst_documents
 from evalguard.verdict import Verdict, check_margin, decide
 
 # Beyond this the square of a score overflows; no log-likelihood or metric comes near it.
@@ -229,15 +229,33 @@ def _own_caveats(paired: PairedScores, drift: Drift, verdict: Verdict) -> list[s
     for name, moments in (("base", drift.base), ("candidate", drift.candidate)):
         if math.isinf(moments.point):
             caveats.append(f"the {name}'s {table.metric} overflows and counts as infinite")
-    if verdict.outcome != "unchanged" and drift.flips is None:
-        tail = worst_documents(paired.d)
-        if tail.heavy:
-            caveats.append(
-                f"heavy tails: the {tail.count:,} most affected of {table.n:,} documents carry "
-                f"{100.0 * tail.share:.0f}% of the total drift (normal scatter would give them "
-                f"{100.0 * tail.normal_share:.0f}%)"
-            )
-    return caveats
+    return [*caveats, *_doubts(paired, drift, verdict)]
+
+
+def _doubts(paired: PairedScores, drift: Drift, verdict: Verdict) -> list[str]:
+    """What stands in the way of reading a t interval as it says."""
+    if drift.flips is not None or not np.any(paired.d):
+        return []
+    d, n = paired.d, paired.base.n
+    if drift.estimate.stderr == 0.0:
+        return [f"all {n:,} documents drift alike: nothing scatters, and the interval is a point"]
+    doubts = []
+    tail = worst_documents(d)
+    if tail.heavy and verdict.outcome != "unchanged":
+        doubts.append(
+            f"heavy tails: the {tail.count:,} most affected of {n:,} documents carry "
+            f"{100.0 * tail.share:.0f}% of the total drift (normal scatter would give them "
+            f"{100.0 * tail.normal_share:.0f}%)"
+        )
+    skew = skewness(d, paired.base.weights)
+    if skew.needed > n:
+        side = "above" if skew.value > 0.0 else "below"
+        doubts.append(
+            f"skewed differences: the true drift lies {side} the interval more often than it says "
+            f"(skewness {skew.value:.1f} asks for {math.ceil(skew.needed):,} documents, "
+            f"here {n:,})"
+        )
+    return doubts
 
 
 def _documents_of_task(paired: PairedScores) -> int:

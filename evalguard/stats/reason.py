@@ -80,9 +80,7 @@ def _meaning(verdict: Verdict, drift: Drift, margin: float) -> str:
 def _need(needed_n: int | None, n_total: int) -> str:
     if needed_n is None:
         return "no number of documents would decide at this drift and this scatter"
-    need = (
-        f"about {needed_n:,} documents would decide if the drift per document stays what it is"
-    )
+    need = f"about {needed_n:,} documents would decide if the drift per document stays what it is"
     if 0 < n_total < needed_n:
         need += f", and the task has only {n_total:,}"
     return need

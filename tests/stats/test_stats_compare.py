@@ -290,6 +290,25 @@ def test_a_few_documents_that_carry_the_drift_are_flagged():
     assert not any("heavy" in c for c in compared(shifted(1.5, 0.1)).caveats)
 
 
+@pytest.mark.parametrize(("sign", "side"), [(1.0, "above"), (-1.0, "below")])
+def test_differences_too_skewed_for_a_t_interval_say_where_the_truth_may_lie(sign, side):
+    loss = np.zeros(N)
+    loss[::40] = np.arange(1.0, 11.0) / 50.0  # 97.5% of the documents are the same
+    got = compared(BASE - sign * loss, "perplexity", margin=9.0)
+    skewed = [caveat for caveat in got.caveats if "skewed" in caveat]
+    assert len(skewed) == 1
+    assert f"the true drift lies {side} the interval more often than it says" in skewed[0]
+    assert "here 400" in skewed[0]
+    for aggregation in METRICS:
+        assert not any("skewed" in c for c in compared(shifted(0.5, 0.1), aggregation).caveats)
+
+
+def test_a_drift_without_scatter_says_so_and_bit_identity_does_not():
+    base = np.arange(float(N))
+    assert any("drift alike" in c for c in compared(base - 0.125, base=base).caveats)
+    assert compared(base.copy(), base=base).caveats == ()
+
+
 def test_caveats_of_both_tables_are_carried_once():
     base = score_table(BASE, caveats=("few-shot examples differ", "3 documents truncated"))
     cand = score_table(shifted(1, 1), caveats=("3 documents truncated", "mixed precision"))

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats as scipy_stats
 
-from evalguard.stats.tails import worst_documents
+from evalguard.stats.tails import skewness, worst_documents
 
 
 def test_the_worst_percent_of_a_heavy_tail_carries_most_of_the_drift():
@@ -35,3 +36,34 @@ def test_normal_scatter_is_predicted_and_never_heavy_however_small_its_mean():
         assert tail.share == pytest.approx(tail.normal_share, rel=0.02)
         assert not tail.heavy
     assert worst_documents(rng.normal(0.02, 1.0, 100_000)).share > 0.5
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_skewness_agrees_with_scipy(seed):
+    d = np.random.default_rng(seed).lognormal(0.0, 1.0, 200)
+    assert skewness(d, None).value == pytest.approx(scipy_stats.skew(d), rel=1e-12)
+    assert skewness(-d, None).value == pytest.approx(-scipy_stats.skew(d), rel=1e-12)
+    assert skewness(d, np.ones(200)).value == pytest.approx(scipy_stats.skew(d), rel=1e-9)
+
+
+def test_the_skewness_of_a_ratio_is_that_of_its_residuals():
+    rng = np.random.default_rng(4)
+    weights = np.ceil(rng.lognormal(4.0, 1.0, 100))
+    d = 0.02 * weights + rng.normal(0.0, 1.0, 100)  # long documents drift more, as they should
+    residuals = d - d.sum() / weights.sum() * weights
+    centred = np.mean(residuals**3) / np.mean(residuals**2) ** 1.5
+    assert skewness(d, weights).value == pytest.approx(centred, rel=1e-9)
+    assert skewness(d, weights).needed < 100 < skewness(d, None).needed
+
+
+@pytest.mark.parametrize("value", [0.0, 0.25, -1e-300])
+def test_differences_without_scatter_have_no_skewness(value):
+    assert skewness(np.full(49, value), None).needed == 0.0
+
+
+def test_a_rare_loss_needs_the_documents_of_cochrans_rule():
+    # k of n documents lose the same: G1^2 is about n / k, so that 25 losses are asked for
+    for losses, enough in ((10, False), (40, True)):
+        d = np.zeros(2000)
+        d[:losses] = 1.0
+        assert (skewness(d, None).needed <= 2000) == enough
