@@ -30,9 +30,12 @@ def load_guards(config: Path | None, *, cwd: Path, allow_code: bool) -> GuardSet
     errors: list[GuardFileError] = []
     for file in files:
         label = _label(file, config, cwd)
-        trusted = allow_code or origin in ("named", "embedded") or is_embedded(file)
+        embedded = is_embedded(file)
+        trusted = allow_code or origin in ("named", "embedded") or embedded
+        # A link to the embedded file is that file: relative paths must not start at the link.
+        read = file.resolve() if embedded else file
         try:
-            loaded.append(load_guard(file, label, origin, code_allowed=trusted))
+            loaded.append(load_guard(read, label, origin, code_allowed=trusted))
         except GuardFileError as error:
             if origin != "configs/":
                 raise
@@ -49,8 +52,12 @@ def _find(config: Path | None, cwd: Path) -> tuple[Origin, list[Path]]:
         if not os.path.exists(file):
             raise _no_such_file(file, str(config))
         return "named", [file]
-    if (cwd / "evalguard.yaml").exists():
-        return "evalguard.yaml", [cwd / "evalguard.yaml"]
+    found_here = cwd / "evalguard.yaml"
+    if found_here.exists():
+        if not (found_here.is_file() or found_here.is_dir()):
+            # Opening a pipe would wait for its other end; one that was named may be one.
+            raise GuardFileError("is no regular file", where=found_here.name)
+        return "evalguard.yaml", [found_here]
     folder = cwd / "configs"
     found = sorted(folder.iterdir()) if folder.is_dir() else []
     files = [file for file in found if file.suffix in _ENDINGS and file.is_file()]

@@ -15,6 +15,8 @@ from evalguard.errors import nearest
 # that a descendant puts in its place.
 _NEVER_INHERITED = ("extends", "trust_remote_code", "allow_pickle")
 _BY_KEY = ("model_args", "settings")
+# Far above what anybody writes by hand; the time it takes to merge grows with the square.
+MAX_CHAIN = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,9 @@ def _chain(name: str, file: GuardFile, document: Document) -> tuple[list[str], P
             circle = circle[start:] + circle[:start]
             message = f"models extend each other in a circle: {' -> '.join([*circle, circle[0]])}"
             return chain, document.problem(("models", circle[0], "extends"), message)
+        if len(chain) == MAX_CHAIN:
+            message = f"'{name}' extends over {MAX_CHAIN} models, one through the other"
+            return chain, document.problem(("models", name, "extends"), message)
         chain.append(parent)
     return chain, None
 

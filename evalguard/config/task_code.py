@@ -1,21 +1,23 @@
-"""Code in lm-eval task files: what a folder of tasks could run if it were read."""
+"""Code in lm-eval task files: what a task file, or a folder of them, could run if it were read."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
 import yaml
 
+from evalguard.config.task_data import data_danger
+
 _CORE_TAG = "tag:yaml.org,2002:"
 _SKIPPED = {"__pycache__", ".ipynb_checkpoints", ".git"}
 MAX_BYTES = 4 * 1024 * 1024
 MAX_FILES = 2000
-# Keys by which lm-eval or datasets imports a module or fetches code.
-_CODE_KEYS = frozenset({"class", "hf_evaluate", "trust_remote_code"})
+_ENDINGS = (".yaml", ".yml")
+# Keys by which lm-eval or datasets imports a module, fetches code, or reads templates elsewhere.
+_CODE_KEYS = frozenset({"class", "hf_evaluate", "trust_remote_code", "use_prompt"})
 # Metrics of lm-eval's own registry; any other name is looked up, and run, by `evaluate`.
 _METRICS = frozenset({
     "acc", "acc_all", "acc_bytes", "acc_mutual_info", "acc_norm", "bits_per_byte", "bleu",
@@ -28,26 +30,40 @@ _METHODS = frozenset({
     "lstrip", "replace", "rstrip", "rsplit", "split", "splitlines", "startswith", "strip",
     "title", "upper", "values",
 })  # fmt: skip
+# What templates may name beside the fields of a document.
+_GLOBALS = frozenset({
+    "caller", "cycler", "dict", "joiner", "kwargs", "lipsum", "namespace", "self", "super",
+    "varargs",
+})  # fmt: skip
 
 
-def find_task_code(folder: Path) -> str:
-    """Return the first thing in a folder's task files that runs code, as text; "" if none.
+def is_task_file(name: str) -> bool:
+    """Whether lm-eval would take the name of a task for a file."""
+    return name.endswith(_ENDINGS)
 
-    Looks at every YAML file, and at the files they include. What cannot be read counts as code:
-    nothing is known about it.
+
+def find_task_code(path: Path, *, root: Path) -> str:
+    """Return the first thing in task files that runs code or reads data from outside; "" if none.
+
+    Looks at every YAML file of a folder, or at one file, and at the files they include. What cannot
+    be read counts as code: nothing is known about it.
+
+    Args:
+        path: a folder of task files, or one file.
+        root: the folder that data files may lie in; their relative paths start there.
     """
-    queue = sorted(islice(_yaml_files(folder), MAX_FILES + 1))
+    queue = [path] if path.is_file() else sorted(islice(_yaml_files(path), MAX_FILES + 1))
     seen: set[Path] = set()
     while queue:
         if len(seen) + len(queue) > MAX_FILES:
-            return f"{folder} holds over {MAX_FILES} task files, too many to be looked through"
-        path = queue.pop(0)
-        if path in seen:
+            return f"{path} holds over {MAX_FILES} task files, too many to be looked through"
+        file = queue.pop(0)
+        if file in seen:
             continue
-        seen.add(path)
-        found, included = _scan(path)
+        seen.add(file)
+        found, included = _scan(file, root)
         if found:
-            return f"{path}{found}"
+            return f"{file}{found}"
         queue += included
     return ""
 
@@ -59,20 +75,22 @@ def _yaml_files(folder: Path) -> Iterator[Path]:
         # Links in a circle: each folder once.
         folders[:] = [] if real in visited else [name for name in folders if name not in _SKIPPED]
         visited.add(real)
-        yield from (Path(root, name) for name in names if name.endswith((".yaml", ".yml")))
+        yield from (Path(root, name) for name in names if is_task_file(name))
 
 
-def _scan(path: Path) -> tuple[str, list[Path]]:
+def _scan(path: Path, root: Path) -> tuple[str, list[Path]]:
     """Return what runs code in one file (":LINE: what") and the files that it includes."""
     try:
+        if not path.is_file():
+            return ": is no file, so what it runs is not known", []
         if path.stat().st_size > MAX_BYTES:
             return ": is too large to be looked through", []
-        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        tree = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
         return ": cannot be read, so what it runs is not known", []
     included: list[Path] = []
-    for node, key in _nodes(root):
-        why = _why(node, key)
+    for node, key in _nodes(tree):
+        why = _why(node, key) or data_danger(node, key, root=root)
         if why:
             return f":{node.start_mark.line + 1}: {why}", []
         if key == "include" and isinstance(node, yaml.ScalarNode):
@@ -109,8 +127,6 @@ def _why(node: yaml.Node, key: str) -> str:
         return f"'{key}' loads code"
     if key == "metric" and text not in _METRICS:
         return f"metric {text} is looked up outside lm-eval"
-    if key == "dataset_path" and re.fullmatch(r"pandas|pickle|webdataset|.*\.py", text):
-        return f"dataset_path {text} can run code"
     return _template_code(text) if "{{" in text or "{%" in text else ""
 
 
@@ -131,6 +147,8 @@ def _template_code(template: str) -> str:
         method = isinstance(callee, nodes.Getattr) and callee.attr in _METHODS
         if not (method or (isinstance(callee, nodes.Name) and callee.name == "range")):
             return "a template that calls functions"
+    if any(name.name in _GLOBALS for name in tree.find_all(nodes.Name)):
+        return "a template that reaches outside itself"
     names = [node.attr for node in tree.find_all(nodes.Getattr)]
     names += [node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)]
     if any(name.startswith("_") or "__" in name for name in names):

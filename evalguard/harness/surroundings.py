@@ -20,7 +20,7 @@ _NUMPY_SEED = 1234
 
 @contextmanager
 def lm_eval_surroundings() -> Iterator[None]:
-    """Run lm-eval code with seeded generators, nothing on stdout, no bars, templates compiled once.
+    """Run lm-eval code with seeded generators, nothing on stdout, no bars, templates sandboxed.
 
     stdout belongs to our results (it may be one JSON document); what lm-eval or a task prints goes
     to stderr. The state of both generators is given back afterwards. lm-eval's warnings go where
@@ -86,11 +86,22 @@ def _no_bars() -> Iterator[None]:
 
 @contextmanager
 def _compiled_templates() -> Iterator[None]:
-    """Keep compiled templates: lm-eval compiles each anew for every document and every use."""
+    """Keep compiled templates, which lm-eval compiles anew for every use; render in a sandbox.
+
+    A template formats a document; lm-eval would also let it reach any Python object, so that a task
+    file without a line of Python could run code.
+    """
+    from jinja2.sandbox import SandboxedEnvironment
     from lm_eval.utils import env
 
     compile_template = env.from_string
-    env.from_string = lru_cache(maxsize=256)(compile_template)
+    sandbox = SandboxedEnvironment(
+        loader=env.loader,
+        undefined=env.undefined,
+        keep_trailing_newline=env.keep_trailing_newline,
+    )
+    sandbox.filters = env.filters
+    env.from_string = lru_cache(maxsize=256)(sandbox.from_string)
     try:
         yield
     finally:

@@ -146,3 +146,13 @@ def test_a_damaged_guard_file_is_an_error_with_a_place_and_never_a_crash(
     except GuardFileError as error:
         place = error.where
     assert place.startswith("guard.yaml")
+
+
+def test_chains_of_extends_have_a_limit_far_above_what_people_write(tmp_path: Path) -> None:
+    def chain(length: int) -> str:
+        models = [f"  m{n}: {{extends: m{n + 1}}}" for n in range(length - 1)]
+        return "\n".join(["models:", *models, f"  m{length - 1}: {{}}"])
+
+    load(tmp_path, chain(50))
+    with pytest.raises(GuardFileError, match=r"guard\.yaml:2: 'm0' extends over 50 models"):
+        load(tmp_path, chain(52))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
 from evalguard.config import embedded_folder, load_guards, require_code_allowed
+from evalguard.config.harmless import env_danger
 from evalguard.config.task_code import find_task_code
-from evalguard.config.trust import env_danger
-from evalguard.errors import EXIT_USAGE, UsageError
+from evalguard.errors import EXIT_USAGE, GuardFileError, UsageError
 
 NEEDS_CODE = {
     "call": ("settings: {s: {reference: 1, candidate: 2, target: 'call:h.py:f'}}", "calls h.py:f"),
@@ -24,6 +25,27 @@ NEEDS_CODE = {
         "settings: {s: {reference: eager, candidate: a/b, target: config._attn_implementation}}",
         "loads a kernel from the hub",
     ),
+    "server": ("{model: local-completions, model_args: {base_url: 'http://x'}}", "reach servers"),
+    "pickled steering": ("{model: steered, model_args: {steer_path: s.pt}}", "load pickles"),
+    "kernels": ("model_args: {use_kernels: true}", "model_args.use_kernels is not known"),
+    "offload": ("model_args: {offload_folder: /home}", "model_args.offload_folder is not known"),
+    "token": ("model_args: {token: x}", "model_args.token is not known"),
+    "argument setting": (
+        "settings: {s: {reference: 1, candidate: 2, target: model_args.weights_only}}",
+        "sets model_args.weights_only, which is not known",
+    ),
+    "code in config": (
+        "settings: {s: {reference: 1, candidate: {AutoConfig: x}, target: config.auto_map}}",
+        "can choose the code",
+    ),
+    "hidden config": (
+        "settings: {s: {reference: 1, candidate: 2, target: config._name_or_path}}",
+        "can choose the code",
+    ),
+    "quantiser": (
+        "settings: {s: {reference: 1, candidate: {}, target: config.quantization_config.x}}",
+        "can choose the code",
+    ),
 }
 
 
@@ -34,7 +56,8 @@ def test_code_of_a_file_that_was_only_found_is_refused_where_its_model_is_used(
 ) -> None:
     text, what = NEEDS_CODE[case]
     (tmp_path / "configs").mkdir()
-    (tmp_path / place).write_text(f"models:\n  plain: {{}}\n  m:\n    {text}\n")
+    entry = f" {text}" if text.startswith("{") else f"\n    {text}"
+    (tmp_path / place).write_text(f"models:\n  plain: {{}}\n  m:{entry}\n")
 
     guards = load_guards(None, cwd=tmp_path, allow_code=False)
     require_code_allowed(*guards.find("plain"))
@@ -44,7 +67,7 @@ def test_code_of_a_file_that_was_only_found_is_refused_where_its_model_is_used(
     assert not variant.allow_pickle
     with pytest.raises(UsageError) as raised:
         require_code_allowed(guard, variant)
-    assert f"{place}:4: " in str(raised.value)
+    assert f"{place}:{3 if text.startswith('{') else 4}: " in str(raised.value)
     assert what in str(raised.value)
     assert f"--config {place}, or --allow-code" in raised.value.hint
     assert raised.value.exit_code == EXIT_USAGE
@@ -76,9 +99,11 @@ def test_settings_without_code_need_no_trust(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     ["LD_PRELOAD", "DYLD_INSERT_LIBRARIES", "PYTHONPATH", "PYTHONSTARTUP", "PATH", "HF_HOME", "CC",
-     "CUDA_INJECTION64_PATH", "TRITON_CACHE_DIR", "https_proxy", "FOO_PLUGIN", "BASH_ENV", "HOME"],
+     "CUDA_INJECTION64_PATH", "TRITON_CACHE_DIR", "https_proxy", "FOO_PLUGIN", "BASH_ENV", "HOME",
+     "MPLBACKEND", "LOCAL_KERNELS", "CUBLAS_LOGDEST_DBG", "LOCPATH", "OPENAI_BASE_URL",
+     "WHAT_NOBODY_KNOWS", "FLA_CACHE_DIR", "XOMP_NUM_THREADS=1"],
 )  # fmt: skip
-def test_environment_variables_that_can_load_code_are_known(name: str) -> None:
+def test_environment_variables_that_could_load_code_or_write_files_are_not_free(name: str) -> None:
     assert env_danger(name)
 
 
@@ -108,6 +133,11 @@ WITH_CODE = {
     "python object": ("x: !!python/object/apply:os.system [ls]", "makes Python objects"),
     "metric": ("metric_list: [{metric: ./mine}]", "outside lm-eval"),
     "metric by alias": ("x: &a mine\nmetric_list: [{metric: *a}]", "outside lm-eval"),
+    "templates elsewhere": ("use_prompt: 'p.yaml:x'", "use_prompt"),
+    "jinja's own": (
+        "doc_to_text: \"{{ lipsum['%c%cglobals%c%c'|format(95,95,95,95)]['os'].replace(a, b) }}\"",
+        "outside itself",
+    ),
     "hf metric": ("metric_list: [{metric: f1, hf_evaluate: true}]", "hf_evaluate"),
     "pickle": ("dataset_path: pandas", "can run code"),
     "dunder": ('doc_to_text: "{{ x.__class__ }}"', "reaches into"),
@@ -128,7 +158,7 @@ def test_code_in_task_files_is_found(tmp_path: Path, case: str) -> None:
     text, what = WITH_CODE[case]
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "task.yaml").write_text(text)
-    found = find_task_code(tmp_path)
+    found = find_task_code(tmp_path, root=tmp_path)
     assert what in found
     assert str(tmp_path / "deep" / "task.yaml") in found
 
@@ -137,17 +167,27 @@ def test_code_in_an_included_file_is_found_whatever_it_is_called(tmp_path: Path)
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "a.yaml").write_text("include: ../template_yaml")
     (tmp_path / "template_yaml").write_text("doc_to_text: !function run.py")
-    assert "!function run.py" in find_task_code(tmp_path / "tasks")
+    assert "!function run.py" in find_task_code(tmp_path / "tasks", root=tmp_path)
+
+
+def test_a_task_that_is_a_file_is_looked_through_too(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "evil.yaml").write_text("task: x\ndoc_to_text: !function run.py")
+    (tmp_path / "evalguard.yaml").write_text(
+        "models: {a: {}, b: {}}\npairs: [{base: a, cand: b, tasks: [evil.yaml]}]\n"
+    )
+    with pytest.raises(UsageError, match=r"task file: evil\.yaml:2: !function run\.py"):
+        require_code_allowed(*load_guards(None, cwd=tmp_path, allow_code=False).find("a"))
 
 
 def test_links_in_a_circle_end_and_too_many_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "up").symlink_to(tmp_path)
     (tmp_path / "a" / "again").symlink_to(tmp_path)
-    assert find_task_code(tmp_path) == ""
+    assert find_task_code(tmp_path, root=tmp_path) == ""
     for number in range(2001):
         (tmp_path / f"{number}.yaml").touch()
-    assert "too many to be looked through" in find_task_code(tmp_path)
+    assert "too many to be looked through" in find_task_code(tmp_path, root=tmp_path)
 
 
 def test_tasks_without_code_need_no_trust_and_those_with_code_do(tmp_path: Path) -> None:
@@ -167,3 +207,24 @@ def test_the_demo_is_trusted_where_it_lies_and_not_where_it_was_copied(tmp_path:
     shutil.copytree(embedded_folder() / "configs", tmp_path / "configs")
     copied = load_guards(None, cwd=tmp_path, allow_code=False)
     assert not any(guard.code_allowed for guard in copied.guards)
+
+
+def test_a_link_to_the_demo_is_the_demo_and_not_what_lies_around_the_link(tmp_path: Path) -> None:
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "mine.yaml").symlink_to(embedded_folder() / "configs" / "demo.yaml")
+    (tmp_path / "tasks").mkdir()
+    (guard,) = load_guards(None, cwd=tmp_path, allow_code=False).guards
+    assert guard.code_allowed
+    assert guard.include_paths == ((embedded_folder() / "tasks").resolve(),)
+
+
+def test_a_pipe_that_was_only_found_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "evalguard.yaml")
+    with pytest.raises(GuardFileError, match="no regular file"):
+        load_guards(None, cwd=tmp_path, allow_code=False)
+    (tmp_path / "evalguard.yaml").unlink()
+    (tmp_path / "evalguard.yaml").write_text("models: {m: {}}\ninclude_path: tasks\n")
+    (tmp_path / "tasks").mkdir()
+    os.mkfifo(tmp_path / "tasks" / "t.yaml")
+    with pytest.raises(UsageError, match="is no file"):
+        require_code_allowed(*load_guards(None, cwd=tmp_path, allow_code=False).find("m"))
