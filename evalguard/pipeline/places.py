@@ -8,13 +8,15 @@ from contextlib import contextmanager
 from evalguard.errors import (
     BuildError,
     EvalguardError,
-    EvaluationError,
     GuardFileError,
     SettingError,
     UsageError,
 )
 from evalguard.pipeline.sources import ModelSource
 from evalguard.settings import Variant
+
+# What a guard file says can be the cause of these.
+_DECLARED = (BuildError, SettingError, UsageError)
 
 
 @contextmanager
@@ -28,15 +30,12 @@ def placed(source: ModelSource) -> Iterator[None]:
         yield
     except GuardFileError:
         raise
-    except (BuildError, SettingError, UsageError) as error:
-        if source.guard is not None:
+    except EvalguardError as error:
+        if source.guard is not None and isinstance(error, _DECLARED):
             setting = _setting_meant(str(error), source.variant)
             where = source.guard.place(source.variant.name, setting)
             _prepend(error, f"{where}: ")
-        raise
-    except EvaluationError as error:
-        if source.misspelt:
-            error.hint = "; ".join(part for part in (error.hint, source.misspelt) if part)
+        error.hint = "; ".join(part for part in (error.hint, source.misspelt) if part)
         raise
 
 

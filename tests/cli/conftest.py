@@ -1,0 +1,83 @@
+"""The command in this process, in an empty folder, over the small world."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from small_world import Ran, SmallWorld, make_world, run_here
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_DATASETS_OFFLINE"] = "1"
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory, tiny_llama: Path) -> SmallWorld:
+    import lm_eval.models.huggingface  # noqa: F401
+
+    made = make_world(tmp_path_factory.mktemp("world"), tiny_llama)
+    # Releasing a model collects garbage: half a second each time with all of torch to look at.
+    gc.collect()
+    gc.freeze()
+    return made
+
+
+@pytest.fixture(scope="session")
+def kept_scores(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A score cache for all tests that do not look at it."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def run(
+    kept_scores: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> Run:
+    """Run a command line in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EVALGUARD_CACHE_DIR", str(kept_scores))
+    return lambda *words: run_here(words, capfd)
+
+
+@pytest.fixture
+def compare(run: Run, world: SmallWorld) -> Run:
+    """Run ``evalguard compare`` of a base and a candidate of the small world's guard file."""
+
+    def compared(base: object, candidate: object, *words: object) -> Ran:
+        return run("compare", "--config", world.guard, "--base", base, "--cand", candidate, *words)
+
+    return compared
+
+
+@pytest.fixture
+def refused(run: Run) -> Run:
+    """Run a command line that must end in one clear message: no result, no traceback."""
+
+    def ran(code: int, *words: object) -> Ran:
+        found = run(*words)
+        assert (found.code, found.out) == (code, ""), found.err
+        heads = [line for line in found.err.splitlines() if line.startswith("error: ")]
+        assert len(heads) == 1, found.err
+        assert "Traceback" not in found.err
+        assert "internal error" not in found.err
+        return found
+
+    return ran
+
+
+@pytest.fixture
+def refused_pair(refused: Run, world: SmallWorld) -> Run:
+    """Compare two models of the small world's guard file; the same must happen as for refused."""
+
+    def ran(code: int, base: object, candidate: object, *words: object) -> Ran:
+        sides = ("--base", base, "--cand", candidate)
+        return refused(code, "compare", "--config", world.guard, *sides, *words)
+
+    return ran

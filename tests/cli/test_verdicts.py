@@ -1,0 +1,106 @@
+"""The exit code is the verdict, and nothing else is ever 0 or 1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+def outcomes(document: dict[str, Any]) -> dict[str, str]:
+    return {c["metric"]: c["outcome"] for c in document["comparisons"]}
+
+
+def test_a_model_against_itself_is_bit_identical_and_passes(compare: Any) -> None:
+    ran = compare("orig", "orig", "--json")
+    assert ran.code == 0
+    assert ran.document["gate"]["state"] == "passed"
+    assert all(c["bit_identical"] for c in ran.document["comparisons"])
+    assert outcomes(ran.document) == {"perplexity": "unchanged", "acc": "unchanged"}
+    names = [ran.document[side]["name"] for side in ("base", "candidate")]
+    assert names == ["orig (base)", "orig (candidate)"]
+
+
+def test_another_name_of_the_same_model_is_bit_identical_too(compare: Any) -> None:
+    ran = compare("orig", "same")
+    assert ran.code == 0
+    assert "same gives every document the same score as orig, to the last bit" in ran.out
+
+
+def test_a_much_worse_model_regresses_with_exit_code_1(compare: Any) -> None:
+    ran = compare("orig", "sharp")
+    assert ran.code == 1
+    assert "REGRESSED" in ran.out
+    assert "sharp is worse than orig" in ran.out
+
+
+def test_a_better_model_passes(compare: Any) -> None:
+    ran = compare("orig", "soft")
+    assert ran.code == 0
+    assert "improved" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [((), 0), (("--strict",), 4), (("--strict", "--git-bisect"), 125), (("--git-bisect",), 0)],
+)
+def test_undecided_passes_unless_strict(compare: Any, words: tuple[str, ...], code: int) -> None:
+    ran = compare("orig", "other", "--tasks", "sw_choice", "--json", *words)
+    assert ran.document["gate"]["state"] == "undecided"
+    assert (ran.code, ran.document["exit_code"]) == (code, code)
+
+
+@pytest.mark.parametrize(("words", "code"), [((), 3), (("--git-bisect",), 125)])
+def test_one_document_decides_nothing(compare: Any, words: tuple[str, ...], code: int) -> None:
+    ran = compare("orig", "sharp", "--limit", "1", *words)
+    assert ran.code == code
+    assert "at least 2 documents" in ran.out
+
+
+def test_a_wide_margin_lets_a_drift_through(compare: Any) -> None:
+    ran = compare("orig", "sharp", "--margin", "100000", "--json")
+    assert ran.code == 0
+    assert outcomes(ran.document)["perplexity"] == "degraded"
+    assert compare("orig", "sharp", "--margin", "100000", "--fail-on", "any-degradation").code == 1
+
+
+def test_a_task_without_a_comparable_metric_is_a_failure_and_no_pass(compare: Any) -> None:
+    ran = compare("orig", "sharp", "--tasks", "sw_mcc")
+    assert ran.code == 3
+    assert "Not compared: sw_mcc mcc" in ran.out
+    assert "Nothing was compared, so nothing is known" in ran.out
+
+
+@pytest.mark.parametrize("task", ["sw_word", "sw_text", "sw_choice"])
+def test_a_model_that_answers_nan_fails_on_every_metric(compare: Any, task: str) -> None:
+    ran = compare("orig", "not-a-number", "--tasks", task, "--json")
+    assert ran.code == 3
+    assert set(outcomes(ran.document).values()) == {"failed"}
+    for comparison in ran.document["comparisons"]:
+        assert "24 of 24 documents of not-a-number have NaN" in comparison["reason"]
+        assert comparison["sigma"] is None
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--base", "orig"),
+        ("--base", "orig", "--cand", "none-such"),
+        ("--base", "orig", "--cand", "sharp", "--limit", "-3"),
+        ("--base", "orig", "--cand", "/no/such/folder"),
+        ("--base", "orig", "--cand", "sharp", "--config", "no-such.yaml"),
+        ("--base", "orig", "--cand", "sharp", "--no-such-option"),
+    ],
+)
+def test_git_bisect_skips_what_gives_no_verdict(
+    run: Any, world: Any, words: tuple[str, ...]
+) -> None:
+    given = () if "--config" in words else ("--config", world.guard)
+    assert run("compare", *given, *words).code == 2
+    assert run("compare", *given, *words, "--git-bisect").code == 125
+    assert run("compare", *given, *words, "--git_bisect").code == 125
+
+
+def test_git_bisect_keeps_both_verdicts(compare: Any) -> None:
+    assert compare("orig", "same", "--git-bisect").code == 0
+    assert compare("orig", "sharp", "--git-bisect").code == 1
