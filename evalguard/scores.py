@@ -30,6 +30,8 @@ class ScoreTable:
         doc_hashes, prompt_hashes, target_hashes: n strings each, lm-eval's own hashes.
         token_hashes: n strings, hash of all token ids fed for the document; () where the run does
             not show them (a stored lm-eval run).
+        cut: n flags, whether the token ids of a document depend on the model's context length
+            (cut from the left, or read in windows); () where the run does not show it.
         n_total: documents the task has, whether scored or not; 0 where unknown.
         source: where these scores come from, for messages ("model orig", "results/a").
         run: what both runs must share besides documents (num_fewshot, fewshot seed, limit, task
@@ -48,6 +50,7 @@ class ScoreTable:
     prompt_hashes: tuple[str, ...]
     target_hashes: tuple[str, ...]
     token_hashes: tuple[str, ...] = ()
+    cut: tuple[bool, ...] = ()
     n_total: int = 0
     source: str = ""
     run: Mapping[str, Value] = field(default_factory=dict)

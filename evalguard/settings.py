@@ -24,13 +24,15 @@ ENCODING_ARGS = frozenset(
         "add_bos_token",
         "chat_template_args",
         "enable_thinking",
-        "max_length",
         "prefix_token_id",
         "tokenizer",
         "truncation",
         "use_fast_tokenizer",
     }
 )
+
+# ... and those that change where a document too long for the context is cut, and nothing else.
+LENGTH_ARGS = frozenset({"max_length"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +109,11 @@ class Setting:
     def changes_encoding(self) -> bool:
         """Whether this setting is meant to change the token ids that a model reads."""
         return self.target.kind == "model_args" and self.target.path in ENCODING_ARGS
+
+    @property
+    def changes_length(self) -> bool:
+        """Whether this setting is meant to change where long documents are cut."""
+        return self.target.kind == "model_args" and self.target.path in LENGTH_ARGS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -126,6 +126,7 @@ def test_a_repeated_doc_id_is_refused():
         ({"values": np.zeros(N - 1)}, r"values of shape \(5,\)"),
         ({"doc_hashes": ("a",)}, "1 doc_hashes"),
         ({"token_hashes": ("a", "b")}, "2 token_hashes"),
+        ({"cut": (True, False)}, "2 cut"),
         ({"weights": np.ones(N)}, "weights, which have no use for perplexity"),
     ],
 )
@@ -228,12 +229,43 @@ def test_unknown_token_ids_are_a_caveat(ours, theirs, silent):
     )
 
 
-def test_an_empty_hash_is_unknown_and_not_different():
+@pytest.mark.parametrize("field", ["doc_hashes", "target_hashes", "prompt_hashes"])
+def test_a_document_without_a_hash_cannot_be_known_to_be_the_same(field):
     hashes = ("", *table().doc_hashes[1:])
-    paired = pair(table(), port(doc_hashes=hashes))
+    error = refusal(table(), port(**{field: hashes}))
+    assert "not compared in 1 of 6 documents: model port does not show them" in str(error)
+    assert "make that run once more" in error.hint
+
+
+def test_prompts_that_are_not_shown_pair_only_if_other_prompts_are_declared():
+    silent = port(prompt_hashes=("",) * N)
+    paired = pair(table(), silent, allow=frozenset({"prompt"}))
     assert paired.caveats == (
-        "documents (doc_hash) not compared in 1 of 6 documents: model port does not show them",
+        "prompts (prompt_hash) not compared in 6 of 6 documents: model port does not show them",
     )
+
+
+def test_a_context_length_under_test_excuses_only_the_documents_that_it_cuts():
+    names, length = table().token_hashes, frozenset({"length"})
+    cut = tuple(i in (2, 5) for i in range(N))
+    candidate = port(token_hashes=changed(names, 2, 5), cut=cut)
+    paired = pair(table(), candidate, allow=length)
+    assert paired.caveats == (
+        "token ids differ in 2 of 6 documents that do not fit a context length under test",
+    )
+    # a BOS that was lost beside it shows in the documents that fit
+    lost = replace(candidate, token_hashes=changed(names, *range(N)))
+    error = refusal(table(), lost, allow=length)
+    assert "token ids differ in 4 of 6 documents (first: doc_id 0" in str(error)
+    # which side cuts does not matter, and without the setting nothing is excused
+    pair(table(cut=cut), replace(candidate, cut=()), allow=length)
+    assert "2 of 6 documents" in str(refusal(table(), candidate))
+
+
+def test_a_permission_that_is_not_used_leaves_no_trace():
+    everything = frozenset({"prompt", "tokens", "length"})
+    candidate = port(cut=(True,) * N)
+    assert pair(table(), candidate, allow=everything).caveats == ()
 
 
 def test_run_conditions_known_to_both_must_agree():

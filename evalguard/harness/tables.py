@@ -114,11 +114,18 @@ def _table(
         prompt_hashes=tuple(document.prompt_hash for document in documents),
         target_hashes=tuple(document.target_hash for document in documents),
         token_hashes=tokens if all(tokens) else (),
+        cut=tuple(_depends_on_length(document) for document in documents),
         n_total=task_requests.n_total,
         source=source,
         run=task_requests.run,
         caveats=tuple(caveat for caveat in caveats if caveat),
     )
+
+
+def _depends_on_length(document: AnsweredDocument) -> bool:
+    # whole texts are read in windows of the context's length; how many is not known here
+    rolling = any(request.kind == "loglikelihood_rolling" for request in document.requests)
+    return rolling or any(answer.truncated for answer in document.responses)
 
 
 def _truncated(documents: Sequence[AnsweredDocument]) -> str:

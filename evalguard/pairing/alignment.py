@@ -11,7 +11,7 @@ from evalguard.pairing.paired_scores import PairedScores
 from evalguard.pairing.rows import ordered, picked
 from evalguard.scores import ScoreTable
 
-ALLOWED = frozenset({"prompt", "tokens"})
+ALLOWED = frozenset({"prompt", "tokens", "length"})
 
 # Fields that name the metric itself: where they differ, the tables are about different things.
 _IDENTITY = ("task", "filter", "metric", "aggregation", "higher_is_better")
@@ -22,12 +22,14 @@ def pair(
 ) -> PairedScores:
     """Align two score tables, or refuse.
 
-    Tables that are not in ascending doc_id are sorted first. A hash that is "" is unknown: it is
-    not compared, and a caveat says so. Where "prompt" is allowed, token ids are compared only for
-    documents whose prompts agree, since another text cannot have the same ids.
+    Tables that are not in ascending doc_id are sorted first. Token ids that a run does not show
+    are not compared, and a caveat says so; any other hash has to be there. Where "prompt" is
+    allowed, token ids are compared only for documents whose prompts agree, since another text
+    cannot have the same ids.
 
     Args:
-        allow: differences under test: "prompt" (a chat template), "tokens" (BOS, a tokenizer).
+        allow: differences under test: "prompt" (a chat template), "tokens" (BOS, a tokenizer),
+            "length" (token ids only of documents that either side's context length cuts).
 
     Raises:
         UsageError: for an unknown item of ``allow``.

@@ -11,6 +11,10 @@ from evalguard.pairing.mismatch import Mismatch, names_of
 from evalguard.scores import ScoreTable
 
 _SHOWN_DIGITS = 12
+_UNKNOWN_HINT = (
+    "without these hashes it cannot be known whether both answered the same documents: make that "
+    "run once more"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,24 +50,48 @@ def compare_hashes(
     """
     mismatches: list[Mismatch] = []
     caveats: list[str] = []
-    prompts_differ = np.zeros(base.n, dtype=np.bool_)
+    excused = np.zeros(base.n, dtype=np.bool_)  # other prompts, as declared, have other token ids
     for kind in _kinds(base, candidate):
         differs = kind.differing()
-        if kind.permission == "prompt":
-            prompts_differ = differs
-        if kind.permission == "tokens" and "prompt" in allow:
-            differs &= ~prompts_differ
+        if kind.permission == "tokens":
+            differs &= ~excused
+            if "tokens" not in allow and "length" in allow:
+                differs, caveat = _without_cut_documents(differs, base, candidate)
+                caveats += caveat
         if kind.unknown:
-            caveats.append(_not_compared(kind, base, candidate))
+            unknown = _not_compared(kind, base, candidate)
+            if kind.permission == "tokens" or kind.permission in allow:
+                caveats.append(unknown)
+            else:
+                mismatches.append(Mismatch(unknown, _UNKNOWN_HINT))
         if not bool(np.any(differs)):
             continue
         count = f"{kind.noun} differ in {int(np.sum(differs)):,} of {base.n:,} documents"
-        if kind.permission in allow:
-            tail = "; their token ids are not compared" if kind.permission == "prompt" else ""
-            caveats.append(f"{count}, as declared{tail}")
-        else:
+        if kind.permission not in allow:
             mismatches.append(_mismatch(kind, base, int(np.argmax(differs)), count))
+        elif kind.permission == "prompt":
+            excused = differs
+            caveats.append(f"{count}, as declared; their token ids are not compared")
+        else:
+            caveats.append(f"{count}, as declared")
     return mismatches, caveats
+
+
+def _without_cut_documents(
+    differs: NDArray[np.bool_], base: ScoreTable, candidate: ScoreTable
+) -> tuple[NDArray[np.bool_], list[str]]:
+    """Excuse the documents that either side's context length cuts; say how many these are."""
+    cut = np.zeros(base.n, dtype=np.bool_)
+    for table in (base, candidate):
+        if table.cut:
+            cut |= np.array(table.cut, dtype=np.bool_)
+    excused = int(np.sum(differs & cut))
+    if not excused:
+        return differs, []
+    return differs & ~cut, [
+        f"token ids differ in {excused:,} of {base.n:,} documents that do not fit a context "
+        "length under test"
+    ]
 
 
 def _kinds(base: ScoreTable, candidate: ScoreTable) -> list[_Kind]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from evalguard.errors import MisalignedRunsError
 from evalguard.scores import ScoreTable
 
+_Field = TypeVar("_Field", str, bool)
 _WEIGHTED = frozenset({"weighted_perplexity", "bits_per_byte"})
 
 
@@ -36,8 +38,8 @@ def ordered(table: ScoreTable, name: str) -> ScoreTable:
 def picked(table: ScoreTable, rows: NDArray[np.int64]) -> ScoreTable:
     """Return the table's rows at these positions, in this order."""
 
-    def pick(hashes: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(hashes[row] for row in rows) if hashes else ()
+    def pick(fields: tuple[_Field, ...]) -> tuple[_Field, ...]:
+        return tuple(fields[row] for row in rows) if fields else ()
 
     return replace(
         table,
@@ -48,6 +50,7 @@ def picked(table: ScoreTable, rows: NDArray[np.int64]) -> ScoreTable:
         prompt_hashes=pick(table.prompt_hashes),
         target_hashes=pick(table.target_hashes),
         token_hashes=pick(table.token_hashes),
+        cut=pick(table.cut),
     )
 
 
@@ -63,8 +66,9 @@ def _check_shapes(table: ScoreTable, name: str) -> None:
     for field in ("doc_hashes", "prompt_hashes", "target_hashes"):
         if len(getattr(table, field)) != n:
             problems.append(f"{len(getattr(table, field))} {field}")
-    if len(table.token_hashes) not in (0, n):
-        problems.append(f"{len(table.token_hashes)} token_hashes")
+    for field in ("token_hashes", "cut"):
+        if len(getattr(table, field)) not in (0, n):
+            problems.append(f"{len(getattr(table, field))} {field}")
     if (table.weights is not None) != (table.aggregation in _WEIGHTED):
         found = "no weights" if table.weights is None else "weights, which have no use"
         problems.append(f"{found} for {table.aggregation}")

@@ -21,13 +21,15 @@ DEFAULT_SEED = 1234
 class Choices:
     """Everything decided before the first model is loaded.
 
-    ``allow`` holds the differences between the two sides that are meant.
+    ``declared`` holds the differences between the two sides that the user declared to be meant,
+    ``allow`` also those that a setting under test brings with it.
     """
 
     tasks: tuple[str, ...]
     task_options: TaskOptions
     policy: ScoringPolicy
     gate: GateOptions
+    declared: frozenset[str]
     allow: frozenset[str]
     notes: tuple[str, ...] = ()
 
@@ -50,12 +52,14 @@ def choose(base: Source, candidate: Source, guards: GuardSet, options: CompareOp
             "no tasks to compare on",
             hint="name them with --tasks A,B or in the guard file (evalguard tasks lists them)",
         )
+    declared = _declared(guard, base, candidate, options)
     return Choices(
         tasks=tasks,
         task_options=_task_options(guard, run, stored, options),
         policy=_policy(run, stored, options),
         gate=_gate(guard, options),
-        allow=_allowed(guard, base, candidate, options),
+        declared=declared,
+        allow=declared | _brought_by_settings(base, candidate),
         notes=(*_notes(guards, guard), *_rolling_notes(base, candidate)),
     )
 
@@ -135,20 +139,24 @@ def _gate(guard: Guard | None, options: CompareOptions) -> GateOptions:
     return replace(gate, **given)
 
 
-def _allowed(
+def _declared(
     guard: Guard | None, base: Source, candidate: Source, options: CompareOptions
 ) -> frozenset[str]:
-    """Differences that are meant: said so, or because a setting under test changes the encoding."""
     pair = guard.pair(base.name, candidate.name) if guard else None
-    allowed = options.allow_differing | (pair.differs if pair else frozenset())
-    for source in (base, candidate):
-        if isinstance(source, ModelSource) and any(
-            setting.changes_encoding
-            and source.variant.assignment.get(setting.name) != setting.reference
-            for setting in source.variant.settings
-        ):
-            allowed |= {"tokens"}
-    return allowed
+    return options.allow_differing | (pair.differs if pair else frozenset())
+
+
+def _brought_by_settings(base: Source, candidate: Source) -> frozenset[str]:
+    """Differences of token ids that a setting away from its reference value is meant to make."""
+    active = [
+        setting
+        for source in (base, candidate)
+        if isinstance(source, ModelSource)
+        for setting in source.variant.settings
+        if source.variant.assignment.get(setting.name) != setting.reference
+    ]
+    brought = {"tokens" for setting in active if setting.changes_encoding}
+    return frozenset(brought | {"length" for setting in active if setting.changes_length})
 
 
 def _notes(guards: GuardSet, guard: Guard | None) -> tuple[str, ...]:

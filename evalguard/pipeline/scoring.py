@@ -83,12 +83,19 @@ class _Scoring:
         return evaluation
 
     def _check_fair(self, scorer: Scorer) -> None:
-        """Hold this model's tokenizer against the first one's, unless they are meant to differ."""
-        if "tokens" in self.choices.allow:
+        """Hold this model's tokenizer against the first one's, unless they are meant to differ.
+
+        A setting such as add_bos_token is meant to change token ids, not what they stand for:
+        different vocabularies have to be declared.
+        """
+        if "tokens" in self.choices.declared:
             return
         description = scorer.describe()
         for before in self._before[:1]:
             check_vocabularies(before, description)
+        if "tokens" in self.choices.allow:
+            self._before.append(description)
+            return
         with interruptible("building the requests"):
             requests = self._sample(scorer)
             encoded = scorer.encode(requests)
