@@ -18,23 +18,32 @@ _METHODS = {
     "tango-score": "Tango's score method",
 }
 _IDENTICAL = "every document has the same score to the last bit (bit-identical)"
+_MOST_DIGITS = 15
 
 
-def number(value: float) -> str:
-    """Three significant digits; infinities in words."""
+def number(value: float, *, beside: float = 0.0) -> str:
+    """Three significant digits, more where these would move a number onto or across ``beside``."""
     if math.isinf(value):
         return "infinity" if value > 0.0 else "-infinity"
-    return f"{value:.3g}"
+    for digits in range(3, _MOST_DIGITS):
+        text = f"{value:.{digits}g}"
+        if _side(float(text), beside) == _side(value, beside):
+            return text
+    return f"{value:.3g}"  # differs in the last bits of a double only
+
+
+def _side(value: float, border: float) -> int:
+    return (value > border) - (value < border)
 
 
 def explain(
     drift: Drift, verdict: Verdict, *, margin: float, n: int, needed_n: int | None, n_total: int
 ) -> str:
     """The sentence for a drift that is not bit-identical."""
-    head = _size(drift) + _meaning(verdict, drift, margin)
+    head = _size(drift, margin) + _meaning(verdict, drift, margin)
     if verdict.outcome == "undecided":
         head += "; " + _need(needed_n, n_total)
-    return f"{head} ({_evidence(drift, n)})"
+    return f"{head} ({_evidence(drift, n, margin)})"
 
 
 def explain_identical() -> str:
@@ -42,7 +51,7 @@ def explain_identical() -> str:
     return _IDENTICAL
 
 
-def _size(drift: Drift) -> str:
+def _size(drift: Drift, margin: float) -> str:
     sigma = drift.sigma
     if math.isinf(sigma) and drift.unit == 0.0:
         word = "worse" if sigma > 0.0 else "better"
@@ -53,11 +62,11 @@ def _size(drift: Drift) -> str:
     if sigma == 0.0:
         return "no net drift"
     word = "worse" if sigma > 0.0 else "better"
-    return f"{word} by {number(abs(sigma))} standard errors of the base"
+    return f"{word} by {number(abs(sigma), beside=margin)} standard errors of the base"
 
 
 def _meaning(verdict: Verdict, drift: Drift, margin: float) -> str:
-    limit = f"the margin of {number(margin)}"
+    limit = f"the margin of {margin:.12g}"
     if verdict.outcome == "regressed" and math.isinf(drift.sigma) and drift.unit == 0.0:
         return "; " + (
             "the drift is real" if verdict.significant else "the drift may still be chance"
@@ -68,8 +77,9 @@ def _meaning(verdict: Verdict, drift: Drift, margin: float) -> str:
         if verdict.significant:
             return f", above {limit}; the drift is real, but its interval reaches below the margin"
         return f", above {limit}; too few documents to tell the drift from chance"
+    beyond = ", although its interval reaches above" if drift.sigma_interval[1] > margin else ""
     meanings: dict[Outcome, str] = {
-        "degraded": f": real, but within {limit}",
+        "degraded": f": real, but within {limit}{beyond}",
         "improved": "",
         "unchanged": f": its interval holds 0 and ends below {limit}",
         "undecided": f": its interval holds 0 and reaches {limit}",
@@ -86,12 +96,12 @@ def _need(needed_n: int | None, n_total: int) -> str:
     return need
 
 
-def _evidence(drift: Drift, n: int) -> str:
+def _evidence(drift: Drift, n: int, margin: float) -> str:
     low, high = drift.sigma_interval
     estimate = drift.estimate
     interval = (
-        f"{100.0 * estimate.confidence:g}% interval {number(low)} to {number(high)} "
-        f"by {_METHODS[estimate.interval_method]}"
+        f"{100.0 * estimate.confidence:g}% interval {number(low, beside=margin)} to "
+        f"{number(high, beside=margin)} by {_METHODS[estimate.interval_method]}"
     )
     p_value = f"one-sided p = {number(estimate.p_value)}"
     if drift.flips is not None:

@@ -143,6 +143,29 @@ def test_the_needed_documents_decide_when_they_are_there():
         assert fewer.outcome in ("undecided", "regressed")
 
 
+@pytest.mark.parametrize(
+    ("sigma", "scatter", "said"),
+    [
+        (1.0004, 0.1, "worse by 1.0004 standard errors of the base, above the margin of 1"),
+        (0.9996, 0.1, "worse by 0.9996 standard errors of the base: real, but within the margin"),
+        (0.9, 0.1, "real, but within the margin of 1, although its interval reaches above"),
+        (0.7, 0.1, "real, but within the margin of 1 (95%"),
+    ],
+)
+def test_no_number_of_a_reason_lies_on_the_other_side_of_the_margin(sigma, scatter, said):
+    assert said in compared(shifted(sigma, scatter)).reason
+
+
+def test_the_ends_of_an_interval_stay_on_their_side_of_the_margin_in_words():
+    cand = shifted(0.1, 0.2)
+    high = compared(cand).sigma_interval[1]
+    below, above = compared(cand, margin=high * 1.0002), compared(cand, margin=high * 0.9998)
+    assert (below.outcome, above.outcome) == ("unchanged", "undecided")
+    for got, margin in ((below, high * 1.0002), (above, high * 0.9998)):
+        shown = float(got.reason.split("% interval ")[1].split(" to ")[1].split(" by ")[0])
+        assert (shown < margin) == (high < margin)
+
+
 def test_a_need_beyond_the_task_is_said():
     table = score_table(BASE, n_total=500)
     cand = score_table(shifted(0.5, 0.5), n_total=500)
