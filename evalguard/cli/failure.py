@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import traceback
@@ -60,12 +61,13 @@ def report(error: BaseException, style: FailureStyle, *, code: int | None = None
     """
     known = as_known(error)
     code = style.code(known.exit_code if code is None else code)
-    if style.debug:
-        traceback.print_exception(type(error), error, error.__traceback__)
-    label = "stopped" if isinstance(known, Interrupted) else "error"
-    _say(label, "red", str(known))
-    if known.hint:
-        _say("hint", "cyan", known.hint)
+    with contextlib.suppress(OSError):  # stderr is full or gone: the exit code still tells
+        if style.debug:
+            traceback.print_exception(type(error), error, error.__traceback__)
+        label = "stopped" if isinstance(known, Interrupted) else "error"
+        _say(label, "red", str(known))
+        if known.hint:
+            _say("hint", "cyan", known.hint)
     if style.as_json:
         return _write_json(known, code)
     return code
@@ -117,5 +119,6 @@ def _write_json(error: EvalguardError, code: int) -> int:
     try:
         write(json.dumps(document))
     except StoreError as unwritten:
-        _say("error", "red", str(unwritten))
+        with contextlib.suppress(OSError):
+            _say("error", "red", str(unwritten))
     return code

@@ -15,7 +15,7 @@ from evalguard.cli.compare import compare_command, demo_command
 from evalguard.cli.failure import FailureStyle, report
 from evalguard.cli.guard import init_command, models_command, schema_command, tasks_command
 from evalguard.cli.interrupts import Interrupts
-from evalguard.cli.output import prepare_streams, settle_stdout, stdout_kept, write
+from evalguard.cli.output import prepare_streams, settle_streams, stdout_kept, write
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_USAGE, Interrupted, nearest
 
 EPILOG = """\b
@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
             code = report(error, style, code=interrupts.exit_code)
         except BaseException as error:  # noqa: BLE001 - the last fence: no exception is a verdict
             code = report(error, style)
-        settle_stdout()
+        settle_streams()
     raise SystemExit(code)
 
 

@@ -16,6 +16,9 @@ import click
 from evalguard.errors import EXIT_PASSED, StoreError
 
 PIPED_WIDTH = 80
+_NOT_ARRIVED = (
+    "the result did not arrive where it was sent; a run folder holds it if one was written"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,17 @@ Job = Callable[[], Answer]
 
 
 def prepare_streams() -> None:
-    """Let a terminal without UTF-8 show "?" for "…" and "±" instead of failing."""
+    """Let a terminal without UTF-8 show "?" for "…" and "±"; fill descriptors that were closed.
+
+    A closed one would be given to the next file or pipe, and whatever prints would write into it.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the whole process
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -61,19 +74,19 @@ def write(text: str) -> None:
     A reader that went away (``| head``) has read enough: that is no error.
 
     Raises:
-        StoreError: if stdout cannot be written, a full disk behind ``>`` for one.
+        StoreError: if stdout cannot be written (a full disk behind ``>``) or was closed.
     """
+    if sys.stdout is None:
+        raise StoreError("standard output is closed", hint=_NOT_ARRIVED)
     try:
         click.echo(text, color=True)  # keep the styles as they are: colour was decided before
         _flush(sys.stdout)
     except BrokenPipeError:
-        _discard_stdout()
+        _discard(sys.stdout)
     except OSError as error:
-        _discard_stdout()
+        _discard(sys.stdout)
         raise StoreError(
-            f"standard output cannot be written: {error.strerror or error}",
-            hint="the result did not arrive where it was sent; a run folder holds it if one was "
-            "written",
+            f"standard output cannot be written: {error.strerror or error}", hint=_NOT_ARRIVED
         ) from error
 
 
@@ -94,12 +107,13 @@ def _is_terminal(stream: object) -> bool:
     return isinstance(stream, io.IOBase) and not stream.closed and stream.isatty()
 
 
-def settle_stdout() -> None:
-    """Flush stdout, or give up what cannot be: the interpreter's own flush would fail once more."""
-    try:
-        _flush(sys.stdout)
-    except OSError:
-        _discard_stdout()
+def settle_streams() -> None:
+    """Flush both streams, or give up what cannot be: the interpreter would fail once more."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            _flush(stream)
+        except OSError:
+            _discard(stream)
 
 
 def _flush(stream: TextIO | None) -> None:
@@ -107,6 +121,6 @@ def _flush(stream: TextIO | None) -> None:
         stream.flush()
 
 
-def _discard_stdout() -> None:
+def _discard(stream: TextIO) -> None:
     with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

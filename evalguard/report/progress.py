@@ -156,8 +156,12 @@ class Progress:
         return "" if seconds is None else f"{clock_time(seconds)} left"
 
     def _write(self, text: str) -> None:
-        self._stream.write(f"{text}\n")
-        self._stream.flush()
+        try:
+            self._stream.write(f"{text}\n")
+            self._stream.flush()
+        except OSError:
+            # Full, or nobody reads it (`2>&1 | head`): that must not cost the verdict.
+            self._quiet = True
 
     def _open_bar(self) -> rich.progress.Progress:
         if self._bar is None:

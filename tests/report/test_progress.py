@@ -132,3 +132,15 @@ def test_an_interrupt_takes_the_live_line_away() -> None:
     for thread in set(threading.enumerate()) - before:
         thread.join(timeout=5)
         assert not thread.is_alive()
+
+
+def test_a_stream_that_cannot_be_written_silences_the_display_and_nothing_else() -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(28, "No space left on device")
+
+    with Progress(stream=Full(), live=False) as progress:
+        progress.note("loading")
+        progress.start("m", "t", 2)
+        progress.advance(1)
+    assert progress.line().startswith("m · t · 1/2")
