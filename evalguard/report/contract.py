@@ -130,6 +130,7 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "sigma_interval": None if interval is None else list(interval),
         "paired_stderr": comparison.paired_stderr,
         "p_value": comparison.p_value,
+        "mid_p_value": comparison.mid_p_value,
         "method": comparison.method,
         "confidence": comparison.confidence,
         "false_alarm_probability": comparison.false_alarm_probability,

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 
+from evalguard.verdict import ON_THE_MARGIN
+
 _SMALLEST_P = 1e-12
 _MOST_DECIMALS = 6
+# A sigma just beside the margin is the verdict's reason: it is written out.
+_MOST_DECIMALS_AT_MARGIN = 12
 # A standard error of rounding noise must not print a value to its hundredth decimal.
 _LONGEST_DECIMALS = 9
 
@@ -79,7 +83,7 @@ def sigma_with_interval(
     """
     numbers = (value, *(interval or (None, None)))
     finite = [number for number in numbers if number is not None and math.isfinite(number)]
-    decimals = _shared_decimals(finite, (0.0, margin)) if finite else 2
+    decimals = _shared_decimals(finite, margin) if finite else 2
     first, low, high = (_placed(number, decimals) for number in numbers)
     return (first if first == "-" else _signed(first)), low, high
 
@@ -89,22 +93,28 @@ def count(number: int) -> str:
     return f"{number:,}"
 
 
-def _shared_decimals(finite: list[float], borders: tuple[float, float]) -> int:
+def _shared_decimals(finite: list[float], margin: float) -> int:
     """Decimals for a sigma and the ends of its interval."""
     half = (max(finite) - min(finite)) / 2
     wanted = _sigma_decimals(max(abs(number) for number in finite))
     supported = _decimals(half)
     if supported is not None and half < 0.01:
         wanted = max(wanted, min(3, supported))
-    for decimals in range(wanted, _MOST_DECIMALS + 1):
-        if all(_keeps_side(number, decimals, borders) for number in finite):
+    borders = ((0.0, _MOST_DECIMALS), (margin, _MOST_DECIMALS_AT_MARGIN))
+    # What no reasonable number of decimals keeps on its side does not lengthen the others.
+    kept = [(n, b) for n in finite for b, most in borders if _keeps_side(n, most, b)]
+    for decimals in range(wanted, _MOST_DECIMALS_AT_MARGIN + 1):
+        if all(_keeps_side(number, decimals, border) for number, border in kept):
             return decimals
     return wanted
 
 
-def _keeps_side(number: float, decimals: int, borders: tuple[float, ...]) -> bool:
+def _keeps_side(number: float, decimals: int, border: float) -> bool:
+    """Whether rounding leaves a number on its side of a border; on it as the verdict has it."""
     shown = float(f"{number:.{decimals}f}")
-    return all((number > b) == (shown > b) and (number < b) == (shown < b) for b in borders)
+    if border and math.isclose(number, border, rel_tol=ON_THE_MARGIN):
+        return math.isclose(shown, border, rel_tol=ON_THE_MARGIN)
+    return (number > border) == (shown > border) and (number < border) == (shown < border)
 
 
 def _placed(number: float | None, decimals: int) -> str:
@@ -112,7 +122,7 @@ def _placed(number: float | None, decimals: int) -> str:
         return "-"
     if math.isinf(number):
         return _not_finite(number)
-    if not _keeps_side(number, decimals, (0.0,)):
+    if not _keeps_side(number, decimals, 0.0):
         return f"{number:.0e}"
     return _with_decimals(number, decimals) if abs(number) < 1e5 else f"{number:.2e}"
 

@@ -13,7 +13,7 @@ from evalguard.compare_report import CompareReport
 from evalguard.comparison import Comparison
 from evalguard.report import rounding
 from evalguard.report.plain_text import printable
-from evalguard.report.wording import full_label, margin_text, subject
+from evalguard.report.wording import full_label, margin_text, percent, subject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,10 +85,12 @@ def _undecided(report: CompareReport, worst: Comparison) -> str:
 
 def _degraded(report: CompareReport, worst: Comparison) -> str:
     candidate, base = _names(report)
+    high = worst.sigma_interval[1] if worst.sigma_interval else 0.0
+    beyond = ", although its interval reaches above" if high > report.gate.margin else ""
     return (
-        f"{candidate} is slightly worse than {base}, by {_size(report, worst)} standard errors "
-        f"on {full_label(worst)}: real ({_certainty(report, worst)}), and no more than the "
-        f"margin of {margin_text(report.gate.margin)}"
+        f"{candidate} is worse than {base} by {_size(report, worst)} standard errors on "
+        f"{full_label(worst)} ({_certainty(report, worst)}): real, but within the margin of "
+        f"{margin_text(report.gate.margin)}{beyond}"
     )
 
 
@@ -97,9 +99,8 @@ def _improved(report: CompareReport, worst: Comparison) -> str:
     if not _finite(worst):
         return f"{candidate} is better than {base} on {full_label(worst)}: {_clause(worst.reason)}"
     return (
-        f"{candidate} is not worse than {base} on any metric, and better by "
-        f"{_size(report, worst)} standard errors on {full_label(worst)} "
-        f"({_interval(report, worst)})"
+        f"{candidate} is better than {base} by {_size(report, worst)} standard errors on "
+        f"{full_label(worst)} ({_interval(report, worst)}), and measurably worse on no metric"
     )
 
 
@@ -107,11 +108,13 @@ def _unchanged(report: CompareReport, worst: Comparison) -> str:
     candidate, base = _names(report)
     if all(c.bit_identical for c in report.comparisons):
         return f"{candidate} gives every document the same score as {base}, to the last bit"
-    margin = margin_text(report.gate.margin)
+    several = len(report.comparisons) > 1
     return (
-        f"{candidate} is not measurably worse than {base}: the largest drift is "
-        f"{_signed_size(report, worst)} standard errors, on {full_label(worst)} "
-        f"({_interval(report, worst)}), so {margin} or more is ruled out"
+        f"{candidate} is not measurably worse than {base}: "
+        f"{'the largest' if several else 'its'} drift is {_signed_size(report, worst)} standard "
+        f"errors, on {full_label(worst)} ({_interval(report, worst)}), and "
+        f"{'every' if several else 'the'} interval ends below the margin of "
+        f"{margin_text(report.gate.margin)}"
     )
 
 
@@ -210,7 +213,7 @@ def _size(report: CompareReport, comparison: Comparison) -> str:
 
 def _interval(report: CompareReport, comparison: Comparison) -> str:
     _, low, high = _rounded(report, comparison)
-    return f"paired interval {low} to {high}"
+    return f"{percent(comparison.confidence)} paired interval {low} to {high}"
 
 
 def _certainty(report: CompareReport, comparison: Comparison) -> str:

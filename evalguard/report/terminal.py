@@ -96,8 +96,8 @@ def _false_alarm(chance: float | None) -> str:
     text = rounding.p_value(chance)
     if text == "-":
         return ""
-    bound = f"below {text[2:]}" if text.startswith("<") else f"at most {text.removeprefix('> ')}"
-    return f"; an unchanged candidate crosses it with probability {bound}"
+    bound = f"below {text[2:]}" if text.startswith("<") else f"at most about {text.lstrip('> ')}"
+    return f"; an unchanged candidate would fail it with probability {bound}"
 
 
 def _meaning(said: Meaning, width: int) -> list[Text]:

@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from evalguard.report import rounding
+from evalguard.verdict import decide
 
 INF, NAN = float("inf"), float("nan")
 
@@ -90,6 +91,12 @@ def test_a_p_value_in_a_sentence_has_its_relation() -> None:
         (1.0004, (1.0002, 1.0006), ("+1.0004", "1.0002", "1.0006")),
         (0.003, (0.001, 0.005), ("+0.003", "0.001", "0.005")),
         (0.5, (1e-9, 0.9), ("+0.50", "1e-09", "0.90")),
+        (1.00000001, (-0.5, 2.5), ("+1.00000001", "-0.50000000", "2.50000000")),
+        (1.0004, (1e-9, 2.5), ("+1.0004", "1e-09", "2.5000")),
+        # On the margin but for the last bits of a double, as the verdict reads it.
+        (1.0000000000000002, (-0.5, 2.5), ("+1.00", "-0.50", "2.50")),
+        (0.2, (-0.6, 0.9999999999999999), ("+0.20", "-0.60", "1.00")),
+        (-0.0, (-0.0, -0.0), ("0.00", "0.00", "0.00")),
     ],
 )
 def test_sigma_and_its_interval_are_rounded_alike(
@@ -128,3 +135,12 @@ def test_a_shown_sigma_is_on_the_same_side_of_zero(values: list[float], margin: 
             shown = float(text)
             assert (shown > 0) == (number > 0)
             assert (shown < 0) == (number < 0)
+
+
+@given(st.floats(0.01, 10), st.floats(-20, 20), st.floats(1e-4, 10), st.floats(1e-4, 10))
+def test_a_shown_sigma_tells_the_same_verdict(
+    margin: float, sigma: float, below: float, above: float
+) -> None:
+    exact = (sigma, sigma - below, sigma + above)
+    shown = [float(t) for t in rounding.sigma_with_interval(sigma, exact[1:], margin=margin)]
+    assert decide(*shown, margin) == decide(*exact, margin)

@@ -26,7 +26,7 @@ def test_regressed_names_size_certainty_allowance_and_a_setting_to_undo() -> Non
     said = meaning(DEMO)
     assert said.sentence == (
         "fla-port is worse than orig by 1.47 standard errors on evalguard_lastword perplexity "
-        "(paired interval 1.30 to 1.63, p < 1e-12); the gate allows 1.0."
+        "(95% paired interval 1.30 to 1.63, p < 1e-12); the gate allows 1.0."
     )
     assert said.next_step == "to see what one setting costs"
     # norm_dtype comes first, but is at its reference value already.
@@ -70,7 +70,7 @@ def test_a_large_drift_that_is_not_sure_is_not_called_worse_without_saying_so() 
                    p_value=0.07, needed_n=9000)
     )  # fmt: skip
     said = meaning(shown)
-    assert "that it is worse at all is not sure (paired interval -0.40 to 3.00" in said.sentence
+    assert "that it is worse at all is not sure (95% paired interval -0.40 to 3.00" in said.sentence
     assert "9,000 documents instead of 5,153" in said.next_step
 
 
@@ -112,7 +112,7 @@ def test_undecided_asks_for_the_documents_that_decide() -> None:
     said = meaning(shown)
     assert said.sentence == (
         "100 documents cannot tell whether fla-port is worse than orig by more than 1.0 standard "
-        "errors on lambada_openai perplexity (sigma +0.40, paired interval -0.40 to 1.20)."
+        "errors on lambada_openai perplexity (sigma +0.40, 95% paired interval -0.40 to 1.20)."
     )
     assert "about 430 documents instead of 100" in said.next_step
 
@@ -138,8 +138,8 @@ def test_degraded_is_real_and_within_the_margin() -> None:
     )
     said = meaning(report(small))
     assert "by 0.33 standard errors" in said.sentence
-    assert "real (paired interval 0.29 to 0.36, p = 1e-08)" in said.sentence
-    assert "no more than the margin of 1.0" in said.sentence
+    assert "(95% paired interval 0.29 to 0.36, p = 1e-08): real, but within the" in said.sentence
+    assert said.sentence.endswith("within the margin of 1.0.")
     strict = meaning(report(small, gate=Gate(fail_on="any-degradation")))
     assert "but the gate (fail on any-degradation) allows none" in strict.sentence
 
@@ -147,19 +147,38 @@ def test_degraded_is_real_and_within_the_margin() -> None:
 def test_improved_claims_no_p_value_for_what_was_not_tested() -> None:
     shown = report(quiet(sigma=-0.3, sigma_interval=(-0.5, -0.1), outcome="improved", p_value=1.0))
     assert meaning(shown).sentence == (
-        "fla-port is not worse than orig on any metric, and better by 0.30 standard errors on "
-        "lambada_openai perplexity (paired interval -0.50 to -0.10)."
+        "fla-port is better than orig by 0.30 standard errors on lambada_openai perplexity "
+        "(95% paired interval -0.50 to -0.10), and measurably worse on no metric."
     )
 
 
-def test_unchanged_says_what_is_ruled_out() -> None:
+def test_degraded_does_not_hide_that_the_drift_may_be_above_the_margin() -> None:
+    wide = comparison(sigma=0.7, sigma_interval=(0.3, 1.1), outcome="degraded", certain=False)
+    said = meaning(report(wide))
+    assert said.sentence.endswith(
+        "real, but within the margin of 1.0, although its interval reaches above."
+    )
+
+
+def test_the_confidence_is_the_one_of_the_interval() -> None:
+    shown = report(quiet(sigma=0.1, sigma_interval=(-0.2, 0.4), confidence=0.999),
+                   gate=Gate(confidence=0.999))  # fmt: skip
+    assert meaning(shown).sentence == (
+        "fla-port is not measurably worse than orig: its drift is +0.10 standard errors, on "
+        "lambada_openai perplexity (99.9% paired interval -0.20 to 0.40), and the interval ends "
+        "below the margin of 1.0."
+    )
+
+
+def test_unchanged_says_what_the_intervals_exclude() -> None:
     shown = report(
         quiet(sigma=-0.06, sigma_interval=(-0.31, 0.18)),
         quiet(metric="acc", sigma=0.1, sigma_interval=(-0.2, 0.4)),
     )
     said = meaning(shown)
     assert "the largest drift is +0.10 standard errors, on lambada_openai acc" in said.sentence
-    assert "so 1.0 or more is ruled out" in said.sentence
+    assert "(95% paired interval -0.20 to 0.40)" in said.sentence
+    assert "every interval ends below the margin of 1.0" in said.sentence
     assert said.next_step == "nothing to do"
 
 
