@@ -14,7 +14,8 @@ import pytest
 
 N = 24
 N_LONG = 300
-_WORDS = "mara carried the lantern down to harbour because fog had come in early nobody saw".split()
+_TEXT = "mara carried the lantern down to harbour because fog had come in early nobody saw"
+_WORDS = _TEXT.split()
 
 _TASKS = {
     "sw_word": """

@@ -57,7 +57,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
     options = dict(given)
     for name in ("base_model_args", "cand_model_args", "gen_kwargs"):
         if name in options:
-            options[name] = parse_arguments(options[name], where=f"--{name}")
+            options[name] = parse_arguments(options[name], where=f"--{name.replace('_', '-')}")
     for name in ("base_set", "cand_set"):
         if name in options:
             options[name] = dict(options[name])

@@ -67,7 +67,7 @@ class Limit(_Type):
             number = float(str(value))
         except ValueError:
             number = 0.0
-        if not (0 < number < 1 or (number >= 1 and number == int(number))):
+        if not (0 < number < 1 or (number >= 1 and number.is_integer())):
             self.fail(f"'{value}' is neither a number of documents nor a share below 1", param, ctx)
         return number
 

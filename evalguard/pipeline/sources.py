@@ -105,13 +105,13 @@ def _adjusted(variant: Variant, side: Side, options: CompareOptions, cwd: Path) 
     """A guard file's model with what the command line adds to it."""
     if "trust_remote_code" in side.model_args:
         raise UsageError(
-            f"--{side.role}_model_args: trust_remote_code is an option of its own",
+            f"--{side.role}-model-args: trust_remote_code is an option of its own",
             hint="write --trust-remote-code",
         )
     for setting in variant.settings:
         if setting.target.kind == "model_args" and setting.target.path in side.model_args:
             raise UsageError(
-                f"--{side.role}_model_args: '{setting.target.path}' is what setting "
+                f"--{side.role}-model-args: '{setting.target.path}' is what setting "
                 f"'{setting.name}' of '{variant.name}' sets",
                 hint=f"give the value to the setting: {_SET[side.role]} {setting.name}=VALUE",
             )

@@ -1,0 +1,70 @@
+"""Tasks that cannot be run: one clear message each, before a model is loaded where possible."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_world import SmallWorld
+
+from evalguard.harness.index import TaskIndex
+
+
+@pytest.fixture
+def few_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out lm-eval's own 14,000 names, which take many seconds to read."""
+    read = TaskIndex._read
+    monkeypatch.setattr(
+        TaskIndex, "_read", lambda self, include_defaults: read(self, include_defaults=False)
+    )
+
+
+def test_a_task_that_does_not_exist_names_the_nearest(refused_pair: Any, few_tasks: None) -> None:
+    ran = refused_pair(2, "orig", "same", "--tasks", "sw_wrod")
+    assert "no lm-eval task, group or tag 'sw_wrod'; did you mean 'sw_word'?" in ran.err
+    assert "lm-eval's own" in ran.err
+    assert "loading orig" not in ran.err
+
+
+def test_no_tasks_at_all_says_where_to_name_them(refused: Any, world: SmallWorld) -> None:
+    llama = world.models["llama"]
+    ran = refused(2, "compare", "--base", llama, "--cand", llama)
+    assert "no tasks to compare on" in ran.err
+    assert "--tasks A,B" in ran.err
+
+
+def test_a_folder_of_tasks_that_does_not_exist(refused_pair: Any) -> None:
+    ran = refused_pair(2, "orig", "same", "--include_path", "nowhere")
+    assert "task folder" in ran.err
+    assert "nowhere' does not exist" in ran.err
+
+
+def test_a_task_file_that_is_no_yaml_is_named(
+    refused_pair: Any, few_tasks: None, tmp_path: Path
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "t.yaml").write_text("task: mine_t\ndoc_to_text: [unclosed\n")
+    ran = refused_pair(2, "orig", "same", "--include-path", "mine", "--tasks", "mine_t")
+    assert f"{tmp_path / 'mine' / 't.yaml'} names it" in ran.err
+
+
+def test_a_task_without_its_data_says_which(refused_pair: Any, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "t.yaml").write_text(
+        "task: mine_t\ndataset_path: nobody/nothing\ntest_split: test\n"
+        "output_type: loglikelihood\ndoc_to_text: a\ndoc_to_target: b\n"
+    )
+    ran = refused_pair(3, "orig", "same", "--include-path", "mine", "--tasks", "mine_t")
+    assert "'nobody/nothing'" in ran.err
+    assert "needs a network once" in ran.err
+
+
+def test_a_chat_template_that_the_model_lacks(refused_pair: Any) -> None:
+    ran = refused_pair(3, "orig", "same", "--apply_chat_template")
+    assert "chat template" in ran.err
+
+
+def test_multiturn_examples_without_a_chat_template(refused_pair: Any) -> None:
+    ran = refused_pair(2, "orig", "same", "--fewshot_as_multiturn")
+    assert "--apply_chat_template" in ran.err

@@ -1,0 +1,176 @@
+"""Two finished lm-eval runs are compared without a model, and say what running both says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lmeval_output import run_lm_eval
+from small_world import SmallWorld, write_tasks
+
+TASKS = ("sw_word", "sw_choice")
+
+
+@pytest.fixture(scope="module")
+def lm_eval(world: SmallWorld, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    def run(
+        model: str = "llama", tasks: Path = world.tasks, names: Any = TASKS, **given: Any
+    ) -> Path:
+        output = tmp_path_factory.mktemp("lm-eval") / f"of-{model}"
+        return run_lm_eval(output, world.models[model], tasks, names, **given)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def base_run(lm_eval: Any) -> Path:
+    found: Path = lm_eval("llama")
+    return found
+
+
+@pytest.fixture(scope="module")
+def other_run(lm_eval: Any) -> Path:
+    found: Path = lm_eval("other")
+    return found
+
+
+def numbers(document: dict[str, Any]) -> dict[tuple[str, str], list[float]]:
+    fields = ("base", "base_stderr", "candidate", "candidate_stderr", "sigma", "p_value")
+    return {
+        (c["task"], c["metric"]): [c[field] for field in fields] for c in document["comparisons"]
+    }
+
+
+def test_two_finished_runs_say_what_running_both_models_says(
+    run: Any, compare: Any, base_run: Path, other_run: Path
+) -> None:
+    stored = run("compare", "--base", base_run, "--cand", other_run, "--json")
+    scored = compare("orig", "other", "--tasks", ",".join(TASKS), "--json")
+    assert stored.code == scored.code
+    assert "loading" not in stored.err
+    found, expected = numbers(stored.document), numbers(scored.document)
+    assert found.keys() == expected.keys()
+    for key, values in found.items():
+        assert values == pytest.approx(expected[key], rel=1e-4, abs=1e-6), key
+    assert stored.document["base"]["kind"] == "lm-eval run"
+    assert stored.document["base"]["name"] == "of-llama"
+
+
+def test_a_finished_run_can_stand_beside_a_model(
+    run: Any, world: SmallWorld, base_run: Path
+) -> None:
+    words = ("--config", world.guard, "--base", base_run, "--cand", "same")
+    ran = run("compare", *words, "--json", "--tasks", "sw_word")
+    assert ran.code == 0
+    (perplexity, acc) = ran.document["comparisons"]
+    assert perplexity["sigma"] == pytest.approx(0.0, abs=1e-4)
+    assert acc["bit_identical"]
+
+
+def test_a_run_against_itself_is_bit_identical(run: Any, base_run: Path) -> None:
+    ran = run("compare", "--base", base_run, "--cand", base_run, "--json")
+    assert ran.code == 0
+    assert all(c["bit_identical"] for c in ran.document["comparisons"])
+
+
+def test_a_limit_that_differs_is_a_failure_with_both_counts(
+    run: Any, lm_eval: Any, base_run: Path
+) -> None:
+    short = lm_eval("other", names=("sw_word",), limit=10)
+    ran = run("compare", "--base", base_run, "--cand", short, "--tasks", "sw_word")
+    assert ran.code == 3
+    text = " ".join(ran.out.split())
+    assert "14 documents only in" in text
+    assert "run both with the same --limit" in text
+
+
+def test_few_shot_seeds_that_differ_are_a_failure(run: Any, lm_eval: Any, base_run: Path) -> None:
+    reseeded = lm_eval("other", names=("sw_choice",), fewshot_random_seed=99)
+    ran = run("compare", "--base", base_run, "--cand", reseeded, "--tasks", "sw_choice")
+    assert ran.code == 3
+    text = " ".join(ran.out.split())
+    assert "fewshot_seed is 1234 in" in text
+    assert "99 in" in text
+
+
+def test_other_documents_are_a_failure(
+    run: Any, lm_eval: Any, base_run: Path, tmp_path: Path
+) -> None:
+    tasks = write_tasks(tmp_path / "tasks")
+    rows = (tasks / "test.jsonl").read_text().replace("lantern", "candle")
+    (tasks / "test.jsonl").write_text(rows)
+    changed = lm_eval("other", tasks=tasks, names=("sw_word",))
+    ran = run("compare", "--base", base_run, "--cand", changed, "--tasks", "sw_word")
+    assert ran.code == 3
+    text = " ".join(ran.out.split())
+    assert "documents (doc_hash) differ in" in text
+    assert "of 24 documents" in text
+
+
+def test_a_metric_that_one_run_lacks_is_a_failure_of_that_metric(
+    run: Any, lm_eval: Any, base_run: Path
+) -> None:
+    fewer = lm_eval("llama", names=("sw_word",))
+    ran = run("compare", "--base", base_run, "--cand", fewer)
+    assert ran.code == 3
+    assert "only the base has this metric, not the candidate" in " ".join(ran.out.split())
+
+
+def test_a_task_that_a_run_does_not_have_names_the_nearest(refused: Any, base_run: Path) -> None:
+    ran = refused(2, "compare", "--base", base_run, "--cand", base_run, "--tasks", "sw_wrod")
+    assert "has no samples of task 'sw_wrod'; did you mean 'sw_word'?" in ran.err
+
+
+def test_a_run_without_samples_says_how_to_make_them(
+    refused: Any, base_run: Path, tmp_path: Path
+) -> None:
+    (results,) = base_run.rglob("results_*.json")
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / results.name).write_text(results.read_text())
+    ran = refused(2, "compare", "--base", tmp_path / "bare", "--cand", base_run)
+    assert "has no samples files beside it" in ran.err
+    assert "--log_samples" in ran.err
+
+
+def test_options_of_a_model_have_no_effect_on_a_run_and_are_refused(
+    refused: Any, base_run: Path
+) -> None:
+    sides = ("compare", "--base", base_run, "--cand", base_run)
+    for words in (("--cand-model-args", "dtype=float16"), ("--set", "a=1")):
+        ran = refused(2, *sides, *words)
+        assert "is a finished lm-eval run: no model is loaded" in ran.err
+
+
+def test_guard_files_of_another_program_are_in_nobodys_way(
+    run: Any, refused: Any, base_run: Path, other_run: Path
+) -> None:
+    Path("configs").mkdir()
+    Path("configs/train.yaml").write_text("defaults: [model, data]\n")
+    ran = run("compare", "--base", base_run, "--cand", other_run, "--json")
+    assert ran.code == 0
+    (note,) = [n for n in ran.document["notes"] if "no guard file is used" in n]
+    assert "configs/train.yaml" in note
+    assert "configs/train.yaml:1" in refused(2, "compare", "--base", "a", "--cand", base_run).err
+
+
+def test_the_newest_of_several_dates_is_read_and_said(
+    run: Any, lm_eval: Any, base_run: Path, world: SmallWorld, tmp_path: Path
+) -> None:
+    (source,) = [path for path in base_run.iterdir() if path.is_dir()]
+    folder = tmp_path / "dated"
+    folder.mkdir()
+    for path in source.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+        date = path.stem.rpartition("_")[2]
+        older = path.name.replace(date, f"2001{date[4:]}")
+        (folder / older).write_text(path.read_text().replace('"acc": 0', '"acc": 1'))
+    ran = run("compare", "--base", base_run, "--cand", folder, "--json")
+    assert ran.code == 0
+    assert all(c["bit_identical"] for c in ran.document["comparisons"])
+    assert any(
+        "2 runs in" in note and "the newest is read" in note for note in (ran.document["notes"])
+    )
+    assert json.loads(ran.out)["candidate"]["name"] == "dated"

@@ -1,0 +1,156 @@
+"""What is typed reaches the comparison, in either spelling; what cannot be meant is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evalguard.errors import EvalguardError
+from evalguard.pipeline.options import CompareOptions, make_options
+
+SPELLINGS: dict[str, tuple[tuple[str, ...], object]] = {
+    "tasks": (("--tasks", "a, b"), ("a", "b")),
+    "include_path": (("--include-path", "x", "--include_path", "y"), (Path("x"), Path("y"))),
+    "base_model_args": (("--base_model_args", "dtype=float32,n=1"), {"dtype": "float32", "n": 1}),
+    "cand_model_args": (("--cand-model-args", '{"dtype": "float16"}'), {"dtype": "float16"}),
+    "cand_set": (("--set", "a=reference", "--set", "b=0.5"), {"a": "reference", "b": 0.5}),
+    "base_set": (("--base_set", "a=true"), {"a": True}),
+    "limit": (("--limit", "0.5"), 0.5),
+    "num_fewshot": (("--num_fewshot", "5"), 5),
+    "seed": (("--seed", "7"), 7),
+    "apply_chat_template": (("--apply_chat_template",), True),
+    "fewshot_as_multiturn": (("--fewshot_as_multiturn",), True),
+    "system_instruction": (("--system_instruction", "be brief"), "be brief"),
+    "gen_kwargs": (("--gen_kwargs", "temperature=0.5"), {"temperature": 0.5}),
+    "confirm_run_unsafe_code": (("--confirm_run_unsafe_code",), True),
+    "batch_size": (("--batch_size", "auto"), "auto"),
+    "check_batch_size": (("--check_batch_size", "4"), 4),
+    "device": (("--device", "cpu"), "cpu"),
+    "threads": (("--threads", "2"), 2),
+    "worker": (("--worker", "always"), "always"),
+    "timeout": (("--timeout", "2.5"), 2.5),
+    "trust_remote_code": (("--trust_remote_code",), True),
+    "allow_code": (("--allow_code",), True),
+    "allow_differing": (("--allow_differing", "prompt", "--allow-differing", "tokens"),
+                        frozenset({"prompt", "tokens"})),
+    "margin": (("--margin", "2"), 2.0),
+    "fail_on": (("--fail_on", "any_degradation"), "any-degradation"),
+    "confidence": (("--confidence", "0.9"), 0.9),
+    "strict": (("--strict",), True),
+    "git_bisect": (("--git_bisect",), True),
+    "output_path": (("--output_path", "out"), Path("out")),
+    "cache_dir": (("--cache_dir", "c"), Path("c")),
+    "use_cache": (("--no_cache",), False),
+    "quiet": (("-q",), True),
+    "model": (("--model", "vllm"), "vllm"),
+    "config": (("--config", "g.yaml"), Path("g.yaml")),
+}  # fmt: skip
+
+
+class SeenError(EvalguardError):
+    """Ends the command once its options were seen."""
+
+
+@pytest.fixture
+def seen(run: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return the options that a command line gives to ``compare``."""
+
+    def options_of(*words: str) -> CompareOptions:
+        found: list[CompareOptions] = []
+
+        def compare(base: str, candidate: str, **given: Any) -> None:
+            assert (base, candidate) == ("a", "b")
+            found.append(make_options(None, **given))
+            raise SeenError("seen")
+
+        monkeypatch.setattr("evalguard.pipeline.compare.compare", compare)
+        run("compare", "--base", "a", "--cand", "b", *words)
+        return found[0]
+
+    return options_of
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_an_option_is_understood_with_dashes_and_with_underscores(seen: Any, name: str) -> None:
+    words, expected = SPELLINGS[name]
+    for mark in "-_":
+        spelt = [
+            f"--{word[2:].replace('-', '_').replace('_', mark)}" if word.startswith("--") else word
+            for word in words
+        ]
+        assert getattr(seen(*spelt), name) == expected
+
+
+def test_what_is_not_given_is_left_to_the_guard_file(seen: Any) -> None:
+    given = seen()
+    assert given == make_options(None, command=given.command)
+
+
+def test_every_option_of_the_python_api_can_be_typed() -> None:
+    fields = set(CompareOptions.__dataclass_fields__)
+    assert fields - set(SPELLINGS) == {"write", "command"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--limit", "0"), "'0' is neither a number of documents nor a share below 1"),
+        (("--limit", "1.5"), "'1.5' is neither"),
+        (("--limit", "nan"), "'nan' is neither"),
+        (("--limit", "inf"), "'inf' is neither"),
+        (("--batch-size", "0"), "'0' is neither a positive number nor auto"),
+        (("--batch-size", "auto:4"), "'auto:4' is neither a positive number nor auto"),
+        (("--set", "novalue"), "'novalue' is not NAME=VALUE"),
+        (("--base-model-args", "dtype"), "--base-model-args: 'dtype' is not NAME=VALUE"),
+        (("--cand-model-args", "{broken"), "--cand-model-args: not JSON"),
+        (("--margin", "-1"), "-1.0 is not in the range"),
+        (("--confidence", "1"), "1.0 is not in the range"),
+        (("--fail-on", "marge"), "'marge' is not one of"),
+        (("--allow-differing", "all"), "'all' is not one of"),
+        (("--num-fewshot", "many"), "'many' is not a valid integer"),
+        (("--taks", "x"), "No such option '--taks'"),
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_refused(
+    refused: Any, words: tuple[str, ...], message: str
+) -> None:
+    assert message in refused(2, "compare", "--base", "a", "--cand", "b", *words).err
+
+
+def test_a_command_that_does_not_exist_names_the_nearest(refused: Any) -> None:
+    ran = refused(2, "compere", "--base", "a")
+    assert "no such command 'compere'; did you mean 'compare'?" in ran.err
+    assert "commands: compare, demo, init" in ran.err
+
+
+def test_usage_errors_point_at_the_help(refused: Any) -> None:
+    assert "hint: evalguard compare --help" in refused(2, "compare").err
+
+
+def test_without_a_command_the_help_is_shown(run: Any) -> None:
+    ran = run()
+    assert (ran.code, ran.out) == (2, "")
+    assert "evalguard compare --base A --cand B" in ran.err
+
+
+def test_the_help_names_every_exit_code(run: Any) -> None:
+    ran = run("--help")
+    assert ran.code == 0
+    for code in (
+        "0 passed",
+        "1 regressed",
+        "2 usage",
+        "3 an evaluation",
+        "4 undecided",
+        "130",
+        "143",
+    ):
+        assert code in ran.out
+
+
+def test_the_version_is_that_of_the_package(run: Any) -> None:
+    import evalguard
+
+    assert run("--version").out == f"evalguard {evalguard.__version__}\n"
