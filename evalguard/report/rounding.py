@@ -8,9 +8,8 @@ from evalguard.verdict import ON_THE_MARGIN
 
 _SMALLEST_P = 1e-12
 _MOST_DECIMALS = 6
-# A sigma just beside the margin is the verdict's reason: it is written out.
-_MOST_DECIMALS_AT_MARGIN = 12
-# A standard error of rounding noise must not print a value to its hundredth decimal.
+# A standard error of rounding noise must not print a value to its hundredth decimal. A sigma just
+# beside the margin, the verdict's reason, is written out so far.
 _LONGEST_DECIMALS = 9
 
 
@@ -100,10 +99,10 @@ def _shared_decimals(finite: list[float], margin: float) -> int:
     supported = _decimals(half)
     if supported is not None and half < 0.01:
         wanted = max(wanted, min(3, supported))
-    borders = ((0.0, _MOST_DECIMALS), (margin, _MOST_DECIMALS_AT_MARGIN))
+    borders = ((0.0, _MOST_DECIMALS), (margin, _LONGEST_DECIMALS))
     # What no reasonable number of decimals keeps on its side does not lengthen the others.
     kept = [(n, b) for n in finite for b, most in borders if _keeps_side(n, most, b)]
-    for decimals in range(wanted, _MOST_DECIMALS_AT_MARGIN + 1):
+    for decimals in range(wanted, _LONGEST_DECIMALS + 1):
         if all(_keeps_side(number, decimals, border) for number, border in kept):
             return decimals
     return wanted

