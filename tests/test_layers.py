@@ -23,6 +23,7 @@ CORE = {
     "comparison",
     "compare_report",
     "pairing",
+    "redaction",
     "stats",
     "verdict",
     "gate",

@@ -22,6 +22,7 @@ from evalguard.errors import (
     UsageError,
 )
 from evalguard.gate import EXIT_GIT_BISECT_SKIP
+from evalguard.redaction import redacted_text
 
 SCHEMA = "evalguard.error/1"
 # git bisect run stops the whole bisection at 128 and above, which is what an interrupt asks for.
@@ -108,13 +109,18 @@ def _say(label: str, color: str, text: str) -> None:
 
 
 def _clean(text: str) -> str:
-    """Drop control characters: a file name or a model's text must not drive the terminal."""
-    return "".join(char for char in text if char in "\n\t" or char.isprintable())
+    """Drop control characters, which could drive the terminal, and secrets."""
+    shown = "".join(char for char in text if char in "\n\t" or char.isprintable())
+    return redacted_text(shown)
 
 
 def _write_json(error: EvalguardError, code: int) -> int:
     kind = type(error).__name__
-    content = {"type": kind, "message": str(error), "hint": error.hint}
+    content = {
+        "type": kind,
+        "message": redacted_text(str(error)),
+        "hint": redacted_text(error.hint),
+    }
     document = {"schema": SCHEMA, "error": content, "exit_code": code}
     try:
         write(json.dumps(document))

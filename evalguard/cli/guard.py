@@ -79,10 +79,10 @@ def tasks_command(
 def _tasks(
     pattern: str, config: Path | None, include_path: tuple[Path, ...], as_json: bool
 ) -> Answer:
-    from evalguard.pipeline.listing import list_tasks
+    from evalguard.pipeline.listing import list_tasks, render_tasks
 
     names = list_tasks(pattern, config=config, include_path=include_path)
-    return Answer(partial(_as_json if as_json else "\n".join, names))
+    return Answer(partial(_as_json if as_json else render_tasks, names))
 
 
 def _as_json(content: Any) -> str:

@@ -10,6 +10,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import evalguard
+from evalguard.redaction import is_secret
 from evalguard.settings import digest_of
 
 if TYPE_CHECKING:
@@ -37,7 +38,9 @@ def scoring_identity(
     return {
         **provenance,
         "model": model_type,
-        "model_args": {k: v for k, v in model_args.items() if k not in _PATH_ARGS},
+        "model_args": {
+            k: v for k, v in model_args.items() if k not in _PATH_ARGS and not is_secret(k)
+        },
         "tokenizer": tokenizer_digest(lm),
         "dtype": model_dtype(lm),
         "device": device_name(lm),

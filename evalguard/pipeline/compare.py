@@ -34,6 +34,7 @@ from evalguard.pipeline.sources import (
     resolve,
     tell_apart,
 )
+from evalguard.redaction import redacted_text
 from evalguard.report.contract import document
 from evalguard.scores import NotCompared, ScoreTable
 from evalguard.settings import Value
@@ -171,7 +172,7 @@ def _conclude(
         environment=_environments(base, candidate),
         not_compared=tuple(dict.fromkeys((*base.not_compared, *candidate.not_compared))),
         notes=tuple(dict.fromkeys((*choices.notes, *_notes(base, candidate)))),
-        command=options.command,
+        command=redacted_text(options.command),
         version=evalguard.__version__,
     )
     return CompareResult(_write(report, scored, output) if options.write else report)

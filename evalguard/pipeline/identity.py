@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from evalguard.compare_report import RunIdentity, SettingState
 from evalguard.pipeline.sources import ModelSource, RunSource
+from evalguard.redaction import redacted
 from evalguard.scorer import ModelDescription
-from evalguard.settings import digest_of
+from evalguard.settings import Setting, Value, digest_of
 
 
 def model_identity(source: ModelSource, description: ModelDescription) -> RunIdentity:
@@ -15,11 +16,11 @@ def model_identity(source: ModelSource, description: ModelDescription) -> RunIde
     settings = tuple(
         SettingState(
             name=setting.name,
-            value=variant.assignment.get(setting.name),
-            reference=setting.reference,
-            candidate=setting.candidate,
+            value=_shown(variant.assignment.get(setting.name), setting),
+            reference=_shown(setting.reference, setting),
+            candidate=_shown(setting.candidate, setting),
             target=str(setting.target),
-            effective=description.effective.get(setting.name),
+            effective=_shown(description.effective.get(setting.name), setting),
         )
         for setting in variant.settings
     )
@@ -27,9 +28,14 @@ def model_identity(source: ModelSource, description: ModelDescription) -> RunIde
         name=source.name,
         digest=variant.digest if identity is None else digest_of(dict(identity)),
         settings=settings,
-        effective=dict(description.effective),
+        effective={setting.name: setting.effective for setting in settings},
         description=_described(description),
     )
+
+
+def _shown(value: Value, setting: Setting) -> Value:
+    """A report shows no secret, and a setting may be one (env.X_TOKEN)."""
+    return redacted(value, setting.target.path.rpartition(".")[2])
 
 
 def run_identity(source: RunSource) -> RunIdentity:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from evalguard.config import embedded_folder, load_guards, schema, write_template
 from evalguard.harness import task_names
+from evalguard.redaction import redacted
+from evalguard.report.plain_text import printable
 from evalguard.settings import Value
 
 __all__ = [
@@ -15,6 +17,7 @@ __all__ = [
     "guard_schema",
     "list_tasks",
     "render_models",
+    "render_tasks",
     "write_template",
 ]
 
@@ -34,8 +37,8 @@ def describe_models(config: Path | None) -> list[dict[str, Value]]:
                 {
                     "name": setting.name,
                     "target": str(setting.target),
-                    "reference": setting.reference,
-                    "candidate": setting.candidate,
+                    "reference": redacted(setting.reference, setting.target.path),
+                    "candidate": redacted(setting.candidate, setting.target.path),
                 }
                 for setting in variant.settings
             ]
@@ -44,7 +47,7 @@ def describe_models(config: Path | None) -> list[dict[str, Value]]:
                     "name": name,
                     "guard_file": guard.label,
                     "model": variant.model,
-                    "model_args": dict(variant.model_args),
+                    "model_args": redacted(dict(variant.model_args)),
                     "settings": settings,
                     "description": guard.descriptions.get(name, ""),
                     "candidates": [p.candidate for p in guard.pairs if p.base == name],
@@ -74,7 +77,12 @@ def _paragraph(model: dict[str, Value]) -> str:
     candidates = model["candidates"]
     assert isinstance(candidates, list)
     lines += [f"  pair: --base {model['name']} --cand {candidate}" for candidate in candidates]
-    return "\n".join(lines)
+    return "\n".join(printable(line) for line in lines)
+
+
+def render_tasks(names: Sequence[str]) -> str:
+    """Return names of tasks as text, one a line."""
+    return "\n".join(printable(name) for name in names)
 
 
 def list_tasks(pattern: str, *, config: Path | None, include_path: Sequence[Path]) -> list[str]:

@@ -1,0 +1,58 @@
+"""Keys and tokens reach the model and nothing that is written, printed or kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_world import SmallWorld
+
+from evalguard.pipeline.listing import describe_models, render_models, render_tasks
+
+SECRET = "hf_" + "s3cr3t" * 4
+
+
+def test_a_token_of_the_command_line_is_nowhere_in_the_result(
+    compare: Any, world: SmallWorld, tmp_path: Path
+) -> None:
+    ran = compare("orig", "same", "--base-model-args", f"token={SECRET}", "--limit", "3", "--json")
+    assert ran.code == 0
+    assert "token=***" in ran.document["command"]
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(path.name == "result.json" for path in written)
+    assert SECRET not in ran.out + ran.err
+    assert not [path for path in written if SECRET.encode() in path.read_bytes()]
+
+
+def test_another_token_finds_the_scores_of_the_first(compare: Any) -> None:
+    digests = [
+        compare("orig", "same", "--base-model-args", f"token={token}", "--limit", "3", "--json")
+        .document["base"]["digest"]
+        for token in (SECRET, SECRET.upper())
+    ]  # fmt: skip
+    assert digests[0] == digests[1]
+
+
+def test_an_error_that_quotes_the_command_line_shows_no_token(compare: Any) -> None:
+    ran = compare("orig", "same", "--base-model-args", f"dtpye=1,token={SECRET},,=", "--json")
+    assert ran.code == 2
+    assert SECRET not in ran.out + ran.err
+
+
+def test_listed_models_show_no_secret_and_drive_no_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "evalguard.yaml").write_text(
+        'models:\n  m:\n    description: "\\e[31mred\\a \\u202e"\n'
+        f'    model_args: {{api_key: {SECRET}, pretrained: "x\\e]0;title\\a"}}\n'
+        "    settings: {s: {reference: abc, candidate: def, target: env.MY_TOKEN}}\n"
+    )
+    models = describe_models(None)
+    text = render_models(models)
+    assert "api_key: ***" in text
+    assert "setting s: *** -> ***" in text
+    assert SECRET not in text + str(models)
+    assert not any(char in text for char in "\x1b\a\u202e")
+    assert render_tasks(["fine", "\x1b[2Jtask"]) == "fine\n?[2Jtask"
