@@ -10,19 +10,26 @@ from pathlib import Path
 from typing import Any
 
 from evalguard.errors import EvaluationError, UsageError
+from evalguard.items import asked_hash
 
 _HASHES = ("doc_hash", "prompt_hash", "target_hash")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One document under one filter: lm-eval's hashes, and one item per metric."""
+    """One document under one filter: lm-eval's hashes, and one item per metric.
+
+    ``sound`` is False where the model gave no number for a continuation: an accuracy hides that.
+    ``asked`` is the hash of all texts that were asked, "" where the run does not show them.
+    """
 
     doc_id: int
     doc_hash: str
     prompt_hash: str
     target_hash: str
     items: Mapping[str, Any]
+    sound: bool = True
+    asked: str = ""
 
 
 def read_samples(path: Path, metrics: Sequence[tuple[str, str]]) -> dict[str, tuple[Sample, ...]]:
@@ -116,4 +123,24 @@ def _sample(
         prompt_hash=row["prompt_hash"],
         target_hash=row["target_hash"],
         items={name: row[name] for name in names if name in row},
+        sound=not _holds_nan(row.get("resps")),
+        asked=_asked(row.get("arguments")),
     )
+
+
+def _asked(arguments: Any) -> str:
+    """Hash of what was asked: {"gen_args_0": {"arg_0": ...}}, or a list of lists before 0.4.3."""
+    requests = list(arguments.values()) if isinstance(arguments, dict) else arguments
+    if not isinstance(requests, list) or not requests:
+        return ""
+    texts = [list(r.values()) if isinstance(r, dict) else r for r in requests]
+    return asked_hash(texts) if all(isinstance(asked, list) for asked in texts) else ""
+
+
+def _holds_nan(responses: Any) -> bool:
+    """Whether any (log-likelihood, is greedy) is NaN; lm-eval writes both as text or as values."""
+    if not isinstance(responses, list):
+        return False
+    if len(responses) == 2 and str(responses[1]) in ("True", "False"):
+        return str(responses[0]).lower() == "nan"
+    return any(_holds_nan(response) for response in responses)

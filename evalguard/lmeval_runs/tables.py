@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evalguard.errors import EvaluationError
 from evalguard.items import DocumentStatistics, NotComparableError, read_items
@@ -69,6 +70,7 @@ def _table(
     statistics, aggregation_caveat = _statistics(of, scored)
     higher_is_better, direction_caveat = of.results.direction(of.task, of.name)
     missing = _missing(len(scored), len(samples))
+    asked = tuple(sample.asked for sample in scored)
     own = (aggregation_caveat, direction_caveat, missing, _gaps(samples))
     return ScoreTable(
         task=of.task,
@@ -77,11 +79,12 @@ def _table(
         aggregation=statistics.aggregation,
         higher_is_better=higher_is_better,
         doc_ids=np.array([sample.doc_id for sample in scored], dtype=np.int64),
-        values=statistics.values,
+        values=_only_sound(statistics.values, scored),
         weights=statistics.weights,
         doc_hashes=tuple(sample.doc_hash for sample in scored),
         prompt_hashes=tuple(sample.prompt_hash for sample in scored),
         target_hashes=tuple(sample.target_hash for sample in scored),
+        asked_hashes=asked if all(asked) else (),
         n_total=of.results.n_total(of.task),
         source=source,
         run=of.results.run(of.task, len(samples)),
@@ -103,6 +106,12 @@ def _statistics(of: _Metric, samples: Sequence[Sample]) -> tuple[DocumentStatist
         f"{of.path} and {of.results.path} are not of one run: {of.name} ({of.filter}): {found}",
         hint="results and samples must be the files of one run: make it once more",
     )
+
+
+def _only_sound(values: NDArray[np.float64], samples: Sequence[Sample]) -> NDArray[np.float64]:
+    """Give NaN to documents on which the model gave no number, whatever the metric made of it."""
+    sound = np.array([sample.sound for sample in samples], dtype=np.bool_)
+    return np.where(sound, values, np.nan)
 
 
 def _missing(found: int, expected: int) -> str:

@@ -76,6 +76,15 @@ def test_a_run_against_itself_is_bit_identical(run: Any, base_run: Path) -> None
     assert all(c["bit_identical"] for c in ran.document["comparisons"])
 
 
+def test_a_run_of_a_model_that_answered_nan_fails_on_every_metric(
+    run: Any, lm_eval: Any, base_run: Path
+) -> None:
+    broken = lm_eval("nan")
+    ran = run("compare", "--base", base_run, "--cand", broken, "--json")
+    assert ran.code == 3
+    assert {c["outcome"] for c in ran.document["comparisons"]} == {"failed"}
+
+
 def test_a_limit_that_differs_is_a_failure_with_both_counts(
     run: Any, lm_eval: Any, base_run: Path
 ) -> None:
