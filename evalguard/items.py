@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import cast, get_args
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.scores import Aggregation
+from evalguard.settings import digest_of
 
 _WEIGHTED = ("weighted_perplexity", "bits_per_byte")
 _KNOWN = (*get_args(Aggregation), "nanmean")
@@ -63,6 +64,24 @@ def read_items(items: Sequence[object], aggregation: str) -> DocumentStatistics:
         )
     name = "mean" if aggregation == "nanmean" else aggregation
     return DocumentStatistics(aggregation=cast(Aggregation, name), values=values, weights=None)
+
+
+def asked_hash(requests: Iterable[Sequence[object]]) -> str:
+    """Hash of the texts of a document's requests, in lm-eval's order.
+
+    lm-eval's own hashes cover the document, the first prompt and the target; a task whose answers
+    are worded differently (``doc_to_choice``, ``target_delimiter``) has the same ones. What is no
+    text (generation arguments) is left out, and the repeats of a request count once.
+
+    Args:
+        requests: lm-eval's arguments of each request: (context, continuation), (text,), ...
+    """
+    texts: list[list[str]] = []
+    for arguments in requests:
+        asked = [argument for argument in arguments if isinstance(argument, str)]
+        if asked not in texts[-1:]:
+            texts.append(asked)
+    return digest_of(texts)
 
 
 def _number(item: object, aggregation: str) -> float:

@@ -28,6 +28,8 @@ class ScoreTable:
         values: float64, shape (n,): log-likelihoods (natural log) or metric values.
         weights: float64, shape (n,), words or bytes for the weighted aggregations; else None.
         doc_hashes, prompt_hashes, target_hashes: n strings each, lm-eval's own hashes.
+        asked_hashes: n strings, hash of all texts of a document's requests, continuations too
+            (``evalguard.items.asked_hash``); () where the run does not show them.
         token_hashes: n strings, hash of all token ids fed for the document; () where the run does
             not show them (a stored lm-eval run).
         cut: n flags, whether the token ids of a document depend on the model's context length
@@ -49,6 +51,7 @@ class ScoreTable:
     doc_hashes: tuple[str, ...]
     prompt_hashes: tuple[str, ...]
     target_hashes: tuple[str, ...]
+    asked_hashes: tuple[str, ...] = ()
     token_hashes: tuple[str, ...] = ()
     cut: tuple[bool, ...] = ()
     n_total: int = 0

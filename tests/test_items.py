@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.items import NotComparableError, read_items
+from evalguard.items import NotComparableError, asked_hash, read_items
 
 numbers = st.one_of(st.floats(), st.booleans(), st.integers(-10, 10))
 
@@ -59,3 +59,21 @@ def test_other_items_are_refused_with_a_reason(
 ) -> None:
     with pytest.raises(NotComparableError, match=reason):
         read_items(items, aggregation)
+
+
+def test_what_was_asked_is_told_apart_by_its_texts_and_their_borders():
+    choices = [("Q: A:", " yes"), ("Q: A:", " no")]
+    same = asked_hash(choices)
+    assert asked_hash([list(arguments) for arguments in choices]) == same
+    assert asked_hash([*choices[:1], *choices]) == same  # a repeat
+    for other in (
+        choices[::-1],
+        choices[:1],
+        [("Q: A:", "yes"), ("Q: A:", "no")],
+        [("Q: A: ", "yes"), ("Q: A:", " no")],
+    ):
+        assert asked_hash(other) != same
+
+
+def test_generation_arguments_are_no_part_of_what_was_asked():
+    assert asked_hash([("Q:", {"until": ["."]})]) == asked_hash([("Q:", {"max_gen_toks": 5})])

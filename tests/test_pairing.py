@@ -262,6 +262,28 @@ def test_a_context_length_under_test_excuses_only_the_documents_that_it_cuts():
     assert "2 of 6 documents" in str(refusal(table(), candidate))
 
 
+def test_continuations_that_differ_behind_equal_prompts_are_refused():
+    # doc_to_choice or target_delimiter was changed: none of lm-eval's own hashes sees it
+    asked = table().doc_hashes
+    base, candidate = table(asked_hashes=asked), port(asked_hashes=changed(asked, 1, 4))
+    error = refusal(base, candidate)
+    assert "requests (prompts with what is scored after them) differ in 2 of 6" in str(error)
+    assert "--allow-differing prompt" in error.hint
+    paired = pair(base, candidate, allow=frozenset({"prompt"}))
+    assert "requests" in paired.caveats[0]
+    assert "2 of 6 documents, as declared" in paired.caveats[0]
+    # a run that does not show them is held to lm-eval's own hashes
+    assert pair(base, port()).caveats == ()
+
+
+def test_a_request_that_differs_by_its_prompt_is_told_once():
+    names = table().doc_hashes
+    prompts = {"prompt_hashes": changed(names, 2), "asked_hashes": changed(names, 2)}
+    error = refusal(table(asked_hashes=names), port(**prompts))
+    assert "prompts (prompt_hash) differ in 1 of 6" in str(error)
+    assert "requests" not in str(error)
+
+
 def test_a_permission_that_is_not_used_leaves_no_trace():
     everything = frozenset({"prompt", "tokens", "length"})
     candidate = port(cut=(True,) * N)

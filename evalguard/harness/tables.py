@@ -13,7 +13,7 @@ from evalguard.harness.answers import AnsweredDocument, Answers, judge
 from evalguard.harness.metrics import aggregation_name, direction
 from evalguard.harness.requests import TaskRequests
 from evalguard.harness.samples import sample
-from evalguard.items import NotComparableError, read_items
+from evalguard.items import NotComparableError, asked_hash, read_items
 from evalguard.scorer import Response
 from evalguard.scores import NotCompared, ScoreTable
 from evalguard.settings import Value
@@ -113,6 +113,9 @@ def _table(
         doc_hashes=tuple(document.doc_hash for document in documents),
         prompt_hashes=tuple(document.prompt_hash for document in documents),
         target_hashes=tuple(document.target_hash for document in documents),
+        asked_hashes=tuple(
+            asked_hash(request.arguments for request in document.requests) for document in documents
+        ),
         token_hashes=tokens if all(tokens) else (),
         cut=tuple(_depends_on_length(document) for document in documents),
         n_total=task_requests.n_total,

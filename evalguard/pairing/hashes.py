@@ -19,12 +19,21 @@ _UNKNOWN_HINT = (
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A kind of hash: its noun, and the item of ``allow`` that lets it differ ("": none does)."""
+    """A kind of hash, known for both tables.
+
+    Attributes:
+        noun: what it is called.
+        permission: the item of ``allow`` that lets it differ; "": none does.
+        required: whether a hash that a run does not show forbids pairing.
+        follows: whether another document, target or prompt changes it too, which then says enough.
+    """
 
     noun: str
     permission: str
     base: tuple[str, ...]
     candidate: tuple[str, ...]
+    required: bool = True
+    follows: bool = False
 
     @property
     def unknown(self) -> int:
@@ -50,30 +59,30 @@ def compare_hashes(
     """
     mismatches: list[Mismatch] = []
     caveats: list[str] = []
-    excused = np.zeros(base.n, dtype=np.bool_)  # other prompts, as declared, have other token ids
+    explained = np.zeros(base.n, dtype=np.bool_)
     for kind in _kinds(base, candidate):
-        differs = kind.differing()
-        if kind.permission == "tokens":
-            differs &= ~excused
-            if "tokens" not in allow and "length" in allow:
-                differs, caveat = _without_cut_documents(differs, base, candidate)
-                caveats += caveat
         if kind.unknown:
             unknown = _not_compared(kind, base, candidate)
-            if kind.permission == "tokens" or kind.permission in allow:
-                caveats.append(unknown)
-            else:
+            if kind.required and kind.permission not in allow:
                 mismatches.append(Mismatch(unknown, _UNKNOWN_HINT))
+            else:
+                caveats.append(unknown)
+        differs = kind.differing()
+        if kind.follows:
+            differs &= ~explained
+        else:
+            explained |= differs
+        if kind.permission == "tokens" and "length" in allow - {"tokens"}:
+            differs, caveat = _without_cut_documents(differs, base, candidate)
+            caveats += caveat
         if not bool(np.any(differs)):
             continue
         count = f"{kind.noun} differ in {int(np.sum(differs)):,} of {base.n:,} documents"
-        if kind.permission not in allow:
-            mismatches.append(_mismatch(kind, base, int(np.argmax(differs)), count))
-        elif kind.permission == "prompt":
-            excused = differs
-            caveats.append(f"{count}, as declared; their token ids are not compared")
+        if kind.permission in allow:
+            tail = "; their token ids are not compared" if not kind.follows else ""
+            caveats.append(f"{count}, as declared{tail}")
         else:
-            caveats.append(f"{count}, as declared")
+            mismatches.append(_mismatch(kind, base, int(np.argmax(differs)), count))
     return mismatches, caveats
 
 
@@ -95,18 +104,20 @@ def _without_cut_documents(
 
 
 def _kinds(base: ScoreTable, candidate: ScoreTable) -> list[_Kind]:
+    """All kinds of hash, first those that others follow from."""
     unknown = ("",) * base.n
-    return [
+    kinds = [
         _Kind("documents (doc_hash)", "", base.doc_hashes, candidate.doc_hashes),
         _Kind("targets (target_hash)", "", base.target_hashes, candidate.target_hashes),
         _Kind("prompts (prompt_hash)", "prompt", base.prompt_hashes, candidate.prompt_hashes),
-        _Kind(
-            "token ids",
-            "tokens",
-            base.token_hashes or unknown,
-            candidate.token_hashes or unknown,
-        ),
     ]
+    if base.asked_hashes and candidate.asked_hashes:
+        ours, theirs = base.asked_hashes, candidate.asked_hashes
+        noun = "requests (prompts with what is scored after them)"
+        kinds.append(_Kind(noun, "prompt", ours, theirs, required=False, follows=True))
+    ours, theirs = base.token_hashes or unknown, candidate.token_hashes or unknown
+    kinds.append(_Kind("token ids", "tokens", ours, theirs, required=False, follows=True))
+    return kinds
 
 
 def _mismatch(kind: _Kind, base: ScoreTable, first: int, count: str) -> Mismatch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,13 @@ import numpy as np
 import pytest
 from local_tasks import N, answers
 
+from evalguard.errors import MisalignedRunsError
 from evalguard.harness import TaskOptions, load_tasks, score_tables
 from evalguard.lmeval_runs import StoredRun, is_lmeval_run, read_run
+from evalguard.pairing import pair
 from evalguard.scores import ScoreTable
 
+Rewrite = Callable[[Path, Callable[[list[dict[str, Any]]], list[dict[str, Any]]]], None]
 TASKS = ("eg_lastword", "eg_rolling", "eg_choice", "eg_generate", "eg_custom")
 
 
@@ -44,8 +48,9 @@ def test_stored_run_gives_the_tables_of_the_harness(finished: Path, run_tasks: P
                 np.testing.assert_array_equal(found.weights, table.weights)
             for name in ("aggregation", "higher_is_better", "doc_hashes", "prompt_hashes"):
                 assert getattr(found, name) == getattr(table, name), (table.key, name)
-            for name in ("target_hashes", "n_total", "run"):
+            for name in ("target_hashes", "asked_hashes", "n_total", "run"):
                 assert getattr(found, name) == getattr(table, name), (table.key, name)
+            assert all(found.asked_hashes)
             assert found.token_hashes == ()
             compared += 1
     assert compared == len(stored) == 12
@@ -176,3 +181,30 @@ def test_undated_names_are_read(copied: Path, finished: Path) -> None:
     run = read_run(copied)
     assert_same_tables(run, read_run(finished))
     assert run.date.startswith("20")
+
+
+def test_answers_worded_differently_are_seen_though_lm_evals_hashes_agree(
+    copied: Path, finished: Path, rewrite: Rewrite
+) -> None:
+    def reworded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        for row in rows[:3]:
+            row["arguments"]["gen_args_1"]["arg_1"] += "!"
+        return rows
+
+    rewrite(next(copied.glob("samples_eg_choice_*")), reworded)
+    key = ("eg_choice", "none", "acc")
+    with pytest.raises(MisalignedRunsError, match=r"requests .* differ in 3 of \d+ documents"):
+        pair(by_key(read_run(finished))[key], by_key(read_run(copied))[key])
+
+
+def test_samples_of_older_layouts_say_what_was_asked_too(copied: Path, rewrite: Rewrite) -> None:
+    def listed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        for row in rows:
+            row["arguments"] = [list(asked.values()) for asked in row["arguments"].values()]
+        return rows
+
+    before = by_key(read_run(copied))
+    for path in copied.glob("samples_*"):
+        rewrite(path, listed)
+    for key, table in by_key(read_run(copied)).items():
+        assert table.asked_hashes == before[key].asked_hashes
