@@ -38,6 +38,10 @@ class TaskIndex:
         self.manager = self._read(include_defaults=True)
         return tuple(self.manager.all_tasks)
 
+    def own_names(self) -> tuple[str, ...]:
+        """Names of the folders' tasks, groups and tags."""
+        return tuple(self.manager.all_tasks)
+
     def resolve(self, names: Sequence[str]) -> tuple[str, ...]:
         """Return the names of tasks, groups, tags and files asked for, each once, in order.
 

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from evalguard.config import embedded_folder, load_guards, schema, write_template
+from evalguard.errors import UsageError, nearest
 from evalguard.harness import task_names
 from evalguard.redaction import redacted
 from evalguard.report.plain_text import printable
@@ -20,6 +21,9 @@ __all__ = [
     "render_tasks",
     "write_template",
 ]
+
+# lm-eval has no name that begins so: its thousands of files need not be read.
+_OWN_PREFIX = "evalguard_"
 
 
 def guard_schema() -> dict[str, Value]:
@@ -86,9 +90,22 @@ def render_tasks(names: Sequence[str]) -> str:
 
 
 def list_tasks(pattern: str, *, config: Path | None, include_path: Sequence[Path]) -> list[str]:
-    """Return the names of all tasks, groups and tags that match, sorted."""
+    """Return the names of all tasks, groups and tags that match, sorted.
+
+    Raises:
+        UsageError: if there is none, with the nearest name.
+    """
     guards = load_guards(config, cwd=Path.cwd(), allow_code=False)
     of_guards = [path for guard in guards.guards for path in guard.include_paths]
     paths = (embedded_folder() / "tasks", *of_guards, *include_path)
-    names = task_names(tuple(dict.fromkeys(path.resolve() for path in paths)))
-    return sorted(name for name in names if fnmatchcase(name, pattern))
+    names = task_names(
+        tuple(dict.fromkeys(path.resolve() for path in paths)),
+        lm_eval=not pattern.startswith(_OWN_PREFIX),
+    )
+    found = sorted(name for name in names if fnmatchcase(name, pattern))
+    if not found:
+        raise UsageError(
+            f"no task matches '{pattern}'{nearest(pattern, names)}",
+            hint="* stands for any text: evalguard tasks 'lambada*'; --include-path adds a folder",
+        )
+    return found

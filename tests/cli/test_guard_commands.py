@@ -1,0 +1,127 @@
+"""``init``, ``models``, ``schema`` and ``tasks``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+
+def test_init_then_models_works_in_an_empty_folder(run: Any) -> None:
+    made = run("init")
+    assert (made.code, made.out) == (0, "")
+    assert "wrote evalguard.yaml" in made.err
+    assert "evalguard models" in made.err
+    models = run("models")
+    assert models.code == 0
+    assert "(hf, evalguard.yaml)" in models.out
+    assert "setting " in models.out
+    assert "pair: --base " in models.out
+
+
+def test_init_leaves_a_file_alone_unless_forced(run: Any) -> None:
+    Path("evalguard.yaml").write_text("mine")
+    ran = run("init")
+    assert ran.code == 2
+    assert "evalguard.yaml exists and is left alone" in ran.err
+    assert "--force" in ran.err
+    assert Path("evalguard.yaml").read_text() == "mine"
+    assert run("init", "--force").code == 0
+    assert Path("evalguard.yaml").read_text() != "mine"
+
+
+def test_init_takes_another_name_and_says_how_to_use_it(run: Any) -> None:
+    ran = run("init", "guard/mine.yaml")
+    assert ran.code == 3
+    assert "cannot be written" in ran.err
+    Path("guard").mkdir()
+    ran = run("init", "guard/mine.yaml")
+    assert ran.code == 0
+    assert "evalguard models --config guard/mine.yaml" in ran.err
+
+
+def test_the_schema_describes_the_file_that_init_writes(run: Any) -> None:
+    run("init")
+    schema = run("schema").document
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(yaml.safe_load(Path("evalguard.yaml").read_text()), schema)
+
+
+def test_models_as_json_have_settings_and_pairs(run: Any, world: Any) -> None:
+    models = {model["name"]: model for model in json.loads(
+        run("models", "--config", world.guard, "--json").out
+    )}  # fmt: skip
+    assert list(models)[:4] == ["orig", "same", "sharp", "soft"]
+    assert models["orig"]["candidates"] == ["sharp"]
+    assert models["sharp"]["settings"][0] == {
+        "name": "gain",
+        "target": "attr:model.norm.weight",
+        "reference": 1.0,
+        "candidate": 2.0,
+    }
+    assert models["orig"]["description"] == "a tiny Llama with random weights"
+
+
+def test_models_as_text_are_paragraphs(run: Any, world: Any) -> None:
+    text = run("models", "--config", world.guard).out
+    first = text.split("\n\n")[0].splitlines()
+    assert first[0].startswith("orig  (hf, ")
+    assert first[1] == "  a tiny Llama with random weights"
+    assert "  pair: --base orig --cand sharp" in first
+    assert "  setting gain: 1.0 -> 2.0  [attr:model.norm.weight]" in text
+
+
+def test_a_broken_guard_file_is_named_with_its_line(refused: Any) -> None:
+    Path("evalguard.yaml").write_text("models:\n  a: {modle: hf}\n")
+    ran = refused(2, "models")
+    assert "evalguard.yaml:2: unknown key 'modle'" in ran.err
+    assert "did you mean 'model'?" in ran.err
+
+
+def test_a_guard_file_that_is_not_there(refused: Any) -> None:
+    assert "no such guard file" in refused(2, "models", "--config", "gone.yaml").err
+
+
+@pytest.fixture
+def few_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    from evalguard.harness.index import TaskIndex
+
+    read = TaskIndex._read
+    monkeypatch.setattr(
+        TaskIndex, "_read", lambda self, include_defaults: read(self, include_defaults=False)
+    )
+
+
+def test_tasks_are_listed_by_pattern(run: Any, world: Any, few_names: None) -> None:
+    words = ("--config", world.guard)
+    assert run("tasks", "sw_*", *words).out.split() == [
+        "sw_choice", "sw_long", "sw_mcc", "sw_text", "sw_word"
+    ]  # fmt: skip
+    assert json.loads(run("tasks", "sw_[wt]*", *words, "--json").out) == ["sw_text", "sw_word"]
+
+
+def test_tasks_of_a_folder_on_the_command_line(run: Any, world: Any, few_names: None) -> None:
+    assert run("tasks", "sw_word", "--include_path", world.tasks).out == "sw_word\n"
+
+
+def test_a_pattern_that_matches_nothing_says_so(run: Any, world: Any, few_names: None) -> None:
+    ran = run("tasks", "sw_wrod", "--config", world.guard)
+    assert (ran.code, ran.out) == (2, "")
+    assert "no task matches 'sw_wrod'; did you mean 'sw_word'?" in ran.err
+
+
+def test_our_own_tasks_are_found_without_reading_all_of_lm_eval(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from evalguard.harness.index import TaskIndex
+
+    def names(self: object) -> None:
+        raise AssertionError("reads 14,000 names")
+
+    monkeypatch.setattr(TaskIndex, "names", names)
+    found = run("tasks", "evalguard_*").out.split()
+    assert found == ["evalguard_choice", "evalguard_lastword", "evalguard_rolling"]
