@@ -14,7 +14,12 @@ from evalguard.stats.compare import compare_scores, failed_comparison
 from evalguard.stats.drift import Drift, estimate_drift
 from evalguard.stats.estimate import Estimate
 from evalguard.stats.multiplicity import holm
-from evalguard.stats.planning import documents_needed
+from evalguard.stats.planning import (
+    documents_needed,
+    documents_to_detect,
+    documents_to_show_no_loss,
+    smallest_effect,
+)
 from evalguard.stats.summary import harness_sigma, one_sided_p, unpaired_z
 
 __all__ = [
@@ -22,6 +27,8 @@ __all__ = [
     "Estimate",
     "compare_scores",
     "documents_needed",
+    "documents_to_detect",
+    "documents_to_show_no_loss",
     "estimate_drift",
     "failed_comparison",
     "flip_estimate",
@@ -32,6 +39,7 @@ __all__ = [
     "mcnemar_exact",
     "mcnemar_mid_p",
     "one_sided_p",
+    "smallest_effect",
     "tango_interval",
     "unpaired_z",
 ]
