@@ -15,7 +15,7 @@ from evalguard.stats.drift import Drift, estimate_drift
 from evalguard.stats.estimate import all_finite
 from evalguard.stats.planning import documents_needed
 from evalguard.stats.reason import explain, explain_identical
-from evalguard.stats.tails import skewness, worst_documents
+from evalguard.stats.tails import skewness, unequal_weights, worst_documents
 from evalguard.verdict import Verdict, check_margin, decide
 
 # Beyond this the square of a score overflows; no log-likelihood or metric comes near it.
@@ -255,7 +255,19 @@ def _doubts(paired: PairedScores, drift: Drift, verdict: Verdict) -> list[str]:
             f"(skewness {skew.value:.1f} asks for {math.ceil(skew.needed):,} documents, "
             f"here {n:,})"
         )
-    return doubts
+    return doubts + _unequal(paired)
+
+
+def _unequal(paired: PairedScores) -> list[str]:
+    """Whether too few long documents weigh too much for the ratio estimator."""
+    weights, n = paired.base.weights, paired.base.n
+    if weights is None or unequal_weights(weights).needed <= n:
+        return []
+    inequality = unequal_weights(weights)
+    return [
+        f"few or very unequal texts: {n:,} documents weigh like {inequality.effective:.0f} of one "
+        f"length, and the interval is approximate below {math.ceil(inequality.needed):,} documents"
+    ]
 
 
 def _documents_of_task(paired: PairedScores) -> int:

@@ -326,6 +326,22 @@ def test_differences_too_skewed_for_a_t_interval_say_where_the_truth_may_lie(sig
         assert not any("skewed" in c for c in compared(shifted(0.5, 0.1), aggregation).caveats)
 
 
+def test_texts_too_few_or_too_unequal_for_a_ratio_say_so():
+    weights = WEIGHTS.copy()
+    weights[:2] = 20_000.0  # two books among paragraphs
+    pairs = {"few": slice(0, 12), "unequal": slice(0, N), "even": slice(2, N)}
+    found = {
+        name: compare_scores(
+            paired(BASE[rows], shifted(1, 1)[rows], "weighted_perplexity", weights=weights[rows])
+        ).caveats
+        for name, rows in pairs.items()
+    }
+    told = {name: [c for c in caveats if "unequal texts" in c] for name, caveats in found.items()}
+    assert "12 documents weigh like" in told["few"][0]
+    assert "400 documents weigh like 3 of one length" in told["unequal"][0]
+    assert told["even"] == []
+
+
 def test_a_drift_without_scatter_says_so_and_bit_identity_does_not():
     base = np.arange(float(N))
     assert any("drift alike" in c for c in compared(base - 0.125, base=base).caveats)
