@@ -5,7 +5,9 @@
 Every case has a known truth. Per case and number of documents: the share of runs whose interval
 holds it (95% promised), the shares in which the whole interval lies below or above it (2.5% each
 promised), and in how many runs evalguard's own caveat about skewed differences or unequal texts
-stands beside the number. A minute or two on one core; the seed is fixed.
+stands beside the number. A second table holds the false-alarm probability that evalguard prints
+against how often unchanged candidates cross the margin. A minute or two on one core; the seed is
+fixed.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from evalguard.pairing import PairedScores
 from evalguard.scores import Aggregation, ScoreTable
 from evalguard.stats import Drift, Estimate, estimate_drift, flip_estimate
 from evalguard.stats.tails import skewness, unequal_weights
+from evalguard.verdict import Verdict, decide
 
 SEED = 20261120
 RUNS = 2000
@@ -71,6 +74,16 @@ def report(runs: int) -> Iterator[str]:
         for n in SIZES:
             rng = np.random.default_rng([SEED, number, n])
             yield _row(name, n, simulate(rng, n, runs))
+    yield "\n# False alarms at a margin of 1\n"
+    yield "An unchanged candidate with scatter; the mean of what is printed, and what happens.\n"
+    yield "| case | documents | printed | crosses the margin |"
+    yield "|---|---|---|---|"
+    for number, (name, n, pair) in enumerate(UNCHANGED):
+        rng = np.random.default_rng([SEED, len(CASES) + number, n])
+        drifts = [pair(rng, n) for _ in range(runs)]
+        printed = np.mean([drift.false_alarm_probability(1.0) for drift in drifts])
+        crossed = np.mean([decide(d.sigma, -math.inf, math.inf, 1.0) == OVER for d in drifts])
+        yield f"| {name} | {n:,} | {100 * printed:.1f} | {100 * crossed:.1f} |"
 
 
 def _row(name: str, n: int, tally: Tally) -> str:
@@ -221,6 +234,44 @@ CASES: dict[str, Simulate] = {
     "sigma 1 in true base standard errors": true_units(1.0),
     "sigma 5 in true base standard errors": true_units(5.0),
 }
+
+Pair = Callable[[np.random.Generator, int], Drift]
+
+
+def unchanged_answers(accuracy: float, flips: float) -> Pair:
+    """0/1 answers of two models alike: this accuracy, this share of documents that flip."""
+
+    def pair(rng: np.random.Generator, n: int) -> Drift:
+        right = (accuracy - flips / 2.0) / (1.0 - flips)
+        draw, stays = rng.random(n), rng.random(n) < right
+        base = np.where(draw < flips / 2.0, 1.0, np.where(draw < flips, 0.0, stays))
+        candidate = np.where(draw < flips / 2.0, 0.0, np.where(draw < flips, 1.0, stays))
+        return _drift(base, candidate, "mean")[0]
+
+    return pair
+
+
+def unchanged_likelihoods(scatter: float) -> Pair:
+    """Log-likelihoods of two models alike, with this paired scatter in that of the base."""
+
+    def pair(rng: np.random.Generator, n: int) -> Drift:
+        base = -rng.gamma(1.4, 1.0, n)
+        noise = rng.normal(0.0, scatter * math.sqrt(1.4), n)
+        return _drift(base, base - noise, "perplexity")[0]
+
+    return pair
+
+
+OVER = Verdict(outcome="regressed", significant=False, certain=False)
+UNCHANGED: tuple[tuple[str, int, Pair], ...] = (
+    ("acc 60%, 20% flips", 1000, unchanged_answers(0.6, 0.2)),
+    ("acc 30%, 5% flips", 2000, unchanged_answers(0.3, 0.05)),
+    ("acc 90%, 10% flips", 200, unchanged_answers(0.9, 0.1)),
+    ("acc 99%, 1% flips", 500, unchanged_answers(0.99, 0.01)),
+    ("perplexity, half of the base's scatter", 500, unchanged_likelihoods(0.5)),
+    ("perplexity, half of the base's scatter", 100, unchanged_likelihoods(0.5)),
+    ("perplexity, 80% of the base's scatter", 500, unchanged_likelihoods(0.8)),
+)
 
 if __name__ == "__main__":
     main()
