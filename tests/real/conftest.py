@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Compare = Callable[..., "CompareResult"]
 
-QUICK = 64
+QUICK, FULL = 64, 1500
 
 
 @pytest.fixture(scope="session")
@@ -68,17 +68,17 @@ def compare(guard: Path, real_tasks: Path, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(
     scope="session",
-    params=[QUICK, pytest.param(None, marks=pytest.mark.slow)],
-    ids=["quick", "all"],
+    params=[QUICK, pytest.param(FULL, marks=pytest.mark.slow)],
+    ids=["quick", "full"],
 )
-def limit(request: pytest.FixtureRequest) -> int | None:
-    """Documents of each task: a quick number, or all of them."""
+def limit(request: pytest.FixtureRequest) -> int:
+    """Documents of each task: a quick number, or many."""
     return request.param  # type: ignore[no-any-return]
 
 
 @pytest.fixture(scope="session")
 def lm_eval_run(
-    guard: Path, stories: Path, real_tasks: Path, limit: int | None, tmp_path_factory: Any
+    guard: Path, stories: Path, real_tasks: Path, limit: int, tmp_path_factory: Any
 ) -> Callable[[str], FinishedRun]:
     """Finished lm-eval runs of `orig` and `int5-folder` on every task, each made once."""
     from lm_eval_itself import evaluate
@@ -99,7 +99,7 @@ def lm_eval_run(
 
 
 @pytest.fixture(scope="session")
-def both_models(compare: Compare, limit: int | None, tmp_path_factory: Any) -> CompareResult:
+def both_models(compare: Compare, limit: int, tmp_path_factory: Any) -> CompareResult:
     """`orig` against `int5-folder` through evalguard on every task, with its run folder."""
     from real_tasks import LIKELIHOOD, ROLLING
 

@@ -19,7 +19,7 @@ LIMIT = 256
 def test_a_table_of_the_api_has_a_row_per_metric_with_all_its_numbers(
     compare: Callable[..., evalguard.CompareResult],
 ) -> None:
-    result = compare("orig", "int5", limit=LIMIT)
+    result = compare("orig", "scale-down", limit=LIMIT)
     table = result.to_pandas()
     assert list(table["metric"]) == ["perplexity", "acc"]
     fields = {field.name for field in dataclasses.fields(Comparison)} - {"sigma_interval"}

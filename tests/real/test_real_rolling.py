@@ -59,7 +59,7 @@ def test_the_text_has_documents_of_one_window_and_of_several(once: list[Response
 
 
 def test_with_lm_evals_rule_a_text_scores_as_in_lm_eval(
-    as_lm_eval: list[Response], lm_eval_run: Callable[[str], FinishedRun], limit: int | None
+    as_lm_eval: list[Response], lm_eval_run: Callable[[str], FinishedRun]
 ) -> None:
     theirs = lm_eval_run("orig").samples[ROLLING]
     expected = [value for record in theirs for ((value,),) in [record["resps"]]]

@@ -27,7 +27,7 @@ def both_runs(compare: Callable[..., CompareResult], lm_eval_run: Run) -> Compar
 
 @pytest.fixture(scope="module")
 def run_and_model(
-    compare: Callable[..., CompareResult], lm_eval_run: Run, limit: int | None
+    compare: Callable[..., CompareResult], lm_eval_run: Run, limit: int
 ) -> CompareResult:
     """A finished lm-eval run of the base, and a model whose tasks and limit are the run's."""
     return compare(lm_eval_run("orig").folder, "int5-folder", tasks=(*LIKELIHOOD, ROLLING))
