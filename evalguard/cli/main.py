@@ -16,6 +16,7 @@ from evalguard.cli.failure import FailureStyle, report
 from evalguard.cli.guard import init_command, models_command, schema_command, tasks_command
 from evalguard.cli.interrupts import Interrupts
 from evalguard.cli.output import prepare_streams, settle_streams, stdout_kept, write
+from evalguard.cli.plan import plan_command
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_USAGE, Interrupted, nearest
 
 EPILOG = """\b
@@ -55,6 +56,7 @@ def cli() -> None:
     evalguard demo                                a run on built-in models
     evalguard compare --base A --cand B --tasks T compare two models
     evalguard compare --base runs/a --cand runs/b compare finished lm-eval runs
+    evalguard plan --base A --cand B --tasks T    how many documents, how long
     evalguard init                                write a guard file to start from
     """
 
@@ -62,6 +64,7 @@ def cli() -> None:
 for _command in (
     compare_command,
     demo_command,
+    plan_command,
     init_command,
     schema_command,
     models_command,
