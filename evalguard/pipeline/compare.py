@@ -21,7 +21,7 @@ from evalguard.pipeline.guards import find_guards
 from evalguard.pipeline.identity import model_identity, run_identity
 from evalguard.pipeline.interruption import interruptible
 from evalguard.pipeline.judging import compare_tables
-from evalguard.pipeline.open_scorer import Opener, open_scorer
+from evalguard.pipeline.open_scorer import Opener
 from evalguard.pipeline.options import CompareOptions, make_options
 from evalguard.pipeline.preflight import check_models
 from evalguard.pipeline.record import sample_columns, tasks_of
@@ -117,12 +117,12 @@ def score_sides(
     choices: Choices,
     options: CompareOptions,
     *,
-    opener: Opener = open_scorer,
+    opener: Opener | None = None,
 ) -> tuple[Scored, Scored]:
     """Score the sides that are models; the others have their scores.
 
     Args:
-        opener: loads a model; a caller that watches how it works gives its own.
+        opener: loads a model in place of ``open_scorer``, for a caller that watches it work.
     """
     models = [source for source in sources if isinstance(source, ModelSource)]
     evaluations = iter(score_models(models, choices, options, opener=opener))

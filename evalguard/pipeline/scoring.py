@@ -18,7 +18,7 @@ from evalguard.pipeline.places import placed
 from evalguard.pipeline.sources import ModelSource
 from evalguard.report.progress import Progress
 from evalguard.scorer import ModelDescription, Request, Scorer
-from evalguard.store import ScoreCache, default_cache_dir
+from evalguard.store import ScoreCache, open_cache_dir
 
 # Enough to see a tokenizer that differs, and encoded in no time.
 _ENCODED_DOCUMENTS = 8
@@ -29,12 +29,12 @@ def score_models(
     choices: Choices,
     options: CompareOptions,
     *,
-    opener: Opener = open_scorer,
+    opener: Opener | None = None,
 ) -> list[Evaluation]:
     """Score each model on all tasks; at any time one model is loaded.
 
     Args:
-        opener: loads a model.
+        opener: loads a model in place of ``open_scorer``.
 
     Raises:
         UsageError, EvaluationError, Interrupted: as loading and scoring do. Finished blocks of
@@ -42,7 +42,7 @@ def score_models(
     """
     if not sources:
         return []
-    cache_dir = options.cache_dir or default_cache_dir()
+    cache_dir = open_cache_dir(options.cache_dir)
     with Progress(quiet=options.quiet) as progress:
         names = ", ".join(choices.tasks)
         progress.note(f"loading tasks: {names}")
@@ -54,7 +54,7 @@ def score_models(
             progress=progress,
             chat=bool(choices.task_options.apply_chat_template),
         )
-        scoring = _Scoring(evaluator, choices, options, cache_dir, opener)
+        scoring = _Scoring(evaluator, choices, options, cache_dir, opener or open_scorer)
         return [scoring.score(source) for source in sources]
 
 

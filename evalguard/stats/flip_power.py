@@ -10,6 +10,7 @@ import math
 
 from scipy import optimize
 
+from evalguard.stats.planning import documents_to_show_no_loss
 from evalguard.stats.power import check_power
 from evalguard.stats.probability import normal_quantile
 
@@ -53,18 +54,16 @@ def flip_documents_to_show_harmless(
 ) -> int | None:
     """Documents after which a candidate without a drift is shown to lose less than ``margin``.
 
-    (z_{1-alpha} + z_{power})^2 psi / margin^2, the asymptotic test of paired non-inferiority
-    (J.-p. Liu et al., Statistics in Medicine 21, 2002, 231-245); and at least the
-    z_{1-alpha}^2 (1 - margin) / margin after which Tango's interval ends below the margin when not
-    a single document flips. None for a margin of 0.
+    Those of ``documents_to_show_no_loss``, and at least the z_{1-alpha}^2 (1 - margin) / margin
+    after which Tango's interval ends below the margin when not a single document flips. None for a
+    margin of 0.
     """
     check_power(alpha, power)
     if not margin > 0.0:
         return None
     z = normal_quantile(1.0 - alpha)
-    scattered = (z + normal_quantile(power)) ** 2 * flip_rate / margin**2
-    without_flips = z * z * (1.0 - margin) / margin
-    return max(2, math.ceil(max(scattered, without_flips)))
+    scattered = documents_to_show_no_loss(flip_rate, margin, alpha=alpha, power=power)
+    return max(2, scattered, math.ceil(z * z * (1.0 - margin) / margin))
 
 
 def _needed(flip_rate: float, delta: float, alpha: float, power: float) -> float:

@@ -11,7 +11,7 @@ from evalguard.stats.flip_power import (
     flip_documents_to_show_harmless,
 )
 from evalguard.stats.pilot import Pilot
-from evalguard.stats.power import detectable_drift, documents_to_detect
+from evalguard.stats.power import detectable_drift, paired_documents_to_detect
 from evalguard.stats.scatter import Range
 
 DocumentRange = tuple["int | None", "int | None"]
@@ -94,7 +94,7 @@ def _mean_rule(
 ) -> _Answer:
     """In units of the base's scatter, where SE_base over n documents is 1 / sqrt(n)."""
     tolerated = margin / math.sqrt(n)
-    needed = documents_to_detect(ratio, tolerated, alpha=alpha, power=power)
+    needed = paired_documents_to_detect(ratio, tolerated, alpha=alpha, power=power)
     detectable = math.inf
     if math.isfinite(ratio):
         detectable = detectable_drift(ratio, n, alpha=alpha, power=power) * math.sqrt(n)

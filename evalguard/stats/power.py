@@ -49,7 +49,9 @@ def detectable_drift(scatter: float, n: int, *, alpha: float, power: float) -> f
     return quantiles * scatter / math.sqrt(n)
 
 
-def documents_to_detect(scatter: float, drift: float, *, alpha: float, power: float) -> int | None:
+def paired_documents_to_detect(
+    scatter: float, drift: float, *, alpha: float, power: float
+) -> int | None:
     """Smallest n of which ``detectable_drift`` is at most ``drift``; at least 2.
 
     By symmetry it is also the n after which a paired t interval ends below a margin of this size
@@ -90,35 +92,3 @@ def smallest(enough: Callable[[int], bool], start: float) -> int | None:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high
-
-
-def error_bar_documents(
-    effect: float, *, between: float, within: float = 0.0, repeats: int = 1,
-    alpha: float = 0.05, power: float = 0.8,
-) -> int:  # fmt: skip
-    """Questions for a two-sided paired comparison of two models, by Miller's formula.
-
-    n = (z_{1-alpha/2} + z_{power})^2 (omega^2 + 2 sigma^2 / K) / effect^2, where both models have
-    the same sigma^2 and K (E. Miller, "Adding Error Bars to Evals", 2024, arXiv 2411.00640,
-    section 5). Rounded to the nearest whole number, as there.
-
-    Args:
-        effect: the difference of the two means to be seen.
-        between: omega^2, variance over questions of the difference of the models' mean scores.
-        within: sigma^2, mean variance of one model's score between answers to one question.
-        repeats: K, answers per question.
-        alpha: two-sided.
-    """
-    check_power(alpha / 2.0, power)
-    z = normal_quantile(1.0 - alpha / 2.0) + normal_quantile(power)
-    return round(z * z * (between + 2.0 * within / repeats) / effect**2)
-
-
-def error_bar_effect(
-    n: int, *, between: float, within: float = 0.0, repeats: int = 1,
-    alpha: float = 0.05, power: float = 0.8,
-) -> float:  # fmt: skip
-    """Smallest difference that n questions show: ``error_bar_documents`` solved for the effect."""
-    check_power(alpha / 2.0, power)
-    z = normal_quantile(1.0 - alpha / 2.0) + normal_quantile(power)
-    return z * math.sqrt((between + 2.0 * within / repeats) / n)

@@ -18,9 +18,7 @@ from evalguard.stats.flip_power import (
 )
 from evalguard.stats.power import (
     detectable_drift,
-    documents_to_detect,
-    error_bar_documents,
-    error_bar_effect,
+    paired_documents_to_detect,
 )
 
 ALPHA, POWER = 0.025, 0.8
@@ -36,15 +34,6 @@ def test_non_inferiority_of_flips_is_the_golden_value():
     assert needed == 5583
 
 
-def test_error_bar_planning_is_that_of_miller_2024():
-    # n counts the spread between questions alone; sampling noise (K = 1) would quadruple it
-    assert error_bar_documents(0.03, between=1 / 9) == 969
-    assert error_bar_documents(0.03, between=1 / 9, within=1 / 6, repeats=1) == 3876
-    once = error_bar_effect(198, between=1 / 9, within=1 / 6, repeats=1)
-    tenfold = error_bar_effect(198, between=1 / 9, within=1 / 6, repeats=10)
-    assert (round(once, 4), round(tenfold, 4)) == (0.1327, 0.0757)
-
-
 @pytest.mark.parametrize("n", [30, 64, 300, 5000])
 @pytest.mark.parametrize("alpha", [0.005, 0.025, 0.05])
 @pytest.mark.parametrize("power", [0.8, 0.95])
@@ -58,13 +47,13 @@ def test_the_t_approximation_has_the_power_of_the_non_central_t(n, alpha, power)
 def test_needed_documents_agree_with_statsmodels():
     power = pytest.importorskip("statsmodels.stats.power").TTestPower()
     reference = power.solve_power(effect_size=0.2, alpha=ALPHA, power=0.9, alternative="larger")
-    needed = documents_to_detect(1.0, 0.2, alpha=ALPHA, power=0.9)
+    needed = paired_documents_to_detect(1.0, 0.2, alpha=ALPHA, power=0.9)
     assert needed == pytest.approx(reference, abs=1.0)
 
 
 @given(st.floats(1e-3, 10), st.floats(1e-3, 1), levels, powers)
 def test_needed_documents_are_the_smallest_that_detect_the_drift(scatter, drift, alpha, power):
-    needed = documents_to_detect(scatter, drift, alpha=alpha, power=power)
+    needed = paired_documents_to_detect(scatter, drift, alpha=alpha, power=power)
     assert detectable_drift(scatter, needed, alpha=alpha, power=power) <= drift
     if needed > 2:
         assert detectable_drift(scatter, needed - 1, alpha=alpha, power=power) > drift
@@ -93,7 +82,7 @@ def test_more_flips_and_smaller_drifts_need_more_documents(rate, drift, alpha, p
 
 def test_t_tests_detect_the_drift_as_often_as_planned():
     rng = np.random.default_rng(1)
-    needed = documents_to_detect(1.0, 0.25, alpha=ALPHA, power=POWER)
+    needed = paired_documents_to_detect(1.0, 0.25, alpha=ALPHA, power=POWER)
     d = rng.normal(0.25, 1.0, size=(RUNS, needed))
     t = d.mean(axis=1) / (d.std(axis=1, ddof=1) / math.sqrt(needed))
     found = np.mean(t > scipy_stats.t.ppf(1 - ALPHA, needed - 1))
@@ -133,9 +122,9 @@ def test_without_any_flip_a_drift_brings_its_own_flips():
 
 
 def test_no_drift_is_detected_by_no_number_of_documents():
-    assert documents_to_detect(1.0, 0.0, alpha=ALPHA, power=POWER) is None
-    assert documents_to_detect(1.0, 1e-12, alpha=ALPHA, power=POWER) is None
-    assert documents_to_detect(math.inf, 1.0, alpha=ALPHA, power=POWER) is None
+    assert paired_documents_to_detect(1.0, 0.0, alpha=ALPHA, power=POWER) is None
+    assert paired_documents_to_detect(1.0, 1e-12, alpha=ALPHA, power=POWER) is None
+    assert paired_documents_to_detect(math.inf, 1.0, alpha=ALPHA, power=POWER) is None
     assert flip_documents_to_detect(0.1, 0.0, alpha=ALPHA, power=POWER) is None
     assert flip_documents_to_show_harmless(0.1, 0.0, alpha=ALPHA, power=POWER) is None
 
