@@ -11,7 +11,13 @@ from rich.text import Text
 from evalguard.plan_report import Expected, PlanReport, TaskCost
 from evalguard.report import rounding
 from evalguard.report.plain_text import fitted, padded, printable, wrapped
-from evalguard.report.plan_words import aim_sentence, conclusion, metric_name, pilot_sentence
+from evalguard.report.plan_words import (
+    aim_sentence,
+    conclusion,
+    metric_name,
+    pilot_sentence,
+    places_of,
+)
 from evalguard.report.progress import clock_time
 from evalguard.report.terminal import export, prose_width, sides
 from evalguard.report.wording import margin_text
@@ -191,10 +197,12 @@ def _caveats(report: PlanReport, width: int) -> list[Text]:
 
 def _remarks(report: PlanReport) -> Iterator[str]:
     yield aim_sentence(report)
+    places: dict[str, list[MetricPlan]] = {}
     for plan in report.metrics:
-        where = f"{printable(plan.pilot.task)} {metric_name(plan)}"
         for caveat in plan.pilot.caveats:
-            yield f"{where}: {printable(caveat)}"
+            places.setdefault(printable(caveat), []).append(plan)
+    for caveat, plans in places.items():
+        yield f"{places_of(plans)}: {caveat}"
     for left in report.not_compared:
         name = printable(f"{left.task} {left.metric}".strip())
         yield f"not planned: {name}: {printable(left.reason)}"

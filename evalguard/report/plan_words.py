@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from evalguard.plan_report import PlanReport
 from evalguard.report import rounding
 from evalguard.report.plain_text import printable
@@ -14,6 +16,14 @@ def metric_name(plan: MetricPlan) -> str:
     pilot = plan.pilot
     named = pilot.filter not in ("", "none")
     return printable(f"{pilot.metric} ({pilot.filter})" if named else pilot.metric)
+
+
+def places_of(plans: Sequence[MetricPlan]) -> str:
+    """Return "lastword perplexity, acc; choice acc": each task once."""
+    tasks: dict[str, list[str]] = {}
+    for plan in plans:
+        tasks.setdefault(printable(plan.pilot.task), []).append(metric_name(plan))
+    return "; ".join(f"{task} {', '.join(metrics)}" for task, metrics in tasks.items())
 
 
 def pilot_sentence(report: PlanReport) -> str:
@@ -51,11 +61,11 @@ def conclusion(report: PlanReport) -> str:
     sure = _most(worst)
     documents = f"{rounding.count(worst.n)} documents"
     if sure is not None and sure <= worst.n:
-        every = "every metric: " if len(plans) > 1 else ""
-        hardest = f", the hardest is {where}," if len(plans) > 1 else ""
+        several = len(plans) > 1
         return (
-            f"Enough documents for {every}{margin} would be seen, or ruled out{hardest} with at "
-            f"most {rounding.count(sure)} of {documents} (--limit)."
+            f"Enough documents{' for every metric' if several else ''}: at most "
+            f"{rounding.count(sure)} of {documents} (--limit) show a drift of {margin}, or rule "
+            f"it out, on {where}{', the hardest' if several else ''}."
         )
     needed = _needed(worst)
     if needed is not None and needed <= worst.n:

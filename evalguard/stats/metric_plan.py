@@ -14,6 +14,9 @@ from evalguard.stats.pilot import Pilot
 from evalguard.stats.power import detectable_drift, paired_documents_to_detect
 from evalguard.stats.scatter import Range
 
+# Of fewer documents a t interval is not to be trusted, however small their scatter.
+FEWEST_FOR_T = 30
+
 DocumentRange = tuple["int | None", "int | None"]
 
 
@@ -27,7 +30,8 @@ class MetricPlan:
         base_stderr: the base's standard error over n documents, in units of the metric.
         detectable_sigma: the smallest drift that n documents detect; None without numbers.
         detectable_change: the same in units of the metric.
-        needed_to_detect: documents that detect a drift of the margin; may exceed n.
+        needed_to_detect: documents that detect a drift of the margin; may exceed n. At least
+            ``FEWEST_FOR_T`` where a t test decides.
         needed_to_show_harmless: documents after which a candidate without a drift is shown to
             stay below the margin (non-inferiority).
         The ``_range`` beside a number is what the pilot leaves open, at the pilot's confidence.
@@ -44,9 +48,15 @@ class MetricPlan:
     detectable_sigma_range: Range | None = None
     detectable_change: float | None = None
     needed_to_detect: int | None = None
-    needed_to_detect_range: DocumentRange = (None, None)
+    needed_to_detect_range: # Of fewer documents a t interval is not to be trusted, however small their scatter.
+FEWEST_FOR_T = 30
+
+DocumentRange = (None, None)
     needed_to_show_harmless: int | None = None
-    needed_to_show_harmless_range: DocumentRange = (None, None)
+    needed_to_show_harmless_range: # Of fewer documents a t interval is not to be trusted, however small their scatter.
+FEWEST_FOR_T = 30
+
+DocumentRange = (None, None)
     method: str = "none"
 
 
@@ -95,6 +105,7 @@ def _mean_rule(
     """In units of the base's scatter, where SE_base over n documents is 1 / sqrt(n)."""
     tolerated = margin / math.sqrt(n)
     needed = paired_documents_to_detect(ratio, tolerated, alpha=alpha, power=power)
+    needed = None if needed is None else max(FEWEST_FOR_T, needed)
     detectable = math.inf
     if math.isfinite(ratio):
         detectable = detectable_drift(ratio, n, alpha=alpha, power=power) * math.sqrt(n)

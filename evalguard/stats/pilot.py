@@ -102,7 +102,8 @@ def pilot_of_comparison(comparison: Comparison, *, confidence: float) -> Pilot:
     if comparison.method.startswith("paired-t-log") and base > 0.0 and candidate > 0.0:
         paired, stderr = paired / candidate, stderr / base
     scatter = _Scatter(paired=paired, base=stderr, flips=comparison.flips)
-    caveats = () if comparison.flips else (_UNSHAPED,)
+    unknown = (_UNSHAPED,) if comparison.flips is None else ()
+    caveats = (*_cautions(scatter, comparison.n_used), *unknown)
     return _pilot(comparison, scatter, confidence, caveats=caveats)
 
 

@@ -80,6 +80,13 @@ def test_the_margin_is_detected_by_all_documents_only_if_they_are_enough():
         assert (plan.needed_to_detect <= 1000) == (plan.detectable_sigma <= 1.0)
 
 
+def test_no_plan_rests_a_t_test_on_fewer_than_30_documents():
+    pilot, _ = pilots(paired(BASE, BASE + 1e-6 * rng.normal(size=200)))
+    plan = plan_metric(pilot, n=1000, **AIM)
+    assert plan.needed_to_detect == plan.needed_to_show_harmless == 30
+    assert plan.needed_to_detect_range == (30, 30)
+
+
 def test_planned_documents_detect_the_margin_with_the_planned_power():
     """The whole way: a pilot's plan, then runs of that size through the real statistics."""
     pilot, _ = pilots(paired(BASE, CANDIDATE))
@@ -109,7 +116,8 @@ def test_ranges_hold_the_estimate_and_shrink_with_the_pilot():
 
 
 def test_a_pilot_without_flips_plans_by_its_upper_end():
-    pilot, _ = pilots(flips(0, 0, 64, 40))
+    pilot, stored = pilots(flips(0, 0, 64, 40))
+    assert stored.caveats == pilot.caveats
     assert (pilot.ratio, pilot.ratio_range[0], pilot.problem) == (0.0, 0.0, "")
     assert "no document of 64 flipped" in pilot.caveats[0]
     plan = plan_metric(pilot, n=5000, **AIM)
