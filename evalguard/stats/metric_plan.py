@@ -48,15 +48,9 @@ class MetricPlan:
     detectable_sigma_range: Range | None = None
     detectable_change: float | None = None
     needed_to_detect: int | None = None
-    needed_to_detect_range: # Of fewer documents a t interval is not to be trusted, however small their scatter.
-FEWEST_FOR_T = 30
-
-DocumentRange = (None, None)
+    needed_to_detect_range: DocumentRange = (None, None)
     needed_to_show_harmless: int | None = None
-    needed_to_show_harmless_range: # Of fewer documents a t interval is not to be trusted, however small their scatter.
-FEWEST_FOR_T = 30
-
-DocumentRange = (None, None)
+    needed_to_show_harmless_range: DocumentRange = (None, None)
     method: str = "none"
 
 
