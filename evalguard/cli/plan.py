@@ -36,19 +36,23 @@ _PLANNING = (
         type=click.FloatRange(0.5, 1, max_open=True),
         default=0.8,
         show_default=True,
+        metavar="P",
         help="Chance to see a drift that is there.",
     ),
     click.option(
         "--run",
         type=PATH,
+        metavar="FOLDER",
         help="Plan from a finished run folder of evalguard instead; nothing is scored.",
     ),
 )
 
 
 @click.command("plan", short_help="What a comparison would show and cost, before it runs.")
-@click.option("--base", help="Name in the guard file, path, hub id, or lm-eval run.")
-@click.option("--cand", "--candidate", help="The same for the candidate.")
+@click.option(
+    "--base", metavar="MODEL", help="Name in the guard file, path, hub id, or lm-eval run."
+)
+@click.option("--cand", "--candidate", metavar="MODEL", help="The same for the candidate.")
 @together(*_PLANNING, *MODELS, *TASKS, *SCORING, MARGIN, CONFIDENCE, *SHOWING)
 @click.pass_context
 def plan_command(

@@ -12,7 +12,7 @@ from typing import Any
 import evalguard
 from evalguard.compare_report import CompareReport, RunIdentity
 from evalguard.errors import StoreError
-from evalguard.gate import Gate, exit_code
+from evalguard.gate import exit_code
 from evalguard.harness import TaskScores
 from evalguard.lmeval_runs import environment_differences
 from evalguard.pipeline.choices import Choices, choose
@@ -164,12 +164,7 @@ def _conclude(
     output: Path,
 ) -> CompareResult:
     base, candidate = scored
-    gate = Gate(
-        margin=choices.gate.margin,
-        fail_on=choices.gate.fail_on,
-        confidence=choices.gate.confidence,
-        undecided=choices.gate.undecided,
-    )
+    gate = choices.gate
     comparisons = compare_tables(base.tables, candidate.tables, gate=gate, allow=choices.allow)
     judged = gate.judge(comparisons)
     report = CompareReport(

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from evalguard.comparison import Comparison
-from evalguard.config import GateOptions
 from evalguard.errors import MisalignedRunsError, UsageError
+from evalguard.gate import Gate
 from evalguard.pairing import pair
 from evalguard.pairing.rows import ordered, picked
 from evalguard.pipeline.choices import Choices
@@ -37,7 +37,7 @@ class Aim:
         return (1.0 - self.confidence) / 2.0
 
     @classmethod
-    def of(cls, gate: GateOptions, power: float) -> Aim:
+    def of(cls, gate: Gate, power: float) -> Aim:
         """The aim of a gate.
 
         Raises:

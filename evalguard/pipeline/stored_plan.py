@@ -10,8 +10,8 @@ from typing import Any
 
 from evalguard.compare_report import RunIdentity
 from evalguard.comparison import Comparison
-from evalguard.config import GateOptions
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, UsageError
+from evalguard.gate import Gate
 from evalguard.pipeline.options import CompareOptions, make_options
 from evalguard.pipeline.pilot import Aim
 from evalguard.pipeline.plan_result import PlanResult
@@ -81,11 +81,16 @@ def plan_from_run(
     return PlanResult(report)
 
 
-def _gate(stored: Mapping[str, Any], options: CompareOptions) -> GateOptions:
-    margin, confidence = _number(stored["margin"]), _number(stored["confidence"])
-    if not (margin > 0.0 and 0.0 < confidence < 1.0):
-        raise ValueError(f"margin {margin}, confidence {confidence}")
-    return GateOptions(margin=options.margin or margin, confidence=options.confidence or confidence)
+def _gate(stored: Mapping[str, Any], options: CompareOptions) -> Gate:
+    """The stored gate's margin and confidence, where the options do not say otherwise."""
+    # what is stored has to be possible, whether it counts or not
+    gate = Gate(margin=_number(stored["margin"]), confidence=_number(stored["confidence"]))
+    margin = gate.margin if options.margin is None else options.margin
+    confidence = gate.confidence if options.confidence is None else options.confidence
+    try:
+        return Gate(margin=margin, confidence=confidence)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def _side(stored: Mapping[str, Any]) -> RunIdentity:
