@@ -64,7 +64,9 @@ def _metrics(report: PlanReport, width: int) -> list[Text]:
     header = ["", "drift seen, sigma", f"to see {margin} sigma", "to rule it out"]
     planned = [plan for plan in report.metrics if not plan.pilot.problem]
     rows = [[f"  {metric_name(plan)}", *_cells(plan)] for plan in planned]
-    side_by_side = bool(rows) and _widths([header, *rows], width)[0] >= _NARROWEST_LABEL
+    widest = max((cell_len(row[0]) for row in rows), default=0)
+    room = _widths([header, *rows], width)[0] if rows else -1
+    side_by_side = room >= min(widest, _NARROWEST_LABEL)
     aligned = _aligned([header, *rows], width) if side_by_side else []
     found = [Text(line, style="dim") for line in aligned[:1]]
     for task in dict.fromkeys(plan.pilot.task for plan in report.metrics):
@@ -114,7 +116,7 @@ def _widths(rows: Sequence[Sequence[str]], width: int) -> list[int]:
 def _aligned(rows: Sequence[Sequence[str]], width: int) -> list[str]:
     """Columns side by side; where they do not fit, the first one is cut, then the line."""
     first, *rest = _widths(rows, width)
-    widths = [max(first, _NARROWEST_LABEL), *rest]
+    widths = [max(first, 1), *rest]
     cells = ([padded(text, w) for text, w in zip(row, widths, strict=True)] for row in rows)
     return [fitted(_GAP.join(row).rstrip(), width) for row in cells]
 
