@@ -1,6 +1,7 @@
 """evalguard: catches, proves and pins down regressions of converted language models.
 
 ``evalguard.compare(base, candidate, ...)`` is the Python API; the command is ``evalguard compare``.
+``evalguard.plan`` tells beforehand what that would show and cost.
 Importing this package loads neither torch nor lm_eval: what needs them is imported on first use.
 """
 
@@ -9,15 +10,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
-__all__ = ["CompareOptions", "CompareResult", "__version__", "compare"]
+__all__ = ["CompareOptions", "CompareResult", "PlanResult", "__version__", "compare", "plan"]
 
 if TYPE_CHECKING:
     from evalguard.pipeline.compare import compare
     from evalguard.pipeline.options import CompareOptions
+    from evalguard.pipeline.plan_result import PlanResult
+    from evalguard.pipeline.planning import plan
     from evalguard.pipeline.result import CompareResult
 
 _HOMES = {
     "compare": "evalguard.pipeline.compare",
+    "PlanResult": "evalguard.pipeline.plan_result",
+    "plan": "evalguard.pipeline.planning",
     "CompareOptions": "evalguard.pipeline.options",
     "CompareResult": "evalguard.pipeline.result",
 }

@@ -53,11 +53,11 @@ def _demo(*, as_json: bool, **given: Any) -> Answer:
 def _compare(base: str, cand: str, *, as_json: bool, **given: Any) -> Answer:
     from evalguard.pipeline.compare import compare
 
-    result = compare(base, cand, **_options(given))
+    result = compare(base, cand, **compare_options(given))
     return Answer(result.to_json if as_json else partial(_rendered, result), result.exit_code)
 
 
-def _options(given: dict[str, Any]) -> dict[str, Any]:
+def compare_options(given: dict[str, Any]) -> dict[str, Any]:
     """Turn click's values into fields of CompareOptions."""
     from evalguard.pipeline.arguments import parse_arguments
 
@@ -72,7 +72,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
         options["tasks"] = tuple(t for t in (p.strip() for p in options["tasks"].split(",")) if t)
     if "allow_differing" in options:
         options["allow_differing"] = frozenset(options["allow_differing"])
-    options["use_cache"] = not options.pop("no_cache")
+    options["use_cache"] = not options.pop("no_cache", False)
     return options
 
 

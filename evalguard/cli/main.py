@@ -18,6 +18,7 @@ from evalguard.cli.guard import init_command, models_command, schema_command, ta
 from evalguard.cli.interrupts import Interrupts
 from evalguard.cli.options import EPILOG
 from evalguard.cli.output import prepare_streams, settle_streams, stdout_kept, write
+from evalguard.cli.plan import plan_command
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_USAGE, Interrupted, UsageError, nearest
 
 
@@ -51,6 +52,7 @@ def cli() -> None:
     evalguard demo                                a run on built-in models
     evalguard compare --base A --cand B --tasks T compare two models
     evalguard compare --base runs/a --cand runs/b compare finished lm-eval runs
+    evalguard plan --base A --cand B --tasks T    how many documents, how long
     evalguard init                                write a guard file to start from
     """
 
@@ -58,6 +60,7 @@ def cli() -> None:
 for _command in (
     compare_command,
     demo_command,
+    plan_command,
     init_command,
     schema_command,
     models_command,

@@ -1,4 +1,4 @@
-"""Options of ``evalguard compare`` and ``evalguard demo``, in groups."""
+"""Options of ``evalguard compare``, ``demo`` and ``plan``, in groups."""
 
 from __future__ import annotations
 
@@ -100,19 +100,12 @@ TASKS = (
         help="A difference between the sides that is meant.",
     ),
 )
-RUNNING = (
+SCORING = (
     click.option(
         "--batch-size",
         type=BatchSize(),
         metavar="N|auto",
         help="Sequences per pass, for both models.",
-    ),
-    click.option(
-        "--check-batch-size",
-        type=click.IntRange(min=0),
-        default=0,
-        metavar="N",
-        help="Score N documents per task again at batch size 1.",
     ),
     click.option("--device", default="", metavar="NAME", help="cpu, cuda, cuda:1, mps."),
     click.option(
@@ -137,32 +130,51 @@ RUNNING = (
     click.option(
         "--cache-dir", type=PATH, metavar="FOLDER", help="Where finished scores are kept."
     ),
+)
+RUNNING = (
+    *SCORING,
+    click.option(
+        "--check-batch-size",
+        type=click.IntRange(min=0),
+        default=0,
+        metavar="N",
+        help="Score N documents per task again at batch size 1.",
+    ),
     click.option("--no-cache", is_flag=True, help="Neither read nor keep finished scores."),
 )
+MARGIN = click.option(
+    "--margin",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SIGMA",
+    help="Allowed drift in standard errors of the base. Default 1.",
+)
+CONFIDENCE = click.option(
+    "--confidence",
+    type=click.FloatRange(0.5, 1, min_open=True, max_open=True),
+    metavar="P",
+    help="Of the intervals. Default 0.95.",
+)
 GATE = (
-    click.option(
-        "--margin",
-        type=click.FloatRange(min=0, min_open=True),
-        metavar="SIGMA",
-        help="Allowed drift in standard errors of the base. Default 1.",
-    ),
+    MARGIN,
     click.option(
         "--fail-on",
         type=click.Choice(["margin", "significant", "certain", "any-degradation"]),
         help="What makes the gate fail. Default margin.",
     ),
-    click.option(
-        "--confidence",
-        type=click.FloatRange(0.5, 1, min_open=True, max_open=True),
-        metavar="P",
-        help="Of the intervals. Default 0.95.",
-    ),
+    CONFIDENCE,
     click.option("--strict", is_flag=True, help="Undecided exits with 4."),
     click.option(
         "--git-bisect",
         is_flag=True,
         help="Exit codes for git bisect run: what gives no verdict is 125.",
     ),
+)
+SHOWING = (
+    click.option(
+        "--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else."
+    ),
+    click.option("--quiet", "-q", is_flag=True, help="No progress."),
+    DEBUG,
 )
 OUTPUT = (
     click.option(
@@ -171,11 +183,7 @@ OUTPUT = (
         metavar="FOLDER",
         help="Where run folders go. Default ./reports.",
     ),
-    click.option(
-        "--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else."
-    ),
-    click.option("--quiet", "-q", is_flag=True, help="No progress."),
-    DEBUG,
+    *SHOWING,
 )
 
 

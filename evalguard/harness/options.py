@@ -19,6 +19,7 @@ class TaskOptions:
         num_fewshot: examples in the prompt; None leaves each task's own number.
         seed: of the few-shot sampler, set anew before every build of requests.
         limit: the first N documents of a task (1 or more), or a share of them (below 1).
+        sample: so many of these documents, drawn at random by ``seed``; None for all.
         apply_chat_template: build prompts through the model's chat template.
         system_instruction: put before every prompt; "" for none.
         fewshot_as_multiturn: examples as turns of a conversation; None: if a chat template is
@@ -34,6 +35,7 @@ class TaskOptions:
     num_fewshot: int | None = None
     seed: int = 1234
     limit: int | float | None = None
+    sample: int | None = None
     apply_chat_template: bool | str = False
     system_instruction: str = ""
     fewshot_as_multiturn: bool | None = None
@@ -49,6 +51,8 @@ class TaskOptions:
             )
         if self.limit is not None and self.limit > 1 and self.limit != int(self.limit):
             raise UsageError(f"limit {self.limit} is neither a whole number nor a share below 1")
+        if self.sample is not None and self.sample < 1:
+            raise UsageError(f"a sample of {self.sample} documents is empty")
         if self.num_fewshot is not None and self.num_fewshot < 0:
             raise UsageError(f"num_fewshot {self.num_fewshot} is negative")
         if self.fewshot_as_multiturn and not self.apply_chat_template:

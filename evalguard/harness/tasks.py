@@ -11,6 +11,7 @@ from evalguard.errors import EvaluationError, UsageError, nearest
 from evalguard.harness.index import TaskIndex
 from evalguard.harness.options import TaskOptions
 from evalguard.harness.requests import RenderChat, TaskRequests, build_requests
+from evalguard.harness.subset import random_subset
 from evalguard.harness.surroundings import lm_eval_surroundings
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ class TaskSet:
                 render_chat=render_chat,
                 notes=self.notes.get(task_name, ()),
             )
+            if self.options.sample is not None:
+                built = random_subset(built, self.options.sample, seed=self.options.seed)
             if not self.options.apply_chat_template:
                 self._built[task_name] = built
         return built

@@ -21,6 +21,7 @@ from evalguard.pipeline.guards import find_guards
 from evalguard.pipeline.identity import model_identity, run_identity
 from evalguard.pipeline.interruption import interruptible
 from evalguard.pipeline.judging import compare_tables
+from evalguard.pipeline.open_scorer import Opener
 from evalguard.pipeline.options import CompareOptions, make_options
 from evalguard.pipeline.preflight import check_models
 from evalguard.pipeline.record import sample_columns, tasks_of
@@ -77,16 +78,16 @@ def compare(
     options = make_options(options, **given)
     output = options.output_path or DEFAULT_OUTPUT
     with interruptible("reading what is to be compared"):
-        sources, choices = _prepare(str(base), str(candidate), options)
+        sources, choices = prepare(str(base), str(candidate), options)
         if options.write:
             check_writable(output)
     with interruptible("scoring"):
-        scored = _score(sources, choices, options)
+        scored = score_sides(sources, choices, options)
     with interruptible("comparing the scores"):
         return _conclude(scored, choices, options, output)
 
 
-def _prepare(
+def prepare(
     base: str, candidate: str, options: CompareOptions
 ) -> tuple[tuple[Source, Source], Choices]:
     """Settle what is compared, and how; refuse whatever can be seen to be wrong by now."""
@@ -111,11 +112,20 @@ def _side(role: str, spec: str, options: CompareOptions) -> Side:
     return Side(role=role, spec=spec, model_args=model_args, assignment=assignment)
 
 
-def _score(
-    sources: tuple[Source, Source], choices: Choices, options: CompareOptions
+def score_sides(
+    sources: tuple[Source, Source],
+    choices: Choices,
+    options: CompareOptions,
+    *,
+    opener: Opener | None = None,
 ) -> tuple[Scored, Scored]:
+    """Score the sides that are models; the others have their scores.
+
+    Args:
+        opener: loads a model in place of ``open_scorer``, for a caller that watches it work.
+    """
     models = [source for source in sources if isinstance(source, ModelSource)]
-    evaluations = iter(score_models(models, choices, options))
+    evaluations = iter(score_models(models, choices, options, opener=opener))
     scored = []
     for source in sources:
         if isinstance(source, RunSource):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Protocol
 
 from evalguard.conversion import plan
 from evalguard.execution import WorkerScorer
@@ -12,6 +13,14 @@ from evalguard.pipeline.options import CompareOptions
 from evalguard.scorer import Scorer, ScoringPolicy
 from evalguard.settings import Variant
 from evalguard.store import safe_name
+
+
+class Opener(Protocol):
+    """Loads a variant, as ``open_scorer`` does."""
+
+    def __call__(
+        self, variant: Variant, policy: ScoringPolicy, options: CompareOptions, *, cache_dir: Path
+    ) -> Scorer: ...
 
 
 def open_scorer(

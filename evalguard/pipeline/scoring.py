@@ -12,7 +12,7 @@ from evalguard.pipeline.choices import Choices
 from evalguard.pipeline.evaluate import Evaluation, Evaluator
 from evalguard.pipeline.fairness import TokenIds, check_encodings, check_vocabularies
 from evalguard.pipeline.interruption import interruptible
-from evalguard.pipeline.open_scorer import open_scorer
+from evalguard.pipeline.open_scorer import Opener, open_scorer
 from evalguard.pipeline.options import CompareOptions
 from evalguard.pipeline.places import placed
 from evalguard.pipeline.sources import ModelSource
@@ -25,9 +25,16 @@ _ENCODED_DOCUMENTS = 8
 
 
 def score_models(
-    sources: Sequence[ModelSource], choices: Choices, options: CompareOptions
+    sources: Sequence[ModelSource],
+    choices: Choices,
+    options: CompareOptions,
+    *,
+    opener: Opener | None = None,
 ) -> list[Evaluation]:
     """Score each model on all tasks; at any time one model is loaded.
+
+    Args:
+        opener: loads a model in place of ``open_scorer``.
 
     Raises:
         UsageError, EvaluationError, Interrupted: as loading and scoring do. Finished blocks of
@@ -47,7 +54,7 @@ def score_models(
             progress=progress,
             chat=bool(choices.task_options.apply_chat_template),
         )
-        scoring = _Scoring(evaluator, choices, options, cache_dir)
+        scoring = _Scoring(evaluator, choices, options, cache_dir, opener or open_scorer)
         return [scoring.score(source) for source in sources]
 
 
@@ -59,6 +66,7 @@ class _Scoring:
     choices: Choices
     options: CompareOptions
     cache_dir: Path
+    opener: Opener
     _before: list[ModelDescription] = field(default_factory=list)
     _encoded: list[TokenIds] = field(default_factory=list)
 
@@ -66,7 +74,7 @@ class _Scoring:
         """Load a model, score it on all tasks, release it."""
         self.evaluator.progress.note(f"loading {source.name}")
         with interruptible(f"loading {source.name}"), placed(source):
-            scorer = open_scorer(
+            scorer = self.opener(
                 source.variant, self.choices.policy, self.options, cache_dir=self.cache_dir
             )
         try:

@@ -35,8 +35,8 @@ def document(report: CompareReport) -> dict[str, Any]:
     """Return ``report`` as plain JSON values (dict, list, str, int, float, bool, None)."""
     notes = list(report.notes)
     content = {
-        "base": _side(report.base),
-        "candidate": _side(report.candidate),
+        "base": side_document(report.base),
+        "candidate": side_document(report.candidate),
         "gate": _gate(report),
         "not_compared": [
             {"task": m.task, "filter": m.filter, "metric": m.metric, "reason": m.reason}
@@ -47,20 +47,20 @@ def document(report: CompareReport) -> dict[str, Any]:
     lost: list[str] = []
     if report.gate.family_false_alarm is None:
         lost.append("gate.family_false_alarm does not exist")
-    plain = {key: _plain(value, key, lost) for key, value in content.items()}
+    values = {key: plain(value, key, lost) for key, value in content.items()}
     notes += [f"{name}, so it is null here" for name in lost]
     return {
         "schema": SCHEMA,
         "evalguard": report.version,
         "created": report.created,
         "command": report.command,
-        "base": plain["base"],
-        "candidate": plain["candidate"],
+        "base": values["base"],
+        "candidate": values["candidate"],
         "comparisons": [_comparison(comparison) for comparison in report.comparisons],
-        "not_compared": plain["not_compared"],
-        "gate": plain["gate"],
+        "not_compared": values["not_compared"],
+        "gate": values["gate"],
         "bisect": report.bisect,
-        "environment": plain["environment"],
+        "environment": values["environment"],
         "notes": notes,
         "run_folder": report.run_folder,
         "exit_code": report.exit_code,
@@ -74,7 +74,8 @@ def schema() -> dict[str, Any]:
     return loaded
 
 
-def _side(side: RunIdentity) -> dict[str, Any]:
+def side_document(side: RunIdentity) -> dict[str, Any]:
+    """Return one side of a comparison as plain JSON values."""
     return {
         "name": side.name,
         "digest": side.digest,
@@ -143,19 +144,19 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "flips": None if comparison.flips is None else list(comparison.flips),
     }
     lost = [f"{name} does not exist" for name in _EXPECTED if fields[name] is None]
-    plain = {key: _plain(value, key, lost) for key, value in fields.items()}
-    plain["caveats"] = [*comparison.caveats, *(f"{what}, so it is null here" for what in lost)]
-    return plain
+    values = {key: plain(value, key, lost) for key, value in fields.items()}
+    values["caveats"] = [*comparison.caveats, *(f"{what}, so it is null here" for what in lost)]
+    return values
 
 
-def _plain(value: Any, name: str, lost: list[str]) -> Any:
+def plain(value: Any, name: str, lost: list[str]) -> Any:
     """Replace what JSON cannot hold by null, and add to ``lost`` what that was."""
     if isinstance(value, float) and not math.isfinite(value):
         kind = "not a number" if math.isnan(value) else f"{'+' if value > 0 else '-'}infinite"
         lost.append(f"{name} is {kind}")
         return None
     if isinstance(value, Mapping):
-        return {str(key): _plain(item, f"{name}.{key}", lost) for key, item in value.items()}
+        return {str(key): plain(item, f"{name}.{key}", lost) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item, f"{name}[{i}]", lost) for i, item in enumerate(value)]
+        return [plain(item, f"{name}[{i}]", lost) for i, item in enumerate(value)]
     return value

@@ -32,7 +32,7 @@ def render(report: CompareReport, *, width: int, color: bool) -> str:
     """
     width = max(width, _NARROWEST)
     blocks = [
-        _sides(report, width),
+        sides(report.base, report.candidate, width),
         _table(report, width),
         _verdict(report, width),
         _caveats(report, width),
@@ -45,20 +45,20 @@ def render(report: CompareReport, *, width: int, color: bool) -> str:
     for block in blocks:
         if block:
             lines += [Text(), *block] if lines else block
-    return _export(lines, width) if color else "\n".join(line.plain.rstrip() for line in lines)
+    return export(lines, width) if color else "\n".join(line.plain.rstrip() for line in lines)
 
 
-def _prose(width: int) -> int:
+def prose_width(width: int) -> int:
     """Width of running text: lines longer than about 100 cells are hard to read."""
     return min(width, _WIDEST_PROSE)
 
 
-def _sides(report: CompareReport, width: int) -> list[Text]:
+def sides(base: RunIdentity, candidate: RunIdentity, width: int) -> list[Text]:
     """Return a line for the base and one for the candidate: name, description, digest."""
-    sides = (("base", report.base), ("candidate", report.candidate))
-    name_width = min(max(cell_len(printable(side.name)) for _, side in sides), width // 3)
+    both = (("base", base), ("candidate", candidate))
+    name_width = min(max(cell_len(printable(side.name)) for _, side in both), width // 3)
     lines = []
-    for role, side in sides:
+    for role, side in both:
         head = f"{role:<9}  {padded(printable(side.name), name_width)}"
         room = width - cell_len(head) - 2
         lines.append(Text.assemble((fitted(head, width), "bold"), (_about(side, room), "dim")))
@@ -75,7 +75,7 @@ def _about(side: RunIdentity, room: int) -> str:
 def _table(report: CompareReport, width: int) -> list[Text]:
     lines = table(report.comparisons, width=width, margin=report.gate.margin)
     if lines:
-        lines += [Text(line, style="dim") for line in wrapped(_LEGEND, _prose(width))]
+        lines += [Text(line, style="dim") for line in wrapped(_LEGEND, prose_width(width))]
     return lines
 
 
@@ -87,7 +87,7 @@ def _verdict(report: CompareReport, width: int) -> list[Text]:
         f"Gate: margin {margin_text(gate.margin)} sigma, fail on {printable(gate.fail_on)}"
         f"{_false_alarm(gate.family_false_alarm)}."
     )
-    lines = [Text(line) for line in wrapped(f"{word}: {facts}", _prose(width))]
+    lines = [Text(line) for line in wrapped(f"{word}: {facts}", prose_width(width))]
     lines[0].stylize(STATE_STYLE[gate.state], 0, len(word) + 1)
     return lines
 
@@ -102,7 +102,7 @@ def _false_alarm(chance: float | None) -> str:
 
 def _meaning(said: Meaning, width: int) -> list[Text]:
     step = f"Next, {said.next_step}:" if said.command else f"Next: {said.next_step}."
-    lines = [*wrapped(said.sentence, _prose(width)), *wrapped(step, _prose(width))]
+    lines = [*wrapped(said.sentence, prose_width(width)), *wrapped(step, prose_width(width))]
     return [Text(line, style="bold") for line in lines] + _command(said.command, width)
 
 
@@ -156,7 +156,7 @@ def _caveats(report: CompareReport, width: int) -> list[Text]:
     lines = [Text("Caveats", style="dim")]
     for number, item in enumerate(items, start=1):
         head = f"{number:>2}. "
-        broken = wrapped(item, _prose(width), first=head, rest=" " * len(head))
+        broken = wrapped(item, prose_width(width), first=head, rest=" " * len(head))
         lines += [Text(line, style="dim") for line in broken]
     return lines
 
@@ -178,7 +178,7 @@ def _left_out(report: CompareReport, width: int) -> list[Text]:
         if left_out.filter not in ("", "none"):
             name += printable(f" ({left_out.filter})")
         text = f"Not compared: {name}: {printable(left_out.reason)}"
-        lines += [Text(line, style="dim") for line in wrapped(text, _prose(width), rest="  ")]
+        lines += [Text(line, style="dim") for line in wrapped(text, prose_width(width), rest="  ")]
     return lines
 
 
@@ -186,10 +186,10 @@ def _saved(report: CompareReport, width: int) -> list[Text]:
     if report.run_folder is None:
         return []
     text = f"Saved in {printable(report.run_folder)}"
-    return [Text(line, style="dim") for line in wrapped(text, _prose(width), rest="  ")]
+    return [Text(line, style="dim") for line in wrapped(text, prose_width(width), rest="  ")]
 
 
-def _export(lines: list[Text], width: int) -> str:
+def export(lines: list[Text], width: int) -> str:
     """Return ``lines`` with ANSI styles, whatever the terminal and environment of this process."""
     console = Console(
         file=StringIO(),

@@ -45,3 +45,13 @@ def fair_coin_upper_tail(heads: int, tosses: int) -> float:
     if heads > tosses:
         return 0.0
     return float(special.betainc(heads, tosses - heads + 1, 0.5))
+
+
+def normal_quantile(probability: float) -> float:
+    """The z with P[Z <= z] = probability."""
+    return float(special.ndtri(probability))
+
+
+def t_quantile(probability: float, df: float) -> float:
+    """The t with P[T <= t] = probability, with ``df`` degrees of freedom."""
+    return float(special.stdtrit(df, probability))

@@ -2,6 +2,7 @@
 
 from evalguard.store.cache_location import default_cache_dir, open_cache_dir
 from evalguard.store.file_name import safe_name
+from evalguard.store.result_file import read_result
 from evalguard.store.run_folder import RunFolder, check_writable
 from evalguard.store.score_cache import ScoreCache
 
@@ -11,5 +12,6 @@ __all__ = [
     "check_writable",
     "default_cache_dir",
     "open_cache_dir",
+    "read_result",
     "safe_name",
 ]

@@ -1,0 +1,118 @@
+"""``evalguard plan``."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from evalguard.cli.compare import compare_options
+from evalguard.cli.options import CONFIDENCE, MARGIN, MODELS, SCORING, SHOWING, TASKS, together
+from evalguard.cli.output import Answer, Job, terminal_width, wants_color
+from evalguard.cli.values import PATH
+from evalguard.errors import UsageError
+
+if TYPE_CHECKING:
+    from evalguard.pipeline.plan_result import PlanResult
+
+_COUNT_FOR_A_RUN = frozenset(
+    {"run", "tasks", "limit", "margin", "confidence", "power", "as_json", "quiet"}
+)
+_PLANNING = (
+    click.option(
+        "--pilot",
+        type=click.IntRange(min=2),
+        default=64,
+        show_default=True,
+        metavar="N",
+        help="Documents of each task to score now, drawn at random (--seed).",
+    ),
+    click.option(
+        "--power",
+        type=click.FloatRange(0.5, 1, max_open=True),
+        default=0.8,
+        show_default=True,
+        metavar="P",
+        help="Chance to see a drift that is there.",
+    ),
+    click.option(
+        "--run",
+        type=PATH,
+        metavar="FOLDER",
+        help="Plan from a finished run folder of evalguard instead; nothing is scored.",
+    ),
+)
+
+
+@click.command("plan", short_help="What a comparison would show and cost, before it runs.")
+@click.option(
+    "--base", metavar="MODEL", help="Name in the guard file, path, hub id, or lm-eval run."
+)
+@click.option("--cand", "--candidate", metavar="MODEL", help="The same for the candidate.")
+@together(*_PLANNING, *MODELS, *TASKS, *SCORING, MARGIN, CONFIDENCE, *SHOWING)
+@click.pass_context
+def plan_command(
+    context: click.Context,
+    /,
+    base: str | None,
+    cand: str | None,
+    run: Path | None,
+    as_json: bool,
+    **given: Any,
+) -> Job:
+    """Tell what a comparison would show, and what it would cost, before anything long runs.
+
+    Both models score a few documents of each task. From their scatter come, for every metric, the
+    smallest drift that all documents would show, and the documents that would be enough for the
+    margin; from their pace the time and the tokens. --limit and --margin are those of the run that
+    is planned. Nothing is judged: the exit code is 0, or 3 where a metric gave no scores.
+    """
+    if run is not None:
+        _refuse_without_effect(context)
+        return partial(_from_run, run, as_json=as_json, command=context.obj, **given)
+    if base is None or cand is None:
+        name = "--base" if base is None else "--cand"
+        raise UsageError(
+            f"missing option '{name}'", hint="name both models, or a finished run with --run"
+        )
+    return partial(_plan, base, cand, as_json=as_json, command=context.obj, **given)
+
+
+def _refuse_without_effect(context: click.Context) -> None:
+    given = [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name not in _COUNT_FOR_A_RUN
+        and context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+        and parameter.expose_value
+    ]
+    if given:
+        raise UsageError(
+            f"with --run nothing is loaded or scored, so {', '.join(given)} would have no effect",
+            hint="leave it out, or name both models with --base and --cand instead of --run",
+        )
+
+
+def _plan(base: str, cand: str, *, as_json: bool, **given: Any) -> Answer:
+    from evalguard.pipeline.planning import plan
+
+    return _answer(plan(base, cand, **compare_options(given)), as_json)
+
+
+def _from_run(run: Path, *, as_json: bool, pilot: int, **given: Any) -> Answer:
+    from evalguard.pipeline.stored_plan import plan_from_run
+
+    del pilot  # a stored run is its own pilot
+    return _answer(plan_from_run(run, **compare_options(given)), as_json)
+
+
+def _answer(result: PlanResult, as_json: bool) -> Answer:
+    return Answer(result.to_json if as_json else partial(_rendered, result), result.exit_code)
+
+
+def _rendered(result: PlanResult) -> str:
+    return result.render(width=terminal_width(), color=wants_color(sys.stdout))

@@ -1,0 +1,123 @@
+"""``plan``: what a comparison would show and cost, from a pilot on a sample of its documents."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import evalguard
+from evalguard.errors import EXIT_FAILED, EXIT_PASSED, UsageError
+from evalguard.pipeline.compare import Scored, prepare, score_sides
+from evalguard.pipeline.environment import environment
+from evalguard.pipeline.interruption import NOTHING_KEPT, interruptible
+from evalguard.pipeline.options import CompareOptions, make_options
+from evalguard.pipeline.pace import Stopwatch
+from evalguard.pipeline.pilot import Aim, plan_metrics
+from evalguard.pipeline.plan_result import PlanResult
+from evalguard.pipeline.sources import ModelSource, Source
+from evalguard.plan_report import PilotFacts, PlanReport, Role, TaskCost
+from evalguard.redaction import redacted_text
+from evalguard.stats.metric_plan import MetricPlan
+
+DEFAULT_PILOT = 64
+DEFAULT_POWER = 0.8
+_ROLES: tuple[Role, Role] = ("base", "candidate")
+
+
+def plan(
+    base: str | Path,
+    candidate: str | Path,
+    options: CompareOptions | None = None,
+    *,
+    pilot: int = DEFAULT_PILOT,
+    power: float = DEFAULT_POWER,
+    **given: Any,
+) -> PlanResult:
+    """Tell what a comparison would show, and what it would cost, before it runs.
+
+    Both models score a random sample of every task's documents; nothing is judged or kept. Finished
+    scores in the cache are not used, because nothing could be timed then. Two finished lm-eval runs
+    are a pilot of all their documents.
+
+    Args:
+        base, candidate, options, given: as for ``evalguard.compare``; ``limit`` is that of the run
+            to be planned, and ``seed`` also draws the sample.
+        pilot: documents of the sample, per task.
+        power: chance to see a drift that is there.
+
+    Raises:
+        UsageError, EvaluationError, Interrupted: as ``evalguard.compare``.
+    """
+    options = make_options(options, **given)
+    options = dataclasses.replace(options, use_cache=False, check_batch_size=0)
+    if pilot < 2:
+        raise UsageError(f"a pilot of {pilot} documents shows no scatter", hint="take 64 or more")
+    with interruptible("reading what is to be planned", hint=NOTHING_KEPT):
+        sources, choices = prepare(str(base), str(candidate), options)
+    aim = Aim.of(choices.gate, power)
+    sampled = dataclasses.replace(choices.task_options, sample=pilot)
+    choices = dataclasses.replace(choices, task_options=sampled)
+    watch = Stopwatch()
+    with interruptible("scoring the pilot", hint=NOTHING_KEPT):
+        scored = score_sides(sources, choices, options, opener=watch.open)
+    metrics, failed = plan_metrics(scored, sources, choices, aim)
+    roles = _scored_roles(sources)
+    facts = PilotFacts(kind="lm-eval runs")
+    if roles:
+        facts = PilotFacts(kind="sample", documents=pilot, seed=sampled.seed)
+    report = PlanReport(
+        base=scored[0].identity,
+        candidate=scored[1].identity,
+        metrics=metrics,
+        costs=_costs(watch, roles, metrics, confidence=aim.confidence),
+        load_seconds=dict(zip(roles, watch.load_seconds, strict=True)),
+        pilot=facts,
+        aim=aim.facts,
+        exit_code=EXIT_FAILED if failed or not metrics else EXIT_PASSED,
+        not_compared=tuple(dict.fromkeys(left for side in scored for left in side.not_compared)),
+        notes=_notes(choices.notes, scored),
+        **signature(options),
+    )
+    return PlanResult(report)
+
+
+def signature(options: CompareOptions) -> dict[str, Any]:
+    """When, with what and by which command a plan was made."""
+    return {
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "environment": environment(),
+        "command": redacted_text(options.command),
+        "version": evalguard.__version__,
+    }
+
+
+def _notes(own: tuple[str, ...], scored: tuple[Scored, Scored]) -> tuple[str, ...]:
+    of_sides = (
+        note
+        if note in scored[0].notes and note in scored[1].notes
+        else f"{side.identity.name}: {note}"
+        for side in scored
+        for note in side.notes
+    )
+    return tuple(dict.fromkeys((*own, *of_sides)))
+
+
+def _scored_roles(sources: Sequence[Source]) -> list[Role]:
+    pairs = zip(_ROLES, sources, strict=True)
+    return [role for role, source in pairs if isinstance(source, ModelSource)]
+
+
+def _costs(
+    watch: Stopwatch, roles: Sequence[Role], metrics: Sequence[MetricPlan], *, confidence: float
+) -> tuple[TaskCost, ...]:
+    """What the planned run costs, task by task; a task without metrics costs what it costs too."""
+    planned = {metric.pilot.task: metric.n for metric in metrics}
+    return tuple(
+        scorer.tasks[task].cost(task, role, n, confidence=confidence)
+        for task, n in planned.items()
+        for role, scorer in zip(roles, watch.scorers, strict=True)
+        if task in scorer.tasks
+    )

@@ -1,0 +1,129 @@
+"""``plan`` from a finished evalguard run: nothing is loaded or scored."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from evalguard.compare_report import RunIdentity
+from evalguard.comparison import Comparison
+from evalguard.errors import EXIT_FAILED, EXIT_PASSED, UsageError
+from evalguard.gate import Gate
+from evalguard.pipeline.options import CompareOptions, make_options
+from evalguard.pipeline.pilot import Aim
+from evalguard.pipeline.plan_result import PlanResult
+from evalguard.pipeline.planning import DEFAULT_POWER, signature
+from evalguard.plan_report import PilotFacts, PlanReport
+from evalguard.report.contract import SCHEMA
+from evalguard.stats import failed_comparison
+from evalguard.stats.pilot import pilot_of_comparison
+from evalguard.store import read_result
+
+_NO_TIME = "a stored run keeps no times and no token counts: what the next run costs is not known"
+
+
+def plan_from_run(
+    run: str | Path,
+    options: CompareOptions | None = None,
+    *,
+    power: float = DEFAULT_POWER,
+    **given: Any,
+) -> PlanResult:
+    """Tell what a run like a stored one would show, and how many documents would be enough.
+
+    Args:
+        run: run folder, or its result.json.
+        options, given: ``margin``, ``confidence`` (default: the stored run's own), ``tasks``
+            (default: all) and ``limit``, the documents of the run to be planned (default: as many).
+        power: chance to see a drift that is there.
+
+    Raises:
+        UsageError: for a folder without a result, or a result that lacks what a plan needs.
+    """
+    options = make_options(options, **given)
+    if options.limit is not None and options.limit < 2:
+        raise UsageError(
+            f"--limit {options.limit:g}: a stored run does not say how many documents a task has",
+            hint="give a number of documents, 2 or more",
+        )
+    document = read_result(Path(run).expanduser(), schema=SCHEMA)
+    try:
+        comparisons = [_comparison(entry) for entry in document["comparisons"]]
+        gate = _gate(document["gate"], options)
+        sides = [_side(document[role]) for role in ("base", "candidate")]
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{run}: its result.json is damaged: {error!r}") from error
+    aim = Aim.of(gate, power)
+    chosen = [c for c in comparisons if not options.tasks or c.task in options.tasks]
+    if not chosen:
+        known = ", ".join(dict.fromkeys(c.task for c in comparisons)) or "none"
+        raise UsageError(f"{run} has no task {', '.join(options.tasks)}", hint=f"it has: {known}")
+    plans = tuple(
+        aim.plan(
+            pilot_of_comparison(c, confidence=aim.confidence), max(2, int(options.limit or c.n))
+        )
+        for c in chosen
+    )
+    failed = any(c.outcome == "failed" for c in chosen)
+    report = PlanReport(
+        base=sides[0],
+        candidate=sides[1],
+        metrics=plans,
+        pilot=PilotFacts(kind="evalguard run", folder=str(run)),
+        aim=aim.facts,
+        exit_code=EXIT_FAILED if failed else EXIT_PASSED,
+        notes=(_NO_TIME,),
+        **signature(options),
+    )
+    return PlanResult(report)
+
+
+def _gate(stored: Mapping[str, Any], options: CompareOptions) -> Gate:
+    """The stored gate's margin and confidence, where the options do not say otherwise."""
+    # what is stored has to be possible, whether it counts or not
+    gate = Gate(margin=_number(stored["margin"]), confidence=_number(stored["confidence"]))
+    margin = gate.margin if options.margin is None else options.margin
+    confidence = gate.confidence if options.confidence is None else options.confidence
+    try:
+        return Gate(margin=margin, confidence=confidence)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def _side(stored: Mapping[str, Any]) -> RunIdentity:
+    return RunIdentity(
+        name=str(stored["name"]),
+        digest=str(stored["digest"]),
+        description=str(stored.get("description", "")),
+    )
+
+
+def _comparison(entry: Mapping[str, Any]) -> Comparison:
+    """What a plan needs of a stored comparison; a number that JSON cannot hold is null there."""
+    flips = entry.get("flips")
+    names = ("base", "base_stderr", "candidate", "paired_stderr")
+    numbers = {n: None if entry[n] is None else _number(entry[n]) for n in names}
+    bare = failed_comparison(
+        (str(entry["task"]), str(entry["filter"]), str(entry["metric"])),
+        str(entry["reason"]),
+        higher_is_better=bool(entry["higher_is_better"]),
+        n=int(entry["n"]),
+    )
+    return dataclasses.replace(
+        bare,
+        n_used=int(entry["n_used"]),
+        method=str(entry["method"]),
+        outcome=entry["outcome"],
+        flips=None if flips is None else (int(flips[0]), int(flips[1])),
+        **numbers,  # type: ignore[arg-type]
+    )
+
+
+def _number(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{value!r} is no number")
+    return number

@@ -1,0 +1,93 @@
+"""The JSON contract ``evalguard.plan/1``: one plan as one strict JSON document."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from evalguard.plan_report import PlanReport, TaskCost
+from evalguard.report.contract import plain, side_document
+from evalguard.stats.metric_plan import MetricPlan
+
+SCHEMA = "evalguard.plan/1"
+
+
+def plan_document(report: PlanReport) -> dict[str, Any]:
+    """Return ``report`` as plain JSON values; a number that JSON cannot hold is null."""
+    lost: list[str] = []
+    content = {
+        "schema": SCHEMA,
+        "evalguard": report.version,
+        "created": report.created,
+        "command": report.command,
+        "base": side_document(report.base),
+        "candidate": side_document(report.candidate),
+        "pilot": asdict(report.pilot),
+        "aim": asdict(report.aim),
+        "metrics": [_metric(metric) for metric in report.metrics],
+        "costs": [_cost(cost) for cost in report.costs],
+        "load_seconds": dict(report.load_seconds),
+        "not_compared": [
+            {"task": m.task, "filter": m.filter, "metric": m.metric, "reason": m.reason}
+            for m in report.not_compared
+        ],
+        "environment": dict(report.environment),
+    }
+    values: dict[str, Any] = {key: plain(value, key, lost) for key, value in content.items()}
+    values["notes"] = [*report.notes, *(f"{what}, so it is null here" for what in lost)]
+    values["exit_code"] = report.exit_code
+    return values
+
+
+def _metric(plan: MetricPlan) -> dict[str, Any]:
+    pilot = plan.pilot
+    known = not pilot.problem
+    return {
+        "task": pilot.task,
+        "filter": pilot.filter,
+        "metric": pilot.metric,
+        "higher_is_better": pilot.higher_is_better,
+        "pilot_n": pilot.n,
+        "n": plan.n,
+        "base": pilot.base,
+        "base_stderr": plan.base_stderr,
+        "scatter_ratio": pilot.ratio if known else None,
+        "scatter_ratio_range": list(pilot.ratio_range) if known else None,
+        "flip_rate": pilot.flip_rate,
+        "detectable_sigma": plan.detectable_sigma,
+        "detectable_sigma_range": _range(plan.detectable_sigma_range),
+        "detectable_change": plan.detectable_change,
+        "needed_to_detect": plan.needed_to_detect,
+        "needed_to_detect_range": list(plan.needed_to_detect_range),
+        "needed_to_show_harmless": plan.needed_to_show_harmless,
+        "needed_to_show_harmless_range": list(plan.needed_to_show_harmless_range),
+        "method": plan.method,
+        "reason": pilot.problem,
+        "caveats": list(pilot.caveats),
+    }
+
+
+def _cost(cost: TaskCost) -> dict[str, Any]:
+    tokens = cost.tokens
+    return {
+        "task": cost.task,
+        "role": cost.role,
+        "pilot_documents": cost.pilot_documents,
+        "pilot_seconds": cost.pilot_seconds,
+        "pilot_tokens": cost.pilot_tokens,
+        "documents_per_second": _rate(cost.pilot_documents, cost.pilot_seconds),
+        "tokens_per_second": _rate(cost.pilot_tokens, cost.pilot_seconds),
+        "n": cost.n,
+        "expected_seconds": cost.seconds.amount,
+        "expected_seconds_range": [cost.seconds.low, cost.seconds.high],
+        "expected_tokens": None if tokens is None else tokens.amount,
+        "expected_tokens_range": None if tokens is None else [tokens.low, tokens.high],
+    }
+
+
+def _range(ends: tuple[float, float] | None) -> list[float] | None:
+    return None if ends is None else list(ends)
+
+
+def _rate(amount: int | None, seconds: float) -> float | None:
+    return None if amount is None or seconds <= 0.0 else amount / seconds

@@ -1,0 +1,98 @@
+"""The sentences of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evalguard.plan_report import PlanReport
+from evalguard.report import rounding
+from evalguard.report.plain_text import printable
+from evalguard.report.wording import margin_text, percent
+from evalguard.stats.metric_plan import MetricPlan
+
+
+def metric_name(plan: MetricPlan) -> str:
+    """Return "perplexity", or "exact_match (flexible-extract)" where a filter has a name."""
+    pilot = plan.pilot
+    named = pilot.filter not in ("", "none")
+    return printable(f"{pilot.metric} ({pilot.filter})" if named else pilot.metric)
+
+
+def places_of(plans: Sequence[MetricPlan]) -> str:
+    """Return "lastword perplexity, acc; choice acc": each task once."""
+    tasks: dict[str, list[str]] = {}
+    for plan in plans:
+        tasks.setdefault(printable(plan.pilot.task), []).append(metric_name(plan))
+    return "; ".join(f"{task} {', '.join(metrics)}" for task, metrics in tasks.items())
+
+
+def pilot_sentence(report: PlanReport) -> str:
+    """Say where the numbers come from."""
+    pilot = report.pilot
+    if pilot.kind == "sample":
+        return (
+            f"Pilot: {rounding.count(pilot.documents or 0)} documents of each task, drawn at "
+            f"random (seed {pilot.seed})."
+        )
+    if pilot.kind == "evalguard run":
+        return f"Pilot: the stored run {printable(pilot.folder or '')}."
+    return "Pilot: all documents of the two lm-eval runs."
+
+
+def aim_sentence(report: PlanReport) -> str:
+    """Say what "seen" means, by which approximation."""
+    aim = report.aim
+    return (
+        f"seen: with a chance of {percent(aim.power)} by the paired test, one-sided at alpha = "
+        f"{aim.alpha:.4g}; ranges at {percent(aim.confidence)}. t approximation for means, normal "
+        "approximation of the exact McNemar test for 0/1 metrics; a drift of 0 is assumed where "
+        "it is to be ruled out"
+    )
+
+
+def conclusion(report: PlanReport) -> str:
+    """Say in one sentence whether the planned documents are enough."""
+    plans = [plan for plan in report.metrics if not plan.pilot.problem]
+    if not plans:
+        return "Nothing can be planned from this pilot."
+    worst = max(plans, key=_shortage)
+    margin = f"{margin_text(report.aim.margin)} sigma"
+    where = f"{printable(worst.pilot.task)} {metric_name(worst)}"
+    sure = _most(worst)
+    documents = f"{rounding.count(worst.n)} documents"
+    if sure is not None and sure <= worst.n:
+        several = len(plans) > 1
+        return (
+            f"Enough documents{' for every metric' if several else ''}: at most "
+            f"{rounding.count(sure)} of {documents} (--limit) show a drift of {margin}, or rule "
+            f"it out, on {where}{', the hardest' if several else ''}."
+        )
+    needed = _needed(worst)
+    if needed is not None and needed <= worst.n:
+        return (
+            f"Probably enough documents: {where} needs about {rounding.count(needed)} of "
+            f"{documents} for {margin}, but the pilot does not exclude that it needs more."
+        )
+    need = "more than can be said" if needed is None else f"about {rounding.count(needed)}"
+    return (
+        f"Too few documents: {where} needs {need} for {margin}, and the planned run has "
+        f"{documents}."
+    )
+
+
+def _shortage(plan: MetricPlan) -> tuple[float, float]:
+    """How many times too many documents a metric needs, by its upper end, then by its estimate."""
+    most, needed = _most(plan), _needed(plan)
+    return tuple(float("inf") if x is None else x / plan.n for x in (most, needed))  # type: ignore[return-value]
+
+
+def _most(plan: MetricPlan) -> int | None:
+    return _larger(plan.needed_to_detect_range[1], plan.needed_to_show_harmless_range[1])
+
+
+def _needed(plan: MetricPlan) -> int | None:
+    return _larger(plan.needed_to_detect, plan.needed_to_show_harmless)
+
+
+def _larger(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else max(one, other)

@@ -1,0 +1,204 @@
+"""Pilot: what a sample of documents, or a stored comparison, tells about a metric's scatter."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalguard.comparison import Comparison
+from evalguard.pairing import PairedScores
+from evalguard.stats.drift import estimate_drift
+from evalguard.stats.moments import moments
+from evalguard.stats.scatter import (
+    NORMAL_KURTOSIS,
+    Range,
+    kurtosis,
+    ratio_range,
+    scatter_factors,
+    share_interval,
+)
+
+_FEW_CARRIERS = 4.0
+_UNSHAPED = "the tails of its documents are not stored, so the ranges take them for normal ones"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pilot:
+    """The scatter of one metric, per document, and how well it is known.
+
+    Attributes:
+        n: documents of the pilot.
+        base: the base's metric; ``base_stderr`` its standard error over the n documents.
+        base_scatter: standard deviation per document behind it, on the scale of the drift (the
+            log scale of a perplexity, where it is dimensionless).
+        ratio: scatter of the paired differences / ``base_scatter``, the one number that decides
+            how sharp a paired comparison is: SE_paired / SE_base at any number of documents.
+        ratio_range: its interval at ``confidence``.
+        flip_rate: share of documents that flip, for 0/1 metrics; else None.
+        problem: why there are no such numbers, or "".
+    """
+
+    task: str
+    filter: str
+    metric: str
+    higher_is_better: bool
+    n: int
+    confidence: float
+    base: float | None = None
+    base_stderr: float = 0.0
+    base_scatter: float = 0.0
+    ratio: float = 0.0
+    ratio_range: Range = (0.0, math.inf)
+    flip_rate: float | None = None
+    problem: str = ""
+    caveats: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scatter:
+    """Standard errors over n documents, on the scale of the drift, and the documents' shape."""
+
+    paired: float
+    base: float
+    paired_kurtosis: float = NORMAL_KURTOSIS
+    base_kurtosis: float = NORMAL_KURTOSIS
+    flips: tuple[int, int] | None = None
+
+
+def pilot_of_scores(paired: PairedScores, comparison: Comparison, *, confidence: float) -> Pilot:
+    """The pilot of a metric whose documents are at hand.
+
+    Args:
+        paired: both models' scores of the pilot's documents.
+        comparison: of these scores, from ``compare_scores``; where it failed, so does the pilot.
+    """
+    if comparison.outcome == "failed":
+        return _without_numbers(comparison, comparison.reason, confidence)
+    drift = estimate_drift(paired, confidence=confidence)
+    scatter = _Scatter(
+        paired=drift.estimate.stderr,
+        base=drift.unit,
+        paired_kurtosis=kurtosis(_residuals(paired.d, paired.base.weights)),
+        base_kurtosis=kurtosis(_residuals(paired.base.values, paired.base.weights)),
+        flips=drift.flips,
+    )
+    caveats = _cautions(scatter, comparison.n_used)
+    return _pilot(comparison, scatter, confidence, caveats=caveats)
+
+
+def pilot_of_comparison(comparison: Comparison, *, confidence: float) -> Pilot:
+    """The pilot of a metric of which only the comparison is stored.
+
+    Standard errors in units of a perplexity are brought to its log scale by the delta method.
+    """
+    values = (comparison.base, comparison.base_stderr, comparison.candidate)
+    if comparison.outcome == "failed" or comparison.paired_stderr is None or None in values:
+        return _without_numbers(comparison, comparison.reason, confidence)
+    base, stderr, candidate = (float(value or 0.0) for value in values)
+    paired = comparison.paired_stderr
+    if comparison.method.startswith("paired-t-log") and base > 0.0 and candidate > 0.0:
+        paired, stderr = paired / candidate, stderr / base
+    scatter = _Scatter(paired=paired, base=stderr, flips=comparison.flips)
+    unknown = (_UNSHAPED,) if comparison.flips is None else ()
+    caveats = (*_cautions(scatter, comparison.n_used), *unknown)
+    return _pilot(comparison, scatter, confidence, caveats=caveats)
+
+
+def _pilot(
+    of: Comparison, scatter: _Scatter, confidence: float, *, caveats: tuple[str, ...]
+) -> Pilot:
+    n = of.n_used
+    problem = _problem(scatter, n)
+    if problem:
+        return _without_numbers(of, problem, confidence)
+    root = math.sqrt(n)
+    below = scatter_factors(n, kurtosis=scatter.base_kurtosis, confidence=confidence)
+    flip_rate = None
+    if scatter.flips is None:
+        ratio = scatter.paired / scatter.base
+        above = scatter_factors(n, kurtosis=scatter.paired_kurtosis, confidence=confidence)
+        spread = ratio_range(ratio, above, below)
+    else:
+        flips = sum(scatter.flips)
+        flip_rate = flips / n
+        ratio = math.sqrt(flip_rate) / (scatter.base * root)
+        spread = _flip_range(flips, n, scatter.base * root, below, confidence)
+    return Pilot(
+        task=of.task,
+        filter=of.filter,
+        metric=of.metric,
+        higher_is_better=of.higher_is_better,
+        n=n,
+        confidence=confidence,
+        base=of.base,
+        base_stderr=of.base_stderr or 0.0,
+        base_scatter=scatter.base * root,
+        ratio=ratio,
+        ratio_range=spread,
+        flip_rate=flip_rate,
+        caveats=caveats,
+    )
+
+
+def _flip_range(flips: int, n: int, base_scatter: float, below: Range, confidence: float) -> Range:
+    low, high = (math.sqrt(end) for end in share_interval(flips, n, confidence=confidence))
+    if flips == 0:  # a log scale has no place for 0
+        return 0.0, high / (base_scatter * below[0])
+    seen = math.sqrt(flips / n)
+    return ratio_range(seen / base_scatter, (low / seen, high / seen), below)
+
+
+def _problem(scatter: _Scatter, n: int) -> str:
+    if n < 2:
+        return f"a standard error needs at least 2 documents, and there are {n}"
+    if scatter.base == 0.0:
+        return (
+            f"the base's scores of these {n:,} documents do not scatter, so that sigma has no unit "
+            "here; a larger pilot may show some"
+        )
+    if not (math.isfinite(scatter.base) and math.isfinite(scatter.paired)):
+        return "its standard errors are not finite"
+    if scatter.flips is None and scatter.paired == 0.0:
+        _, unseen = share_interval(0, n, confidence=0.9)
+        return (
+            f"the two models differ alike on all of these {n:,} documents, or not at all: there is "
+            f"no scatter to plan with; at most {100.0 * unseen:.2g}% of all documents are "
+            "otherwise (95% confidence)"
+        )
+    return ""
+
+
+def _cautions(scatter: _Scatter, n: int) -> tuple[str, ...]:
+    if scatter.flips is not None:
+        flipped = sum(scatter.flips)
+        return () if flipped else (f"no document of {n:,} flipped: plan by the upper ends",)
+    carriers = n / scatter.paired_kurtosis  # k equal outliers among n zeros have kurtosis n / k
+    if carriers >= _FEW_CARRIERS:
+        return ()
+    return (
+        f"heavy tails: the scatter of {n:,} documents comes from about {max(1, round(carriers))} "
+        "of them, so that another pilot may find more or less; a larger one knows it better",
+    )
+
+
+def _without_numbers(of: Comparison, problem: str, confidence: float) -> Pilot:
+    return Pilot(
+        task=of.task,
+        filter=of.filter,
+        metric=of.metric,
+        higher_is_better=of.higher_is_better,
+        n=of.n,
+        confidence=confidence,
+        base=of.base,
+        problem=problem,
+    )
+
+
+def _residuals(
+    values: NDArray[np.float64], weights: NDArray[np.float64] | None
+) -> NDArray[np.float64]:
+    point = moments(values, weights).point
+    return values - point * (1.0 if weights is None else weights)

@@ -1,0 +1,114 @@
+"""The plan in a terminal: within its width, harmless, and honest in its last sentence."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+
+from evalguard.compare_report import RunIdentity
+from evalguard.plan_report import AimFacts, Expected, PilotFacts, PlanReport, TaskCost
+from evalguard.report.plan_document import plan_document
+from evalguard.report.plan_table import render_plan
+from evalguard.stats.metric_plan import MetricPlan, plan_metric
+from evalguard.stats.pilot import Pilot
+
+SIDE = RunIdentity(name="orig", digest="3f2a9c0d11e2b4a7", description="hf, 1.2M parameters")
+
+
+def metric(name: str = "perplexity", *, n: int = 2048, **changes: Any) -> MetricPlan:
+    fields: dict[str, Any] = {
+        "task": "evalguard_lastword", "filter": "none", "metric": name, "higher_is_better": True,
+        "n": 64, "confidence": 0.95, "base": 0.5, "base_stderr": 0.0625, "base_scatter": 0.5,
+        "ratio": 0.2, "ratio_range": (0.15, 0.3),
+    }  # fmt: skip
+    pilot = Pilot(**{**fields, **changes})
+    return plan_metric(pilot, n=n, margin=1.0, alpha=0.025, power=0.8)
+
+
+def report(*metrics: MetricPlan, **changes: Any) -> PlanReport:
+    cost = TaskCost(
+        task="evalguard_lastword", role="base", pilot_documents=64, pilot_seconds=2.0,
+        pilot_tokens=4800, n=2048, seconds=Expected(amount=64.0, low=60.0, high=math.inf),
+        tokens=Expected(amount=153600.0, low=150000.0, high=160000.0),
+    )  # fmt: skip
+    fields: dict[str, Any] = {
+        "base": SIDE,
+        "candidate": SIDE,
+        "metrics": metrics,
+        "costs": (cost,),
+        "load_seconds": {"base": 1.25},
+        "pilot": PilotFacts(kind="sample", documents=64, seed=1234),
+        "aim": AimFacts(margin=1.0, alpha=0.025, power=0.8, confidence=0.95),
+        "exit_code": 0,
+        "created": "2026-11-20T12:00:00+00:00",
+    }
+    return PlanReport(**{**fields, **changes})
+
+
+def last_sentence(*metrics: MetricPlan) -> str:
+    text = render_plan(report(*metrics), width=80, color=False)
+    return " ".join(text.split("\n\n")[-1].split())
+
+
+HOSTILE = metric(
+    "acc\x1b[2J\u202e", task="a\ttask\nof two lines 漢字" * 3, flip_rate=0.0, ratio=0.0,
+    ratio_range=(0.0, 0.6), caveats=("no document\x07 flipped",),
+)  # fmt: skip
+BROKEN = metric("mcc", problem="3 of 64 documents have NaN\x1b scores")
+OPEN = metric("f1", ratio_range=(0.1, math.inf), n=10**9)
+
+
+@pytest.mark.parametrize("width", [1, 24, 50, 80, 120, 300])
+@pytest.mark.parametrize("color", [False, True])
+def test_no_line_is_wider_than_the_terminal_and_nothing_acts_on_it(width: int, color: bool) -> None:
+    text = render_plan(report(metric(), HOSTILE, BROKEN, OPEN), width=width, color=color)
+    if not color:
+        assert "\x1b" not in text
+        assert all(cell_len(line) <= max(width, 20) for line in text.splitlines())
+    assert not {"\x07", "\u202e", "\t"} & set(text)
+
+
+def test_numbers_stand_in_columns() -> None:
+    text = render_plan(report(metric(), metric("acc", flip_rate=0.09)), width=80, color=False)
+    rows = [line.split() for line in text.splitlines() if line.startswith(("  perp", "  acc"))]
+    assert rows[0][:4] == ["perplexity", "0.56", "[0.42,", "0.84]"]
+    assert rows[0][4] == "645"
+    assert "1:04 [1:00, ?]" in text
+    assert "153,600" in text
+
+
+@pytest.mark.parametrize(
+    ("metrics", "said"),
+    [
+        ([metric()], "Enough documents: at most 1,449 of 2,048 documents (--limit) show a drift"),
+        ([metric(), metric("acc", ratio=0.1)], "Enough documents for every metric: at most 1,449"),
+        ([metric(ratio_range=(0.15, 0.5))], "Probably enough documents: evalguard_lastword perp"),
+        ([metric(ratio=1.0, ratio_range=(0.9, 1.1))], "needs about 16,077 for 1.0 sigma, and the"),
+        ([metric(ratio=math.inf, ratio_range=(1.0, math.inf))], "needs more than can be said for"),
+        ([BROKEN], "Nothing can be planned from this pilot."),
+    ],
+)
+def test_the_last_sentence_says_whether_the_documents_are_enough(
+    metrics: list[MetricPlan], said: str
+) -> None:
+    assert said in last_sentence(*metrics)
+
+
+def test_a_remark_about_several_metrics_is_said_once() -> None:
+    same = ("heavy tails",)
+    plans = (metric(caveats=same), metric("acc", caveats=same), metric("f1"))
+    text = render_plan(report(*plans), width=80, color=False)
+    assert text.count("heavy tails") == 1
+    assert "evalguard_lastword perplexity, acc: heavy tails" in text
+
+
+def test_what_json_cannot_hold_is_null_with_a_note() -> None:
+    document = plan_document(report(OPEN))
+    json.dumps(document, allow_nan=False)
+    assert document["metrics"][0]["detectable_sigma_range"][1] is None
+    assert document["costs"][0]["expected_seconds_range"][1] is None
+    assert any("detectable_sigma_range[1] is +infinite" in note for note in document["notes"])

@@ -1,0 +1,161 @@
+"""From a pilot's scores, or a stored comparison, to the plan of a metric."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from paired_tables import paired, score_table
+
+from evalguard.pairing import pair
+from evalguard.stats import compare_scores
+from evalguard.stats.metric_plan import plan_metric
+from evalguard.stats.pilot import pilot_of_comparison, pilot_of_scores
+
+AIM = {"margin": 1.0, "alpha": 0.025, "power": 0.8}
+rng = np.random.default_rng(8)
+BASE = rng.normal(-4.0, 2.0, size=200)
+CANDIDATE = BASE + rng.normal(0.0, 0.1, size=200)
+
+
+def pilots(scores):
+    comparison = compare_scores(scores)
+    return (
+        pilot_of_scores(scores, comparison, confidence=0.95),
+        pilot_of_comparison(comparison, confidence=0.95),
+    )
+
+
+def flips(lost: int, won: int, n: int, right: int):
+    base = np.zeros(n)
+    base[:right] = 1.0
+    candidate = base.copy()
+    candidate[:lost] = 0.0
+    candidate[n - won :] = 1.0
+    return paired(base, candidate)
+
+
+@pytest.mark.parametrize("aggregation", ["mean", "perplexity"])
+def test_scores_and_their_stored_comparison_give_the_same_plan(aggregation):
+    of_scores, stored = pilots(paired(BASE, CANDIDATE, aggregation))
+    assert stored.ratio == pytest.approx(of_scores.ratio, rel=1e-12)
+    assert of_scores.ratio == pytest.approx(
+        (BASE - CANDIDATE).std(ddof=1) / BASE.std(ddof=1), rel=1e-12
+    )
+    one, other = (plan_metric(pilot, n=5000, **AIM) for pilot in (of_scores, stored))
+    assert one.needed_to_detect == other.needed_to_detect
+    assert one.detectable_change == pytest.approx(other.detectable_change, rel=1e-12)
+
+
+@pytest.mark.parametrize("aggregation", ["weighted_perplexity", "bits_per_byte"])
+def test_ratio_estimators_are_planned_alike(aggregation):
+    weights = rng.integers(5, 40, size=200)
+    of_scores, stored = pilots(
+        paired(BASE * weights, CANDIDATE * weights, aggregation, weights=weights)
+    )
+    assert stored.ratio == pytest.approx(of_scores.ratio, rel=1e-9)
+
+
+def test_flips_of_scores_and_their_stored_comparison_give_the_same_plan():
+    of_scores, stored = pilots(flips(6, 3, 100, 60))
+    assert of_scores.flip_rate == stored.flip_rate == 0.09
+    plans = [plan_metric(pilot, n=2000, **AIM) for pilot in (of_scores, stored)]
+    assert plans[0].needed_to_detect == plans[1].needed_to_detect
+    assert plans[0].method == "mcnemar-exact"
+
+
+def test_a_sigma_is_that_of_the_planned_run():
+    pilot, _ = pilots(paired(BASE, CANDIDATE))
+    small, large = (plan_metric(pilot, n=n, **AIM) for n in (500, 50_000))
+    assert small.detectable_sigma == pytest.approx(large.detectable_sigma, rel=0.01)
+    assert small.detectable_change == pytest.approx(10 * large.detectable_change, rel=0.01)
+    assert small.base_stderr == pytest.approx(BASE.std(ddof=1) / math.sqrt(500), rel=1e-12)
+
+
+def test_the_margin_is_detected_by_all_documents_only_if_they_are_enough():
+    for scatter in (0.1, 1.0, 4.0):
+        pilot, _ = pilots(paired(BASE, BASE + scatter * rng.normal(size=200)))
+        plan = plan_metric(pilot, n=1000, **AIM)
+        assert (plan.needed_to_detect <= 1000) == (plan.detectable_sigma <= 1.0)
+
+
+def test_no_plan_rests_a_t_test_on_fewer_than_30_documents():
+    pilot, _ = pilots(paired(BASE, BASE + 1e-6 * rng.normal(size=200)))
+    plan = plan_metric(pilot, n=1000, **AIM)
+    assert plan.needed_to_detect == plan.needed_to_show_harmless == 30
+    assert plan.needed_to_detect_range == (30, 30)
+
+
+def test_planned_documents_detect_the_margin_with_the_planned_power():
+    """The whole way: a pilot's plan, then runs of that size through the real statistics."""
+    pilot, _ = pilots(paired(BASE, CANDIDATE))
+    n = 2000
+    plan = plan_metric(pilot, n=n, margin=0.1, alpha=0.025, power=0.8)
+    needed = plan.needed_to_detect
+    drift = 0.1 * pilot.base_scatter / math.sqrt(n)
+    scatter = pilot.ratio * pilot.base_scatter
+    seen = 0
+    for _ in range(400):
+        base = rng.normal(-4.0, 2.0, size=needed)
+        candidate = base - rng.normal(drift, scatter, size=needed)
+        seen += compare_scores(paired(base, candidate)).significant
+    assert seen / 400 == pytest.approx(0.8, abs=3 * math.sqrt(0.16 / 400))
+
+
+def test_ranges_hold_the_estimate_and_shrink_with_the_pilot():
+    pilot, _ = pilots(paired(BASE, CANDIDATE))
+    few, _ = pilots(paired(BASE[:20], CANDIDATE[:20]))
+    for one in (pilot, few):
+        assert one.ratio_range[0] < one.ratio < one.ratio_range[1]
+        plan = plan_metric(one, n=1000, **AIM)
+        low, high = plan.needed_to_detect_range
+        assert low <= plan.needed_to_detect <= high
+    spread = [math.log(p.ratio_range[1] / p.ratio_range[0]) for p in (pilot, few)]
+    assert spread[0] < spread[1]
+
+
+def test_a_pilot_without_flips_plans_by_its_upper_end():
+    pilot, stored = pilots(flips(0, 0, 64, 40))
+    assert stored.caveats == pilot.caveats
+    assert (pilot.ratio, pilot.ratio_range[0], pilot.problem) == (0.0, 0.0, "")
+    assert "no document of 64 flipped" in pilot.caveats[0]
+    plan = plan_metric(pilot, n=5000, **AIM)
+    assert 0.0 < plan.detectable_sigma < plan.detectable_sigma_range[1]
+    assert plan.needed_to_detect < plan.needed_to_detect_range[1]
+
+
+def test_heavy_tails_widen_the_range_and_are_said():
+    heavy = BASE.copy()
+    heavy[:2] -= 5.0
+    normal, _ = pilots(paired(BASE, CANDIDATE))
+    pilot, stored = pilots(paired(BASE, heavy))
+    assert "comes from about 2 of them" in pilot.caveats[0]
+    assert not normal.caveats
+    assert pilot.ratio_range[1] / pilot.ratio > 1.5 * normal.ratio_range[1] / normal.ratio
+    assert "tails of its documents are not stored" in stored.caveats[0]
+
+
+@pytest.mark.parametrize(
+    ("base", "candidate", "said"),
+    [
+        (BASE, BASE, "differ alike on all of these 200 documents, or not at all"),
+        (np.round(BASE), np.round(BASE) - 0.25, "differ alike"),
+        (np.ones(30), np.ones(30), "do not scatter"),
+        (BASE, np.where(np.arange(200) == 3, np.nan, BASE), "NaN"),
+        (BASE[:1], BASE[:1], "at least 2 documents"),
+    ],
+)
+def test_a_pilot_without_scatter_or_scores_says_why_there_is_no_plan(base, candidate, said):
+    for pilot in pilots(paired(base, candidate)):
+        assert said in pilot.problem
+        plan = plan_metric(pilot, n=1000, **AIM)
+        assert (plan.detectable_sigma, plan.needed_to_detect, plan.method) == (None, None, "none")
+
+
+def test_order_of_documents_changes_nothing():
+    order = rng.permutation(200)
+    shuffled = pair(
+        score_table(BASE[order], doc_ids=order), score_table(CANDIDATE[order], doc_ids=order)
+    )
+    assert pilots(shuffled)[0].ratio == pilots(paired(BASE, CANDIDATE))[0].ratio
