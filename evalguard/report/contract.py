@@ -142,6 +142,16 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "needed_n": comparison.needed_n,
         "flips": None if comparison.flips is None else list(comparison.flips),
     }
+    fields["companions"] = [
+        {
+            "method": test.method,
+            "p_value": test.p_value,
+            "resamples": test.resamples,
+            "seed": test.seed,
+            "note": test.note,
+        }
+        for test in comparison.companions
+    ]
     lost = [f"{name} does not exist" for name in _EXPECTED if fields[name] is None]
     plain = {key: _plain(value, key, lost) for key, value in fields.items()}
     plain["caveats"] = [*comparison.caveats, *(f"{what}, so it is null here" for what in lost)]

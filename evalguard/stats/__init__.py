@@ -14,12 +14,15 @@ from evalguard.stats.compare import compare_scores, failed_comparison
 from evalguard.stats.drift import Drift, estimate_drift
 from evalguard.stats.estimate import Estimate
 from evalguard.stats.multiplicity import holm
+from evalguard.stats.permutation import SignFlip, sign_flip
 from evalguard.stats.planning import documents_needed
+from evalguard.stats.rank import wilcoxon_signed_rank
 from evalguard.stats.summary import harness_sigma, one_sided_p, unpaired_z
 
 __all__ = [
     "Drift",
     "Estimate",
+    "SignFlip",
     "compare_scores",
     "documents_needed",
     "estimate_drift",
@@ -32,6 +35,8 @@ __all__ = [
     "mcnemar_exact",
     "mcnemar_mid_p",
     "one_sided_p",
+    "sign_flip",
     "tango_interval",
     "unpaired_z",
+    "wilcoxon_signed_rank",
 ]

@@ -11,6 +11,7 @@ from evalguard.comparison import Comparison
 from evalguard.pairing import PairedScores
 from evalguard.scores import ScoreTable
 from evalguard.stats.binary import mcnemar_mid_p
+from evalguard.stats.companions import companions, disagreements
 from evalguard.stats.drift import Drift, estimate_drift
 from evalguard.stats.estimate import all_finite
 from evalguard.stats.planning import documents_needed
@@ -153,6 +154,9 @@ def _comparison(
     paired: PairedScores, drift: Drift, judged: _Judgement, margin: float
 ) -> Comparison:
     table = paired.base
+    verdict, level = judged.verdict, (1.0 - drift.estimate.confidence) / 2.0
+    tests = companions(paired, drift)
+    doubts = disagreements(tests, real=verdict.significant, level=level)
     return Comparison(
         task=table.task,
         filter=table.filter,
@@ -172,14 +176,17 @@ def _comparison(
         method=drift.estimate.method,
         confidence=drift.estimate.confidence,
         false_alarm_probability=drift.false_alarm_probability(margin),
-        outcome=judged.verdict.outcome,
-        significant=judged.verdict.significant,
-        certain=judged.verdict.certain,
+        outcome=verdict.outcome,
+        significant=verdict.significant,
+        certain=verdict.certain,
         bit_identical=judged.bit_identical,
         reason=judged.reason,
         needed_n=judged.needed_n,
         flips=drift.flips,
-        caveats=_distinct(*_carried_caveats(paired), *_own_caveats(paired, drift, judged.verdict)),
+        companions=tests,
+        caveats=_distinct(
+            *_carried_caveats(paired), *_own_caveats(paired, drift, verdict), *doubts
+        ),
     )
 
 
