@@ -7,15 +7,14 @@ undated ``results.json``.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from evalguard.errors import UsageError
+from evalguard.errors import EvaluationError, UsageError
+from evalguard.lmeval_runs.json_file import read_file
 
 _DATE = r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d+)?"
 _RESULTS = re.compile(rf"(?P<name>.+)_(?P<date>{_DATE})\.json")
@@ -135,8 +134,8 @@ def _is_results(path: Path) -> bool:
     if named:
         return True
     try:
-        content: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError):
+        content = read_file(path)
+    except EvaluationError:
         return False
     return isinstance(content, dict) and {"results", "config"} <= content.keys()
 
@@ -148,8 +147,12 @@ def _with_samples(results: Path, notes: tuple[str, ...]) -> RunFiles:
         match = _SAMPLES.fullmatch(path.name)
         if match is None and not date:
             match = _UNDATED_SAMPLES.fullmatch(path.name)
-        if match is not None and match.groupdict().get("date", "") == date:
-            samples[match["task"]] = path
+        if match is None or match.groupdict().get("date", "") != date or not path.is_file():
+            continue
+        # lm-eval would take such a name for a task file of the working folder, and run its code.
+        if match["task"].endswith((".yaml", ".yml")):
+            raise UsageError(f"{path} names no task of lm-eval: '{match['task']}'")
+        samples[match["task"]] = path
     if not samples:
         old = any(path.suffix == ".jsonl" for path in results.parent.iterdir()) and not date
         why = "; lm-eval before 0.4.3 wrote samples without document hashes" if old else ""

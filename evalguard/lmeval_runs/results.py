@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from evalguard.errors import EvaluationError
+from evalguard.lmeval_runs.json_file import read_file
 from evalguard.settings import Value
 
 # Aggregations and directions of lm-eval's registry, for results files that do not name them.
@@ -37,6 +37,18 @@ _LOWER_IS_BETTER = frozenset(
     {"perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte", "ter", "brier_score"}
 )
 
+# What lm-eval writes under these keys: a mapping from tasks or options to values of this shape.
+_SECTIONS: Mapping[str, type | tuple[type, ...]] = {
+    "results": dict,
+    "config": object,
+    "configs": dict,
+    "group_subtasks": list,
+    "versions": object,
+    "n-shot": object,
+    "n-samples": dict,
+    "higher_is_better": dict,
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Results:
@@ -52,15 +64,20 @@ class Results:
         Raises:
             EvaluationError: if it is not whole.
         """
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except json.JSONDecodeError as error:
-            raise EvaluationError(
-                f"{path}:{error.lineno}: not JSON: {error.msg}",
-                hint="the run was cut off while writing: make it once more",
-            ) from error
+        content = read_file(path)
         if not isinstance(content, dict) or not isinstance(content.get("results"), dict):
             raise EvaluationError(f"{path}: no lm-eval results file: it has no 'results'")
+        for section, inner in _SECTIONS.items():
+            _require_shape(content.get(section), dict, f"{path}: '{section}'")
+            for name, entry in (content.get(section) or {}).items():
+                _require_shape(entry, inner, f"{path}: '{section}' of '{name}'")
+        config = content.get("config") or {}
+        _require_shape(config.get("model_args"), (dict, str), f"{path}: 'model_args'")
+        for task, declared in (content.get("configs") or {}).items():
+            metrics = (declared or {}).get("metric_list")
+            _require_shape(metrics, list, f"{path}: 'metric_list' of '{task}'")
+            for entry in metrics or ():
+                _require_shape(entry or "", dict, f"{path}: an entry of 'metric_list' of '{task}'")
         return cls(path, content)
 
     @property
@@ -93,12 +110,22 @@ class Results:
 
     def expand(self, name: str, known: Mapping[str, object]) -> tuple[str, ...]:
         """Tasks with samples that a task's, a group's or a wildcard's name stands for."""
-        if name in known:
-            return (name,)
-        children = (self.content.get("group_subtasks") or {}).get(name) or ()
-        if children:
-            return tuple(leaf for child in children for leaf in self.expand(child, known))
-        return tuple(task for task in known if fnmatchcase(task, name))
+        groups = self.content.get("group_subtasks") or {}
+        found: dict[str, None] = {}
+        seen: set[str] = set()
+        waiting = [name]
+        while waiting:
+            current = waiting.pop(0)
+            if current in seen:  # a group that contains itself
+                continue
+            seen.add(current)
+            if current in known:
+                found[current] = None
+            elif children := groups.get(current):
+                waiting[:0] = map(str, children)
+            else:
+                found |= {task: None for task in known if fnmatchcase(task, current)}
+        return tuple(found)
 
     def metrics(self, task: str) -> Iterator[tuple[str, str]]:
         """(metric, filter) of every value that is reported for a task, in lm-eval's order."""
@@ -137,7 +164,8 @@ class Results:
     def n_total(self, task: str) -> int:
         """Documents the task has, 0 where unknown."""
         counts = (self.content.get("n-samples") or {}).get(task) or {}
-        return int(counts.get("original") or 0)
+        original = counts.get("original")
+        return original if isinstance(original, int) else 0
 
     def run(self, task: str, n: int) -> dict[str, Value]:
         """What both runs must share, by the keys that the harness uses too.
@@ -165,6 +193,14 @@ class Results:
 
     def _task_config(self, task: str) -> Mapping[str, Any]:
         return cast("Mapping[str, Any]", (self.content.get("configs") or {}).get(task) or {})
+
+
+def _require_shape(value: object, shape: type | tuple[type, ...], where: str) -> None:
+    if value is not None and not isinstance(value, shape):
+        raise EvaluationError(
+            f"{where} is a {type(value).__name__}: no results file of lm-eval",
+            hint="the file was edited, or another program wrote it: make the run once more",
+        )
 
 
 def _number(value: object) -> float:

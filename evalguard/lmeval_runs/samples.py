@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.items import asked_hash
+from evalguard.lmeval_runs.json_file import read_lines
 
 _HASHES = ("doc_hash", "prompt_hash", "target_hash")
 
@@ -48,13 +48,13 @@ def read_samples(path: Path, metrics: Sequence[tuple[str, str]]) -> dict[str, tu
     found: dict[str, dict[int, Sample]] = defaultdict(dict)
     lines: dict[tuple[str, int], int] = {}
     seen: dict[int, int] = defaultdict(int)
-    for number, row in _rows(path):
+    for number, row in read_lines(path):
         where = f"{path}:{number}"
-        doc_id = row.get("doc_id")
-        if not isinstance(doc_id, int):
-            raise EvaluationError(f"{where}: no sample of lm-eval: it has no 'doc_id'")
+        doc_id = _doc_id(row, where)
         _require_hashes(row, where)
         filter_name = row.get("filter") or _nth(filters, seen[doc_id], doc_id, where)
+        if not isinstance(filter_name, str):
+            raise EvaluationError(f"{where}: no sample of lm-eval: its 'filter' is no name")
         seen[doc_id] += 1
         if doc_id in found[filter_name]:
             raise EvaluationError(
@@ -63,7 +63,10 @@ def read_samples(path: Path, metrics: Sequence[tuple[str, str]]) -> dict[str, tu
                 hint="two runs were written into one file: make the run once more",
             )
         lines[filter_name, doc_id] = number
-        found[filter_name][doc_id] = _sample(row, doc_id, filter_name, metrics)
+        try:
+            found[filter_name][doc_id] = _sample(row, doc_id, filter_name, metrics)
+        except RecursionError as error:
+            raise EvaluationError(f"{where}: no sample of lm-eval: nested too deep") from error
     if not found:
         raise EvaluationError(f"{path}: the file is empty", hint="make the run once more")
     return {
@@ -72,23 +75,11 @@ def read_samples(path: Path, metrics: Sequence[tuple[str, str]]) -> dict[str, tu
     }
 
 
-def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    # Lines end at "\n" only: documents may hold other separators that str.splitlines would cut at.
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise EvaluationError(
-                    f"{path}:{number}: not a JSON line: {error}",
-                    hint="the run was cut off while writing, or the file was edited: make the run "
-                    "once more",
-                ) from error
-            if not isinstance(row, dict):
-                raise EvaluationError(f"{path}:{number}: no sample of lm-eval")
-            yield number, row
+def _doc_id(row: Any, where: str) -> int:
+    found = row.get("doc_id") if isinstance(row, dict) else None
+    if isinstance(found, bool) or not isinstance(found, int) or found < 0:
+        raise EvaluationError(f"{where}: no sample of lm-eval: it has no 'doc_id'")
+    return found
 
 
 def _require_hashes(row: Mapping[str, Any], where: str) -> None:
@@ -122,7 +113,7 @@ def _sample(
         doc_hash=row["doc_hash"],
         prompt_hash=row["prompt_hash"],
         target_hash=row["target_hash"],
-        items={name: row[name] for name in names if name in row},
+        items={name: row[name] for name in names if isinstance(name, str) and name in row},
         sound=not _holds_nan(row.get("resps")),
         asked=_asked(row.get("arguments")),
     )

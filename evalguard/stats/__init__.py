@@ -15,7 +15,12 @@ from evalguard.stats.drift import Drift, estimate_drift
 from evalguard.stats.estimate import Estimate
 from evalguard.stats.multiplicity import holm
 from evalguard.stats.permutation import SignFlip, sign_flip
-from evalguard.stats.planning import documents_needed
+from evalguard.stats.planning import (
+    documents_needed,
+    documents_to_detect,
+    documents_to_show_no_loss,
+    smallest_effect,
+)
 from evalguard.stats.rank import wilcoxon_signed_rank
 from evalguard.stats.summary import harness_sigma, one_sided_p, unpaired_z
 
@@ -25,6 +30,8 @@ __all__ = [
     "SignFlip",
     "compare_scores",
     "documents_needed",
+    "documents_to_detect",
+    "documents_to_show_no_loss",
     "estimate_drift",
     "failed_comparison",
     "flip_estimate",
@@ -36,6 +43,7 @@ __all__ = [
     "mcnemar_mid_p",
     "one_sided_p",
     "sign_flip",
+    "smallest_effect",
     "tango_interval",
     "unpaired_z",
     "wilcoxon_signed_rank",

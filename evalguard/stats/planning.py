@@ -1,4 +1,4 @@
-"""How many documents would decide what these could not."""
+"""How many documents a question needs, and how small a drift so many can show."""
 
 from __future__ import annotations
 
@@ -39,3 +39,60 @@ def documents_needed(estimate: Estimate, *, n: int, tolerance: float) -> int | N
     ratio = max(1.0, width if point > 0.0 else (half - tolerance) / abs(point))
     needed = n * (ratio * ratio) + (z * z + 1.0) / 2.0 * width / ratio
     return max(n + 1, math.ceil(needed)) if math.isfinite(needed) else None
+
+
+def documents_to_show_no_loss(
+    flip_rate: float, margin: float, *, alpha: float = 0.05, power: float = 0.8
+) -> int:
+    """Documents that show a 0/1 metric to have lost less than ``margin``, if it lost nothing.
+
+    n = (z_alpha + z_power)^2 * flip_rate / margin^2, one-sided at ``alpha``: the scatter of a
+    document's difference is that of its flips, sqrt(flip_rate), where as many are lost as won.
+
+    Args:
+        flip_rate: share of documents that one model has right and the other wrong, from a pilot.
+        margin: the loss to exclude, in the metric's unit (0.01: one percentage point).
+    """
+    return math.ceil(_quantiles(2.0 * alpha, power) ** 2 * flip_rate / (margin * margin))
+
+
+def documents_to_detect(
+    effect: float,
+    *,
+    between: float,
+    within: float = 0.0,
+    repeats: int = 1,
+    alpha: float = 0.05,
+    power: float = 0.8,
+) -> int:
+    """Documents that show a drift of ``effect``, two-sided at ``alpha``.
+
+    n = (z_{alpha/2} + z_power)^2 * variance / effect^2 with the variance of a document's difference
+    between + 2 within / repeats (E. Miller, Adding Error Bars to Evals, 2024, section 5).
+
+    Args:
+        effect: the drift, in the metric's unit.
+        between: variance over documents of their expected difference.
+        within: variance of one answer of one model to one document; 0 where answers do not vary.
+        repeats: answers of each model to each document that are averaged.
+    """
+    variance = between + 2.0 * within / repeats
+    return math.ceil(_quantiles(alpha, power) ** 2 * variance / (effect * effect))
+
+
+def smallest_effect(
+    n: int,
+    *,
+    between: float,
+    within: float = 0.0,
+    repeats: int = 1,
+    alpha: float = 0.05,
+    power: float = 0.8,
+) -> float:
+    """The drift that ``n`` documents show; the inverse of :func:`documents_to_detect`."""
+    return _quantiles(alpha, power) * math.sqrt((between + 2.0 * within / repeats) / n)
+
+
+def _quantiles(alpha: float, power: float) -> float:
+    """z_{alpha/2} + z_power of the standard normal distribution."""
+    return normal_critical(1.0 - alpha) + normal_critical(2.0 * power - 1.0)

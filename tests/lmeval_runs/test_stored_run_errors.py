@@ -71,7 +71,7 @@ def test_damaged_line_is_named(copied: Path) -> None:
     lines = path.read_bytes().split(b"\n")
     lines[2] = lines[2][:50]
     path.write_bytes(b"\n".join(lines))
-    with pytest.raises(EvaluationError, match=rf"{path.name}:3: not a JSON line"):
+    with pytest.raises(EvaluationError, match=rf"{path.name}:3: not JSON"):
         read_run(copied)
 
 
