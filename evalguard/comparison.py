@@ -45,6 +45,8 @@ class Comparison:
         significant: the drift is real (interval above 0); ``certain``: above the margin.
         needed_n: for "undecided", documents needed to decide at this paired_stderr; else None.
         flips: (base right and candidate wrong, base wrong and candidate right) for 0/1 metrics.
+        clusters: number of clusters of documents that are not independent, and ``cluster_field``
+            that says which belong together; None and "" where each document stands alone.
         bit_identical: every document's score is the same to the last bit.
         reason: why the outcome is what it is, one sentence.
         companions: tests beside the one that gives p_value; they decide nothing.
@@ -76,5 +78,7 @@ class Comparison:
     needed_n: int | None = None
     mid_p_value: float | None = None
     flips: tuple[int, int] | None = None
+    clusters: int | None = None
+    cluster_field: str = ""
     companions: tuple[Companion, ...] = ()
     caveats: tuple[str, ...] = ()

@@ -32,6 +32,9 @@ class ScoreTable:
             (``evalguard.items.asked_hash``); () where the run does not show them.
         token_hashes: n strings, hash of all token ids fed for the document; () where the run does
             not show them (a stored lm-eval run).
+        clusters: n labels; documents with the same one share something (a passage) and are not
+            independent; () where each document stands alone. ``cluster_field`` is the document's
+            field that the labels come from.
         cut: n flags, whether the token ids of a document depend on the model's context length
             (cut from the left, or read in windows); () where the run does not show it.
         n_total: documents the task has, whether scored or not; 0 where unknown.
@@ -53,6 +56,8 @@ class ScoreTable:
     target_hashes: tuple[str, ...]
     asked_hashes: tuple[str, ...] = ()
     token_hashes: tuple[str, ...] = ()
+    clusters: tuple[str, ...] = ()
+    cluster_field: str = ""
     cut: tuple[bool, ...] = ()
     n_total: int = 0
     source: str = ""

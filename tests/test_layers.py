@@ -21,6 +21,7 @@ CORE = {
     "items",
     "scores",
     "comparison",
+    "document_fields",
     "compare_report",
     "pairing",
     "redaction",

@@ -83,6 +83,12 @@ TASKS = (
         multiple=True,
         help="A difference between the sides that is meant.",
     ),
+    click.option(
+        "--cluster",
+        default="",
+        metavar="FIELD",
+        help="Documents with the same FIELD (a passage, say) are not independent.",
+    ),
 )
 RUNNING = (
     click.option(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from evalguard.document_fields import DocumentFields, read_fields
 from evalguard.harness.answers import AnsweredDocument, Answers, judge
 from evalguard.harness.metrics import aggregation_name, direction
 from evalguard.harness.requests import TaskRequests
@@ -26,6 +27,7 @@ class TaskScores:
     Attributes:
         tables: one per (filter, metric) that can be compared.
         not_compared: every other metric of the task, with the reason.
+        fields: texts and whole numbers of the documents, which may say what they share.
         samples: one row per document, ready to be stored as columns (see ``samples.sample``).
     """
 
@@ -33,6 +35,7 @@ class TaskScores:
     tables: tuple[ScoreTable, ...]
     not_compared: tuple[NotCompared, ...]
     samples: tuple[Mapping[str, Value], ...]
+    fields: DocumentFields = field(default_factory=DocumentFields)
 
 
 def score_tables(
@@ -71,6 +74,7 @@ def score_tables(
             sample(document, answers.items, token_hash(document.responses))
             for document in answers.documents
         ),
+        fields=read_fields({document.doc_id: document.doc for document in answers.documents}),
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from evalguard.document_fields import DocumentFields, read_fields
 from evalguard.errors import EvaluationError
 from evalguard.items import DocumentStatistics, NotComparableError, read_items
 from evalguard.lmeval_runs.check import disagreement
@@ -19,10 +20,11 @@ from evalguard.scores import NotCompared, ScoreTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskTables:
-    """Score tables of one task, and its metrics that have none."""
+    """Score tables of one task, its metrics that have none, and its documents' fields."""
 
     tables: tuple[ScoreTable, ...]
     not_compared: tuple[NotCompared, ...]
+    fields: DocumentFields
 
 
 def read_task(
@@ -49,7 +51,10 @@ def read_task(
                 left_out.append(
                     NotCompared(task=task, filter=filter_name, metric=metric, reason=str(error))
                 )
-    return TaskTables(tables=tuple(tables), not_compared=tuple(left_out))
+    documents = {sample.doc_id: sample.doc for of in by_filter.values() for sample in of}
+    return TaskTables(
+        tables=tuple(tables), not_compared=tuple(left_out), fields=read_fields(documents)
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,8 @@ def pair(
         found += compare_hashes(picked(base, ours), picked(candidate, theirs), allow)[0]
         refuse_if_any(base, names, found)
     mismatches, caveats = compare_hashes(base, candidate, allow)
-    refuse_if_any(base, names, [*found, *mismatches, *_weight_mismatches(base, candidate)])
+    mismatches += [*_weight_mismatches(base, candidate), *_cluster_mismatches(base, candidate)]
+    refuse_if_any(base, names, [*found, *mismatches])
     return PairedScores(base=base, candidate=candidate, allow=allow, caveats=tuple(caveats))
 
 
@@ -110,5 +111,20 @@ def _weight_mismatches(base: ScoreTable, candidate: ScoreTable) -> list[Mismatch
             f"weights (words or bytes) differ in {int(np.sum(differs)):,} of {base.n:,} documents "
             f"(first: doc_id {base.doc_ids[first]}, {base.weights[first]:g} and "
             f"{candidate.weights[first]:g})"
+        )
+    ]
+
+
+def _cluster_mismatches(base: ScoreTable, candidate: ScoreTable) -> list[Mismatch]:
+    if base.clusters == candidate.clusters:
+        return []
+    if not (base.clusters and candidate.clusters):
+        return [Mismatch("only one side says which documents belong together (clusters)")]
+    pairs = zip(base.clusters, candidate.clusters, strict=True)
+    differing = [row for row, (ours, theirs) in enumerate(pairs) if ours != theirs]
+    return [
+        Mismatch(
+            f"clusters differ in {len(differing):,} of {base.n:,} documents "
+            f"(first: doc_id {base.doc_ids[differing[0]]})"
         )
     ]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
 from evalguard.config import GateOptions, Guard, GuardSet, RunOptions, embedded_folder
 from evalguard.errors import UsageError
 from evalguard.harness import TaskOptions
+from evalguard.pipeline.clusters import ClusterChoice
 from evalguard.pipeline.options import CompareOptions
 from evalguard.pipeline.sources import ModelSource, RunSource, Source
 from evalguard.scorer import ScoringPolicy
@@ -31,6 +32,7 @@ class Choices:
     gate: GateOptions
     declared: frozenset[str]
     allow: frozenset[str]
+    clusters: ClusterChoice = field(default_factory=ClusterChoice)
     notes: tuple[str, ...] = ()
 
 
@@ -60,6 +62,9 @@ def choose(base: Source, candidate: Source, guards: GuardSet, options: CompareOp
         gate=_gate(guard, options),
         declared=declared,
         allow=declared | _brought_by_settings(base, candidate),
+        clusters=ClusterChoice(
+            of_all=options.cluster, by_task=guard.clusters if guard is not None else {}
+        ),
         notes=(*_notes(guards, guard), *_rolling_notes(base, candidate)),
     )
 

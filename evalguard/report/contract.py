@@ -139,6 +139,8 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "certain": comparison.certain,
         "bit_identical": comparison.bit_identical,
         "reason": comparison.reason,
+        "clusters": comparison.clusters,
+        "cluster_field": comparison.cluster_field,
         "needed_n": comparison.needed_n,
         "flips": None if comparison.flips is None else list(comparison.flips),
     }

@@ -6,16 +6,21 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evalguard.comparison import Companion
 from evalguard.pairing import PairedScores
+from evalguard.stats.binary import mcnemar_exact
+from evalguard.stats.clusters import cluster_sums
 from evalguard.stats.drift import Drift
+from evalguard.stats.estimate import SIGN_FLIP
 from evalguard.stats.permutation import sign_flip
 from evalguard.stats.rank import wilcoxon_signed_rank
 
 NAMES = {
     "sign-flip": "the sign-flip permutation test",
     "wilcoxon": "Wilcoxon's signed-rank test",
+    "mcnemar-exact": "the exact McNemar test, which takes documents as independent,",
 }
 # A Monte Carlo p-value this close to the level says nothing about which side it is on.
 _MONTE_CARLO_ERRORS = 3.0
@@ -25,11 +30,29 @@ def companions(paired: PairedScores, drift: Drift) -> tuple[Companion, ...]:
     """The tests beside the one that decides.
 
     None for 0/1 metrics: there both are McNemar's exact test once more (every difference is 1 or
-    -1). None where no document differs.
+    -1). None where no document differs. Where documents belong to clusters, whole clusters change
+    sign, and a test that takes documents as independent stands there only for 0/1 metrics, whose
+    usual test it is.
     """
-    if drift.flips is not None or not np.any(paired.d):
+    if not np.any(paired.d):
         return ()
-    return (_sign_flip(paired), _wilcoxon(paired))
+    if paired.clusters:
+        return _of_clusters(paired, drift)
+    if drift.flips is not None:
+        return ()
+    return (_sign_flip(paired.d, "documents"), _wilcoxon(paired))
+
+
+def _of_clusters(paired: PairedScores, drift: Drift) -> tuple[Companion, ...]:
+    tests = []
+    if drift.estimate.method != SIGN_FLIP:
+        sums = cluster_sums(paired.d, paired.base.weights, paired.clusters)
+        tests.append(_sign_flip(sums.values, "clusters"))
+    if drift.flips is not None:
+        p_value = mcnemar_exact(*drift.flips)
+        note = "takes documents as independent, whatever they share"
+        tests.append(Companion(method="mcnemar-exact", p_value=p_value, note=note))
+    return tuple(tests)
 
 
 def disagreements(tests: Sequence[Companion], *, real: bool, level: float) -> list[str]:
@@ -54,15 +77,15 @@ def _too_close(test: Companion, level: float) -> bool:
     return abs(test.p_value - level) <= _MONTE_CARLO_ERRORS * error
 
 
-def _sign_flip(paired: PairedScores) -> Companion:
-    test = sign_flip(paired.d)
+def _sign_flip(d: NDArray[np.float64], noun: str) -> Companion:
+    test = sign_flip(d)
     how = "all sign patterns" if test.resamples is None else f"{test.resamples:,} random patterns"
     return Companion(
         method="sign-flip",
         p_value=test.p_value,
         resamples=test.resamples,
         seed=test.seed,
-        note=f"signs of the documents' differences flipped: {how}",
+        note=f"signs of the {noun}' differences flipped: {how}",
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,12 +10,13 @@ from evalguard.comparison import Comparison
 from evalguard.pairing import PairedScores
 from evalguard.scores import ScoreTable
 from evalguard.stats.binary import mcnemar_mid_p
+from evalguard.stats.caveats import documents_of_task, own_caveats
+from evalguard.stats.clusters import cluster_count
 from evalguard.stats.companions import companions, disagreements
 from evalguard.stats.drift import Drift, estimate_drift
 from evalguard.stats.estimate import all_finite
 from evalguard.stats.planning import documents_needed
 from evalguard.stats.reason import explain, explain_identical
-from evalguard.stats.tails import skewness, worst_documents
 from evalguard.verdict import Verdict, check_margin, decide
 
 # Beyond this the square of a score overflows; no log-likelihood or metric comes near it.
@@ -138,7 +138,7 @@ def _judge(drift: Drift, paired: PairedScores, margin: float) -> _Judgement:
     if verdict.outcome == "undecided":
         needed = documents_needed(drift.estimate, n=n, tolerance=drift.drift_of(margin))
     reason = explain(
-        drift, verdict, margin=margin, n=n, needed_n=needed, n_total=_documents_of_task(paired)
+        drift, verdict, margin=margin, n=n, needed_n=needed, n_total=documents_of_task(paired)
     )
     return _Judgement(verdict=verdict, interval=(low, high), reason=reason, needed_n=needed)
 
@@ -172,7 +172,7 @@ def _comparison(
         sigma_interval=judged.interval,
         paired_stderr=drift.paired_stderr,
         p_value=drift.estimate.p_value,
-        mid_p_value=None if drift.flips is None else mcnemar_mid_p(*drift.flips),
+        mid_p_value=_mid_p(drift),
         method=drift.estimate.method,
         confidence=drift.estimate.confidence,
         false_alarm_probability=drift.false_alarm_probability(margin),
@@ -183,17 +183,28 @@ def _comparison(
         reason=judged.reason,
         needed_n=judged.needed_n,
         flips=drift.flips,
+        clusters=cluster_count(paired),
+        cluster_field=table.cluster_field if paired.clusters else "",
         companions=tests,
-        caveats=_distinct(
-            *_carried_caveats(paired), *_own_caveats(paired, drift, verdict), *doubts
-        ),
+        caveats=_distinct(*_carried_caveats(paired), *own_caveats(paired, drift, verdict), *doubts),
     )
+
+
+def _mid_p(drift: Drift) -> float | None:
+    if drift.flips is None or drift.estimate.method != "mcnemar-exact":
+        return None
+    return mcnemar_mid_p(*drift.flips)
 
 
 def _problem(paired: PairedScores) -> str:
     """Why these scores give no number, or ""."""
     if paired.base.n < 2:
         return f"a standard error needs at least 2 documents, and there are {paired.base.n}"
+    if cluster_count(paired) == 1:
+        return (
+            f"all {paired.base.n:,} documents share one {paired.base.cluster_field or 'cluster'}: "
+            "a standard error needs at least 2 clusters"
+        )
     problems = [_unusable_scores(table) for table in (paired.base, paired.candidate)]
     problems.append(_unusable_weights(paired.base))
     return "; ".join(problem for problem in problems if problem)
@@ -221,52 +232,6 @@ def _unusable_weights(table: ScoreTable) -> str:
             f"words or bytes (first: doc_id {table.doc_ids[first]}, {table.weights[first]!s})"
         )
     return "" if float(np.sum(table.weights)) > 0.0 else "the documents' weights sum to 0"
-
-
-def _own_caveats(paired: PairedScores, drift: Drift, verdict: Verdict) -> list[str]:
-    table, caveats = paired.base, []
-    total = _documents_of_task(paired)
-    if table.n < total:
-        caveats.append(f"only {table.n:,} of the task's {total:,} documents were scored")
-    if table.weights is not None:
-        caveats.append(
-            "lm-eval reports no standard error here; it is computed by the ratio estimator over "
-            f"{table.n:,} documents"
-        )
-    for name, moments in (("base", drift.base), ("candidate", drift.candidate)):
-        if math.isinf(moments.point):
-            caveats.append(f"the {name}'s {table.metric} overflows and counts as infinite")
-    return [*caveats, *_doubts(paired, drift, verdict)]
-
-
-def _doubts(paired: PairedScores, drift: Drift, verdict: Verdict) -> list[str]:
-    """What stands in the way of reading a t interval as it says."""
-    if drift.flips is not None or not np.any(paired.d):
-        return []
-    d, n = paired.d, paired.base.n
-    if drift.estimate.stderr == 0.0:
-        return [f"all {n:,} documents drift alike: nothing scatters, and the interval is a point"]
-    doubts = []
-    tail = worst_documents(d)
-    if tail.heavy and verdict.outcome != "unchanged":
-        doubts.append(
-            f"heavy tails: the {tail.count:,} most affected of {n:,} documents carry "
-            f"{100.0 * tail.share:.0f}% of the total drift (normal scatter would give them "
-            f"{100.0 * tail.normal_share:.0f}%)"
-        )
-    skew = skewness(d, paired.base.weights)
-    if skew.needed > n:
-        side = "above" if skew.value > 0.0 else "below"
-        doubts.append(
-            f"skewed differences: the true drift lies {side} the interval more often than it says "
-            f"(skewness {skew.value:.1f} asks for {math.ceil(skew.needed):,} documents, "
-            f"here {n:,})"
-        )
-    return doubts
-
-
-def _documents_of_task(paired: PairedScores) -> int:
-    return max(paired.base.n_total, paired.candidate.n_total)
 
 
 def _carried_caveats(paired: PairedScores) -> tuple[str, ...]:

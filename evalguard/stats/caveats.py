@@ -1,0 +1,87 @@
+"""Caveats of one comparison: what stands in the way of reading its numbers as they stand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from evalguard.pairing import PairedScores
+from evalguard.stats.clusters import cluster_count, cluster_sums
+from evalguard.stats.drift import Drift
+from evalguard.stats.estimate import SIGN_FLIP
+from evalguard.stats.tails import skewness, worst_documents
+from evalguard.verdict import Verdict
+
+
+def own_caveats(paired: PairedScores, drift: Drift, verdict: Verdict) -> list[str]:
+    """What these numbers leave out, assume, or are unsure of; one sentence each."""
+    table, caveats = paired.base, []
+    total = documents_of_task(paired)
+    if table.n < total:
+        caveats.append(f"only {table.n:,} of the task's {total:,} documents were scored")
+    if table.weights is not None:
+        caveats.append(
+            "lm-eval reports no standard error here; it is computed by the ratio estimator over "
+            f"{table.n:,} documents"
+        )
+    if paired.clusters:
+        caveats.append(_cluster_caveat(paired, drift))
+    for name, moments in (("base", drift.base), ("candidate", drift.candidate)):
+        if math.isinf(moments.point):
+            caveats.append(f"the {name}'s {table.metric} overflows and counts as infinite")
+    return [*caveats, *_doubts(paired, drift, verdict)]
+
+
+def _doubts(paired: PairedScores, drift: Drift, verdict: Verdict) -> list[str]:
+    """What stands in the way of reading a t interval as it says."""
+    if (drift.flips is not None and not paired.clusters) or not np.any(paired.d):
+        return []
+    d, n = paired.d, paired.base.n
+    if drift.estimate.stderr == 0.0:
+        return [f"all {n:,} documents drift alike: nothing scatters, and the interval is a point"]
+    if drift.flips is not None:  # differences of 1 have no tail
+        return _skewed(paired)
+    doubts = []
+    tail = worst_documents(d)
+    if tail.heavy and verdict.outcome != "unchanged":
+        doubts.append(
+            f"heavy tails: the {tail.count:,} most affected of {n:,} documents carry "
+            f"{100.0 * tail.share:.0f}% of the total drift (normal scatter would give them "
+            f"{100.0 * tail.normal_share:.0f}%)"
+        )
+    return [*doubts, *_skewed(paired)]
+
+
+def _skewed(paired: PairedScores) -> list[str]:
+    d, weights, noun = paired.d, paired.base.weights, "documents"
+    if paired.clusters:
+        sums = cluster_sums(d, weights, paired.clusters)
+        d, weights, noun = sums.values, sums.weights, "clusters"
+    skew, n = skewness(d, weights), d.shape[0]
+    if skew.needed <= n:
+        return []
+    side = "above" if skew.value > 0.0 else "below"
+    return [
+        f"skewed differences: the true drift lies {side} the interval more often than it says "
+        f"(skewness {skew.value:.1f} asks for {math.ceil(skew.needed):,} {noun}, here {n:,})"
+    ]
+
+
+def _cluster_caveat(paired: PairedScores, drift: Drift) -> str:
+    count, field = cluster_count(paired), paired.base.cluster_field
+    few = ""
+    if drift.estimate.interval_method == SIGN_FLIP:
+        few = "; fewer than 20: whole clusters change sign, instead of a t test"
+        if math.isinf(drift.estimate.low):
+            few += f", and {count} are too few for any interval of this confidence"
+    return (
+        f"documents with the same {field or 'cluster'} are not independent: {count:,} clusters of "
+        f"{paired.base.n:,} documents{few}. The unit of sigma stays lm-eval's standard error, "
+        "which takes documents as independent"
+    )
+
+
+def documents_of_task(paired: PairedScores) -> int:
+    """Documents that the task has, scored or not; 0 where unknown."""
+    return max(paired.base.n_total, paired.candidate.n_total)
