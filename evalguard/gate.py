@@ -241,7 +241,8 @@ def _reason(by_state: dict[GateState, tuple[Key, ...]], total: int) -> str:
         return "nothing was compared, so nothing is known"
     order: tuple[GateState, ...] = ("regressed", "failed", "undecided")
     parts = [_count(by_state[state], state, total) for state in order if by_state[state]]
-    return "; ".join(parts) or f"all {total} gated metrics passed"
+    passed = "the gated metric passed" if total == 1 else f"all {total} gated metrics passed"
+    return "; ".join(parts) or passed
 
 
 def _count(keys: tuple[Key, ...], state: GateState, total: int) -> str:

@@ -6,6 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# How long one example takes says something about the machine, not about the code.
+settings.register_profile("evalguard", deadline=None)
+settings.load_profile("evalguard")
 
 
 @pytest.fixture(scope="session")

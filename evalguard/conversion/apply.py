@@ -22,6 +22,7 @@ def apply(
 
     Attributes come first, so that a hook sees them. Hooks come before dtypes, because a hook may
     replace modules or weights (a quantiser), and a dtype must reach what the model ends up with.
+    A hook leaves the model in evaluation mode: modules that it made are born in training mode.
 
     Raises:
         UsageError: a hook is asked for where code is not allowed.
@@ -34,6 +35,8 @@ def apply(
             set_attribute(model, edit)
         for call in plan.calls:
             _call_hook(model, call, code_folder=code_folder, allow_code=allow_code)
+        if plan.calls:
+            model.eval()
         if plan.dtypes:
             set_dtypes(model, plan.dtypes)
 

@@ -18,6 +18,7 @@ import evalguard
 from evalguard.conversion.code import code_digest
 from evalguard.conversion.digests import digest_path
 from evalguard.conversion.planning import ConversionPlan, fill_placeholders, placeholders
+from evalguard.conversion.sources import local_sources, source_digest
 from evalguard.errors import BuildError, UsageError, nearest
 from evalguard.settings import BuildRecipe, Value, Variant, digest_of
 
@@ -58,9 +59,10 @@ def build(
     The recipe runs without a shell, in a folder of its own beside the cache entry, which gets its
     name only when the output is complete; two processes that need one build wait for each other.
     Relative paths of existing files (the script, inputs) are resolved against ``recipe.folder``
-    and their contents are part of the cache key, as are the recipe, its inputs, its code and
-    evalguard's version. ``python`` as a command's first word is this interpreter. A ``call``
-    recipe runs in a fresh interpreter as ``function(**inputs, output=path)``.
+    and their contents are part of the cache key, as are the recipe, its inputs, its code (with the
+    modules beside a Python file that it imports) and evalguard's version. ``python`` as a
+    command's first word is this interpreter. A ``call`` recipe runs in a fresh interpreter as
+    ``function(**inputs, output=path)``.
 
     Args:
         cache_dir: builds live in ``cache_dir/builds``, their logs beside them.
@@ -218,5 +220,8 @@ def _local(item: str, folder: str, files: dict[str, str]) -> str:
         return item
     if not item or not found:
         return item
-    files[str(path)] = digest_path(path)
+    if path.suffix == ".py":  # a script counts with the modules beside it that it imports
+        files[str(path)] = source_digest(path, local_sources(path, path.parent))
+    else:
+        files[str(path)] = digest_path(path)
     return str(path)

@@ -7,16 +7,25 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
+import sysconfig
+from collections.abc import Callable, Mapping
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
 from evalguard.conversion.digests import digest_path
+from evalguard.conversion.sources import local_sources, source_digest
 from evalguard.errors import SettingError, UsageError, nearest
+
+# module name -> (source file, its digest when it was imported), of modules beside users' files
+_imported: dict[str, tuple[Path, str]] = {}
 
 
 def load_function(where: str, *, folder: str, allowed: bool) -> Callable[..., object]:
     """Import the module or file and return its function.
+
+    A file is imported anew when it or a module beside it that it imports was edited; the folder
+    that holds it is searched after everything that is installed.
 
     Args:
         where: ``pkg.mod:function``, or ``path/to/file.py:function`` relative to ``folder``.
@@ -46,27 +55,65 @@ def load_function(where: str, *, folder: str, allowed: bool) -> Callable[..., ob
 
 
 def code_digest(where: str, *, folder: str) -> str:
-    """Digest of the file that holds a function; "" for a module without a source file."""
+    """Digest of the source behind a function: its file and the modules beside it that it imports.
+
+    An installed package counts by the function's file and the package's version. Data files that
+    the code reads are not seen. "" for a module without a source file.
+    """
     path = where.rpartition(":")[0]
     if path.endswith(".py"):
-        return digest_path(Path(folder, path))
-    try:
-        spec = importlib.util.find_spec(path)
-    except ImportError:
-        spec = None
-    if spec is None or not spec.origin or not Path(spec.origin).is_file():
+        file = Path(folder, path)
+        return source_digest(file, local_sources(file, file.parent))
+    file_of_module = _module_file(path)
+    if file_of_module is None:
         return ""
-    return digest_path(Path(spec.origin))
+    if _is_installed(file_of_module):
+        return f"{digest_path(file_of_module)} {_version(path)}".strip()
+    return source_digest(file_of_module, _module_sources(path, file_of_module))
+
+
+def _module_file(module: str) -> Path | None:
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
+    if spec is None or not spec.origin or not Path(spec.origin).is_file():
+        return None
+    return Path(spec.origin)
+
+
+def _module_sources(module: str, file: Path) -> dict[str, Path]:
+    depth = len(module.split(".")) - (file.name != "__init__.py")
+    return local_sources(file, file.parents[depth])
+
+
+def _is_installed(file: Path) -> bool:
+    places = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return any(place and file.is_relative_to(place) for place in places)
+
+
+def _version(module: str) -> str:
+    try:
+        return metadata.version(module.partition(".")[0])
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def _from_name(module: str, where: str) -> ModuleType:
+    file = _module_file(module) if module in sys.modules else None
+    if file is not None and not _is_installed(file):
+        _forget_edited({module: file, **_module_sources(module, file)}, where)
     try:
-        return importlib.import_module(module)
+        imported = importlib.import_module(module)
     except (Exception, SystemExit) as error:
         raise SettingError(
             f"'{where}': cannot import {module}: {type(error).__name__}: {error}",
             hint="a file is written with its suffix: call:path/to/file.py:function",
         ) from error
+    file = _module_file(module)
+    if file is not None and not _is_installed(file):
+        _remember({module: file, **_module_sources(module, file)})
+    return imported
 
 
 def _from_file(path: str, folder: str, where: str) -> ModuleType:
@@ -77,13 +124,17 @@ def _from_file(path: str, folder: str, where: str) -> ModuleType:
             hint="files are looked up relative to the guard file",
         )
     # One module per path and content: an edited file is imported anew.
-    name = "evalguard_user_" + hashlib.sha256(str(file).encode() + file.read_bytes()).hexdigest()
+    sources = local_sources(file, file.parent)
+    content = f"{file}\0{source_digest(file, sources)}"
+    name = "evalguard_user_" + hashlib.sha256(content.encode()).hexdigest()
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise SettingError(f"'{where}': {file} cannot be imported as Python")
     module = importlib.util.module_from_spec(spec)
+    _forget_edited(sources, where)
+    _make_importable(file.parent)
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
@@ -92,4 +143,33 @@ def _from_file(path: str, folder: str, where: str) -> ModuleType:
         raise SettingError(
             f"'{where}': {file} fails to import: {type(error).__name__}: {error}"
         ) from error
+    _remember(sources)
     return module
+
+
+def _make_importable(folder: Path) -> None:
+    """Let a file import its neighbours, as a script does, but never in place of a library."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+
+
+def _forget_edited(sources: Mapping[str, Path], where: str) -> None:
+    """Drop modules that were imported before one of them was edited, so that the new text runs."""
+    known = {name: _imported[name] for name in sources if name in _imported.keys() & sys.modules}
+    for name, (file, _) in known.items():
+        if file != sources[name].resolve():
+            raise SettingError(
+                f"'{where}' imports '{name}' from {sources[name]}, but {file} was imported under "
+                "that name for another hook",
+                hint="rename one of the two files",
+            )
+    if any(digest != digest_path(file) for file, digest in known.values()):
+        for name in known:  # all of them: one may hold what it took from another
+            sys.modules.pop(name, None)
+
+
+def _remember(sources: Mapping[str, Path]) -> None:
+    for name, file in sources.items():
+        loaded = getattr(sys.modules.get(name), "__file__", None)
+        if loaded is None or Path(loaded).resolve() == file.resolve():
+            _imported[name] = (file.resolve(), digest_path(file))

@@ -65,8 +65,12 @@ class ConversionPlan:
 
     @property
     def needs_worker(self) -> bool:
-        """Whether the model needs a process of its own: the environment is read at import."""
-        return bool(self.env)
+        """Whether the model needs a process of its own.
+
+        Libraries read their environment when they are imported; and a hook may patch a library,
+        which would change every model that this process loads later.
+        """
+        return bool(self.env or self.calls)
 
     @property
     def edits_model(self) -> bool:

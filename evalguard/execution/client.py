@@ -166,7 +166,9 @@ class WorkerScorer:
         if isinstance(reply, Refusal) and reply.number == call.number:
             raise to_exception(reply.failure, model=self._name, log=str(self._process.log))
         if not isinstance(reply, Answer) or reply.number != call.number:
-            raise self._broken(WorkerError(f"answered call {call.number} with {reply}"), doing)
+            number = getattr(reply, "number", "")
+            said = f"answered call {call.number} with {type(reply).__name__} {number}".rstrip()
+            raise self._broken(WorkerError(said), doing)
         try:
             return form.value.decode(reply.value)
         except WireError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import reprlib
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar, cast
@@ -39,8 +40,9 @@ class Codec(Generic[T]):
 
 
 def _unexpected(wanted: str, found: object) -> WireError:
-    shown = repr(found)
-    return WireError(f"expected {wanted}, found {type(found).__name__} {shown[:60]}")
+    # reprlib looks only so deep and so far: what was found may be nested or large without end.
+    shown = reprlib.repr(found)[:60]
+    return WireError(f"expected {wanted}, found {type(found).__name__} {shown}")
 
 
 def scalar(kind: type[T]) -> Codec[T]:
@@ -67,6 +69,13 @@ def _plain(value: object) -> Value:
     if isinstance(value, dict):
         return _mapped(_plain, value)
     raise _unexpected("a JSON value", value)
+
+
+def _shallow(value: object) -> Value:
+    try:
+        return _plain(value)
+    except RecursionError:
+        raise WireError("nested too deep") from None
 
 
 def _each(convert: Callable[[Any], T], values: Iterable[Any]) -> list[T]:
@@ -125,7 +134,7 @@ def _decode_floats(value: Value) -> NDArray[np.float64]:
 TEXT: Codec[str] = scalar(str)
 INTEGER: Codec[int] = scalar(int)
 BOOLEAN: Codec[bool] = scalar(bool)
-PLAIN: Codec[Any] = Codec(_plain, _plain)
+PLAIN: Codec[Any] = Codec(_shallow, _shallow)
 # Base64 of the little-endian bytes: JSON has no NaN and no infinity, and every bit must survive.
 FLOAT: Codec[float] = Codec(_encode_float, _decode_float)
 FLOATS: Codec[NDArray[np.float64]] = Codec(_encode_floats, _decode_floats)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -139,7 +140,7 @@ def from_message(message: Message) -> Call | Hello | Beat | Answer | Refusal:
     """
     kind = message.get("kind")
     if not isinstance(kind, str) or kind not in _KINDS or message.keys() != {"kind", "content"}:
-        raise WorkerError(f"sent a message of no known kind: {str(message)[:80]}")
+        raise WorkerError(f"sent a message of no known kind: {reprlib.repr(message)[:80]}")
     try:
         decoded = _MESSAGES[_KINDS[kind]].decode(message["content"])
     except WireError as error:

@@ -39,6 +39,21 @@ def _environment(changes: Mapping[str, str | None]) -> dict[str, str]:
     return {name: value for name, value in changed.items() if value is not None}
 
 
+def _open_own(path: str, flags: int) -> int:
+    """Open a log for this user alone, and never through a link that somebody put in its place."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+
+
+def _not_started(program: str, log: Path, error: Exception) -> WorkerError:
+    if isinstance(error, OSError) and error.filename not in (None, program):
+        return WorkerError(
+            f"cannot write the worker's log {log}: {error.strerror}",
+            log=str(log),
+            hint="--cache-dir FOLDER keeps logs elsewhere",
+        )
+    return WorkerError(f"cannot start a worker process ({program}): {error}", log=str(log))
+
+
 class WorkerProcess:
     """A worker process in a session of its own, with two pipes and a captured log.
 
@@ -57,13 +72,17 @@ class WorkerProcess:
             WorkerError: if the log cannot be written or the command cannot be started.
         """
         self.log = log
-        worker_reads, self.requests_fd = os.pipe()
-        self.replies_fd, worker_writes = os.pipe()
+        self.requests_fd = self.replies_fd = -1
         self._owner = os.getpid()
+        workers_ends: list[int] = []
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
-            with log.open("ab") as output:
+            with open(log, "ab", opener=_open_own) as output:
                 self._log_start = output.tell()
+                worker_reads, self.requests_fd = os.pipe()
+                workers_ends.append(worker_reads)
+                self.replies_fd, worker_writes = os.pipe()
+                workers_ends.append(worker_writes)
                 self._popen = subprocess.Popen(
                     [*command, "--requests", str(worker_reads), "--replies", str(worker_writes)],
                     stdin=subprocess.DEVNULL,
@@ -77,12 +96,10 @@ class WorkerProcess:
             self._close_pipes()
             if not isinstance(error, OSError | ValueError):
                 raise
-            raise WorkerError(
-                f"cannot start a worker process ({command[0]}): {error}", log=str(log)
-            ) from error
+            raise _not_started(command[0], log, error) from error
         finally:
-            os.close(worker_reads)
-            os.close(worker_writes)
+            for descriptor in workers_ends:
+                os.close(descriptor)
 
     @property
     def pid(self) -> int:
@@ -137,6 +154,7 @@ class WorkerProcess:
         return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in shown)
 
     def _close_pipes(self) -> None:
-        os.close(self.requests_fd)
-        os.close(self.replies_fd)
+        for descriptor in (self.requests_fd, self.replies_fd):
+            if descriptor >= 0:
+                os.close(descriptor)
         self.requests_fd = self.replies_fd = -1

@@ -11,6 +11,7 @@ from evalguard.pipeline.loading import open_scorer as open_here
 from evalguard.pipeline.options import CompareOptions
 from evalguard.scorer import Scorer, ScoringPolicy
 from evalguard.settings import Variant
+from evalguard.store import safe_name
 
 
 def open_scorer(
@@ -27,12 +28,11 @@ def open_scorer(
     needs = plan(variant)
     if options.worker != "always" and not needs.needs_worker:
         return open_here(variant, policy, cache_dir=cache_dir)
-    logs = cache_dir / "logs"
     return WorkerScorer(
         variant,
         policy,
         cache_dir=cache_dir,
         env=needs.env,
         call_timeout=options.timeout,
-        log=logs / f"worker-{os.getpid()}-{variant.name.replace(os.sep, '_')}.log",
+        log=cache_dir / "logs" / f"worker-{os.getpid()}-{safe_name(variant.name)}.log",
     )

@@ -75,6 +75,7 @@ def check_hub_model(name: str, arguments: Mapping[str, Value]) -> None:
     """
     from huggingface_hub import constants, hf_hub_download
     from huggingface_hub.errors import (
+        EntryNotFoundError,
         GatedRepoError,
         HfHubHTTPError,
         HFValidationError,
@@ -106,5 +107,5 @@ def check_hub_model(name: str, arguments: Mapping[str, Value]) -> None:
         raise EvaluationError(
             f"{absent}; the hub cannot be reached", hint="give a path, or go online and try again"
         ) from error
-    except (HfHubHTTPError, HFValidationError, OSError):
+    except (EntryNotFoundError, HfHubHTTPError, HFValidationError, OSError):
         return

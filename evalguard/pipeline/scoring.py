@@ -19,7 +19,7 @@ from evalguard.pipeline.places import placed
 from evalguard.pipeline.sources import ModelSource
 from evalguard.report.progress import Progress
 from evalguard.scorer import ModelDescription, Request, Scorer
-from evalguard.store import ScoreCache, default_cache_dir
+from evalguard.store import ScoreCache, open_cache_dir
 
 # Enough to see a tokenizer that differs, and encoded in no time.
 _ENCODED_DOCUMENTS = 8
@@ -36,7 +36,7 @@ def score_models(
     """
     if not sources:
         return []
-    cache_dir = options.cache_dir or default_cache_dir()
+    cache_dir = open_cache_dir(options.cache_dir)
     with Progress(quiet=options.quiet) as progress:
         names = ", ".join(choices.tasks)
         progress.note(f"loading tasks: {names}")

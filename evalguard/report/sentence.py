@@ -64,7 +64,8 @@ def _regressed(report: CompareReport, worst: Comparison) -> str:
     candidate, base = _names(report)
     where = f"on {full_label(worst)}"
     if worst.sigma is None or worst.sigma_interval is None or not _finite(worst):
-        return f"{candidate} is worse than {base} {where}: {_clause(worst.reason)}"
+        verb = "is" if worst.significant else "measures"
+        return f"{candidate} {verb} worse than {base} {where}: {_clause(worst.reason)}"
     size = f"by {_size(report, worst)} standard errors"
     if worst.significant:
         return f"{candidate} is worse than {base} {size} {where} ({_certainty(report, worst)})"
@@ -123,7 +124,7 @@ def _gate_clause(report: CompareReport, worst: Comparison) -> str:
     key = (worst.task, worst.filter, worst.metric)
     if worst.outcome == "degraded":
         fails = key in gate.regressed
-        return f", but the gate (fail on {gate.fail_on}) allows none" if fails else ""
+        return f"; the gate (fail on {gate.fail_on}) allows none" if fails else ""
     allowed = margin_text(gate.margin)
     if key not in gate.gated:
         return "; the gate does not judge this metric"
@@ -164,6 +165,8 @@ def _next(report: CompareReport, worst: Comparison) -> tuple[str, str]:
 
 
 def _more_documents(worst: Comparison) -> str:
+    if worst.outcome == "undecided" and worst.needed_n is None:
+        return "more documents would not decide so small a drift; a wider --margin would"
     if worst.needed_n is None or worst.needed_n <= worst.n_used:
         return "score more documents (a higher --limit, or a larger task)"
     return (

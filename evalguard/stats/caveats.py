@@ -1,21 +1,27 @@
-"""Caveats of one comparison: what stands in the way of reading its numbers as they stand."""
+"""Caveats: what stands in the way of reading a comparison's numbers as they are."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evalguard.pairing import PairedScores
 from evalguard.stats.clusters import cluster_count, cluster_sums
 from evalguard.stats.drift import Drift
 from evalguard.stats.estimate import SIGN_FLIP
-from evalguard.stats.tails import skewness, worst_documents
+from evalguard.stats.tails import skewness, unequal_weights, worst_documents
 from evalguard.verdict import Verdict
 
 
+def documents_of_task(paired: PairedScores) -> int:
+    """Documents that the task has, scored or not; 0 where neither run knows."""
+    return max(paired.base.n_total, paired.candidate.n_total)
+
+
 def own_caveats(paired: PairedScores, drift: Drift, verdict: Verdict) -> list[str]:
-    """What these numbers leave out, assume, or are unsure of; one sentence each."""
+    """What to know about a comparison's numbers beside what pairing and the runs had to say."""
     table, caveats = paired.base, []
     total = documents_of_task(paired)
     if table.n < total:
@@ -26,7 +32,7 @@ def own_caveats(paired: PairedScores, drift: Drift, verdict: Verdict) -> list[st
             f"{table.n:,} documents"
         )
     if paired.clusters:
-        caveats.append(_cluster_caveat(paired, drift))
+        caveats.append(_clusters(paired, drift))
     for name, moments in (("base", drift.base), ("candidate", drift.candidate)):
         if math.isinf(moments.point):
             caveats.append(f"the {name}'s {table.metric} overflows and counts as infinite")
@@ -41,7 +47,7 @@ def _doubts(paired: PairedScores, drift: Drift, verdict: Verdict) -> list[str]:
     if drift.estimate.stderr == 0.0:
         return [f"all {n:,} documents drift alike: nothing scatters, and the interval is a point"]
     if drift.flips is not None:  # differences of 1 have no tail
-        return _skewed(paired)
+        return _of_the_interval(paired, drift)
     doubts = []
     tail = worst_documents(d)
     if tail.heavy and verdict.outcome != "unchanged":
@@ -50,25 +56,42 @@ def _doubts(paired: PairedScores, drift: Drift, verdict: Verdict) -> list[str]:
             f"{100.0 * tail.share:.0f}% of the total drift (normal scatter would give them "
             f"{100.0 * tail.normal_share:.0f}%)"
         )
-    return [*doubts, *_skewed(paired)]
+    return doubts + _of_the_interval(paired, drift)
 
 
-def _skewed(paired: PairedScores) -> list[str]:
-    d, weights, noun = paired.d, paired.base.weights, "documents"
+def _of_the_interval(paired: PairedScores, drift: Drift) -> list[str]:
+    """Whether documents, or clusters of them, are too few and too lopsided for a t interval."""
+    if drift.estimate.interval_method == SIGN_FLIP:
+        return []
+    d, weights, noun, doubts = paired.d, paired.base.weights, "documents", []
     if paired.clusters:
         sums = cluster_sums(d, weights, paired.clusters)
         d, weights, noun = sums.values, sums.weights, "clusters"
-    skew, n = skewness(d, weights), d.shape[0]
-    if skew.needed <= n:
+    n = d.shape[0]
+    skew = skewness(d, weights)
+    if skew.needed > n:
+        side = "worse" if skew.value > 0.0 else "better"
+        doubts.append(
+            f"skewed differences: a true drift {side} than the whole interval is likelier than "
+            f"its confidence says (skewness {skew.value:.1f} asks for {math.ceil(skew.needed):,} "
+            f"{noun}, here {n:,})"
+        )
+    return doubts if weights is None else doubts + _unequal(weights, noun)
+
+
+def _unequal(weights: NDArray[np.float64], noun: str) -> list[str]:
+    """Whether a few long texts, or large clusters, weigh too much for the ratio estimator."""
+    n, inequality = weights.shape[0], unequal_weights(weights)
+    if inequality.needed <= n:
         return []
-    side = "above" if skew.value > 0.0 else "below"
+    what, alike = ("texts", "length") if noun == "documents" else ("clusters", "size")
     return [
-        f"skewed differences: the true drift lies {side} the interval more often than it says "
-        f"(skewness {skew.value:.1f} asks for {math.ceil(skew.needed):,} {noun}, here {n:,})"
+        f"few or very unequal {what}: {n:,} {noun} weigh like {inequality.effective:.0f} of one "
+        f"{alike}, and the interval is approximate below {math.ceil(inequality.needed):,} {noun}"
     ]
 
 
-def _cluster_caveat(paired: PairedScores, drift: Drift) -> str:
+def _clusters(paired: PairedScores, drift: Drift) -> str:
     count, field = cluster_count(paired), paired.base.cluster_field
     few = ""
     if drift.estimate.interval_method == SIGN_FLIP:
@@ -80,8 +103,3 @@ def _cluster_caveat(paired: PairedScores, drift: Drift) -> str:
         f"{paired.base.n:,} documents{few}. The unit of sigma stays lm-eval's standard error, "
         "which takes documents as independent"
     )
-
-
-def documents_of_task(paired: PairedScores) -> int:
-    """Documents that the task has, scored or not; 0 where unknown."""
-    return max(paired.base.n_total, paired.candidate.n_total)

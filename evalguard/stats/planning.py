@@ -7,6 +7,8 @@ import math
 from evalguard.stats.estimate import Estimate
 from evalguard.stats.probability import normal_critical
 
+_MOST_DOCUMENTS = 10**9
+
 
 def documents_needed(estimate: Estimate, *, n: int, tolerance: float) -> int | None:
     """Documents after which, at the same margin, the drift would be known as real or harmless.
@@ -28,8 +30,9 @@ def documents_needed(estimate: Estimate, *, n: int, tolerance: float) -> int | N
         tolerance: margin * SE_base at the present n, in the drift's unit.
 
     Returns:
-        The number, above n; None where no number of documents would do: a point of 0 stays 0
-        however many documents show it, in an interval that stays wider than the margin.
+        The number, above n; None where no number of documents would do (a point of 0 stays 0
+        however many documents show it, in an interval that stays wider than the margin), or none
+        below a billion.
     """
     z = normal_critical(estimate.confidence)
     point, half = estimate.point, z * estimate.stderr
@@ -38,7 +41,7 @@ def documents_needed(estimate: Estimate, *, n: int, tolerance: float) -> int | N
     width = half / abs(point)
     ratio = max(1.0, width if point > 0.0 else (half - tolerance) / abs(point))
     needed = n * (ratio * ratio) + (z * z + 1.0) / 2.0 * width / ratio
-    return max(n + 1, math.ceil(needed)) if math.isfinite(needed) else None
+    return max(n + 1, math.ceil(needed)) if needed <= _MOST_DOCUMENTS else None
 
 
 def documents_to_show_no_loss(

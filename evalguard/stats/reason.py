@@ -94,7 +94,7 @@ def _meaning(verdict: Verdict, drift: Drift, margin: float) -> str:
 
 def _need(needed_n: int | None, n_total: int) -> str:
     if needed_n is None:
-        return "no number of documents would decide at this drift and this scatter"
+        return "no practicable number of documents would decide so small a drift in this scatter"
     need = f"about {needed_n:,} documents would decide if the drift per document stays what it is"
     if 0 < n_total < needed_n:
         need += f", and the task has only {n_total:,}"
@@ -108,10 +108,14 @@ def _evidence(drift: Drift, n: int, margin: float) -> str:
         f"{100.0 * estimate.confidence:g}% interval {number(low, beside=margin)} to "
         f"{number(high, beside=margin)} by {_METHODS[estimate.interval_method]}"
     )
-    p_value = f"one-sided p = {number(estimate.p_value)}"
+    p_value = f"one-sided p {_p(estimate.p_value)}"
     if drift.flips is not None:
         b, c = drift.flips
-        p_value = f"{b:,} documents lost and {c:,} won, {_METHODS[estimate.method]} {p_value}"
+        p_value = f"documents lost: {b:,}, won: {c:,}, {_METHODS[estimate.method]} {p_value}"
         if estimate.method == "mcnemar-exact":
             p_value += f", mid-p = {number(mcnemar_mid_p(b, c))}"
     return f"{interval}; {p_value}; n = {n:,}"
+
+
+def _p(value: float) -> str:
+    return f"= {number(value)}" if value > 0.0 else "< 1e-300"

@@ -16,6 +16,8 @@ from evalguard.stats.probability import normal_tail_mean
 _HALF = 0.5
 _TIMES_NORMAL = 2.0
 _COCHRAN = 25.0
+_FEWEST = 30.0
+_ACCURACY = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,3 +87,26 @@ def skewness(d: NDArray[np.float64], weights: NDArray[np.float64] | None) -> Ske
     n = d.shape[0]
     value = exact_sum(scaled**3) / n / (exact_sum(scaled**2) / n) ** 1.5
     return Skewness(value=value, needed=_COCHRAN * value * value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnequalWeights:
+    """How much a few long documents weigh in a ratio of sums.
+
+    Attributes:
+        effective: documents of equal weight that would count as much, (sum w)^2 / sum w^2.
+        needed: documents from which on the ratio estimator's interval is trusted: 30, and so many
+            that the mean weight is known to 10% (Cochran, Sampling Techniques, 1977, section 6.3).
+    """
+
+    effective: float
+    needed: float
+
+
+def unequal_weights(weights: NDArray[np.float64]) -> UnequalWeights:
+    """Inequality of weights, float64, shape (n,), none negative, with a sum above 0."""
+    n = weights.shape[0]
+    shares = weights / exact_sum(weights)
+    effective = 1.0 / exact_sum(shares * shares)
+    variation = max(0.0, n / effective - 1.0)  # squared coefficient of variation
+    return UnequalWeights(effective=effective, needed=max(_FEWEST, variation / _ACCURACY**2))

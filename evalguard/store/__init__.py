@@ -1,7 +1,15 @@
 """What evalguard keeps on disk: finished scores, and the folder of a run."""
 
-from evalguard.store.cache_location import default_cache_dir
+from evalguard.store.cache_location import default_cache_dir, open_cache_dir
+from evalguard.store.file_name import safe_name
 from evalguard.store.run_folder import RunFolder, check_writable
 from evalguard.store.score_cache import ScoreCache
 
-__all__ = ["RunFolder", "ScoreCache", "check_writable", "default_cache_dir"]
+__all__ = [
+    "RunFolder",
+    "ScoreCache",
+    "check_writable",
+    "default_cache_dir",
+    "open_cache_dir",
+    "safe_name",
+]

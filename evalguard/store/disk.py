@@ -43,6 +43,19 @@ def make_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
 
+def make_private_folder(folder: Path) -> None:
+    """Create ``folder`` and its parents where they are missing, for this user alone.
+
+    Raises:
+        OSError: also where a file has this name.
+    """
+    if folder.is_dir():
+        return
+    if not folder.parent.is_dir():
+        make_private_folder(folder.parent)
+    folder.mkdir(mode=0o700, exist_ok=True)
+
+
 def refusal(doing: str, path: Path, error: OSError, *, hint: str) -> StoreError:
     """Return a StoreError that says in plain words why the disk refused."""
     return StoreError(f"cannot {doing} {path}: {_cause(path, error)}", hint=hint)

@@ -14,6 +14,7 @@ from typing import Any
 
 from evalguard.store.disk import make_folder, refusal, write_atomically
 from evalguard.store.file_name import numbered, safe_name
+from evalguard.store.leftovers import remove_from_reports
 from evalguard.store.sample_table import to_parquet
 
 _HINT = "--output-path FOLDER writes the results elsewhere"
@@ -49,6 +50,7 @@ class RunFolder:
         time = when.astimezone(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
         try:
             make_folder(root)
+            remove_from_reports(root)
             for name in numbered(f"{time}-{safe_name(base)}-vs-{safe_name(candidate)}"):
                 partial = root / f".{name}.partial"
                 if cls._reserve(partial, root / name):

@@ -9,6 +9,7 @@ from pathlib import Path
 from evalguard.errors import StoreError
 from evalguard.scorer import Response
 from evalguard.store.block_file import DamagedBlockError, from_bytes, to_bytes
+from evalguard.store.cache_location import anybody_can_write
 from evalguard.store.disk import make_folder, refusal, write_atomically
 
 _NAME = re.compile(r"[0-9A-Za-z_-]{1,128}")
@@ -25,13 +26,17 @@ class ScoreCache:
     its place says, is set aside under ``*.damaged`` and counts as absent.
 
     Attributes:
-        problems: what was found damaged or unreadable so far, one message each, for the caller to
-            show; nothing is logged.
+        problems: what was found doubtful, damaged or unreadable so far, one message each, for the
+            caller to show; nothing is logged.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.problems: list[str] = []
+        self.problems: list[str] = [
+            f"kept scores in {place} are believed, and every user of this machine can write there"
+            for place in (folder, folder.parent)
+            if anybody_can_write(place)
+        ]
 
     def get(self, key: str, block: str) -> list[Response] | None:
         """Return the responses of a finished block, or None.

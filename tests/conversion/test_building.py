@@ -94,6 +94,27 @@ def test_a_changed_input_or_script_is_built_anew(folder: Path, file: str) -> Non
     assert runs(folder) == 2
 
 
+@pytest.mark.parametrize("form", ["command", "call"])
+def test_a_recipe_imports_its_neighbours_and_is_built_anew_when_one_changes(
+    folder: Path, form: str
+) -> None:
+    (folder / "eg_suffix.py").write_text("SUFFIX = 'a'\n")
+    (folder / "make.py").write_text(
+        "import sys\nimport eg_suffix\n"
+        "def make(output):\n    open(output, 'w').write(eg_suffix.SUFFIX)\n"
+        "if __name__ == '__main__':\n    make(sys.argv[1])\n"
+    )
+    command = ("python", "make.py", "{output}") if form == "command" else ()
+    call = "" if form == "command" else "make.py:make"
+    one = recipe(folder, command=command, call=call, inputs={})
+    first = made(folder, of=one)
+    assert first.read_text() == "a"
+    (folder / "eg_suffix.py").write_text("SUFFIX = 'b'\n")
+    second = made(folder, of=one)
+    assert second.read_text() == "b"
+    assert second != first
+
+
 def test_a_failed_build_shows_the_end_of_its_log_and_leaves_nothing(folder: Path) -> None:
     with pytest.raises(BuildError, match=r"'port' failed with exit status 3:") as raised:
         made(folder, 0)

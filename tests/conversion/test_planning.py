@@ -39,8 +39,9 @@ def test_every_kind_of_target_has_its_place() -> None:
     assert planned.calls == (HookCall(setting="s6", function="hooks.py:quantise", value="int8"),)
 
 
-def test_only_env_settings_need_a_process_of_their_own() -> None:
+def test_env_settings_and_hooks_need_a_process_of_their_own() -> None:
     assert plan(variant({"env.MODE": "fast"})).needs_worker
+    assert plan(variant({"call:hooks.py:patch": 1})).needs_worker
     assert not plan(variant({"model_args.dtype": "float32"})).needs_worker
 
 

@@ -472,5 +472,5 @@ def test_an_interpreter_without_evalguard_is_an_error_that_says_so(
 
 def test_a_log_that_cannot_be_written_is_an_error(open_worker: Open, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(WorkerError, match="cannot start a worker process"):
+    with pytest.raises(WorkerError, match="cannot write the worker's log"):
         open_worker(log=tmp_path / "file" / "w.log")

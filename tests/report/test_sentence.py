@@ -117,6 +117,20 @@ def test_undecided_asks_for_the_documents_that_decide() -> None:
     assert "about 430 documents instead of 100" in said.next_step
 
 
+def test_undecided_that_no_document_decides_does_not_send_for_more() -> None:
+    shown = report(quiet(sigma=0.0, sigma_interval=(-1.4, 1.4), outcome="undecided"))
+    assert meaning(shown).next_step == (
+        "more documents would not decide so small a drift; a wider --margin would"
+    )
+
+
+def test_an_infinite_drift_that_may_be_chance_is_only_measured() -> None:
+    shown = report(
+        comparison(sigma=INF, sigma_interval=(-INF, INF), significant=False, certain=False)
+    )
+    assert "fla-port measures worse than orig" in meaning(shown).sentence
+
+
 def test_failed_says_that_nothing_is_known_and_why() -> None:
     said = meaning(report(failed()))
     assert said.sentence == (
@@ -141,7 +155,7 @@ def test_degraded_is_real_and_within_the_margin() -> None:
     assert "(95% paired interval 0.29 to 0.36, p = 1e-08): real, but within the" in said.sentence
     assert said.sentence.endswith("within the margin of 1.0.")
     strict = meaning(report(small, gate=Gate(fail_on="any-degradation")))
-    assert "but the gate (fail on any-degradation) allows none" in strict.sentence
+    assert "; the gate (fail on any-degradation) allows none" in strict.sentence
 
 
 def test_improved_claims_no_p_value_for_what_was_not_tested() -> None:

@@ -60,8 +60,9 @@ def test_more_than_the_present_documents_are_always_asked_for():
     assert documents_needed(estimate(0.5, 1e-6, 40), n=40, tolerance=1.0) == 41
 
 
-def test_a_need_beyond_double_precision_is_none():
-    assert documents_needed(estimate(1e-300, 1.0, 40), n=40, tolerance=1.0) is None
+@pytest.mark.parametrize("point", [1e-300, 1e-16, -1e-16, 1e-5])
+def test_a_need_beyond_a_billion_documents_is_none(point):
+    assert documents_needed(estimate(point, 1.0, 40), n=40, tolerance=1.0) is None
 
 
 # Golden values of the shared statistics page; error bars: E. Miller, Adding Error Bars to Evals.

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from evalguard.stats.tails import skewness, worst_documents
+from evalguard.stats.tails import skewness, unequal_weights, worst_documents
 
 
 def test_the_worst_percent_of_a_heavy_tail_carries_most_of_the_drift():
@@ -67,3 +67,21 @@ def test_a_rare_loss_needs_the_documents_of_cochrans_rule():
         d = np.zeros(2000)
         d[:losses] = 1.0
         assert (skewness(d, None).needed <= 2000) == enough
+
+
+def test_equal_weights_count_each_document_once():
+    found = unequal_weights(np.full(200, 7.0))
+    assert found.effective == pytest.approx(200.0)
+    assert found.needed == 30.0
+
+
+def test_one_long_text_among_short_ones_counts_as_little_more_than_itself():
+    weights = np.array([1000.0, *[1.0] * 99])
+    found = unequal_weights(weights)
+    assert found.effective == pytest.approx(1099.0**2 / (1000.0**2 + 99.0))
+    variation = np.std(weights) / np.mean(weights)
+    assert found.needed == pytest.approx(100.0 * variation**2)
+
+
+def test_texts_without_a_word_weigh_nothing():
+    assert unequal_weights(np.array([0.0, 3.0, 3.0])).effective == pytest.approx(2.0)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from evalguard.errors import UsageError
 from evalguard.store import default_cache_dir
 
 
@@ -29,3 +32,13 @@ def test_then_the_platforms_own_place() -> None:
 
 def test_an_environment_without_anything_still_has_a_place() -> None:
     assert default_cache_dir({}, platform="linux").is_absolute()
+
+
+def test_a_user_without_a_home_folder_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(self: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "expanduser", nobody)
+    with pytest.raises(UsageError, match="no home folder") as caught:
+        default_cache_dir({}, platform="linux")
+    assert "--cache-dir" in caught.value.hint

@@ -1,0 +1,150 @@
+"""Choices: the command line wins over the guard file, and that over a finished run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_models import table
+
+from evalguard.config import GuardSet, embedded_folder, load_guards
+from evalguard.errors import UsageError
+from evalguard.lmeval_runs import StoredRun
+from evalguard.pipeline.choices import DEFAULT_BATCH_SIZE, DEFAULT_SEED, Choices, choose
+from evalguard.pipeline.options import CompareOptions
+from evalguard.pipeline.sources import ModelSource, RunSource, Source
+from evalguard.settings import Variant
+
+GUARD = """
+models:
+  orig: {model_args: {pretrained: org/model}}
+  port:
+    extends: orig
+    settings: {bos: {reference: true, candidate: false, target: model_args.add_bos_token}}
+  plain: {extends: orig}
+pairs: [{base: orig, cand: plain, tasks: [pair_task], differs: [prompt]}]
+tasks: [file_task]
+include_path: mine
+run: {limit: 50, num_fewshot: 2, batch_size: 4, seed: 9, device: cpu}
+gate: {margin: 0.5, fail_on: certain, confidence: 0.9, undecided: fail}
+"""
+INLINE = ModelSource(name="m", variant=Variant(name="m", model="hf", model_args={}))
+
+
+@pytest.fixture
+def guards(tmp_path: Path) -> GuardSet:
+    (tmp_path / "evalguard.yaml").write_text(GUARD)
+    (tmp_path / "mine").mkdir()
+    return load_guards(None, cwd=tmp_path, allow_code=False)
+
+
+@pytest.fixture
+def settle(guards: GuardSet) -> Any:
+    def source(name: str | Source) -> Source:
+        if not isinstance(name, str):
+            return name
+        guard, variant = guards.find(name)
+        return ModelSource(name=name, variant=variant, guard=guard)
+
+    def chosen(base: str | Source, candidate: str | Source, **options: Any) -> Choices:
+        return choose(source(base), source(candidate), guards, CompareOptions(**options))
+
+    return chosen
+
+
+def stored(**run: Any) -> RunSource:
+    tables = (table([0.0, 1.0], task="run_task", run=run),)
+    found = StoredRun(path=Path("r.json"), model_name="m", model_args={}, date="", tables=tables)
+    return RunSource(name="run", run=found)
+
+
+def test_tasks_come_from_the_command_line_the_pair_the_file_or_the_run(settle: Any) -> None:
+    assert settle("orig", "plain", tasks=("mine",)).tasks == ("mine",)
+    assert settle("orig", "plain").tasks == ("pair_task",)
+    assert settle("orig", "port").tasks == ("file_task",)
+    assert settle(stored(), INLINE).tasks == ("run_task",)
+    with pytest.raises(UsageError, match="no tasks to compare on"):
+        settle(INLINE, INLINE)
+
+
+def test_run_options_of_the_guard_file_are_the_default(settle: Any) -> None:
+    of_file = settle("orig", "port")
+    assert of_file.task_options.limit == 50
+    assert of_file.task_options.num_fewshot == 2
+    assert of_file.task_options.seed == of_file.policy.seed == 9
+    assert (of_file.policy.batch_size, of_file.policy.device) == (4, "cpu")
+    given = settle(
+        "orig", "port", limit=0.5, num_fewshot=0, seed=1, batch_size="auto", device="cuda"
+    )
+    assert (given.task_options.limit, given.task_options.num_fewshot) == (0.5, 0)
+    assert given.task_options.seed == given.policy.seed == 1
+    assert (given.policy.batch_size, given.policy.device) == ("auto", "cuda")
+
+
+def test_without_a_guard_file_the_defaults_hold(settle: Any) -> None:
+    choices = settle(INLINE, INLINE, tasks=("t",))
+    assert choices.policy.batch_size == DEFAULT_BATCH_SIZE
+    assert choices.policy.seed == choices.task_options.seed == DEFAULT_SEED
+    assert choices.policy.rolling_bos == "once"
+    assert choices.task_options.limit is None
+    assert choices.gate.margin == 1.0
+
+
+def test_a_finished_run_settles_what_neither_says(settle: Any) -> None:
+    run = stored(num_fewshot=5, fewshot_seed=77, limit=20)
+    beside = settle(run, INLINE)
+    assert beside.task_options.num_fewshot == 5
+    assert beside.task_options.seed == 77
+    assert beside.task_options.limit == 20
+    assert beside.policy.rolling_bos == "lm-eval"
+    of_file = settle(run, "port")
+    assert (of_file.task_options.num_fewshot, of_file.task_options.limit) == (2, 50)
+    assert settle(run, "port", limit=3).task_options.limit == 3
+
+
+def test_the_gate_is_the_files_where_the_command_line_is_silent(settle: Any) -> None:
+    gate = settle("orig", "port").gate
+    assert (gate.margin, gate.fail_on, gate.confidence, gate.undecided) == (
+        0.5, "certain", 0.9, "fail"
+    )  # fmt: skip
+    changed = settle("orig", "port", margin=2.0, fail_on="margin").gate
+    assert (changed.margin, changed.fail_on, changed.confidence) == (2.0, "margin", 0.9)
+
+
+def test_differences_are_declared_by_user_pair_or_setting(settle: Any) -> None:
+    assert settle("orig", "plain").allow == {"prompt"}
+    assert settle("orig", "plain", allow_differing=frozenset({"tokens"})).allow == {
+        "prompt", "tokens"
+    }  # fmt: skip
+    assert settle("orig", "port").allow == {"tokens"}
+    assert settle("orig", "port").declared == frozenset()
+    assert settle("plain", "orig").allow == frozenset()
+
+
+def test_the_users_folders_come_last_so_that_they_win(settle: Any, tmp_path: Path) -> None:
+    paths = settle("orig", "port", include_path=(tmp_path,)).task_options.include_paths
+    assert paths == (embedded_folder() / "tasks", tmp_path / "mine", tmp_path)
+
+
+def test_the_embedded_guard_file_is_said_only_where_it_is_used(tmp_path: Path) -> None:
+    guards = load_guards(None, cwd=tmp_path, allow_code=False)
+    guard, variant = guards.find("orig")
+    demo = ModelSource(name="orig", variant=variant, guard=guard)
+    options = CompareOptions(tasks=("t",))
+    assert "the built-in demo's is used" in choose(demo, demo, guards, options).notes[0]
+    assert choose(INLINE, INLINE, guards, options).notes == ()
+
+
+def test_tables_of_a_run_that_disagree_settle_nothing() -> None:
+    tables = (
+        table([0.0, 1.0], task="a", run={"num_fewshot": 0, "fewshot_seed": 3}),
+        table([0.0, 1.0], task="b", run={"num_fewshot": 5, "fewshot_seed": 3}),
+    )
+    run = StoredRun(path=Path("r.json"), model_name="m", model_args={}, date="", tables=tables)
+    source = RunSource(name="run", run=run)
+    choices = choose(source, INLINE, GuardSet(guards=()), CompareOptions())
+    assert choices.task_options.num_fewshot is None
+    assert choices.task_options.seed == 3
+    assert np.array_equal(tables[0].doc_ids, [0, 1])

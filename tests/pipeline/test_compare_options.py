@@ -1,0 +1,41 @@
+"""CompareOptions: fields by name, texts for sequences of one, and the nearest name otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from evalguard.errors import EXIT_USAGE, UsageError
+from evalguard.pipeline.options import CompareOptions, make_options
+
+
+def test_given_fields_override_the_options() -> None:
+    options = make_options(CompareOptions(limit=5, seed=1), limit=7)
+    assert (options.limit, options.seed) == (7, 1)
+
+
+def test_nothing_given_is_the_default() -> None:
+    assert make_options(None) == CompareOptions()
+
+
+def test_one_text_stands_for_a_sequence_and_for_a_path() -> None:
+    options = make_options(
+        None, tasks="a", include_path="x", allow_differing="tokens", config="g", output_path="o"
+    )
+    assert options.tasks == ("a",)
+    assert options.include_path == (Path("x"),)
+    assert options.allow_differing == frozenset({"tokens"})
+    assert (options.config, options.output_path) == (Path("g"), Path("o"))
+
+
+def test_lists_become_what_options_hold() -> None:
+    options = make_options(None, tasks=["a", "b"], include_path=["x", Path("y")])
+    assert options.tasks == ("a", "b")
+    assert options.include_path == (Path("x"), Path("y"))
+
+
+def test_an_unknown_field_names_the_nearest() -> None:
+    with pytest.raises(UsageError, match="no option 'task'; did you mean 'tasks'") as raised:
+        make_options(None, task="a")
+    assert raised.value.exit_code == EXIT_USAGE
