@@ -49,6 +49,14 @@ doc_to_choice: ["lantern", "fog", "harbour", "nobody"]
 doc_to_target: gold
 metric_list: [{metric: mcc}]
 """,
+    # lm-eval's f1 is for two classes and fails on four.
+    "sw_f1": """
+output_type: multiple_choice
+doc_to_text: "{{text}}"
+doc_to_choice: ["lantern", "fog", "harbour", "nobody"]
+doc_to_target: gold
+metric_list: [{metric: f1}]
+""",
 }
 
 # `sharp` doubles every logit of a model that knows nothing: that is much worse, for sure.

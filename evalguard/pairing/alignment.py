@@ -61,7 +61,9 @@ def pair(
 
 
 def _identity_mismatches(base: ScoreTable, candidate: ScoreTable, names: Names) -> list[Mismatch]:
-    return [
+    ours, theirs = (side.rescoring.name if side.rescoring else "" for side in (base, candidate))
+    renamed = [Mismatch(f"aggregation is {ours!r} in {names[0]} and {theirs!r} in {names[1]}")]
+    return (renamed if ours and theirs and ours != theirs else []) + [
         Mismatch(
             f"{field} is {getattr(base, field)!r} in {names[0]} and "
             f"{getattr(candidate, field)!r} in {names[1]}"

@@ -22,7 +22,7 @@ from evalguard.pipeline.environment import environment
 from evalguard.pipeline.guards import find_guards
 from evalguard.pipeline.identity import model_identity, run_identity
 from evalguard.pipeline.interruption import interruptible
-from evalguard.pipeline.judging import compare_tables
+from evalguard.pipeline.judging import comparable, compare_tables
 from evalguard.pipeline.options import CompareOptions, make_options
 from evalguard.pipeline.preflight import check_models
 from evalguard.pipeline.record import sample_columns, tasks_of
@@ -165,7 +165,10 @@ def _conclude(
         confidence=choices.gate.confidence,
         undecided=choices.gate.undecided,
     )
-    tables = [clustered(side.tables, side.fields, choices.clusters) for side in scored]
+    tables = [
+        clustered(comparable(side.tables, other.not_compared), side.fields, choices.clusters)
+        for side, other in ((base, candidate), (candidate, base))
+    ]
     compared = {table.task for side in tables for table in side}
     unused = () if options.tasks else not_compared(choices.clusters, compared)
     comparisons = compare_tables(*tables, gate=gate, allow=choices.allow)

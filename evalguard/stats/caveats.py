@@ -8,11 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.pairing import PairedScores
-from evalguard.stats.clusters import cluster_count, cluster_sums
+from evalguard.rescoring import Rescoring
+from evalguard.stats.clusters import FEWEST_FOR_T, cluster_count, cluster_sums
 from evalguard.stats.drift import Drift
 from evalguard.stats.estimate import SIGN_FLIP
+from evalguard.stats.permutation import SEED
 from evalguard.stats.tails import skewness, unequal_weights, worst_documents
 from evalguard.verdict import Verdict
+
+_ENOUGH_RESAMPLES = 1_000
 
 
 def documents_of_task(paired: PairedScores) -> int:
@@ -31,6 +35,8 @@ def own_caveats(paired: PairedScores, drift: Drift, verdict: Verdict) -> list[st
             "lm-eval reports no standard error here; it is computed by the ratio estimator over "
             f"{table.n:,} documents"
         )
+    if table.rescoring is not None:
+        caveats.append(_bootstrap(table.rescoring))
     if paired.clusters:
         caveats.append(_clusters(paired, drift))
     for name, moments in (("base", drift.base), ("candidate", drift.candidate)):
@@ -91,6 +97,19 @@ def _unequal(weights: NDArray[np.float64], noun: str) -> list[str]:
     ]
 
 
+def _bootstrap(rescoring: Rescoring) -> str:
+    count = rescoring.resamples
+    rough = (
+        ""
+        if count >= _ENOUGH_RESAMPLES
+        else (": few, because this aggregation takes long, so that the interval's ends are rough")
+    )
+    return (
+        f"{rescoring.name} is no mean: standard errors, interval and p by bootstrap, "
+        f"{count:,} resamples of the documents, the same for both models, seed {SEED}{rough}"
+    )
+
+
 def _clusters(paired: PairedScores, drift: Drift) -> str:
     count, field = cluster_count(paired), paired.base.cluster_field
     few = ""
@@ -98,6 +117,8 @@ def _clusters(paired: PairedScores, drift: Drift) -> str:
         few = "; fewer than 20: whole clusters change sign, instead of a t test"
         if math.isinf(drift.estimate.low):
             few += f", and {count} are too few for any interval of this confidence"
+    elif paired.base.rescoring is not None and count is not None and count < FEWEST_FOR_T:
+        few = "; a bootstrap of so few is approximate"
     return (
         f"documents with the same {field or 'cluster'} are not independent: {count:,} clusters of "
         f"{paired.base.n:,} documents{few}. The unit of sigma stays lm-eval's standard error, "

@@ -21,6 +21,8 @@ from evalguard.verdict import Verdict, check_margin, decide
 
 # Beyond this the square of a score overflows; no log-likelihood or metric comes near it.
 _LARGEST_SCORE = 1e150
+_NO_NUMBER = "the drift overflows double precision"
+_NO_AGGREGATE = "its aggregation gives no number for these documents or for resamples of them"
 _UNCHANGED = Verdict(outcome="unchanged", significant=False, certain=False)
 
 
@@ -53,14 +55,11 @@ def compare_scores(
     if not all_finite(drift.estimate):
         return failed_comparison(
             paired.base,
-            "the drift overflows double precision",
+            _NO_NUMBER if paired.base.rescoring is None else _NO_AGGREGATE,
             confidence=confidence,
             caveats=_carried_caveats(paired),
         )
-    if bool(np.array_equal(paired.base.values, paired.candidate.values)):
-        judged = _judge_identical()
-    else:
-        judged = _judge(drift, paired, margin)
+    judged = _judge_identical() if _identical(paired) else _judge(drift, paired, margin)
     return _comparison(paired, drift, judged, margin)
 
 
@@ -141,6 +140,13 @@ def _judge(drift: Drift, paired: PairedScores, margin: float) -> _Judgement:
         drift, verdict, margin=margin, n=n, needed_n=needed, n_total=documents_of_task(paired)
     )
     return _Judgement(verdict=verdict, interval=(low, high), reason=reason, needed_n=needed)
+
+
+def _identical(paired: PairedScores) -> bool:
+    base, candidate = paired.base.rescoring, paired.candidate.rescoring
+    if base is not None and candidate is not None:
+        return base.items == candidate.items
+    return bool(np.array_equal(paired.base.values, paired.candidate.values))
 
 
 def _judge_identical() -> _Judgement:

@@ -4,6 +4,7 @@ Each metric has a scale on which its drift D is estimated, positive where the ca
 
     mean, 0/1              D = mean(d)                        unit of the metric
     bits_per_byte          D = sum(d) / sum(w) / ln 2         bits
+    other (f1, bleu ...)   D = +-(metric_cand - metric_base)  unit of the metric, by bootstrap
     perplexity             D = mean(d)                        nats, log scale
     weighted_perplexity    D = sum(d) / sum(w)                nats a word or byte, log scale
 
@@ -29,6 +30,7 @@ import numpy as np
 
 from evalguard.pairing import PairedScores
 from evalguard.stats.binary import flip_estimate
+from evalguard.stats.bootstrap import paired_bootstrap
 from evalguard.stats.clusters import (
     FEWEST_FOR_T,
     cluster_stderr,
@@ -179,11 +181,34 @@ def _perplexity_drift(paired: PairedScores, confidence: float) -> Drift:
     )
 
 
+def _rescored_drift(paired: PairedScores, confidence: float) -> Drift:
+    base, candidate = paired.base.rescoring, paired.candidate.rescoring
+    assert base is not None
+    assert candidate is not None
+    found = paired_bootstrap(
+        base.metric,
+        candidate.metric,
+        paired.base.n,
+        resamples=base.resamples,
+        confidence=confidence,
+        sign=-1 if paired.base.higher_is_better else 1,
+        clusters=paired.clusters,
+    )
+    return Drift(
+        base=found.base,
+        candidate=found.candidate,
+        paired_stderr=found.estimate.stderr,
+        estimate=found.estimate,
+        unit=found.base.stderr,
+    )
+
+
 _ESTIMATORS: dict[str, Callable[[PairedScores, float], Drift]] = {
     "mean": _mean_drift,
     "perplexity": _perplexity_drift,
     "weighted_perplexity": _perplexity_drift,
     "bits_per_byte": _bits_drift,
+    "other": _rescored_drift,
 }
 
 

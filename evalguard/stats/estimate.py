@@ -9,6 +9,7 @@ from evalguard.stats.probability import t_critical, t_upper_tail
 
 # The one interval that may rightly be open: see evalguard.stats.clusters.
 SIGN_FLIP = "cluster-sign-flip"
+BOOTSTRAP = "paired-bootstrap-bca"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ _METHODS = {
     "cluster-t-ratio": "cluster-robust t of the ratio estimator",
     "cluster-t-log-ratio": "cluster-robust t of the ratio estimator on the log scale",
     "cluster-sign-flip": "sign flips of whole clusters",
+    "paired-bootstrap-bca": "paired BCa bootstrap",
     "mcnemar-exact": "exact McNemar",
     "tango-score": "Tango's score method",
 }
