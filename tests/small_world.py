@@ -40,7 +40,7 @@ num_fewshot: 1
 doc_to_text: "{{text}}"
 doc_to_choice: ["lantern", "fog", "harbour", "nobody"]
 doc_to_target: gold
-metric_list: [{metric: acc}, {metric: mcc}]
+metric_list: [{metric: acc}]
 """,
     "sw_mcc": """
 output_type: multiple_choice

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tiny_models import save_llama
 
 from evalguard.errors import EvaluationError, SettingError, UsageError
@@ -256,3 +257,28 @@ def test_a_hub_snapshot_in_the_local_cache_is_identified_by_its_commit(
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == repr({"pretrained": f"owner/tiny@{commit}"})
+
+
+def test_the_callers_number_of_threads_is_given_back(tiny_llama: Path) -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        scorer, told = opened(tiny_llama)
+        assert (told.environment["threads"], torch.get_num_threads()) == (1, 1)
+        scorer.close()
+        assert torch.get_num_threads() == 3
+        with pytest.raises(SettingError):
+            opened(tiny_llama, {"attr:model.norm.epss": 1.0})
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_modules_made_by_a_hook_are_in_evaluation_mode(tiny_llama: Path, tmp_path: Path) -> None:
+    (tmp_path / "dropout.py").write_text(
+        "import torch\ndef add(model, value):\n    model.model.norm = torch.nn.Sequential("
+        "model.model.norm, torch.nn.Dropout(value))\n"
+    )
+    allowed = {"allow_code": True, "code_folder": str(tmp_path)}
+    scorer, _ = opened(tiny_llama, {"call:dropout.py:add": 0.5}, **allowed)
+    assert score(scorer) == score(opened(tiny_llama)[0])

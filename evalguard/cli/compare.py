@@ -8,16 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evalguard.cli.options import GATE, MODELS, OUTPUT, RUNNING, TASKS, together
+from evalguard.cli.options import EPILOG, GATE, MODELS, OUTPUT, RUNNING, TASKS, together
 from evalguard.cli.output import Answer, Job, terminal_width, wants_color
 
 if TYPE_CHECKING:
     from evalguard.pipeline.result import CompareResult
 
 
-@click.command("compare")
-@click.option("--base", required=True, help="Name in the guard file, path, hub id, or lm-eval run.")
-@click.option("--cand", "--candidate", required=True, help="The same for the candidate.")
+@click.command("compare", epilog=EPILOG)
+@click.option(
+    "--base",
+    required=True,
+    metavar="MODEL",
+    help="Name in the guard file, path, hub id, or lm-eval run.",
+)
+@click.option(
+    "--cand", "--candidate", required=True, metavar="MODEL", help="The same for the candidate."
+)
 @together(*MODELS, *TASKS, *RUNNING, *GATE, *OUTPUT)
 @click.pass_obj
 def compare_command(command: str, /, base: str, cand: str, as_json: bool, **given: Any) -> Job:

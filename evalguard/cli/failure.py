@@ -27,6 +27,7 @@ from evalguard.redaction import redacted_text
 SCHEMA = "evalguard.error/1"
 # git bisect run stops the whole bisection at 128 and above, which is what an interrupt asks for.
 _STOPS_GIT_BISECT = 128
+_LONGEST_LINE = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +91,15 @@ def as_known(error: BaseException) -> EvalguardError:
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
         return StoreError(f"{where}{error.strerror}", hint="--debug shows what was being done")
+    if isinstance(error, MemoryError):
+        return EvaluationError(
+            "memory ran out", hint="try a smaller --batch_size, fewer tasks, or another machine"
+        )
+    if isinstance(error, ImportError):
+        return EvaluationError(
+            f"a library cannot be loaded: {error}",
+            hint="install evalguard anew, or give it more memory; --debug shows what needed it",
+        )
     return EvalguardError(
         f"internal error: {type(error).__name__}: {error}",
         hint="this is a bug in evalguard or in a library; run again with --debug and report it",
@@ -111,7 +121,13 @@ def _say(label: str, color: str, text: str) -> None:
 def _clean(text: str) -> str:
     """Drop control characters, which could drive the terminal, and secrets."""
     shown = "".join(char for char in text if char in "\n\t" or char.isprintable())
-    return redacted_text(shown)
+    return "\n".join(_cut(line) for line in redacted_text(shown).split("\n"))
+
+
+def _cut(line: str) -> str:
+    """Cut a line of thousands of characters (a name in a hostile file) in its middle."""
+    half = _LONGEST_LINE // 2
+    return line if len(line) <= _LONGEST_LINE else f"{line[:half]} … {line[-half:]}"
 
 
 def _write_json(error: EvalguardError, code: int) -> int:

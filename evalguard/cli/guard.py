@@ -81,8 +81,10 @@ def _tasks(
 ) -> Answer:
     from evalguard.pipeline.listing import list_tasks, render_tasks
 
-    names = list_tasks(pattern, config=config, include_path=include_path)
-    return Answer(partial(_as_json if as_json else render_tasks, names))
+    found = list_tasks(pattern, config=config, include_path=include_path)
+    for note in found.notes:
+        click.echo(f"note: {note}", err=True)
+    return Answer(partial(_as_json if as_json else render_tasks, found.names))
 
 
 def _as_json(content: Any) -> str:

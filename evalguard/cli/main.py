@@ -15,14 +15,9 @@ from evalguard.cli.compare import compare_command, demo_command
 from evalguard.cli.failure import FailureStyle, report
 from evalguard.cli.guard import init_command, models_command, schema_command, tasks_command
 from evalguard.cli.interrupts import Interrupts
+from evalguard.cli.options import EPILOG
 from evalguard.cli.output import prepare_streams, settle_streams, stdout_kept, write
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_USAGE, Interrupted, nearest
-
-EPILOG = """\b
-Exit codes: 0 passed, 1 regressed, 2 usage or guard file, 3 an evaluation
-failed (nothing is known), 4 undecided under --strict, 130 interrupted
-(Ctrl-C), 143 terminated. What is finished is kept: the same command goes on.
-Options may be written with dashes or, as in lm-eval, with underscores."""
 
 
 class _Group(click.Group):

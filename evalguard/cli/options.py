@@ -12,8 +12,17 @@ from evalguard.cli.values import PATH, BatchSize, Limit, Pairs
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 _MODEL_ARGS = "a=b,c=d or JSON"
 
+EPILOG = """\b
+Exit codes: 0 passed, 1 regressed, 2 usage or guard file, 3 an evaluation
+failed (nothing is known), 4 undecided under --strict, 130 interrupted
+(Ctrl-C), 143 terminated. What is finished is kept: the same command goes on.
+Options may be written with dashes or, as in lm-eval, with underscores."""
+
 CONFIG = click.option(
-    "--config", type=PATH, help="Guard file. Default: ./evalguard.yaml, ./configs/*."
+    "--config",
+    type=PATH,
+    metavar="FILE",
+    help="Guard file. Default: ./evalguard.yaml, ./configs/*.",
 )
 DEBUG = click.option(
     "--debug", is_flag=True, expose_value=False, help="Tracebacks of errors, logs of libraries."
@@ -22,7 +31,11 @@ DEBUG = click.option(
 MODELS = (
     CONFIG,
     click.option(
-        "--model", default="hf", show_default=True, help="lm-eval model type of a path or hub id."
+        "--model",
+        default="hf",
+        metavar="TYPE",
+        show_default=True,
+        help="lm-eval model type of a path or hub id.",
     ),
     click.option(
         "--base-model-args",
@@ -59,17 +72,20 @@ TASKS = (
         "--include-path",
         type=PATH,
         multiple=True,
-        help="Folder with further task files. Repeatable.",
+        metavar="FOLDER",
+        help="With further task files. Repeatable.",
     ),
     click.option(
         "--limit", type=Limit(), help="First N documents of each task, or a share below 1."
     ),
-    click.option("--num-fewshot", type=click.IntRange(min=0), help="Examples in the prompt."),
-    click.option("--seed", type=int, help="Seed of few-shot examples and sampling."),
+    click.option(
+        "--num-fewshot", type=click.IntRange(min=0), metavar="N", help="Examples in the prompt."
+    ),
+    click.option("--seed", type=int, metavar="N", help="Seed of few-shot examples and sampling."),
     click.option(
         "--apply-chat-template", is_flag=True, default=None, help="Use each model's chat template."
     ),
-    click.option("--system-instruction", help="System message of the prompt."),
+    click.option("--system-instruction", metavar="TEXT", help="System message of the prompt."),
     click.option(
         "--fewshot-as-multiturn", is_flag=True, default=None, help="Few-shot examples as turns."
     ),
@@ -92,7 +108,10 @@ TASKS = (
 )
 RUNNING = (
     click.option(
-        "--batch-size", type=BatchSize(), help="Sequences per forward pass, for both models."
+        "--batch-size",
+        type=BatchSize(),
+        metavar="N|auto",
+        help="Sequences per pass, for both models.",
     ),
     click.option(
         "--check-batch-size",
@@ -101,9 +120,13 @@ RUNNING = (
         metavar="N",
         help="Score N documents per task again at batch size 1.",
     ),
-    click.option("--device", default="", help="cpu, cuda, cuda:1, mps."),
+    click.option("--device", default="", metavar="NAME", help="cpu, cuda, cuda:1, mps."),
     click.option(
-        "--threads", type=click.IntRange(min=0), default=0, help="CPU threads; 0: automatic."
+        "--threads",
+        type=click.IntRange(min=0),
+        default=0,
+        metavar="N",
+        help="CPU threads; 0: automatic.",
     ),
     click.option(
         "--worker",
@@ -114,15 +137,19 @@ RUNNING = (
     click.option(
         "--timeout",
         type=click.FloatRange(min=0, min_open=True),
+        metavar="SECONDS",
         help="Seconds one call to a worker may take.",
     ),
-    click.option("--cache-dir", type=PATH, help="Where finished scores are kept."),
+    click.option(
+        "--cache-dir", type=PATH, metavar="FOLDER", help="Where finished scores are kept."
+    ),
     click.option("--no-cache", is_flag=True, help="Neither read nor keep finished scores."),
 )
 GATE = (
     click.option(
         "--margin",
         type=click.FloatRange(min=0, min_open=True),
+        metavar="SIGMA",
         help="Allowed drift in standard errors of the base. Default 1.",
     ),
     click.option(
@@ -133,6 +160,7 @@ GATE = (
     click.option(
         "--confidence",
         type=click.FloatRange(0.5, 1, min_open=True, max_open=True),
+        metavar="P",
         help="Of the intervals. Default 0.95.",
     ),
     click.option("--strict", is_flag=True, help="Undecided exits with 4."),
@@ -143,7 +171,12 @@ GATE = (
     ),
 )
 OUTPUT = (
-    click.option("--output-path", type=PATH, help="Where run folders go. Default ./reports."),
+    click.option(
+        "--output-path",
+        type=PATH,
+        metavar="FOLDER",
+        help="Where run folders go. Default ./reports.",
+    ),
     click.option(
         "--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else."
     ),

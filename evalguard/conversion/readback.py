@@ -107,10 +107,8 @@ def _read_argument(lm: Any, setting: str, name: str, asked: Value) -> Value:
     if name == "dtype":
         return _read_dtype(lm, setting, asked)
     config = getattr(getattr(lm, "model", None), "config", None)
-    if name == "attn_implementation":
-        found = getattr(config, "_attn_implementation", asked)
-    else:
-        found = getattr(lm, name) if hasattr(lm, name) else getattr(config, name, asked)
+    places = ((lm, name), (config, name), (config, f"_{name}"))  # the last: attn_implementation
+    found = next((getattr(o, attribute) for o, attribute in places if hasattr(o, attribute)), asked)
     if type(found).__module__ == "torch":
         found = str(found).removeprefix("torch.")
     if not isinstance(found, (bool, int, float, str)):

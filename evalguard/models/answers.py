@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from evalguard.models.fed_recorder import Pair, fed_per_request, fed_per_text
+from evalguard.models.generated_length import generated_length
 from evalguard.models.scored_tokens import FedTokens, ScoredTokens, token_hash
 from evalguard.scorer import Response
 
@@ -105,7 +106,5 @@ def _room(lm: Any, options: dict[str, Any]) -> int | None:
         return None
     if getattr(lm, "backend", "causal") == "seq2seq":
         return int(max_length)
-    names = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
-    given = [options[name] for name in names if options.get(name) is not None]
     default = getattr(lm, "max_gen_toks", _DEFAULT_GENERATED)
-    return max(1, int(max_length) - int(given[0] if given else default))
+    return max(1, int(max_length) - generated_length(options, default))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from evalguard.models.identity import model_dtype
+from evalguard.models.rope import scales_with_length
 
 if TYPE_CHECKING:
     from evalguard.scorer import ScoringPolicy
@@ -38,4 +39,23 @@ def model_caveats(
     )
     if unused:
         found.append(f"{len(unused)} weights of the checkpoint are not used (first: {unused[0]})")
-    return tuple(found)
+    return (*found, *_dependences(lm))
+
+
+def _dependences(lm: Any) -> Iterator[str]:
+    """What a causal model's scores depend on beside the tokens before them."""
+    if not hasattr(lm, "score_pairs") or lm.backend != "causal":
+        return
+    from evalguard.models.dependence import noticeable, on_later_tokens
+
+    change = on_later_tokens(lm)
+    if noticeable(lm, change):
+        yield (
+            f"a token's score depends on tokens that follow it (by {change:.2g} nats in a probe): "
+            "attention without a causal mask, or activations quantised together"
+        )
+    if scales_with_length(lm.config, lm.max_length):
+        yield (
+            "dynamic rotary scaling: beyond the trained length, scores depend on what was read "
+            "before; set model_args.max_length to max_position_embeddings"
+        )

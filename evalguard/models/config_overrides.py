@@ -71,6 +71,11 @@ def _fit(current: object, value: Value) -> Value:
 
 
 def _unknown(path: str, config: Any, known: Any) -> SettingError:
+    if hasattr(config, f"_{path}"):
+        return SettingError(
+            f"{type(config).__name__} has no attribute '{path}'",
+            hint=f"it is an argument of loading: model_args.{path}",
+        )
     names = sorted({*_names(known), *_names(config)} if known is not config else _names(known))
     last = path.rpartition(".")[2]
     inner = [name for name in names if name.rpartition(".")[2] == last and name != path]

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 import torch.nn.functional as F
 from lm_eval import utils
-from lm_eval.models.huggingface import HFLM
 
 from evalguard.errors import EvaluationError, SettingError
+from evalguard.models.checkpoint import RecordingLoader, refuse_random_weights
 from evalguard.models.config_overrides import override_config
+from evalguard.models.generation import GuardedGeneration
+from evalguard.models.rope import switch_length
 from evalguard.models.scored_tokens import FedTokens, ScoredTokens
 
 if TYPE_CHECKING:
@@ -22,14 +24,16 @@ if TYPE_CHECKING:
 Pair = tuple[tuple[str, str] | None, list[int], list[int]]
 
 
-class GuardedHFLM(HFLM):  # type: ignore[misc]
+class GuardedHFLM(GuardedGeneration):
     """HFLM whose scores depend on the model and the token ids only.
 
     Log-softmax is float32. Batches are cut from the distinct token sequences of a block sorted by
     length, so that neither the order of requests nor duplicates change a score, and lm-eval's
-    logits cache, which mixes up two splits of one sequence, is never used. Log-probabilities are
-    kept per token in ``scored``: one list of pieces (rolling windows) per request of the last
-    call; empty for encoder-decoder models, which lm-eval's own path scores.
+    logits cache, which mixes up two splits of one sequence, is never used. Where the longest
+    sequence of a batch would change the others' scores (longrope, padding that the model does not
+    mask), they do not share a batch. Log-probabilities are kept per token in ``scored``: one list
+    of pieces (rolling windows) per request of the last call; empty for encoder-decoder models,
+    which lm-eval's own path scores.
 
     ``loading`` holds what transformers reported while loading: missing, unexpected and mismatched
     keys of the checkpoint.
@@ -55,7 +59,8 @@ class GuardedHFLM(HFLM):  # type: ignore[misc]
 
         Raises:
             SettingError: an override names nothing in the config.
-            EvaluationError: the checkpoint lacks weights of the model.
+            EvaluationError: the checkpoint lacks weights of the model; the tokenizer has no token
+                to put before a text.
         """
         self.AUTO_MODEL_CLASS: Any = None
         self._config_overrides = dict(config_overrides or {})
@@ -65,6 +70,12 @@ class GuardedHFLM(HFLM):  # type: ignore[misc]
         self.loading: list[dict[str, Any]] = []
         self.scored: list[list[ScoredTokens]] = []
         super().__init__(pretrained, softmax_dtype="float32", logits_cache=False, **model_args)
+        if self.prefix_token_id is None:
+            raise EvaluationError(
+                f"the tokenizer of {pretrained} has neither a BOS nor an EOS token, and lm-eval "
+                "puts one before a text",
+                hint="give it one, or name a token id: model_args.prefix_token_id",
+            )
 
     def _get_config(self, pretrained: str, **where: Any) -> None:
         super()._get_config(pretrained, **where)
@@ -88,13 +99,13 @@ class GuardedHFLM(HFLM):  # type: ignore[misc]
         if not self._allow_pickle:
             arguments["use_safetensors"] = True
         loader = self.AUTO_MODEL_CLASS
-        self.AUTO_MODEL_CLASS = _RecordingLoader(loader, self.loading)
+        self.AUTO_MODEL_CLASS = RecordingLoader(loader, self.loading)
         try:
             super()._create_model(pretrained, **arguments)
         finally:
             self.AUTO_MODEL_CLASS = loader
         for report in self.loading:
-            _refuse_random_weights(pretrained, report)
+            refuse_random_weights(pretrained, report)
 
     def score_pairs(
         self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]
@@ -102,15 +113,13 @@ class GuardedHFLM(HFLM):  # type: ignore[misc]
         """Score (context ids, continuation ids) pairs of a causal model; answers in order asked.
 
         Raises:
-            EvaluationError: an empty context or continuation, or a continuation that is longer
-                than the model's context.
+            EvaluationError: an empty context or continuation, a continuation that is longer than
+                the model's context, a token id that the model does not know.
         """
         fed = [self._fed(context, continuation) for context, continuation in pairs]
         distinct = sorted(set(fed), key=lambda piece: (-len(piece.ids), piece.ids, piece.n_scored))
         answers: dict[FedTokens, ScoredTokens] = {}
-        size = self._sequences_per_batch(distinct)
-        for start in range(0, len(distinct), size):
-            batch = distinct[start : start + size]
+        for batch in self._batches(distinct):
             answers.update(zip(batch, self._score_batch(batch), strict=True))
         return [answers[piece] for piece in fed]
 
@@ -167,7 +176,8 @@ class GuardedHFLM(HFLM):  # type: ignore[misc]
         if not context or not continuation:
             raise EvaluationError(
                 f"a request encodes to {len(context)} context and {len(continuation)} "
-                "continuation tokens; both need at least one"
+                "continuation tokens; both need at least one",
+                hint="a document's target, or one of its choices, is empty",
             )
         if len(continuation) > self.max_length:
             raise EvaluationError(
@@ -175,7 +185,17 @@ class GuardedHFLM(HFLM):  # type: ignore[misc]
                 f"of {self.max_length}",
                 hint="raise max_length in model_args if the model allows it",
             )
-        return FedTokens.of_pair(context, continuation, self.max_length)
+        piece = FedTokens.of_pair(context, continuation, self.max_length)
+        self.check_known(max(piece.ids))
+        return piece
+
+    def _batches(self, longest_first: Sequence[FedTokens]) -> Iterator[Sequence[FedTokens]]:
+        switch = switch_length(self.config)
+        n_long = sum(switch is not None and len(p.ids) - 1 > switch for p in longest_first)
+        size = self._sequences_per_batch(longest_first)
+        for group in (longest_first[:n_long], longest_first[n_long:]):
+            for start in range(0, len(group), size):
+                yield group[start : start + size]
 
     def _sequences_per_batch(self, longest_first: Sequence[FedTokens]) -> int:
         if self.batch_size != "auto":
@@ -217,28 +237,3 @@ _OWN_ARGUMENTS = frozenset(
         "gguf_file", "quantization_config", "subfolder",
     }
 )  # fmt: skip
-
-
-class _RecordingLoader:
-    """Stands in for an auto class while it loads, and keeps what transformers reports."""
-
-    def __init__(self, loader: Any, reports: list[dict[str, Any]]) -> None:
-        self._loader = loader
-        self._reports = reports
-
-    def from_pretrained(self, *names: Any, **arguments: Any) -> Any:
-        model, report = self._loader.from_pretrained(*names, **arguments, output_loading_info=True)
-        self._reports.append(report)
-        return model
-
-
-def _refuse_random_weights(pretrained: str, report: Mapping[str, Any]) -> None:
-    """transformers only warns, and fills what a checkpoint lacks with random numbers."""
-    for kind, what in (("missing_keys", "lacks"), ("mismatched_keys", "has other shapes for")):
-        keys = sorted(str(key) for key in report.get(kind) or ())
-        if keys:
-            shown = ", ".join(keys[:3]) + (", ..." if len(keys) > 3 else "")
-            raise EvaluationError(
-                f"{pretrained} {what} {len(keys)} of the model's weights ({shown})",
-                hint="the architecture in config.json does not fit these weights",
-            )

@@ -45,6 +45,7 @@ def scoring_identity(
         "dtype": model_dtype(lm),
         "device": device_name(lm),
         "threads": _threads(),
+        "arithmetic": _arithmetic(),
         "packages": dict(package_versions()),
         "policy": scoring,
     }
@@ -138,3 +139,25 @@ def _threads() -> int:
     import torch
 
     return torch.get_num_threads()
+
+
+def _arithmetic() -> dict[str, Value]:
+    """Return torch's switches that change what a sum comes to."""
+    import torch
+
+    backends: Any = torch.backends
+    # since torch 2.9 each kind of operation has a switch, and asking for the old one may raise
+    if hasattr(backends, "fp32_precision"):
+        inherited = str(backends.fp32_precision).replace("none", "ieee")
+        units = (backends.cuda.matmul, backends.cudnn.conv, backends.mkldnn.matmul)
+        precision = [str(unit.fp32_precision).replace("none", inherited) for unit in units]
+    else:
+        precision = [torch.get_float32_matmul_precision(), str(backends.cudnn.allow_tf32)]
+    return {
+        "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "float32_precision": [*precision],
+        "fp16_reduction": str(backends.cuda.matmul.allow_fp16_reduced_precision_reduction),
+        "bf16_reduction": str(backends.cuda.matmul.allow_bf16_reduced_precision_reduction),
+        "mkldnn": bool(backends.mkldnn.enabled),
+    }

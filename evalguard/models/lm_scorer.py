@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from evalguard.models.answers import responses
 from evalguard.models.caveats import model_caveats
 from evalguard.models.encoding import encode_request
 from evalguard.models.fed_recorder import recorded
+from evalguard.models.generated_length import LENGTH_NAMES
 from evalguard.models.identity import (
     environment,
     model_dtype,
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
     from evalguard.settings import Value
 
-_LENGTH_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
-
 
 class LMScorer:
     """Scores requests with an lm-eval model instance.
@@ -45,6 +44,10 @@ class LMScorer:
         effective: setting name -> value read back.
         provenance: digests of weights and code; None where the weights cannot be proven, so that
             scores must not be cached.
+        on_close: called once when the model is released.
+
+    Raises:
+        EvaluationError: the model cannot read a few tokens.
     """
 
     def __init__(
@@ -56,11 +59,14 @@ class LMScorer:
         model_args: Mapping[str, Value] | None = None,
         effective: Mapping[str, Value] | None = None,
         provenance: Mapping[str, Value] | None = None,
+        on_close: Callable[[], None] | None = None,
     ) -> None:
         self._lm: Any = lm
         self._policy = policy
+        self._on_close = on_close
         arguments = dict(model_args or {})
-        self._description = _describe(lm, policy, model_type, arguments, effective, provenance)
+        with _failures("reading a few tokens", ()), quiet():
+            self._description = _describe(lm, policy, model_type, arguments, effective, provenance)
 
     def describe(self) -> ModelDescription:
         """Return what was loaded, with every setting's effective value."""
@@ -90,9 +96,9 @@ class LMScorer:
         if len(kinds) > 1:
             raise EvaluationError(f"one block asks for {' and '.join(kinds)}; one kind is allowed")
         lm, kind = self._open_lm(), kinds[0]
-        self._seed()
         arguments = [self._arguments(request) for request in requests]
-        with _failures(kind, requests), quiet(), recorded(lm) as fed:
+        seeded = _seeded(self._policy.seed)
+        with _failures(kind, requests), quiet(), seeded, recorded(lm) as fed:
             if hasattr(lm, "scored"):
                 lm.scored = []
             answers = _ask(lm, kind, requests, arguments)
@@ -125,6 +131,8 @@ class LMScorer:
         if self._lm is None:
             return
         self._lm = None
+        if self._on_close is not None:
+            self._on_close()
         gc.collect()
         import torch
 
@@ -136,13 +144,6 @@ class LMScorer:
             raise EvaluationError("this model was closed")
         return self._lm
 
-    def _seed(self) -> None:
-        import torch
-
-        random.seed(self._policy.seed)
-        np.random.seed(self._policy.seed % 2**32)
-        torch.manual_seed(self._policy.seed)
-
     def _arguments(self, request: Request) -> tuple[Any, ...]:
         cap = self._policy.max_gen_toks
         if request.kind != "generate_until":
@@ -150,8 +151,8 @@ class LMScorer:
         context, options = request.arguments
         options = dict(options) if isinstance(options, dict) else {}
         if cap is not None:
-            given = [name for name in _LENGTH_NAMES if options.get(name) is not None]
-            for name in given or _LENGTH_NAMES[:1]:
+            given = [name for name in LENGTH_NAMES if options.get(name) is not None]
+            for name in given or LENGTH_NAMES[:1]:
                 options[name] = min(int(options.get(name, cap)), cap)  # type: ignore[arg-type]
         return (context, options)
 
@@ -207,6 +208,25 @@ def _ask(
 
 
 @contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Seed every generator that sampling may use, and give the caller's states back."""
+    import torch
+
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    cuda: Any = torch.cuda
+    devices = range(cuda.device_count()) if cuda.is_initialized() else ()
+    with torch.random.fork_rng(devices):
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        torch.manual_seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)
+
+
+@contextmanager
 def _failures(doing: str, requests: Sequence[Request]) -> Iterator[None]:
     """Turn whatever a model raises into one line that says what was asked of it."""
     try:
@@ -215,9 +235,10 @@ def _failures(doing: str, requests: Sequence[Request]) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:
         tasks = ", ".join(sorted({request.task for request in requests}))
+        what = f"{doing} of {tasks}" if tasks else doing
         memory = "memory" in str(error).lower()
         raise EvaluationError(
-            f"the model failed in {doing} of {tasks}: {_one_line(error)}",
+            f"the model failed in {what}: {_one_line(error)}",
             hint="try a smaller --batch_size" if memory else "",
         ) from error
 

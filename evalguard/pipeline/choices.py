@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import cast
 
 from evalguard.config import GateOptions, Guard, GuardSet, RunOptions, embedded_folder
 from evalguard.errors import UsageError
+from evalguard.gate import Gate
 from evalguard.harness import TaskOptions
 from evalguard.pipeline.clusters import ClusterChoice
 from evalguard.pipeline.options import CompareOptions
@@ -29,7 +30,7 @@ class Choices:
     tasks: tuple[str, ...]
     task_options: TaskOptions
     policy: ScoringPolicy
-    gate: GateOptions
+    gate: Gate
     declared: frozenset[str]
     allow: frozenset[str]
     clusters: ClusterChoice = field(default_factory=ClusterChoice)
@@ -134,14 +135,16 @@ def _policy(run: RunOptions, stored: RunSource | None, options: CompareOptions) 
     )
 
 
-def _gate(guard: Guard | None, options: CompareOptions) -> GateOptions:
-    gate = guard.gate if guard else GateOptions()
-    given = {
-        name: value
-        for name in ("margin", "fail_on", "confidence")
-        if (value := getattr(options, name)) is not None
-    }
-    return replace(gate, **given)
+def _gate(guard: Guard | None, options: CompareOptions) -> Gate:
+    of_file = guard.gate if guard else GateOptions()
+    values = {field.name: getattr(of_file, field.name) for field in fields(of_file)}
+    for name in ("margin", "fail_on", "confidence"):
+        if getattr(options, name) is not None:
+            values[name] = getattr(options, name)
+    try:
+        return Gate(**values)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def _declared(

@@ -13,7 +13,7 @@ import evalguard
 from evalguard.compare_report import CompareReport, RunIdentity
 from evalguard.document_fields import DocumentFields
 from evalguard.errors import StoreError
-from evalguard.gate import Gate, exit_code
+from evalguard.gate import exit_code
 from evalguard.harness import TaskScores
 from evalguard.lmeval_runs import environment_differences
 from evalguard.pipeline.choices import Choices, choose
@@ -159,12 +159,7 @@ def _conclude(
     output: Path,
 ) -> CompareResult:
     base, candidate = scored
-    gate = Gate(
-        margin=choices.gate.margin,
-        fail_on=choices.gate.fail_on,
-        confidence=choices.gate.confidence,
-        undecided=choices.gate.undecided,
-    )
+    gate = choices.gate
     tables = [
         clustered(comparable(side.tables, other.not_compared), side.fields, choices.clusters)
         for side, other in ((base, candidate), (candidate, base))

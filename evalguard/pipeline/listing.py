@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from evalguard.config import embedded_folder, load_guards, schema, write_template
 from evalguard.errors import UsageError, nearest
 from evalguard.harness import task_names
+from evalguard.pipeline.guards import find_guards
+from evalguard.pipeline.options import CompareOptions
 from evalguard.redaction import redacted
 from evalguard.report.plain_text import printable
 from evalguard.settings import Value
 
 __all__ = [
+    "TaskList",
     "describe_models",
     "guard_schema",
     "list_tasks",
@@ -89,13 +93,21 @@ def render_tasks(names: Sequence[str]) -> str:
     return "\n".join(printable(name) for name in names)
 
 
-def list_tasks(pattern: str, *, config: Path | None, include_path: Sequence[Path]) -> list[str]:
-    """Return the names of all tasks, groups and tags that match, sorted.
+@dataclass(frozen=True, slots=True)
+class TaskList:
+    """Names of tasks, groups and tags, sorted; ``notes`` say what was left out of the search."""
+
+    names: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def list_tasks(pattern: str, *, config: Path | None, include_path: Sequence[Path]) -> TaskList:
+    """Return all tasks, groups and tags that match.
 
     Raises:
         UsageError: if there is none, with the nearest name.
     """
-    guards = load_guards(config, cwd=Path.cwd(), allow_code=False)
+    guards, notes = find_guards((), CompareOptions(config=config), cwd=Path.cwd())
     of_guards = [path for guard in guards.guards for path in guard.include_paths]
     paths = (embedded_folder() / "tasks", *of_guards, *include_path)
     names = task_names(
@@ -108,4 +120,4 @@ def list_tasks(pattern: str, *, config: Path | None, include_path: Sequence[Path
             f"no task matches '{pattern}'{nearest(pattern, names)}",
             hint="* stands for any text: evalguard tasks 'lambada*'; --include-path adds a folder",
         )
-    return found
+    return TaskList(tuple(found), notes)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,8 @@ _TINY_PARAMETERS = 20_000_000
 def open_scorer(variant: Variant, policy: ScoringPolicy, *, cache_dir: Path) -> Scorer:
     """Load a variant with the settings of its assignment, and prove that every one took.
 
+    torch's number of threads is this process's own again when the scorer is closed.
+
     Raises:
         UsageError: a name or argument that does not exist, or code that is not allowed.
         SettingError: a setting that could not be applied or did not take; an ``env`` setting
@@ -46,12 +48,31 @@ def open_scorer(variant: Variant, policy: ScoringPolicy, *, cache_dir: Path) -> 
 
 
 def _open(variant: Variant, policy: ScoringPolicy, cache_dir: Path) -> Scorer:
+    import torch
+
     wanted = plan(variant)
     check_environment(wanted.env)
     model_args: Mapping[str, Value] = wanted.model_args
     if variant.build is not None:
         model_args = with_build(model_args, str(build(variant, wanted, cache_dir)))
-    _torch_threads()
+    threads_given_back = functools.partial(torch.set_num_threads, torch.get_num_threads())
+    try:
+        return _loaded(variant, policy, wanted, model_args, on_close=threads_given_back)
+    except BaseException:
+        threads_given_back()
+        raise
+
+
+def _loaded(
+    variant: Variant,
+    policy: ScoringPolicy,
+    wanted: ConversionPlan,
+    model_args: Mapping[str, Value],
+    *,
+    on_close: Callable[[], None],
+) -> Scorer:
+    from evalguard.models.lm_scorer import LMScorer
+
     lm: Any = load_lm(
         variant.model,
         model_args,
@@ -67,9 +88,6 @@ def _open(variant: Variant, policy: ScoringPolicy, cache_dir: Path) -> Scorer:
     if model is not None:
         apply(model, wanted, **code)  # type: ignore[arg-type]
     effective |= read_edits(model, wanted, **code)  # type: ignore[arg-type]
-
-    from evalguard.models.lm_scorer import LMScorer
-
     return LMScorer(
         lm,
         policy,
@@ -77,27 +95,21 @@ def _open(variant: Variant, policy: ScoringPolicy, cache_dir: Path) -> Scorer:
         model_args=model_args,
         effective={setting.name: effective[setting.name] for setting in variant.settings},
         provenance=_provenance(variant, wanted, model_args, effective),
+        on_close=on_close,
     )
 
 
-def _set_threads(policy: ScoringPolicy, parameters: int = 0) -> None:
-    """Set torch's CPU threads: as asked, else one for a tiny model, else torch's own number.
+def _set_threads(policy: ScoringPolicy, parameters: int) -> None:
+    """Set torch's CPU threads until the model is closed: as asked, else one for a tiny model.
 
     A tiny model's matrices are too small to share: a second thread costs more than it brings, and
-    beside other work many times as much.
+    beside other work many times as much. Otherwise this process's own number stays.
     """
     import torch
 
     tiny = 0 < parameters < _TINY_PARAMETERS
-    torch.set_num_threads(policy.threads or (1 if tiny else _torch_threads()))
-
-
-@functools.cache
-def _torch_threads() -> int:
-    """Threads that torch chose by itself, asked before the first change."""
-    import torch
-
-    return torch.get_num_threads()
+    if policy.threads or tiny:
+        torch.set_num_threads(policy.threads or 1)
 
 
 def _parameters(lm: Any) -> int:

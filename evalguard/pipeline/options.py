@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from evalguard.errors import UsageError, nearest
 from evalguard.settings import Assignment, Value
 
 WorkerUse = Literal["auto", "always"]
+# What a user may declare to differ; settings under test excuse their own differences.
+MAY_DIFFER = frozenset({"prompt", "tokens"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +89,27 @@ class CompareOptions:
     quiet: bool = False
     command: str = ""
 
+    def __post_init__(self) -> None:
+        """Refuse at once what would otherwise be noticed after hours of scoring, or never.
+
+        Limit and gate are checked with the guard file's, before anything runs.
+
+        Raises:
+            UsageError: naming the option and the value.
+        """
+        auto = self.batch_size in (None, "auto")
+        if not auto and not _is_count(self.batch_size, 1):
+            raise _refused("batch_size", self.batch_size, "a number of sequences or 'auto'")
+        for name in ("threads", "check_batch_size"):
+            if not _is_count(getattr(self, name), 0):
+                raise _refused(name, getattr(self, name), "a number, 0 or more")
+        if self.timeout is not None and not 0 < self.timeout < math.inf:
+            raise _refused("timeout", self.timeout, "a number of seconds above 0")
+        if self.worker not in get_args(WorkerUse):
+            raise _refused("worker", self.worker, " or ".join(get_args(WorkerUse)))
+        for item in sorted(self.allow_differing - MAY_DIFFER):
+            raise _refused("allow_differing", item, " and ".join(sorted(MAY_DIFFER)))
+
 
 def make_options(options: CompareOptions | None, **given: Any) -> CompareOptions:
     """Return options with fields overridden; a text stands for a sequence of one, or a path.
@@ -110,3 +134,11 @@ def make_options(options: CompareOptions | None, **given: Any) -> CompareOptions
         if given.get(name) is not None:
             given[name] = Path(given[name])
     return replace(options or CompareOptions(), **given)
+
+
+def _is_count(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _refused(name: str, value: object, expected: str) -> UsageError:
+    return UsageError(f"option {name}: {value!r} is not {expected}")

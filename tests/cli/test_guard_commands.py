@@ -125,3 +125,11 @@ def test_our_own_tasks_are_found_without_reading_all_of_lm_eval(
     monkeypatch.setattr(TaskIndex, "names", names)
     found = run("tasks", "evalguard_*").out.split()
     assert found == ["evalguard_choice", "evalguard_lastword", "evalguard_rolling"]
+
+
+def test_guard_files_of_another_program_do_not_hide_the_tasks(run: Any) -> None:
+    Path("configs").mkdir()
+    Path("configs/train.yaml").write_text("defaults: [model, data]\n")
+    ran = run("tasks", "evalguard_l*")
+    assert (ran.code, ran.out) == (0, "evalguard_lastword\n")
+    assert "note: no guard file is used: configs/train.yaml:1" in ran.err

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,8 @@ from typing import Any
 import pytest
 from lmeval_output import run_lm_eval
 from small_world import SmallWorld, write_tasks
+
+import evalguard
 
 TASKS = ("sw_word", "sw_choice")
 
@@ -183,3 +188,23 @@ def test_the_newest_of_several_dates_is_read_and_said(
         "2 runs in" in note and "the newest is read" in note for note in (ran.document["notes"])
     )
     assert json.loads(ran.out)["candidate"]["name"] == "dated"
+
+
+def test_no_model_library_is_loaded_for_finished_runs(base_run: Path, tmp_path: Path) -> None:
+    words = ["compare", "--base", str(base_run), "--cand", str(base_run)]
+    code = (
+        f"import sys, evalguard.cli\ntry: evalguard.cli.main({words!r})\n"
+        "except SystemExit as end: assert end.code == 0, end.code\n"
+        "heavy = ('torch', 'lm_eval', 'transformers', 'datasets', 'pandas')\n"
+        "assert not [m for m in heavy if m in sys.modules]"
+    )
+    checkout = str(Path(evalguard.__file__).parent.parent)
+    environment = {**os.environ, "PYTHONPATH": checkout}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

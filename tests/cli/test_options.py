@@ -108,6 +108,7 @@ def test_every_option_of_the_python_api_can_be_typed() -> None:
         (("--cand-model-args", "{broken"), "--cand-model-args: not JSON"),
         (("--margin", "-1"), "-1.0 is not in the range"),
         (("--confidence", "1"), "1.0 is not in the range"),
+        (("--timeout", "nan"), "option timeout: nan is not a number of seconds"),
         (("--fail-on", "marge"), "'marge' is not one of"),
         (("--allow-differing", "all"), "'all' is not one of"),
         (("--num-fewshot", "many"), "'many' is not a valid integer"),

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 from lm_eval.models.huggingface import HFLM
@@ -212,3 +216,37 @@ def test_bos_changes_the_tokenizer_digest(tiny_llama: Path) -> None:
 def test_what_is_left_to_the_checkpoint_is_a_caveat(tiny_llama: Path) -> None:
     told = open_hf(tiny_llama, dtype="auto").describe()
     assert any("dtype follows the checkpoint (float32)" in caveat for caveat in told.caveats)
+
+
+def test_scoring_leaves_the_callers_generators_as_they_were(tiny_llama: Path) -> None:
+    model = open_hf(tiny_llama)
+    sampled = generation("Mara", until=["x"], max_gen_toks=8, do_sample=True, temperature=1.0)
+    states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    first = model.score([sampled])[0].text
+    assert random.getstate() == states[0]
+    assert np.random.get_state()[1].tolist() == states[1]
+    assert torch.get_rng_state().tolist() == states[2]
+    torch.manual_seed(99)
+    assert model.score([sampled])[0].text == first
+
+
+@pytest.mark.parametrize(
+    "switch",
+    [
+        lambda: torch.set_float32_matmul_precision("medium"),
+        lambda: torch.use_deterministic_algorithms(True),
+        lambda: setattr(torch.backends.mkldnn, "enabled", False),
+    ],
+)
+def test_torchs_arithmetic_switches_are_part_of_the_identity(
+    tiny_llama: Path, switch: Callable[[], None]
+) -> None:
+    before = open_hf(tiny_llama).describe().identity
+    try:
+        switch()
+        assert open_hf(tiny_llama).describe().identity != before
+    finally:
+        torch.set_float32_matmul_precision("highest")
+        torch.use_deterministic_algorithms(False)
+        torch.backends.mkldnn.enabled = True
+    assert open_hf(tiny_llama).describe().identity == before

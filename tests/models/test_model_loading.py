@@ -151,6 +151,13 @@ def test_an_unknown_model_type_gets_the_nearest_name() -> None:
     [
         ({"dtypee": "float32"}, "takes no argument 'dtypee'; did you mean 'dtype'"),
         ({"dtype": "float31"}, "'float31' is no dtype; did you mean 'float32'"),
+        ({"atn_implementation": "eager"}, "did you mean 'attn_implementation'"),
+        ({"max_length": "48"}, "max_length: '48' is not a number of tokens"),
+        ({"max_length": 0}, "max_length: 0 is not a number of tokens"),
+        ({"max_length": True}, "max_length: True is not a number of tokens"),
+        ({"add_bos_token": "false"}, "add_bos_token: 'false' is not true or false"),
+        ({"device": "cpux"}, "'cpux' is no device"),
+        ({"device": "cuda:7"}, "device 'cuda:7' is not to be had"),
         ({"batch_size": 8}, "model_args.batch_size belongs to the run"),
         ({"softmax_dtype": "bfloat16"}, "softmax_dtype is always float32"),
         ({"logits_cache": True}, "logits_cache is always False"),
@@ -166,6 +173,30 @@ def test_arguments_that_cannot_be_taken_are_usage_errors(
 
 def test_arguments_that_evalguard_fixes_may_be_written_out(tiny_llama: Path) -> None:
     assert load(tiny_llama, softmax_dtype="float32", logits_cache=False).logits_cache is False
+
+
+def test_a_folder_without_a_tokenizer_asks_for_one(copy: Path) -> None:
+    for file in copy.glob("tokenizer*"):
+        file.unlink()
+    with pytest.raises(EvaluationError, match="copy has no tokenizer that can be read") as raised:
+        load(copy)
+    assert "model_args.tokenizer" in raised.value.hint
+
+
+def test_a_tokenizer_that_cannot_be_had_is_named_not_the_model(tiny_llama: Path) -> None:
+    with pytest.raises(EvaluationError, match=r"no folder some/tokenizer, and no such tokenizer"):
+        load(tiny_llama, tokenizer="some/tokenizer")
+
+
+def test_weights_of_other_shapes_are_named_with_both(tiny_llama: Path) -> None:
+    with pytest.raises(EvaluationError, match=r"other shapes .*\[384, 32\] stored, \[400, 32\] in"):
+        load(tiny_llama, overrides={"vocab_size": 400})
+
+
+def test_a_failure_names_the_config_that_was_asked_for(tiny_llama: Path) -> None:
+    with pytest.raises(EvaluationError) as raised:
+        load(tiny_llama, overrides={"hidden_act": "gellu"})
+    assert raised.value.hint == "it was loaded with config.hidden_act = 'gellu'"
 
 
 def test_a_model_without_a_name_is_a_usage_error() -> None:
@@ -188,6 +219,7 @@ def test_config_overrides_reach_the_model_before_it_is_built(tiny_gemma2: Path) 
         ({"rope_theta": 1e4}, r"did you mean 'rope_parameters\.rope_theta'"),
         ({"rope_parameters.rope_thetta": 1e4}, r"did you mean 'rope_parameters\.rope_theta'"),
         ({"hidden_size": "wide"}, "hidden_size cannot be 'wide'"),
+        ({"attn_implementation": "eager"}, "has no attribute 'attn_implementation'"),
     ],
 )
 def test_config_overrides_that_name_nothing_are_errors(

@@ -113,6 +113,25 @@ def test_the_gate_is_the_files_where_the_command_line_is_silent(settle: Any) -> 
     assert (changed.margin, changed.fail_on, changed.confidence) == (2.0, "margin", 0.9)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("margin", -1.0),
+        ("margin", float("nan")),
+        ("confidence", 1.0),
+        ("confidence", float("nan")),
+        ("fail_on", "marge"),
+        ("limit", -1),
+        ("num_fewshot", -1),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_anything_runs(
+    settle: Any, name: str, value: Any
+) -> None:
+    with pytest.raises(UsageError):
+        settle("orig", "port", **{name: value})
+
+
 def test_differences_are_declared_by_user_pair_or_setting(settle: Any) -> None:
     assert settle("orig", "plain").allow == {"prompt"}
     assert settle("orig", "plain", allow_differing=frozenset({"tokens"})).allow == {

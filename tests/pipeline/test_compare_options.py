@@ -39,3 +39,23 @@ def test_an_unknown_field_names_the_nearest() -> None:
     with pytest.raises(UsageError, match="no option 'task'; did you mean 'tasks'") as raised:
         make_options(None, task="a")
     assert raised.value.exit_code == EXIT_USAGE
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("batch_size", 0),
+        ("batch_size", True),
+        ("batch_size", "automatic"),
+        ("threads", -1),
+        ("check_batch_size", -1),
+        ("timeout", 0),
+        ("timeout", float("nan")),
+        ("timeout", float("inf")),
+        ("worker", "alway"),
+        ("allow_differing", "lengths"),
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_refused_at_once(name: str, value: object) -> None:
+    with pytest.raises(UsageError, match=f"option {name}: "):
+        make_options(None, **{name: value})

@@ -181,7 +181,7 @@ def test_different_aggregations_of_one_metric_are_refused():
 
 @pytest.mark.parametrize("clusters", [False, True])
 def test_95_percent_intervals_of_a_mean_hold_the_truth(clusters):
-    runs, truth, held, n = 400, 0.1, 0, 120
+    runs, truth, held, n = 250, 0.1, 0, 120
     rng = np.random.default_rng(9)
     labels = tuple(str(row // 3) for row in range(n)) if clusters else ()
     for seed in range(runs):
@@ -192,4 +192,4 @@ def test_95_percent_intervals_of_a_mean_hold_the_truth(clusters):
             resamples=300, confidence=0.95, clusters=labels, seed=seed,
         )  # fmt: skip
         held += found.estimate.low <= truth <= found.estimate.high
-    assert 0.915 <= held / runs <= 0.985
+    assert 0.905 <= held / runs <= 0.985

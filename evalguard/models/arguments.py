@@ -1,0 +1,128 @@
+"""model_args: what may be written there, checked before anything is loaded."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from evalguard.errors import UsageError, nearest
+
+if TYPE_CHECKING:
+    from lm_eval.api.model import LM
+
+    from evalguard.settings import Value
+
+HF_TYPES = ("hf", "hf-auto", "huggingface")
+# what evalguard fixes for every model, because anything else compares unfairly or wrongly
+_FIXED = {"softmax_dtype": "float32", "logits_cache": False}
+_FIXED_REASONS = {
+    "softmax_dtype": "log-softmax in a narrow dtype moves documents by more than a conversion does",
+    "logits_cache": "it gives two splits of one token sequence the same log-likelihood",
+}
+# constructor arguments of GuardedHFLM that no guard file may write
+_OURS = frozenset({"config_overrides", "allow_pickle", "rolling_bos"})
+_POLICY_ARGS = ("batch_size", "max_batch_size")
+# name -> (type, least value, what it is)
+_TYPES: dict[str, tuple[type, int, str]] = {
+    "max_length": (int, 1, "a number of tokens"),
+    "prefix_token_id": (int, 0, "a token id"),
+    "add_bos_token": (bool, 0, "true or false"),
+    "truncation": (bool, 0, "true or false"),
+}
+# arguments that HFLM passes on to transformers, for suggestions
+PASSED_ON = frozenset({"attn_implementation", "experts_implementation", "device_map"})
+
+
+def checked_arguments(
+    model_type: str, model_args: Mapping[str, Value], *, trust_remote_code: bool
+) -> dict[str, Any]:
+    """Return the arguments for a constructor, without those that evalguard fixes.
+
+    Raises:
+        UsageError: an argument that belongs to the run, that evalguard fixes to another value, or
+            that needs a permission.
+    """
+    arguments: dict[str, Any] = dict(model_args)
+    for name in _POLICY_ARGS:
+        if name in arguments:
+            raise UsageError(
+                f"model_args.{name} belongs to the run: base and candidate need the same batches",
+                hint="use --batch_size",
+            )
+    if arguments.pop("trust_remote_code", False) and not trust_remote_code:
+        raise UsageError(
+            "model_args.trust_remote_code is set, but this model is not allowed to run remote code",
+            hint="set trust_remote_code: true beside model_args, or use --trust_remote_code",
+        )
+    if model_type in HF_TYPES:
+        for name in _OURS & arguments.keys():
+            raise UsageError(f"model type '{model_type}' takes no argument '{name}'")
+        for name, value in _FIXED.items():
+            if arguments.pop(name, value) not in (value, None):
+                raise UsageError(
+                    f"model_args.{name} is always {value} here: {_FIXED_REASONS[name]}"
+                )
+    return arguments
+
+
+def check_dtypes(arguments: Mapping[str, Any]) -> None:
+    """Refuse names that are no dtype of torch, with the nearest one."""
+    import torch
+
+    names = [name for name, value in vars(torch).items() if isinstance(value, torch.dtype)]
+    for argument in ("dtype", "mixed_precision_dtype"):
+        value = arguments.get(argument)
+        if value is None or (argument == "dtype" and value == "auto"):
+            continue
+        if not isinstance(value, str) or value not in names:
+            raise UsageError(
+                f"model_args.{argument}: {value!r} is no dtype{nearest(str(value), names)}",
+                hint="e.g. float32, bfloat16, float16",
+            )
+
+
+def check_types(arguments: Mapping[str, Any]) -> None:
+    """Refuse values that lm-eval would take without a word and fail on later."""
+    for argument, (kind, least, wanted) in _TYPES.items():
+        value = arguments.get(argument)
+        if value is None:
+            continue
+        fits = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
+        if not fits or value < least:
+            raise UsageError(f"model_args.{argument}: {value!r} is not {wanted}")
+
+
+def check_device(asked: Any, found: Any) -> None:
+    """Refuse a model that was loaded elsewhere than asked, which lm-eval does without a word.
+
+    Raises:
+        UsageError: no such device.
+    """
+    import torch
+
+    try:
+        wanted = torch.device(asked)
+    except (RuntimeError, TypeError) as error:
+        raise UsageError(
+            f"device: {asked!r} is no device", hint="e.g. cpu, cuda, cuda:1"
+        ) from error
+    if (wanted.type, wanted.index or 0) != (found.type, found.index or 0):
+        raise UsageError(
+            f"device '{asked}' is not to be had: the model was loaded on '{found}'",
+            hint=f"CUDA devices here: {torch.cuda.device_count()}",
+        )
+
+
+def parameters(loader: type[LM]) -> set[str]:
+    """Names of a constructor's parameters, those of its bases where it passes them on."""
+    names: set[str] = set()
+    for kind in loader.__mro__:
+        constructor = vars(kind).get("__init__")
+        if constructor is None or kind is object:
+            continue
+        parameters = inspect.signature(constructor).parameters.values()
+        names |= {p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            break
+    return names - {"self"}

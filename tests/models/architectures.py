@@ -1,0 +1,73 @@
+"""Tiny random models of many architectures, each with what is special about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from tiny_models import save_tokenizer
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+_SIZES = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 48, "initializer_range": 0.3,
+}  # fmt: skip
+_LINEAR = {
+    "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+    "layer_types": ["linear_attention", "full_attention"],
+}  # fmt: skip
+_LONGROPE = {
+    "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 12,
+    "short_factor": [1.0] * 4, "long_factor": [1.0, 2.0, 4.0, 8.0], "factor": 4.0,
+}  # fmt: skip
+_GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 48, "initializer_range": 0.3}
+_STATE = {"hidden_size": 32, "num_hidden_layers": 2}
+
+# name -> (model type of transformers, config)
+ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2: learned positions": ("gpt2", _GPT2),
+    "opt: positions from the mask": (
+        "opt",
+        {**_SIZES, "ffn_dim": 48, "word_embed_proj_dim": 32, "init_std": 0.3},
+    ),
+    "gpt_neox: partial rotary": ("gpt_neox", _SIZES),
+    "mistral: sliding window": ("mistral", {**_SIZES, "sliding_window": 6}),
+    "gemma3: two kinds of rotary": (
+        "gemma3_text",
+        {**_SIZES, "head_dim": 12, "sliding_window": 6},
+    ),
+    "qwen3: wide heads": ("qwen3", {**_SIZES, "head_dim": 16}),
+    "mixtral: experts": (
+        "mixtral",
+        {**_SIZES, "num_local_experts": 4, "num_experts_per_tok": 2},
+    ),
+    "mamba: a state": ("mamba", {**_STATE, "state_size": 4, "initializer_range": 0.3}),
+    "rwkv: a state without a mask": ("rwkv", {**_STATE, "context_length": 48}),
+    "qwen3_5: gated delta rule": ("qwen3_5_text", {**_SIZES, **_LINEAR}),
+    "phi3: longrope": ("phi3", {**_SIZES, "rope_parameters": _LONGROPE}),
+}
+
+
+def save_architecture(folder: Path, name: str, **changes: Any) -> Path:
+    """Save a model of ARCHITECTURES, with other values for some of its config."""
+    size = save_tokenizer(folder)
+    kind, values = ARCHITECTURES[name]
+    common = {"vocab_size": size, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
+    torch.manual_seed(0)
+    config = CONFIG_MAPPING[kind](**{**common, **values, **changes})
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    return folder
+
+
+def save_bidirectional(folder: Path) -> Path:
+    """Save a BERT whose tokens see what follows them, though it loads as a causal model."""
+    from transformers import BertConfig, BertLMHeadModel
+
+    torch.manual_seed(0)
+    values = {**_SIZES, "pad_token_id": 1}
+    del values["num_key_value_heads"]
+    config = BertConfig(vocab_size=save_tokenizer(folder), **values)
+    BertLMHeadModel(config).save_pretrained(folder)
+    return folder
