@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 Rows = NDArray[np.int64]
 Metric = Callable[[Rows], float]
 
+_MOST_CLASSES = 100
 _PARTS_TRIED = 4
 _SAME = 1e-12
 
@@ -28,10 +29,11 @@ def counted(items: Sequence[object], name: str, metric: Metric) -> Metric:
         name: of the aggregation; "f1" and "matthews_corrcoef" have a faster one.
         metric: lm-eval's own, of the documents at any rows.
     """
-    if name not in ("f1", "matthews_corrcoef"):
+    pairs = _pairs(items) if name in ("f1", "matthews_corrcoef") else []
+    names = dict.fromkeys(label for pair in pairs for label in pair)
+    if not 0 < len(names) <= _MOST_CLASSES:
         return metric
-    pairs = cast("Sequence[tuple[object, object]]", items)
-    labels = {label: code for code, label in enumerate(dict.fromkeys(x for p in pairs for x in p))}
+    labels = {label: code for code, label in enumerate(names)}
     codes = np.array([[labels[gold], labels[predicted]] for gold, predicted in pairs])
     cells = codes[:, 0] * len(labels) + codes[:, 1]
     positive = labels.get(1, -1)
@@ -42,6 +44,13 @@ def counted(items: Sequence[object], name: str, metric: Metric) -> Metric:
         return _f1(table, positive) if name == "f1" else _matthews(table)
 
     return faster if _agree(faster, metric, len(items)) else metric
+
+
+def _pairs(items: Sequence[object]) -> list[tuple[Any, Any]]:
+    """(gold, predicted) of every item; none if any is something else."""
+    pairs = [tuple(item) for item in items if isinstance(item, (tuple, list)) and len(item) == 2]
+    plain = all(isinstance(label, (int, str, np.integer)) for pair in pairs for label in pair)
+    return cast("list[tuple[Any, Any]]", pairs) if plain and len(pairs) == len(items) else []
 
 
 def _f1(table: NDArray[np.float64], positive: int) -> float:

@@ -49,7 +49,7 @@ class Rescoring:
 
 
 def rescoring(
-    items: Sequence[object], name: str, aggregate: Callable[[list[object]], object]
+    items: Sequence[object], name: str, aggregate: Callable[[list[object]], float]
 ) -> Rescoring:
     """Rescore per-document items by an aggregation that takes a list of them.
 
@@ -60,7 +60,7 @@ def rescoring(
     def metric(rows: Rows) -> float:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return float(np.asarray(aggregate([items[row] for row in rows]), dtype=np.float64))
+            return aggregate([items[row] for row in rows])
 
     metric(np.arange(len(items)))
     return Rescoring(
@@ -72,7 +72,10 @@ def rescoring(
 
 
 def _digest(item: object) -> str:
-    written = json.dumps(item, default=_plain, sort_keys=True)
+    try:
+        written = json.dumps(item, default=_plain, sort_keys=True)
+    except (TypeError, ValueError):  # keys that are no text, an item that holds itself
+        written = repr(item)
     return hashlib.sha256(written.encode()).hexdigest()
 
 

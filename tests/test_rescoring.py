@@ -97,3 +97,19 @@ def test_another_function_under_a_known_name_is_used_itself():
 
     made = rescoring(pairs, "f1", macro)
     assert made.metric(np.arange(50)) == macro(pairs)
+
+
+@pytest.mark.parametrize(
+    "items",
+    [[1.0, 2.0], [(0, 1), (0, 1, 1)], [([0], [1]), ([1], [1])], [(0.5, 1), (1, 1)], [{"a": 1}] * 2],
+    ids=["numbers", "lengths", "lists", "shares", "mappings"],
+)
+def test_items_that_are_no_classes_are_left_to_the_aggregation(items):
+    made = rescoring(items, "f1", lambda chosen: float(len(chosen)))
+    assert made.metric(np.array([0, 0, 1])) == 3.0
+
+
+def test_items_that_json_cannot_hold_have_digests_too():
+    one, other = {(1, 2): 3.0}, {(1, 2): 4.0}
+    made = rescoring([one, other, dict(one)], "mine", len)
+    assert made.items[0] == made.items[2] != made.items[1]

@@ -30,9 +30,9 @@ def task_rescoring(task: Task, metric: str, items: Sequence[object], name: str) 
     """
     function = task.aggregation()[metric]
 
-    def aggregate(chosen: list[object]) -> object:
+    def aggregate(chosen: list[object]) -> float:
         with task_code(f"aggregation '{name}'"):
-            return function(chosen)
+            return float(function(chosen))
 
     started = time.perf_counter()
     try:

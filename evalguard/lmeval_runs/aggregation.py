@@ -30,9 +30,9 @@ def read_rescoring(items: Sequence[object], name: str) -> Rescoring:
             f"its aggregation '{name}' is a function of the task, which a stored run does not hold"
         )
 
-    def aggregate(chosen: list[object]) -> object:
+    def aggregate(chosen: list[object]) -> float:
         try:
-            return function(chosen)
+            return float(function(chosen))
         except (ArithmeticError, AssertionError, AttributeError, LookupError) as error:
             raise _failed(name, error) from error
         except (TypeError, ValueError) as error:

@@ -142,8 +142,12 @@ def test_other_aggregations_are_rescored_by_the_tasks_own(ours: dict[str, TaskSc
 
 @pytest.mark.parametrize(
     ("broken", "reason"),
-    [(lambda items: items[0]["no"], "TypeError"), (lambda items: time.sleep(0.3), "too long")],
-    ids=["fails", "takes long"],
+    [
+        (lambda items: items[0]["no"], "TypeError"),
+        (lambda items: {"f1": 0.5}, "TypeError"),
+        (lambda items: time.sleep(0.3), "too long"),
+    ],
+    ids=["fails", "is no number", "takes long"],
 )
 def test_an_aggregation_that_cannot_be_run_often_is_left_out_with_a_reason(
     broken: Any, reason: str, task_folder: Path, monkeypatch: pytest.MonkeyPatch
