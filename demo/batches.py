@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from demo.corpus import Story, stories
 
 ANSWER_WEIGHT = 6.0
-CLOSINGS_PER_ROW = 3
+CLOSINGS_PER_ROW = 5
 ROWS_PER_BATCH = 32
 BATCHES_PER_CHUNK = 16  # rows are sorted by length within a chunk, to waste little padding
 

@@ -21,7 +21,7 @@ from demo.words import BOYS, GIRLS, POOLS, TOTALS
 PEOPLE = 4
 SCENES_PER_STORY = 2
 TEST_SHARE = 10  # one company of people in ten is kept for the test split
-ROLE_SHARE = 0.4  # how often somebody is called by role
+ROLE_SHARE = 0.2  # how often somebody is called by role
 
 
 @dataclass(frozen=True, slots=True)

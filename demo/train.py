@@ -34,7 +34,7 @@ class Recipe:
     """Everything that decides the trained weights, next to the package versions."""
 
     seed: int = 20
-    steps: int = 3500
+    steps: int = 3000
     peak_learning_rate: float = 3e-3
     warmup_steps: int = 200
     weight_decay: float = 0.05
@@ -52,11 +52,11 @@ def model_config(tokenizer: PreTrainedTokenizerFast) -> Gemma2Config:
         num_key_value_heads=2,
         head_dim=32,
         query_pre_attn_scalar=20,
-        attn_logit_softcapping=20.0,
+        attn_logit_softcapping=40.0,
         final_logit_softcapping=30.0,
         sliding_window=256,
         max_position_embeddings=512,
-        rope_parameters={"rope_type": "default", "rope_theta": 5000.0},
+        rope_parameters={"rope_type": "default", "rope_theta": 4000.0},
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,
         bos_token_id=tokenizer.bos_token_id,

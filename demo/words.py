@@ -51,7 +51,7 @@ POOLS: dict[str, tuple[str, ...]] = {
     """),
     "garment": _words("coat hat scarf shawl cloak vest hood cap"),
     "day": _words("Monday Tuesday Wednesday Thursday Friday Saturday Sunday"),
-    "number": _words("one two three four five six seven eight nine ten"),
+    "number": _words("two three four five six seven eight nine ten"),
 }
 
 TOTALS = _words("""

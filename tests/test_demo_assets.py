@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import sys
+from functools import reduce
 from itertools import combinations, islice
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,19 @@ def test_guard_file_names_the_tasks_and_a_port_with_complete_settings() -> None:
         assert setting["reference"] != setting["candidate"]
     assert guard["tasks"] == list(TASKS)
     assert guard["pairs"] == [{"base": "orig", "cand": "fla-port"}]
+
+
+def test_references_of_the_guard_file_are_the_values_of_the_model() -> None:
+    guard = yaml.safe_load((ROOT / "configs" / "demo.yaml").read_text())
+    config = json.loads((MODEL / "config.json").read_text())
+    settings = guard["models"]["fla-port"]["settings"]
+    for setting in settings.values():
+        if setting["target"].startswith("config."):
+            path = setting["target"].split(".")[1:]
+            assert setting["reference"] == reduce(dict.__getitem__, path, config)
+    assert settings["attn_softcap"]["reference"] == config["attn_logit_softcapping"]
+    assert settings["attn_scale"]["reference"] == config["query_pre_attn_scalar"] ** -0.5
+    assert settings["attn_scale"]["candidate"] == config["head_dim"] ** -0.5
 
 
 def test_every_task_of_the_guard_file_has_a_definition_and_data() -> None:
