@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from evalguard.cli.guard import init_command, models_command, schema_command, ta
 from evalguard.cli.interrupts import Interrupts
 from evalguard.cli.options import EPILOG
 from evalguard.cli.output import prepare_streams, settle_streams, stdout_kept, write
-from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_USAGE, Interrupted, nearest
+from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_USAGE, Interrupted, UsageError, nearest
 
 
 class _Group(click.Group):
@@ -87,6 +88,13 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     raise SystemExit(code)
 
 
+def _require_folder() -> None:
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:
+        raise UsageError("the current folder was removed", hint="cd to one that exists") from error
+
+
 def _run(words: Sequence[str]) -> int:
     """Parse, then work, then write: click turns a broken pipe into exit code 1, a verdict."""
     command = shlex.join(["evalguard", *words])
@@ -96,6 +104,7 @@ def _run(words: Sequence[str]) -> int:
         return EXIT_FAILED if done.code else EXIT_PASSED
     if not callable(job):  # --help and --version have had their say
         return EXIT_PASSED
+    _require_folder()
     with stdout_kept():
         answer = job()
     text = answer.text()

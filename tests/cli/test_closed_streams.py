@@ -56,3 +56,9 @@ def test_closed_descriptors_are_not_given_to_the_next_file() -> None:
     )
     line = f'"{sys.executable}" -c "{check}" <&- >&- 2>&-'
     assert subprocess.run(["sh", "-c", line], check=False).returncode == 0
+
+
+def test_a_folder_that_was_removed_is_said(tmp_path: Path) -> None:
+    ran = shell(f"mkdir '{tmp_path}/d'; cd '{tmp_path}/d'; rmdir '{tmp_path}/d'; eg models")
+    assert ran.returncode == 2
+    assert "error: the current folder was removed" in ran.stderr
