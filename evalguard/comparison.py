@@ -9,6 +9,24 @@ Outcome = Literal["regressed", "degraded", "improved", "unchanged", "undecided",
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Companion:
+    """A test that stands beside the one that decides; it informs and decides nothing.
+
+    Attributes:
+        method: "sign-flip", "wilcoxon", ...
+        p_value: one-sided, that an unchanged candidate looks at least this much worse.
+        resamples: random resamples drawn, and ``seed`` of them; None for an exact or closed form.
+        note: its assumption, or what was left out; "" where there is nothing to say.
+    """
+
+    method: str
+    p_value: float
+    resamples: int | None = None
+    seed: int | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """Drift of one (task, filter, metric); positive drift and sigma mean: the candidate is worse.
 
@@ -27,8 +45,11 @@ class Comparison:
         significant: the drift is real (interval above 0); ``certain``: above the margin.
         needed_n: for "undecided", documents needed to decide at this paired_stderr; else None.
         flips: (base right and candidate wrong, base wrong and candidate right) for 0/1 metrics.
+        clusters: number of clusters of documents that are not independent, and ``cluster_field``
+            that says which belong together; None and "" where each document stands alone.
         bit_identical: every document's score is the same to the last bit.
         reason: why the outcome is what it is, one sentence.
+        companions: tests beside the one that gives p_value; they decide nothing.
         None stands for a number that does not exist (``outcome == "failed"``).
     """
 
@@ -57,4 +78,7 @@ class Comparison:
     needed_n: int | None = None
     mid_p_value: float | None = None
     flips: tuple[int, int] | None = None
+    clusters: int | None = None
+    cluster_field: str = ""
+    companions: tuple[Companion, ...] = ()
     caveats: tuple[str, ...] = ()

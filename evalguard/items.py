@@ -10,11 +10,17 @@ from typing import cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from evalguard.rescoring import Rescoring
 from evalguard.scores import Aggregation
 from evalguard.settings import digest_of
 
 _WEIGHTED = ("weighted_perplexity", "bits_per_byte")
-_KNOWN = (*get_args(Aggregation), "nanmean")
+_KNOWN = (*(name for name in get_args(Aggregation) if name != "other"), "nanmean")
+
+
+def has_closed_form(aggregation: str) -> bool:
+    """Whether documents combine in a way that ``read_items`` reads; else it takes a Rescoring."""
+    return aggregation in _KNOWN
 
 
 class NotComparableError(ValueError):
@@ -23,11 +29,21 @@ class NotComparableError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentStatistics:
-    """What a ScoreTable holds per document: ``values`` (n,), ``weights`` (n,) or None, float64."""
+    """What a ScoreTable holds per document: ``values`` (n,), ``weights`` (n,) or None, float64.
+
+    ``rescoring`` is the metric of any selection of documents where it is no mean; values are 0.
+    """
 
     aggregation: Aggregation
     values: NDArray[np.float64]
     weights: NDArray[np.float64] | None
+    rescoring: Rescoring | None = None
+
+    @classmethod
+    def rescored(cls, rescoring: Rescoring) -> DocumentStatistics:
+        """Statistics of a metric that is no mean of anything."""
+        zeros = np.zeros(len(rescoring.items))
+        return cls(aggregation="other", values=zeros, weights=None, rescoring=rescoring)
 
 
 def read_items(items: Sequence[object], aggregation: str) -> DocumentStatistics:
@@ -45,8 +61,8 @@ def read_items(items: Sequence[object], aggregation: str) -> DocumentStatistics:
     """
     if aggregation not in _KNOWN:
         raise NotComparableError(
-            f"no paired statistic for its aggregation '{aggregation}' yet; "
-            "mean, perplexity, weighted_perplexity and bits_per_byte have one"
+            f"its aggregation '{aggregation}' is none of mean, perplexity, weighted_perplexity and "
+            "bits_per_byte"
         )
     if aggregation in _WEIGHTED:
         pairs = np.array([_pair(item, aggregation) for item in items], dtype=np.float64)

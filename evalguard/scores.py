@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from evalguard.rescoring import Rescoring
 from evalguard.settings import Value
 
 # How documents combine into the metric:
@@ -16,7 +17,8 @@ from evalguard.settings import Value
 #   perplexity           exp(-mean(value)); value = log-likelihood of a document
 #   weighted_perplexity  exp(-sum(value) / sum(weight)); weight = words or bytes of a document
 #   bits_per_byte        -sum(value) / sum(weight) / ln 2
-Aggregation = Literal["mean", "perplexity", "weighted_perplexity", "bits_per_byte"]
+#   other                by ``rescoring``; values are 0, or NaN where a document has no sound answer
+Aggregation = Literal["mean", "perplexity", "weighted_perplexity", "bits_per_byte", "other"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +29,15 @@ class ScoreTable:
         doc_ids: int64, shape (n,), unique, ascending.
         values: float64, shape (n,): log-likelihoods (natural log) or metric values.
         weights: float64, shape (n,), words or bytes for the weighted aggregations; else None.
+        rescoring: the metric of any selection of documents, for aggregation "other"; else None.
         doc_hashes, prompt_hashes, target_hashes: n strings each, lm-eval's own hashes.
         asked_hashes: n strings, hash of all texts of a document's requests, continuations too
             (``evalguard.items.asked_hash``); () where the run does not show them.
         token_hashes: n strings, hash of all token ids fed for the document; () where the run does
             not show them (a stored lm-eval run).
+        clusters: n labels; documents with the same one share something (a passage) and are not
+            independent; () where each document stands alone. ``cluster_field`` is the document's
+            field that the labels come from.
         cut: n flags, whether the token ids of a document depend on the model's context length
             (cut from the left, or read in windows); () where the run does not show it.
         n_total: documents the task has, whether scored or not; 0 where unknown.
@@ -48,11 +54,14 @@ class ScoreTable:
     doc_ids: NDArray[np.int64]
     values: NDArray[np.float64]
     weights: NDArray[np.float64] | None = None
+    rescoring: Rescoring | None = None
     doc_hashes: tuple[str, ...]
     prompt_hashes: tuple[str, ...]
     target_hashes: tuple[str, ...]
     asked_hashes: tuple[str, ...] = ()
     token_hashes: tuple[str, ...] = ()
+    clusters: tuple[str, ...] = ()
+    cluster_field: str = ""
     cut: tuple[bool, ...] = ()
     n_total: int = 0
     source: str = ""

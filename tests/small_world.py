@@ -40,7 +40,7 @@ num_fewshot: 1
 doc_to_text: "{{text}}"
 doc_to_choice: ["lantern", "fog", "harbour", "nobody"]
 doc_to_target: gold
-metric_list: [{metric: acc}, {metric: mcc}]
+metric_list: [{metric: acc}]
 """,
     "sw_mcc": """
 output_type: multiple_choice
@@ -48,6 +48,14 @@ doc_to_text: "{{text}}"
 doc_to_choice: ["lantern", "fog", "harbour", "nobody"]
 doc_to_target: gold
 metric_list: [{metric: mcc}]
+""",
+    # lm-eval's f1 is for two classes and fails on four.
+    "sw_f1": """
+output_type: multiple_choice
+doc_to_text: "{{text}}"
+doc_to_choice: ["lantern", "fog", "harbour", "nobody"]
+doc_to_target: gold
+metric_list: [{metric: f1}]
 """,
 }
 

@@ -99,6 +99,12 @@ TASKS = (
         multiple=True,
         help="A difference between the sides that is meant.",
     ),
+    click.option(
+        "--cluster",
+        default="",
+        metavar="FIELD",
+        help="Documents with the same FIELD (a passage, say) are not independent.",
+    ),
 )
 SCORING = (
     click.option(

@@ -66,8 +66,9 @@ class Guard:
     """One guard file.
 
     ``label`` is the file as messages name it; ``file`` its absolute path. ``include_paths`` are
-    absolute folders, ``include_where`` the ``FILE:LINE`` that names them. ``code_allowed`` says
-    whether the user trusts this file to run code; ``code_uses`` lists by model what would run.
+    absolute folders, ``include_where`` the ``FILE:LINE`` that names them. ``clusters``
+    maps tasks to the field of their documents that says which belong together. ``code_allowed``
+    says whether the user trusts this file to run code; ``code_uses`` lists by model what would run.
     ``places`` holds the ``FILE:LINE`` of every model, (name,), and setting, (name, setting).
     """
 
@@ -79,6 +80,7 @@ class Guard:
     tasks: tuple[str, ...] = ()
     include_paths: tuple[Path, ...] = ()
     include_where: str = ""
+    clusters: Mapping[str, str] = field(default_factory=dict)
     gate: GateOptions = field(default_factory=GateOptions)
     run: RunOptions = field(default_factory=RunOptions)
     descriptions: Mapping[str, str] = field(default_factory=dict)

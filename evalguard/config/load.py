@@ -43,6 +43,7 @@ def load_guard(
         tasks=tuple(parsed.tasks),
         include_paths=tuple(resolve_path(path, folder) for path in parsed.include_path),
         include_where=document.where(("include_path",)),
+        clusters=dict(parsed.clusters),
         gate=GateOptions(**parsed.gate.model_dump()),
         run=RunOptions(**parsed.run.model_dump()),
         descriptions={name: model.entry.description for name, model in models.items()},

@@ -202,5 +202,10 @@ class GuardFile(_Entry):
     include_path: Paths = Field(
         default_factory=list, description="Folders with further lm-eval task files."
     )
+    clusters: dict[Text, Text] = Field(
+        default_factory=dict,
+        description="Task -> field of its documents; documents with the same value there (a shared "
+        "passage, say) are not independent.",
+    )
     run: RunEntry = Field(default_factory=RunEntry, description="How tasks are run.")
     gate: GateEntry = Field(default_factory=GateEntry, description="When a comparison fails.")

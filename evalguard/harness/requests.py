@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
+from evalguard.document_fields import DocumentFields, read_fields
 from evalguard.errors import EvaluationError
 from evalguard.harness.options import TaskOptions
 from evalguard.harness.surroundings import lm_eval_surroundings, task_code
@@ -75,6 +76,11 @@ class TaskRequests:
     def n_documents(self) -> int:
         """Number of documents that are scored."""
         return len(self.doc_ids)
+
+    @property
+    def fields(self) -> DocumentFields:
+        """Texts and whole numbers of the documents, which may say what they share."""
+        return read_fields(self.documents)
 
     def blocks(self, documents_per_block: int) -> list[Block]:
         """Cut the requests into blocks of whole documents, always at the same places.

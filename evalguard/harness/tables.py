@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from evalguard.document_fields import DocumentFields, read_fields
+from evalguard.harness.aggregation import task_rescoring
 from evalguard.harness.answers import AnsweredDocument, Answers, judge
 from evalguard.harness.metrics import aggregation_name, direction
 from evalguard.harness.requests import TaskRequests
 from evalguard.harness.samples import sample
-from evalguard.items import NotComparableError, asked_hash, read_items
+from evalguard.items import (
+    DocumentStatistics,
+    NotComparableError,
+    asked_hash,
+    has_closed_form,
+    read_items,
+)
 from evalguard.scorer import Response
 from evalguard.scores import NotCompared, ScoreTable
 from evalguard.settings import Value
@@ -26,6 +34,7 @@ class TaskScores:
     Attributes:
         tables: one per (filter, metric) that can be compared.
         not_compared: every other metric of the task, with the reason.
+        fields: texts and whole numbers of the documents, which may say what they share.
         samples: one row per document, ready to be stored as columns (see ``samples.sample``).
     """
 
@@ -33,6 +42,7 @@ class TaskScores:
     tables: tuple[ScoreTable, ...]
     not_compared: tuple[NotCompared, ...]
     samples: tuple[Mapping[str, Value], ...]
+    fields: DocumentFields = field(default_factory=DocumentFields)
 
 
 def score_tables(
@@ -71,6 +81,7 @@ def score_tables(
             sample(document, answers.items, token_hash(document.responses))
             for document in answers.documents
         ),
+        fields=read_fields({document.doc_id: document.doc for document in answers.documents}),
     )
 
 
@@ -97,7 +108,12 @@ def _table(
         (document for document in answers.documents if document.doc_id in items),
         key=lambda document: document.doc_id,
     )
-    statistics = read_items([items[document.doc_id] for document in documents], aggregation)
+    of_documents = [items[document.doc_id] for document in documents]
+    if has_closed_form(aggregation):
+        statistics = read_items(of_documents, aggregation)
+    else:
+        rescoring = task_rescoring(task, metric, of_documents, aggregation)
+        statistics = DocumentStatistics.rescored(rescoring)
     tokens = tuple(token_hash(document.responses) for document in documents)
     caveats = [*task_requests.notes, aggregation_caveat, direction_caveat]
     caveats += [_truncated(documents), _missing(len(documents), task_requests.n_documents)]
@@ -110,6 +126,7 @@ def _table(
         doc_ids=np.array([document.doc_id for document in documents], dtype=np.int64),
         values=statistics.values,
         weights=statistics.weights,
+        rescoring=statistics.rescoring,
         doc_hashes=tuple(document.doc_hash for document in documents),
         prompt_hashes=tuple(document.prompt_hash for document in documents),
         target_hashes=tuple(document.target_hash for document in documents),

@@ -14,6 +14,8 @@ _ABSOLUTE = 1e-9
 
 def metric_value(statistics: DocumentStatistics) -> float:
     """Aggregate documents as lm-eval does (see ``evalguard.scores.Aggregation``)."""
+    if statistics.rescoring is not None:
+        return statistics.rescoring.metric(np.arange(statistics.values.size))
     total = statistics.values.sum()
     with np.errstate(all="ignore"):  # what is out of range is no value, and cannot agree
         if statistics.weights is None:

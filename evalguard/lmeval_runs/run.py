@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from evalguard.document_fields import DocumentFields
 from evalguard.errors import UsageError, nearest
 from evalguard.lmeval_runs.environment import caveats_of, environment_of
 from evalguard.lmeval_runs.files import RunFiles, dates_with_task, find_run
@@ -27,6 +28,7 @@ class StoredRun:
         date: from the file name, else when the run started; "" where unknown.
         tables: one per (task, filter, metric) that can be compared.
         not_compared: every other metric, with the reason.
+        fields: task -> texts and whole numbers of its documents, which may say what they share.
         notes: what was chosen among several, what lies there and was not read.
         reported: (task, filter, metric) -> lm-eval's own value and standard error (None: none).
         environment: how the run was made, as far as it was recorded.
@@ -38,6 +40,7 @@ class StoredRun:
     date: str
     tables: tuple[ScoreTable, ...]
     not_compared: tuple[NotCompared, ...] = ()
+    fields: Mapping[str, DocumentFields] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     reported: Reported = field(default_factory=dict)
     environment: Mapping[str, Value] = field(default_factory=dict)
@@ -75,6 +78,7 @@ def read_run(path: Path, *, tasks: Sequence[str] | None = None) -> StoredRun:
             *(left_out for task in read for left_out in task.not_compared),
             *(() if tasks else _without_samples(files, results)),
         ),
+        fields={task: of.fields for task, of in zip(chosen, read, strict=True)},
         notes=files.notes,
         reported={
             table.key: results.reported(table.task, table.metric, table.filter) for table in tables

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ class Sample:
     """One document under one filter: lm-eval's hashes, and one item per metric.
 
     ``sound`` is False where the model gave no number for a continuation: an accuracy hides that.
-    ``asked`` is the hash of all texts that were asked, "" where the run does not show them.
+    ``asked`` is the hash of all texts that were asked, "" where the run does not show them;
+    ``doc`` is the document itself, None where the run does not show it.
     """
 
     doc_id: int
@@ -30,6 +31,7 @@ class Sample:
     items: Mapping[str, Any]
     sound: bool = True
     asked: str = ""
+    doc: object = field(default=None, repr=False)
 
 
 def read_samples(path: Path, metrics: Sequence[tuple[str, str]]) -> dict[str, tuple[Sample, ...]]:
@@ -116,6 +118,7 @@ def _sample(
         items={name: row[name] for name in names if isinstance(name, str) and name in row},
         sound=not _holds_nan(row.get("resps")),
         asked=_asked(row.get("arguments")),
+        doc=row.get("doc"),
     )
 
 

@@ -9,8 +9,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from evalguard.document_fields import DocumentFields, read_fields
 from evalguard.errors import EvaluationError
-from evalguard.items import DocumentStatistics, NotComparableError, read_items
+from evalguard.items import (
+    DocumentStatistics,
+    NotComparableError,
+    has_closed_form,
+    read_items,
+)
+from evalguard.lmeval_runs.aggregation import read_rescoring
 from evalguard.lmeval_runs.check import disagreement
 from evalguard.lmeval_runs.results import Results
 from evalguard.lmeval_runs.samples import Sample, read_samples
@@ -19,10 +26,11 @@ from evalguard.scores import NotCompared, ScoreTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskTables:
-    """Score tables of one task, and its metrics that have none."""
+    """Score tables of one task, its metrics that have none, and its documents' fields."""
 
     tables: tuple[ScoreTable, ...]
     not_compared: tuple[NotCompared, ...]
+    fields: DocumentFields
 
 
 def read_task(
@@ -49,7 +57,10 @@ def read_task(
                 left_out.append(
                     NotCompared(task=task, filter=filter_name, metric=metric, reason=str(error))
                 )
-    return TaskTables(tables=tuple(tables), not_compared=tuple(left_out))
+    documents = {sample.doc_id: sample.doc for of in by_filter.values() for sample in of}
+    return TaskTables(
+        tables=tuple(tables), not_compared=tuple(left_out), fields=read_fields(documents)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +92,7 @@ def _table(
         doc_ids=np.array([sample.doc_id for sample in scored], dtype=np.int64),
         values=_only_sound(statistics.values, scored),
         weights=statistics.weights,
+        rescoring=statistics.rescoring,
         doc_hashes=tuple(sample.doc_hash for sample in scored),
         prompt_hashes=tuple(sample.prompt_hash for sample in scored),
         target_hashes=tuple(sample.target_hash for sample in scored),
@@ -95,7 +107,11 @@ def _table(
 def _statistics(of: _Metric, samples: Sequence[Sample]) -> tuple[DocumentStatistics, str]:
     """Read a metric's items and hold them to what the results file reports; add a caveat."""
     aggregation, declared = of.results.aggregation(of.task, of.name)
-    statistics = read_items([sample.items[of.name] for sample in samples], aggregation)
+    items = [sample.items[of.name] for sample in samples]
+    if has_closed_form(aggregation):
+        statistics = read_items(items, aggregation)
+    else:
+        statistics = DocumentStatistics.rescored(read_rescoring(items, aggregation))
     reported, stderr = of.results.reported(of.task, of.name, of.filter)
     found = disagreement(statistics, reported, stderr)
     if not found:

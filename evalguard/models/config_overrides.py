@@ -38,6 +38,32 @@ def override_config(config: Any, overrides: Mapping[str, Value]) -> None:
             raise SettingError(f"config.{path} cannot be {value!r}: {reason}") from error
 
 
+def derive(config: Any, stored: Mapping[str, Any], overrides: Mapping[str, Value]) -> None:
+    """Let a config work out anew what it derives from overridden attributes, in place.
+
+    A config class fills what the file leaves out when it is made (``layer_types`` from
+    ``use_sliding_window``); setting an attribute afterwards would change nothing else.
+
+    Args:
+        config: after ``override_config``.
+        stored: what the model's config.json holds.
+        overrides: as given to ``override_config``; dotted paths derive nothing.
+    """
+    whole = {
+        path: _fit(getattr(config, path), value)
+        for path, value in overrides.items()
+        if "." not in path
+    }
+    kind = type(config)
+    before = vars(kind.from_dict(copy.deepcopy(dict(stored))))
+    after = vars(kind.from_dict(copy.deepcopy({**stored, **whole})))
+    heads = {path.partition(".")[0] for path in overrides}
+    for name, value in after.items():
+        changed = name not in before or value != before[name]
+        if changed and name not in heads and not name.startswith("_"):
+            setattr(config, name, value)
+
+
 def _default_like(config: Any) -> Any:
     try:
         return type(config)()

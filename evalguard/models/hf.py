@@ -11,7 +11,7 @@ from lm_eval import utils
 
 from evalguard.errors import EvaluationError, SettingError
 from evalguard.models.checkpoint import RecordingLoader, refuse_random_weights
-from evalguard.models.config_overrides import override_config
+from evalguard.models.config_overrides import derive, override_config
 from evalguard.models.generation import GuardedGeneration
 from evalguard.models.rope import switch_length
 from evalguard.models.scored_tokens import FedTokens, ScoredTokens
@@ -80,6 +80,9 @@ class GuardedHFLM(GuardedGeneration):
     def _get_config(self, pretrained: str, **where: Any) -> None:
         super()._get_config(pretrained, **where)
         override_config(self._config, self._config_overrides)
+        if self._config_overrides and not where.get("gguf_file"):
+            stored, _ = type(self._config).get_config_dict(pretrained, **where)
+            derive(self._config, stored, self._config_overrides)
 
     def _create_model(self, pretrained: str, **arguments: Any) -> None:
         other_loader = arguments.get("autogptq") or arguments.get("gptqmodel")

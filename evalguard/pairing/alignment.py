@@ -55,12 +55,15 @@ def pair(
         found += compare_hashes(picked(base, ours), picked(candidate, theirs), allow)[0]
         refuse_if_any(base, names, found)
     mismatches, caveats = compare_hashes(base, candidate, allow)
-    refuse_if_any(base, names, [*found, *mismatches, *_weight_mismatches(base, candidate)])
+    mismatches += [*_weight_mismatches(base, candidate), *_cluster_mismatches(base, candidate)]
+    refuse_if_any(base, names, [*found, *mismatches])
     return PairedScores(base=base, candidate=candidate, allow=allow, caveats=tuple(caveats))
 
 
 def _identity_mismatches(base: ScoreTable, candidate: ScoreTable, names: Names) -> list[Mismatch]:
-    return [
+    ours, theirs = (side.rescoring.name if side.rescoring else "" for side in (base, candidate))
+    renamed = [Mismatch(f"aggregation is {ours!r} in {names[0]} and {theirs!r} in {names[1]}")]
+    return (renamed if ours and theirs and ours != theirs else []) + [
         Mismatch(
             f"{field} is {getattr(base, field)!r} in {names[0]} and "
             f"{getattr(candidate, field)!r} in {names[1]}"
@@ -110,5 +113,20 @@ def _weight_mismatches(base: ScoreTable, candidate: ScoreTable) -> list[Mismatch
             f"weights (words or bytes) differ in {int(np.sum(differs)):,} of {base.n:,} documents "
             f"(first: doc_id {base.doc_ids[first]}, {base.weights[first]:g} and "
             f"{candidate.weights[first]:g})"
+        )
+    ]
+
+
+def _cluster_mismatches(base: ScoreTable, candidate: ScoreTable) -> list[Mismatch]:
+    if base.clusters == candidate.clusters:
+        return []
+    if not (base.clusters and candidate.clusters):
+        return [Mismatch("only one side says which documents belong together (clusters)")]
+    pairs = zip(base.clusters, candidate.clusters, strict=True)
+    differing = [row for row, (ours, theirs) in enumerate(pairs) if ours != theirs]
+    return [
+        Mismatch(
+            f"clusters differ in {len(differing):,} of {base.n:,} documents "
+            f"(first: doc_id {base.doc_ids[differing[0]]})"
         )
     ]

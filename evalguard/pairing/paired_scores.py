@@ -25,6 +25,11 @@ class PairedScores:
     caveats: tuple[str, ...] = ()
 
     @property
+    def clusters(self) -> tuple[str, ...]:
+        """Labels of the documents that belong together, n of them; () where each stands alone."""
+        return self.base.clusters
+
+    @property
     def d(self) -> NDArray[np.float64]:
         """Per-document differences, float64, shape (n,), positive where the candidate is worse.
 

@@ -46,11 +46,13 @@ def picked(table: ScoreTable, rows: NDArray[np.int64]) -> ScoreTable:
         doc_ids=table.doc_ids[rows],
         values=table.values[rows],
         weights=None if table.weights is None else table.weights[rows],
+        rescoring=None if table.rescoring is None else table.rescoring.picked(rows),
         doc_hashes=pick(table.doc_hashes),
         prompt_hashes=pick(table.prompt_hashes),
         target_hashes=pick(table.target_hashes),
         asked_hashes=pick(table.asked_hashes),
         token_hashes=pick(table.token_hashes),
+        clusters=pick(table.clusters),
         cut=pick(table.cut),
     )
 
@@ -64,10 +66,14 @@ def _check_shapes(table: ScoreTable, name: str) -> None:
         problems.append(f"values of shape {table.values.shape}")
     if table.weights is not None and table.weights.shape != (n,):
         problems.append(f"weights of shape {table.weights.shape}")
+    if (table.rescoring is not None) != (table.aggregation == "other"):
+        problems.append(f"aggregation {table.aggregation} and rescoring {table.rescoring}")
+    elif table.rescoring is not None and len(table.rescoring.items) != n:
+        problems.append(f"{len(table.rescoring.items)} items to rescore")
     for field in ("doc_hashes", "prompt_hashes", "target_hashes"):
         if len(getattr(table, field)) != n:
             problems.append(f"{len(getattr(table, field))} {field}")
-    for field in ("asked_hashes", "token_hashes", "cut"):
+    for field in ("asked_hashes", "token_hashes", "clusters", "cut"):
         if len(getattr(table, field)) not in (0, n):
             problems.append(f"{len(getattr(table, field))} {field}")
     if (table.weights is not None) != (table.aggregation in _WEIGHTED):

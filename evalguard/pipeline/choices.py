@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import cast
 
@@ -10,6 +10,7 @@ from evalguard.config import GateOptions, Guard, GuardSet, RunOptions, embedded_
 from evalguard.errors import UsageError
 from evalguard.gate import Gate
 from evalguard.harness import TaskOptions
+from evalguard.pipeline.clusters import ClusterChoice
 from evalguard.pipeline.options import CompareOptions
 from evalguard.pipeline.sources import ModelSource, RunSource, Source
 from evalguard.scorer import ScoringPolicy
@@ -32,6 +33,7 @@ class Choices:
     gate: Gate
     declared: frozenset[str]
     allow: frozenset[str]
+    clusters: ClusterChoice = field(default_factory=ClusterChoice)
     notes: tuple[str, ...] = ()
 
 
@@ -61,6 +63,9 @@ def choose(base: Source, candidate: Source, guards: GuardSet, options: CompareOp
         gate=_gate(guard, options),
         declared=declared,
         allow=declared | _brought_by_settings(base, candidate),
+        clusters=ClusterChoice(
+            of_all=options.cluster, by_task=guard.clusters if guard is not None else {}
+        ),
         notes=(*_notes(guards, guard), *_rolling_notes(base, candidate)),
     )
 

@@ -11,16 +11,18 @@ from typing import Any
 
 import evalguard
 from evalguard.compare_report import CompareReport, RunIdentity
+from evalguard.document_fields import DocumentFields
 from evalguard.errors import StoreError
 from evalguard.gate import exit_code
 from evalguard.harness import TaskScores
 from evalguard.lmeval_runs import environment_differences
 from evalguard.pipeline.choices import Choices, choose
+from evalguard.pipeline.clusters import clustered, not_compared
 from evalguard.pipeline.environment import environment
 from evalguard.pipeline.guards import find_guards
 from evalguard.pipeline.identity import model_identity, run_identity
 from evalguard.pipeline.interruption import interruptible
-from evalguard.pipeline.judging import compare_tables
+from evalguard.pipeline.judging import comparable, compare_tables
 from evalguard.pipeline.open_scorer import Opener
 from evalguard.pipeline.options import CompareOptions, make_options
 from evalguard.pipeline.preflight import check_models
@@ -50,6 +52,7 @@ class Scored:
 
     identity: RunIdentity
     tables: tuple[ScoreTable, ...]
+    fields: Mapping[str, DocumentFields] = dataclasses.field(default_factory=dict)
     samples: Mapping[str, TaskScores] = dataclasses.field(default_factory=dict)
     not_compared: tuple[NotCompared, ...] = ()
     environment: Mapping[str, Value] = dataclasses.field(default_factory=dict)
@@ -137,6 +140,7 @@ def score_sides(
             Scored(
                 identity=model_identity(source, evaluation.description),
                 tables=tuple(table for task in scores.values() for table in task.tables),
+                fields={task: of.fields for task, of in scores.items()},
                 samples=scores,
                 not_compared=tuple(left for task in scores.values() for left in task.not_compared),
                 environment=evaluation.description.environment,
@@ -151,6 +155,7 @@ def _stored(source: RunSource) -> Scored:
     return Scored(
         identity=run_identity(source),
         tables=run.tables,
+        fields=run.fields,
         not_compared=run.not_compared,
         environment=run.environment,
         notes=run.notes,
@@ -165,7 +170,13 @@ def _conclude(
 ) -> CompareResult:
     base, candidate = scored
     gate = choices.gate
-    comparisons = compare_tables(base.tables, candidate.tables, gate=gate, allow=choices.allow)
+    tables = [
+        clustered(comparable(side.tables, other.not_compared), side.fields, choices.clusters)
+        for side, other in ((base, candidate), (candidate, base))
+    ]
+    compared = {table.task for side in tables for table in side}
+    unused = () if options.tasks else not_compared(choices.clusters, compared)
+    comparisons = compare_tables(*tables, gate=gate, allow=choices.allow)
     judged = gate.judge(comparisons)
     report = CompareReport(
         base=base.identity,
@@ -176,7 +187,7 @@ def _conclude(
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         environment=_environments(base, candidate),
         not_compared=tuple(dict.fromkeys((*base.not_compared, *candidate.not_compared))),
-        notes=tuple(dict.fromkeys((*choices.notes, *_notes(base, candidate)))),
+        notes=tuple(dict.fromkeys((*choices.notes, *unused, *_notes(base, candidate)))),
         command=redacted_text(options.command),
         version=evalguard.__version__,
     )

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from evalguard.comparison import Comparison
-from evalguard.errors import MisalignedRunsError
+from evalguard.errors import EvalguardError, EvaluationError, MisalignedRunsError
 from evalguard.gate import Gate
 from evalguard.pairing import pair
-from evalguard.scores import ScoreTable
+from evalguard.scores import NotCompared, ScoreTable
 from evalguard.stats import compare_scores, failed_comparison
 
 Key = tuple[str, str, str]
@@ -33,6 +33,17 @@ def compare_tables(
     return tuple(_compare(key, bases, candidates, gate, allow) for key in keys)
 
 
+def comparable(
+    tables: Sequence[ScoreTable], left_out: Sequence[NotCompared]
+) -> tuple[ScoreTable, ...]:
+    """Leave out metrics that are no mean and that the other side could not read, with its reason.
+
+    A stored run does not hold a task's own aggregation, while a model beside it is scored by it.
+    """
+    unread = {(left.task, left.filter, left.metric) for left in left_out}
+    return tuple(table for table in tables if table.rescoring is None or table.key not in unread)
+
+
 def _compare(
     key: Key,
     bases: Mapping[Key, ScoreTable],
@@ -49,10 +60,13 @@ def _compare(
         paired = pair(base, other, allow=allow)
     except MisalignedRunsError as error:
         return failed_comparison(base, _reason(error, key))
-    return compare_scores(paired, margin=gate.margin, confidence=gate.confidence)
+    try:
+        return compare_scores(paired, margin=gate.margin, confidence=gate.confidence)
+    except EvaluationError as error:  # an aggregation that fails on a resample of the documents
+        return failed_comparison(base, _reason(error, key))
 
 
-def _reason(error: MisalignedRunsError, key: Key) -> str:
+def _reason(error: EvalguardError, key: Key) -> str:
     """What a table says beside the metric's name, which the message begins with."""
     task, filter_name, metric = key
     message = str(error).removeprefix(f"{task} ({filter_name}) {metric}: ")

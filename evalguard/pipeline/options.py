@@ -40,6 +40,8 @@ class CompareOptions:
         worker: "always" scores in worker processes; "auto" only where a setting needs one.
         timeout: seconds that one call to a worker may take; None: no limit.
         allow_differing: "prompt" and "tokens", differences between the sides that are meant.
+        cluster: field of the documents that says which of them share something and are not
+            independent, for every task that has it; "": as the guard file's ``clusters`` say.
         check_batch_size: documents per task scored once more at batch size 1; 0: none.
         margin, fail_on, confidence: of the gate.
         strict: undecided fails. git_bisect: exit codes for ``git bisect run``.
@@ -73,6 +75,7 @@ class CompareOptions:
     worker: WorkerUse = "auto"
     timeout: float | None = None
     allow_differing: frozenset[str] = frozenset()
+    cluster: str = ""
     check_batch_size: int = 0
     margin: float | None = None
     fail_on: str | None = None

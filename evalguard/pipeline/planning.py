@@ -10,6 +10,7 @@ from typing import Any
 
 import evalguard
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, UsageError
+from evalguard.pipeline.choices import Choices
 from evalguard.pipeline.compare import Scored, prepare, score_sides
 from evalguard.pipeline.environment import environment
 from evalguard.pipeline.interruption import NOTHING_KEPT, interruptible
@@ -20,6 +21,7 @@ from evalguard.pipeline.plan_result import PlanResult
 from evalguard.pipeline.sources import ModelSource, Source
 from evalguard.plan_report import PilotFacts, PlanReport, Role, TaskCost
 from evalguard.redaction import redacted_text
+from evalguard.scores import NotCompared
 from evalguard.stats.metric_plan import MetricPlan
 
 DEFAULT_PILOT = 64
@@ -63,6 +65,7 @@ def plan(
     watch = Stopwatch()
     with interruptible("scoring the pilot", hint=NOTHING_KEPT):
         scored = score_sides(sources, choices, options, opener=watch.open)
+    scored = _plannable(scored[0]), _plannable(scored[1])
     metrics, failed = plan_metrics(scored, sources, choices, aim)
     roles = _scored_roles(sources)
     facts = PilotFacts(kind="lm-eval runs")
@@ -78,10 +81,38 @@ def plan(
         aim=aim.facts,
         exit_code=EXIT_FAILED if failed or not metrics else EXIT_PASSED,
         not_compared=tuple(dict.fromkeys(left for side in scored for left in side.not_compared)),
-        notes=_notes(choices.notes, scored),
+        notes=_notes((*choices.notes, *_clusters_ignored(choices)), scored),
         **signature(options),
     )
     return PlanResult(report)
+
+
+def _plannable(side: Scored) -> Scored:
+    """Leave out metrics whose scatter only resampling shows: a plan knows no formula for them."""
+    left_out = tuple(
+        NotCompared(
+            task=table.task,
+            filter=table.filter,
+            metric=table.metric,
+            reason="it is compared by a bootstrap, whose precision is not planned yet",
+        )
+        for table in side.tables
+        if table.rescoring is not None
+    )
+    return dataclasses.replace(
+        side,
+        tables=tuple(table for table in side.tables if table.rescoring is None),
+        not_compared=(*side.not_compared, *left_out),
+    )
+
+
+def _clusters_ignored(choices: Choices) -> tuple[str, ...]:
+    if not choices.clusters.declared:
+        return ()
+    return (
+        "documents are planned as independent: a random pilot cannot see how alike those of one "
+        "cluster are, so that a comparison by clusters may need more",
+    )
 
 
 def signature(options: CompareOptions) -> dict[str, Any]:

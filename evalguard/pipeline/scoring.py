@@ -9,6 +9,7 @@ from pathlib import Path
 from evalguard.harness import load_tasks
 from evalguard.pipeline.batch_check import check_batch_size
 from evalguard.pipeline.choices import Choices
+from evalguard.pipeline.clusters import check_clusters
 from evalguard.pipeline.evaluate import Evaluation, Evaluator
 from evalguard.pipeline.fairness import TokenIds, check_encodings, check_vocabularies
 from evalguard.pipeline.interruption import interruptible
@@ -78,6 +79,7 @@ class _Scoring:
                 source.variant, self.choices.policy, self.options, cache_dir=self.cache_dir
             )
         try:
+            self._check_clusters(scorer)
             self._check_fair(scorer)
             evaluation = self.evaluator.evaluate(source.name, scorer)
         finally:
@@ -89,6 +91,15 @@ class _Scoring:
                 )
             evaluation = replace(evaluation, notes=(*evaluation.notes, note))
         return evaluation
+
+    def _check_clusters(self, scorer: Scorer) -> None:
+        """Refuse a field that no document has before anything is scored, not after."""
+        if self._before or not self.choices.clusters.declared:
+            return
+        with interruptible("building the requests"):
+            names = self.evaluator.tasks.names
+            fields = {task: self.evaluator.requests(task, scorer).fields for task in names}
+        check_clusters(self.choices.clusters, fields)
 
     def _check_fair(self, scorer: Scorer) -> None:
         """Hold this model's tokenizer against the first one's, unless they are meant to differ.

@@ -140,9 +140,21 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "certain": comparison.certain,
         "bit_identical": comparison.bit_identical,
         "reason": comparison.reason,
+        "clusters": comparison.clusters,
+        "cluster_field": comparison.cluster_field,
         "needed_n": comparison.needed_n,
         "flips": None if comparison.flips is None else list(comparison.flips),
     }
+    fields["companions"] = [
+        {
+            "method": test.method,
+            "p_value": test.p_value,
+            "resamples": test.resamples,
+            "seed": test.seed,
+            "note": test.note,
+        }
+        for test in comparison.companions
+    ]
     lost = [f"{name} does not exist" for name in _EXPECTED if fields[name] is None]
     values = {key: plain(value, key, lost) for key, value in fields.items()}
     values["caveats"] = [*comparison.caveats, *(f"{what}, so it is null here" for what in lost)]

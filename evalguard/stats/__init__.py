@@ -14,17 +14,20 @@ from evalguard.stats.compare import compare_scores, failed_comparison
 from evalguard.stats.drift import Drift, estimate_drift
 from evalguard.stats.estimate import Estimate
 from evalguard.stats.multiplicity import holm
+from evalguard.stats.permutation import SignFlip, sign_flip
 from evalguard.stats.planning import (
     documents_needed,
     documents_to_detect,
     documents_to_show_no_loss,
     smallest_effect,
 )
+from evalguard.stats.rank import wilcoxon_signed_rank
 from evalguard.stats.summary import harness_sigma, one_sided_p, unpaired_z
 
 __all__ = [
     "Drift",
     "Estimate",
+    "SignFlip",
     "compare_scores",
     "documents_needed",
     "documents_to_detect",
@@ -39,7 +42,9 @@ __all__ = [
     "mcnemar_exact",
     "mcnemar_mid_p",
     "one_sided_p",
+    "sign_flip",
     "smallest_effect",
     "tango_interval",
     "unpaired_z",
+    "wilcoxon_signed_rank",
 ]

@@ -5,11 +5,18 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evalguard.pairing import PairedScores
+from evalguard.rescoring import Rescoring
+from evalguard.stats.clusters import FEWEST_FOR_T, cluster_count, cluster_sums
 from evalguard.stats.drift import Drift
+from evalguard.stats.estimate import SIGN_FLIP
+from evalguard.stats.permutation import SEED
 from evalguard.stats.tails import skewness, unequal_weights, worst_documents
 from evalguard.verdict import Verdict
+
+_ENOUGH_RESAMPLES = 1_000
 
 
 def documents_of_task(paired: PairedScores) -> int:
@@ -28,6 +35,10 @@ def own_caveats(paired: PairedScores, drift: Drift, verdict: Verdict) -> list[st
             "lm-eval reports no standard error here; it is computed by the ratio estimator over "
             f"{table.n:,} documents"
         )
+    if table.rescoring is not None:
+        caveats.append(_bootstrap(table.rescoring))
+    if paired.clusters:
+        caveats.append(_clusters(paired, drift))
     for name, moments in (("base", drift.base), ("candidate", drift.candidate)):
         if math.isinf(moments.point):
             caveats.append(f"the {name}'s {table.metric} overflows and counts as infinite")
@@ -36,11 +47,13 @@ def own_caveats(paired: PairedScores, drift: Drift, verdict: Verdict) -> list[st
 
 def _doubts(paired: PairedScores, drift: Drift, verdict: Verdict) -> list[str]:
     """What stands in the way of reading a t interval as it says."""
-    if drift.flips is not None or not np.any(paired.d):
+    if (drift.flips is not None and not paired.clusters) or not np.any(paired.d):
         return []
     d, n = paired.d, paired.base.n
     if drift.estimate.stderr == 0.0:
         return [f"all {n:,} documents drift alike: nothing scatters, and the interval is a point"]
+    if drift.flips is not None:  # differences of 1 have no tail
+        return _of_the_interval(paired, drift)
     doubts = []
     tail = worst_documents(d)
     if tail.heavy and verdict.outcome != "unchanged":
@@ -49,24 +62,65 @@ def _doubts(paired: PairedScores, drift: Drift, verdict: Verdict) -> list[str]:
             f"{100.0 * tail.share:.0f}% of the total drift (normal scatter would give them "
             f"{100.0 * tail.normal_share:.0f}%)"
         )
-    skew = skewness(d, paired.base.weights)
+    return doubts + _of_the_interval(paired, drift)
+
+
+def _of_the_interval(paired: PairedScores, drift: Drift) -> list[str]:
+    """Whether documents, or clusters of them, are too few and too lopsided for a t interval."""
+    if drift.estimate.interval_method == SIGN_FLIP:
+        return []
+    d, weights, noun, doubts = paired.d, paired.base.weights, "documents", []
+    if paired.clusters:
+        sums = cluster_sums(d, weights, paired.clusters)
+        d, weights, noun = sums.values, sums.weights, "clusters"
+    n = d.shape[0]
+    skew = skewness(d, weights)
     if skew.needed > n:
         side = "worse" if skew.value > 0.0 else "better"
         doubts.append(
             f"skewed differences: a true drift {side} than the whole interval is likelier than "
             f"its confidence says (skewness {skew.value:.1f} asks for {math.ceil(skew.needed):,} "
-            f"documents, here {n:,})"
+            f"{noun}, here {n:,})"
         )
-    return doubts + _unequal(paired)
+    return doubts if weights is None else doubts + _unequal(weights, noun)
 
 
-def _unequal(paired: PairedScores) -> list[str]:
-    """Whether too few long documents weigh too much for the ratio estimator."""
-    weights, n = paired.base.weights, paired.base.n
-    if weights is None or unequal_weights(weights).needed <= n:
+def _unequal(weights: NDArray[np.float64], noun: str) -> list[str]:
+    """Whether a few long texts, or large clusters, weigh too much for the ratio estimator."""
+    n, inequality = weights.shape[0], unequal_weights(weights)
+    if inequality.needed <= n:
         return []
-    inequality = unequal_weights(weights)
+    what, alike = ("texts", "length") if noun == "documents" else ("clusters", "size")
     return [
-        f"few or very unequal texts: {n:,} documents weigh like {inequality.effective:.0f} of one "
-        f"length, and the interval is approximate below {math.ceil(inequality.needed):,} documents"
+        f"few or very unequal {what}: {n:,} {noun} weigh like {inequality.effective:.0f} of one "
+        f"{alike}, and the interval is approximate below {math.ceil(inequality.needed):,} {noun}"
     ]
+
+
+def _bootstrap(rescoring: Rescoring) -> str:
+    count = rescoring.resamples
+    rough = (
+        ""
+        if count >= _ENOUGH_RESAMPLES
+        else (": few, because this aggregation takes long, so that the interval's ends are rough")
+    )
+    return (
+        f"{rescoring.name} is no mean: standard errors, interval and p by bootstrap, "
+        f"{count:,} resamples of the documents, the same for both models, seed {SEED}{rough}"
+    )
+
+
+def _clusters(paired: PairedScores, drift: Drift) -> str:
+    count, field = cluster_count(paired), paired.base.cluster_field
+    few = ""
+    if drift.estimate.interval_method == SIGN_FLIP:
+        few = "; fewer than 20: whole clusters change sign, instead of a t test"
+        if math.isinf(drift.estimate.low):
+            few += f", and {count} are too few for any interval of this confidence"
+    elif paired.base.rescoring is not None and count is not None and count < FEWEST_FOR_T:
+        few = "; a bootstrap of so few is approximate"
+    return (
+        f"documents with the same {field or 'cluster'} are not independent: {count:,} clusters of "
+        f"{paired.base.n:,} documents{few}. The unit of sigma stays lm-eval's standard error, "
+        "which takes documents as independent"
+    )

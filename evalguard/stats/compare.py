@@ -11,6 +11,8 @@ from evalguard.pairing import PairedScores
 from evalguard.scores import ScoreTable
 from evalguard.stats.binary import mcnemar_mid_p
 from evalguard.stats.caveats import documents_of_task, own_caveats
+from evalguard.stats.clusters import cluster_count
+from evalguard.stats.companions import companions, disagreements
 from evalguard.stats.drift import Drift, estimate_drift
 from evalguard.stats.estimate import all_finite
 from evalguard.stats.planning import documents_needed
@@ -19,6 +21,8 @@ from evalguard.verdict import Verdict, check_margin, decide
 
 # Beyond this the square of a score overflows; no log-likelihood or metric comes near it.
 _LARGEST_SCORE = 1e150
+_NO_NUMBER = "the drift overflows double precision"
+_NO_AGGREGATE = "its aggregation gives no number for these documents or for resamples of them"
 _UNCHANGED = Verdict(outcome="unchanged", significant=False, certain=False)
 
 
@@ -51,14 +55,11 @@ def compare_scores(
     if not all_finite(drift.estimate):
         return failed_comparison(
             paired.base,
-            "the drift overflows double precision",
+            _NO_NUMBER if paired.base.rescoring is None else _NO_AGGREGATE,
             confidence=confidence,
             caveats=_carried_caveats(paired),
         )
-    if bool(np.array_equal(paired.base.values, paired.candidate.values)):
-        judged = _judge_identical()
-    else:
-        judged = _judge(drift, paired, margin)
+    judged = _judge_identical() if _identical(paired) else _judge(drift, paired, margin)
     return _comparison(paired, drift, judged, margin)
 
 
@@ -141,6 +142,13 @@ def _judge(drift: Drift, paired: PairedScores, margin: float) -> _Judgement:
     return _Judgement(verdict=verdict, interval=(low, high), reason=reason, needed_n=needed)
 
 
+def _identical(paired: PairedScores) -> bool:
+    base, candidate = paired.base.rescoring, paired.candidate.rescoring
+    if base is not None and candidate is not None:
+        return base.items == candidate.items
+    return bool(np.array_equal(paired.base.values, paired.candidate.values))
+
+
 def _judge_identical() -> _Judgement:
     """Identical scores: a lossless conversion. There is no scatter, so there is no uncertainty."""
     return _Judgement(
@@ -152,6 +160,9 @@ def _comparison(
     paired: PairedScores, drift: Drift, judged: _Judgement, margin: float
 ) -> Comparison:
     table = paired.base
+    verdict, level = judged.verdict, (1.0 - drift.estimate.confidence) / 2.0
+    tests = companions(paired, drift)
+    doubts = disagreements(tests, real=verdict.significant, level=level)
     return Comparison(
         task=table.task,
         filter=table.filter,
@@ -167,25 +178,39 @@ def _comparison(
         sigma_interval=judged.interval,
         paired_stderr=drift.paired_stderr,
         p_value=drift.estimate.p_value,
-        mid_p_value=None if drift.flips is None else mcnemar_mid_p(*drift.flips),
+        mid_p_value=_mid_p(drift),
         method=drift.estimate.method,
         confidence=drift.estimate.confidence,
         false_alarm_probability=drift.false_alarm_probability(margin),
-        outcome=judged.verdict.outcome,
-        significant=judged.verdict.significant,
-        certain=judged.verdict.certain,
+        outcome=verdict.outcome,
+        significant=verdict.significant,
+        certain=verdict.certain,
         bit_identical=judged.bit_identical,
         reason=judged.reason,
         needed_n=judged.needed_n,
         flips=drift.flips,
-        caveats=_distinct(*_carried_caveats(paired), *own_caveats(paired, drift, judged.verdict)),
+        clusters=cluster_count(paired),
+        cluster_field=table.cluster_field if paired.clusters else "",
+        companions=tests,
+        caveats=_distinct(*_carried_caveats(paired), *own_caveats(paired, drift, verdict), *doubts),
     )
+
+
+def _mid_p(drift: Drift) -> float | None:
+    if drift.flips is None or drift.estimate.method != "mcnemar-exact":
+        return None
+    return mcnemar_mid_p(*drift.flips)
 
 
 def _problem(paired: PairedScores) -> str:
     """Why these scores give no number, or ""."""
     if paired.base.n < 2:
         return f"a standard error needs at least 2 documents, and there are {paired.base.n}"
+    if cluster_count(paired) == 1:
+        return (
+            f"all {paired.base.n:,} documents share one {paired.base.cluster_field or 'cluster'}: "
+            "a standard error needs at least 2 clusters"
+        )
     problems = [_unusable_scores(table) for table in (paired.base, paired.candidate)]
     problems.append(_unusable_weights(paired.base))
     return "; ".join(problem for problem in problems if problem)

@@ -4,6 +4,7 @@ Each metric has a scale on which its drift D is estimated, positive where the ca
 
     mean, 0/1              D = mean(d)                        unit of the metric
     bits_per_byte          D = sum(d) / sum(w) / ln 2         bits
+    other (f1, bleu ...)   D = +-(metric_cand - metric_base)  unit of the metric, by bootstrap
     perplexity             D = mean(d)                        nats, log scale
     weighted_perplexity    D = sum(d) / sum(w)                nats a word or byte, log scale
 
@@ -11,6 +12,9 @@ On a log scale metric_cand = metric_base * exp(+-D), so that the metric cancels 
 sigma = (metric_cand - metric_base) / SE_base = (exp(D) - 1) / SE_log_base with
 SE_base = metric_base * SE_log_base (delta method). The map is increasing, so the interval of sigma
 is the mapped interval of D, and interval, p-value and sign always agree.
+
+Where documents belong to clusters, the standard error of D is the cluster-robust one, and below 20
+clusters whole clusters change sign (see clusters.py). SE_base stays the one that lm-eval reports.
 
 SE_base is taken as a known unit here, as in port reports: its own sampling error is no part of
 the paired interval.
@@ -20,13 +24,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from evalguard.pairing import PairedScores
 from evalguard.stats.binary import flip_estimate
+from evalguard.stats.bootstrap import paired_bootstrap
+from evalguard.stats.clusters import (
+    FEWEST_FOR_T,
+    cluster_stderr,
+    cluster_sums,
+    sign_flip_estimate,
+)
 from evalguard.stats.estimate import Estimate, t_estimate
 from evalguard.stats.moments import Moments, mean_moments, moments
 from evalguard.stats.probability import normal_upper_tail
@@ -110,6 +120,8 @@ def is_binary(paired: PairedScores) -> bool:
 
 def _binary_drift(paired: PairedScores, confidence: float) -> Drift:
     b, c = int(np.sum(paired.d > 0.0)), int(np.sum(paired.d < 0.0))
+    if paired.clusters:  # McNemar's test takes documents as independent
+        return replace(_mean_drift(paired, confidence), flips=(b, c))
     base = mean_moments(paired.base.values)
     estimate = flip_estimate(b, c, paired.base.n, confidence=confidence)
     return Drift(
@@ -124,7 +136,7 @@ def _binary_drift(paired: PairedScores, confidence: float) -> Drift:
 
 def _mean_drift(paired: PairedScores, confidence: float) -> Drift:
     base = mean_moments(paired.base.values)
-    estimate = _paired_t(paired.d, None, 1.0, confidence=confidence, method="paired-t")
+    estimate = _paired_t(paired, 1.0, confidence=confidence, method="paired-t")
     return Drift(
         base=base,
         candidate=mean_moments(paired.candidate.values),
@@ -143,7 +155,7 @@ def _bits_drift(paired: PairedScores, confidence: float) -> Drift:
             moments(paired.candidate.values, weights),
         )
     )
-    estimate = _paired_t(paired.d, weights, bits, confidence=confidence, method="paired-t-ratio")
+    estimate = _paired_t(paired, bits, confidence=confidence, method="paired-t-ratio")
     return Drift(
         base=base,
         candidate=candidate,
@@ -158,7 +170,7 @@ def _perplexity_drift(paired: PairedScores, confidence: float) -> Drift:
     base_rate = moments(paired.base.values, weights)
     candidate = _perplexity(moments(paired.candidate.values, weights))
     method = "paired-t-log" if weights is None else "paired-t-log-ratio"
-    estimate = _paired_t(paired.d, weights, 1.0, confidence=confidence, method=method)
+    estimate = _paired_t(paired, 1.0, confidence=confidence, method=method)
     return Drift(
         base=_perplexity(base_rate),
         candidate=candidate,
@@ -169,29 +181,49 @@ def _perplexity_drift(paired: PairedScores, confidence: float) -> Drift:
     )
 
 
+def _rescored_drift(paired: PairedScores, confidence: float) -> Drift:
+    base, candidate = paired.base.rescoring, paired.candidate.rescoring
+    assert base is not None
+    assert candidate is not None
+    found = paired_bootstrap(
+        base.metric,
+        candidate.metric,
+        paired.base.n,
+        resamples=base.resamples,
+        confidence=confidence,
+        sign=-1 if paired.base.higher_is_better else 1,
+        clusters=paired.clusters,
+    )
+    return Drift(
+        base=found.base,
+        candidate=found.candidate,
+        paired_stderr=found.estimate.stderr,
+        estimate=found.estimate,
+        unit=found.base.stderr,
+    )
+
+
 _ESTIMATORS: dict[str, Callable[[PairedScores, float], Drift]] = {
     "mean": _mean_drift,
     "perplexity": _perplexity_drift,
     "weighted_perplexity": _perplexity_drift,
     "bits_per_byte": _bits_drift,
+    "other": _rescored_drift,
 }
 
 
-def _paired_t(
-    d: NDArray[np.float64],
-    weights: NDArray[np.float64] | None,
-    factor: float,
-    *,
-    confidence: float,
-    method: str,
-) -> Estimate:
-    drift = moments(d, weights)
+def _paired_t(paired: PairedScores, factor: float, *, confidence: float, method: str) -> Estimate:
+    d, weights = paired.d, paired.base.weights
+    drift, df = moments(d, weights), d.shape[0] - 1
+    stderr = drift.stderr
+    if paired.clusters:
+        sums = cluster_sums(d, weights, paired.clusters)
+        if sums.count < FEWEST_FOR_T:
+            return sign_flip_estimate(d, weights, factor, sums, confidence=confidence)
+        stderr, df = cluster_stderr(sums), sums.count - 1
+        method = method.replace("paired", "cluster")
     return t_estimate(
-        drift.point * factor,
-        drift.stderr * factor,
-        df=d.shape[0] - 1,
-        confidence=confidence,
-        method=method,
+        drift.point * factor, stderr * factor, df=df, confidence=confidence, method=method
     )
 
 

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 
 from evalguard.stats.probability import t_critical, t_upper_tail
 
+# The one interval that may rightly be open: see evalguard.stats.clusters.
+SIGN_FLIP = "cluster-sign-flip"
+BOOTSTRAP = "paired-bootstrap-bca"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
@@ -57,6 +61,8 @@ def t_estimate(
 
 
 def all_finite(estimate: Estimate) -> bool:
-    """Whether every number of the estimate is finite."""
-    numbers = (estimate.point, estimate.stderr, estimate.low, estimate.high, estimate.p_value)
+    """Whether every number of the estimate is finite, but for the ends of an open interval."""
+    numbers = [estimate.point, estimate.stderr, estimate.p_value]
+    if estimate.interval_method != SIGN_FLIP:
+        numbers += [estimate.low, estimate.high]
     return all(math.isfinite(number) for number in numbers)

@@ -14,6 +14,12 @@ _METHODS = {
     "paired-t-log": "paired t on the log scale",
     "paired-t-ratio": "paired t of the ratio estimator",
     "paired-t-log-ratio": "paired t of the ratio estimator on the log scale",
+    "cluster-t": "cluster-robust t",
+    "cluster-t-log": "cluster-robust t on the log scale",
+    "cluster-t-ratio": "cluster-robust t of the ratio estimator",
+    "cluster-t-log-ratio": "cluster-robust t of the ratio estimator on the log scale",
+    "cluster-sign-flip": "sign flips of whole clusters",
+    "paired-bootstrap-bca": "paired BCa bootstrap",
     "mcnemar-exact": "exact McNemar",
     "tango-score": "Tango's score method",
 }
@@ -106,10 +112,9 @@ def _evidence(drift: Drift, n: int, margin: float) -> str:
     p_value = f"one-sided p {_p(estimate.p_value)}"
     if drift.flips is not None:
         b, c = drift.flips
-        p_value = (
-            f"documents lost: {b:,}, won: {c:,}, {_METHODS[estimate.method]} {p_value}, "
-            f"mid-p = {number(mcnemar_mid_p(b, c))}"
-        )
+        p_value = f"documents lost: {b:,}, won: {c:,}, {_METHODS[estimate.method]} {p_value}"
+        if estimate.method == "mcnemar-exact":
+            p_value += f", mid-p = {number(mcnemar_mid_p(b, c))}"
     return f"{interval}; {p_value}; n = {n:,}"
 
 

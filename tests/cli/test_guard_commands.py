@@ -99,7 +99,7 @@ def few_names(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tasks_are_listed_by_pattern(run: Any, world: Any, few_names: None) -> None:
     words = ("--config", world.guard)
     assert run("tasks", "sw_*", *words).out.split() == [
-        "sw_choice", "sw_long", "sw_mcc", "sw_text", "sw_word"
+        "sw_choice", "sw_f1", "sw_long", "sw_mcc", "sw_text", "sw_word"
     ]  # fmt: skip
     assert json.loads(run("tasks", "sw_[wt]*", *words, "--json").out) == ["sw_text", "sw_word"]
 

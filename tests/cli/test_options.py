@@ -27,6 +27,7 @@ SPELLINGS: dict[str, tuple[tuple[str, ...], object]] = {
     "confirm_run_unsafe_code": (("--confirm_run_unsafe_code",), True),
     "batch_size": (("--batch_size", "auto"), "auto"),
     "check_batch_size": (("--check_batch_size", "4"), 4),
+    "cluster": (("--cluster", "story"), "story"),
     "device": (("--device", "cpu"), "cpu"),
     "threads": (("--threads", "2"), 2),
     "worker": (("--worker", "always"), "always"),

@@ -14,14 +14,14 @@ def plan_words(world: Any, candidate: str = "sharp") -> tuple[object, ...]:
 
 
 def test_plan_prints_drift_documents_time_and_tokens(run: Any, world: Any) -> None:
-    ran = run(*plan_words(world), "--tasks", "sw_long,sw_choice", "--pilot", "16")
+    ran = run(*plan_words(world), "--tasks", "sw_long,sw_choice,sw_mcc", "--pilot", "16")
     assert ran.code == 0, ran.err
     assert all(len(line) <= 80 for line in ran.out.splitlines())
     assert "Pilot: 16 documents of each task, drawn at random (seed 1234)." in ran.out
     assert "sw_long · 300 documents" in ran.out
     for words in ("drift seen, sigma", "to see 1.0 sigma", "tokens", "alpha = 0.025", "in all"):
         assert words in ran.out
-    assert "not planned: sw_choice mcc" in ran.out
+    assert "not planned: sw_mcc mcc" in ran.out
     assert ran.out.splitlines()[-1].endswith(".")
     assert not Path("reports").exists()
 

@@ -65,10 +65,21 @@ def test_a_wide_margin_lets_a_drift_through(compare: Any) -> None:
 
 
 def test_a_task_without_a_comparable_metric_is_a_failure_and_no_pass(compare: Any) -> None:
-    ran = compare("orig", "sharp", "--tasks", "sw_mcc")
+    ran = compare("orig", "sharp", "--tasks", "sw_f1")
     assert ran.code == 3
-    assert "Not compared: sw_mcc mcc" in ran.out
+    assert "Not compared: sw_f1 f1" in ran.out
     assert "Nothing was compared, so nothing is known" in ran.out
+
+
+def test_a_metric_that_is_no_mean_is_compared_by_bootstrap(compare: Any) -> None:
+    (mcc,) = compare("orig", "other", "--tasks", "sw_mcc", "--json").document["comparisons"]
+    assert mcc["method"] == "paired-bootstrap-bca"
+    assert mcc["sigma"] * mcc["base_stderr"] == pytest.approx(mcc["base"] - mcc["candidate"])
+    assert mcc["sigma_interval"][0] <= mcc["sigma"] <= mcc["sigma_interval"][1]
+    assert any("2,000 resamples of the documents" in text for text in mcc["caveats"])
+    ran = compare("orig", "same", "--tasks", "sw_mcc")
+    assert ran.code == 0
+    assert "bit-identical" in ran.out
 
 
 @pytest.mark.parametrize("task", ["sw_word", "sw_text", "sw_choice"])

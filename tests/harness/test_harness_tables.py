@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from local_tasks import N, answers, fake_lm, render_chat
 from evalguard.errors import EvaluationError
 from evalguard.harness import TaskOptions, TaskScores, load_tasks, score_tables
 from evalguard.harness.requests import build_requests
+from evalguard.rescoring import rescoring
 from evalguard.scorer import Response
 from evalguard.scores import ScoreTable
 
@@ -22,6 +24,8 @@ TASKS = ["eg_lastword", "eg_rolling", "eg_choice", "eg_generate", "eg_custom"]
 
 
 def aggregate(table: ScoreTable) -> float:
+    if table.rescoring is not None:
+        return table.rescoring.metric(np.arange(table.n))
     if table.aggregation == "mean":
         return float(table.values.mean())
     if table.aggregation == "perplexity":
@@ -66,7 +70,9 @@ def test_metrics_and_sample_hashes_equal_those_of_lm_eval(
         assert table.prompt_hashes == tuple(row["prompt_hash"] for row in rows)
         assert table.target_hashes == tuple(row["target_hash"] for row in rows)
         items = [row[table.metric] for row in rows]
-        if table.weights is None:
+        if table.rescoring is not None:
+            assert table.rescoring.items == rescoring(items, table.metric, len).items
+        elif table.weights is None:
             np.testing.assert_array_equal(table.values, np.array(items, dtype=float))
         else:
             pairs = np.column_stack([table.values, table.weights])
@@ -115,6 +121,8 @@ def test_aggregations_and_directions_come_from_the_task(ours: dict[str, TaskScor
         ("eg_rolling", "none", "bits_per_byte"): ("bits_per_byte", False),
         ("eg_choice", "none", "acc"): ("mean", True),
         ("eg_choice", "none", "acc_norm"): ("mean", True),
+        ("eg_choice", "none", "mcc"): ("other", True),
+        ("eg_custom", "none", "half"): ("other", True),
         ("eg_generate", "strict", "exact_match"): ("mean", True),
         ("eg_generate", "digits", "exact_match"): ("mean", True),
         ("eg_custom", "none", "sometimes"): ("mean", True),
@@ -123,13 +131,36 @@ def test_aggregations_and_directions_come_from_the_task(ours: dict[str, TaskScor
     }
 
 
-def test_other_aggregations_are_left_out_with_a_reason(ours: dict[str, TaskScores]) -> None:
-    (mcc,) = ours["eg_choice"].not_compared
-    assert (mcc.metric, mcc.filter) == ("mcc", "none")
-    assert "matthews_corrcoef" in mcc.reason
-    (half,) = ours["eg_custom"].not_compared
+def test_other_aggregations_are_rescored_by_the_tasks_own(ours: dict[str, TaskScores]) -> None:
+    assert all(not of_task.not_compared for of_task in ours.values())
+    tables = {table.metric: table for of_task in ours.values() for table in of_task.tables}
+    for metric, name in (("mcc", "matthews_corrcoef"), ("half", "midpoint")):
+        assert tables[metric].aggregation == "other"
+        assert tables[metric].rescoring.name == name
+        assert not tables[metric].values.any()
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        (lambda items: items[0]["no"], "TypeError"),
+        (lambda items: {"f1": 0.5}, "TypeError"),
+        (lambda items: time.sleep(0.3), "too long"),
+    ],
+    ids=["fails", "is no number", "takes long"],
+)
+def test_an_aggregation_that_cannot_be_run_often_is_left_out_with_a_reason(
+    broken: Any, reason: str, task_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evalguard.harness.aggregation._LONGEST", 0.2)
+    requests = load_tasks(["eg_custom"], options=TaskOptions(include_paths=(task_folder,)))
+    asked = requests.requests("eg_custom")
+    declared = {**asked.lm_eval_task.aggregation(), "half": lambda items: broken(items) or 0.0}
+    monkeypatch.setattr(asked.lm_eval_task, "aggregation", lambda: declared)
+    scores = score_tables(asked, answers(asked.requests))
+    (half,) = scores.not_compared
     assert half.metric == "half"
-    assert "midpoint" in half.reason
+    assert reason in half.reason
 
 
 def test_nan_stays_nan_and_missing_documents_are_said(ours: dict[str, TaskScores]) -> None:

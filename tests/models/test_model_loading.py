@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from architectures import save_architecture
 from safetensors.torch import load_file, save_file
 
 from evalguard.errors import EvalguardError, EvaluationError, SettingError, UsageError
@@ -210,6 +211,19 @@ def test_config_overrides_reach_the_model_before_it_is_built(tiny_gemma2: Path) 
     assert model.model.layers[0].self_attn.scaling == pytest.approx(9.0**-0.5)
     assert model.model.norm.eps == 1.0
     assert model.model.rotary_emb.inv_freq[1].item() == pytest.approx(5000 ** (-1 / 4))
+
+
+def test_what_a_config_derives_follows_an_override(tmp_path: Path) -> None:
+    folder = save_architecture(tmp_path, "qwen3: wide heads")
+    edit_config(folder, layer_types=None)  # as in the files on the hub
+    window = {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
+    config = load(folder, overrides=window).model.config
+    assert config.layer_types == ["full_attention", "sliding_attention"]
+    assert config.sliding_window == 4
+    assert load(folder, overrides={"rms_norm_eps": 0.5}).model.config.layer_types == [
+        "full_attention",
+        "full_attention",
+    ]
 
 
 @pytest.mark.parametrize(

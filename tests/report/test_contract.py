@@ -13,6 +13,7 @@ from example_reports import DEMO, INF, comparison, failed, report
 from hypothesis import given, settings
 
 from evalguard.compare_report import CompareReport, RunIdentity, SettingState
+from evalguard.comparison import Companion
 from evalguard.report.contract import document, schema
 
 VALIDATOR = jsonschema.Draft202012Validator(schema())
@@ -55,6 +56,16 @@ def test_a_document_validates_and_is_strict_json(name: str) -> None:
     written = document(EXAMPLES[name])
     VALIDATOR.validate(written)
     assert json.loads(json.dumps(written, allow_nan=False)) == written
+
+
+def test_companions_are_listed_beside_the_deciding_test() -> None:
+    test = Companion(method="sign-flip", p_value=0.25, resamples=99, seed=7, note="a note")
+    written = document(report(comparison(companions=(test,))))
+    VALIDATOR.validate(written)
+    assert written["comparisons"][0]["companions"] == [
+        {"method": "sign-flip", "p_value": 0.25, "resamples": 99, "seed": 7, "note": "a note"}
+    ]
+    assert document(DEMO)["comparisons"][0]["companions"] == []
 
 
 def test_the_schema_is_a_schema() -> None:

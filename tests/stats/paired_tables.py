@@ -59,15 +59,11 @@ def paired(
     *,
     weights: ArrayLike | None = None,
     higher_is_better: bool | None = None,
+    **fields: object,
 ) -> PairedScores:
-    """Two tables over the same documents, paired."""
+    """Two tables over the same documents, paired; other fields as given, the same for both."""
+    fields = {"weights": weights, "higher_is_better": higher_is_better, **fields}
     return pair(
-        score_table(base, aggregation, weights=weights, higher_is_better=higher_is_better),
-        score_table(
-            candidate,
-            aggregation,
-            weights=weights,
-            higher_is_better=higher_is_better,
-            source="model port",
-        ),
+        score_table(base, aggregation, **fields),
+        score_table(candidate, aggregation, source="model port", **fields),
     )

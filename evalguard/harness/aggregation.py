@@ -1,0 +1,49 @@
+"""A task's aggregations that are no mean, to be run over any selection of its documents."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from evalguard.errors import EvaluationError
+from evalguard.harness.surroundings import lm_eval_surroundings, task_code
+from evalguard.items import NotComparableError
+from evalguard.rescoring import Rescoring, rescoring
+
+if TYPE_CHECKING:
+    from lm_eval.api.task import Task
+
+# Seconds of one aggregation; a bootstrap runs it some 450 times.
+_LONGEST = 5.0
+
+
+def task_rescoring(task: Task, metric: str, items: Sequence[object], name: str) -> Rescoring:
+    """Rescore a metric's items by the aggregation that the task declares for it.
+
+    Args:
+        name: what the aggregation is called (``metrics.aggregation_name``).
+
+    Raises:
+        NotComparableError: if the aggregation fails on the items, or takes too long to be run for
+            hundreds of resamples.
+    """
+    function = task.aggregation()[metric]
+
+    def aggregate(chosen: list[object]) -> float:
+        with task_code(f"aggregation '{name}'"):
+            return float(function(chosen))
+
+    started = time.perf_counter()
+    try:
+        with lm_eval_surroundings():
+            made = rescoring(items, name, aggregate)
+    except EvaluationError as error:
+        raise NotComparableError(str(error)) from error
+    seconds = time.perf_counter() - started
+    if seconds > _LONGEST:
+        raise NotComparableError(
+            f"its aggregation '{name}' takes {seconds:.0f} seconds, too long for the hundreds of "
+            "times that a paired bootstrap needs it"
+        )
+    return made
