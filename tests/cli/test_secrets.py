@@ -25,6 +25,20 @@ def test_a_token_of_the_command_line_is_nowhere_in_the_result(
     assert not [path for path in written if SECRET.encode() in path.read_bytes()]
 
 
+def test_keys_of_the_environment_are_nowhere_in_what_is_written(
+    compare: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    monkeypatch.setenv("WANDB_API_KEY", SECRET)
+    words = ("--worker", "always", "--cache-dir", "cache", "--limit", "3", "--json")
+    ran = compare("orig", "same", *words)
+    assert ran.code == 0
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {path.suffix for path in written} >= {".json", ".parquet", ".log"}
+    assert SECRET not in ran.out + ran.err
+    assert not [path for path in written if SECRET.encode() in path.read_bytes()]
+
+
 def test_another_token_finds_the_scores_of_the_first(compare: Any) -> None:
     digests = [
         compare("orig", "same", "--base-model-args", f"token={token}", "--limit", "3", "--json")
