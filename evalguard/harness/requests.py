@@ -123,17 +123,25 @@ def build_requests(
         )
     with lm_eval_surroundings(), task_code(f"task '{name}': its requests cannot be built"):
         documents, n_total = _build(task, options, render_chat)
+    requests = tuple(_requests(name, in_request_order(task.instances)))
     return TaskRequests(
         task=name,
-        requests=tuple(_requests(name, in_request_order(task.instances))),
+        requests=requests,
         doc_ids=tuple(documents),
         n_total=n_total,
         run=_run(name, task, options, n=len(documents), n_total=n_total),
-        notes=notes,
+        notes=(*notes, *_unapplied(requests, options)),
         lm_eval_task=task,
         instances=tuple(task.instances),
         documents=documents,
     )
+
+
+def _unapplied(requests: Sequence[Request], options: TaskOptions) -> Iterator[str]:
+    """A chat template may refuse a system instruction, and lm-eval then leaves it out."""
+    instruction = options.system_instruction.strip()
+    if instruction and not any(instruction in str(request.arguments[0]) for request in requests):
+        yield "the system instruction is in no prompt: the task or the chat template takes none"
 
 
 def _build(

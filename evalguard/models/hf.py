@@ -163,13 +163,14 @@ class GuardedHFLM(GuardedGeneration):
     def _loglikelihood_tokens(
         self,
         requests: list[Pair],
-        disable_tqdm: bool = False,
+        disable_tqdm: bool = False,  # noqa: ARG002 - lm-eval's signature
         override_bs: int | None = None,
     ) -> list[tuple[float, bool]]:
         if self.backend != "causal":
             self.scored = []
+            # always without a bar: rolling texts ask for it at every batch of windows
             return super()._loglikelihood_tokens(  # type: ignore[no-any-return]
-                requests, disable_tqdm=disable_tqdm, override_bs=override_bs
+                requests, disable_tqdm=True, override_bs=override_bs
             )
         answers = self.score_pairs([(context, cont) for _, context, cont in requests])
         self.scored = [[answer] for answer in answers]

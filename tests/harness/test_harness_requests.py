@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -194,3 +195,18 @@ def test_document_without_a_request_is_an_error(tmp_path: Path) -> None:
     write_task(tmp_path, "eg_silent", body + "class: !function code.Silent\n")
     with pytest.raises(EvaluationError, match=r"asks nothing about \d+ of its 24 documents"):
         build(tmp_path, "eg_silent")
+
+
+def test_a_system_instruction_that_reaches_no_prompt_is_noted(task_folder: Path) -> None:
+    def refusing(messages: Sequence[Mapping[str, str]], add_generation_prompt: bool) -> str:
+        told = [message for message in messages if message["role"] != "system"]
+        return render_chat(told, add_generation_prompt)
+
+    options = TaskOptions(
+        include_paths=(task_folder,), apply_chat_template=True, system_instruction="Be brief."
+    )
+    tasks = load_tasks(["eg_generate", "eg_rolling"], options=options)
+    assert tasks.requests("eg_generate", render_chat=render_chat).notes == ()
+    (note,) = tasks.requests("eg_generate", render_chat=refusing).notes
+    assert "system instruction is in no prompt" in note
+    assert len(tasks.requests("eg_rolling", render_chat=render_chat).notes) == 1
