@@ -19,8 +19,8 @@ _LINEAR = {
     "layer_types": ["linear_attention", "full_attention"],
 }  # fmt: skip
 _LONGROPE = {
-    "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 12,
-    "short_factor": [1.0] * 4, "long_factor": [1.0, 2.0, 4.0, 8.0], "factor": 4.0,
+    "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 24,
+    "short_factor": [1.0] * 4, "long_factor": [1.0, 2.0, 4.0, 8.0], "factor": 2.0,
 }  # fmt: skip
 _GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 48, "initializer_range": 0.3}
 _STATE = {"hidden_size": 32, "num_hidden_layers": 2}
