@@ -46,7 +46,10 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "mamba: a state": ("mamba", {**_STATE, "state_size": 4, "initializer_range": 0.3}),
     "rwkv: a state without a mask": ("rwkv", {**_STATE, "context_length": 48}),
     "qwen3_5: gated delta rule": ("qwen3_5_text", {**_SIZES, **_LINEAR}),
-    "phi3: longrope": ("phi3", {**_SIZES, "rope_parameters": _LONGROPE}),
+    "phi3: longrope": (
+        "phi3",
+        {**_SIZES, "rope_parameters": _LONGROPE, "original_max_position_embeddings": 24},
+    ),
 }
 
 
