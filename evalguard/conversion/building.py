@@ -133,6 +133,8 @@ def _run(
             process = subprocess.Popen(
                 command, cwd=work, stdin=subprocess.PIPE, stdout=sink,
                 stderr=subprocess.STDOUT, start_new_session=True,
+                # compiled files could outlive an edit within the same second
+                env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
             )  # fmt: skip
         except OSError as error:
             raise BuildError(

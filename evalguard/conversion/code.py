@@ -42,6 +42,10 @@ def load_function(where: str, *, folder: str, allowed: bool) -> Callable[..., ob
             f"'{where}' is code, and code from this guard file is not allowed to run",
             hint="name the guard file with --config and allow code, if you trust it",
         )
+    # Python takes a compiled file for current if whole seconds and size are equal: an edit right
+    # after a run would go unseen while the digest already counts it. So none is left behind, also
+    # of modules that the function imports when it is called.
+    sys.dont_write_bytecode = True
     path, _, name = where.rpartition(":")
     module = _from_file(path, folder, where) if path.endswith(".py") else _from_name(path, where)
     function = getattr(module, name, None)
