@@ -28,8 +28,8 @@ def open_scorer(
 ) -> Scorer:
     """Load a variant where it has to run.
 
-    A variant with ``env`` settings needs a process of its own: libraries read their environment
-    when they are imported.
+    A variant with ``env`` or ``call`` settings needs a process of its own: libraries read their
+    environment when they are imported, and a hook may patch what the next model would use too.
 
     Raises:
         EvaluationError: if the model cannot be loaded or a setting did not take.
