@@ -1,0 +1,81 @@
+"""The demo as a user runs it: a real drift with real causes, and exit code 1."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+import evalguard
+from evalguard.pipeline.demo import demo_config
+
+GUILTY = ("attn_scale", "rope_theta")
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("demo-cache")
+
+
+def demo(cache: Path, **given: object) -> evalguard.CompareResult:
+    options = {"config": demo_config(), "cache_dir": cache, "write": False, "quiet": True, **given}
+    return evalguard.compare("orig", "fla-port", **options)
+
+
+def last_word(result: evalguard.CompareResult, metric: str) -> evalguard.comparison.Comparison:
+    (found,) = (
+        c for c in result.comparisons if (c.task, c.metric) == ("evalguard_lastword", metric)
+    )
+    return found
+
+
+def test_the_port_is_worse_by_one_to_three_sigma_on_the_last_word(cache: Path) -> None:
+    result = demo(cache)
+    perplexity, accuracy = last_word(result, "perplexity"), last_word(result, "acc")
+    assert result.exit_code == 1
+    assert perplexity.n >= 2_000
+    assert perplexity.base is not None
+    assert perplexity.base <= 10
+    assert accuracy.base is not None
+    assert accuracy.base >= 0.5
+    assert perplexity.outcome == "regressed"
+    assert perplexity.sigma is not None
+    assert 1 < perplexity.sigma < 3
+    assert perplexity.significant
+    assert len(result.report.candidate.settings) >= 8
+
+
+def test_each_guilty_setting_costs_something_and_all_others_together_nothing(
+    cache: Path,
+) -> None:
+    names = [setting.name for setting in demo(cache, limit=2).report.candidate.settings]
+
+    def only(*active: str) -> evalguard.comparison.Comparison:
+        back = {name: "reference" for name in names if name not in active}
+        result = demo(cache, tasks="evalguard_lastword", cand_set=back)
+        return last_word(result, "perplexity")
+
+    for name in GUILTY:
+        drift = only(name)
+        assert drift.sigma is not None
+        assert drift.sigma > 0.5
+        assert drift.significant
+    harmless = only(*(name for name in names if name not in GUILTY))
+    assert not harmless.significant
+    assert harmless.outcome in ("unchanged", "improved")
+
+
+def test_with_every_setting_back_at_its_reference_the_port_is_the_original(cache: Path) -> None:
+    names = [setting.name for setting in demo(cache, limit=2).report.candidate.settings]
+    result = demo(cache, cand_set=dict.fromkeys(names, "reference"))
+    assert result.exit_code == 0
+    assert all(comparison.bit_identical for comparison in result.comparisons)
+
+
+def test_the_worker_gives_the_same_numbers(cache: Path) -> None:
+    here, there = (demo(cache, limit=200, worker=w, use_cache=False) for w in ("auto", "always"))
+    assert [dataclasses.asdict(c) for c in here.comparisons] == [
+        dataclasses.asdict(c) for c in there.comparisons
+    ]
