@@ -398,3 +398,11 @@ def test_impossible_options_are_refused(options, message):
 def assert_matches(text: str, pattern: str) -> None:
     with pytest.raises(ValueError, match=pattern):
         raise ValueError(text)
+
+
+def test_a_perplexity_known_to_a_third_says_that_its_error_is_understated():
+    wild = BASE + 8.0 * NOISE
+    told = [c for c in compared(wild - 0.1, "perplexity", base=wild).caveats if "delta" in c]
+    assert told
+    assert_matches(told[0], r"the base's perplexity is known to \d+% only")
+    assert not any("delta method" in c for c in compared(shifted(0.5, 0.1), "perplexity").caveats)
