@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evalguard.cli.options import EPILOG, GATE, MODELS, OUTPUT, RUNNING, TASKS, together
+from evalguard.cli.options import (
+    CANDIDATE_SETTINGS,
+    EPILOG,
+    GATE,
+    MODELS,
+    OUTPUT,
+    RUNNING,
+    TASKS,
+    together,
+)
 from evalguard.cli.output import Answer, Job, terminal_width, wants_color
 
 if TYPE_CHECKING:
@@ -37,7 +46,7 @@ def compare_command(command: str, /, base: str, cand: str, as_json: bool, **give
 
 
 @click.command("demo", short_help="Compare the built-in model with a port of it.")
-@together(*RUNNING, *OUTPUT)
+@together(CANDIDATE_SETTINGS, *RUNNING, *OUTPUT)
 @click.pass_obj
 def demo_command(command: str, /, as_json: bool, **given: Any) -> Job:
     """Compare the built-in model with a port of it that went wrong (exit code 1)."""

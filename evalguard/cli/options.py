@@ -28,6 +28,13 @@ DEBUG = click.option(
     "--debug", is_flag=True, expose_value=False, help="Tracebacks of errors, logs of libraries."
 )
 
+CANDIDATE_SETTINGS = click.option(
+    "--set",
+    "cand_set",
+    type=Pairs(),
+    multiple=True,
+    help="Value of a candidate's setting: reference, candidate or another. Repeatable.",
+)
 MODELS = (
     CONFIG,
     click.option(
@@ -51,13 +58,7 @@ MODELS = (
         metavar=_MODEL_ARGS,
         help="Added to the candidate's.",
     ),
-    click.option(
-        "--set",
-        "cand_set",
-        type=Pairs(),
-        multiple=True,
-        help="Value of a candidate's setting: reference, candidate or another. Repeatable.",
-    ),
+    CANDIDATE_SETTINGS,
     click.option("--base-set", type=Pairs(), multiple=True, help="The same for the base."),
     click.option("--trust-remote-code", is_flag=True, help="Run code that comes with a model."),
     click.option(

@@ -186,7 +186,7 @@ def _suspect(report: CompareReport) -> str:
 def _with_setting(report: CompareReport, name: str) -> str:
     """Return the command that undoes one setting: the user's own, where there was one."""
     addition = f"--set {shlex.quote(printable(name) + '=reference')}"
-    if report.command.startswith("evalguard compare "):
+    if report.command.split()[:2] in (["evalguard", "compare"], ["evalguard", "demo"]):
         return f"{printable(report.command)} {addition}"
     base, candidate = (shlex.quote(side.name) for side in (report.base, report.candidate))
     return printable(f"evalguard compare --base {base} --cand {candidate} {addition}")

@@ -205,3 +205,8 @@ def test_bit_identical_is_said_as_such() -> None:
 
 def test_no_comparison_is_no_pass() -> None:
     assert "nothing is known" in meaning(report()).sentence
+
+
+def test_the_demo_suggests_a_command_that_works_in_any_folder() -> None:
+    shown = dataclasses.replace(DEMO, command="evalguard demo --quiet")
+    assert meaning(shown).command == "evalguard demo --quiet --set attn_scale=reference"
