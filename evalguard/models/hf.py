@@ -14,7 +14,7 @@ from evalguard.models.checkpoint import RecordingLoader, refuse_random_weights
 from evalguard.models.config_overrides import derive, override_config
 from evalguard.models.generation import GuardedGeneration
 from evalguard.models.rope import switch_length
-from evalguard.models.scored_tokens import FedTokens, ScoredTokens
+from evalguard.models.scored_tokens import FedTokens, ScoredTokens, UnscorablePairError
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
@@ -116,10 +116,15 @@ class GuardedHFLM(GuardedGeneration):
         """Score (context ids, continuation ids) pairs of a causal model; answers in order asked.
 
         Raises:
-            EvaluationError: an empty context or continuation, a continuation that is longer than
-                the model's context, a token id that the model does not know.
+            UnscorablePairError: an empty context or continuation, a continuation that is longer
+                than the model's context, a token id that the model does not know.
         """
-        fed = [self._fed(context, continuation) for context, continuation in pairs]
+        fed = []
+        for position, (context, continuation) in enumerate(pairs):
+            try:
+                fed.append(self._fed(context, continuation))
+            except EvaluationError as error:
+                raise UnscorablePairError(str(error), position=position, hint=error.hint) from error
         distinct = sorted(set(fed), key=lambda piece: (-len(piece.ids), piece.ids, piece.n_scored))
         answers: dict[FedTokens, ScoredTokens] = {}
         for batch in self._batches(distinct):

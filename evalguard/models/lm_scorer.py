@@ -25,6 +25,7 @@ from evalguard.models.identity import (
     vocabulary,
 )
 from evalguard.models.quiet import quiet
+from evalguard.models.scored_tokens import UnscorablePairError
 from evalguard.scorer import ModelDescription, Request, Response, ScoringPolicy
 
 if TYPE_CHECKING:
@@ -231,6 +232,8 @@ def _failures(doing: str, requests: Sequence[Request]) -> Iterator[None]:
     """Turn whatever a model raises into one line that says what was asked of it."""
     try:
         yield
+    except UnscorablePairError as error:
+        raise EvaluationError(f"{_place(error, requests)}: {error}", hint=error.hint) from error
     except EvaluationError:
         raise
     except (Exception, SystemExit) as error:
@@ -241,6 +244,15 @@ def _failures(doing: str, requests: Sequence[Request]) -> Iterator[None]:
             f"the model failed in {what}: {_one_line(error)}",
             hint="try a smaller --batch_size" if memory else "",
         ) from error
+
+
+def _place(error: UnscorablePairError, requests: Sequence[Request]) -> str:
+    """The task, and the document where the pairs of a call are its requests one by one."""
+    request = requests[0]
+    if request.kind != "loglikelihood":
+        return f"task '{request.task}'"
+    request = requests[error.position]
+    return f"task '{request.task}', document {request.doc_id}"
 
 
 def _one_line(error: BaseException) -> str:

@@ -9,6 +9,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from evalguard.errors import EvaluationError
+
+
+class UnscorablePairError(EvaluationError):
+    """One (context, continuation) pair cannot be scored; ``position`` is its place in the call."""
+
+    def __init__(self, message: str, *, position: int, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.position = position
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FedTokens:

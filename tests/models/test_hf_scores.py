@@ -121,10 +121,14 @@ def test_truncation_is_reported_and_hashed_as_fed(tiny_llama: Path) -> None:
     assert short.token_hash != answers[0].token_hash
 
 
-def test_a_continuation_that_cannot_fit_is_an_error(tiny_llama: Path) -> None:
-    request = replace(pair_requests()[0], arguments=("a", TEXTS[0]))
-    with pytest.raises(EvaluationError, match="does not fit the model's context of 8"):
-        scorer(tiny_llama, max_length=8).score([request])
+def test_a_continuation_that_cannot_fit_is_an_error_that_names_its_document(
+    tiny_llama: Path,
+) -> None:
+    fits, long = replace(pair_requests()[0], arguments=("a", "b")), pair_requests()[0]
+    long = replace(long, doc_id=7, arguments=("a", TEXTS[0]))
+    message = r"task 'choice', document 7: .* does not fit the model's context of 8"
+    with pytest.raises(EvaluationError, match=message):
+        scorer(tiny_llama, max_length=8).score([fits, long])
 
 
 def test_an_empty_continuation_is_an_error(tiny_llama: Path) -> None:
