@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import platform
 from collections.abc import Mapping
@@ -119,8 +120,9 @@ def device_name(lm: Any) -> str:
     return str(device)
 
 
-def package_versions() -> dict[str, Value]:
-    """Return the versions of the packages that compute scores."""
+@functools.cache
+def package_versions() -> Mapping[str, Value]:
+    """Return the versions of the packages that compute scores; read once, from their metadata."""
     return {"evalguard": evalguard.__version__, **{n: metadata.version(n) for n in _PACKAGES}}
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from small_disks import mounted_disk
 from small_world import SmallWorld
 
 
@@ -112,15 +111,8 @@ def test_scores_that_were_kept_before_the_disk_was_full_are_used_again(
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A real file system with room for little more than the cache of two models."""
-    place = tmp_path / "small"
-    place.mkdir()
-    if not sys.platform.startswith("linux") or os.geteuid() != 0:
-        pytest.skip("only root on Linux can mount a small disk")
-    mount = ["mount", "-t", "tmpfs", "-o", "size=32k", "tmpfs", str(place)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("this machine lets nobody mount")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    with mounted_disk(tmp_path / "small", size="32k") as disk:
+        yield disk
 
 
 def test_a_real_full_disk_leaves_nothing_half_written(
