@@ -114,7 +114,7 @@ def _stored_run(stored: RunSource | None) -> dict[str, object]:
 
 
 def _include_paths(guard: Guard | None, options: CompareOptions) -> tuple[Path, ...]:
-    """The user's folders, the guard file's, ./tasks, and the tasks that come with evalguard.
+    """The tasks that come with evalguard, the guard file's folders, the user's.
 
     lm-eval lets the last folder that defines a name win, so the most specific one comes last.
     """
