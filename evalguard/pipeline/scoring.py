@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
-from evalguard.harness import load_tasks
 from evalguard.pipeline.batch_check import check_batch_size
+from evalguard.pipeline.bench import Bench, bench
 from evalguard.pipeline.choices import Choices
 from evalguard.pipeline.clusters import check_clusters
 from evalguard.pipeline.evaluate import Evaluation, Evaluator
 from evalguard.pipeline.fairness import TokenIds, check_encodings, check_vocabularies
 from evalguard.pipeline.interruption import interruptible
-from evalguard.pipeline.open_scorer import Opener, open_scorer
+from evalguard.pipeline.open_scorer import Opener
 from evalguard.pipeline.options import CompareOptions
-from evalguard.pipeline.places import placed
 from evalguard.pipeline.sources import ModelSource
-from evalguard.report.progress import Progress
 from evalguard.scorer import ModelDescription, Request, Scorer
-from evalguard.store import ScoreCache, open_cache_dir
 
 # Enough to see a tokenizer that differs, and encoded in no time.
 _ENCODED_DOCUMENTS = 8
@@ -43,19 +39,8 @@ def score_models(
     """
     if not sources:
         return []
-    cache_dir = open_cache_dir(options.cache_dir)
-    with Progress(quiet=options.quiet) as progress:
-        names = ", ".join(choices.tasks)
-        progress.note(f"loading tasks: {names}")
-        with interruptible(f"loading tasks ({names})"):
-            tasks = load_tasks(choices.tasks, options=choices.task_options)
-        evaluator = Evaluator(
-            tasks=tasks,
-            cache=ScoreCache(cache_dir / "scores") if options.use_cache else None,
-            progress=progress,
-            chat=bool(choices.task_options.apply_chat_template),
-        )
-        scoring = _Scoring(evaluator, choices, options, cache_dir, opener or open_scorer)
+    with bench(choices, options, opener=opener) as place:
+        scoring = _Scoring(place)
         return [scoring.score(source) for source in sources]
 
 
@@ -63,32 +48,30 @@ def score_models(
 class _Scoring:
     """Scores one model after the other, and holds each against those before it."""
 
-    evaluator: Evaluator
-    choices: Choices
-    options: CompareOptions
-    cache_dir: Path
-    opener: Opener
+    bench: Bench
     _before: list[ModelDescription] = field(default_factory=list)
     _encoded: list[TokenIds] = field(default_factory=list)
 
+    @property
+    def evaluator(self) -> Evaluator:
+        return self.bench.evaluator
+
+    @property
+    def choices(self) -> Choices:
+        return self.bench.choices
+
     def score(self, source: ModelSource) -> Evaluation:
         """Load a model, score it on all tasks, release it."""
-        self.evaluator.progress.note(f"loading {source.name}")
-        with interruptible(f"loading {source.name}"), placed(source):
-            scorer = self.opener(
-                source.variant, self.choices.policy, self.options, cache_dir=self.cache_dir
-            )
+        scorer = self.bench.load(source)
         try:
             self._check_clusters(scorer)
             self._check_fair(scorer)
             evaluation = self.evaluator.evaluate(source.name, scorer)
         finally:
             scorer.close()
-        if self.options.check_batch_size:
+        if self.bench.options.check_batch_size:
             with interruptible(f"checking the batch size of {source.name}"):
-                note = check_batch_size(
-                    source, self.evaluator, self.choices, self.options, self.cache_dir
-                )
+                note = check_batch_size(source, self.bench)
             evaluation = replace(evaluation, notes=(*evaluation.notes, note))
         return evaluation
 

@@ -1,0 +1,86 @@
+"""Bench: what all models of one run share; tasks, score cache, progress, and how one is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from evalguard.harness import load_tasks
+from evalguard.pipeline.choices import Choices
+from evalguard.pipeline.evaluate import Evaluator
+from evalguard.pipeline.interruption import interruptible
+from evalguard.pipeline.open_scorer import Opener, open_scorer
+from evalguard.pipeline.options import CompareOptions
+from evalguard.pipeline.places import placed
+from evalguard.pipeline.sources import ModelSource
+from evalguard.report.progress import Progress
+from evalguard.scorer import Scorer, ScoringPolicy
+from evalguard.store import ScoreCache, open_cache_dir
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """Where models are loaded and scored, one after the other, on the same tasks."""
+
+    evaluator: Evaluator
+    choices: Choices
+    options: CompareOptions
+    cache_dir: Path
+    opener: Opener
+
+    def load(
+        self, source: ModelSource, *, policy: ScoringPolicy | None = None, name: str = ""
+    ) -> Scorer:
+        """Load a model; the caller closes it.
+
+        Args:
+            policy: how it scores; None: as was chosen for the run.
+            name: what the progress calls it; "": the source's name.
+
+        Raises:
+            EvalguardError: as loading does, with the place in the guard file where that is known.
+        """
+        name = name or source.name
+        self.evaluator.progress.note(f"loading {name}")
+        with interruptible(f"loading {name}"), placed(source):
+            return self.opener(
+                source.variant,
+                policy or self.choices.policy,
+                self.options,
+                cache_dir=self.cache_dir,
+            )
+
+
+@contextmanager
+def bench(
+    choices: Choices, options: CompareOptions, *, opener: Opener | None = None
+) -> Iterator[Bench]:
+    """Load the tasks, and open score cache and progress for a run.
+
+    Args:
+        opener: loads a model in place of ``open_scorer``.
+
+    Raises:
+        UsageError, EvaluationError, Interrupted: as loading tasks does.
+    """
+    cache_dir = open_cache_dir(options.cache_dir)
+    with Progress(quiet=options.quiet) as progress:
+        names = ", ".join(choices.tasks)
+        progress.note(f"loading tasks: {names}")
+        with interruptible(f"loading tasks ({names})"):
+            tasks = load_tasks(choices.tasks, options=choices.task_options)
+        evaluator = Evaluator(
+            tasks=tasks,
+            cache=ScoreCache(cache_dir / "scores") if options.use_cache else None,
+            progress=progress,
+            chat=bool(choices.task_options.apply_chat_template),
+        )
+        yield Bench(
+            evaluator=evaluator,
+            choices=choices,
+            options=options,
+            cache_dir=cache_dir,
+            opener=opener or open_scorer,
+        )
