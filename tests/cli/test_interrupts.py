@@ -113,7 +113,7 @@ def signalled(monkeypatch: pytest.MonkeyPatch) -> Any:
     ("place", "doing"),
     [
         ("evalguard.pipeline.compare.choose", "interrupted while reading what is to be compared"),
-        ("evalguard.pipeline.scoring.load_tasks", "interrupted while loading tasks (sw_long)"),
+        ("evalguard.pipeline.bench.load_tasks", "interrupted while loading tasks (sw_long)"),
         ("evalguard.pipeline.bench.open_scorer", "interrupted while loading orig (base)"),
         ("evalguard.harness.tasks.build_requests", "interrupted while building the requests"),
         ("evalguard.pipeline.evaluate.score_tables", "while scoring orig (base) on sw_long"),
