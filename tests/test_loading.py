@@ -259,13 +259,13 @@ def test_a_hub_snapshot_in_the_local_cache_is_identified_by_its_commit(
     assert done.stdout.strip() == repr({"pretrained": f"owner/tiny@{commit}"})
 
 
-def test_the_callers_number_of_threads_is_given_back(tiny_llama: Path) -> None:
+def test_the_callers_number_of_threads_is_given_back_after_every_call(tiny_llama: Path) -> None:
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(3)
         scorer, told = opened(tiny_llama)
-        assert (told.environment["threads"], torch.get_num_threads()) == (1, 1)
-        scorer.close()
+        assert (told.environment["threads"], torch.get_num_threads()) == (1, 3)
+        score(scorer)
         assert torch.get_num_threads() == 3
         with pytest.raises(SettingError):
             opened(tiny_llama, {"attr:model.norm.epss": 1.0})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from evalguard.models.identity import (
 )
 from evalguard.models.quiet import quiet
 from evalguard.models.scored_tokens import UnscorablePairError
+from evalguard.models.threads import computing_with
 from evalguard.scorer import ModelDescription, Request, Response, ScoringPolicy
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class LMScorer:
         effective: setting name -> value read back.
         provenance: digests of weights and code; None where the weights cannot be proven, so that
             scores must not be cached.
-        on_close: called once when the model is released.
+        threads: CPU threads that torch computes with; 0: as many as it uses at the time.
 
     Raises:
         EvaluationError: the model cannot read a few tokens.
@@ -60,13 +61,13 @@ class LMScorer:
         model_args: Mapping[str, Value] | None = None,
         effective: Mapping[str, Value] | None = None,
         provenance: Mapping[str, Value] | None = None,
-        on_close: Callable[[], None] | None = None,
+        threads: int = 0,
     ) -> None:
         self._lm: Any = lm
         self._policy = policy
-        self._on_close = on_close
+        self._threads = threads
         arguments = dict(model_args or {})
-        with _failures("reading a few tokens", ()), quiet():
+        with computing_with(threads), _failures("reading a few tokens", ()), quiet():
             self._description = _describe(lm, policy, model_type, arguments, effective, provenance)
 
     def describe(self) -> ModelDescription:
@@ -99,7 +100,8 @@ class LMScorer:
         lm, kind = self._open_lm(), kinds[0]
         arguments = [self._arguments(request) for request in requests]
         seeded = _seeded(self._policy.seed)
-        with _failures(kind, requests), quiet(), seeded, recorded(lm) as fed:
+        threads = computing_with(self._threads)
+        with threads, _failures(kind, requests), quiet(), seeded, recorded(lm) as fed:
             if hasattr(lm, "scored"):
                 lm.scored = []
             answers = _ask(lm, kind, requests, arguments)
@@ -132,8 +134,6 @@ class LMScorer:
         if self._lm is None:
             return
         self._lm = None
-        if self._on_close is not None:
-            self._on_close()
         gc.collect()
         import torch
 

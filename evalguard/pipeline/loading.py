@@ -6,9 +6,8 @@ The adapters do not know each other; this is where they meet.
 from __future__ import annotations
 
 import contextlib
-import functools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +32,6 @@ _TINY_PARAMETERS = 20_000_000
 def open_scorer(variant: Variant, policy: ScoringPolicy, *, cache_dir: Path) -> Scorer:
     """Load a variant with the settings of its assignment, and prove that every one took.
 
-    torch's number of threads is this process's own again when the scorer is closed.
-
     Raises:
         UsageError: a name or argument that does not exist, or code that is not allowed.
         SettingError: a setting that could not be applied or did not take; an ``env`` setting
@@ -48,19 +45,12 @@ def open_scorer(variant: Variant, policy: ScoringPolicy, *, cache_dir: Path) -> 
 
 
 def _open(variant: Variant, policy: ScoringPolicy, cache_dir: Path) -> Scorer:
-    import torch
-
     wanted = plan(variant)
     check_environment(wanted.env)
     model_args: Mapping[str, Value] = wanted.model_args
     if variant.build is not None:
         model_args = with_build(model_args, str(build(variant, wanted, cache_dir)))
-    threads_given_back = functools.partial(torch.set_num_threads, torch.get_num_threads())
-    try:
-        return _loaded(variant, policy, wanted, model_args, on_close=threads_given_back)
-    except BaseException:
-        threads_given_back()
-        raise
+    return _loaded(variant, policy, wanted, model_args)
 
 
 def _loaded(
@@ -68,8 +58,6 @@ def _loaded(
     policy: ScoringPolicy,
     wanted: ConversionPlan,
     model_args: Mapping[str, Value],
-    *,
-    on_close: Callable[[], None],
 ) -> Scorer:
     from evalguard.models.lm_scorer import LMScorer
 
@@ -81,7 +69,6 @@ def _loaded(
         trust_remote_code=variant.trust_remote_code,
         allow_pickle=variant.allow_pickle,
     )
-    _set_threads(policy, _parameters(lm))
     effective = read_arguments(lm, wanted, model_args)
     model = _model_to_edit(lm, variant, wanted)
     code = {"code_folder": variant.code_folder, "allow_code": variant.allow_code}
@@ -95,21 +82,18 @@ def _loaded(
         model_args=model_args,
         effective={setting.name: effective[setting.name] for setting in variant.settings},
         provenance=_provenance(variant, wanted, model_args, effective),
-        on_close=on_close,
+        threads=_threads(policy, _parameters(lm)),
     )
 
 
-def _set_threads(policy: ScoringPolicy, parameters: int) -> None:
-    """Set torch's CPU threads until the model is closed: as asked, else one for a tiny model.
+def _threads(policy: ScoringPolicy, parameters: int) -> int:
+    """CPU threads of a model: as asked, else one for a tiny model, else torch's own number (0).
 
     A tiny model's matrices are too small to share: a second thread costs more than it brings, and
-    beside other work many times as much. Otherwise this process's own number stays.
+    beside other work many times as much.
     """
-    import torch
-
     tiny = 0 < parameters < _TINY_PARAMETERS
-    if policy.threads or tiny:
-        torch.set_num_threads(policy.threads or 1)
+    return policy.threads or int(tiny)
 
 
 def _parameters(lm: Any) -> int:
