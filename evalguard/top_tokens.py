@@ -1,0 +1,57 @@
+"""The most probable tokens of each row, and how many of them two rows share."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalguard.log_rows import Float, Row, pieces
+
+Ids = NDArray[np.int64]
+
+_BLOCK = 64
+NO_TOKEN = -1
+
+
+def top_tokens(rows: Row, k: int) -> Ids:
+    """The k most probable tokens of each row, most probable first, shape (T, k).
+
+    Equal probabilities: the smaller token id first, so that the answer depends on the values only.
+    A row that holds NaN has no most probable token: all -1.
+
+    The k-th largest of the maxima of blocks of tokens is at most the k-th largest value, so that
+    only the few tokens at or above it need sorting.
+
+    Args:
+        rows: shape (T, V), no matter whether logits or log-probabilities.
+        k: from 1 to V.
+    """
+    positions, vocabulary = rows.shape
+    tops = np.full((positions, k), NO_TOKEN, dtype=np.int64)
+    for piece in pieces(positions, vocabulary):
+        part = rows[piece]
+        for row, floor, top in zip(part, _floors(part, k), tops[piece], strict=True):
+            if np.isnan(floor):
+                continue
+            found = np.flatnonzero(row >= floor)
+            top[:] = found[np.argsort(-row[found], kind="stable")[:k]]
+    return tops
+
+
+def shared_tokens(one: Ids, other: Ids) -> Ids:
+    """How many tokens of ``one`` are among those of ``other``, row by row, shape (T,)."""
+    same = (one[:, :, None] == other[:, None, :]) & (one[:, :, None] != NO_TOKEN)
+    counts: Ids = np.count_nonzero(same, axis=(1, 2)).astype(np.int64)
+    return counts
+
+
+def _floors(rows: Row, k: int) -> Float:
+    """A lower bound of each row's k-th largest value; NaN for a row that holds NaN."""
+    starts = np.arange(0, rows.shape[1], _BLOCK)
+    maxima = np.maximum.reduceat(rows, starts, axis=1)
+    last = starts.shape[0] - k
+    floors = np.full(rows.shape[0], -np.inf)
+    if last >= 0:
+        floors[:] = np.partition(maxima, last, axis=1)[:, last]
+    floors[np.isnan(maxima.max(axis=1))] = np.nan
+    return floors
