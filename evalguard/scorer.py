@@ -64,7 +64,8 @@ class ScoringPolicy:
     ``batch_size`` is a number of sequences, or "auto" where the user insisted. ``rolling_bos``
     "once" scores a text's first real token given BOS; "lm-eval" scores BOS given BOS as
     lm-eval 0.4.13 does when the tokenizer adds BOS by itself. ``device`` "" means: CUDA if there
-    is one, else CPU.
+    is one, else CPU. ``softmax_dtype`` "model" takes log-softmax in the logits' own dtype, which
+    is only ever done to measure what that does.
     """
 
     batch_size: int | Literal["auto"] = 16
@@ -73,6 +74,7 @@ class ScoringPolicy:
     seed: int = 1234
     threads: int = 0
     max_gen_toks: int | None = None
+    softmax_dtype: Literal["float32", "model"] = "float32"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +85,8 @@ class ModelDescription:
     settings, code digests, dtype, device kind, package versions, policy); None where the backend
     cannot prove its weights, so that scores are never cached. ``effective`` maps each setting's
     name to the value read back after loading. ``vocabulary_digest`` is "" where unknown.
+    ``computation`` says how the model computes, read back from it: batch_size, threads, device
+    (its kind), attention (its implementation), softmax_dtype; None for what it does not show.
     """
 
     model_type: str
@@ -95,6 +99,7 @@ class ModelDescription:
     device: str = ""
     parameters: int = 0
     environment: Mapping[str, Value] = field(default_factory=dict)
+    computation: Mapping[str, Value] = field(default_factory=dict)
     caveats: tuple[str, ...] = ()
 
 

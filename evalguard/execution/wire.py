@@ -83,6 +83,7 @@ POLICY: Codec[ScoringPolicy] = rooted(
         seed=INTEGER,
         threads=INTEGER,
         max_gen_toks=optional(INTEGER),
+        softmax_dtype=one_of("float32", "model"),
     ),
 )
 
@@ -130,6 +131,7 @@ DESCRIPTION: Codec[ModelDescription] = rooted(
         device=TEXT,
         parameters=INTEGER,
         environment=_VALUES,
+        computation=_VALUES,
         caveats=sequence(TEXT),
     ),
 )

@@ -27,7 +27,7 @@ Pair = tuple[tuple[str, str] | None, list[int], list[int]]
 class GuardedHFLM(GuardedGeneration):
     """HFLM whose scores depend on the model and the token ids only.
 
-    Log-softmax is float32. Batches are cut from the distinct token sequences of a block sorted by
+    Log-softmax is float32 unless the model's own dtype was asked for. Batches are cut from the distinct token sequences of a block sorted by
     length, so that neither the order of requests nor duplicates change a score, and lm-eval's
     logits cache, which mixes up two splits of one sequence, is never used. Where the longest
     sequence of a batch would change the others' scores (longrope, padding that the model does not
@@ -46,6 +46,7 @@ class GuardedHFLM(GuardedGeneration):
         config_overrides: Mapping[str, Value] | None = None,
         allow_pickle: bool = False,
         rolling_bos: Literal["once", "lm-eval"] = "once",
+        softmax_dtype: Literal["float32", "model"] = "float32",
         **model_args: Any,
     ) -> None:
         """Load a model; ``model_args`` are HFLM's own.
@@ -56,6 +57,7 @@ class GuardedHFLM(GuardedGeneration):
             allow_pickle: whether pickled weights may be loaded.
             rolling_bos: whether a text whose ids begin with the prefix token scores that token
                 ("lm-eval", as lm-eval 0.4.13 does) or not ("once").
+            softmax_dtype: of log-softmax; "model": that of the logits.
 
         Raises:
             SettingError: an override names nothing in the config.
@@ -69,7 +71,8 @@ class GuardedHFLM(GuardedGeneration):
         self._detected_batch_size = 0
         self.loading: list[dict[str, Any]] = []
         self.scored: list[list[ScoredTokens]] = []
-        super().__init__(pretrained, softmax_dtype="float32", logits_cache=False, **model_args)
+        model_args["softmax_dtype"] = None if softmax_dtype == "model" else softmax_dtype
+        super().__init__(pretrained, logits_cache=False, **model_args)
         if self.prefix_token_id is None:
             raise EvaluationError(
                 f"the tokenizer of {pretrained} has neither a BOS nor an EOS token, and lm-eval "
@@ -224,13 +227,13 @@ class GuardedHFLM(GuardedGeneration):
         virtual = logits.shape[1] - width  # prompt tuning puts its own tokens before the text
         for row, piece in enumerate(batch):
             end = virtual + len(piece.ids) - 1
-            yield _score_piece(piece, logits[row, end - piece.n_scored : end])
+            scored = logits[row, end - piece.n_scored : end]
+            yield _score_piece(piece, F.log_softmax(scored, dim=-1, dtype=self.softmax_dtype))
 
 
-def _score_piece(piece: FedTokens, logits: torch.Tensor) -> ScoredTokens:
-    """Read one continuation off its own logits, shape (n_scored, vocabulary)."""
-    logprobs = F.log_softmax(logits, dim=-1, dtype=torch.float32)
-    targets = torch.tensor(piece.ids[-piece.n_scored :], device=logits.device)
+def _score_piece(piece: FedTokens, logprobs: torch.Tensor) -> ScoredTokens:
+    """Read one continuation off its own log-probabilities, shape (n_scored, vocabulary)."""
+    targets = torch.tensor(piece.ids[-piece.n_scored :], device=logprobs.device)
     chosen = logprobs.gather(1, targets.unsqueeze(1)).squeeze(1)
     return ScoredTokens(
         fed=piece,

@@ -14,6 +14,7 @@ import numpy as np
 from evalguard.errors import EvaluationError
 from evalguard.models.answers import responses
 from evalguard.models.caveats import model_caveats
+from evalguard.models.computation import computation
 from evalguard.models.encoding import encode_request
 from evalguard.models.fed_recorder import recorded
 from evalguard.models.generated_length import LENGTH_NAMES
@@ -168,11 +169,9 @@ def _describe(
 ) -> ModelDescription:
     model = torch_model(lm)
     digest, size = vocabulary(lm)
-    identity = (
-        None
-        if provenance is None
-        else scoring_identity(lm, model_type, model_args, policy, provenance)
-    )
+    identity = None
+    if provenance is not None:
+        identity = scoring_identity(lm, model_type, model_args, policy, provenance)
     return ModelDescription(
         model_type=model_type,
         effective=dict(effective or {}),
@@ -184,6 +183,7 @@ def _describe(
         device=str(getattr(lm, "device", None) or ""),
         parameters=0 if model is None else sum(p.numel() for p in model.parameters()),
         environment=environment(lm),
+        computation=computation(lm),
         caveats=model_caveats(lm, model_args, policy),
     )
 

@@ -52,6 +52,7 @@ def load_lm(
         if model_type in HF_TYPES:
             arguments["config_overrides"] = config_overrides
             arguments["rolling_bos"] = policy.rolling_bos
+            arguments["softmax_dtype"] = policy.softmax_dtype
             return _load_hf(arguments, policy, trust_remote_code, allow_pickle)
         if config_overrides:
             raise SettingError(

@@ -1,0 +1,53 @@
+"""How a loaded model computes: what should not matter to its scores, read back from it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from evalguard.models.identity import model_dtype, torch_model
+
+if TYPE_CHECKING:
+    from evalguard.settings import Value
+
+
+def computation(lm: Any) -> dict[str, Value]:
+    """Return batch size, threads, device kind, attention and softmax dtype of an lm-eval model.
+
+    Each is read from the model or from torch, not from what was asked for; None where the model
+    type does not show it.
+    """
+    import torch
+
+    return {
+        "batch_size": _batch_size(lm),
+        "threads": torch.get_num_threads(),
+        "device": _device_kind(lm),
+        "attention": _attention(lm),
+        "softmax_dtype": _softmax_dtype(lm),
+    }
+
+
+def _batch_size(lm: Any) -> Value:
+    size = getattr(lm, "batch_size", None)
+    return size if isinstance(size, (int, str)) else None
+
+
+def _device_kind(lm: Any) -> str | None:
+    device = getattr(lm, "device", None)
+    return None if device is None else str(device).partition(":")[0]
+
+
+def _attention(lm: Any) -> str | None:
+    """The implementation that transformers looks up at every call, in the model's own config."""
+    config = getattr(torch_model(lm), "config", None)
+    found = getattr(config, "_attn_implementation", None)
+    return found if isinstance(found, str) else None
+
+
+def _softmax_dtype(lm: Any) -> str | None:
+    """Of lm-eval's Hugging Face models, which take None for the dtype of the logits."""
+    if torch_model(lm) is None or not hasattr(lm, "softmax_dtype"):
+        return None
+    if lm.softmax_dtype is None:
+        return model_dtype(lm).partition("+")[0]
+    return str(lm.softmax_dtype).removeprefix("torch.")
