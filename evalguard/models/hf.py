@@ -27,13 +27,13 @@ Pair = tuple[tuple[str, str] | None, list[int], list[int]]
 class GuardedHFLM(GuardedGeneration):
     """HFLM whose scores depend on the model and the token ids only.
 
-    Log-softmax is float32 unless the model's own dtype was asked for. Batches are cut from the distinct token sequences of a block sorted by
-    length, so that neither the order of requests nor duplicates change a score, and lm-eval's
-    logits cache, which mixes up two splits of one sequence, is never used. Where the longest
-    sequence of a batch would change the others' scores (longrope, padding that the model does not
-    mask), they do not share a batch. Log-probabilities are kept per token in ``scored``: one list
-    of pieces (rolling windows) per request of the last call; empty for encoder-decoder models,
-    which lm-eval's own path scores.
+    Log-softmax is float32, unless the policy asks for the model's own dtype. Batches are cut from
+    the distinct token sequences of a block sorted by length, so that neither the order of requests
+    nor duplicates change a score, and lm-eval's logits cache, which mixes up two splits of one
+    sequence, is never used. Where the longest sequence of a batch would change the others' scores
+    (longrope, padding that the model does not mask), they do not share a batch. Log-probabilities
+    are kept per token in ``scored``: one list of pieces (rolling windows) per request of the last
+    call; empty for encoder-decoder models, which lm-eval's own path scores.
 
     ``loading`` holds what transformers reported while loading: missing, unexpected and mismatched
     keys of the checkpoint.

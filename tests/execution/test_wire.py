@@ -145,8 +145,11 @@ def test_descriptions_come_back_equal(
 
 @pytest.mark.parametrize(
     "policy",
-    [ScoringPolicy(), ScoringPolicy(batch_size="auto", rolling_bos="lm-eval", max_gen_toks=7)]
-    + [ScoringPolicy(softmax_dtype="model")],
+    [
+        ScoringPolicy(),
+        ScoringPolicy(batch_size="auto", rolling_bos="lm-eval", max_gen_toks=7),
+        ScoringPolicy(softmax_dtype="model"),
+    ],
 )
 def test_policies_come_back_equal(policy: ScoringPolicy) -> None:
     assert travel(POLICY, policy) == policy
