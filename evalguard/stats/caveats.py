@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from evalguard.pairing import PairedScores
 from evalguard.rescoring import Rescoring
 from evalguard.stats.clusters import FEWEST_FOR_T, cluster_count, cluster_sums
+from evalguard.stats.corrected_t import CR2
 from evalguard.stats.drift import Drift
 from evalguard.stats.estimate import SIGN_FLIP
 from evalguard.stats.permutation import SEED
@@ -87,22 +88,25 @@ def _of_the_interval(paired: PairedScores, drift: Drift) -> list[str]:
     if skew.needed > n:
         side = "worse" if skew.value > 0.0 else "better"
         doubts.append(
-            f"skewed differences: a true drift {side} than the whole interval is likelier than "
-            f"its confidence says (skewness {skew.value:.1f} asks for {math.ceil(skew.needed):,} "
-            f"{noun}, here {n:,})"
+            f"skewed differences (skewness {skew.value:.1f} asks for {math.ceil(skew.needed):,} "
+            f"{noun}, here {n:,}): the interval is widened by Hall's correction, and a true drift "
+            f"{side} than all of it may still be likelier than its confidence says"
         )
-    return doubts if weights is None else doubts + _unequal(weights, noun)
+    if weights is None:
+        return doubts
+    return doubts + _unequal(weights, noun, drift.estimate.interval_method.endswith(CR2))
 
 
-def _unequal(weights: NDArray[np.float64], noun: str) -> list[str]:
+def _unequal(weights: NDArray[np.float64], noun: str, corrected: bool) -> list[str]:
     """Whether a few long texts, or large clusters, weigh too much for the ratio estimator."""
     n, inequality = weights.shape[0], unequal_weights(weights)
     if inequality.needed <= n:
         return []
     what, alike = ("texts", "length") if noun == "documents" else ("clusters", "size")
+    widened = "widened by the CR2 correction, and approximate," if corrected else "approximate"
     return [
         f"few or very unequal {what}: {n:,} {noun} weigh like {inequality.effective:.0f} of one "
-        f"{alike}, and the interval is approximate below {math.ceil(inequality.needed):,} {noun}"
+        f"{alike}, and the interval is {widened} below {math.ceil(inequality.needed):,} {noun}"
     ]
 
 

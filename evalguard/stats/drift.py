@@ -15,6 +15,7 @@ is the mapped interval of D, and interval, p-value and sign always agree.
 
 Where documents belong to clusters, the standard error of D is the cluster-robust one, and below 20
 clusters whole clusters change sign (see clusters.py). SE_base stays the one that lm-eval reports.
+Where documents are too skewed or too unequal for a t interval, it is widened (see corrected_t.py).
 
 SE_base is taken as a known unit here, as in port reports: its own sampling error is no part of
 the paired interval.
@@ -37,6 +38,7 @@ from evalguard.stats.clusters import (
     cluster_sums,
     sign_flip_estimate,
 )
+from evalguard.stats.corrected_t import corrected_t
 from evalguard.stats.estimate import Estimate, t_estimate
 from evalguard.stats.moments import Moments, mean_moments, moments
 from evalguard.stats.probability import normal_upper_tail
@@ -214,17 +216,22 @@ _ESTIMATORS: dict[str, Callable[[PairedScores, float], Drift]] = {
 
 def _paired_t(paired: PairedScores, factor: float, *, confidence: float, method: str) -> Estimate:
     d, weights = paired.d, paired.base.weights
-    drift, df = moments(d, weights), d.shape[0] - 1
+    drift, values = moments(d, weights), d
     stderr = drift.stderr
     if paired.clusters:
         sums = cluster_sums(d, weights, paired.clusters)
         if sums.count < FEWEST_FOR_T:
             return sign_flip_estimate(d, weights, factor, sums, confidence=confidence)
-        stderr, df = cluster_stderr(sums), sums.count - 1
+        stderr, values, weights = cluster_stderr(sums), sums.values, sums.weights
         method = method.replace("paired", "cluster")
-    return t_estimate(
-        drift.point * factor, stderr * factor, df=df, confidence=confidence, method=method
+    plain = t_estimate(
+        drift.point * factor,
+        stderr * factor,
+        df=values.shape[0] - 1,
+        confidence=confidence,
+        method=method,
     )
+    return corrected_t(plain, values, weights, factor)
 
 
 def _perplexity(rate: Moments) -> Moments:

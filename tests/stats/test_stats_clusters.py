@@ -94,7 +94,8 @@ def test_0_1_metrics_use_the_clusters_and_show_mcnemar_beside():
     got = compare_scores(
         paired(right, flipped, clusters=LABELS, cluster_field="passage"), confidence=0.95
     )
-    assert (got.method, got.mid_p_value) == ("cluster-t", None)
+    assert got.method.startswith("cluster-t")
+    assert got.mid_p_value is None
     assert got.flips == (int(np.sum(right > flipped)), 0)
     tests = {test.method: test for test in got.companions}
     assert tests["mcnemar-exact"].p_value == mcnemar_exact(*got.flips)
