@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from evalguard.across_tasks import AcrossTasks
 from evalguard.comparison import Comparison
 from evalguard.scores import NotCompared
 from evalguard.settings import Value
@@ -63,6 +64,8 @@ class CompareReport:
         not_compared: metrics that were left out, each with the reason.
         notes: what concerns the whole run, one line each.
         run_folder: where result.json and the samples lie; None where nothing was written.
+        across_tasks: all gated metrics judged together; None, with ``across_tasks_reason``, where
+            fewer than two are sums over documents.
         bisect: reserved for the result of a bisection; None where there was none.
         version: evalguard's own version.
     """
@@ -78,5 +81,7 @@ class CompareReport:
     notes: tuple[str, ...] = ()
     command: str = ""
     run_folder: str | None = None
+    across_tasks: AcrossTasks | None = None
+    across_tasks_reason: str = ""
     bisect: None = None
     version: str = ""

@@ -50,6 +50,8 @@ class Comparison:
         bit_identical: every document's score is the same to the last bit.
         reason: why the outcome is what it is, one sentence.
         companions: tests beside the one that gives p_value; they decide nothing.
+        bh_q_value: ``p_value`` adjusted over all comparisons of the report by Benjamini and
+            Hochberg (false discovery rate); it decides nothing. None where there is no p_value.
         None stands for a number that does not exist (``outcome == "failed"``).
     """
 
@@ -81,4 +83,5 @@ class Comparison:
     clusters: int | None = None
     cluster_field: str = ""
     companions: tuple[Companion, ...] = ()
+    bh_q_value: float | None = None
     caveats: tuple[str, ...] = ()

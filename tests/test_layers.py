@@ -20,6 +20,7 @@ CORE = {
     "scorer",
     "items",
     "scores",
+    "across_tasks",
     "comparison",
     "confusion",
     "divergence",

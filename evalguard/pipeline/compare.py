@@ -22,7 +22,8 @@ from evalguard.pipeline.environment import environment
 from evalguard.pipeline.guards import find_guards
 from evalguard.pipeline.identity import model_identity, run_identity
 from evalguard.pipeline.interruption import interruptible
-from evalguard.pipeline.judging import comparable, compare_tables
+from evalguard.pipeline.judgement import judge
+from evalguard.pipeline.judging import comparable, compare_by_document
 from evalguard.pipeline.open_scorer import Opener
 from evalguard.pipeline.options import CompareOptions, make_options
 from evalguard.pipeline.preflight import check_models
@@ -176,13 +177,15 @@ def _conclude(
     ]
     compared = {table.task for side in tables for table in side}
     unused = () if options.tasks else not_compared(choices.clusters, compared)
-    comparisons = compare_tables(*tables, gate=gate, allow=choices.allow)
-    judged = gate.judge(comparisons)
+    judgement = judge(compare_by_document(*tables, gate=gate, allow=choices.allow), gate=gate)
+    judged = judgement.gate
     report = CompareReport(
         base=base.identity,
         candidate=candidate.identity,
-        comparisons=comparisons,
+        comparisons=judgement.comparisons,
         gate=judged,
+        across_tasks=judgement.across_tasks,
+        across_tasks_reason=judgement.across_tasks_reason,
         exit_code=exit_code(judged, strict=options.strict, git_bisect=options.git_bisect),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         environment=_environments(base, candidate),

@@ -10,7 +10,7 @@ from evalguard.errors import EvalguardError, EvaluationError, MisalignedRunsErro
 from evalguard.gate import Gate
 from evalguard.pairing import pair
 from evalguard.scores import NotCompared, ScoreTable
-from evalguard.stats import compare_scores, failed_comparison
+from evalguard.stats import Compared, compare_documents, failed_comparison
 
 Key = tuple[str, str, str]
 
@@ -22,6 +22,18 @@ def compare_tables(
     gate: Gate,
     allow: frozenset[str] = frozenset(),
 ) -> tuple[Comparison, ...]:
+    """Compare every (task, filter, metric) that either run has; see ``compare_by_document``."""
+    compared = compare_by_document(base, candidate, gate=gate, allow=allow)
+    return tuple(one.comparison for one in compared)
+
+
+def compare_by_document(
+    base: Sequence[ScoreTable],
+    candidate: Sequence[ScoreTable],
+    *,
+    gate: Gate,
+    allow: frozenset[str] = frozenset(),
+) -> tuple[Compared, ...]:
     """Compare every (task, filter, metric) that either run has.
 
     What cannot be paired, or is there on one side only, becomes a failed comparison with its
@@ -50,20 +62,24 @@ def _compare(
     candidates: Mapping[Key, ScoreTable],
     gate: Gate,
     allow: frozenset[str],
-) -> Comparison:
+) -> Compared:
     if key not in bases or key not in candidates:
         present, missing = ("candidate", "base") if key not in bases else ("base", "candidate")
         table = bases.get(key) or candidates[key]
-        return failed_comparison(table, f"only the {present} has this metric, not the {missing}")
+        return _failed(table, f"only the {present} has this metric, not the {missing}")
     base, other = _told_apart(bases[key], candidates[key])
     try:
         paired = pair(base, other, allow=allow)
     except MisalignedRunsError as error:
-        return failed_comparison(base, _reason(error, key))
+        return _failed(base, _reason(error, key))
     try:
-        return compare_scores(paired, margin=gate.margin, confidence=gate.confidence)
+        return compare_documents(paired, margin=gate.margin, confidence=gate.confidence)
     except EvaluationError as error:  # an aggregation that fails on a resample of the documents
-        return failed_comparison(base, _reason(error, key))
+        return _failed(base, _reason(error, key))
+
+
+def _failed(table: ScoreTable, reason: str) -> Compared:
+    return Compared(comparison=failed_comparison(table, reason))
 
 
 def _reason(error: EvalguardError, key: Key) -> str:

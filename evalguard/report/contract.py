@@ -14,6 +14,7 @@ from typing import Any
 
 from evalguard.compare_report import CompareReport, RunIdentity
 from evalguard.comparison import Comparison
+from evalguard.report.across_tasks import across_document
 
 SCHEMA = "evalguard.compare/1"
 
@@ -43,6 +44,7 @@ def document(report: CompareReport) -> dict[str, Any]:
             for m in report.not_compared
         ],
         "environment": dict(report.environment),
+        "across_tasks": across_document(report.across_tasks),
     }
     lost: list[str] = []
     if report.gate.family_false_alarm is None:
@@ -59,6 +61,8 @@ def document(report: CompareReport) -> dict[str, Any]:
         "comparisons": [_comparison(comparison) for comparison in report.comparisons],
         "not_compared": values["not_compared"],
         "gate": values["gate"],
+        "across_tasks": values["across_tasks"],
+        "across_tasks_reason": report.across_tasks_reason,
         "bisect": report.bisect,
         "environment": values["environment"],
         "notes": notes,
@@ -132,6 +136,7 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "paired_stderr": comparison.paired_stderr,
         "p_value": comparison.p_value,
         "mid_p_value": comparison.mid_p_value,
+        "bh_q_value": comparison.bh_q_value,
         "method": comparison.method,
         "confidence": comparison.confidence,
         "false_alarm_probability": comparison.false_alarm_probability,

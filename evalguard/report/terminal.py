@@ -12,6 +12,7 @@ from rich.text import Text
 from evalguard.compare_report import CompareReport, RunIdentity
 from evalguard.comparison import Comparison
 from evalguard.report import rounding
+from evalguard.report.across_tasks import across_text
 from evalguard.report.plain_text import fitted, padded, printable, wrapped
 from evalguard.report.sentence import Meaning, meaning
 from evalguard.report.table import table
@@ -34,6 +35,7 @@ def render(report: CompareReport, *, width: int, color: bool) -> str:
     blocks = [
         sides(report.base, report.candidate, width),
         _table(report, width),
+        _across(report, width),
         _verdict(report, width),
         _caveats(report, width),
         _left_out(report, width),
@@ -77,6 +79,10 @@ def _table(report: CompareReport, width: int) -> list[Text]:
     if lines:
         lines += [Text(line, style="dim") for line in wrapped(_LEGEND, prose_width(width))]
     return lines
+
+
+def _across(report: CompareReport, width: int) -> list[Text]:
+    return [Text(line) for line in wrapped(across_text(report), prose_width(width)) if line]
 
 
 def _verdict(report: CompareReport, width: int) -> list[Text]:

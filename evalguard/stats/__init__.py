@@ -10,10 +10,17 @@ from evalguard.stats.binary import (
     mcnemar_mid_p,
     tango_interval,
 )
-from evalguard.stats.compare import compare_scores, failed_comparison
+from evalguard.stats.compare import (
+    Compared,
+    compare_documents,
+    compare_scores,
+    failed_comparison,
+)
+from evalguard.stats.contributions import Contributions, TaskContributions
 from evalguard.stats.drift import Drift, estimate_drift
 from evalguard.stats.estimate import Estimate
-from evalguard.stats.multiplicity import holm
+from evalguard.stats.joint import across_tasks
+from evalguard.stats.multiplicity import benjamini_hochberg, holm
 from evalguard.stats.permutation import SignFlip, sign_flip
 from evalguard.stats.planning import (
     documents_needed,
@@ -25,9 +32,15 @@ from evalguard.stats.rank import wilcoxon_signed_rank
 from evalguard.stats.summary import harness_sigma, one_sided_p, unpaired_z
 
 __all__ = [
+    "Compared",
+    "Contributions",
     "Drift",
     "Estimate",
     "SignFlip",
+    "TaskContributions",
+    "across_tasks",
+    "benjamini_hochberg",
+    "compare_documents",
     "compare_scores",
     "documents_needed",
     "documents_to_detect",

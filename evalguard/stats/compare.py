@@ -13,22 +13,37 @@ from evalguard.stats.binary import mcnemar_mid_p
 from evalguard.stats.caveats import documents_of_task, own_caveats
 from evalguard.stats.clusters import cluster_count
 from evalguard.stats.companions import companions, disagreements
+from evalguard.stats.contributions import Contributions, contributions
 from evalguard.stats.drift import Drift, estimate_drift
 from evalguard.stats.estimate import all_finite
 from evalguard.stats.planning import documents_needed
 from evalguard.stats.reason import explain, explain_identical
+from evalguard.stats.unusable import unusable
 from evalguard.verdict import Verdict, check_margin, decide
 
-# Beyond this the square of a score overflows; no log-likelihood or metric comes near it.
-_LARGEST_SCORE = 1e150
 _NO_NUMBER = "the drift overflows double precision"
 _NO_AGGREGATE = "its aggregation gives no number for these documents or for resamples of them"
 _UNCHANGED = Verdict(outcome="unchanged", significant=False, certain=False)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """A comparison, and what each document adds to its drift (None where no sum makes it)."""
+
+    comparison: Comparison
+    contributions: Contributions | None = None
+
+
 def compare_scores(
     paired: PairedScores, *, margin: float = 1.0, confidence: float = 0.95
 ) -> Comparison:
+    """Compare two aligned score tables of one metric; see ``compare_documents``."""
+    return compare_documents(paired, margin=margin, confidence=confidence).comparison
+
+
+def compare_documents(
+    paired: PairedScores, *, margin: float = 1.0, confidence: float = 0.95
+) -> Compared:
     """Compare two aligned score tables of one metric.
 
     Args:
@@ -46,21 +61,24 @@ def compare_scores(
     """
     check_margin(margin)
     check_confidence(confidence)
-    problem = _problem(paired)
+    problem = unusable(paired)
     if problem:
-        return failed_comparison(
-            paired.base, problem, confidence=confidence, caveats=_carried_caveats(paired)
-        )
+        return Compared(comparison=_failed(paired, problem, confidence))
     drift = estimate_drift(paired, confidence=confidence)
     if not all_finite(drift.estimate):
-        return failed_comparison(
-            paired.base,
-            _NO_NUMBER if paired.base.rescoring is None else _NO_AGGREGATE,
-            confidence=confidence,
-            caveats=_carried_caveats(paired),
-        )
+        reason = _NO_NUMBER if paired.base.rescoring is None else _NO_AGGREGATE
+        return Compared(comparison=_failed(paired, reason, confidence))
     judged = _judge_identical() if _identical(paired) else _judge(drift, paired, margin)
-    return _comparison(paired, drift, judged, margin)
+    return Compared(
+        comparison=_comparison(paired, drift, judged, margin),
+        contributions=contributions(paired, drift),
+    )
+
+
+def _failed(paired: PairedScores, reason: str, confidence: float) -> Comparison:
+    return failed_comparison(
+        paired.base, reason, confidence=confidence, caveats=_carried_caveats(paired)
+    )
 
 
 def failed_comparison(
@@ -200,44 +218,6 @@ def _mid_p(drift: Drift) -> float | None:
     if drift.flips is None or drift.estimate.method != "mcnemar-exact":
         return None
     return mcnemar_mid_p(*drift.flips)
-
-
-def _problem(paired: PairedScores) -> str:
-    """Why these scores give no number, or ""."""
-    if paired.base.n < 2:
-        return f"a standard error needs at least 2 documents, and there are {paired.base.n}"
-    if cluster_count(paired) == 1:
-        return (
-            f"all {paired.base.n:,} documents share one {paired.base.cluster_field or 'cluster'}: "
-            "a standard error needs at least 2 clusters"
-        )
-    problems = [_unusable_scores(table) for table in (paired.base, paired.candidate)]
-    problems.append(_unusable_weights(paired.base))
-    return "; ".join(problem for problem in problems if problem)
-
-
-def _unusable_scores(table: ScoreTable) -> str:
-    usable = np.abs(table.values) <= _LARGEST_SCORE  # False for NaN too
-    if bool(np.all(usable)):
-        return ""
-    first = int(np.argmin(usable))
-    return (
-        f"{int(np.sum(~usable)):,} of {table.n:,} documents of {table.source or 'a run'} have NaN "
-        f"or infinite scores (first: doc_id {table.doc_ids[first]}, {table.values[first]!s})"
-    )
-
-
-def _unusable_weights(table: ScoreTable) -> str:
-    if table.weights is None:
-        return ""
-    usable = (table.weights >= 0.0) & (table.weights <= _LARGEST_SCORE)
-    if not bool(np.all(usable)):
-        first = int(np.argmin(usable))
-        return (
-            f"{int(np.sum(~usable)):,} of {table.n:,} documents have a weight that is no count of "
-            f"words or bytes (first: doc_id {table.doc_ids[first]}, {table.weights[first]!s})"
-        )
-    return "" if float(np.sum(table.weights)) > 0.0 else "the documents' weights sum to 0"
 
 
 def _carried_caveats(paired: PairedScores) -> tuple[str, ...]:

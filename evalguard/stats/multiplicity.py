@@ -18,3 +18,21 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
         highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
         adjusted[index] = highest
     return tuple(adjusted)
+
+
+def benjamini_hochberg(p_values: Sequence[float]) -> tuple[float, ...]:
+    """Benjamini-Hochberg q-values, in the order given.
+
+    q = min over all p_j >= p of m p_j / rank_j, at most 1. Taking what has q <= alpha for real
+    keeps the expected share of false ones among them at or below alpha, for tests that are
+    independent or positively dependent (Y. Benjamini, Y. Hochberg, J. R. Statist. Soc. B 57, 1995,
+    289-300; Y. Benjamini, D. Yekutieli, Ann. Statist. 29, 2001, 1165-1188).
+    """
+    count = len(p_values)
+    order = sorted(range(count), key=lambda index: p_values[index], reverse=True)
+    adjusted = [0.0] * count
+    lowest = 1.0
+    for place, index in enumerate(order):
+        lowest = min(lowest, p_values[index] * count / (count - place))
+        adjusted[index] = lowest
+    return tuple(adjusted)

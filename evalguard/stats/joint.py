@@ -1,0 +1,162 @@
+"""All metrics together: one joint sign-flip null for pooled drift, max-z and Fisher's statistic.
+
+Under the null an unchanged candidate wins a document by as much as it loses one, in all metrics at
+once. Flipping the sign of a document in every metric together keeps their dependence, so that
+metrics of one task, or the same metric twice, count for no more than they say.
+
+A metric's z = sum c / sqrt(sum c^2), c the contributions of the units, is studentised, and its
+denominator is the same under every flip: one matrix product gives all resampled z.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse, special
+
+from evalguard.across_tasks import AcrossTasks, Key
+from evalguard.stats.contributions import Contributions
+from evalguard.stats.flip_units import FlipUnits, flip_units
+from evalguard.stats.moments import Array
+from evalguard.stats.permutation import RESAMPLES, SEED
+from evalguard.stats.strata import Stratified, Stratum, stratified
+
+# All patterns of so few units are no more than the random ones that would be drawn.
+_MOST_ENUMERATED = 13
+_ENTRIES_A_CHUNK = 1 << 21
+# Statistics that are equal but for rounding count as equal.
+_DECIMALS = 9
+
+
+def across_tasks(
+    metrics: Sequence[Contributions],
+    *,
+    confidence: float,
+    left_out: Sequence[tuple[Key, str]] = (),
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+) -> AcrossTasks:
+    """Judge several metrics together.
+
+    Three statistics: the pooled drift (metrics averaged within a task, tasks with equal weight),
+    the largest z, and Fisher's -2 sum log p. Each has its p-value from the joint null, and the
+    smallest of the three is calibrated by the same flips (P. H. Westfall, S. S. Young,
+    Resampling-Based Multiple Testing, 1993, min-p): choosing the best of them costs what it must.
+    Exact where all patterns are enumerated (at most 13 units that differ), else Monte Carlo with
+    p = (1 + #) / (B + 1), in chunks: memory does not grow with B but for three numbers each.
+
+    Args:
+        metrics: at least one, none with a standard error of 0.
+        left_out: metrics that are no part of it, with reasons, for the record.
+
+    Raises:
+        ValueError: for no metric, or one without a unit.
+    """
+    if not metrics or not all(metric.unit > 0.0 for metric in metrics):
+        raise ValueError("judging metrics together needs metrics, each with a standard error")
+    chosen = sorted(metrics, key=lambda metric: metric.key)
+    shares = _equal_tasks(chosen)
+    units = flip_units(chosen)
+    null = _Null(units, shares)
+    found = null.statistics(resamples, seed)
+    p_values = _upper_shares(found)
+    smallest = p_values.min(axis=1)
+    z, best = null.z, int(np.argmax(null.z))
+    pooled = _pooled(units, shares, confidence)
+    drawn = null.exact is None
+    return AcrossTasks(
+        metrics=tuple(metric.key for metric in chosen),
+        tasks=len({metric.task for metric in chosen}),
+        n=units.values.shape[0],
+        n_moved=null.moved,
+        pooled_sigma=pooled.estimate.point,
+        pooled_stderr=pooled.estimate.stderr,
+        pooled_interval=(pooled.estimate.low, pooled.estimate.high),
+        pooled_df=pooled.df,
+        confidence=confidence,
+        pooled_p_value=float(p_values[0, 0]),
+        max_z=float(z[best]),
+        max_z_metric=chosen[best].key,
+        max_z_p_value=float(p_values[0, 1]),
+        fisher=float(found[0, 2]),
+        fisher_p_value=float(p_values[0, 2]),
+        p_value=float(np.mean(smallest <= smallest[0])),
+        resamples=resamples if drawn else None,
+        seed=seed if drawn else None,
+        left_out=tuple(left_out),
+    )
+
+
+def _equal_tasks(metrics: Sequence[Contributions]) -> Array:
+    """Weights of the metrics, summing to 1, that make every task count alike; shape (metrics,)."""
+    tasks = [metric.task for metric in metrics]
+    return np.array([1.0 / (len(set(tasks)) * tasks.count(task)) for task in tasks])
+
+
+def _pooled(units: FlipUnits, shares: Array, confidence: float) -> Stratified:
+    """The pooled drift and its standard error, stratified by tasks."""
+    totals, residuals = units.values @ shares, units.residuals @ shares
+    strata = [
+        Stratum.of_residuals(totals[units.strata == stratum], residuals[units.strata == stratum])
+        for stratum in np.unique(units.strata)
+    ]
+    return stratified(strata, confidence=confidence)
+
+
+class _Null:
+    """The joint null: statistics of the data, and of the data with signs flipped."""
+
+    def __init__(self, units: FlipUnits, shares: Array) -> None:
+        values = units.values[np.any(units.values != 0.0, axis=1)]
+        values = values[np.lexsort(values.T)]  # the order of documents changes nothing
+        self.moved = values.shape[0]
+        self.exact = 1 << self.moved if self.moved <= _MOST_ENUMERATED else None
+        scale = np.sqrt(np.sum(np.square(values), axis=0))
+        self._moves = scale > 0.0
+        standard = np.where(self._moves, scale, 1.0)
+        self._rows = sparse.csr_array((values / standard).T)
+        together = float(np.sqrt(np.sum(np.square(values @ shares))))
+        self._pooled = shares * scale / together if together > 0.0 else np.zeros_like(shares)
+        self.z: Array = np.sum(values, axis=0) / standard
+
+    def statistics(self, resamples: int, seed: int) -> Array:
+        """(pooled z, largest z, Fisher) of each pattern, the data's own first; shape (N, 3)."""
+        chunks = self._enumerated() if self.exact else self._drawn(resamples, seed)
+        return np.round(np.concatenate([self._of(signs) for signs in chunks]), _DECIMALS)
+
+    def _of(self, signs: Array) -> Array:
+        z = self._rows @ signs
+        moving = z[self._moves]
+        if moving.shape[0] == 0:
+            return np.zeros((signs.shape[1], 3))
+        fisher = -2.0 * np.sum(special.log_ndtr(-moving), axis=0)
+        return np.stack([self._pooled @ z, np.max(moving, axis=0), fisher], axis=1)
+
+    def _enumerated(self) -> Iterator[Array]:
+        patterns = np.arange(1 << self.moved)
+        flipped = patterns[None, :] >> np.arange(self.moved)[:, None] & 1
+        yield 1.0 - 2.0 * flipped.astype(np.float64)
+
+    def _drawn(self, resamples: int, seed: int) -> Iterator[Array]:
+        rng = np.random.default_rng(seed)
+        yield np.ones((self.moved, 1))
+        most = max(8, _ENTRIES_A_CHUNK // self.moved)
+        for start in range(0, resamples, most):
+            rows = min(most, resamples - start)
+            drawn = rng.integers(0, 256, (self.moved, -(-rows // 8)), dtype=np.uint8)
+            yield 1.0 - 2.0 * np.unpackbits(drawn, axis=1, count=rows).astype(np.float64)
+
+
+def _upper_shares(statistics: Array) -> NDArray[np.float64]:
+    """Of each pattern and statistic, the share of patterns that have at least as much of it.
+
+    The data's own pattern is one of them: (1 + #{T* >= T}) / (B + 1) for random patterns.
+    """
+    total = statistics.shape[0]
+    shares = np.empty_like(statistics)
+    for column, values in enumerate(statistics.T):
+        below = np.searchsorted(np.sort(values), values, side="left")
+        shares[:, column] = (total - below) / total
+    return shares

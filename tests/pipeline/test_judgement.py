@@ -1,0 +1,81 @@
+"""What all comparisons come to: q-values, the gate, and all gated metrics together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fake_models import table
+from scipy import stats
+
+from evalguard.gate import Gate
+from evalguard.pipeline.judgement import Judgement, judge
+from evalguard.pipeline.judging import compare_by_document
+from evalguard.rescoring import rescoring
+
+RNG = np.random.default_rng(2)
+RIGHT = (RNG.random(40) < 0.6).astype(float)
+WORSE = np.where(RNG.random(40) < 0.2, 0.0, RIGHT)
+
+
+def judged(*pairs, gate: Gate | None = None) -> Judgement:
+    """Judge pairs of tables, each base and candidate."""
+    gate = gate or Gate()
+    bases, candidates = zip(*pairs, strict=True)
+    return judge(compare_by_document(bases, candidates, gate=gate), gate=gate)
+
+
+def pair_of(task="t", *, base=RIGHT, candidate=WORSE, **fields):
+    own = {"doc_hashes": tuple(f"{task}-{i}" for i in range(40)), **fields}
+    return table(base, task=task, **own), table(candidate, task=task, **own)
+
+
+def test_q_values_stand_beside_the_p_values_and_are_those_of_scipy():
+    found = judged(pair_of("t"), pair_of("u", candidate=RIGHT), pair_of("v", candidate=WORSE[::-1]))
+    p_values = [comparison.p_value for comparison in found.comparisons]
+    expected = stats.false_discovery_control(p_values).tolist()
+    assert [c.bh_q_value for c in found.comparisons] == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_failed_metric_has_no_q_value_and_is_left_out_of_the_whole():
+    found = judged(pair_of("t"), pair_of("u"), pair_of("v", candidate=WORSE * np.nan))
+    assert found.comparisons[2].bh_q_value is None
+    assert found.across_tasks is not None
+    assert found.across_tasks.left_out == ((("v", "none", "acc"), "it failed"),)
+    assert found.across_tasks.tasks == 2
+    assert found.gate.state != "passed"
+
+
+def test_only_gated_metrics_are_judged_together():
+    several = [pair_of("t"), pair_of("u"), pair_of("v")]
+    gate = Gate(gate_metrics=("t/acc", "u/acc"))
+    together = judged(*several, gate=gate).across_tasks
+    assert together is not None
+    assert [task for task, _, _ in together.metrics] == ["t", "u"]
+    alone = judged(*several, gate=Gate(gate_metrics=("t/acc",)))
+    assert alone.across_tasks is None
+    assert alone.across_tasks_reason.startswith("1 of 1 gated metrics")
+
+
+def test_metrics_that_are_no_sum_over_documents_are_left_out_with_the_reason():
+    items = [float(value) for value in RIGHT]
+    made = rescoring(items, "median", lambda chosen: float(np.median(chosen)))
+    other = [
+        replace(one, metric="median", aggregation="other", rescoring=made, values=np.zeros(40))
+        for one in pair_of("w")
+    ]
+    found = judged(pair_of("t"), pair_of("u"), tuple(other)).across_tasks
+    assert found is not None
+    assert found.left_out == ((("w", "none", "median"), "its drift is no sum over documents"),)
+
+
+def test_a_base_without_scatter_has_no_size_in_sigma_but_identical_scores_count_as_0():
+    sure = np.ones(40)
+    found = judged(pair_of("t"), pair_of("u", base=sure, candidate=sure), pair_of("v", base=sure))
+    assert found.across_tasks is not None
+    assert [key[0] for key in found.across_tasks.metrics] == ["t", "u"]
+    ((key, reason),) = found.across_tasks.left_out
+    assert key[0] == "v"
+    assert "standard error is 0" in reason
+    assert found.across_tasks.pooled_sigma == pytest.approx(found.comparisons[0].sigma / 2)
