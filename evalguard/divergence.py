@@ -47,6 +47,14 @@ class Divergence:
         return int(self.token_ids.shape[0])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentDivergence:
+    """The divergences of one document's requests, in their order."""
+
+    doc_id: int
+    requests: tuple[Divergence, ...]
+
+
 def divergence(
     base: Row, candidate: Row, token_ids: NDArray[np.int64], *, top_k: int = TOP_K
 ) -> Divergence:
