@@ -46,10 +46,8 @@ def test_a_first_miss_makes_no_interval_much_narrower_than_none_does():
     none = share([50.0] * 100, [50.0] * 100).interval(confidence=0.95)
     one = share([49.0] + [50.0] * 99, [50.0] * 100).interval(confidence=0.95)
     assert 1.0 - one[0] > 0.7 * (1.0 - none[0])
-    assert one[1] < 1.0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("truth", [0.9, 0.98, 0.999, 1.0])
 @pytest.mark.parametrize("alike", [0.0, 0.2], ids=["independent", "alike within documents"])
 @pytest.mark.parametrize("documents", [20, 200])
