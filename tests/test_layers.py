@@ -23,6 +23,7 @@ CORE = {
     "across_tasks",
     "comparison",
     "confusion",
+    "distribution_comparison",
     "divergence",
     "document_fields",
     "log_rows",
