@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-import torch.nn.functional as F
 from lm_eval import utils
 
 from evalguard.errors import EvaluationError, SettingError
 from evalguard.models.checkpoint import RecordingLoader, refuse_random_weights
 from evalguard.models.config_overrides import derive, override_config
-from evalguard.models.generation import GuardedGeneration
-from evalguard.models.rope import switch_length
-from evalguard.models.scored_tokens import FedTokens, ScoredTokens, UnscorablePairError
+from evalguard.models.piece_scoring import PieceScoring
+from evalguard.models.scored_tokens import ScoredTokens
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
@@ -24,16 +21,13 @@ if TYPE_CHECKING:
 Pair = tuple[tuple[str, str] | None, list[int], list[int]]
 
 
-class GuardedHFLM(GuardedGeneration):
-    """HFLM whose scores depend on the model and the token ids only.
+class GuardedHFLM(PieceScoring):
+    """HFLM as evalguard loads it.
 
-    Log-softmax is float32, unless the policy asks for the model's own dtype. Batches are cut from
-    the distinct token sequences of a block sorted by length, so that neither the order of requests
-    nor duplicates change a score, and lm-eval's logits cache, which mixes up two splits of one
-    sequence, is never used. Where the longest sequence of a batch would change the others' scores
-    (longrope, padding that the model does not mask), they do not share a batch. Log-probabilities
-    are kept per token in ``scored``: one list of pieces (rolling windows) per request of the last
-    call; empty for encoder-decoder models, which lm-eval's own path scores.
+    Log-softmax is float32 unless the model's own dtype was asked for. lm-eval's logits cache, which
+    mixes up two splits of one sequence, is never used. Log-probabilities are kept per token in ``scored``: one list of pieces (rolling
+    windows) per request of the last call; empty for encoder-decoder models, which lm-eval's own
+    path scores.
 
     ``loading`` holds what transformers reported while loading: missing, unexpected and mismatched
     keys of the checkpoint.
@@ -68,7 +62,6 @@ class GuardedHFLM(GuardedGeneration):
         self._config_overrides = dict(config_overrides or {})
         self._allow_pickle = allow_pickle
         self._rolling_bos = rolling_bos
-        self._detected_batch_size = 0
         self.loading: list[dict[str, Any]] = []
         self.scored: list[list[ScoredTokens]] = []
         model_args["softmax_dtype"] = None if softmax_dtype == "model" else softmax_dtype
@@ -112,27 +105,6 @@ class GuardedHFLM(GuardedGeneration):
             self.AUTO_MODEL_CLASS = loader
         for report in self.loading:
             refuse_random_weights(pretrained, report)
-
-    def score_pairs(
-        self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]
-    ) -> list[ScoredTokens]:
-        """Score (context ids, continuation ids) pairs of a causal model; answers in order asked.
-
-        Raises:
-            UnscorablePairError: an empty context or continuation, a continuation that is longer
-                than the model's context, a token id that the model does not know.
-        """
-        fed = []
-        for position, (context, continuation) in enumerate(pairs):
-            try:
-                fed.append(self._fed(context, continuation))
-            except EvaluationError as error:
-                raise UnscorablePairError(str(error), position=position, hint=error.hint) from error
-        distinct = sorted(set(fed), key=lambda piece: (-len(piece.ids), piece.ids, piece.n_scored))
-        answers: dict[FedTokens, ScoredTokens] = {}
-        for batch in self._batches(distinct):
-            answers.update(zip(batch, self._score_batch(batch), strict=True))
-        return [answers[piece] for piece in fed]
 
     def rolling_ids(self, text: str) -> list[int]:
         """Return the ids of a text that are scored, each once.
@@ -183,63 +155,6 @@ class GuardedHFLM(GuardedGeneration):
         answers = self.score_pairs([(context, cont) for _, context, cont in requests])
         self.scored = [[answer] for answer in answers]
         return [(float(answer.logprobs.sum()), answer.is_greedy) for answer in answers]
-
-    def _fed(self, context: Sequence[int], continuation: Sequence[int]) -> FedTokens:
-        if not context or not continuation:
-            raise EvaluationError(
-                f"a request encodes to {len(context)} context and {len(continuation)} "
-                "continuation tokens; both need at least one",
-                hint="a document's target, or one of its choices, is empty",
-            )
-        if len(continuation) > self.max_length:
-            raise EvaluationError(
-                f"a continuation of {len(continuation)} tokens does not fit the model's context "
-                f"of {self.max_length}",
-                hint="raise max_length in model_args if the model allows it",
-            )
-        piece = FedTokens.of_pair(context, continuation, self.max_length)
-        self.check_known(max(piece.ids))
-        return piece
-
-    def _batches(self, longest_first: Sequence[FedTokens]) -> Iterator[Sequence[FedTokens]]:
-        switch = switch_length(self.config)
-        n_long = sum(switch is not None and len(p.ids) - 1 > switch for p in longest_first)
-        size = self._sequences_per_batch(longest_first)
-        for group in (longest_first[:n_long], longest_first[n_long:]):
-            for start in range(0, len(group), size):
-                yield group[start : start + size]
-
-    def _sequences_per_batch(self, longest_first: Sequence[FedTokens]) -> int:
-        if self.batch_size != "auto":
-            return max(1, int(self.batch_size))
-        if not self._detected_batch_size and longest_first:
-            longest = longest_first[0]
-            request = (None, list(longest.ids[:1]), list(longest.ids[1:]))
-            self._detected_batch_size = self._detect_batch_size([request])
-        return max(1, self._detected_batch_size)
-
-    def _score_batch(self, batch: Sequence[FedTokens]) -> Iterator[ScoredTokens]:
-        width = max(len(piece.ids) for piece in batch) - 1
-        inputs = torch.zeros((len(batch), width), dtype=torch.long)
-        for row, piece in enumerate(batch):
-            inputs[row, : len(piece.ids) - 1] = torch.tensor(piece.ids[:-1])
-        logits = self._model_call(inputs.to(self.device))
-        virtual = logits.shape[1] - width  # prompt tuning puts its own tokens before the text
-        for row, piece in enumerate(batch):
-            end = virtual + len(piece.ids) - 1
-            scored = logits[row, end - piece.n_scored : end]
-            yield _score_piece(piece, F.log_softmax(scored, dim=-1, dtype=self.softmax_dtype))
-
-
-def _score_piece(piece: FedTokens, logprobs: torch.Tensor) -> ScoredTokens:
-    """Read one continuation off its own log-probabilities, shape (n_scored, vocabulary)."""
-    targets = torch.tensor(piece.ids[-piece.n_scored :], device=logprobs.device)
-    chosen = logprobs.gather(1, targets.unsqueeze(1)).squeeze(1)
-    return ScoredTokens(
-        fed=piece,
-        logprobs=chosen.double().cpu().numpy(),
-        is_greedy=bool((logprobs.argmax(dim=-1) == targets).all()),
-    )
 
 
 _OWN_ARGUMENTS = frozenset(

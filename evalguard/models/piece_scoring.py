@@ -1,0 +1,146 @@
+"""Distinct token sequences scored in batches, with the whole distributions where they are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from evalguard.errors import EvaluationError
+from evalguard.models.generation import GuardedGeneration
+from evalguard.models.rope import switch_length
+from evalguard.models.scored_tokens import FedTokens, ScoredTokens, UnscorablePairError
+
+IdPair = tuple[Sequence[int], Sequence[int]]
+
+
+class PieceScoring(GuardedGeneration):
+    """HFLM whose scores depend on the model and the token ids only.
+
+    Batches are cut from the distinct token sequences of a block sorted by length, so that neither
+    the order of requests nor duplicates change a score. Where the longest sequence of a batch would
+    change the others' scores (longrope), they do not share a batch.
+    """
+
+    _detected_batch_size = 0
+    _only_encoding = False
+    _known: Mapping[FedTokens, ScoredTokens] = {}
+
+    def score_pairs(self, pairs: Sequence[IdPair]) -> list[ScoredTokens]:
+        """Score (context ids, continuation ids) pairs of a causal model; answers in order asked.
+
+        Raises:
+            UnscorablePairError: an empty context or continuation, a continuation that is longer
+                than the model's context, a token id that the model does not know.
+        """
+        fed = self._all_fed(pairs)
+        if self._only_encoding:
+            return [_unscored(piece) for piece in fed]
+        answers = {piece: self._known[piece] for piece in fed if piece in self._known}
+        for batch in self.batches(piece for piece in fed if piece not in answers):
+            answers.update((scored.fed, scored) for scored, _ in self.scored_batch(batch))
+        return [answers[piece] for piece in fed]
+
+    @contextmanager
+    def only_encoding(self) -> Iterator[None]:
+        """Encode what is asked and score nothing: the answers show what would be fed."""
+        self._only_encoding = True
+        try:
+            yield
+        finally:
+            self._only_encoding = False
+
+    @contextmanager
+    def knowing(self, answers: Mapping[FedTokens, ScoredTokens]) -> Iterator[None]:
+        """Take these answers where they are asked for, instead of scoring again."""
+        self._known = answers
+        try:
+            yield
+        finally:
+            self._known = {}
+
+    def batches(self, pieces: Iterable[FedTokens]) -> Iterator[Sequence[FedTokens]]:
+        """Cut the distinct pieces into batches, the longest first."""
+        longest_first = sorted(
+            set(pieces), key=lambda piece: (-len(piece.ids), piece.ids, piece.n_scored)
+        )
+        switch = switch_length(self.config)
+        n_long = sum(switch is not None and len(p.ids) - 1 > switch for p in longest_first)
+        size = self._sequences_per_batch(longest_first)
+        for group in (longest_first[:n_long], longest_first[n_long:]):
+            for start in range(0, len(group), size):
+                yield group[start : start + size]
+
+    def scored_batch(
+        self, batch: Sequence[FedTokens]
+    ) -> Iterator[tuple[ScoredTokens, torch.Tensor]]:
+        """Run one batch; yield each piece's answer and its rows.
+
+        Rows are natural log-probabilities of all tokens at the scored positions, in the dtype of
+        the softmax, shape (n_scored, vocabulary), on the model's device; each is made when it is
+        asked for.
+        """
+        width = max(len(piece.ids) for piece in batch) - 1
+        inputs = torch.zeros((len(batch), width), dtype=torch.long)
+        for row, piece in enumerate(batch):
+            inputs[row, : len(piece.ids) - 1] = torch.tensor(piece.ids[:-1])
+        logits = self._model_call(inputs.to(self.device))
+        virtual = logits.shape[1] - width  # prompt tuning puts its own tokens before the text
+        for row, piece in enumerate(batch):
+            end = virtual + len(piece.ids) - 1
+            scored = logits[row, end - piece.n_scored : end]
+            rows = F.log_softmax(scored, dim=-1, dtype=self.softmax_dtype)
+            yield _score_piece(piece, rows), rows
+
+    def _all_fed(self, pairs: Sequence[IdPair]) -> list[FedTokens]:
+        fed = []
+        for position, (context, continuation) in enumerate(pairs):
+            try:
+                fed.append(self._fed(context, continuation))
+            except EvaluationError as error:
+                raise UnscorablePairError(str(error), position=position, hint=error.hint) from error
+        return fed
+
+    def _fed(self, context: Sequence[int], continuation: Sequence[int]) -> FedTokens:
+        if not context or not continuation:
+            raise EvaluationError(
+                f"a request encodes to {len(context)} context and {len(continuation)} "
+                "continuation tokens; both need at least one",
+                hint="a document's target, or one of its choices, is empty",
+            )
+        if len(continuation) > self.max_length:
+            raise EvaluationError(
+                f"a continuation of {len(continuation)} tokens does not fit the model's context "
+                f"of {self.max_length}",
+                hint="raise max_length in model_args if the model allows it",
+            )
+        piece = FedTokens.of_pair(context, continuation, self.max_length)
+        self.check_known(max(piece.ids))
+        return piece
+
+    def _sequences_per_batch(self, longest_first: Sequence[FedTokens]) -> int:
+        if self.batch_size != "auto":
+            return max(1, int(self.batch_size))
+        if not self._detected_batch_size and longest_first:
+            longest = longest_first[0]
+            request = (None, list(longest.ids[:1]), list(longest.ids[1:]))
+            self._detected_batch_size = self._detect_batch_size([request])
+        return max(1, self._detected_batch_size)
+
+
+def _score_piece(piece: FedTokens, logprobs: torch.Tensor) -> ScoredTokens:
+    """Read one continuation off its own log-probabilities, shape (n_scored, vocabulary)."""
+    targets = torch.tensor(piece.ids[-piece.n_scored :], device=logprobs.device)
+    chosen = logprobs.gather(1, targets.unsqueeze(1)).squeeze(1)
+    return ScoredTokens(
+        fed=piece,
+        logprobs=chosen.double().cpu().numpy(),
+        is_greedy=bool((logprobs.argmax(dim=-1) == targets).all()),
+    )
+
+
+def _unscored(piece: FedTokens) -> ScoredTokens:
+    return ScoredTokens(fed=piece, logprobs=np.zeros(piece.n_scored), is_greedy=False)
