@@ -9,6 +9,8 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from evalguard.divergence import Divergence
+from evalguard.reference import Reference
 from evalguard.settings import Value
 
 RequestKind = Literal["loglikelihood", "loglikelihood_rolling", "generate_until"]
@@ -87,6 +89,7 @@ class ModelDescription:
     name to the value read back after loading. ``vocabulary_digest`` is "" where unknown.
     ``computation`` says how the model computes, read back from it: batch_size, threads, device
     (its kind), attention (its implementation), softmax_dtype; None for what it does not show.
+    ``gives_rows`` says whether it shows whole distributions, as a ``DistributionScorer``.
     """
 
     model_type: str
@@ -98,9 +101,23 @@ class ModelDescription:
     dtype: str = ""
     device: str = ""
     parameters: int = 0
+    gives_rows: bool = False
     environment: Mapping[str, Value] = field(default_factory=dict)
     computation: Mapping[str, Value] = field(default_factory=dict)
     caveats: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One block that was scored and compared with the base's distributions.
+
+    ``divergences`` has one entry per request, None for one without any scored position. It is
+    empty where the two could not be compared; ``reason`` says why.
+    """
+
+    responses: Sequence[Response]
+    divergences: tuple[Divergence | None, ...] = ()
+    reason: str = ""
 
 
 class Scorer(Protocol):
@@ -125,3 +142,22 @@ class Scorer(Protocol):
 
     def close(self) -> None:
         """Release the model. May be called twice."""
+
+
+class DistributionScorer(Scorer, Protocol):
+    """A scorer that shows whole distributions: one whose description ``gives_rows``."""
+
+    def score_reference(
+        self, requests: Sequence[Request], *, top_k: int, samples: int
+    ) -> tuple[list[Response], list[Reference | None]]:
+        """Score a block of likelihood requests and keep ``top_k`` tokens of every distribution.
+
+        Returns:
+            Answers as of ``score``, and a reference per request; None for one without any scored
+            position.
+        """
+
+    def score_against(
+        self, requests: Sequence[Request], references: Sequence[Reference | None]
+    ) -> Compared:
+        """Score a block of likelihood requests and compare it with the base's references."""

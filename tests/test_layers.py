@@ -32,6 +32,7 @@ CORE = {
     "top_tokens",
     "compare_report",
     "plan_report",
+    "positions",
     "pairing",
     "redaction",
     "rescoring",

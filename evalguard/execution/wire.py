@@ -130,6 +130,7 @@ DESCRIPTION: Codec[ModelDescription] = rooted(
         dtype=TEXT,
         device=TEXT,
         parameters=INTEGER,
+        gives_rows=BOOLEAN,
         environment=_VALUES,
         computation=_VALUES,
         caveats=sequence(TEXT),

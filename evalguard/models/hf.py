@@ -24,10 +24,10 @@ Pair = tuple[tuple[str, str] | None, list[int], list[int]]
 class GuardedHFLM(PieceScoring):
     """HFLM as evalguard loads it.
 
-    Log-softmax is float32 unless the model's own dtype was asked for. lm-eval's logits cache, which
-    mixes up two splits of one sequence, is never used. Log-probabilities are kept per token in ``scored``: one list of pieces (rolling
-    windows) per request of the last call; empty for encoder-decoder models, which lm-eval's own
-    path scores.
+    Log-softmax is float32, unless the policy asks for the model's own dtype, and lm-eval's logits
+    cache, which mixes up two splits of one sequence, is never used. Log-probabilities are kept per
+    token in ``scored``: one list of pieces (rolling windows) per request of the last call; empty
+    for encoder-decoder models, which lm-eval's own path scores.
 
     ``loading`` holds what transformers reported while loading: missing, unexpected and mismatched
     keys of the checkpoint.

@@ -4,36 +4,35 @@ from __future__ import annotations
 
 import gc
 import inspect
-import random
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evalguard.errors import EvaluationError
 from evalguard.models.answers import responses
-from evalguard.models.caveats import model_caveats
-from evalguard.models.computation import computation
+from evalguard.models.description import describe
 from evalguard.models.encoding import encode_request
+from evalguard.models.failures import failures, one_line
 from evalguard.models.fed_recorder import recorded
 from evalguard.models.generated_length import LENGTH_NAMES
-from evalguard.models.identity import (
-    environment,
-    model_dtype,
-    scoring_identity,
-    torch_model,
-    vocabulary,
-)
 from evalguard.models.quiet import quiet
-from evalguard.models.scored_tokens import UnscorablePairError
+from evalguard.models.referencing import compared, referenced
+from evalguard.models.scored_tokens import FedTokens, ScoredTokens
+from evalguard.models.seeding import seeded
 from evalguard.models.threads import computing_with
-from evalguard.scorer import ModelDescription, Request, Response, ScoringPolicy
+from evalguard.reference import Reference
+from evalguard.scorer import Compared, ModelDescription, Request, Response, ScoringPolicy
 
 if TYPE_CHECKING:
+    import torch
     from lm_eval.api.model import LM
 
     from evalguard.settings import Value
+
+
+T = TypeVar("T")
 
 
 class LMScorer:
@@ -68,8 +67,8 @@ class LMScorer:
         self._policy = policy
         self._threads = threads
         arguments = dict(model_args or {})
-        with computing_with(threads), _failures("reading a few tokens", ()), quiet():
-            self._description = _describe(lm, policy, model_type, arguments, effective, provenance)
+        with computing_with(threads), failures("reading a few tokens", ()), quiet():
+            self._description = describe(lm, policy, model_type, arguments, effective, provenance)
 
     def describe(self) -> ModelDescription:
         """Return what was loaded, with every setting's effective value."""
@@ -82,7 +81,7 @@ class LMScorer:
             EvaluationError: the tokenizer fails.
         """
         lm = self._open_lm()
-        with _failures("encoding", requests):
+        with failures("encoding", requests):
             return [encode_request(lm, request) for request in requests]
 
     def score(self, requests: Sequence[Request]) -> list[Response]:
@@ -100,9 +99,9 @@ class LMScorer:
             raise EvaluationError(f"one block asks for {' and '.join(kinds)}; one kind is allowed")
         lm, kind = self._open_lm(), kinds[0]
         arguments = [self._arguments(request) for request in requests]
-        seeded = _seeded(self._policy.seed)
+        seeds = seeded(self._policy.seed)
         threads = computing_with(self._threads)
-        with threads, _failures(kind, requests), quiet(), seeded, recorded(lm) as fed:
+        with threads, failures(kind, requests), quiet(), seeds, recorded(lm) as fed:
             if hasattr(lm, "scored"):
                 lm.scored = []
             answers = _ask(lm, kind, requests, arguments)
@@ -111,6 +110,62 @@ class LMScorer:
                     f"the model gave {len(answers)} answers to {len(requests)} requests"
                 )
             return responses(lm, kind, arguments, answers, fed)
+
+    def score_reference(
+        self, requests: Sequence[Request], *, top_k: int, samples: int
+    ) -> tuple[list[Response], list[Reference | None]]:
+        """Score a block and keep what a candidate's distributions can be compared with."""
+        with seeded(self._policy.seed):
+            return referenced(self, requests, top_k=top_k, samples=samples, seed=self._policy.seed)
+
+    def score_against(
+        self, requests: Sequence[Request], references: Sequence[Reference | None]
+    ) -> Compared:
+        """Score a block and compare its distributions with the base's."""
+        with seeded(self._policy.seed):
+            return compared(self, requests, references)
+
+    def pieces(self, requests: Sequence[Request]) -> list[list[FedTokens]]:
+        """Return what would be fed for each request, window by window; nothing is scored.
+
+        Raises:
+            EvaluationError: the model shows no distributions, or cannot be asked this.
+        """
+        lm = self._open_lm()
+        if not self._description.gives_rows:
+            raise EvaluationError(
+                f"model type '{self._description.model_type}' shows no distributions",
+                hint="causal models of type hf do; --distributions off asks for none",
+            )
+        with lm.only_encoding():
+            self.score(requests)
+        return [[piece.fed for piece in request] for request in lm.scored]
+
+    def rows(
+        self, requests: Sequence[Request], pieces: Iterable[FedTokens]
+    ) -> Iterator[tuple[ScoredTokens, NDArray[np.float32]]]:
+        """Score distinct pieces, the longest first; yield each answer with its distributions.
+
+        The distributions are natural log-probabilities, shape (n_scored, vocabulary). The batches
+        are those of ``score``; one batch's logits and one piece's rows are held at a time.
+        """
+        lm, kind = self._open_lm(), requests[0].kind
+        batches = lm.batches(pieces)
+        while batch := self._computed(lambda: next(batches, None), kind, requests):
+            answers = lm.scored_batch(batch)
+            for _ in batch:
+                yield self._computed(lambda: _on_host(*next(answers)), kind, requests)  # noqa: B023
+
+    def answer(
+        self, requests: Sequence[Request], known: Mapping[FedTokens, ScoredTokens]
+    ) -> list[Response]:
+        """Score a block of which pieces are scored already, by lm-eval's own methods."""
+        with self._open_lm().knowing(known):
+            return self.score(requests)
+
+    def _computed(self, step: Callable[[], T], kind: str, requests: Sequence[Request]) -> T:
+        with computing_with(self._threads), failures(kind, requests), quiet():
+            return step()
 
     def render_chat(
         self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool
@@ -126,7 +181,7 @@ class LMScorer:
             return str(lm.apply_chat_template(history, add_generation_prompt=add_generation_prompt))
         except Exception as error:
             raise EvaluationError(
-                f"the model's chat template cannot be applied: {_one_line(error)}",
+                f"the model's chat template cannot be applied: {one_line(error)}",
                 hint="run without --apply_chat_template, or give the tokenizer a chat template",
             ) from error
 
@@ -159,35 +214,6 @@ class LMScorer:
         return (context, options)
 
 
-def _describe(
-    lm: Any,
-    policy: ScoringPolicy,
-    model_type: str,
-    model_args: Mapping[str, Value],
-    effective: Mapping[str, Value] | None,
-    provenance: Mapping[str, Value] | None,
-) -> ModelDescription:
-    model = torch_model(lm)
-    digest, size = vocabulary(lm)
-    identity = None
-    if provenance is not None:
-        identity = scoring_identity(lm, model_type, model_args, policy, provenance)
-    return ModelDescription(
-        model_type=model_type,
-        effective=dict(effective or {}),
-        identity=identity,
-        vocabulary_digest=digest,
-        vocabulary_size=size,
-        max_length=int(getattr(lm, "max_length", 0) or 0),
-        dtype=model_dtype(lm),
-        device=str(getattr(lm, "device", None) or ""),
-        parameters=0 if model is None else sum(p.numel() for p in model.parameters()),
-        environment=environment(lm),
-        computation=computation(lm),
-        caveats=model_caveats(lm, model_args, policy),
-    )
-
-
 def _ask(
     lm: Any, kind: str, requests: Sequence[Request], arguments: Sequence[tuple[Any, ...]]
 ) -> list[Any]:
@@ -208,53 +234,5 @@ def _ask(
     return list(method(instances, **({"disable_tqdm": True} if "disable_tqdm" in known else {})))
 
 
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Seed every generator that sampling may use, and give the caller's states back."""
-    import torch
-
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    cuda: Any = torch.cuda
-    devices = range(cuda.device_count()) if cuda.is_initialized() else ()
-    with torch.random.fork_rng(devices):
-        random.seed(seed)
-        np.random.seed(seed % 2**32)
-        torch.manual_seed(seed)
-        try:
-            yield
-        finally:
-            random.setstate(python_state)
-            np.random.set_state(numpy_state)
-
-
-@contextmanager
-def _failures(doing: str, requests: Sequence[Request]) -> Iterator[None]:
-    """Turn whatever a model raises into one line that says what was asked of it."""
-    try:
-        yield
-    except UnscorablePairError as error:
-        raise EvaluationError(f"{_place(error, requests)}: {error}", hint=error.hint) from error
-    except EvaluationError:
-        raise
-    except (Exception, SystemExit) as error:
-        tasks = ", ".join(sorted({request.task for request in requests}))
-        what = f"{doing} of {tasks}" if tasks else doing
-        memory = "memory" in str(error).lower()
-        raise EvaluationError(
-            f"the model failed in {what}: {_one_line(error)}",
-            hint="try a smaller --batch_size" if memory else "",
-        ) from error
-
-
-def _place(error: UnscorablePairError, requests: Sequence[Request]) -> str:
-    """The task, and the document where the pairs of a call are its requests one by one."""
-    request = requests[0]
-    if request.kind != "loglikelihood":
-        return f"task '{request.task}'"
-    request = requests[error.position]
-    return f"task '{request.task}', document {request.doc_id}"
-
-
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())[:300]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+def _on_host(scored: ScoredTokens, rows: torch.Tensor) -> tuple[ScoredTokens, NDArray[np.float32]]:
+    return scored, rows.float().cpu().numpy()

@@ -42,6 +42,11 @@ class FedTokens:
             ids = ids[-(max_length + 1) :]
         return cls(ids=ids, n_scored=len(continuation), truncated=truncated)
 
+    @property
+    def scored_ids(self) -> NDArray[np.int64]:
+        """The tokens that are scored, shape (n_scored,)."""
+        return np.array(self.ids[len(self.ids) - self.n_scored :], dtype=np.int64)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredTokens:

@@ -1,0 +1,63 @@
+"""The ModelDescription of a loaded lm-eval model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from evalguard.models.caveats import model_caveats
+from evalguard.models.computation import computation
+from evalguard.models.identity import (
+    environment,
+    model_dtype,
+    scoring_identity,
+    torch_model,
+    vocabulary,
+)
+from evalguard.scorer import ModelDescription, ScoringPolicy
+
+if TYPE_CHECKING:
+    from lm_eval.api.model import LM
+
+    from evalguard.settings import Value
+
+
+def describe(
+    lm: LM,
+    policy: ScoringPolicy,
+    model_type: str,
+    model_args: Mapping[str, Value],
+    effective: Mapping[str, Value] | None,
+    provenance: Mapping[str, Value] | None,
+) -> ModelDescription:
+    """Read off a loaded model what it is.
+
+    Args:
+        effective: setting name -> value read back.
+        provenance: digests of weights and code; None where the weights cannot be proven.
+    """
+    model = torch_model(lm)
+    digest, size = vocabulary(lm)
+    identity = None
+    if provenance is not None:
+        identity = scoring_identity(lm, model_type, model_args, policy, provenance)
+    return ModelDescription(
+        model_type=model_type,
+        effective=dict(effective or {}),
+        identity=identity,
+        vocabulary_digest=digest,
+        vocabulary_size=size,
+        max_length=int(getattr(lm, "max_length", 0) or 0),
+        dtype=model_dtype(lm),
+        device=str(getattr(lm, "device", None) or ""),
+        parameters=0 if model is None else sum(p.numel() for p in model.parameters()),
+        gives_rows=gives_rows(lm),
+        environment=environment(lm),
+        computation=computation(lm),
+        caveats=model_caveats(lm, model_args, policy),
+    )
+
+
+def gives_rows(lm: LM) -> bool:
+    """Whether a model shows the distributions that its scores are read from."""
+    return hasattr(lm, "scored_batch") and getattr(lm, "backend", "") == "causal"

@@ -1,0 +1,48 @@
+"""What a model raises while it answers, in one line that says what was asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from evalguard.errors import EvaluationError
+from evalguard.models.scored_tokens import UnscorablePairError
+from evalguard.scorer import Request
+
+
+@contextmanager
+def failures(doing: str, requests: Sequence[Request]) -> Iterator[None]:
+    """Turn whatever a model raises into one line that says what was asked of it.
+
+    Raises:
+        EvaluationError: naming the task, and the document where that is known.
+    """
+    try:
+        yield
+    except UnscorablePairError as error:
+        raise EvaluationError(f"{_place(error, requests)}: {error}", hint=error.hint) from error
+    except EvaluationError:
+        raise
+    except (Exception, SystemExit) as error:
+        tasks = ", ".join(sorted({request.task for request in requests}))
+        what = f"{doing} of {tasks}" if tasks else doing
+        memory = "memory" in str(error).lower()
+        raise EvaluationError(
+            f"the model failed in {what}: {one_line(error)}",
+            hint="try a smaller --batch_size" if memory else "",
+        ) from error
+
+
+def one_line(error: BaseException) -> str:
+    """An exception's class and message, without line breaks and not too long."""
+    text = " ".join(str(error).split())[:300]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _place(error: UnscorablePairError, requests: Sequence[Request]) -> str:
+    """The task, and the document where the pairs of a call are its requests one by one."""
+    request = requests[0]
+    if request.kind != "loglikelihood":
+        return f"task '{request.task}'"
+    request = requests[error.position]
+    return f"task '{request.task}', document {request.doc_id}"

@@ -1,0 +1,149 @@
+"""Lock-step: two models answer the same requests batch by batch, and nothing big is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalguard.divergence import Divergence, divergence
+from evalguard.models.mismatch import other_tokens, other_widths
+from evalguard.models.row_source import RowSource
+from evalguard.models.scored_tokens import FedTokens, ScoredTokens
+from evalguard.models.seeding import seeded
+from evalguard.positions import joined
+from evalguard.scorer import Compared, Request, Response
+
+Pieces = list[list[FedTokens]]
+Rows = NDArray[np.float32]
+Pair = tuple[FedTokens, FedTokens]
+Answers = dict[FedTokens, ScoredTokens]
+Arriving = Iterator[tuple[ScoredTokens, Rows]]
+
+# Numbers of one model (512 MiB) that may wait for the other's where batches are cut differently.
+_MOST_WAITING = 2**27
+
+
+def score_in_lockstep(
+    base: RowSource,
+    candidate: RowSource,
+    base_requests: Sequence[Request],
+    candidate_requests: Sequence[Request],
+    *,
+    seed: int,
+) -> tuple[list[Response], Compared]:
+    """Score one block with both models; every forward pass is done once.
+
+    Each model keeps the batches that it has alone, so that its scores are the same to the last bit.
+    Held at a time: the logits of one batch of each model and the rows of one piece; where batches
+    are cut differently, rows wait for their partner, and where too many would have to, the block
+    is not compared.
+
+    Args:
+        base_requests, candidate_requests: the same requests; their prompts may differ.
+        seed: of models that draw random numbers.
+
+    Returns:
+        The base's answers; the candidate's, with the divergences of both.
+
+    Raises:
+        EvaluationError: a model fails.
+    """
+    base_pieces, candidate_pieces = base.pieces(base_requests), candidate.pieces(candidate_requests)
+    reason = _unmatched(base_requests, base_pieces, candidate_pieces)
+    if reason:
+        responses = base.score(base_requests)
+        return responses, Compared(responses=candidate.score(candidate_requests), reason=reason)
+    pairs = dict.fromkeys(
+        pair
+        for ours, theirs in zip(base_pieces, candidate_pieces, strict=True)
+        for pair in zip(ours, theirs, strict=True)
+    )
+    meeting = _Meeting(list(pairs))
+    with seeded(seed):
+        meeting.run(
+            base.rows(base_requests, (ours for ours, _ in pairs)),
+            candidate.rows(candidate_requests, (theirs for _, theirs in pairs)),
+        )
+    responses = base.answer(base_requests, meeting.answers[0])
+    answers = candidate.answer(candidate_requests, meeting.answers[1])
+    if meeting.reason:
+        return responses, Compared(responses=answers, reason=meeting.reason)
+    divergences = tuple(
+        joined([meeting.divergences[pair] for pair in zip(ours, theirs, strict=True)])
+        if ours
+        else None
+        for ours, theirs in zip(base_pieces, candidate_pieces, strict=True)
+    )
+    return responses, Compared(responses=answers, divergences=divergences)
+
+
+def _unmatched(requests: Sequence[Request], base: Pieces, candidate: Pieces) -> str:
+    """Why two models' scored positions are not the same ones; "" if they are."""
+    for request, ours, theirs in zip(requests, base, candidate, strict=True):
+        if _same_tokens(ours, theirs):
+            continue
+        return other_tokens(
+            request, *(sum(piece.n_scored for piece in side) for side in (ours, theirs))
+        )
+    return ""
+
+
+def _same_tokens(ours: Sequence[FedTokens], theirs: Sequence[FedTokens]) -> bool:
+    first, second = ([piece.ids[-piece.n_scored :] for piece in side] for side in (ours, theirs))
+    return first == second
+
+
+class _Meeting:
+    """Rows of two models, brought together piece by piece as they come."""
+
+    def __init__(self, pairs: Sequence[Pair]) -> None:
+        self.reason = ""
+        self.answers: tuple[Answers, Answers] = ({}, {})
+        self.divergences: dict[Pair, Divergence] = {}
+        self._rows: tuple[dict[FedTokens, Rows], dict[FedTokens, Rows]] = ({}, {})
+        self._open: tuple[dict[FedTokens, list[Pair]], ...] = ({}, {})
+        for pair in pairs:
+            for side, piece in enumerate(pair):
+                self._open[side].setdefault(piece, []).append(pair)
+
+    def run(self, base: Arriving, candidate: Arriving) -> None:
+        """Let both models score all their pieces."""
+        going: list[tuple[int, Arriving]] = [(0, base), (1, candidate)]
+        while going:
+            going = [(side, rows) for side, rows in going if self._next(side, rows)]
+
+    def _next(self, side: int, arriving: Arriving) -> bool:
+        """Take a model's next piece, and let go of it before another one is made."""
+        arrived = next(arriving, None)
+        if arrived is not None:
+            self._take(side, *arrived)
+        return arrived is not None
+
+    def _take(self, side: int, scored: ScoredTokens, rows: Rows) -> None:
+        self.answers[side][scored.fed] = scored
+        if sum(waiting.size for waiting in self._rows[side].values()) > _MOST_WAITING:
+            self._give_up("the two models' batches differ too much to be held side by side")
+        if self.reason:
+            return
+        self._rows[side][scored.fed] = rows
+        for pair in list(self._open[side][scored.fed]):
+            if all(piece in rows for piece, rows in zip(pair, self._rows, strict=True)):
+                self._compare(pair)
+
+    def _compare(self, pair: Pair) -> None:
+        base, candidate = (rows[piece] for piece, rows in zip(pair, self._rows, strict=True))
+        if base.shape != candidate.shape:
+            self._give_up(other_widths(base.shape[1], candidate.shape[1]))
+            return
+        self.divergences[pair] = divergence(base, candidate, pair[0].scored_ids)
+        for side, piece in enumerate(pair):
+            self._open[side][piece].remove(pair)
+            if not self._open[side][piece]:
+                del self._rows[side][piece]
+
+    def _give_up(self, reason: str) -> None:
+        self.reason = reason
+        for rows in self._rows:
+            rows.clear()

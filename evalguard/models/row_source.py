@@ -1,0 +1,28 @@
+"""RowSource: a model in this process that shows the distributions its scores are read from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalguard.models.scored_tokens import FedTokens, ScoredTokens
+from evalguard.scorer import Request, Response
+
+
+class RowSource(Protocol):
+    """What lock-step and references need of a model; ``LMScorer`` says what each method does."""
+
+    def score(self, requests: Sequence[Request]) -> list[Response]: ...
+
+    def pieces(self, requests: Sequence[Request]) -> list[list[FedTokens]]: ...
+
+    def rows(
+        self, requests: Sequence[Request], pieces: Iterable[FedTokens]
+    ) -> Iterator[tuple[ScoredTokens, NDArray[np.float32]]]: ...
+
+    def answer(
+        self, requests: Sequence[Request], known: Mapping[FedTokens, ScoredTokens]
+    ) -> list[Response]: ...
