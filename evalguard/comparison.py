@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from evalguard.influence import Influence
+
 Outcome = Literal["regressed", "degraded", "improved", "unchanged", "undecided", "failed"]
 
 
@@ -52,6 +54,8 @@ class Comparison:
         companions: tests beside the one that gives p_value; they decide nothing.
         bh_q_value: ``p_value`` adjusted over all comparisons of the report by Benjamini and
             Hochberg (false discovery rate); it decides nothing. None where there is no p_value.
+        influence: which documents carry the drift; None where none differs, where the base's
+            standard error is 0, and for metrics that are no sum over documents.
         None stands for a number that does not exist (``outcome == "failed"``).
     """
 
@@ -84,4 +88,5 @@ class Comparison:
     cluster_field: str = ""
     companions: tuple[Companion, ...] = ()
     bh_q_value: float | None = None
+    influence: Influence | None = None
     caveats: tuple[str, ...] = ()

@@ -39,6 +39,7 @@ CORE = {
     "stats",
     "verdict",
     "gate",
+    "influence",
 }
 ADAPTERS = {"config", "conversion", "harness", "lmeval_runs", "models", "store", "execution"}
 LAYERS = CORE | ADAPTERS | {"report", "pipeline", "cli", "__main__"}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from evalguard.compare_report import CompareReport
 from evalguard.comparison import Comparison
 from evalguard.gate import GateResult
+from evalguard.influence import Influence
 from evalguard.report.contract import document
 from evalguard.report.terminal import render
 from evalguard.settings import Value
@@ -64,7 +65,9 @@ class CompareResult:
     def to_pandas(self) -> pd.DataFrame:
         """Return one row per comparison, one column per field of ``Comparison``.
 
-        ``sigma_interval`` becomes ``sigma_low`` and ``sigma_high``.
+        ``sigma_interval`` becomes ``sigma_low`` and ``sigma_high``; of ``influence`` there are
+        ``influence_moved``, ``influence_half``, ``influence_removed``, ``influence_sigma_without``
+        and ``influence_documents``, (task, doc_id, contribution, share) of each.
         """
         import pandas as pd
 
@@ -73,8 +76,18 @@ class CompareResult:
             row = {f.name: getattr(comparison, f.name) for f in dataclasses.fields(comparison)}
             low, high = row.pop("sigma_interval") or (None, None)
             rows.append({**row, "sigma_low": low, "sigma_high": high})
+            rows[-1].update(_influence(rows[-1].pop("influence")))
         return pd.DataFrame(rows)
 
     def render(self, *, width: int = 80, color: bool = False) -> str:
         """Return the table and the sentence that the command line prints."""
         return render(self.report, width=width, color=color)
+
+
+def _influence(influence: Influence | None) -> dict[str, object]:
+    """An influence as columns; None in each where there is none."""
+    names = [f.name for f in dataclasses.fields(Influence)]
+    row = {f"influence_{name}": getattr(influence, name, None) for name in names}
+    if influence is not None:
+        row["influence_documents"] = [dataclasses.astuple(one) for one in influence.documents]
+    return row

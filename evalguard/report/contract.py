@@ -15,6 +15,7 @@ from typing import Any
 from evalguard.compare_report import CompareReport, RunIdentity
 from evalguard.comparison import Comparison
 from evalguard.report.across_tasks import across_document
+from evalguard.report.influence import influence_document
 
 SCHEMA = "evalguard.compare/1"
 
@@ -150,6 +151,7 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "needed_n": comparison.needed_n,
         "flips": None if comparison.flips is None else list(comparison.flips),
     }
+    fields["influence"] = influence_document(comparison.influence)
     fields["companions"] = [
         {
             "method": test.method,

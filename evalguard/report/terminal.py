@@ -13,6 +13,7 @@ from evalguard.compare_report import CompareReport, RunIdentity
 from evalguard.comparison import Comparison
 from evalguard.report import rounding
 from evalguard.report.across_tasks import across_text
+from evalguard.report.influence import influence_text
 from evalguard.report.plain_text import fitted, padded, printable, wrapped
 from evalguard.report.sentence import Meaning, meaning
 from evalguard.report.table import table
@@ -37,6 +38,7 @@ def render(report: CompareReport, *, width: int, color: bool) -> str:
         _table(report, width),
         _across(report, width),
         _verdict(report, width),
+        _influence(report, width),
         _caveats(report, width),
         _left_out(report, width),
         _saved(report, width),
@@ -83,6 +85,10 @@ def _table(report: CompareReport, width: int) -> list[Text]:
 
 def _across(report: CompareReport, width: int) -> list[Text]:
     return [Text(line) for line in wrapped(across_text(report), prose_width(width)) if line]
+
+
+def _influence(report: CompareReport, width: int) -> list[Text]:
+    return [Text(line) for line in wrapped(influence_text(report), prose_width(width)) if line]
 
 
 def _verdict(report: CompareReport, width: int) -> list[Text]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from evalguard.stats.companions import companions, disagreements
 from evalguard.stats.contributions import Contributions, contributions
 from evalguard.stats.drift import Drift, estimate_drift
 from evalguard.stats.estimate import all_finite
+from evalguard.stats.influence import influence
 from evalguard.stats.planning import documents_needed
 from evalguard.stats.reason import explain, explain_identical
 from evalguard.stats.unusable import unusable
@@ -69,10 +70,9 @@ def compare_documents(
         reason = _NO_NUMBER if paired.base.rescoring is None else _NO_AGGREGATE
         return Compared(comparison=_failed(paired, reason, confidence))
     judged = _judge_identical() if _identical(paired) else _judge(drift, paired, margin)
-    return Compared(
-        comparison=_comparison(paired, drift, judged, margin),
-        contributions=contributions(paired, drift),
-    )
+    comparison, parts = _comparison(paired, drift, judged, margin), contributions(paired, drift)
+    carried = None if parts is None else influence(drift, parts)
+    return Compared(comparison=replace(comparison, influence=carried), contributions=parts)
 
 
 def _failed(paired: PairedScores, reason: str, confidence: float) -> Comparison:

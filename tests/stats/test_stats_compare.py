@@ -105,7 +105,18 @@ def test_the_order_of_documents_changes_no_bit_of_the_comparison(values, random,
         )
         for table in tables
     ]
-    assert compare_scores(pair(*relabelled)) == expected
+    got = compare_scores(pair(*relabelled))
+    # which documents they are is all that is otherwise
+    assert replace(got, influence=None) == replace(expected, influence=None)
+    assert unnamed(got.influence) == unnamed(expected.influence)
+
+
+def unnamed(influence):
+    """An influence without the names of its documents."""
+    if influence is None:
+        return None
+    contributions = tuple((one.contribution, one.share) for one in influence.documents)
+    return replace(influence, documents=()), contributions
 
 
 def test_flips_p_and_mid_p_of_a_binary_metric_are_shown_together():
