@@ -109,13 +109,12 @@ class ModelDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """One block that was scored and compared with the base's distributions.
+    """The distributions of one block, held against the base's.
 
     ``divergences`` has one entry per request, None for one without any scored position. It is
     empty where the two could not be compared; ``reason`` says why.
     """
 
-    responses: Sequence[Response]
     divergences: tuple[Divergence | None, ...] = ()
     reason: str = ""
 
@@ -159,5 +158,5 @@ class DistributionScorer(Scorer, Protocol):
 
     def score_against(
         self, requests: Sequence[Request], references: Sequence[Reference | None]
-    ) -> Compared:
+    ) -> tuple[list[Response], Compared]:
         """Score a block of likelihood requests and compare it with the base's references."""

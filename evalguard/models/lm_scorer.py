@@ -120,7 +120,7 @@ class LMScorer:
 
     def score_against(
         self, requests: Sequence[Request], references: Sequence[Reference | None]
-    ) -> Compared:
+    ) -> tuple[list[Response], Compared]:
         """Score a block and compare its distributions with the base's."""
         with seeded(self._policy.seed):
             return compared(self, requests, references)

@@ -32,7 +32,7 @@ def score_in_lockstep(
     candidate_requests: Sequence[Request],
     *,
     seed: int,
-) -> tuple[list[Response], Compared]:
+) -> tuple[list[Response], list[Response], Compared]:
     """Score one block with both models; every forward pass is done once.
 
     Each model keeps the batches that it has alone, so that its scores are the same to the last bit.
@@ -45,7 +45,7 @@ def score_in_lockstep(
         seed: of models that draw random numbers.
 
     Returns:
-        The base's answers; the candidate's, with the divergences of both.
+        The base's answers, the candidate's, and how their distributions differ.
 
     Raises:
         EvaluationError: a model fails.
@@ -53,8 +53,11 @@ def score_in_lockstep(
     base_pieces, candidate_pieces = base.pieces(base_requests), candidate.pieces(candidate_requests)
     reason = _unmatched(base_requests, base_pieces, candidate_pieces)
     if reason:
-        responses = base.score(base_requests)
-        return responses, Compared(responses=candidate.score(candidate_requests), reason=reason)
+        return (
+            base.score(base_requests),
+            candidate.score(candidate_requests),
+            Compared(reason=reason),
+        )
     pairs = dict.fromkeys(
         pair
         for ours, theirs in zip(base_pieces, candidate_pieces, strict=True)
@@ -69,14 +72,14 @@ def score_in_lockstep(
     responses = base.answer(base_requests, meeting.answers[0])
     answers = candidate.answer(candidate_requests, meeting.answers[1])
     if meeting.reason:
-        return responses, Compared(responses=answers, reason=meeting.reason)
+        return responses, answers, Compared(reason=meeting.reason)
     divergences = tuple(
         joined([meeting.divergences[pair] for pair in zip(ours, theirs, strict=True)])
         if ours
         else None
         for ours, theirs in zip(base_pieces, candidate_pieces, strict=True)
     )
-    return responses, Compared(responses=answers, divergences=divergences)
+    return responses, answers, Compared(divergences=divergences)
 
 
 def _unmatched(requests: Sequence[Request], base: Pieces, candidate: Pieces) -> str:

@@ -43,7 +43,7 @@ def referenced(
 
 def compared(
     model: RowSource, requests: Sequence[Request], references: Sequence[Reference | None]
-) -> Compared:
+) -> tuple[list[Response], Compared]:
     """Score one block of the candidate and compare it with what was kept of the base.
 
     Args:
@@ -55,7 +55,7 @@ def compared(
     pieces = model.pieces(requests)
     reason = _unmatched(requests, pieces, references)
     if reason:
-        return Compared(responses=model.score(requests), reason=reason)
+        return model.score(requests), Compared(reason=reason)
     parts = [
         [] if kept is None else cut(kept, [piece.n_scored for piece in of])
         for of, kept in zip(pieces, references, strict=True)
@@ -76,14 +76,14 @@ def compared(
                 reason = other_widths(part.vocabulary_size, rows.shape[1])
     responses = model.answer(requests, answers)
     if reason:
-        return Compared(responses=responses, reason=reason)
+        return responses, Compared(reason=reason)
     divergences = tuple(
         joined([found[piece, _key(part)] for piece, part in zip(of, own, strict=True)])
         if of
         else None
         for of, own in zip(pieces, parts, strict=True)
     )
-    return Compared(responses=responses, divergences=divergences)
+    return responses, Compared(divergences=divergences)
 
 
 def _unmatched(

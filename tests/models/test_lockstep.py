@@ -44,7 +44,7 @@ def port(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def compared(
     base: LMScorer, candidate: LMScorer, requests: Sequence[Request]
-) -> tuple[list[Response], Compared]:
+) -> tuple[list[Response], list[Response], Compared]:
     return score_in_lockstep(base, candidate, requests, requests, seed=1)
 
 
@@ -72,7 +72,7 @@ def test_kl_is_that_of_plain_forward_passes(
     candidate = nudged(base, tmp_path / "candidate")
     first, second = open_hf(base), open_hf(candidate)
     requests = TASKS[task]()
-    _, found = compared(first, second, requests)
+    _, _, found = compared(first, second, requests)
     assert found.reason == ""
     for request, of, divergence in zip(
         requests, windows(first, requests), found.divergences, strict=True
@@ -92,19 +92,17 @@ def test_scores_are_those_of_each_model_alone_to_the_last_bit(
     task: str, tiny_llama: Path, port: Path
 ) -> None:
     base, candidate, requests = open_hf(tiny_llama), open_hf(port), TASKS[task]()
-    responses, found = compared(base, candidate, requests)
+    responses, others, found = compared(base, candidate, requests)
     assert bits(responses) == bits(base.score(requests))
-    assert bits(found.responses) == bits(candidate.score(requests))
-    for response, other, divergence in zip(
-        responses, found.responses, found.divergences, strict=True
-    ):
+    assert bits(others) == bits(candidate.score(requests))
+    for response, other, divergence in zip(responses, others, found.divergences, strict=True):
         if divergence is not None:
             assert divergence.base_logprobs.tobytes() == response.token_logprobs.tobytes()  # type: ignore[union-attr]
             assert divergence.candidate_logprobs.tobytes() == other.token_logprobs.tobytes()  # type: ignore[union-attr]
 
 
 def test_a_model_against_itself_diverges_nowhere(tiny_llama: Path) -> None:
-    _, found = compared(open_hf(tiny_llama), open_hf(tiny_llama), rolling_requests())
+    _, _, found = compared(open_hf(tiny_llama), open_hf(tiny_llama), rolling_requests())
     for divergence in found.divergences:
         if divergence is not None:
             assert not divergence.kl.any()
@@ -135,8 +133,10 @@ def test_every_piece_goes_through_each_model_once(
 
 def test_other_batch_sizes_change_no_divergence(tiny_llama: Path, port: Path) -> None:
     requests = pair_requests()
-    _, same = compared(open_hf(tiny_llama), open_hf(port), requests)
-    _, other = compared(open_hf(tiny_llama, replace(POLICY, batch_size=3)), open_hf(port), requests)
+    _, _, same = compared(open_hf(tiny_llama), open_hf(port), requests)
+    _, _, other = compared(
+        open_hf(tiny_llama, replace(POLICY, batch_size=3)), open_hf(port), requests
+    )
     for one, two in zip(same.divergences, other.divergences, strict=True):
         assert one is not None
         assert two is not None
@@ -150,7 +150,7 @@ def test_a_token_that_only_one_model_is_fed_before_the_text_is_no_obstacle(
     requests = pair_requests()
     fed = [scorer.pieces(requests) for scorer in (base, candidate)]
     assert fed[0] != fed[1]
-    _, found = compared(base, candidate, requests)
+    _, _, found = compared(base, candidate, requests)
     assert found.reason == ""
     assert all(isinstance(divergence, Divergence) for divergence in found.divergences)
 
@@ -163,11 +163,11 @@ def test_windows_of_another_length_are_not_compared_and_still_scored(
         open_hf(port, max_length=20),
         rolling_requests(),
     )
-    responses, found = compared(base, candidate, requests)
+    responses, others, found = compared(base, candidate, requests)
     assert found.divergences == ()
     assert "score other tokens in other windows, first in document 0" in found.reason
     assert bits(responses) == bits(base.score(requests))
-    assert bits(found.responses) == bits(candidate.score(requests))
+    assert bits(others) == bits(candidate.score(requests))
 
 
 def test_rows_alive_at_once_are_those_of_one_piece_of_each_model(
@@ -205,10 +205,10 @@ def test_batches_too_different_are_given_up_and_still_scored(
         return iter(list(backwards(pieces))[::-1])
 
     monkeypatch.setattr(candidate._lm, "batches", reversed_batches)
-    _, patient = compared(base, candidate, requests)
+    _, _, patient = compared(base, candidate, requests)
     assert patient.reason == ""
     monkeypatch.setattr(lockstep, "_MOST_WAITING", 1000)
-    responses, found = compared(base, candidate, requests)
+    responses, _, found = compared(base, candidate, requests)
     assert "batches differ too much" in found.reason
     assert bits(responses) == bits(base.score(requests))
 
@@ -216,9 +216,9 @@ def test_batches_too_different_are_given_up_and_still_scored(
 def test_models_of_other_widths_are_not_compared(tiny_llama: Path, port: Path) -> None:
     candidate = open_hf(port)
     candidate._lm.model.resize_token_embeddings(400)
-    _, found = compared(open_hf(tiny_llama), candidate, pair_requests())
+    _, others, found = compared(open_hf(tiny_llama), candidate, pair_requests())
     assert "the candidate 400" in found.reason
-    assert len(found.responses) == len(pair_requests())
+    assert len(others) == len(pair_requests())
 
 
 def test_what_shows_no_distributions_says_so() -> None:
@@ -236,8 +236,8 @@ def test_what_shows_no_distributions_says_so() -> None:
 def test_a_gpu_gives_the_same_divergences(tiny_llama: Path, port: Path) -> None:
     policy = replace(POLICY, device="cuda")
     for requests in (pair_requests(), rolling_requests()):
-        _, here = compared(open_hf(tiny_llama), open_hf(port), requests)
-        _, there = compared(open_hf(tiny_llama, policy), open_hf(port, policy), requests)
+        _, _, here = compared(open_hf(tiny_llama), open_hf(port), requests)
+        _, _, there = compared(open_hf(tiny_llama, policy), open_hf(port, policy), requests)
         for one, two in zip(here.divergences, there.divergences, strict=True):
             if one is not None and two is not None:
                 np.testing.assert_allclose(one.kl, two.kl, atol=1e-4)

@@ -28,8 +28,8 @@ def test_a_reference_of_the_whole_vocabulary_is_lock_step(
     candidate: DistributionScorer = open_hf(far)
     requests = TASKS[task]()
     responses, references = base.score_reference(requests, top_k=10_000, samples=1)
-    found = candidate.score_against(requests, references)
-    _, exact = compared(open_hf(tiny_llama), open_hf(far), requests)
+    answers, found = candidate.score_against(requests, references)
+    _, _, exact = compared(open_hf(tiny_llama), open_hf(far), requests)
     assert found.reason == ""
     for one, two in zip(found.divergences, exact.divergences, strict=True):
         if one is None or two is None:
@@ -40,7 +40,7 @@ def test_a_reference_of_the_whole_vocabulary_is_lock_step(
         for name in ("token_ids", "base_logprobs", "candidate_logprobs", "base_top", "shared_top"):
             np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
     assert bits(responses) == bits(open_hf(tiny_llama).score(requests))
-    assert bits(found.responses) == bits(open_hf(far).score(requests))
+    assert bits(answers) == bits(open_hf(far).score(requests))
 
 
 @pytest.mark.parametrize("top_k", [1, 64])
@@ -50,8 +50,8 @@ def test_a_small_reference_brackets_the_exact_divergence_at_every_position(
 ) -> None:
     requests = TASKS[task]()
     _, references = open_hf(tiny_llama).score_reference(requests, top_k=top_k, samples=8)
-    found = open_hf(far).score_against(requests, references)
-    _, exact = compared(open_hf(tiny_llama), open_hf(far), requests)
+    _, found = open_hf(far).score_against(requests, references)
+    _, _, exact = compared(open_hf(tiny_llama), open_hf(far), requests)
     for one, two in zip(found.divergences, exact.divergences, strict=True):
         if one is not None and two is not None:
             assert one.kl_low is not None
@@ -76,14 +76,14 @@ def test_other_tokens_than_the_references_are_not_compared_and_still_scored(
     requests = rolling_requests()
     _, references = open_hf(tiny_llama).score_reference(requests, top_k=4, samples=4)
     others = rolling_requests(["Another text."] * len(requests))
-    found = open_hf(far).score_against(others, references)
+    answers, found = open_hf(far).score_against(others, references)
     assert "score other tokens" in found.reason
-    assert bits(found.responses) == bits(open_hf(far).score(others))
+    assert bits(answers) == bits(open_hf(far).score(others))
 
 
 def test_a_reference_serves_windows_of_another_length(tiny_llama: Path, far: Path) -> None:
     requests = rolling_requests()
     _, references = open_hf(tiny_llama).score_reference(requests, top_k=4, samples=4)
-    found = open_hf(far, max_length=20).score_against(requests, references)
+    _, found = open_hf(far, max_length=20).score_against(requests, references)
     assert found.reason == ""
     assert all(d is None or d.positions for d in found.divergences)
