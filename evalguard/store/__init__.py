@@ -2,11 +2,14 @@
 
 from evalguard.store.cache_location import default_cache_dir, open_cache_dir
 from evalguard.store.file_name import safe_name
+from evalguard.store.record_cache import DivergenceCache, ReferenceCache
 from evalguard.store.result_file import read_result
 from evalguard.store.run_folder import RunFolder, check_writable
 from evalguard.store.score_cache import ScoreCache
 
 __all__ = [
+    "DivergenceCache",
+    "ReferenceCache",
     "RunFolder",
     "ScoreCache",
     "check_writable",

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.scorer import Response
+from evalguard.store.damage import DamagedBlockError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -18,10 +19,6 @@ if TYPE_CHECKING:
 FORMAT = "evalguard.scores/1"
 # Text is kept as bytes: generated text may hold lone surrogates, which parquet strings cannot.
 _SURROGATES = "surrogatepass"
-
-
-class DamagedBlockError(Exception):
-    """A file is not the block that its place says; the message says in what way."""
 
 
 def to_bytes(key: str, block: str, responses: Sequence[Response]) -> memoryview:

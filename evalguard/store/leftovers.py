@@ -27,8 +27,9 @@ def remove_from_reports(root: Path) -> None:
 
 
 def remove_from_cache(cache_dir: Path) -> None:
-    """Remove half-written blocks of scores, and logs of workers that nobody will read."""
-    _remove((cache_dir / "scores").glob("*/*/.*"), (_HALF_FILE,), older=_ABANDONED)
+    """Remove half-written blocks, and logs of workers that nobody will read."""
+    for kept in ("scores", "divergences", "references"):
+        _remove((cache_dir / kept).glob("*/*/.*"), (_HALF_FILE,), older=_ABANDONED)
     _remove((cache_dir / "logs").glob("worker-*"), (_LOG,), older=_OLD_LOG)
 
 

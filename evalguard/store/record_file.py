@@ -1,0 +1,179 @@
+"""Records of scored positions (Divergence, Reference) as one parquet file: a row per request.
+
+An array of shape (T,) or (T, k) is a list in its row; k, and whatever is no array and the same in
+all records, is in the file's metadata. Floats are stored split by byte, which compresses them best.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from evalguard.store.damage import DamagedBlockError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+R = TypeVar("R")
+Facts = Mapping[str, str]
+
+# What the file says beside the facts that it was given.
+_ADDED = frozenset({"records", "sha256"})
+
+
+def to_bytes(records: Sequence[R | None], facts: Facts) -> memoryview:
+    """Return the file of records of one class; None is a row of nulls.
+
+    Args:
+        facts: what the file says of itself, which it must say when it is read.
+
+    Raises:
+        ValueError: for records that differ in what is no array.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = to_table(records, {**facts, "sha256": checksum(records, facts)})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, **writing(table))
+    return memoryview(sink.getvalue())
+
+
+def from_bytes(kind: type[R], data: bytes, facts: Facts) -> tuple[list[R | None], dict[str, str]]:
+    """Read a file back.
+
+    Returns:
+        The records, and everything that the file says of itself.
+
+    Raises:
+        DamagedBlockError: it is cut, changed, of another format, or says other ``facts``.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+        raise DamagedBlockError("it cannot be read as parquet") from error
+    said = said_by(table)
+    for name, value in facts.items():
+        if said.get(name) != value:
+            raise DamagedBlockError(f"it says {name} {said.get(name)!r}, not {value!r}")
+    records = from_table(kind, table)
+    own = {name: value for name, value in said.items() if name not in _ADDED}
+    if said.get("sha256") != checksum(records, own):
+        raise DamagedBlockError("its content does not match its checksum")
+    return records, said
+
+
+def to_table(records: Sequence[R | None], facts: Facts) -> pa.Table:
+    """Return records as a table whose metadata holds ``facts`` and all that is no column."""
+    import pyarrow as pa
+
+    shared: dict[str, Any] = {}
+    widths: dict[str, int] = {}
+    arrays = []
+    present = [record for record in records if record is not None]
+    for name in _names(present):
+        first = getattr(present[0], name)
+        if isinstance(first, np.ndarray):
+            widths[name] = 0 if first.ndim == 1 else first.shape[1]
+            arrays.append(_column([None if r is None else getattr(r, name) for r in records]))
+        elif any(getattr(record, name) != first for record in present):
+            raise ValueError(f"records differ in {name}")
+        else:
+            shared[name] = first
+    about = json.dumps({"rows": len(records), "shared": shared, "widths": widths})
+    schema = pa.schema(
+        [pa.field(name, array.type) for name, array in zip(widths, arrays, strict=True)],
+        metadata={"records": about, **facts},
+    )
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def from_table(kind: type[R], table: pa.Table) -> list[R | None]:
+    """Read records back from what ``to_table`` made of them.
+
+    Raises:
+        DamagedBlockError: the table holds no such records.
+    """
+    try:
+        about = json.loads(said_by(table)["records"])
+        widths, shared = about["widths"], about["shared"]
+        columns = {name: _arrays(table.column(name), width) for name, width in widths.items()}
+        rows = range(int(about["rows"]))
+        fields = [{name: column[row] for name, column in columns.items()} for row in rows]
+        return [
+            None if any(array is None for array in of.values()) or not of else kind(**shared, **of)
+            for of in fields
+        ]
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise DamagedBlockError("it does not hold the records that it says") from error
+
+
+def writing(table: pa.Table) -> dict[str, Any]:
+    """How such tables are written: zstd; floats split by byte."""
+    import pyarrow as pa
+
+    floats = [
+        f.name for f in table.schema if pa.types.is_floating(getattr(f.type, "value_type", f.type))
+    ]
+    return {
+        "compression": "zstd",
+        "use_dictionary": False,
+        "use_byte_stream_split": [f"{name}.list.element" for name in floats],
+    }
+
+
+def said_by(table: pa.Table) -> dict[str, str]:
+    """What a file says of itself."""
+    return {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
+
+
+def checksum(records: Sequence[R | None], facts: Facts) -> str:
+    """Return the SHA-256 of every array and every fact."""
+    digest = hashlib.sha256(json.dumps(sorted(facts.items())).encode())
+    for record in records:
+        if record is None:
+            digest.update(b"none")
+            continue
+        for name in _names([record]):
+            value = getattr(record, name)
+            if isinstance(value, np.ndarray):
+                little = np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("<"))
+                digest.update(f"{name} {little.dtype.str} {value.shape}".encode())
+                digest.update(little.tobytes())
+            else:
+                digest.update(f"{name} {value!r}".encode())
+    return digest.hexdigest()
+
+
+def _names(records: Sequence[Any]) -> list[str]:
+    return [field.name for field in dataclasses.fields(records[0])] if records else []
+
+
+def _column(values: Sequence[np.ndarray | None]) -> pa.Array:
+    import pyarrow as pa
+
+    lengths = np.array([0 if value is None else value.size for value in values])
+    ends = np.cumsum(lengths).tolist()
+    starts = [None if v is None else end - v.size for v, end in zip(values, ends, strict=True)]
+    flat = np.concatenate([value.ravel() for value in values if value is not None])
+    offsets = pa.array([*starts, ends[-1]], pa.int32())
+    return pa.ListArray.from_arrays(offsets, pa.array(flat))
+
+
+def _arrays(column: pa.ChunkedArray, width: int) -> list[np.ndarray | None]:
+    found: list[np.ndarray | None] = []
+    for chunk in column.chunks:
+        flat = chunk.values.to_numpy(zero_copy_only=False)
+        offsets, valid = chunk.offsets.to_numpy(), chunk.is_valid().to_numpy(zero_copy_only=False)
+        for row, there in enumerate(valid):
+            part = flat[offsets[row] : offsets[row + 1]]
+            found.append((part.reshape(-1, width) if width else part) if there else None)
+    return found

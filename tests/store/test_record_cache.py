@@ -1,0 +1,108 @@
+"""Kept divergences and references come back to the last bit, or not at all."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evalguard.divergence import divergence
+from evalguard.reference import reference
+from evalguard.scorer import Compared
+from evalguard.store import DivergenceCache, ReferenceCache, ScoreCache
+
+KEY, BLOCK = "00aa11bb22cc33dd", "ffee00112233"
+
+
+def rows(positions: int, seed: int, vocabulary: int = 12) -> np.ndarray:
+    logits = np.random.default_rng(seed).normal(size=(positions, vocabulary))
+    return (logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))).astype(np.float32)
+
+
+def a_divergence(positions: int, seed: int = 0) -> Any:
+    ids = np.arange(positions) % 12
+    return divergence(rows(positions, seed), rows(positions, seed + 1), ids)
+
+
+def a_reference(positions: int, seed: int = 0) -> Any:
+    ids = np.arange(positions) % 12
+    return reference(rows(positions, seed), ids, top_k=4, samples=3, seed=seed)
+
+
+def same(one: Any, two: Any) -> bool:
+    if one is None or two is None:
+        return one is two
+    for field in dataclasses.fields(one):
+        ours, theirs = getattr(one, field.name), getattr(two, field.name)
+        if isinstance(ours, np.ndarray):
+            if (ours.dtype, ours.shape) != (theirs.dtype, theirs.shape):
+                return False
+            if ours.tobytes() != theirs.tobytes():
+                return False
+        elif ours != theirs:
+            return False
+    return True
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(0, 7)), max_size=6))
+def test_a_block_comes_back_to_the_last_bit(lengths: list[int | None]) -> None:
+    divergences = tuple(None if n is None else a_divergence(n, n) for n in lengths)
+    cache = DivergenceCache(Path("unused"))
+    found = cache.from_bytes(
+        bytes(cache.to_bytes(KEY, BLOCK, Compared(divergences=divergences))), KEY, BLOCK
+    )
+    assert found.reason == ""
+    assert all(same(a, b) for a, b in zip(found.divergences, divergences, strict=True))
+    references = [None if n is None else a_reference(n, n) for n in lengths]
+    kept = ReferenceCache(Path("unused"))
+    again = kept.from_bytes(bytes(kept.to_bytes(KEY, BLOCK, references)), KEY, BLOCK)
+    assert all(same(a, b) for a, b in zip(again, references, strict=True))
+
+
+def test_nan_and_minus_infinity_keep_their_bits(tmp_path: Path) -> None:
+    cache, found = DivergenceCache(tmp_path), a_divergence(3)
+    odd = dataclasses.replace(found, kl=np.array([np.nan, np.inf, -0.0]))
+    cache.put(KEY, BLOCK, Compared(divergences=(odd,)))
+    kept = cache.get(KEY, BLOCK)
+    assert kept is not None
+    assert same(kept.divergences[0], odd)
+
+
+def test_why_nothing_could_be_compared_is_kept(tmp_path: Path) -> None:
+    cache = DivergenceCache(tmp_path)
+    cache.put(KEY, BLOCK, Compared(reason="other «windows»"))
+    assert cache.get(KEY, BLOCK) == Compared(reason="other «windows»")
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "foreign", "elsewhere", "scores"])
+def test_a_damaged_block_is_set_aside_and_counts_as_absent(tmp_path: Path, damage: str) -> None:
+    cache = ReferenceCache(tmp_path)
+    cache.put(KEY, BLOCK, [a_reference(40)])
+    (path,) = tmp_path.rglob("*.parquet")
+    data = bytearray(path.read_bytes())
+    if damage == "cut":
+        path.write_bytes(data[:-30])
+    elif damage == "flipped":
+        data[len(data) // 3] ^= 0xFF
+        path.write_bytes(data)
+    elif damage == "foreign":
+        path.write_bytes(b"PAR1 this is no parquet file PAR1")
+    elif damage == "elsewhere":
+        cache.put(KEY, "another", [a_reference(40)])
+        path.write_bytes((path.parent / "another.parquet").read_bytes())
+    else:
+        ScoreCache(tmp_path).put(KEY, BLOCK, [])
+    assert cache.get(KEY, BLOCK) is None
+    assert f"kept references {path} are not used: it " in cache.problems[-1]
+    assert path.with_name(f"{path.name}.damaged").exists()
+
+
+def test_records_that_differ_in_what_they_share_are_refused(tmp_path: Path) -> None:
+    other = dataclasses.replace(a_reference(2), vocabulary_size=13)
+    with pytest.raises(ValueError, match="differ in vocabulary_size"):
+        ReferenceCache(tmp_path).put(KEY, BLOCK, [a_reference(2), other])
