@@ -1,13 +1,17 @@
-"""One model answers all tasks: block by block, from the score cache where it can."""
+"""Models answer all tasks: block by block, from the score cache where they can."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from evalguard.errors import EvaluationError, Interrupted, StoreError
+from evalguard.errors import EvaluationError, Interrupted
 from evalguard.harness import Block, TaskRequests, TaskScores, TaskSet, score_tables
+from evalguard.pipeline.divergences import TaskDivergences
 from evalguard.pipeline.interruption import KEPT, NOTHING_KEPT, interruptible
+from evalguard.pipeline.kept_blocks import KeptBlocks
 from evalguard.pipeline.soundness import only_sound
 from evalguard.report.progress import Progress
 from evalguard.scorer import ModelDescription, Response, Scorer
@@ -20,12 +24,36 @@ DOCUMENTS_PER_BLOCK = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """Scores of one model on all tasks."""
+    """Scores of one model on all tasks.
+
+    ``divergences`` of a candidate: how its distributions differ from the base's, task by task;
+    empty where that was not measured.
+    """
 
     name: str
     description: ModelDescription
     scores: Mapping[str, TaskScores]
+    divergences: Mapping[str, TaskDivergences] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """One block's answers, of every model that goes through the documents together."""
+
+    responses: tuple[Sequence[Response], ...]
+    cached: bool
+
+
+class Answering(Protocol):
+    """How blocks are answered: by one model, or by several side by side."""
+
+    @property
+    def models(self) -> Sequence[tuple[str, Scorer]]:
+        """Names and scorers of the models that answer."""
+
+    def answer(self, blocks: Sequence[Block]) -> Answered:
+        """Answer one block; each model has its own, of the same documents."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,8 +68,11 @@ class Evaluator:
     progress: Progress
     chat: bool = False
     notes: list[str] = field(default_factory=list)
-    _lost: bool = False
-    _problems_said: int = 0
+    _kept: KeptBlocks[Sequence[Response]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Open the score cache."""
+        self._kept = KeptBlocks(self.cache, self.note)
 
     def evaluate(self, name: str, scorer: Scorer) -> Evaluation:
         """Let a model answer every task.
@@ -50,22 +81,57 @@ class Evaluator:
             EvaluationError: if the model cannot answer; finished blocks stay in the cache.
             Interrupted: on Ctrl-C, with what was kept and how to go on.
         """
+        return self.evaluate_with(Alone(name, scorer, self))[0]
+
+    def evaluate_with(self, answering: Answering) -> list[Evaluation]:
+        """Let models answer every task, each task's documents side by side.
+
+        Raises:
+            EvaluationError, Interrupted: as ``evaluate``.
+        """
         self.notes.clear()
-        self._lost = False
-        description = scorer.describe()
-        identity = description.identity
-        key = None if identity is None or self.cache is None else digest_of(dict(identity))
-        scores = {}
+        self._kept.lost = False
+        models = answering.models
+        names = " and ".join(name for name, _ in models)
+        hint = self._go_on(models)
+        scores: list[dict[str, TaskScores]] = [{} for _ in models]
         for task in self.tasks.names:
-            with interruptible(f"building the requests of {task}", hint=self._go_on(key)):
-                requests = self.requests(task, scorer)
-            responses = self._answer(name, requests, scorer, key)
-            with interruptible(f"scoring {name} on {task}", hint=self._go_on(key)):
-                scored = score_tables(requests, responses, source=name)
-                scores[task] = only_sound(scored, requests.requests, responses)
-        return Evaluation(
-            name=name, description=description, scores=scores, notes=tuple(self.notes)
-        )
+            with interruptible(f"building the requests of {task}", hint=hint):
+                requests = [self.requests(task, scorer) for _, scorer in models]
+            answers = self.through(requests, answering)
+            with interruptible(f"scoring {names} on {task}", hint=self._go_on(models)):
+                for of, asked, told, (name, _) in zip(
+                    scores, requests, answers, models, strict=True
+                ):
+                    scored = score_tables(asked, told, source=name)
+                    of[task] = only_sound(scored, asked.requests, told)
+        return [
+            Evaluation(name=name, description=scorer.describe(), scores=of, notes=tuple(self.notes))
+            for (name, scorer), of in zip(models, scores, strict=True)
+        ]
+
+    def through(
+        self, requests: Sequence[TaskRequests], answering: Answering
+    ) -> list[list[Response]]:
+        """Go through a task's documents; every model has its own requests about them.
+
+        Returns:
+            For each model one response per request, in the order of its requests.
+
+        Raises:
+            EvaluationError, Interrupted: as ``evaluate``.
+        """
+        responses: list[list[Response]] = [[] for _ in requests]
+        blocks = [of.blocks(DOCUMENTS_PER_BLOCK) for of in requests]
+        # A task that asks in two ways goes through its documents twice.
+        total = sum(len(block.doc_ids) for block in blocks[0])
+        with self._shown(requests[0].task, total, answering) as advance:
+            for side_by_side in zip(*blocks, strict=True):
+                answered = answering.answer(side_by_side)
+                for told, more in zip(responses, answered.responses, strict=True):
+                    told.extend(more)
+                advance(len(side_by_side[0].doc_ids), answered.cached)
+        return responses
 
     def requests(self, task: str, scorer: Scorer) -> TaskRequests:
         """Return what a task asks of this model; the same for all unless it renders the chat."""
@@ -75,64 +141,88 @@ class Evaluator:
         """Return the first documents of every task, for checks on a few of them."""
         return [self.requests(task, scorer).blocks(documents)[0] for task in self.tasks.names]
 
-    def _go_on(self, key: str | None) -> str:
-        return NOTHING_KEPT if key is None or self._lost else KEPT
+    def key(self, scorer: Scorer) -> str | None:
+        """Under which a model's blocks are kept; None where they are not."""
+        identity = scorer.describe().identity
+        return None if identity is None or self.cache is None else digest_of(dict(identity))
 
-    def _answer(
-        self, name: str, requests: TaskRequests, scorer: Scorer, key: str | None
-    ) -> list[Response]:
-        blocks = requests.blocks(DOCUMENTS_PER_BLOCK)
-        # A task that asks in two ways goes through its documents twice.
-        total = sum(len(block.doc_ids) for block in blocks)
-        self.progress.start(name, requests.task, total)
-        responses: list[Response] = []
-        done = 0
-        try:
-            for block in blocks:
-                kept = self._kept(block, key)
-                responses += self._scored(block, scorer, key) if kept is None else kept
-                done += len(block.doc_ids)
-                self.progress.advance(len(block.doc_ids), cached=kept is not None)
-        except KeyboardInterrupt:
-            raise Interrupted(
-                f"interrupted: {name} on {requests.task}, {done:,} of {total:,} documents done",
-                hint=self._go_on(key),
-            ) from None
-        finally:
-            self.progress.stop()
-        return responses
-
-    def _kept(self, block: Block, key: str | None) -> Sequence[Response] | None:
-        if self.cache is None or key is None:
-            return None
-        found = self.cache.get(key, block.digest)
-        for problem in self.cache.problems[self._problems_said :]:
-            self._note(problem)
-        self._problems_said = len(self.cache.problems)
+    def kept(self, block: Block, scorer: Scorer) -> Sequence[Response] | None:
+        """Return a model's answers to a block where they are kept."""
+        found = self._kept.get(self.key(scorer), block.digest)
         return found if found is not None and len(found) == len(block.requests) else None
 
-    def _scored(self, block: Block, scorer: Scorer, key: str | None) -> Sequence[Response]:
-        responses = _checked(scorer.score(block.requests), block)
-        if self.cache is None or key is None:
-            return responses
-        try:
-            self.cache.put(key, block.digest, responses)
-        except StoreError as error:
-            self._lost = True
-            # The numbers are in memory: a full disk must not cost the verdict.
-            self._note(f"scores could not be kept in the cache: {error}")
-        return responses
+    def keep(self, block: Block, scorer: Scorer, responses: Sequence[Response]) -> None:
+        """Keep a model's answers to a block.
 
-    def _note(self, text: str) -> None:
+        Raises:
+            EvaluationError: if they are not one per request.
+        """
+        if len(responses) != len(block.requests):
+            raise EvaluationError(
+                f"task '{block.requests[0].task}', block {block.index}: {len(block.requests)} "
+                f"requests were asked, {len(responses)} answers came back"
+            )
+        self._kept.put(self.key(scorer), block.digest, responses)
+
+    def answered(self, block: Block, scorer: Scorer) -> tuple[Sequence[Response], bool]:
+        """Answer a block by one model; and whether the answers were kept."""
+        kept = self.kept(block, scorer)
+        if kept is not None:
+            return kept, True
+        responses = scorer.score(block.requests)
+        self.keep(block, scorer, responses)
+        return responses, False
+
+    def note(self, text: str) -> None:
+        """Say something about this evaluation, once."""
         if text not in self.notes:
             self.notes.append(text)
             self.progress.note(text)
 
+    @contextmanager
+    def _shown(self, task: str, total: int, answering: Answering) -> Iterator[Advance]:
+        """Show the progress through a task, and say where it was interrupted."""
+        names = " and ".join(name for name, _ in answering.models)
+        done = 0
 
-def _checked(responses: Sequence[Response], block: Block) -> Sequence[Response]:
-    if len(responses) != len(block.requests):
-        raise EvaluationError(
-            f"task '{block.requests[0].task}', block {block.index}: {len(block.requests)} requests "
-            f"were asked, {len(responses)} answers came back"
-        )
-    return responses
+        def advance(documents: int, cached: bool) -> None:
+            nonlocal done
+            done += documents
+            self.progress.advance(documents, cached=cached)
+
+        self.progress.start(names, task, total)
+        try:
+            yield advance
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"interrupted: {names} on {task}, {done:,} of {total:,} documents done",
+                hint=self._go_on(answering.models),
+            ) from None
+        finally:
+            self.progress.stop()
+
+    def _go_on(self, models: Sequence[tuple[str, Scorer]]) -> str:
+        kept = not self._kept.lost and all(self.key(scorer) is not None for _, scorer in models)
+        return KEPT if kept else NOTHING_KEPT
+
+
+@dataclass(slots=True)
+class Alone:
+    """One model answers by itself."""
+
+    name: str
+    scorer: Scorer
+    evaluator: Evaluator
+
+    @property
+    def models(self) -> Sequence[tuple[str, Scorer]]:
+        """The one model."""
+        return ((self.name, self.scorer),)
+
+    def answer(self, blocks: Sequence[Block]) -> Answered:
+        """Answer a block, from the cache where it is there."""
+        responses, cached = self.evaluator.answered(blocks[0], self.scorer)
+        return Answered(responses=(responses,), cached=cached)
+
+
+Advance = Callable[[int, bool], None]

@@ -1,5 +1,6 @@
 """What evalguard keeps on disk: finished scores, and the folder of a run."""
 
+from evalguard.store.block_cache import BlockCache
 from evalguard.store.cache_location import default_cache_dir, open_cache_dir
 from evalguard.store.file_name import safe_name
 from evalguard.store.record_cache import DivergenceCache, ReferenceCache
@@ -8,6 +9,7 @@ from evalguard.store.run_folder import RunFolder, check_writable
 from evalguard.store.score_cache import ScoreCache
 
 __all__ = [
+    "BlockCache",
     "DivergenceCache",
     "ReferenceCache",
     "RunFolder",
