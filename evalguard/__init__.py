@@ -1,7 +1,8 @@
 """evalguard: catches, proves and pins down regressions of converted language models.
 
 ``evalguard.compare(base, candidate, ...)`` is the Python API; the command is ``evalguard compare``.
-``evalguard.plan`` tells beforehand what that would show and cost.
+``evalguard.plan`` tells beforehand what that would show and cost, ``evalguard.floor`` what an
+unchanged model shows.
 Importing this package loads neither torch nor lm_eval: what needs them is imported on first use.
 """
 
@@ -10,10 +11,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
-__all__ = ["CompareOptions", "CompareResult", "PlanResult", "__version__", "compare", "plan"]
+__all__ = [
+    "CompareOptions",
+    "CompareResult",
+    "FloorResult",
+    "PlanResult",
+    "__version__",
+    "compare",
+    "floor",
+    "plan",
+]
 
 if TYPE_CHECKING:
     from evalguard.pipeline.compare import compare
+    from evalguard.pipeline.floor import floor
+    from evalguard.pipeline.floor_result import FloorResult
     from evalguard.pipeline.options import CompareOptions
     from evalguard.pipeline.plan_result import PlanResult
     from evalguard.pipeline.planning import plan
@@ -21,6 +33,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "compare": "evalguard.pipeline.compare",
+    "FloorResult": "evalguard.pipeline.floor_result",
+    "floor": "evalguard.pipeline.floor",
     "PlanResult": "evalguard.pipeline.plan_result",
     "plan": "evalguard.pipeline.planning",
     "CompareOptions": "evalguard.pipeline.options",

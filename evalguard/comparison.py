@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from evalguard.influence import Influence
+from evalguard.noise_floor import Floor
 
 Outcome = Literal["regressed", "degraded", "improved", "unchanged", "undecided", "failed"]
 
@@ -51,6 +52,7 @@ class Comparison:
             that says which belong together; None and "" where each document stands alone.
         bit_identical: every document's score is the same to the last bit.
         reason: why the outcome is what it is, one sentence.
+        floor: the drift beside what the unchanged base shows; None where that is not known.
         companions: tests beside the one that gives p_value; they decide nothing.
         bh_q_value: ``p_value`` adjusted over all comparisons of the report by Benjamini and
             Hochberg (false discovery rate); it decides nothing. None where there is no p_value.
@@ -86,6 +88,7 @@ class Comparison:
     flips: tuple[int, int] | None = None
     clusters: int | None = None
     cluster_field: str = ""
+    floor: Floor | None = None
     companions: tuple[Companion, ...] = ()
     bh_q_value: float | None = None
     influence: Influence | None = None

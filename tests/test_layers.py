@@ -40,6 +40,8 @@ CORE = {
     "verdict",
     "gate",
     "influence",
+    "noise_floor",
+    "floor_report",
 }
 ADAPTERS = {"config", "conversion", "harness", "lmeval_runs", "models", "store", "execution"}
 LAYERS = CORE | ADAPTERS | {"report", "pipeline", "cli", "__main__"}

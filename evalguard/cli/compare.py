@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from evalguard.cli.floor import floor_answer
+from evalguard.cli.given import compare_options, typed_without_effect
 from evalguard.cli.options import (
     CANDIDATE_SETTINGS,
     EPILOG,
+    FLOOR,
     GATE,
     MODELS,
     OUTPUT,
@@ -19,9 +22,14 @@ from evalguard.cli.options import (
     together,
 )
 from evalguard.cli.output import Answer, Job, terminal_width, wants_color
+from evalguard.errors import UsageError
 
 if TYPE_CHECKING:
     from evalguard.pipeline.result import CompareResult
+
+_WITHOUT_EFFECT_ON_AA = frozenset(
+    {"fail_on", "strict", "git_bisect", "check_batch_size", "floor", "output_path"}
+)
 
 
 @click.command("compare", epilog=EPILOG)
@@ -34,15 +42,34 @@ if TYPE_CHECKING:
 @click.option(
     "--cand", "--candidate", required=True, metavar="MODEL", help="The same for the candidate."
 )
-@together(*MODELS, *TASKS, *RUNNING, *GATE, *OUTPUT)
-@click.pass_obj
-def compare_command(command: str, /, base: str, cand: str, as_json: bool, **given: Any) -> Job:
+@together(*MODELS, *TASKS, *RUNNING, *GATE, *FLOOR, *OUTPUT)
+@click.pass_context
+def compare_command(
+    context: click.Context,
+    /,
+    base: str,
+    cand: str,
+    aa: bool,
+    vary: tuple[str, ...],
+    **given: Any,
+) -> Job:
     """Compare a candidate with its base on the same documents.
 
     The drift is given in standard errors of the base (sigma); how sure it is comes from the
     paired difference. Both sides answer the same requests in the same batches.
     """
-    return partial(_compare, base, cand, as_json=as_json, command=command, **given)
+    if not aa:
+        if vary:
+            raise UsageError("--vary has no effect without --aa", hint="add --aa, or leave it out")
+        return partial(_compare, base, cand, command=context.obj, **given)
+    unused = typed_without_effect(context, context.params.keys() - _WITHOUT_EFFECT_ON_AA)
+    if unused:
+        raise UsageError(
+            f"with --aa nothing is judged, so {', '.join(unused)} would have no effect",
+            hint="leave it out",
+        )
+    counting = {name: given[name] for name in given.keys() - _WITHOUT_EFFECT_ON_AA}
+    return partial(floor_answer, base, cand, vary=vary, command=context.obj, **counting)
 
 
 @click.command("demo", short_help="Compare the built-in model with a port of it.")
@@ -64,25 +91,6 @@ def _compare(base: str, cand: str, *, as_json: bool, **given: Any) -> Answer:
 
     result = compare(base, cand, **compare_options(given))
     return Answer(result.to_json if as_json else partial(_rendered, result), result.exit_code)
-
-
-def compare_options(given: dict[str, Any]) -> dict[str, Any]:
-    """Turn click's values into fields of CompareOptions."""
-    from evalguard.pipeline.arguments import parse_arguments
-
-    options = dict(given)
-    for name in ("base_model_args", "cand_model_args", "gen_kwargs"):
-        if name in options:
-            options[name] = parse_arguments(options[name], where=f"--{name.replace('_', '-')}")
-    for name in ("base_set", "cand_set"):
-        if name in options:
-            options[name] = dict(options[name])
-    if "tasks" in options:
-        options["tasks"] = tuple(t for t in (p.strip() for p in options["tasks"].split(",")) if t)
-    if "allow_differing" in options:
-        options["allow_differing"] = frozenset(options["allow_differing"])
-    options["use_cache"] = not options.pop("no_cache", False)
-    return options
 
 
 def _rendered(result: CompareResult) -> str:

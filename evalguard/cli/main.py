@@ -14,6 +14,7 @@ import click
 import evalguard
 from evalguard.cli.compare import compare_command, demo_command
 from evalguard.cli.failure import FailureStyle, report
+from evalguard.cli.floor import floor_command
 from evalguard.cli.guard import init_command, models_command, schema_command, tasks_command
 from evalguard.cli.interrupts import Interrupts
 from evalguard.cli.options import EPILOG
@@ -53,6 +54,7 @@ def cli() -> None:
     evalguard compare --base A --cand B --tasks T compare two models
     evalguard compare --base runs/a --cand runs/b compare finished lm-eval runs
     evalguard plan --base A --cand B --tasks T    how many documents, how long
+    evalguard floor --base A --tasks T            what an unchanged model shows
     evalguard init                                write a guard file to start from
     """
 
@@ -61,6 +63,7 @@ for _command in (
     compare_command,
     demo_command,
     plan_command,
+    floor_command,
     init_command,
     schema_command,
     models_command,

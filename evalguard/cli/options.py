@@ -35,7 +35,7 @@ CANDIDATE_SETTINGS = click.option(
     multiple=True,
     help="Value of a candidate's setting: reference, candidate or another. Repeatable.",
 )
-MODELS = (
+_BASE = (
     CONFIG,
     click.option(
         "--model",
@@ -51,6 +51,17 @@ MODELS = (
         metavar=_MODEL_ARGS,
         help="Added to the base's.",
     ),
+)
+_CODE = (
+    click.option("--trust-remote-code", is_flag=True, help="Run code that comes with a model."),
+    click.option(
+        "--allow-code",
+        is_flag=True,
+        help="Run code of a guard file that was not named with --config.",
+    ),
+)
+MODELS = (
+    *_BASE,
     click.option(
         "--cand-model-args",
         "cand_model_args",
@@ -60,12 +71,19 @@ MODELS = (
     ),
     CANDIDATE_SETTINGS,
     click.option("--base-set", type=Pairs(), multiple=True, help="The same for the base."),
-    click.option("--trust-remote-code", is_flag=True, help="Run code that comes with a model."),
+    *_CODE,
+)
+ONE_MODEL = (
+    *_BASE,
     click.option(
-        "--allow-code",
-        is_flag=True,
-        help="Run code of a guard file that was not named with --config.",
+        "--set",
+        "--base-set",
+        "base_set",
+        type=Pairs(),
+        multiple=True,
+        help="Value of a setting: reference, candidate or another. Repeatable.",
     ),
+    *_CODE,
 )
 TASKS = (
     click.option("--tasks", default="", metavar="A,B", help="lm-eval tasks, tags or groups."),
@@ -138,6 +156,7 @@ SCORING = (
         "--cache-dir", type=PATH, metavar="FOLDER", help="Where finished scores are kept."
     ),
 )
+NO_CACHE = click.option("--no-cache", is_flag=True, help="Neither read nor keep finished scores.")
 RUNNING = (
     *SCORING,
     click.option(
@@ -147,7 +166,7 @@ RUNNING = (
         metavar="N",
         help="Score N documents per task again at batch size 1.",
     ),
-    click.option("--no-cache", is_flag=True, help="Neither read nor keep finished scores."),
+    NO_CACHE,
 )
 MARGIN = click.option(
     "--margin",
@@ -160,6 +179,26 @@ CONFIDENCE = click.option(
     type=click.FloatRange(0.5, 1, min_open=True, max_open=True),
     metavar="P",
     help="Of the intervals. Default 0.95.",
+)
+VARY = click.option(
+    "--vary",
+    type=click.Choice(["repeat", "batch-size", "threads", "device", "attention", "softmax-dtype"]),
+    multiple=True,
+    help="What to vary of an unchanged model. Repeatable. Default: all.",
+)
+FLOOR = (
+    click.option(
+        "--aa",
+        is_flag=True,
+        help="Base and candidate are one model: show what it shows unchanged.",
+    ),
+    VARY,
+    click.option(
+        "--floor",
+        type=PATH,
+        metavar="FILE",
+        help="Measured floor to hold the drift against (evalguard floor --json).",
+    ),
 )
 GATE = (
     MARGIN,

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
-from evalguard.cli.compare import compare_options
+from evalguard.cli.given import compare_options, typed_without_effect
 from evalguard.cli.options import CONFIDENCE, MARGIN, MODELS, SCORING, SHOWING, TASKS, together
 from evalguard.cli.output import Answer, Job, terminal_width, wants_color
 from evalguard.cli.values import PATH
@@ -83,13 +82,7 @@ def plan_command(
 
 
 def _refuse_without_effect(context: click.Context) -> None:
-    given = [
-        parameter.opts[0]
-        for parameter in context.command.params
-        if parameter.name not in _COUNT_FOR_A_RUN
-        and context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
-        and parameter.expose_value
-    ]
+    given = typed_without_effect(context, _COUNT_FOR_A_RUN)
     if given:
         raise UsageError(
             f"with --run nothing is loaded or scored, so {', '.join(given)} would have no effect",

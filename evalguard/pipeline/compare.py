@@ -38,8 +38,10 @@ from evalguard.pipeline.sources import (
     resolve,
     tell_apart,
 )
+from evalguard.pipeline.stored_floor import beside_floors, given_floor
 from evalguard.redaction import redacted_text
 from evalguard.report.contract import document
+from evalguard.scorer import ModelDescription
 from evalguard.scores import NotCompared, ScoreTable
 from evalguard.settings import Value
 from evalguard.store import RunFolder, check_writable
@@ -49,10 +51,14 @@ DEFAULT_OUTPUT = Path("reports")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """One side with its scores, whether they were just made or read from a finished run."""
+    """One side with its scores, whether they were just made or read from a finished run.
+
+    ``description`` is the model's own; None for a finished run.
+    """
 
     identity: RunIdentity
     tables: tuple[ScoreTable, ...]
+    description: ModelDescription | None = None
     fields: Mapping[str, DocumentFields] = dataclasses.field(default_factory=dict)
     samples: Mapping[str, TaskScores] = dataclasses.field(default_factory=dict)
     not_compared: tuple[NotCompared, ...] = ()
@@ -82,6 +88,7 @@ def compare(
     options = make_options(options, **given)
     output = options.output_path or DEFAULT_OUTPUT
     with interruptible("reading what is to be compared"):
+        given_floor(options)  # refused now, not after the models were scored
         sources, choices = prepare(str(base), str(candidate), options)
         if options.write:
             check_writable(output)
@@ -141,6 +148,7 @@ def score_sides(
             Scored(
                 identity=model_identity(source, evaluation.description),
                 tables=tuple(table for task in scores.values() for table in task.tables),
+                description=evaluation.description,
                 fields={task: of.fields for task, of in scores.items()},
                 samples=scores,
                 not_compared=tuple(left for task in scores.values() for left in task.not_compared),
@@ -179,10 +187,13 @@ def _conclude(
     unused = () if options.tasks else not_compared(choices.clusters, compared)
     judgement = judge(compare_by_document(*tables, gate=gate, allow=choices.allow), gate=gate)
     judged = judgement.gate
+    comparisons, about_floors = beside_floors(
+        judgement.comparisons, base.tables, base.description, options
+    )
     report = CompareReport(
         base=base.identity,
         candidate=candidate.identity,
-        comparisons=judgement.comparisons,
+        comparisons=comparisons,
         gate=judged,
         across_tasks=judgement.across_tasks,
         across_tasks_reason=judgement.across_tasks_reason,
@@ -190,7 +201,9 @@ def _conclude(
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         environment=_environments(base, candidate),
         not_compared=tuple(dict.fromkeys((*base.not_compared, *candidate.not_compared))),
-        notes=tuple(dict.fromkeys((*choices.notes, *unused, *_notes(base, candidate)))),
+        notes=tuple(
+            dict.fromkeys((*choices.notes, *unused, *_notes(base, candidate), *about_floors))
+        ),
         command=redacted_text(options.command),
         version=evalguard.__version__,
     )

@@ -42,6 +42,8 @@ class CompareOptions:
         allow_differing: "prompt" and "tokens", differences between the sides that are meant.
         cluster: field of the documents that says which of them share something and are not
             independent, for every task that has it; "": as the guard file's ``clusters`` say.
+        floor: document of a measured A/A floor (``evalguard floor --json``) to hold the drift
+            against; None: the one that was kept for this base in this environment, if any.
         check_batch_size: documents per task scored once more at batch size 1; 0: none.
         margin, fail_on, confidence: of the gate.
         strict: undecided fails. git_bisect: exit codes for ``git bisect run``.
@@ -76,6 +78,7 @@ class CompareOptions:
     timeout: float | None = None
     allow_differing: frozenset[str] = frozenset()
     cluster: str = ""
+    floor: Path | None = None
     check_batch_size: int = 0
     margin: float | None = None
     fail_on: str | None = None
@@ -130,7 +133,7 @@ def make_options(options: CompareOptions | None, **given: Any) -> CompareOptions
         given["include_path"] = tuple(Path(path) for path in given["include_path"])
     if "allow_differing" in given:
         given["allow_differing"] = frozenset(given["allow_differing"])
-    for name in ("config", "output_path", "cache_dir"):
+    for name in ("config", "output_path", "cache_dir", "floor"):
         if given.get(name) is not None:
             given[name] = Path(given[name])
     return replace(options or CompareOptions(), **given)

@@ -67,7 +67,8 @@ class CompareResult:
 
         ``sigma_interval`` becomes ``sigma_low`` and ``sigma_high``; of ``influence`` there are
         ``influence_moved``, ``influence_half``, ``influence_removed``, ``influence_sigma_without``
-        and ``influence_documents``, (task, doc_id, contribution, share) of each.
+        and ``influence_documents``, (task, doc_id, contribution, share) of each; of ``floor``
+        ``floor_sigma``, ``floor_times`` and ``floor_variation``.
         """
         import pandas as pd
 
@@ -75,6 +76,9 @@ class CompareResult:
         for comparison in self.comparisons:
             row = {f.name: getattr(comparison, f.name) for f in dataclasses.fields(comparison)}
             low, high = row.pop("sigma_interval") or (None, None)
+            floor = row.pop("floor")
+            for name in ("sigma", "times", "variation"):
+                row[f"floor_{name}"] = None if floor is None else getattr(floor, name)
             rows.append({**row, "sigma_low": low, "sigma_high": high})
             rows[-1].update(_influence(rows[-1].pop("influence")))
         return pd.DataFrame(rows)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from importlib import resources
 from typing import Any
 
@@ -152,6 +153,7 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "flips": None if comparison.flips is None else list(comparison.flips),
     }
     fields["influence"] = influence_document(comparison.influence)
+    fields["floor"] = None if comparison.floor is None else asdict(comparison.floor)
     fields["companions"] = [
         {
             "method": test.method,

@@ -13,6 +13,7 @@ from evalguard.compare_report import CompareReport, RunIdentity
 from evalguard.comparison import Comparison
 from evalguard.report import rounding
 from evalguard.report.across_tasks import across_text
+from evalguard.report.floor_words import floor_line
 from evalguard.report.influence import influence_text
 from evalguard.report.plain_text import fitted, padded, printable, wrapped
 from evalguard.report.sentence import Meaning, meaning
@@ -65,11 +66,12 @@ def sides(base: RunIdentity, candidate: RunIdentity, width: int) -> list[Text]:
     for role, side in both:
         head = f"{role:<9}  {padded(printable(side.name), name_width)}"
         room = width - cell_len(head) - 2
-        lines.append(Text.assemble((fitted(head, width), "bold"), (_about(side, room), "dim")))
+        lines.append(Text.assemble((fitted(head, width), "bold"), (about(side, room), "dim")))
     return lines
 
 
-def _about(side: RunIdentity, room: int) -> str:
+def about(side: RunIdentity, room: int) -> str:
+    """Return what stands behind a model's name, in at most ``room`` cells and two blanks."""
     digest = printable(side.digest)[:_SHOWN_DIGEST]
     parts = [printable(side.description), f"digest {digest}" if digest else ""]
     text = ", ".join(part for part in parts if part)
@@ -101,7 +103,8 @@ def _verdict(report: CompareReport, width: int) -> list[Text]:
     )
     lines = [Text(line) for line in wrapped(f"{word}: {facts}", prose_width(width))]
     lines[0].stylize(STATE_STYLE[gate.state], 0, len(word) + 1)
-    return lines
+    beside = wrapped(floor_line(report), prose_width(width))
+    return lines + [Text(line) for line in beside if line]
 
 
 def _false_alarm(chance: float | None) -> str:

@@ -1,8 +1,9 @@
-"""What evalguard keeps on disk: finished scores, and the folder of a run."""
+"""What evalguard keeps on disk: finished scores, floors, the folder of a run."""
 
 from evalguard.store.block_cache import BlockCache
 from evalguard.store.cache_location import default_cache_dir, open_cache_dir
 from evalguard.store.file_name import safe_name
+from evalguard.store.floor_store import FloorStore
 from evalguard.store.record_cache import DivergenceCache, ReferenceCache
 from evalguard.store.result_file import read_result
 from evalguard.store.run_folder import RunFolder, check_writable
@@ -11,6 +12,7 @@ from evalguard.store.score_cache import ScoreCache
 __all__ = [
     "BlockCache",
     "DivergenceCache",
+    "FloorStore",
     "ReferenceCache",
     "RunFolder",
     "ScoreCache",

@@ -27,8 +27,8 @@ def remove_from_reports(root: Path) -> None:
 
 
 def remove_from_cache(cache_dir: Path) -> None:
-    """Remove half-written blocks, and logs of workers that nobody will read."""
-    for kept in ("scores", "divergences", "references"):
+    """Remove half-written blocks and floors, and logs of workers that nobody will read."""
+    for kept in ("scores", "divergences", "references", "floors"):
         _remove((cache_dir / kept).glob("*/*/.*"), (_HALF_FILE,), older=_ABANDONED)
     _remove((cache_dir / "logs").glob("worker-*"), (_LOG,), older=_OLD_LOG)
 

@@ -12,11 +12,12 @@ _NAME = "result.json"
 _HINT = "give the run folder of an `evalguard compare`, such as reports/<time>-<base>-vs-<cand>"
 
 
-def read_result(path: Path, *, schema: str) -> dict[str, Any]:
+def read_result(path: Path, *, schema: str, hint: str = _HINT) -> dict[str, Any]:
     """Return the document of a run folder (or of its result.json).
 
     Args:
         schema: name and number of the contract that it must follow.
+        hint: what to give instead of something else.
 
     Raises:
         UsageError: if there is none, or it is something else.
@@ -25,10 +26,10 @@ def read_result(path: Path, *, schema: str) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}", hint=_HINT) from error
+        raise UsageError(f"{file} cannot be read: {error.strerror}", hint=hint) from error
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{file} is not JSON: {error}", hint=_HINT) from error
+        raise UsageError(f"{file} is not JSON: {error}", hint=hint) from error
     found = content.get("schema") if isinstance(content, dict) else None
     if found != schema:
-        raise UsageError(f"{file} is no {schema} document (schema: {found!r})", hint=_HINT)
+        raise UsageError(f"{file} is no {schema} document (schema: {found!r})", hint=hint)
     return dict(content)

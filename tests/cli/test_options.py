@@ -26,6 +26,7 @@ SPELLINGS: dict[str, tuple[tuple[str, ...], object]] = {
     "gen_kwargs": (("--gen_kwargs", "temperature=0.5"), {"temperature": 0.5}),
     "confirm_run_unsafe_code": (("--confirm_run_unsafe_code",), True),
     "batch_size": (("--batch_size", "auto"), "auto"),
+    "floor": (("--floor", "floor.json"), Path("floor.json")),
     "check_batch_size": (("--check_batch_size", "4"), 4),
     "cluster": (("--cluster", "story"), "story"),
     "device": (("--device", "cpu"), "cpu"),
@@ -124,7 +125,7 @@ def test_a_value_that_cannot_be_meant_is_refused(
 def test_a_command_that_does_not_exist_names_the_nearest(refused: Any) -> None:
     ran = refused(2, "compere", "--base", "a")
     assert "no such command 'compere'; did you mean 'compare'?" in ran.err
-    assert "commands: compare, demo, init" in ran.err
+    assert "commands: compare, demo, floor, init" in ran.err
 
 
 def test_usage_errors_point_at_the_help(refused: Any) -> None:

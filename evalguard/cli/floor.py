@@ -1,0 +1,57 @@
+"""``evalguard floor``."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from evalguard.cli.given import compare_options
+from evalguard.cli.options import (
+    CONFIDENCE,
+    MARGIN,
+    NO_CACHE,
+    ONE_MODEL,
+    SCORING,
+    SHOWING,
+    TASKS,
+    VARY,
+    together,
+)
+from evalguard.cli.output import Answer, Job, terminal_width, wants_color
+
+if TYPE_CHECKING:
+    from evalguard.pipeline.floor_result import FloorResult
+
+
+@click.command("floor", short_help="What an unchanged model shows: noise to measure a drift by.")
+@click.option("--base", required=True, metavar="MODEL", help="Guard-file name, path or hub id.")
+@together(VARY, *ONE_MODEL, *TASKS, *SCORING, NO_CACHE, MARGIN, CONFIDENCE, *SHOWING)
+@click.pass_obj
+def floor_command(command: str, /, base: str, as_json: bool, **given: Any) -> Job:
+    """Measure what one unchanged model shows when what should not matter is varied.
+
+    The model is scored as usual, then under another batch size, thread count, device, attention
+    implementation and softmax dtype, and once more the same way; each is paired with the usual
+    run. Comparisons with this base in this environment then say how far above that floor a drift
+    is. Nothing is judged: the exit code is 0, or 3 where a metric has no floor.
+    """
+    return partial(floor_answer, base, None, as_json=as_json, command=command, **given)
+
+
+def floor_answer(base: str, cand: str | None, *, as_json: bool, **given: Any) -> Answer:
+    """Measure the floor of a model; ``cand`` names it a second time (``compare --aa``)."""
+    from evalguard.pipeline.floor import floor, floor_of_pair
+
+    vary = given.pop("vary", ())
+    options = compare_options(given)
+    if vary:
+        options["vary"] = tuple(name.replace("-", "_") for name in vary)
+    result = floor(base, **options) if cand is None else floor_of_pair(base, cand, **options)
+    return Answer(result.to_json if as_json else partial(_rendered, result), result.exit_code)
+
+
+def _rendered(result: FloorResult) -> str:
+    return result.render(width=terminal_width(), color=wants_color(sys.stdout))

@@ -1,0 +1,43 @@
+"""What click collected, as fields of CompareOptions; and what was given without effect."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+
+def compare_options(given: dict[str, Any]) -> dict[str, Any]:
+    """Turn click's values into fields of CompareOptions."""
+    from evalguard.pipeline.arguments import parse_arguments
+
+    options = dict(given)
+    for name in ("base_model_args", "cand_model_args", "gen_kwargs"):
+        if name in options:
+            options[name] = parse_arguments(options[name], where=f"--{name.replace('_', '-')}")
+    for name in ("base_set", "cand_set"):
+        if name in options:
+            options[name] = dict(options[name])
+    if "tasks" in options:
+        options["tasks"] = tuple(t for t in (p.strip() for p in options["tasks"].split(",")) if t)
+    if "allow_differing" in options:
+        options["allow_differing"] = frozenset(options["allow_differing"])
+    options["use_cache"] = not options.pop("no_cache", False)
+    return options
+
+
+def typed_without_effect(context: click.Context, counting: Collection[str]) -> list[str]:
+    """Return the options that were typed and that count for nothing, as they are written.
+
+    Args:
+        counting: names of the parameters that count.
+    """
+    return [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name not in counting
+        and context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+        and parameter.expose_value
+    ]

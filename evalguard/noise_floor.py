@@ -1,0 +1,184 @@
+"""The A/A floor: what an unchanged model shows when what should not matter is varied."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from evalguard.settings import Value
+
+Factor = Literal["repeat", "batch_size", "threads", "device", "attention", "softmax_dtype"]
+FACTORS: tuple[Factor, ...] = get_args(Factor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variation:
+    """One change of what should not matter.
+
+    Attributes:
+        factor: what is varied; "repeat": nothing, the same is computed once more.
+        name: for people, "batch size 1".
+        value: what the factor is in this run, and ``default`` what it is in the default run, both
+            as read back from the model; None for "repeat".
+    """
+
+    factor: Factor
+    name: str
+    value: Value = None
+    default: Value = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unmeasured:
+    """A variation that could not be had here, or not on a task or a metric of it, and why."""
+
+    factor: Factor
+    name: str
+    reason: str
+    task: str = ""
+    metric: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shift:
+    """How far one variation moves one metric, paired with the default run.
+
+    Attributes:
+        variation: its name.
+        n: documents.
+        sigma: drift in standard errors of the default run, positive is worse; may be infinite.
+        sigma_interval: paired, two-sided, at ``confidence``.
+        document_sd: standard deviation of the differences of single documents, in the unit of
+            their values (nats for log-likelihoods); None for metrics that are no mean.
+        largest_difference: of a single document, without sign, at ``largest_document``.
+        flips: (lost, won) documents of a 0/1 metric.
+        bit_identical: every document's score is the same to the last bit.
+        method: of the interval.
+    """
+
+    variation: str
+    task: str
+    filter: str
+    metric: str
+    n: int
+    sigma: float
+    sigma_interval: tuple[float, float]
+    paired_stderr: float
+    document_sd: float | None
+    largest_difference: float | None
+    largest_document: int | None
+    flips: tuple[int, int] | None
+    bit_identical: bool
+    method: str
+    confidence: float
+    caveats: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """(task, filter, metric)."""
+        return (self.task, self.filter, self.metric)
+
+    @property
+    def sigma_upper(self) -> float:
+        """The largest size of drift that the interval holds."""
+        return max(abs(end) for end in self.sigma_interval)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricFloor:
+    """The floor of one metric: the most that any variation shows.
+
+    Attributes:
+        n: documents of its run.
+        sigma: largest size of a drift, in standard errors of the default run; ``variation`` is
+            the one that shows it.
+        sigma_upper: largest size of a drift that any variation's interval holds.
+        document_sd: largest standard deviation of single documents' differences.
+        bit_identical: no variation moves any document by a bit.
+    """
+
+    task: str
+    filter: str
+    metric: str
+    n: int
+    sigma: float
+    sigma_upper: float
+    document_sd: float | None
+    variation: str
+    bit_identical: bool
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """(task, filter, metric)."""
+        return (self.task, self.filter, self.metric)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Floor:
+    """A comparison's drift beside the floor of its base. It informs and decides nothing.
+
+    Attributes:
+        sigma, sigma_upper, document_sd, n, variation, bit_identical: of the floor.
+        measured: when, UTC time as ISO 8601 text.
+        times: size of the drift / ``sigma``; None where the floor is 0 or either is infinite.
+        within: the drift is no larger than ``sigma``.
+        within_upper: the drift is no larger than ``sigma_upper``: one variation may be as large.
+    """
+
+    sigma: float
+    sigma_upper: float
+    document_sd: float | None
+    n: int
+    variation: str
+    bit_identical: bool
+    measured: str
+    times: float | None
+    within: bool
+    within_upper: bool
+
+
+def metric_floors(shifts: Sequence[Shift]) -> tuple[MetricFloor, ...]:
+    """The floor of every metric, from all variations that were measured."""
+    keys = dict.fromkeys(shift.key for shift in shifts)
+    return tuple(_floor([shift for shift in shifts if shift.key == key]) for key in keys)
+
+
+def _floor(shifts: Sequence[Shift]) -> MetricFloor:
+    largest = max(shifts, key=lambda shift: (abs(shift.sigma), shift.sigma_upper))
+    spreads = [shift.document_sd for shift in shifts if shift.document_sd is not None]
+    return MetricFloor(
+        task=largest.task,
+        filter=largest.filter,
+        metric=largest.metric,
+        n=largest.n,
+        sigma=abs(largest.sigma),
+        sigma_upper=max(shift.sigma_upper for shift in shifts),
+        document_sd=max(spreads, default=None),
+        variation=largest.variation,
+        bit_identical=all(shift.bit_identical for shift in shifts),
+    )
+
+
+def beside(sigma: float, floor: MetricFloor, *, measured: str) -> Floor:
+    """Hold a drift against a floor.
+
+    Args:
+        sigma: the drift, of any sign; may be infinite.
+        measured: when the floor was measured.
+    """
+    size = abs(sigma)
+    comparable = 0.0 < floor.sigma < math.inf and size < math.inf
+    return Floor(
+        sigma=floor.sigma,
+        sigma_upper=floor.sigma_upper,
+        document_sd=floor.document_sd,
+        n=floor.n,
+        variation=floor.variation,
+        bit_identical=floor.bit_identical,
+        measured=measured,
+        times=size / floor.sigma if comparable else None,
+        within=size <= floor.sigma,
+        within_upper=size <= max(floor.sigma, floor.sigma_upper),
+    )

@@ -1,0 +1,60 @@
+"""Which floor belongs to which model, task and environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from evalguard.scorer import ModelDescription
+from evalguard.scores import ScoreTable
+from evalguard.settings import Value, digest_of
+
+# Of a score's identity, what makes the model; the rest is how and where it computes.
+_OF_MODEL = ("model", "weights", "tokenizer", "code", "settings", "dtype")
+# model_args that say how or where to compute, or that the effective dtype stands for.
+_NOT_OF_MODEL = frozenset({"attn_implementation", "device", "dtype"})
+_PACKAGES = ("torch", "transformers")
+
+
+def model_key(description: ModelDescription) -> str:
+    """Digest of what makes a model's scores, but for what a floor varies; "" if unproven."""
+    identity = description.identity
+    if identity is None:
+        return ""
+    arguments = identity.get("model_args")
+    kept = arguments if isinstance(arguments, Mapping) else {}
+    return digest_of(
+        {
+            **{name: identity.get(name) for name in _OF_MODEL},
+            "model_args": {k: v for k, v in kept.items() if k not in _NOT_OF_MODEL},
+        }
+    )
+
+
+def environment_of(description: ModelDescription) -> dict[str, Value]:
+    """What rounding depends on: device, dtype, torch's switches, the packages that compute."""
+    packages = description.environment.get("packages")
+    versions = packages if isinstance(packages, Mapping) else {}
+    identity = description.identity or {}
+    return {
+        "device": description.environment.get("device") or description.device,
+        "dtype": description.dtype,
+        "arithmetic": identity.get("arithmetic"),
+        **{name: versions.get(name) for name in _PACKAGES},
+    }
+
+
+def task_keys(tables: Sequence[ScoreTable]) -> dict[str, str]:
+    """Digest per task of its first document, prompt and target, which all its metrics share.
+
+    The number of documents is no part of it: a floor measured on a few counts for all.
+    """
+    first: dict[str, ScoreTable] = {}
+    for table in tables:
+        if table.n and (table.task not in first or table.doc_ids[0] < first[table.task].doc_ids[0]):
+            first[table.task] = table
+    return {task: _key(table) for task, table in first.items()}
+
+
+def _key(table: ScoreTable) -> str:
+    hashes = (table.doc_hashes[0], table.prompt_hashes[0], table.target_hashes[0])
+    return digest_of([table.task, *hashes, table.run.get("generation_kwargs")])

@@ -1,0 +1,187 @@
+"""The runs behind a floor: one model as usual, then under every variation, paired with that."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from evalguard.errors import EvaluationError, UsageError
+from evalguard.harness import TaskRequests
+from evalguard.noise_floor import Factor, Shift, Unmeasured, Variation
+from evalguard.pairing import pair
+from evalguard.pipeline.bench import bench
+from evalguard.pipeline.choices import Choices
+from evalguard.pipeline.clusters import clustered
+from evalguard.pipeline.evaluate import DOCUMENTS_PER_BLOCK, Evaluation
+from evalguard.pipeline.judging import compare_tables
+from evalguard.pipeline.options import CompareOptions
+from evalguard.pipeline.sessions import Sessions
+from evalguard.pipeline.sources import ModelSource
+from evalguard.pipeline.variations import applied, not_taken, plan_variations
+from evalguard.scorer import ModelDescription
+from evalguard.scores import NotCompared, ScoreTable
+from evalguard.stats.document_differences import document_differences
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FloorRun:
+    """What was measured: the default run, and how far each variation moved it."""
+
+    description: ModelDescription
+    tables: tuple[ScoreTable, ...]
+    variations: tuple[Variation, ...]
+    unmeasured: tuple[Unmeasured, ...]
+    shifts: tuple[Shift, ...]
+    not_compared: tuple[NotCompared, ...]
+    notes: tuple[str, ...]
+
+
+def measure(
+    source: ModelSource, choices: Choices, options: CompareOptions, factors: Collection[Factor]
+) -> FloorRun:
+    """Score a model as usual and under every variation that can be had here.
+
+    Raises:
+        UsageError, EvaluationError, Interrupted: as scoring the model as usual does. A variation
+            that fails is left out, with its reason.
+    """
+    with bench(choices, options) as place:
+        measuring = _Measuring(source, choices, Sessions(place))
+        return measuring.run(factors)
+
+
+@dataclass(slots=True)
+class _Measuring:
+    source: ModelSource
+    choices: Choices
+    sessions: Sessions
+    variations: list[Variation] = field(default_factory=list)
+    unmeasured: list[Unmeasured] = field(default_factory=list)
+    shifts: list[Shift] = field(default_factory=list)
+    requests: dict[str, TaskRequests] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def run(self, factors: Collection[Factor]) -> FloorRun:
+        with self.sessions.opened(self.source) as session:
+            evaluator = self.sessions.evaluator
+            default = evaluator.evaluate(self.source.name, session.scorer)
+            self.requests = {
+                task: evaluator.requests(task, session.scorer) for task in default.scores
+            }
+        tables = self._tables(default)
+        planned, unmeasured = plan_variations(default.description, factors)
+        self.unmeasured += unmeasured
+        for variation in planned:
+            self._vary(variation, tables)
+        scores = default.scores.values()
+        return FloorRun(
+            description=default.description,
+            tables=tables,
+            variations=tuple(self.variations),
+            unmeasured=tuple(self.unmeasured),
+            shifts=tuple(self.shifts),
+            not_compared=tuple(left for task in scores for left in task.not_compared),
+            notes=(*default.notes, *default.description.caveats, *self.notes),
+        )
+
+    def _vary(self, variation: Variation, default: Sequence[ScoreTable]) -> None:
+        inert = {task: why for task in self.requests if (why := self._inert(variation, task))}
+        if set(inert) == set(self.requests):
+            self._leave_out(variation, next(iter(inert.values())))
+            return
+        try:
+            evaluation = self._evaluation(variation)
+        except (EvaluationError, UsageError) as error:
+            self._leave_out(variation, "; ".join(filter(None, (str(error), error.hint))))
+            return
+        self.variations.append(variation)
+        self.notes += [f"{variation.name}: {note}" for note in evaluation.notes]
+        for task, reason in inert.items():
+            self._leave_out(variation, reason, task=task)
+        varied = [table for table in self._tables(evaluation) if table.task not in inert]
+        usual = [table for table in default if table.task not in inert]
+        self.shifts += self._shifts(variation, usual, varied)
+
+    def _evaluation(self, variation: Variation) -> Evaluation:
+        """Score the model under a variation.
+
+        Raises:
+            EvaluationError: if it cannot be loaded or scored so, or the variation did not take.
+        """
+        source, policy = applied(variation, self.source, self.choices.policy)
+        with self.sessions.opened(source, policy=policy) as session:
+            problem = not_taken(variation, session.scorer.describe())
+            if problem:
+                raise EvaluationError(problem)
+            evaluator = self.sessions.evaluator
+            if variation.factor == "repeat":  # kept scores would be the same ones
+                evaluator = replace(evaluator, cache=None)
+            return evaluator.evaluate(source.name, session.scorer)
+
+    def _tables(self, evaluation: Evaluation) -> tuple[ScoreTable, ...]:
+        scores = evaluation.scores
+        return clustered(
+            [table for task in scores.values() for table in task.tables],
+            {task: of.fields for task, of in scores.items()},
+            self.choices.clusters,
+        )
+
+    def _shifts(
+        self,
+        variation: Variation,
+        default: Sequence[ScoreTable],
+        varied: Sequence[ScoreTable],
+    ) -> Iterator[Shift]:
+        usual, other = ({table.key: table for table in side} for side in (default, varied))
+        for found in compare_tables(default, varied, gate=self.choices.gate):
+            key = (found.task, found.filter, found.metric)
+            if found.sigma is None or found.sigma_interval is None or found.paired_stderr is None:
+                self._leave_out(variation, found.reason, task=found.task, metric=found.metric)
+                continue
+            spread = document_differences(pair(usual[key], other[key]))
+            yield Shift(
+                variation=variation.name,
+                task=found.task,
+                filter=found.filter,
+                metric=found.metric,
+                n=found.n_used,
+                sigma=found.sigma,
+                sigma_interval=found.sigma_interval,
+                paired_stderr=found.paired_stderr,
+                document_sd=None if spread is None else spread.sd,
+                largest_difference=None if spread is None else spread.largest,
+                largest_document=None if spread is None else spread.doc_id,
+                flips=found.flips,
+                bit_identical=found.bit_identical,
+                method=found.method,
+                confidence=found.confidence,
+                caveats=found.caveats,
+            )
+
+    def _inert(self, variation: Variation, task: str) -> str:
+        """Why a variation cannot move any score of a task, whatever the model; "" if it can."""
+        requests = self.requests[task]
+        kinds = {request.kind for request in requests.requests}
+        if variation.factor == "softmax_dtype" and kinds == {"generate_until"}:
+            return "generated text is not read from a log-softmax"
+        # whole texts are cut into windows, so that their requests say little about batches
+        if variation.factor == "batch_size" and "loglikelihood_rolling" not in kinds:
+            blocks = requests.blocks(DOCUMENTS_PER_BLOCK)
+            most = max(len(block.requests) for block in blocks)
+            sizes = (variation.value, variation.default)
+            if all(isinstance(size, int) and most <= size for size in sizes):
+                return f"with {most} requests at a time, batches are the same"
+        return ""
+
+    def _leave_out(
+        self, variation: Variation, reason: str, *, task: str = "", metric: str = ""
+    ) -> None:
+        self.unmeasured.append(
+            Unmeasured(
+                factor=variation.factor,
+                name=variation.name,
+                reason=reason,
+                task=task,
+                metric=metric,
+            )
+        )

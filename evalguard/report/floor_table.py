@@ -1,0 +1,146 @@
+"""The floor that a person reads in a terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from evalguard.compare_report import RunIdentity
+from evalguard.floor_report import FloorReport
+from evalguard.noise_floor import MetricFloor, Shift
+from evalguard.report import rounding
+from evalguard.report.floor_words import floor_sentence, metric_name
+from evalguard.report.plain_text import fitted, padded, printable, wrapped
+from evalguard.report.terminal import about, export, prose_width
+from evalguard.report.wording import percent
+
+_NARROWEST = 20
+_GAP = "  "
+_FEWEST = 2
+_LEGEND = (
+    "sigma: drift from the usual run, in its standard errors; above 0 is worse. sd: of single "
+    "documents' differences (nats for log-likelihoods); max: the largest of them, and its document."
+)
+
+
+def render_floor(report: FloorReport, *, width: int, color: bool) -> str:
+    """Return ``report`` as text of at most ``width`` cells a line, without a final line break.
+
+    As in a comparison's report, no name or reason can act on the terminal, and there is no escape
+    character without ``color``.
+    """
+    width = max(width, _NARROWEST)
+    blocks = [
+        [*_model(report.model, width), *_prose(_usual(report), width, style="dim")],
+        _metrics(report, width),
+        _listed(report, width),
+        _prose(_kept(report), width, style="dim"),
+        _prose(floor_sentence(report), width, style="bold"),
+    ]
+    lines: list[Text] = []
+    for block in blocks:
+        if block:
+            lines += [Text(), *block] if lines else block
+    return export(lines, width) if color else "\n".join(line.plain.rstrip() for line in lines)
+
+
+def _prose(text: str, width: int, *, style: str = "") -> list[Text]:
+    return [Text(line, style=style) for line in wrapped(text, prose_width(width))] if text else []
+
+
+def _model(model: RunIdentity, width: int) -> list[Text]:
+    head = fitted(f"unchanged  {printable(model.name)}", width)
+    return [Text.assemble((head, "bold"), (about(model, width - cell_len(head) - 2), "dim"))]
+
+
+def _usual(report: FloorReport) -> str:
+    names = {"batch_size": "batch size", "softmax_dtype": "softmax"}
+    parts = [
+        f"{names.get(factor, factor)} {value}"
+        for factor, value in report.computation.items()
+        if value is not None
+    ]
+    return f"The usual run: {printable(', '.join(parts))}." if parts else ""
+
+
+def _metrics(report: FloorReport, width: int) -> list[Text]:
+    """One row per variation and metric; metrics that nothing moves have one line."""
+    header = ["", f"sigma [{percent(report.confidence)} interval]", "sd", "max", "flips"]
+    rows = {shift: _cells(shift) for shift in report.shifts}
+    widths = _widths([header, *rows.values()], width)
+    found = [_row(header, widths, width, style="dim")]
+    for floor in report.floors:
+        found.append(_heading(floor, width))
+        shifts = [shift for shift in report.shifts if shift.key == floor.key]
+        if floor.bit_identical:
+            names = ", ".join(printable(shift.variation) for shift in shifts)
+            text = f"bit-identical: {names}"
+            found += [Text(line) for line in wrapped(text, width, first="  ", rest="    ")]
+        else:
+            found += [_row(rows[shift], widths, width) for shift in shifts]
+    return [*found, *_prose(_LEGEND, width, style="dim")]
+
+
+def _widths(rows: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Widths of the columns that fit, at least the variation and its sigma."""
+    widths = [max(cell_len(text) for text in column) for column in zip(*rows, strict=True)]
+    while len(widths) > _FEWEST and sum(widths) + len(_GAP) * (len(widths) - 1) > width:
+        widths.pop()
+    return widths
+
+
+def _row(cells: Sequence[str], widths: Sequence[int], width: int, *, style: str = "") -> Text:
+    shown = (padded(text, w) for text, w in zip(cells, widths, strict=False))
+    return Text(fitted(_GAP.join(shown).rstrip(), width), style=style)
+
+
+def _heading(floor: MetricFloor, width: int) -> Text:
+    tail = f" · {rounding.count(floor.n)} documents"
+    name = fitted(metric_name(floor), max(width - len(tail), 0))
+    return Text.assemble((name, "bold"), (fitted(tail, width), "dim"))
+
+
+def _cells(shift: Shift) -> list[str]:
+    name = f"  {printable(shift.variation)}"
+    if shift.bit_identical:
+        return [name, "0 bit-identical", "", "", ""]
+    value, low, high = rounding.sigma_with_interval(
+        shift.sigma, shift.sigma_interval, margin=math.inf
+    )
+    flips = "" if shift.flips is None else f"{shift.flips[0]}/{shift.flips[1]}"
+    sd = "" if shift.document_sd is None else f"{shift.document_sd:.2g}"
+    largest = ""
+    if shift.largest_difference is not None:
+        largest = f"{shift.largest_difference:.2g} ({shift.largest_document})"
+    return [name, f"{value} [{low}, {high}]", sd, largest, flips]
+
+
+def _listed(report: FloorReport, width: int) -> list[Text]:
+    return [
+        Text(line, style="dim")
+        for item in _remarks(report)
+        for line in wrapped(item, prose_width(width), rest="  ")
+    ]
+
+
+def _remarks(report: FloorReport) -> Iterator[str]:
+    for left in report.unmeasured:
+        where = printable(f"{left.task} {left.metric}".strip())
+        on = f" on {where}" if where else ""
+        # what libraries add to their first sentence is in the JSON document
+        reason = printable(left.reason).partition(". ")[0]
+        yield f"Not measured: {printable(left.name)}{on}: {reason}"
+    for missing in report.not_compared:
+        name = printable(f"{missing.task} {missing.metric}".strip())
+        yield f"Not compared: {name}: {printable(missing.reason)}"
+    yield from (f"Note: {printable(note)}" for note in report.notes)
+
+
+def _kept(report: FloorReport) -> str:
+    if not report.kept:
+        return ""
+    files = "1 file" if len(report.kept) == 1 else f"{len(report.kept)} files"
+    return f"Kept for comparisons with this base in this environment ({files})."

@@ -1,0 +1,87 @@
+"""The sentences of a floor, of its own report and beside a comparison's drift."""
+
+from __future__ import annotations
+
+import math
+
+from evalguard.compare_report import CompareReport
+from evalguard.floor_report import FloorReport
+from evalguard.noise_floor import Floor, MetricFloor, Shift
+from evalguard.report import rounding
+from evalguard.report.plain_text import printable
+from evalguard.report.wording import margin_text, subject
+
+_COUNTED_UP_TO = 1000
+
+
+def metric_name(of: MetricFloor | Shift) -> str:
+    """Return "sw_word perplexity", with the filter where it has a name."""
+    name = f"{of.task} {of.metric}"
+    return printable(name if of.filter in ("", "none") else f"{name} ({of.filter})")
+
+
+def floor_sentence(report: FloorReport) -> str:
+    """Say what a measured floor means, by its largest number."""
+    model = printable(report.model.name)
+    number = len(report.variations)
+    under = f"under all {number} variations" if number > 1 else "under the one variation"
+    if all(floor.bit_identical for floor in report.floors):
+        return (
+            f"{model} gives every document the same score, to the last bit, {under}: an unchanged "
+            "model shows no drift here."
+        )
+    largest = max(report.floors, key=lambda floor: (floor.sigma, floor.sigma_upper))
+    said = (
+        f"Unchanged, {model} shows a drift of up to {size(largest.sigma)} standard errors "
+        f"({metric_name(largest)}, {printable(largest.variation)}; intervals reach "
+        f"{size(largest.sigma_upper)}): a drift that is no larger says nothing about a conversion."
+    )
+    if largest.sigma > report.margin:
+        said += (
+            f" That is above the margin of {margin_text(report.margin)}: a gate would fail an "
+            "unchanged model."
+        )
+    return said
+
+
+def floor_line(report: CompareReport) -> str:
+    """Say how far the drift that a report is about lies above the floor; "" without a floor."""
+    about = subject(report)
+    floor = about.floor if about is not None else None
+    if about is None or floor is None or about.sigma is None:
+        return ""
+    return f"Floor: {_beside(about.sigma, floor)} ({_where(about.n_used, floor)})."
+
+
+def _beside(sigma: float, floor: Floor) -> str:
+    if floor.sigma == 0.0:
+        if sigma == 0.0:
+            return "no drift, as an unchanged model shows here"
+        return "a drift, where an unchanged model shows none here"
+    if floor.within:
+        return "the drift is within what an unchanged model shows here"
+    times = "far more than" if floor.times is None else f"{_times(floor.times)} times"
+    said = f"the drift is {times} what an unchanged model shows here"
+    if floor.within_upper:
+        said += f", but that is known only roughly: it may be {size(floor.sigma_upper)} sigma"
+    return said
+
+
+def _where(n: int, floor: Floor) -> str:
+    parts = [printable(floor.variation)] if floor.sigma else ["under every variation"]
+    if floor.n != n:
+        parts.append(f"measured on {rounding.count(floor.n)} documents")
+    return ", ".join(parts)
+
+
+def _times(times: float) -> str:
+    if times > _COUNTED_UP_TO:
+        return f"more than {rounding.count(_COUNTED_UP_TO)}"
+    return f"{times:.2g}" if times < 100 else f"{times:.0f}"
+
+
+def size(sigma: float) -> str:
+    """Return a size of drift in two significant digits: "0.013", "2e-07", "41"."""
+    if not math.isfinite(sigma):
+        return "infinitely many"
+    return f"{sigma:.2g}" if sigma < 10 else rounding.count(round(sigma))

@@ -1,0 +1,181 @@
+"""A measured floor as document and as text, and as one line beside a comparison's drift."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+from example_floors import SHIFTS, floor_report, moved
+from example_reports import comparison, failed, report
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from evalguard.floor_report import FloorReport
+from evalguard.noise_floor import Floor, beside, metric_floors
+from evalguard.report.contract import document, schema
+from evalguard.report.floor_document import floor_document, floor_schema
+from evalguard.report.floor_table import render_floor
+from evalguard.report.floor_words import floor_line
+from evalguard.report.terminal import render
+from evalguard.verdict import decide
+
+VALIDATOR = jsonschema.Draft202012Validator(floor_schema())
+INF = float("inf")
+EXAMPLES = {
+    "some": floor_report(*SHIFTS),
+    "identical": floor_report(moved("batch size 1", "acc", 0.0, 0.0)),
+    "infinite": floor_report(moved("batch size 1", "acc", INF, 0.1)),
+    "no mean": floor_report(
+        moved(
+            "batch size 1", "f1", 2.0, 0.1, document_sd=None, largest_difference=None,
+            largest_document=None,
+        )
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_floor_document_validates_and_is_strict_json(name: str) -> None:
+    written = floor_document(EXAMPLES[name])
+    VALIDATOR.validate(written)
+    assert json.loads(json.dumps(written, allow_nan=False)) == written
+
+
+def test_the_schema_is_a_schema_and_asks_for_every_key() -> None:
+    jsonschema.Draft202012Validator.check_schema(floor_schema())
+    written = floor_document(EXAMPLES["some"])
+    assert set(floor_schema()["required"]) == set(written)
+    for name in ("shifts", "floors", "variations", "unmeasured"):
+        required = set(floor_schema()["$defs"][name.removesuffix("s")]["required"])
+        assert required == set(written[name][0]), name
+
+
+def test_an_infinite_floor_is_null_and_named() -> None:
+    written = floor_document(EXAMPLES["infinite"])
+    assert written["floors"][0]["sigma"] is None
+    assert "floors[0].sigma is +infinite, so it is null here" in written["notes"]
+
+
+def test_one_task_of_a_report_stands_alone() -> None:
+    other = moved("batch size 1", "acc", 0.5, 0.1, task="other")
+    whole = floor_report(*SHIFTS, other)
+    part = whole.only("other")
+    assert [floor.task for floor in part.floors] == ["other"]
+    assert part.shifts == (other,)
+    assert dict(part.task_keys) == {"other": "cc33"}
+    VALIDATOR.validate(floor_document(part))
+
+
+def test_the_table_shows_every_variation_that_moved_something() -> None:
+    text = render_floor(EXAMPLES["some"], width=80, color=False)
+    assert text.splitlines() == [
+        "unchanged  orig  hf, 7.2B parameters, bfloat16, digest 3f2a9c0d",
+        "The usual run: batch size 16, threads 1, attention sdpa.",
+        "",
+        "                   sigma [95% interval]  sd     max           flips",
+        "lambada_openai perplexity · 5,153 documents",
+        "  the same again   0 bit-identical",
+        "  batch size 1     -0.01 [-0.03, 0.01]   0.021  0.063 (4017)",
+        "  eager attention  +0.03 [0.01, 0.05]    0.019  0.057 (4017)",
+        "lambada_openai acc · 5,153 documents",
+        "  bit-identical: the same again, batch size 1, eager attention",
+        "sigma: drift from the usual run, in its standard errors; above 0 is worse. sd:",
+        "of single documents' differences (nats for log-likelihoods); max: the largest of",
+        "them, and its document.",
+        "",
+        "Not measured: device: there is no other kind than cpu",
+        "",
+        "Kept for comparisons with this base in this environment (1 file).",
+        "",
+        "Unchanged, orig shows a drift of up to 0.031 standard errors (lambada_openai",
+        "perplexity, eager attention; intervals reach 0.05): a drift that is no larger",
+        "says nothing about a conversion.",
+    ]
+
+
+def test_a_narrow_terminal_keeps_the_variations_and_loses_columns() -> None:
+    lines = render_floor(EXAMPLES["some"], width=42, color=False).splitlines()
+    assert "  eager attention  +0.03 [0.01, 0.05]" in lines
+
+
+@given(st.sampled_from(sorted(EXAMPLES)), st.integers(1, 130), st.text(max_size=40))
+def test_no_line_is_wider_than_the_terminal(name: str, width: int, note: str) -> None:
+    shown = EXAMPLES[name]
+    text = render_floor(floor_report(*shown.shifts, notes=(note,)), width=width, color=False)
+    assert max(map(cell_len, text.split("\n"))) <= max(width, 20)
+    assert "\x1b" not in text
+    assert "\x1b[" in render_floor(shown, width=width, color=True)
+
+
+def sentence(shown: FloorReport) -> str:
+    return " ".join(render_floor(shown, width=100, color=False).split("\n\n")[-1].split())
+
+
+def test_the_sentence_says_when_nothing_moves_and_when_the_gate_would_fail() -> None:
+    assert sentence(EXAMPLES["identical"]) == (
+        "orig gives every document the same score, to the last bit, under all 3 variations: an "
+        "unchanged model shows no drift here."
+    )
+    assert "above the margin of 1.0: a gate would fail an unchanged" in sentence(
+        EXAMPLES["no mean"]
+    )
+
+
+def floor_of(sigma: float, size: float, half: float = 0.0, **changes: Any) -> Floor:
+    (floor,) = metric_floors([moved("batch size 1", "perplexity", size, half, **changes)])
+    return beside(sigma, floor, measured="2026-11-20T11:00:00+00:00")
+
+
+@pytest.mark.parametrize(
+    ("sigma", "size", "half", "said"),
+    [
+        (1.4, 0.1, 0.01, "the drift is 14 times what an unchanged model shows here (batch size 1)"),
+        (-1.4, 0.1, 0.01, "the drift is 14 times what an unchanged model shows here"),
+        (0.05, 0.1, 0.01, "the drift is within what an unchanged model shows here (batch size 1)"),
+        (0.3, 0.1, 0.4, "the drift is 3 times what an unchanged model shows here, but that is "
+                        "known only roughly: it may be 0.5 sigma (batch size 1)"),
+        (1.4, 1e-7, 0.0, "the drift is more than 1,000 times what an unchanged model shows here"),
+        (1.4, 0.0, 0.0, "a drift, where an unchanged model shows none here (under every "),
+        (0.0, 0.0, 0.0, "no drift, as an unchanged model shows here"),
+        (INF, 0.1, 0.0, "the drift is far more than what an unchanged model shows here"),
+    ],
+)  # fmt: skip
+def test_a_comparison_says_in_one_line_how_far_above_the_floor_it_is(
+    sigma: float, size: float, half: float, said: str
+) -> None:
+    outcome = decide(sigma, sigma, sigma, 1.0).outcome
+    changes = {"outcome": outcome, "sigma_interval": (sigma, sigma)}
+    shown = report(comparison(sigma=sigma, floor=floor_of(sigma, size, half), **changes))
+    assert floor_line(shown).startswith(f"Floor: {said}")
+    text = " ".join(render(shown, width=80, color=False).split())
+    assert f"Floor: {said}" in text
+
+
+def test_a_floor_measured_on_other_documents_says_on_how_many() -> None:
+    shown = report(comparison(floor=floor_of(1.465, 0.1, n=64)))
+    assert floor_line(shown).endswith("(batch size 1, measured on 64 documents).")
+
+
+def test_without_a_floor_nothing_is_printed() -> None:
+    assert floor_line(report(comparison())) == ""
+    assert floor_line(report(failed())) == ""
+    assert "Floor" not in render(report(comparison()), width=80, color=False)
+
+
+def test_the_contract_has_the_floor_of_a_comparison_or_null() -> None:
+    validator = jsonschema.Draft202012Validator(schema())
+    floor = floor_of(1.465, 0.1, 0.01)
+    written = document(report(comparison(floor=floor)))
+    validator.validate(written)
+    found = written["comparisons"][0]["floor"]
+    assert found["sigma"] == 0.1
+    assert found["times"] == floor.times
+    assert found["variation"] == "batch size 1"
+    assert document(report(comparison()))["comparisons"][0]["floor"] is None
+    endless = document(report(comparison(floor=floor_of(1.0, INF))))
+    validator.validate(endless)
+    assert endless["comparisons"][0]["floor"]["sigma"] is None
+    assert "floor.sigma is +infinite, so it is null here" in endless["comparisons"][0]["caveats"]
