@@ -117,7 +117,10 @@ def signalled(monkeypatch: pytest.MonkeyPatch) -> Any:
         ("evalguard.pipeline.bench.open_scorer", "interrupted while loading orig (base)"),
         ("evalguard.harness.tasks.build_requests", "interrupted while building the requests"),
         ("evalguard.pipeline.evaluate.score_tables", "while scoring orig (base) on sw_long"),
-        ("evalguard.pipeline.compare.compare_by_document", "interrupted while comparing the scores"),
+        (
+            "evalguard.pipeline.compare.compare_by_document",
+            "interrupted while comparing the scores",
+        ),
         ("evalguard.models.lm_scorer.LMScorer.close", "interrupted while scoring"),
     ],
 )
