@@ -25,7 +25,7 @@ def check_batch_size(source: ModelSource, bench: Bench) -> str:
         (usual, f"{source.name} to check its batch size"),
         (replace(usual, batch_size=1), f"{source.name} at batch size 1"),
     ):
-        scorer = bench.load(source, policy=policy, name=name)
+        scorer = bench.load(replace(source, name=name, policy=policy))
         try:
             blocks = bench.evaluator.first_blocks(scorer, bench.options.check_batch_size)
             answers.append(_likelihoods(scorer, blocks))

@@ -16,7 +16,7 @@ from evalguard.pipeline.options import CompareOptions
 from evalguard.pipeline.places import placed
 from evalguard.pipeline.sources import ModelSource
 from evalguard.report.progress import Progress
-from evalguard.scorer import Scorer, ScoringPolicy
+from evalguard.scorer import Scorer
 from evalguard.store import ScoreCache, open_cache_dir
 
 
@@ -30,24 +30,17 @@ class Bench:
     cache_dir: Path
     opener: Opener
 
-    def load(
-        self, source: ModelSource, *, policy: ScoringPolicy | None = None, name: str = ""
-    ) -> Scorer:
+    def load(self, source: ModelSource) -> Scorer:
         """Load a model; the caller closes it.
-
-        Args:
-            policy: how it scores; None: as was chosen for the run.
-            name: what the progress calls it; "": the source's name.
 
         Raises:
             EvalguardError: as loading does, with the place in the guard file where that is known.
         """
-        name = name or source.name
-        self.evaluator.progress.note(f"loading {name}")
-        with interruptible(f"loading {name}"), placed(source):
+        self.evaluator.progress.note(f"loading {source.name}")
+        with interruptible(f"loading {source.name}"), placed(source):
             return self.opener(
                 source.variant,
-                policy or self.choices.policy,
+                source.policy or self.choices.policy,
                 self.options,
                 cache_dir=self.cache_dir,
             )

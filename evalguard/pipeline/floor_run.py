@@ -108,8 +108,8 @@ class _Measuring:
         Raises:
             EvaluationError: if it cannot be loaded or scored so, or the variation did not take.
         """
-        source, policy = applied(variation, self.source, self.choices.policy)
-        with self.sessions.opened(source, policy=policy) as session:
+        source = applied(variation, self.source, self.choices.policy)
+        with self.sessions.opened(source) as session:
             problem = not_taken(variation, session.scorer.describe())
             if problem:
                 raise EvaluationError(problem)

@@ -13,7 +13,7 @@ from evalguard.pipeline.evaluate import Evaluator
 from evalguard.pipeline.fairness import TokenIds, check_encodings, check_vocabularies
 from evalguard.pipeline.interruption import interruptible
 from evalguard.pipeline.sources import ModelSource
-from evalguard.scorer import ModelDescription, Request, Scorer, ScoringPolicy
+from evalguard.scorer import ModelDescription, Request, Scorer
 
 # Enough to see a tokenizer that differs, and encoded in no time.
 _ENCODED_DOCUMENTS = 8
@@ -54,16 +54,14 @@ class Sessions:
         return self.bench.choices
 
     @contextmanager
-    def opened(
-        self, source: ModelSource, *, policy: ScoringPolicy | None = None
-    ) -> Iterator[Session]:
-        """Load a model; release it in the end. ``policy`` None: as was chosen for the run.
+    def opened(self, source: ModelSource) -> Iterator[Session]:
+        """Load a model; release it in the end.
 
         Raises:
             EvaluationError: if it cannot be loaded; MisalignedRunsError if it reads other tokens.
             UsageError: for clusters that no document has.
         """
-        scorer = self.bench.load(source, policy=policy)
+        scorer = self.bench.load(source)
         try:
             self._check_clusters(scorer)
             self._check_fair(scorer)

@@ -18,12 +18,13 @@ from evalguard.config.paths import resolve_path
 from evalguard.errors import UsageError, nearest
 from evalguard.lmeval_runs import StoredRun, is_lmeval_run, read_run
 from evalguard.pipeline.options import CompareOptions
+from evalguard.scorer import ScoringPolicy
 from evalguard.settings import Assignment, Value, Variant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSource:
-    """A model that will be scored.
+    """A model that will be scored, and how: ``policy`` None is as was chosen for the run.
 
     ``guard`` is the guard file that names it, if one does. ``misspelt`` is a hint for a bare word
     that is in no guard file: it is taken for a hub id, and may be meant otherwise.
@@ -33,6 +34,7 @@ class ModelSource:
     variant: Variant
     guard: Guard | None = None
     misspelt: str = ""
+    policy: ScoringPolicy | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

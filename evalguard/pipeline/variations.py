@@ -48,10 +48,12 @@ def plan_variations(description: ModelDescription, factors: Collection[Factor]) 
     return varied, unmeasured
 
 
-def applied(
-    variation: Variation, source: ModelSource, policy: ScoringPolicy
-) -> tuple[ModelSource, ScoringPolicy]:
-    """Return what has to be loaded, and how it scores, for a variation of a default run."""
+def applied(variation: Variation, source: ModelSource, policy: ScoringPolicy) -> ModelSource:
+    """Return what has to be loaded, and how it scores, for a variation.
+
+    Args:
+        source: the model of the default run; ``policy``: how that run scores.
+    """
     value = variation.value
     arguments = dict(source.variant.model_args)
     if variation.factor == "batch_size" and isinstance(value, int):
@@ -67,7 +69,8 @@ def applied(
     elif variation.factor == "softmax_dtype":
         policy = replace(policy, softmax_dtype="model")
     variant = replace(source.variant, model_args=arguments)
-    return replace(source, name=f"{source.name}, {variation.name}", variant=variant), policy
+    name = f"{source.name}, {variation.name}"
+    return replace(source, name=name, variant=variant, policy=policy)
 
 
 def not_taken(variation: Variation, description: ModelDescription) -> str:

@@ -121,17 +121,17 @@ def source(**model_args: Any) -> ModelSource:
 def test_a_variation_changes_one_thing(
     variation: Variation, model_args: dict[str, Any], policy: dict[str, Any]
 ) -> None:
-    varied, scoring = applied(variation, source(pretrained="p"), ScoringPolicy())
+    varied = applied(variation, source(pretrained="p"), ScoringPolicy())
     assert varied.variant.model_args == {"pretrained": "p", **model_args}
-    assert scoring == ScoringPolicy(**policy)
+    assert varied.policy == ScoringPolicy(**policy)
     assert varied.name == "m, x"
 
 
 def test_a_device_in_the_models_own_arguments_is_replaced_there() -> None:
     variation = Variation(factor="device", name="on cpu", value="cpu")
-    varied, policy = applied(variation, source(device="cuda:1"), ScoringPolicy())
+    varied = applied(variation, source(device="cuda:1"), ScoringPolicy())
     assert varied.variant.model_args["device"] == "cpu"
-    assert policy == ScoringPolicy()
+    assert varied.policy == ScoringPolicy()
 
 
 def test_a_variation_that_the_model_does_not_show_did_not_take() -> None:
