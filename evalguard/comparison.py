@@ -20,6 +20,7 @@ class Companion:
         p_value: one-sided, that an unchanged candidate looks at least this much worse.
         resamples: random resamples drawn, and ``seed`` of them; None for an exact or closed form.
         note: its assumption, or what was left out; "" where there is nothing to say.
+        sigma_interval: its own two-sided interval of sigma, where it has one.
     """
 
     method: str
@@ -27,6 +28,7 @@ class Companion:
     resamples: int | None = None
     seed: int | None = None
     note: str = ""
+    sigma_interval: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

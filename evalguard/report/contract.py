@@ -161,6 +161,7 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
             "resamples": test.resamples,
             "seed": test.seed,
             "note": test.note,
+            "sigma_interval": None if test.sigma_interval is None else list(test.sigma_interval),
         }
         for test in comparison.companions
     ]

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from evalguard.pairing import PairedScores
 from evalguard.rescoring import Rescoring
 from evalguard.stats.clusters import FEWEST_FOR_T, cluster_count, cluster_sums
-from evalguard.stats.corrected_t import CR2
 from evalguard.stats.drift import Drift
 from evalguard.stats.estimate import SIGN_FLIP
 from evalguard.stats.permutation import SEED
+from evalguard.stats.reason import number
 from evalguard.stats.tails import skewness, unequal_weights, worst_documents
 from evalguard.verdict import Verdict
 
@@ -89,24 +89,31 @@ def _of_the_interval(paired: PairedScores, drift: Drift) -> list[str]:
         side = "worse" if skew.value > 0.0 else "better"
         doubts.append(
             f"skewed differences (skewness {skew.value:.1f} asks for {math.ceil(skew.needed):,} "
-            f"{noun}, here {n:,}): the interval is widened by Hall's correction, and a true drift "
-            f"{side} than all of it may still be likelier than its confidence says"
+            f"{noun}, here {n:,}): a true drift {side} than the whole interval is likelier than "
+            f"its confidence says{_beside(drift)}"
         )
-    if weights is None:
-        return doubts
-    return doubts + _unequal(weights, noun, drift.estimate.interval_method.endswith(CR2))
+    return doubts if weights is None else doubts + _unequal(weights, noun, drift)
 
 
-def _unequal(weights: NDArray[np.float64], noun: str, corrected: bool) -> list[str]:
+def _beside(drift: Drift) -> str:
+    """The corrected interval in sigma, as far as it can be said in a caveat."""
+    found = drift.corrected
+    if found is None:
+        return ""
+    low, high = (number(drift.sigma_of(end)) for end in (found.low, found.high))
+    return f"; corrected for that it runs from {low} to {high} sigma"
+
+
+def _unequal(weights: NDArray[np.float64], noun: str, drift: Drift) -> list[str]:
     """Whether a few long texts, or large clusters, weigh too much for the ratio estimator."""
     n, inequality = weights.shape[0], unequal_weights(weights)
     if inequality.needed <= n:
         return []
     what, alike = ("texts", "length") if noun == "documents" else ("clusters", "size")
-    widened = "widened by the CR2 correction, and approximate," if corrected else "approximate"
     return [
         f"few or very unequal {what}: {n:,} {noun} weigh like {inequality.effective:.0f} of one "
-        f"{alike}, and the interval is {widened} below {math.ceil(inequality.needed):,} {noun}"
+        f"{alike}, and the interval is approximate below {math.ceil(inequality.needed):,} {noun}"
+        f"{_beside(drift)}"
     ]
 
 

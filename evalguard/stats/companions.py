@@ -12,6 +12,7 @@ from evalguard.comparison import Companion
 from evalguard.pairing import PairedScores
 from evalguard.stats.binary import mcnemar_exact
 from evalguard.stats.clusters import cluster_sums
+from evalguard.stats.corrected_t import CR2, SKEW
 from evalguard.stats.drift import Drift
 from evalguard.stats.estimate import SIGN_FLIP
 from evalguard.stats.permutation import sign_flip
@@ -21,6 +22,9 @@ NAMES = {
     "sign-flip": "the sign-flip permutation test",
     "wilcoxon": "Wilcoxon's signed-rank test",
     "mcnemar-exact": "the exact McNemar test, which takes documents as independent,",
+    SKEW: "the t test corrected for skewed documents",
+    CR2: "the t test corrected for unequal weights",
+    SKEW + CR2: "the t test corrected for skewed documents of unequal weight",
 }
 # A Monte Carlo p-value this close to the level says nothing about which side it is on.
 _MONTE_CARLO_ERRORS = 3.0
@@ -40,7 +44,7 @@ def companions(paired: PairedScores, drift: Drift) -> tuple[Companion, ...]:
         return _of_clusters(paired, drift)
     if drift.flips is not None:
         return ()
-    return (_sign_flip(paired.d, "documents"), _wilcoxon(paired))
+    return (_sign_flip(paired.d, "documents"), _wilcoxon(paired), *_corrected(drift))
 
 
 def _of_clusters(paired: PairedScores, drift: Drift) -> tuple[Companion, ...]:
@@ -52,7 +56,15 @@ def _of_clusters(paired: PairedScores, drift: Drift) -> tuple[Companion, ...]:
         p_value = mcnemar_exact(*drift.flips)
         note = "takes documents as independent, whatever they share"
         tests.append(Companion(method="mcnemar-exact", p_value=p_value, note=note))
-    return tuple(tests)
+    return (*tests, *_corrected(drift))
+
+
+def _corrected(drift: Drift) -> tuple[Companion, ...]:
+    found = drift.corrected
+    if found is None:
+        return ()
+    interval = (drift.sigma_of(found.low), drift.sigma_of(found.high))
+    return (Companion(method=found.method, p_value=found.p_value, sigma_interval=interval),)
 
 
 def disagreements(tests: Sequence[Companion], *, real: bool, level: float) -> list[str]:
@@ -63,11 +75,16 @@ def disagreements(tests: Sequence[Companion], *, real: bool, level: float) -> li
         level: one-sided level of all tests.
     """
     return [
-        f"{NAMES[test.method]} {'does not see' if real else 'sees'} a drift to the worse "
+        f"{_name(test.method)} {'does not see' if real else 'sees'} a drift to the worse "
         f"(one-sided p = {test.p_value:.3g}), the deciding test {'does' if real else 'does not'}"
         for test in tests
         if (test.p_value <= level) != real and not _too_close(test, level)
     ]
+
+
+def _name(method: str) -> str:
+    suffixes = "".join(suffix for suffix in (SKEW, CR2) if suffix in method)
+    return NAMES[suffixes or method]
 
 
 def _too_close(test: Companion, level: float) -> bool:

@@ -1,10 +1,10 @@
 """A t interval that skewed or very unequal documents do not make too narrow.
 
-A paired t interval is the rule. Where a few documents (or clusters of them) are so lopsided, or
-weigh so much, that it is known to be too narrow, it is joined with one that is corrected for that:
-the interval ends where the wider of them ends, and the p-value is the larger one. So interval and
-p-value agree, nothing is ever claimed that the plain t test would not grant, and where documents
-are well-behaved nothing changes.
+The paired t interval decides, as port reports and every other tool make it. Where a few documents
+(or clusters of them) are so lopsided, or weigh so much, that it is known to be too narrow, a
+corrected one stands beside it as a companion: the t interval joined with those below, each end
+where the wider one has it, and the largest p-value. So its interval and p-value agree, and it never
+claims what the plain t test would not grant.
 
 - Skewness: Hall's transformation of t. With lambda = G1 / (3 sqrt n),
   g(t) = t + lambda t^2 + lambda^2 t^3 / 3 + lambda / 2 is increasing, and follows Student's t more
@@ -32,7 +32,7 @@ CR2 = "-cr2"
 
 def corrected_t(
     estimate: Estimate, values: Array, weights: Array | None, factor: float
-) -> Estimate:
+) -> Estimate | None:
     """Join a t estimate with the corrected ones that its documents ask for.
 
     Args:
@@ -42,18 +42,19 @@ def corrected_t(
         factor: from the unit of ``values`` to that of the estimate.
 
     Returns:
-        The estimate; its method ends in "-skew" or "-cr2", or both, where it was corrected.
+        The joined estimate, whose method ends in "-skew" or "-cr2" or both; None where the
+        documents ask for no correction.
     """
     n = values.shape[0]
     if estimate.stderr == 0.0:
-        return estimate
+        return None
     joined = estimate
     skew = skewness(values, weights)
     if skew.needed > n:
         joined = _join(joined, _hall(estimate, skew.value, n), SKEW)
     if weights is not None and _lopsided(weights):
         joined = _join(joined, _cr2(estimate, values, weights, factor), CR2)
-    return joined
+    return None if joined is estimate else joined
 
 
 def _lopsided(weights: Array) -> bool:

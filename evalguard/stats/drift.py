@@ -15,7 +15,8 @@ is the mapped interval of D, and interval, p-value and sign always agree.
 
 Where documents belong to clusters, the standard error of D is the cluster-robust one, and below 20
 clusters whole clusters change sign (see clusters.py). SE_base stays the one that lm-eval reports.
-Where documents are too skewed or too unequal for a t interval, it is widened (see corrected_t.py).
+Where documents are too skewed or too unequal for a t interval, a corrected one stands beside it
+(see corrected_t.py).
 
 SE_base is taken as a known unit here, as in port reports: its own sampling error is no part of
 the paired interval.
@@ -55,6 +56,8 @@ class Drift:
         unit: SE_base on the estimation scale.
         log_sign: 0 for a linear scale; on a log scale +1 if a lower metric is better, else -1.
         flips: (b, c) for 0/1 metrics.
+        corrected: the estimate with a t interval that is corrected for skewed or very unequal
+            documents; None where there is nothing to correct. It decides nothing.
     """
 
     base: Moments
@@ -64,6 +67,7 @@ class Drift:
     unit: float
     log_sign: int = 0
     flips: tuple[int, int] | None = None
+    corrected: Estimate | None = None
 
     def sigma_of(self, drift: float) -> float:
         """Sigma of a drift on the estimation scale; +-inf where the unit is 0 and it is not."""
@@ -138,13 +142,14 @@ def _binary_drift(paired: PairedScores, confidence: float) -> Drift:
 
 def _mean_drift(paired: PairedScores, confidence: float) -> Drift:
     base = mean_moments(paired.base.values)
-    estimate = _paired_t(paired, 1.0, confidence=confidence, method="paired-t")
+    estimate, corrected = _paired_t(paired, 1.0, confidence=confidence, method="paired-t")
     return Drift(
         base=base,
         candidate=mean_moments(paired.candidate.values),
         paired_stderr=estimate.stderr,
         estimate=estimate,
         unit=base.stderr,
+        corrected=corrected,
     )
 
 
@@ -157,13 +162,14 @@ def _bits_drift(paired: PairedScores, confidence: float) -> Drift:
             moments(paired.candidate.values, weights),
         )
     )
-    estimate = _paired_t(paired, bits, confidence=confidence, method="paired-t-ratio")
+    estimate, corrected = _paired_t(paired, bits, confidence=confidence, method="paired-t-ratio")
     return Drift(
         base=base,
         candidate=candidate,
         paired_stderr=estimate.stderr,
         estimate=estimate,
         unit=base.stderr,
+        corrected=corrected,
     )
 
 
@@ -172,7 +178,7 @@ def _perplexity_drift(paired: PairedScores, confidence: float) -> Drift:
     base_rate = moments(paired.base.values, weights)
     candidate = _perplexity(moments(paired.candidate.values, weights))
     method = "paired-t-log" if weights is None else "paired-t-log-ratio"
-    estimate = _paired_t(paired, 1.0, confidence=confidence, method=method)
+    estimate, corrected = _paired_t(paired, 1.0, confidence=confidence, method=method)
     return Drift(
         base=_perplexity(base_rate),
         candidate=candidate,
@@ -180,6 +186,7 @@ def _perplexity_drift(paired: PairedScores, confidence: float) -> Drift:
         estimate=estimate,
         unit=base_rate.stderr,
         log_sign=-1 if paired.base.higher_is_better else 1,
+        corrected=corrected,
     )
 
 
@@ -214,14 +221,17 @@ _ESTIMATORS: dict[str, Callable[[PairedScores, float], Drift]] = {
 }
 
 
-def _paired_t(paired: PairedScores, factor: float, *, confidence: float, method: str) -> Estimate:
+def _paired_t(
+    paired: PairedScores, factor: float, *, confidence: float, method: str
+) -> tuple[Estimate, Estimate | None]:
+    """The t estimate that decides, and the corrected one where its documents ask for that."""
     d, weights = paired.d, paired.base.weights
     drift, values = moments(d, weights), d
     stderr = drift.stderr
     if paired.clusters:
         sums = cluster_sums(d, weights, paired.clusters)
         if sums.count < FEWEST_FOR_T:
-            return sign_flip_estimate(d, weights, factor, sums, confidence=confidence)
+            return sign_flip_estimate(d, weights, factor, sums, confidence=confidence), None
         stderr, values, weights = cluster_stderr(sums), sums.values, sums.weights
         method = method.replace("paired", "cluster")
     plain = t_estimate(
@@ -231,7 +241,7 @@ def _paired_t(paired: PairedScores, factor: float, *, confidence: float, method:
         confidence=confidence,
         method=method,
     )
-    return corrected_t(plain, values, weights, factor)
+    return plain, corrected_t(plain, values, weights, factor)
 
 
 def _perplexity(rate: Moments) -> Moments:

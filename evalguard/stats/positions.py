@@ -101,7 +101,7 @@ class Positions:
         plain = t_estimate(
             moments.point, moments.stderr, df=df, confidence=self.confidence, method="t-ratio"
         )
-        estimate = corrected_t(plain, sums, self.weights, 1.0)
+        estimate = corrected_t(plain, sums, self.weights, 1.0) or plain
         return Figure(
             value=estimate.point, stderr=estimate.stderr, interval=(estimate.low, estimate.high)
         )

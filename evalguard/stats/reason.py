@@ -6,7 +6,6 @@ import math
 
 from evalguard.comparison import Outcome
 from evalguard.stats.binary import mcnemar_mid_p
-from evalguard.stats.corrected_t import CR2, SKEW
 from evalguard.stats.drift import Drift
 from evalguard.verdict import Verdict
 
@@ -24,7 +23,6 @@ _METHODS = {
     "mcnemar-exact": "exact McNemar",
     "tango-score": "Tango's score method",
 }
-_CORRECTIONS = {SKEW: "Hall's correction for skewness", CR2: "CR2 for unequal weights"}
 _IDENTICAL = "every document has the same score to the last bit (bit-identical)"
 _MOST_DIGITS = 15
 
@@ -109,25 +107,15 @@ def _evidence(drift: Drift, n: int, margin: float) -> str:
     estimate = drift.estimate
     interval = (
         f"{100.0 * estimate.confidence:g}% interval {number(low, beside=margin)} to "
-        f"{number(high, beside=margin)} by {_named(estimate.interval_method)}"
+        f"{number(high, beside=margin)} by {_METHODS[estimate.interval_method]}"
     )
     p_value = f"one-sided p {_p(estimate.p_value)}"
     if drift.flips is not None:
         b, c = drift.flips
-        p_value = f"documents lost: {b:,}, won: {c:,}, {_named(estimate.method)} {p_value}"
+        p_value = f"documents lost: {b:,}, won: {c:,}, {_METHODS[estimate.method]} {p_value}"
         if estimate.method == "mcnemar-exact":
             p_value += f", mid-p = {number(mcnemar_mid_p(b, c))}"
     return f"{interval}; {p_value}; n = {n:,}"
-
-
-def _named(method: str) -> str:
-    """The method for people; a t interval that was widened says by what."""
-    by: list[str] = []
-    for suffix in (CR2, SKEW):
-        if method.endswith(suffix):
-            method = method.removesuffix(suffix)
-            by.insert(0, _CORRECTIONS[suffix])
-    return _METHODS[method] + (f", widened by {' and '.join(by)}" if by else "")
 
 
 def _p(value: float) -> str:

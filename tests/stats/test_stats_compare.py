@@ -333,7 +333,7 @@ def test_differences_too_skewed_for_a_t_interval_say_where_the_truth_may_lie(sig
     skewed = [caveat for caveat in got.caveats if "skewed" in caveat]
     assert len(skewed) == 1
     assert (
-        f"a true drift {side} than all of it may still be likelier than its confidence says"
+        f"a true drift {side} than the whole interval is likelier than its confidence says"
         in skewed[0]
     )
     assert "here 400" in skewed[0]

@@ -1,4 +1,4 @@
-"""Intervals of skewed or very unequal documents: wider than a plain t, never narrower."""
+"""Beside the t interval: a corrected one for skewed or very unequal documents, never narrower."""
 
 from __future__ import annotations
 
@@ -21,11 +21,17 @@ N = 60
 SKEWED = RNG.lognormal(-1.0, 1.2, N) - 0.3
 
 
-def estimate(d, weights=None, *, confidence=0.95, clusters=()):
+def drift(d, weights=None, *, confidence=0.95, clusters=()):
     kind = "mean" if weights is None else "weighted_perplexity"
     fields = {"clusters": clusters, "cluster_field": "passage"} if clusters else {}
     run = paired(np.zeros(len(d)), -d, kind, weights=weights, **fields)
-    return estimate_drift(run, confidence=confidence).estimate
+    return estimate_drift(run, confidence=confidence)
+
+
+def corrected(d, weights=None, **how):
+    found = drift(d, weights, **how).corrected
+    assert found is not None
+    return found
 
 
 def hall(t, skew, n):
@@ -33,16 +39,22 @@ def hall(t, skew, n):
     return t + skew * t**2 / (3 * n**0.5) + skew**2 * t**3 / (27 * n) + skew / (6 * n**0.5)
 
 
-def test_documents_without_skewness_keep_the_plain_t_interval_of_scipy():
+def test_documents_without_skewness_have_nothing_to_correct():
     d = np.random.default_rng(1).normal(0.1, 1.0, 400)
-    got = estimate(d)
-    low, high = scipy_stats.ttest_1samp(d, 0.0).confidence_interval(0.95)
-    assert (got.low, got.high) == pytest.approx((low, high), rel=1e-12)
+    assert drift(d).corrected is None
+
+
+@pytest.mark.parametrize("n", [5, N])
+def test_scipys_t_interval_and_p_value_decide_however_skewed_the_documents_are(n):
+    got = drift(SKEWED[:n]).estimate
+    test = scipy_stats.ttest_1samp(SKEWED[:n], 0.0, alternative="greater")
+    low, high = scipy_stats.ttest_1samp(SKEWED[:n], 0.0).confidence_interval(0.95)
+    assert (got.low, got.high, got.p_value) == pytest.approx((low, high, test.pvalue), rel=1e-12)
     assert got.method == got.interval_method == "paired-t"
 
 
 def test_skewed_losses_reach_as_far_as_halls_transformation():
-    got, skew = estimate(SKEWED), skewness(SKEWED, None).value
+    got, skew = corrected(SKEWED), skewness(SKEWED, None).value
     low, high = scipy_stats.ttest_1samp(SKEWED, 0.0).confidence_interval(0.95)
     assert got.method == got.interval_method == "paired-t-skew"
     assert got.low == pytest.approx(low, rel=1e-12)  # the plain end lies lower here
@@ -55,9 +67,9 @@ def test_skewed_losses_reach_as_far_as_halls_transformation():
     )
 
 
-def test_skewed_gains_are_no_longer_called_losses_too_easily():
+def test_skewed_gains_look_less_like_losses_once_corrected():
     gains = -SKEWED + 2.0 * np.mean(SKEWED)
-    got, skew = estimate(gains), skewness(gains, None).value
+    got, skew = corrected(gains), skewness(gains, None).value
     plain = scipy_stats.ttest_1samp(gains, 0.0, alternative="greater")
     assert got.p_value > 1.5 * plain.pvalue
     t = plain.statistic
@@ -80,7 +92,7 @@ def test_unequal_texts_have_the_cr2_interval_of_bell_and_mccaffrey():
     rng = np.random.default_rng(3)
     weights = np.ceil(rng.lognormal(4.0, 0.8, 25))
     d = weights * rng.normal(0.02, 0.1, 25)
-    got = estimate(d, weights)
+    got = corrected(d, weights)
     stderr, df = naive_cr2(d, weights)
     half = scipy_stats.t.ppf(0.975, df) * stderr
     assert got.method == "paired-t-log-ratio-cr2"
@@ -92,7 +104,7 @@ def test_unequal_texts_have_the_cr2_interval_of_bell_and_mccaffrey():
 
 def test_texts_of_one_length_have_nothing_to_correct():
     d = np.random.default_rng(4).normal(0.0, 1.0, 25)
-    assert estimate(d, np.full(25, 7.0)).method == "paired-t-log-ratio"
+    assert drift(d, np.full(25, 7.0)).corrected is None
 
 
 def test_one_text_that_alone_has_words_is_no_reason_to_fail():
@@ -106,7 +118,7 @@ def test_a_giant_cluster_widens_the_interval_of_its_t_test():
     rng = np.random.default_rng(5)
     members = np.repeat(np.arange(30), [60, *[3] * 29])
     d = rng.normal(0.0, 0.5, 30)[members] + rng.normal(0.1, 0.3, len(members))
-    got = estimate(d, clusters=tuple(members.astype(str)))
+    got = corrected(d, clusters=tuple(members.astype(str)))
     assert got.method.startswith("cluster-t")
     assert "-cr2" in got.method
     assert got.high - got.low > 2.0 * 1.5 * scipy_stats.t.ppf(0.975, 29) * got.stderr
@@ -118,25 +130,34 @@ def test_interval_and_p_value_never_contradict_each_other(seed, confidence, rati
     n = int(rng.integers(3, 80))
     d = rng.choice([-1.0, 1.0]) * rng.lognormal(0.0, 1.5, n) - rng.normal(0.0, 1.0)
     weights = np.ceil(rng.lognormal(2.0, 1.5, n)) if ratio else None
-    got = estimate(d, weights, confidence=confidence)
+    run = drift(d, weights, confidence=confidence)
+    got = run.corrected or run.estimate
     level = (1.0 - confidence) / 2.0
     assert (got.low > 0.0) == (got.p_value < level) or got.p_value == pytest.approx(level)
-    mirrored = estimate(-d, weights, confidence=confidence)
+    turned = drift(-d, weights, confidence=confidence)
+    mirrored = turned.corrected or turned.estimate
     assert (mirrored.low, mirrored.high) == pytest.approx((-got.high, -got.low), rel=1e-9)
 
 
 @given(st.integers(0, 100), st.floats(-5.0, 5.0))
 def test_a_constant_moves_the_interval_and_nothing_else(seed, constant):
     d = np.random.default_rng(seed).lognormal(0.0, 1.0, 40)
-    one, moved = estimate(d), estimate(d + constant)
+    runs = drift(d), drift(d + constant)
+    one, moved = (run.corrected or run.estimate for run in runs)
     assert moved.method == one.method
     assert (moved.low - constant, moved.high - constant) == pytest.approx(
         (one.low, one.high), abs=1e-8
     )
 
 
-def test_reason_and_caveat_say_what_was_widened():
+def test_the_corrected_interval_is_a_companion_and_a_caveat_says_its_ends():
     got = compare_scores(paired(np.zeros(N), -SKEWED))
-    assert "paired t, widened by Hall's correction for skewness" in got.reason
+    (beside,) = (test for test in got.companions if test.method == "paired-t-skew")
+    expected = drift(SKEWED)
+    assert beside.sigma_interval is not None
+    assert beside.sigma_interval == pytest.approx(
+        (expected.sigma_of(expected.corrected.low), expected.sigma_of(expected.corrected.high))
+    )
     (caveat,) = (text for text in got.caveats if text.startswith("skewed differences"))
-    assert "Hall" in caveat
+    assert "corrected for that it runs from" in caveat
+    assert got.method == "paired-t"
