@@ -56,6 +56,7 @@ class Comparison:
         reason: why the outcome is what it is, one sentence.
         floor: the drift beside what the unchanged base shows; None where that is not known.
         companions: tests beside the one that gives p_value; they decide nothing.
+        subtasks: for the aggregate of a group: its leaf tasks; ``subgroups`` the groups inside it.
         bh_q_value: ``p_value`` adjusted over all comparisons of the report by Benjamini and
             Hochberg (false discovery rate); it decides nothing. None where there is no p_value.
         influence: which documents carry the drift; None where none differs, where the base's
@@ -92,6 +93,8 @@ class Comparison:
     cluster_field: str = ""
     floor: Floor | None = None
     companions: tuple[Companion, ...] = ()
+    subtasks: tuple[str, ...] = ()
+    subgroups: tuple[str, ...] = ()
     bh_q_value: float | None = None
     influence: Influence | None = None
     caveats: tuple[str, ...] = ()

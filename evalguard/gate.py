@@ -85,6 +85,8 @@ class Gate:
         undecided: "warn" lets undecided metrics through; "fail" does not.
         gate_metrics: metric names ("acc") or task and metric ("lambada_openai/acc") to which the
             gate is confined; () gates all. The others are shown and decide nothing.
+        subtasks: gate what is below a compared group too, not only its aggregate: dozens of
+            subtasks fail nearly every unchanged candidate by chance. ``gate_metrics`` wins.
     """
 
     margin: float = 1.0
@@ -92,6 +94,7 @@ class Gate:
     confidence: float = 0.95
     undecided: Literal["warn", "fail"] = "warn"
     gate_metrics: tuple[str, ...] = ()
+    subtasks: bool = False
 
     def __post_init__(self) -> None:
         check_margin(self.margin)
@@ -150,7 +153,8 @@ class Gate:
 
     def _gated(self, comparisons: list[Comparison]) -> list[Comparison]:
         if not self.gate_metrics:
-            return comparisons
+            below = set() if self.subtasks else below_groups(comparisons)
+            return [c for c in comparisons if c.task not in below]
         known = {name for c in comparisons for name in (c.metric, f"{c.task}/{c.metric}")}
         for name in self.gate_metrics:
             if name not in known:
@@ -187,6 +191,11 @@ class Gate:
             real = holm_p_value is not None and holm_p_value <= self._holm_level
             return "regressed" if real else "passed"
         return "passed"
+
+
+def below_groups(comparisons: Iterable[Comparison]) -> set[str]:
+    """Return the names of tasks and groups that stand below a compared group."""
+    return {name for c in comparisons for name in (*c.subtasks, *c.subgroups)}
 
 
 def exit_code(result: GateResult, *, strict: bool, git_bisect: bool) -> int:

@@ -42,6 +42,7 @@ CORE = {
     "influence",
     "noise_floor",
     "floor_report",
+    "task_group",
 }
 ADAPTERS = {"config", "conversion", "harness", "lmeval_runs", "models", "store", "execution"}
 LAYERS = CORE | ADAPTERS | {"report", "pipeline", "cli", "__main__"}

@@ -36,6 +36,7 @@ class GateOptions:
     fail_on: FailOn = "margin"
     confidence: float = 0.95
     undecided: Literal["warn", "fail"] = "warn"
+    subtasks: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -191,6 +191,10 @@ class GateEntry(_Entry):
     undecided: Literal["warn", "fail"] = Field(
         default="warn", description="What too few documents to decide lead to."
     )
+    subtasks: bool = Field(
+        default=False,
+        description="Whether the subtasks of a group with an aggregate are gated too.",
+    )
 
 
 class GuardFile(_Entry):

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evalguard.errors import EvaluationError, UsageError, nearest
+from evalguard.harness.groups import read_groups
 from evalguard.harness.index import TaskIndex
 from evalguard.harness.options import TaskOptions
 from evalguard.harness.requests import RenderChat, TaskRequests, build_requests
 from evalguard.harness.subset import random_subset
 from evalguard.harness.surroundings import lm_eval_surroundings
+from evalguard.task_group import TaskGroup
 
 if TYPE_CHECKING:
     from lm_eval.api.task import Task
@@ -25,12 +27,14 @@ class TaskSet:
     Attributes:
         options: what they were loaded with.
         groups: direct children by name of every group and tag that was asked for.
+        aggregates: the groups among them, and those inside, with what lm-eval aggregates.
         notes: per task, what the user asked for and did not get.
     """
 
     options: TaskOptions
     groups: Mapping[str, tuple[str, ...]]
     notes: Mapping[str, tuple[str, ...]]
+    aggregates: tuple[TaskGroup, ...] = ()
     _tasks: Mapping[str, Task] = field(repr=False)
     _built: dict[str, TaskRequests] = field(repr=False, compare=False, default_factory=dict)
 
@@ -85,15 +89,23 @@ def load_tasks(names: Sequence[str], *, options: TaskOptions) -> TaskSet:
         index = TaskIndex(options.include_paths)
         tasks: dict[str, Any] = {}
         groups: dict[str, tuple[str, ...]] = {}
+        aggregates: dict[str, TaskGroup] = {}
         for name in index.resolve(names):
             loaded = _load(index, name)
             for leaf, task in loaded["tasks"].items():
                 _keep(tasks, leaf, task, asked=name)
             groups.update({group: tuple(members) for group, members in loaded["group_map"].items()})
+            aggregates.update({group.name: group for group in read_groups(loaded["groups"])})
             if name not in groups and index.members(name):
                 groups[name] = tuple(loaded["tasks"])
         notes = {leaf: _configure(leaf, task, options) for leaf, task in tasks.items()}
-    return TaskSet(options=options, groups=groups, notes=notes, _tasks=tasks)
+    return TaskSet(
+        options=options,
+        groups=groups,
+        notes=notes,
+        aggregates=tuple(aggregates.values()),
+        _tasks=tasks,
+    )
 
 
 def task_names(include_paths: Sequence[Path], *, lm_eval: bool = True) -> tuple[str, ...]:

@@ -10,10 +10,12 @@ from evalguard.document_fields import DocumentFields
 from evalguard.errors import UsageError, nearest
 from evalguard.lmeval_runs.environment import caveats_of, environment_of
 from evalguard.lmeval_runs.files import RunFiles, dates_with_task, find_run
+from evalguard.lmeval_runs.groups import stored_groups
 from evalguard.lmeval_runs.results import Results
 from evalguard.lmeval_runs.tables import read_task
 from evalguard.scores import NotCompared, ScoreTable
 from evalguard.settings import Value
+from evalguard.task_group import TaskGroup
 
 Reported = Mapping[tuple[str, str, str], tuple[float, float | None]]
 
@@ -28,6 +30,7 @@ class StoredRun:
         date: from the file name, else when the run started; "" where unknown.
         tables: one per (task, filter, metric) that can be compared.
         not_compared: every other metric, with the reason.
+        groups: groups that were asked for, and what is aggregated over their tasks.
         fields: task -> texts and whole numbers of its documents, which may say what they share.
         notes: what was chosen among several, what lies there and was not read.
         reported: (task, filter, metric) -> lm-eval's own value and standard error (None: none).
@@ -40,6 +43,7 @@ class StoredRun:
     date: str
     tables: tuple[ScoreTable, ...]
     not_compared: tuple[NotCompared, ...] = ()
+    groups: tuple[TaskGroup, ...] = ()
     fields: Mapping[str, DocumentFields] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     reported: Reported = field(default_factory=dict)
@@ -68,6 +72,7 @@ def read_run(path: Path, *, tasks: Sequence[str] | None = None) -> StoredRun:
         for task in chosen
     ]
     tables = tuple(table for task in read for table in task.tables)
+    groups, unusable = stored_groups(results, tables, tasks or ())
     return StoredRun(
         path=files.results,
         model_name=results.model_name,
@@ -77,7 +82,9 @@ def read_run(path: Path, *, tasks: Sequence[str] | None = None) -> StoredRun:
         not_compared=(
             *(left_out for task in read for left_out in task.not_compared),
             *(() if tasks else _without_samples(files, results)),
+            *unusable,
         ),
+        groups=groups,
         fields={task: of.fields for task, of in zip(chosen, read, strict=True)},
         notes=files.notes,
         reported={

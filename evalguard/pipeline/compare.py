@@ -19,10 +19,11 @@ from evalguard.lmeval_runs import environment_differences
 from evalguard.pipeline.choices import Choices, choose
 from evalguard.pipeline.clusters import clustered, not_compared
 from evalguard.pipeline.environment import environment
+from evalguard.pipeline.groups import with_groups
 from evalguard.pipeline.guards import find_guards
 from evalguard.pipeline.identity import model_identity, run_identity
 from evalguard.pipeline.interruption import interruptible
-from evalguard.pipeline.judgement import judge
+from evalguard.pipeline.judgement import Judgement, judge
 from evalguard.pipeline.judging import comparable, compare_by_document
 from evalguard.pipeline.open_scorer import Opener
 from evalguard.pipeline.options import CompareOptions, make_options
@@ -45,6 +46,7 @@ from evalguard.scorer import ModelDescription
 from evalguard.scores import NotCompared, ScoreTable
 from evalguard.settings import Value
 from evalguard.store import RunFolder, check_writable
+from evalguard.task_group import TaskGroup
 
 DEFAULT_OUTPUT = Path("reports")
 
@@ -62,6 +64,7 @@ class Scored:
     fields: Mapping[str, DocumentFields] = dataclasses.field(default_factory=dict)
     samples: Mapping[str, TaskScores] = dataclasses.field(default_factory=dict)
     not_compared: tuple[NotCompared, ...] = ()
+    groups: tuple[TaskGroup, ...] = ()
     environment: Mapping[str, Value] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -152,6 +155,7 @@ def score_sides(
                 fields={task: of.fields for task, of in scores.items()},
                 samples=scores,
                 not_compared=tuple(left for task in scores.values() for left in task.not_compared),
+                groups=evaluation.groups,
                 environment=evaluation.description.environment,
                 notes=(*evaluation.notes, *evaluation.description.caveats),
             )
@@ -166,6 +170,7 @@ def _stored(source: RunSource) -> Scored:
         tables=run.tables,
         fields=run.fields,
         not_compared=run.not_compared,
+        groups=run.groups,
         environment=run.environment,
         notes=run.notes,
     )
@@ -178,18 +183,12 @@ def _conclude(
     output: Path,
 ) -> CompareResult:
     base, candidate = scored
-    gate = choices.gate
-    tables = [
-        clustered(comparable(side.tables, other.not_compared), side.fields, choices.clusters)
-        for side, other in ((base, candidate), (candidate, base))
-    ]
-    compared = {table.task for side in tables for table in side}
-    unused = () if options.tasks else not_compared(choices.clusters, compared)
-    judgement = judge(compare_by_document(*tables, gate=gate, allow=choices.allow), gate=gate)
+    judgement, unused = _judged(scored, choices, options)
     judged = judgement.gate
     comparisons, about_floors = beside_floors(
         judgement.comparisons, base.tables, base.description, options
     )
+    more = (*judgement.notes, *about_floors)
     report = CompareReport(
         base=base.identity,
         candidate=candidate.identity,
@@ -201,13 +200,32 @@ def _conclude(
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         environment=_environments(base, candidate),
         not_compared=tuple(dict.fromkeys((*base.not_compared, *candidate.not_compared))),
-        notes=tuple(
-            dict.fromkeys((*choices.notes, *unused, *_notes(base, candidate), *about_floors))
-        ),
+        notes=tuple(dict.fromkeys((*choices.notes, *unused, *_notes(base, candidate), *more))),
         command=redacted_text(options.command),
         version=evalguard.__version__,
     )
     return CompareResult(_write(report, scored, output) if options.write else report)
+
+
+def _judged(
+    scored: tuple[Scored, Scored], choices: Choices, options: CompareOptions
+) -> tuple[Judgement, tuple[str, ...]]:
+    """Judge both sides' scores; the notes are about clusters of tasks that are not compared."""
+    base, candidate = scored
+    tables = [
+        clustered(comparable(side.tables, other.not_compared), side.fields, choices.clusters)
+        for side, other in ((base, candidate), (candidate, base))
+    ]
+    compared = {table.task for side in tables for table in side}
+    unused = () if options.tasks else not_compared(choices.clusters, compared)
+    of_tasks = compare_by_document(*tables, gate=choices.gate, allow=choices.allow)
+    of_groups = with_groups(
+        of_tasks,
+        (base.groups, candidate.groups),
+        left_out=(*base.not_compared, *candidate.not_compared),
+        gate=choices.gate,
+    )
+    return judge(of_groups, gate=choices.gate), unused
 
 
 def _notes(base: Scored, candidate: Scored) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from evalguard.report.progress import Progress
 from evalguard.scorer import ModelDescription, Response, Scorer
 from evalguard.settings import digest_of
 from evalguard.store import ScoreCache
+from evalguard.task_group import TaskGroup
 
 # Part of the blocks' identity: batches never cross a block, so another size gives other batches.
 DOCUMENTS_PER_BLOCK = 128
@@ -27,13 +28,14 @@ class Evaluation:
     """Scores of one model on all tasks.
 
     ``divergences`` of a candidate: how its distributions differ from the base's, task by task;
-    empty where that was not measured.
+    empty where that was not measured. ``groups``: by which the tasks were asked for.
     """
 
     name: str
     description: ModelDescription
     scores: Mapping[str, TaskScores]
     divergences: Mapping[str, TaskDivergences] = field(default_factory=dict)
+    groups: tuple[TaskGroup, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -106,7 +108,13 @@ class Evaluator:
                     scored = score_tables(asked, told, source=name)
                     of[task] = only_sound(scored, asked.requests, told)
         return [
-            Evaluation(name=name, description=scorer.describe(), scores=of, notes=tuple(self.notes))
+            Evaluation(
+                name=name,
+                description=scorer.describe(),
+                scores=of,
+                groups=self.tasks.aggregates,
+                notes=tuple(self.notes),
+            )
             for (name, scorer), of in zip(models, scores, strict=True)
         ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from evalguard.across_tasks import AcrossTasks, Key
@@ -16,13 +16,14 @@ class Judgement:
     """The comparisons as they are reported, the gate's answer, and all gated metrics together.
 
     ``across_tasks`` is None, with ``across_tasks_reason``, where fewer than two metrics can be
-    judged together.
+    judged together. ``notes`` say which subtasks the gate does not judge.
     """
 
     comparisons: tuple[Comparison, ...]
     gate: GateResult
     across_tasks: AcrossTasks | None
     across_tasks_reason: str
+    notes: tuple[str, ...] = ()
 
 
 def judge(compared: Sequence[Compared], *, gate: Gate) -> Judgement:
@@ -35,8 +36,30 @@ def judge(compared: Sequence[Compared], *, gate: Gate) -> Judgement:
     judged = gate.judge(comparisons)
     together, reason = _together(compared, gated=judged.gated, confidence=gate.confidence)
     return Judgement(
-        comparisons=comparisons, gate=judged, across_tasks=together, across_tasks_reason=reason
+        comparisons=comparisons,
+        gate=judged,
+        across_tasks=together,
+        across_tasks_reason=reason,
+        notes=tuple(_shown_only(comparisons, judged.gated)),
     )
+
+
+def _shown_only(comparisons: Sequence[Comparison], gated: Sequence[Key]) -> Iterator[str]:
+    """For each outermost group, what of it is shown and not judged by the gate."""
+    judged = {task for task, _, _ in gated}
+    inner = {name for c in comparisons for name in c.subgroups}
+    for group in dict.fromkeys(c.task for c in comparisons if c.subtasks):
+        aggregates = [c for c in comparisons if c.task == group]
+        tasks = set(aggregates[0].subtasks)
+        if group in inner or judged & tasks or group not in judged:
+            continue
+        metrics = {c.metric for c in aggregates}
+        others = {c.metric for c in comparisons if c.task in tasks} - metrics
+        without = f"; {', '.join(sorted(others))} has no aggregate" if others else ""
+        yield (
+            f"the gate judges {group} as a whole: its {len(tasks)} subtasks are shown, and not "
+            f"gated{without} (gate: {{subtasks: true}} in the guard file gates them)"
+        )
 
 
 def _with_q_values(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:

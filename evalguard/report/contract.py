@@ -138,6 +138,8 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "paired_stderr": comparison.paired_stderr,
         "p_value": comparison.p_value,
         "mid_p_value": comparison.mid_p_value,
+        "subtasks": list(comparison.subtasks),
+        "subgroups": list(comparison.subgroups),
         "bh_q_value": comparison.bh_q_value,
         "method": comparison.method,
         "confidence": comparison.confidence,

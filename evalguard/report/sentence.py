@@ -13,6 +13,7 @@ from evalguard.compare_report import CompareReport
 from evalguard.comparison import Comparison
 from evalguard.report import rounding
 from evalguard.report.plain_text import printable
+from evalguard.report.subtasks import concerned, of_subtasks
 from evalguard.report.wording import full_label, margin_text, percent, subject
 
 
@@ -101,7 +102,8 @@ def _improved(report: CompareReport, worst: Comparison) -> str:
         return f"{candidate} is better than {base} on {full_label(worst)}: {_clause(worst.reason)}"
     return (
         f"{candidate} is better than {base} by {_size(report, worst)} standard errors on "
-        f"{full_label(worst)} ({_interval(report, worst)}), and measurably worse on no metric"
+        f"{full_label(worst)} ({_interval(report, worst)}), and measurably worse on no "
+        f"{'other metric that the gate judges' if of_subtasks(report) else 'metric'}"
     )
 
 
@@ -109,7 +111,7 @@ def _unchanged(report: CompareReport, worst: Comparison) -> str:
     candidate, base = _names(report)
     if all(c.bit_identical for c in report.comparisons):
         return f"{candidate} gives every document the same score as {base}, to the last bit"
-    several = len(report.comparisons) > 1
+    several = len(concerned(report)) > 1
     return (
         f"{candidate} is not measurably worse than {base}: "
         f"{'the largest' if several else 'its'} drift is {_signed_size(report, worst)} standard "

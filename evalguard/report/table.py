@@ -167,7 +167,8 @@ def _groups(comparisons: Sequence[Comparison], width: int) -> Iterator[tuple[Tex
         shown = rounding.count(sizes[0])
         if len(sizes) > 1:
             shown += f" to {rounding.count(sizes[-1])}"
-        tail = fitted(f" · {shown} documents", width)
+        below = len(comparisons[numbers[0]].subtasks)
+        tail = fitted(f" · {shown} documents{f' in {below} subtasks' if below else ''}", width)
         name = fitted(printable(task), max(width - cell_len(tail), 0))
         yield Text.assemble((name, "bold"), (tail, "dim")), numbers
 

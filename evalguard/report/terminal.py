@@ -17,6 +17,7 @@ from evalguard.report.floor_words import floor_line
 from evalguard.report.influence import influence_text
 from evalguard.report.plain_text import fitted, padded, printable, wrapped
 from evalguard.report.sentence import Meaning, meaning
+from evalguard.report.subtasks import shown
 from evalguard.report.table import table
 from evalguard.report.wording import STATE_STYLE, margin_text, metric_label, tally
 
@@ -79,7 +80,10 @@ def about(side: RunIdentity, room: int) -> str:
 
 
 def _table(report: CompareReport, width: int) -> list[Text]:
-    lines = table(report.comparisons, width=width, margin=report.gate.margin)
+    visible, left_out = shown(report.comparisons)
+    lines = table(visible, width=width, margin=report.gate.margin)
+    for text in left_out:
+        lines += [Text(line, style="dim") for line in wrapped(text, prose_width(width))]
     if lines:
         lines += [Text(line, style="dim") for line in wrapped(_LEGEND, prose_width(width))]
     return lines

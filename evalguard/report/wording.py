@@ -8,6 +8,7 @@ from evalguard.compare_report import CompareReport
 from evalguard.comparison import Comparison, Outcome
 from evalguard.gate import GateState
 from evalguard.report.plain_text import printable
+from evalguard.report.subtasks import concerned
 
 # Gravest first.
 GRAVITY: tuple[Outcome, ...] = (
@@ -57,7 +58,7 @@ def subject(report: CompareReport) -> Comparison | None:
     keys = decisive.get(gate.state, ())
     chosen = [c for c in report.comparisons if (c.task, c.filter, c.metric) in keys]
     return min(
-        chosen or report.comparisons,
+        chosen or concerned(report),
         key=lambda c: (GRAVITY.index(c.outcome), -_badness(c)),
         default=None,
     )

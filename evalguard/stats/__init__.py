@@ -19,6 +19,7 @@ from evalguard.stats.compare import (
 from evalguard.stats.contributions import Contributions, TaskContributions
 from evalguard.stats.drift import Drift, estimate_drift
 from evalguard.stats.estimate import Estimate
+from evalguard.stats.group import Subtask, compare_group, failed_group
 from evalguard.stats.joint import across_tasks
 from evalguard.stats.multiplicity import benjamini_hochberg, holm
 from evalguard.stats.permutation import SignFlip, sign_flip
@@ -37,16 +38,19 @@ __all__ = [
     "Drift",
     "Estimate",
     "SignFlip",
+    "Subtask",
     "TaskContributions",
     "across_tasks",
     "benjamini_hochberg",
     "compare_documents",
+    "compare_group",
     "compare_scores",
     "documents_needed",
     "documents_to_detect",
     "documents_to_show_no_loss",
     "estimate_drift",
     "failed_comparison",
+    "failed_group",
     "flip_estimate",
     "flip_stderr",
     "harness_sigma",

@@ -44,14 +44,14 @@ def companions(paired: PairedScores, drift: Drift) -> tuple[Companion, ...]:
         return _of_clusters(paired, drift)
     if drift.flips is not None:
         return ()
-    return (_sign_flip(paired.d, "documents"), _wilcoxon(paired), *_corrected(drift))
+    return (sign_flip_companion(paired.d, "documents"), _wilcoxon(paired), *_corrected(drift))
 
 
 def _of_clusters(paired: PairedScores, drift: Drift) -> tuple[Companion, ...]:
     tests = []
     if drift.estimate.method != SIGN_FLIP:
         sums = cluster_sums(paired.d, paired.base.weights, paired.clusters)
-        tests.append(_sign_flip(sums.values, "clusters"))
+        tests.append(sign_flip_companion(sums.values, "clusters"))
     if drift.flips is not None:
         p_value = mcnemar_exact(*drift.flips)
         note = "takes documents as independent, whatever they share"
@@ -94,7 +94,8 @@ def _too_close(test: Companion, level: float) -> bool:
     return abs(test.p_value - level) <= _MONTE_CARLO_ERRORS * error
 
 
-def _sign_flip(d: NDArray[np.float64], noun: str) -> Companion:
+def sign_flip_companion(d: NDArray[np.float64], noun: str) -> Companion:
+    """The sign-flip test of differences, float64, shape (n,), of documents or whole clusters."""
     test = sign_flip(d)
     how = "all sign patterns" if test.resamples is None else f"{test.resamples:,} random patterns"
     return Companion(

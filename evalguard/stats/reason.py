@@ -20,6 +20,7 @@ _METHODS = {
     "cluster-t-log-ratio": "cluster-robust t of the ratio estimator on the log scale",
     "cluster-sign-flip": "sign flips of whole clusters",
     "paired-bootstrap-bca": "paired BCa bootstrap",
+    "stratified-t": "stratified t over the subtasks",
     "mcnemar-exact": "exact McNemar",
     "tango-score": "Tango's score method",
 }

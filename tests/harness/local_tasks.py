@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from grouped_tasks import write_groups
 
 from evalguard.scorer import Request, Response
 
@@ -114,6 +115,7 @@ def write_tasks(folder: Path) -> Path:
     (folder / "code.py").write_text(_CODE)
     for name, body in _TASKS.items():
         write_task(folder, name, body)
+    write_groups(folder)
     (folder / "group.yaml").write_text("group: eg_group\ntask: [eg_lastword, eg_choice]\n")
     return folder
 

@@ -10,9 +10,12 @@ from fake_models import table
 from scipy import stats
 
 from evalguard.gate import Gate
+from evalguard.pipeline.groups import with_groups
 from evalguard.pipeline.judgement import Judgement, judge
 from evalguard.pipeline.judging import compare_by_document
 from evalguard.rescoring import rescoring
+from evalguard.scores import NotCompared
+from evalguard.task_group import GroupMetric, TaskGroup
 
 RNG = np.random.default_rng(2)
 RIGHT = (RNG.random(40) < 0.6).astype(float)
@@ -79,3 +82,58 @@ def test_a_base_without_scatter_has_no_size_in_sigma_but_identical_scores_count_
     assert key[0] == "v"
     assert "standard error is 0" in reason
     assert found.across_tasks.pooled_sigma == pytest.approx(found.comparisons[0].sigma / 2)
+
+
+def grouped(*, gate: Gate) -> Judgement:
+    """Three subtasks with acc, two of them with f as well, below a group that aggregates acc."""
+    pairs = [pair_of(task) for task in "tuv"]
+    pairs += [tuple(replace(one, metric="f") for one in pair_of(task)) for task in "tu"]
+    bases, candidates = zip(*pairs, strict=True)
+    group = TaskGroup(
+        name="g",
+        children=("t", "u", "v"),
+        tasks=("t", "u", "v"),
+        metrics=(GroupMetric(metric="acc"),),
+    )
+    compared = compare_by_document(bases, candidates, gate=gate)
+    return judge(with_groups(compared, ((group,), ()), left_out=(), gate=gate), gate=gate)
+
+
+def test_the_gate_judges_a_group_as_a_whole_and_a_note_says_so():
+    found = grouped(gate=Gate())
+    assert found.gate.gated == (("g", "none", "acc"),)
+    assert [c.task for c in found.comparisons] == ["g", "t", "t", "u", "u", "v"]
+    assert found.notes == (
+        "the gate judges g as a whole: its 3 subtasks are shown, and not gated; f has no aggregate "
+        "(gate: {subtasks: true} in the guard file gates them)",
+    )
+
+
+def test_subtasks_are_gated_where_the_guard_file_says_so_or_names_them():
+    every = grouped(gate=Gate(subtasks=True))
+    assert len(every.gate.gated) == 6
+    assert every.notes == ()
+    named = grouped(gate=Gate(gate_metrics=("t/acc",)))
+    assert named.gate.gated == (("t", "none", "acc"),)
+
+
+def test_a_group_and_its_subtasks_are_not_counted_twice_by_the_joint_flips():
+    whole = grouped(gate=Gate(gate_metrics=("g/acc", "t/acc", "u/acc", "v/acc"))).across_tasks
+    assert whole is not None
+    assert (whole.n, whole.tasks) == (120, 4)
+
+
+def test_a_group_without_a_number_fails_the_gate():
+    pairs = [pair_of("t"), pair_of("u", candidate=WORSE * np.nan)]
+    bases, candidates = zip(*pairs, strict=True)
+    group = TaskGroup(
+        name="g", children=("t", "u"), tasks=("t", "u"), metrics=(GroupMetric(metric="acc"),)
+    )
+    compared = compare_by_document(bases, candidates, gate=Gate())
+    found = judge(
+        with_groups(compared, ((group,), (group,)), left_out=(), gate=Gate()), gate=Gate()
+    )
+    assert (found.gate.state, found.gate.failed) == ("failed", (("g", "none", "acc"),))
+    left = NotCompared(task="t", metric="acc", reason="its aggregation takes too long")
+    made = with_groups(compared[1:], ((group,), ()), left_out=(left,), gate=Gate())
+    assert "takes too long" in made[0].comparison.reason

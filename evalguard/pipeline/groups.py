@@ -1,0 +1,163 @@
+"""Groups of tasks: their aggregates stand among the comparisons, above their subtasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from evalguard.gate import Gate
+from evalguard.scores import NotCompared
+from evalguard.stats import Compared, Subtask, compare_group, failed_group
+from evalguard.task_group import TaskGroup
+
+Key = tuple[str, str, str]
+Groups = Sequence[TaskGroup]
+
+
+def with_groups(
+    compared: Sequence[Compared],
+    sides: tuple[Groups, Groups],
+    *,
+    left_out: Sequence[NotCompared],
+    gate: Gate,
+) -> tuple[Compared, ...]:
+    """Add the aggregates of groups to the comparisons of their subtasks, and put them first.
+
+    Args:
+        sides: groups of base and candidate; one side suffices.
+        left_out: metrics of either side that were not compared: their groups have no number.
+    """
+    named = [{group.name: group for group in side} for side in sides]
+    groups = {name: group for side in reversed(named) for name, group in side.items()}
+    if not groups:
+        return tuple(compared)
+    subtasks = _Subtasks.of(compared, left_out)
+    aggregates: dict[str, list[Compared]] = {}
+    for name in groups:
+        both = [side[name] for side in named if name in side]
+        aggregates[name] = list(_aggregates(both, subtasks, gate))
+    return tuple(_ordered(compared, groups, aggregates))
+
+
+@dataclass(frozen=True, slots=True)
+class _Subtasks:
+    """Comparisons by key, documents by task, and why some metrics have no comparison."""
+
+    by_key: Mapping[Key, Compared]
+    sizes: Mapping[str, int]
+    missing: Mapping[Key, str]
+
+    @classmethod
+    def of(cls, compared: Sequence[Compared], left_out: Sequence[NotCompared]) -> _Subtasks:
+        sizes: dict[str, int] = {}
+        for one in compared:
+            task = one.comparison.task
+            sizes[task] = max(one.comparison.n, sizes.get(task, 0))
+        by_key = {
+            (one.comparison.task, one.comparison.filter, one.comparison.metric): one
+            for one in compared
+        }
+        missing = {(left.task, left.filter, left.metric): left.reason for left in left_out}
+        return cls(by_key, sizes, missing)
+
+    def plan(self, group: TaskGroup) -> dict[tuple[str, str], bool]:
+        """(filter, metric) -> whether weighted by size, for what the subtasks have."""
+        found: dict[tuple[str, str], bool] = {}
+        for entry in group.metrics:
+            filters = entry.filters
+            if filters is None:
+                filters = tuple(sorted(self._filters(group, entry.metric)))
+            found.update({(name, entry.metric): entry.weight_by_size for name in filters})
+        return found
+
+    def _filters(self, group: TaskGroup, metric: str) -> set[str]:
+        keys = (*self.by_key, *self.missing)
+        return {name for task, name, of in keys if of == metric and task in group.tasks}
+
+
+def _aggregates(both: Groups, subtasks: _Subtasks, gate: Gate) -> Iterator[Compared]:
+    """The aggregates of a group, which one side or both declare."""
+    group = both[0]
+    plans = [subtasks.plan(side) for side in both]
+    alike = len({frozenset(side.tasks) for side in both}) == 1
+    equal = len({subtasks.sizes.get(task) for task in group.tasks}) == 1
+    for filter_name, metric in dict.fromkeys(key for plan in plans for key in plan):
+        key = (group.name, filter_name, metric)
+        weights = {plan[filter_name, metric] for plan in plans if (filter_name, metric) in plan}
+        parts = [(task, filter_name, metric) for task in group.tasks]
+        if not any(part in subtasks.by_key or part in subtasks.missing for part in parts):
+            continue
+        reason = _problem(parts, subtasks)
+        if not alike:
+            reason = "base and candidate have different subtasks in this group"
+        elif len(weights) > 1 and not equal:
+            reason = "base and candidate weight its subtasks differently"
+        if reason:
+            yield failed_group(group, key, reason, gate.confidence)
+            continue
+        yield _aggregate(group, parts, subtasks, next(iter(weights)), gate)
+
+
+def _aggregate(
+    group: TaskGroup, parts: Sequence[Key], subtasks: _Subtasks, by_size: bool, gate: Gate
+) -> Compared:
+    having = [part for part in parts if part in subtasks.by_key]
+    made = compare_group(
+        group,
+        [Subtask(compared=subtasks.by_key[p], size=subtasks.sizes[p[0]]) for p in having],
+        weight_by_size=by_size,
+        margin=gate.margin,
+        confidence=gate.confidence,
+    )
+    lacking = len(parts) - len(having)
+    if not lacking:
+        return made
+    caveat = f"{lacking} of {len(parts)} subtasks do not have this metric, and are left out of it"
+    caveats = (*made.comparison.caveats, caveat)
+    return replace(made, comparison=replace(made.comparison, caveats=caveats))
+
+
+def _problem(parts: Sequence[Key], subtasks: _Subtasks) -> str:
+    """Why these subtasks give no aggregate, or ""."""
+    reasons = {part[0]: subtasks.missing[part] for part in parts if part in subtasks.missing}
+    found = [subtasks.by_key[part].comparison for part in parts if part in subtasks.by_key]
+    reasons |= {c.task: c.reason for c in found if c.outcome == "failed"}
+    if reasons:
+        first = next(iter(reasons))
+        return (
+            f"{len(reasons)} of {len(parts)} subtasks gave no number (first: {first}: "
+            f"{reasons[first]})"
+        )
+    if len({c.higher_is_better for c in found}) > 1:
+        return "its subtasks do not agree on whether higher is better"
+    return ""
+
+
+def _ordered(
+    compared: Sequence[Compared],
+    groups: Mapping[str, TaskGroup],
+    aggregates: Mapping[str, Sequence[Compared]],
+) -> Iterator[Compared]:
+    """Each group, then the groups inside it and its tasks; everything once."""
+    by_task: dict[str, list[Compared]] = {}
+    for one in compared:
+        by_task.setdefault(one.comparison.task, []).append(one)
+    inner = {name for group in groups.values() for name in group.groups}
+    outermost = [name for name in groups if name not in inner] or list(groups)
+    done: set[str] = set()
+
+    def emit(name: str) -> Iterator[Compared]:
+        if name in done:
+            return
+        done.add(name)
+        yield from aggregates.get(name, ())
+        yield from by_task.get(name, ())
+        for child in groups[name].children if name in groups else ():
+            yield from emit(child)
+
+    for task in by_task:
+        holder = next((name for name in outermost if task in groups[name].tasks), task)
+        yield from emit(holder)
+        yield from emit(task)
+    for name in outermost:
+        yield from emit(name)

@@ -1,0 +1,80 @@
+"""Groups in a report: the aggregate first, few of many subtasks, a sentence about the group."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jsonschema
+from example_reports import comparison, report
+
+from evalguard.comparison import Comparison
+from evalguard.report.contract import document, schema
+from evalguard.report.terminal import render
+
+CALM = {"significant": False, "certain": False}
+
+
+def acc(task: str, **changes: Any) -> Comparison:
+    fields: dict[str, Any] = {
+        "task": task, "metric": "acc", "higher_is_better": True, "base": 0.5, "candidate": 0.495,
+        "base_stderr": 0.02, "candidate_stderr": 0.02, "sigma": 0.25, "n": 100, "n_used": 100,
+        "sigma_interval": (-0.1, 0.6), "p_value": 0.08, "outcome": "unchanged", **CALM,
+    }  # fmt: skip
+    return comparison(**{**fields, **changes})
+
+
+def many(count: int, **of_group: Any) -> list[Comparison]:
+    names = tuple(f"mmlu_{number}" for number in range(count))
+    group = acc("mmlu", n=100 * count, n_used=100 * count, subtasks=names, subgroups=("mmlu_stem",))
+    inner = acc("mmlu_stem", subtasks=names[:5])
+    changed = {
+        "mmlu_1": {"outcome": "regressed", "sigma": 1.7, "sigma_interval": (-0.2, 3.6)},
+        "mmlu_2": {"outcome": "undecided", "sigma_interval": (-0.2, 1.6)},
+        "mmlu_3": {"outcome": "improved", "sigma": -1.2, "sigma_interval": (-2.0, -0.4)},
+    }
+    subtasks = [acc(name, **changed.get(name, {})) for name in names]
+    return [dataclasses.replace(group, **of_group), inner, *subtasks]
+
+
+def test_of_many_subtasks_those_that_drifted_are_shown_and_the_others_counted() -> None:
+    text = render(report(*many(57)), width=80, color=False)
+    assert "mmlu · 5,700 documents in 57 subtasks" in text
+    lines = text.splitlines()
+    for name in ("mmlu", "mmlu_stem", "mmlu_1", "mmlu_3"):
+        assert any(line.startswith(f"{name} ·") for line in lines)
+    assert not any(line.startswith(("mmlu_2 ·", "mmlu_40 ·")) for line in lines)
+    assert (
+        "mmlu: 54 unchanged and 1 undecided subtasks are not shown; the JSON document has"
+        "\nall of them."
+    ) in text
+    assert max(map(len, lines)) <= 80
+
+
+def test_few_subtasks_are_all_shown_and_the_document_always_holds_all() -> None:
+    text = render(report(*many(20)), width=80, color=False)
+    assert "not shown" not in text
+    assert "mmlu_19 ·" in text
+    written = document(report(*many(57)))
+    jsonschema.Draft202012Validator(schema()).validate(written)
+    assert len(written["comparisons"]) == 59
+    group = written["comparisons"][0]
+    assert (len(group["subtasks"]), group["subgroups"]) == (57, ["mmlu_stem"])
+    assert written["gate"]["gated"] == [
+        {"task": "mmlu", "filter": "none", "metric": "acc", "holm_p_value": 0.08}
+    ]
+
+
+def test_the_sentence_is_about_the_group_and_not_about_the_worst_of_its_subtasks() -> None:
+    text = render(report(*many(57)), width=200, color=False)
+    about = "not measurably worse than orig: its drift is +0.25 standard errors, on mmlu acc"
+    assert about in " ".join(text.split())
+    worse = {"outcome": "regressed", "sigma": 1.5, "sigma_interval": (1.2, 1.8)}
+    text = render(report(*many(57, **worse)), width=200, color=False)
+    assert "by 1.50 standard errors on mmlu acc" in " ".join(text.split())
+
+
+def test_an_improvement_says_nothing_of_subtasks_that_are_not_judged() -> None:
+    better = {"outcome": "improved", "sigma": -0.5, "sigma_interval": (-0.8, -0.2)}
+    text = " ".join(render(report(*many(57, **better)), width=200, color=False).split())
+    assert "measurably worse on no other metric that the gate judges" in text
