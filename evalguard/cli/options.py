@@ -166,6 +166,18 @@ RUNNING = (
         metavar="N",
         help="Score N documents per task again at batch size 1.",
     ),
+    click.option(
+        "--distributions",
+        type=click.Choice(["auto", "lockstep", "reference", "off"]),
+        help="Compare the models' distributions: both loaded, or one after the other by a "
+        "reference of the base; auto: both, where that is possible.",
+    ),
+    click.option(
+        "--reference-top-k",
+        type=click.IntRange(min=1),
+        metavar="K",
+        help="Tokens of the base that a reference keeps. Default 64.",
+    ),
     NO_CACHE,
 )
 MARGIN = click.option(

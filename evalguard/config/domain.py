@@ -52,6 +52,8 @@ class RunOptions:
     seed: int | None = None
     device: str | None = None
     apply_chat_template: bool | str | None = None
+    distributions: Literal["auto", "lockstep", "reference", "off"] | None = None
+    reference_top_k: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

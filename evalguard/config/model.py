@@ -54,6 +54,15 @@ def _chat_template(value: Any) -> Any:
     raise ValueError("true, false, or the name of a chat template")
 
 
+def _distributions(value: Any) -> Any:
+    value = "off" if value is False else value  # YAML reads a bare off as false
+    if value is None or value in _MODES:
+        return value
+    raise ValueError(f"one of {', '.join(_MODES)}")
+
+
+_MODES = ("auto", "lockstep", "reference", "off")
+
 # The schema says in its words what the validators above say in theirs; a test compares them.
 _TEXT = {"type": "string", "minLength": 1}
 _COUNT = {"type": "integer", "minimum": 1}
@@ -67,6 +76,11 @@ ChatTemplate = Annotated[
     Any,
     BeforeValidator(_chat_template),
     WithJsonSchema({"anyOf": [{"type": "boolean"}, _TEXT, _NULL]}),
+]
+Distributions = Annotated[
+    Any,
+    BeforeValidator(_distributions),
+    WithJsonSchema({"anyOf": [{"enum": [*_MODES, False]}, _NULL]}),
 ]
 Paths = Annotated[
     list[Text],
@@ -175,6 +189,14 @@ class RunEntry(_Entry):
     device: Text | None = Field(default=None, description="cpu, cuda, cuda:1, mps.")
     apply_chat_template: ChatTemplate = Field(
         default=None, description="Whether to apply the chat template, or which one."
+    )
+    distributions: Distributions = Field(
+        default=None,
+        description="How the two models' distributions are compared: lockstep, reference, off, or "
+        "auto (lock-step where it is possible).",
+    )
+    reference_top_k: int | None = Field(
+        default=None, ge=1, description="Tokens of the base that a reference keeps."
     )
 
 

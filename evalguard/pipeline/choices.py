@@ -11,6 +11,7 @@ from evalguard.errors import UsageError
 from evalguard.gate import Gate
 from evalguard.harness import TaskOptions
 from evalguard.pipeline.clusters import ClusterChoice
+from evalguard.pipeline.distribution_choice import DistributionChoice, choose_distributions
 from evalguard.pipeline.options import CompareOptions
 from evalguard.pipeline.sources import ModelSource, RunSource, Source
 from evalguard.scorer import ScoringPolicy
@@ -34,6 +35,7 @@ class Choices:
     declared: frozenset[str]
     allow: frozenset[str]
     clusters: ClusterChoice = field(default_factory=ClusterChoice)
+    distributions: DistributionChoice = field(default_factory=DistributionChoice)
     notes: tuple[str, ...] = ()
 
 
@@ -66,6 +68,7 @@ def choose(base: Source, candidate: Source, guards: GuardSet, options: CompareOp
         clusters=ClusterChoice(
             of_all=options.cluster, by_task=guard.clusters if guard is not None else {}
         ),
+        distributions=choose_distributions((base, candidate), run, options),
         notes=(*_notes(guards, guard), *_rolling_notes(base, candidate)),
     )
 

@@ -18,6 +18,7 @@ from evalguard.harness import TaskScores
 from evalguard.lmeval_runs import environment_differences
 from evalguard.pipeline.choices import Choices, choose
 from evalguard.pipeline.clusters import clustered, not_compared
+from evalguard.pipeline.divergences import TaskDivergences
 from evalguard.pipeline.environment import environment
 from evalguard.pipeline.groups import with_groups
 from evalguard.pipeline.guards import find_guards
@@ -56,6 +57,8 @@ class Scored:
     """One side with its scores, whether they were just made or read from a finished run.
 
     ``description`` is the model's own; None for a finished run.
+    ``divergences`` of a candidate: how its distributions differ from the base's, by task; empty
+    where that was not measured.
     """
 
     identity: RunIdentity
@@ -63,6 +66,7 @@ class Scored:
     description: ModelDescription | None = None
     fields: Mapping[str, DocumentFields] = dataclasses.field(default_factory=dict)
     samples: Mapping[str, TaskScores] = dataclasses.field(default_factory=dict)
+    divergences: Mapping[str, TaskDivergences] = dataclasses.field(default_factory=dict)
     not_compared: tuple[NotCompared, ...] = ()
     groups: tuple[TaskGroup, ...] = ()
     environment: Mapping[str, Value] = dataclasses.field(default_factory=dict)
@@ -154,6 +158,7 @@ def score_sides(
                 description=evaluation.description,
                 fields={task: of.fields for task, of in scores.items()},
                 samples=scores,
+                divergences=evaluation.divergences,
                 not_compared=tuple(left for task in scores.values() for left in task.not_compared),
                 groups=evaluation.groups,
                 environment=evaluation.description.environment,

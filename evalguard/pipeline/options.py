@@ -12,6 +12,7 @@ from evalguard.errors import UsageError, nearest
 from evalguard.settings import Assignment, Value
 
 WorkerUse = Literal["auto", "always"]
+DistributionMode = Literal["auto", "lockstep", "reference", "off"]
 # What a user may declare to differ; settings under test excuse their own differences.
 MAY_DIFFER = frozenset({"prompt", "tokens"})
 
@@ -44,6 +45,10 @@ class CompareOptions:
             independent, for every task that has it; "": as the guard file's ``clusters`` say.
         floor: document of a measured A/A floor (``evalguard floor --json``) to hold the drift
             against; None: the one that was kept for this base in this environment, if any.
+        distributions: how the two models' distributions are compared: "lockstep" (both loaded),
+            "reference" (the base first, which leaves a reference), "off", or "auto": lock-step
+            where it is possible.
+        reference_top_k: tokens of the base that a reference keeps at every position; None: 64.
         check_batch_size: documents per task scored once more at batch size 1; 0: none.
         margin, fail_on, confidence: of the gate.
         strict: undecided fails. git_bisect: exit codes for ``git bisect run``.
@@ -79,6 +84,8 @@ class CompareOptions:
     allow_differing: frozenset[str] = frozenset()
     cluster: str = ""
     floor: Path | None = None
+    distributions: DistributionMode | None = None
+    reference_top_k: int | None = None
     check_batch_size: int = 0
     margin: float | None = None
     fail_on: str | None = None
@@ -110,6 +117,11 @@ class CompareOptions:
             raise _refused("timeout", self.timeout, "a number of seconds above 0")
         if self.worker not in get_args(WorkerUse):
             raise _refused("worker", self.worker, " or ".join(get_args(WorkerUse)))
+        if self.distributions not in (None, *get_args(DistributionMode)):
+            modes = ", ".join(get_args(DistributionMode))
+            raise _refused("distributions", self.distributions, f"one of {modes}")
+        if self.reference_top_k is not None and not _is_count(self.reference_top_k, 1):
+            raise _refused("reference_top_k", self.reference_top_k, "a number of tokens")
         for item in sorted(self.allow_differing - MAY_DIFFER):
             raise _refused("allow_differing", item, " and ".join(sorted(MAY_DIFFER)))
 

@@ -54,7 +54,9 @@ def plan(
         UsageError, EvaluationError, Interrupted: as ``evalguard.compare``.
     """
     options = make_options(options, **given)
-    options = dataclasses.replace(options, use_cache=False, check_batch_size=0)
+    options = dataclasses.replace(
+        options, use_cache=False, check_batch_size=0, distributions="off", reference_top_k=None
+    )
     if pilot < 2:
         raise UsageError(f"a pilot of {pilot} documents shows no scatter", hint="take 64 or more")
     with interruptible("reading what is to be planned", hint=NOTHING_KEPT):

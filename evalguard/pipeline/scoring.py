@@ -10,6 +10,7 @@ from evalguard.pipeline.bench import bench
 from evalguard.pipeline.choices import Choices
 from evalguard.pipeline.evaluate import Evaluation
 from evalguard.pipeline.interruption import interruptible
+from evalguard.pipeline.measuring import Measuring
 from evalguard.pipeline.open_scorer import Opener
 from evalguard.pipeline.options import CompareOptions
 from evalguard.pipeline.sessions import Sessions
@@ -23,7 +24,7 @@ def score_models(
     *,
     opener: Opener | None = None,
 ) -> list[Evaluation]:
-    """Score each model on all tasks; at any time one model is loaded.
+    """Score each model on all tasks, and compare the distributions of two where that can be done.
 
     Args:
         opener: loads a model in place of ``open_scorer``.
@@ -36,13 +37,11 @@ def score_models(
         return []
     with bench(choices, options, opener=opener) as place:
         sessions = Sessions(place)
-        return [_scored(source, sessions) for source in sources]
-
-
-def _scored(source: ModelSource, sessions: Sessions) -> Evaluation:
-    with sessions.opened(source) as session:
-        evaluation = sessions.evaluator.evaluate(session.name, session.scorer)
-    return _checked(evaluation, source, sessions)
+        evaluations = Measuring(sessions).evaluate(sources)
+        return [
+            _checked(evaluation, source, sessions)
+            for evaluation, source in zip(evaluations, sources, strict=True)
+        ]
 
 
 def _checked(evaluation: Evaluation, source: ModelSource, sessions: Sessions) -> Evaluation:

@@ -92,7 +92,7 @@ def test_scores_that_were_kept_before_the_disk_was_full_are_used_again(
 ) -> None:
     words = ("--cache-dir", "cache", "--output-path", "out")
     with monkeypatch.context():
-        full_after(3)  # one for the check, one block of each model
+        full_after(4)  # one for the check, one block of each model, one of both
         first = compare("orig", "sharp", *words)
     assert first.code == 1
     assert "no run folder was written" in " ".join(first.out.split())

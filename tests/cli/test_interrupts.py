@@ -71,6 +71,7 @@ def test_ctrl_c_keeps_what_is_finished_and_the_same_command_goes_on(
     run: Any, command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "count").touch()
+    command += ["--distributions", "off"]  # one model after the other, so that blocks count
     process = start(command, COUNT=str(tmp_path / "count"), STOP_AFTER="2")
     wait_for(tmp_path / "count.stopped", process)
     process.send_signal(signal.SIGINT)
@@ -116,7 +117,10 @@ def signalled(monkeypatch: pytest.MonkeyPatch) -> Any:
         ("evalguard.pipeline.bench.load_tasks", "interrupted while loading tasks (sw_long)"),
         ("evalguard.pipeline.bench.open_scorer", "interrupted while loading orig (base)"),
         ("evalguard.harness.tasks.build_requests", "interrupted while building the requests"),
-        ("evalguard.pipeline.evaluate.score_tables", "while scoring orig (base) on sw_long"),
+        (
+            "evalguard.pipeline.evaluate.score_tables",
+            "while scoring orig (base) and orig (candidate)",
+        ),
         (
             "evalguard.pipeline.compare.compare_by_document",
             "interrupted while comparing the scores",
@@ -141,7 +145,8 @@ def test_without_a_cache_nothing_is_promised(run: Any, command: list[str], signa
     signalled("evalguard.models.lm_scorer.LMScorer.score", signal.SIGTERM)
     ran = run(*command, "--limit", "3", "--no-cache")
     assert ran.code == 143
-    assert "interrupted: orig (base) on sw_long, 0 of 3 documents done" in ran.err
+    both = "orig (base) and orig (candidate)"
+    assert f"interrupted: {both} on sw_long, 0 of 3 documents done" in ran.err
     assert "the same command starts anew" in ran.err
 
 

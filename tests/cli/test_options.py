@@ -29,6 +29,8 @@ SPELLINGS: dict[str, tuple[tuple[str, ...], object]] = {
     "floor": (("--floor", "floor.json"), Path("floor.json")),
     "check_batch_size": (("--check_batch_size", "4"), 4),
     "cluster": (("--cluster", "story"), "story"),
+    "distributions": (("--distributions", "lockstep"), "lockstep"),
+    "reference_top_k": (("--reference_top_k", "16"), 16),
     "device": (("--device", "cpu"), "cpu"),
     "threads": (("--threads", "2"), 2),
     "worker": (("--worker", "always"), "always"),

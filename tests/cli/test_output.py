@@ -15,7 +15,7 @@ import pytest
 from small_world import N, SmallWorld
 
 import evalguard
-from evalguard.pipeline import scoring
+from evalguard.pipeline import bench
 from evalguard.report.contract import schema
 
 ALL_TASKS = "sw_word,sw_text,sw_choice"
@@ -129,7 +129,7 @@ def test_the_exit_code_in_a_json_error_is_the_one_of_the_process(run: Any) -> No
 def test_what_others_write_to_stdout_does_not_reach_it(
     compare: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load = scoring.load_tasks
+    load = bench.load_tasks
 
     def loud(*given: Any, **options: Any) -> Any:
         print("from python")
@@ -137,7 +137,7 @@ def test_what_others_write_to_stdout_does_not_reach_it(
         subprocess.run(["echo", "from a child"], check=True)
         return load(*given, **options)
 
-    monkeypatch.setattr(scoring, "load_tasks", loud)
+    monkeypatch.setattr(bench, "load_tasks", loud)
     ran = compare("orig", "same", "--json")
     assert ran.code == 0
     assert ran.document["schema"] == "evalguard.compare/1"

@@ -1,0 +1,61 @@
+"""Room for a second model beside the one that is loaded."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+# Beside its weights a model needs room for activations and one batch's logits.
+_BESIDE_WEIGHTS = 1.25
+
+
+def weight_bytes(parameters: int, dtype: str) -> int:
+    """Bytes of a model's weights; ``dtype`` as ``model_dtype`` names it, the most common first."""
+    import torch
+
+    kind = getattr(torch, dtype.partition("+")[0], None)
+    return parameters * (kind.itemsize if isinstance(kind, torch.dtype) else 4)
+
+
+def checkpoint_bytes(pretrained: object) -> int:
+    """Bytes of the weights in a model folder; 0 for what is no folder here."""
+    folder = Path(str(pretrained)).expanduser()
+    if not folder.is_dir():
+        return 0
+    kinds = ("*.safetensors", "*.bin", "*.gguf")
+    return sum(file.stat().st_size for kind in kinds for file in folder.glob(kind))
+
+
+def room(device: str) -> int | None:
+    """Bytes that can still be taken on a device; None where that is not known."""
+    if device.startswith("cuda"):
+        import torch
+
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    if device != "cpu":
+        return None
+    return _linux_room() or _free_pages()
+
+
+def fits(weights: int, device: str) -> bool:
+    """Whether a model of so many bytes fits on a device beside what is there already."""
+    found = room(device)
+    return found is None or weights * _BESIDE_WEIGHTS <= found
+
+
+def _linux_room() -> int | None:
+    """What Linux can give without swapping: free pages and caches that can be dropped."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(found[0]) * 1024 if found else None
+
+
+def _free_pages() -> int | None:
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return None

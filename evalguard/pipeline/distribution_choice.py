@@ -1,0 +1,52 @@
+"""DistributionChoice: whether and how the two models' distributions are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from evalguard.config import RunOptions
+from evalguard.errors import UsageError
+from evalguard.pipeline.options import CompareOptions, DistributionMode
+from evalguard.pipeline.sources import RunSource, Source
+
+DEFAULT_TOP_K = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DistributionChoice:
+    """How distributions are compared.
+
+    Attributes:
+        mode: "lockstep": both models are loaded, and their distributions meet batch by batch.
+            "reference": the base is scored first and leaves its ``top_k`` most probable tokens.
+            "auto": lock-step where it is possible. "off": not at all.
+        top_k: tokens of the base that a reference keeps at every position.
+    """
+
+    mode: DistributionMode = "auto"
+    top_k: int = DEFAULT_TOP_K
+
+
+def choose_distributions(
+    sources: Sequence[Source], run: RunOptions, options: CompareOptions
+) -> DistributionChoice:
+    """Settle how distributions are compared; the command line wins over the guard file.
+
+    Raises:
+        UsageError: for finished lm-eval runs, which hold no distributions, if they are asked for.
+    """
+    mode = options.distributions or run.distributions or "auto"
+    top_k = options.reference_top_k or run.reference_top_k or DEFAULT_TOP_K
+    if options.reference_top_k and mode != "reference":
+        raise UsageError(
+            f"reference_top_k has no effect with distributions {mode}",
+            hint="--distributions reference scores the base first and keeps a reference of it",
+        )
+    stored = [source for source in sources if isinstance(source, RunSource)]
+    if mode in ("lockstep", "reference") and stored:
+        raise UsageError(
+            f"'{stored[0].name}' is a finished lm-eval run, which holds no distributions",
+            hint="name the model instead of its run, or leave out --distributions",
+        )
+    return DistributionChoice(mode=mode, top_k=top_k)
