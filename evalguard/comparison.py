@@ -50,6 +50,10 @@ class Comparison:
         significant: the drift is real (interval above 0); ``certain``: above the margin.
         needed_n: for "undecided", documents needed to decide at this paired_stderr; else None.
         flips: (base right and candidate wrong, base wrong and candidate right) for 0/1 metrics.
+        churn: documents that both got wrong, in different ways, for 0/1 metrics whose answers both
+            runs show; else None.
+        same_answer: share of documents that both answered in the same way, right or wrong, and its
+            ``same_answer_interval``; None where the runs do not show answers.
         clusters: number of clusters of documents that are not independent, and ``cluster_field``
             that says which belong together; None and "" where each document stands alone.
         bit_identical: every document's score is the same to the last bit.
@@ -89,6 +93,9 @@ class Comparison:
     needed_n: int | None = None
     mid_p_value: float | None = None
     flips: tuple[int, int] | None = None
+    churn: int | None = None
+    same_answer: float | None = None
+    same_answer_interval: tuple[float, float] | None = None
     clusters: int | None = None
     cluster_field: str = ""
     floor: Floor | None = None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from evalguard.comparison import Comparison
+from evalguard.distribution_comparison import DistributionComparison
 from evalguard.errors import (
     EXIT_FAILED,
     EXIT_PASSED,
@@ -16,13 +17,13 @@ from evalguard.errors import (
     UsageError,
     nearest,
 )
+from evalguard.gate_reason import GateState, Key, overall, reason
+from evalguard.limits import Limit, LimitVerdict, judge_limits
 from evalguard.stats.multiplicity import holm
 from evalguard.verdict import check_margin, decide
 
 FailOn = Literal["margin", "significant", "certain", "any-degradation"]
 FAIL_ON: tuple[str, ...] = get_args(FailOn)
-GateState = Literal["passed", "regressed", "undecided", "failed"]
-Key = tuple[str, str, str]
 
 # `git bisect run` reads 125 as "this commit cannot be judged, skip it".
 EXIT_GIT_BISECT_SKIP = 125
@@ -35,8 +36,8 @@ class GateResult:
     Attributes:
         passed: whether the gate lets the candidate through. True for state "undecided" where the
             policy only warns; never True for "failed".
-        state: "regressed" if any gated metric is; else "failed" if any gave no number, or nothing
-            was compared; else "undecided" if any is; else "passed".
+        state: "regressed" if any gated metric or limit is; else "failed" if any gave no number, or
+            nothing was compared; else "undecided" if any is; else "passed".
         gated: keys (task, filter, metric) of the gated metrics; ``holm_p_values`` are beside them
             in the same order (None for a failed metric).
         regressed, undecided, failed: the keys that brought each about.
@@ -49,6 +50,7 @@ class GateResult:
         family_false_alarm_independent: the chance that one crosses the margin if the metrics were
             independent, 1 - prod(1 - p_k); not above the bound.
         reason: one sentence.
+        limits: what the absolute limits say, one per limit and task.
     """
 
     passed: bool
@@ -64,6 +66,7 @@ class GateResult:
     family_false_alarm: float | None
     family_false_alarm_independent: float | None
     reason: str
+    limits: tuple[LimitVerdict, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +90,9 @@ class Gate:
             gate is confined; () gates all. The others are shown and decide nothing.
         subtasks: gate what is below a compared group too, not only its aggregate: dozens of
             subtasks fail nearly every unchanged candidate by chance. ``gate_metrics`` wins.
+        limits: absolute limits on distributions and answers, beside the margin. A value beyond its
+            limit fails, whatever the margin says; under "certain" only if its whole interval is
+            beyond, else it is undecided.
     """
 
     margin: float = 1.0
@@ -95,6 +101,7 @@ class Gate:
     undecided: Literal["warn", "fail"] = "warn"
     gate_metrics: tuple[str, ...] = ()
     subtasks: bool = False
+    limits: tuple[Limit, ...] = ()
 
     def __post_init__(self) -> None:
         check_margin(self.margin)
@@ -108,14 +115,24 @@ class Gate:
         if self.undecided not in ("warn", "fail"):
             raise UsageError(f"undecided metrics can 'warn' or 'fail', not '{self.undecided}'")
 
-    def judge(self, comparisons: Iterable[Comparison]) -> GateResult:
+    @property
+    def needs_distributions(self) -> bool:
+        """Whether a limit asks for the two models' distributions."""
+        return any(limit.of_distributions for limit in self.limits)
+
+    def judge(
+        self,
+        comparisons: Iterable[Comparison],
+        distributions: Sequence[DistributionComparison] = (),
+    ) -> GateResult:
         """Judge comparisons that were made with this gate's margin and confidence.
 
         Raises:
             UsageError: if ``gate_metrics`` names a metric that was not compared.
             ValueError: for a comparison made with another margin or confidence.
         """
-        gated = self._gated(list(comparisons))
+        comparisons = list(comparisons)
+        gated = self._gated(comparisons)
         for comparison in gated:
             self._check(comparison)
         adjusted = _holm_p_values(gated)
@@ -128,7 +145,8 @@ class Gate:
             state: tuple(key for key, its in zip(keys, states, strict=True) if its == state)
             for state in get_args(GateState)
         }
-        state = _overall(by_state, compared=bool(gated))
+        limits = self._limits(judge_limits(self.limits, distributions, comparisons))
+        state = overall(by_state, limits, compared=bool(gated or limits))
         bound, independent = _family_false_alarm(gated, self._holm_level)
         return GateResult(
             passed=state == "passed" or (state == "undecided" and self.undecided == "warn"),
@@ -143,7 +161,8 @@ class Gate:
             holm_p_values=adjusted,
             family_false_alarm=bound,
             family_false_alarm_independent=independent,
-            reason=_reason(by_state, len(gated)),
+            reason=reason(by_state, limits, len(gated)),
+            limits=limits,
         )
 
     @property
@@ -164,6 +183,15 @@ class Gate:
                 )
         wanted = set(self.gate_metrics)
         return [c for c in comparisons if {c.metric, f"{c.task}/{c.metric}"} & wanted]
+
+    def _limits(self, verdicts: Sequence[LimitVerdict]) -> tuple[LimitVerdict, ...]:
+        """Demand of a limit the evidence that the policy asks for."""
+        return tuple(
+            replace(v, state="undecided")
+            if self.fail_on == "certain" and v.state == "regressed" and not v.certain
+            else v
+            for v in verdicts
+        )
 
     def _check(self, comparison: Comparison) -> None:
         """Refuse a comparison whose verdict belongs to another margin or confidence."""
@@ -235,26 +263,3 @@ def _family_false_alarm(
     if 1.0 in chances:
         return bound, 1.0
     return bound, -math.expm1(math.fsum(math.log1p(-chance) for chance in chances))
-
-
-def _overall(by_state: dict[GateState, tuple[Key, ...]], *, compared: bool) -> GateState:
-    order: tuple[GateState, ...] = ("regressed", "failed", "undecided")
-    for state in order:
-        if by_state[state]:
-            return state
-    return "passed" if compared else "failed"
-
-
-def _reason(by_state: dict[GateState, tuple[Key, ...]], total: int) -> str:
-    if total == 0:
-        return "nothing was compared, so nothing is known"
-    order: tuple[GateState, ...] = ("regressed", "failed", "undecided")
-    parts = [_count(by_state[state], state, total) for state in order if by_state[state]]
-    passed = "the gated metric passed" if total == 1 else f"all {total} gated metrics passed"
-    return "; ".join(parts) or passed
-
-
-def _count(keys: tuple[Key, ...], state: GateState, total: int) -> str:
-    names = ", ".join(f"{task} {metric}" for task, _, metric in keys[:3])
-    more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
-    return f"{len(keys)} of {total} gated metrics {state} ({names}{more})"

@@ -35,6 +35,8 @@ class ScoreTable:
             (``evalguard.items.asked_hash``); () where the run does not show them.
         token_hashes: n strings, hash of all token ids fed for the document; () where the run does
             not show them (a stored lm-eval run).
+        answers: n texts, what the model answered: the index of the option that this metric took, or
+            the generated text after the filter; () where the run does not show it.
         clusters: n labels; documents with the same one share something (a passage) and are not
             independent; () where each document stands alone. ``cluster_field`` is the document's
             field that the labels come from.
@@ -60,6 +62,7 @@ class ScoreTable:
     target_hashes: tuple[str, ...]
     asked_hashes: tuple[str, ...] = ()
     token_hashes: tuple[str, ...] = ()
+    answers: tuple[str, ...] = ()
     clusters: tuple[str, ...] = ()
     cluster_field: str = ""
     cut: tuple[bool, ...] = ()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from evalguard.errors import EvaluationError
+from evalguard.harness.given_answers import options_of
 from evalguard.harness.requests import TaskRequests, in_request_order
 from evalguard.harness.surroundings import lm_eval_surroundings, task_code
 from evalguard.scorer import Request, Response
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnsweredDocument:
-    """One document with its prompt, target and hashes as in lm-eval's sample files, and answers."""
+    """One document with its prompt, target and hashes as in lm-eval's sample files, and answers.
+
+    ``options`` are the texts to choose from, () where lm-eval chooses none of them.
+    """
 
     doc_id: int
     doc: Any
@@ -28,16 +32,23 @@ class AnsweredDocument:
     doc_hash: str
     prompt_hash: str
     target_hash: str
+    options: tuple[str, ...]
     requests: tuple[Request, ...]
     responses: tuple[Response, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """A task's documents, and lm-eval's items: (filter, metric) -> doc_id -> item."""
+    """A task's documents, and what lm-eval made of them.
+
+    Attributes:
+        items: lm-eval's items, (filter, metric) -> doc_id -> item.
+        filtered: responses after a filter, filter -> doc_id -> one per request.
+    """
 
     documents: tuple[AnsweredDocument, ...]
     items: Mapping[tuple[str, str], Mapping[int, Any]]
+    filtered: Mapping[str, Mapping[int, Sequence[Any]]]
 
 
 def judge(task_requests: TaskRequests, responses: Sequence[Response]) -> Answers:
@@ -61,26 +72,40 @@ def judge(task_requests: TaskRequests, responses: Sequence[Response]) -> Answers
             # The task may have built other requests since; filters act on what the task holds.
             task._instances = list(task_requests.instances)
             task.apply_filters()
-        items = _items(task_requests, by_document, what)
+        filtered = _filtered(task_requests, by_document)
+        items = _items(task_requests, filtered, what)
         documents = []
         for doc_id, doc in task_requests.documents.items():
             with task_code(f"{what}, document {doc_id}"):
                 target = task.doc_to_target(doc)
-                first = by_document[doc_id][0]
-                documents.append(_document(doc_id, doc, target, first, answered[doc_id]))
-    return Answers(documents=tuple(documents), items=items)
+                asked = _Asked(doc_id, doc, by_document[doc_id][0], options_of(task, doc))
+                documents.append(_document(asked, target, answered[doc_id]))
+    return Answers(documents=tuple(documents), items=items, filtered=filtered)
+
+
+def _filtered(
+    task_requests: TaskRequests, by_document: Mapping[int, Sequence[Instance]]
+) -> dict[str, dict[int, list[Any]]]:
+    return {
+        name: {
+            doc_id: [instance.filtered_resps[name] for instance in instances]
+            for doc_id, instances in by_document.items()
+        }
+        for name in task_requests.instances[0].filtered_resps
+    }
 
 
 def _items(
-    task_requests: TaskRequests, by_document: Mapping[int, Sequence[Instance]], what: str
+    task_requests: TaskRequests, filtered: Mapping[str, Mapping[int, list[Any]]], what: str
 ) -> dict[tuple[str, str], dict[int, Any]]:
     """Run process_results once per filter and document, as lm_eval.evaluator.evaluate does."""
     items: dict[tuple[str, str], dict[int, Any]] = defaultdict(dict)
-    for filter_name in task_requests.instances[0].filtered_resps:
+    for filter_name, by_document in filtered.items():
         for doc_id, doc in task_requests.documents.items():
             with task_code(f"{what}, document {doc_id}"):
-                filtered = [i.filtered_resps[filter_name] for i in by_document[doc_id]]
-                found = task_requests.lm_eval_task.process_results(doc, filtered)
+                # a copy: a task's own code may change the list
+                given = list(by_document[doc_id])
+                found = task_requests.lm_eval_task.process_results(doc, given)
             for metric, item in found.items():
                 items[filter_name, metric][doc_id] = item
     return dict(items)
@@ -116,26 +141,32 @@ def _as_lm_eval(request: Request, response: Response) -> Any:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    doc_id: int
+    doc: Any
+    first: Instance
+    options: tuple[str, ...]
+
+
 def _document(
-    doc_id: int,
-    doc: Any,
-    target: Any,
-    first: Instance,
-    answered: Sequence[tuple[Request, Response]],
+    asked: _Asked, target: Any, answered: Sequence[tuple[Request, Response]]
 ) -> AnsweredDocument:
     """Hash a document exactly as lm_eval.evaluator.evaluate does for its sample files."""
     from lm_eval.utils import handle_non_serializable, hash_string
 
-    written = json.dumps(first.doc, indent=2, default=handle_non_serializable, ensure_ascii=False)
-    prompt = first.arguments[0]
+    doc = asked.first.doc
+    written = json.dumps(doc, indent=2, default=handle_non_serializable, ensure_ascii=False)
+    prompt = asked.first.arguments[0]
     return AnsweredDocument(
-        doc_id=doc_id,
-        doc=doc,
+        doc_id=asked.doc_id,
+        doc=asked.doc,
         prompt=prompt,
         target=str(target),
         doc_hash=hash_string(written),
         prompt_hash=hash_string(prompt),
         target_hash=hash_string(str(target)),
+        options=asked.options,
         requests=tuple(request for request, _ in answered),
         responses=tuple(response for _, response in answered),
     )

@@ -12,6 +12,7 @@ import numpy as np
 from evalguard.document_fields import DocumentFields, read_fields
 from evalguard.harness.aggregation import task_rescoring
 from evalguard.harness.answers import AnsweredDocument, Answers, judge
+from evalguard.harness.given_answers import given_answers
 from evalguard.harness.metrics import aggregation_name, direction
 from evalguard.harness.requests import TaskRequests
 from evalguard.harness.samples import sample
@@ -134,6 +135,7 @@ def _table(
             asked_hash(request.arguments for request in document.requests) for document in documents
         ),
         token_hashes=tokens if all(tokens) else (),
+        answers=given_answers(answers, documents, filter_name, metric),
         cut=tuple(_depends_on_length(document) for document in documents),
         n_total=task_requests.n_total,
         source=source,

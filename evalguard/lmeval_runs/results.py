@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from evalguard.errors import EvaluationError
+from evalguard.lmeval_runs.choosing import Choosing
 from evalguard.lmeval_runs.json_file import read_file
 from evalguard.settings import Value
 
@@ -190,6 +191,17 @@ class Results:
         if config.get("output_type") == "generate_until" and config.get("generation_kwargs"):
             run["generation_kwargs"] = config["generation_kwargs"]
         return run
+
+    def choosing(self, task: str) -> Choosing:
+        """How a task's answers are chosen."""
+        config = self._task_config(task)
+        metrics = [entry.get("metric") for entry in config.get("metric_list") or ()]
+        return Choosing(
+            output_type=str(config.get("output_type") or ""),
+            own_rules=bool(config.get("process_results")),
+            delimiter=str(config.get("target_delimiter", " ")),
+            doubled="acc_mutual_info" in metrics,
+        )
 
     def _task_config(self, task: str) -> Mapping[str, Any]:
         return cast("Mapping[str, Any]", (self.content.get("configs") or {}).get(task) or {})

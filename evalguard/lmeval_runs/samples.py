@@ -21,7 +21,9 @@ class Sample:
 
     ``sound`` is False where the model gave no number for a continuation: an accuracy hides that.
     ``asked`` is the hash of all texts that were asked, "" where the run does not show them;
-    ``doc`` is the document itself, None where the run does not show it.
+    ``doc`` is the document itself, None where the run does not show it. ``target`` is lm-eval's
+    text of it; ``filtered`` the responses after the filter and ``continuations`` what they were
+    to, one per request; () where the run does not show them.
     """
 
     doc_id: int
@@ -32,6 +34,9 @@ class Sample:
     sound: bool = True
     asked: str = ""
     doc: object = field(default=None, repr=False)
+    target: str = ""
+    filtered: tuple[Any, ...] = field(default=(), repr=False)
+    continuations: tuple[str, ...] = field(default=(), repr=False)
 
 
 def read_samples(path: Path, metrics: Sequence[tuple[str, str]]) -> dict[str, tuple[Sample, ...]]:
@@ -119,16 +124,35 @@ def _sample(
         sound=not _holds_nan(row.get("resps")),
         asked=_asked(row.get("arguments")),
         doc=row.get("doc"),
+        target=str(row.get("target", "")),
+        filtered=_listed(row.get("filtered_resps")),
+        continuations=_continuations(row.get("arguments")),
     )
+
+
+def _listed(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, list) else ()
+
+
+def _continuations(arguments: Any) -> tuple[str, ...]:
+    """The second text of each request, () where there is none."""
+    texts = [asked[1] if len(asked) > 1 else None for asked in _requests(arguments)]
+    return tuple(text for text in texts if isinstance(text, str))
 
 
 def _asked(arguments: Any) -> str:
     """Hash of what was asked: {"gen_args_0": {"arg_0": ...}}, or a list of lists before 0.4.3."""
+    texts = _requests(arguments)
+    return asked_hash(texts) if texts else ""
+
+
+def _requests(arguments: Any) -> list[list[Any]]:
+    """The arguments of each request; [] where the run does not show them all."""
     requests = list(arguments.values()) if isinstance(arguments, dict) else arguments
-    if not isinstance(requests, list) or not requests:
-        return ""
+    if not isinstance(requests, list):
+        return []
     texts = [list(r.values()) if isinstance(r, dict) else r for r in requests]
-    return asked_hash(texts) if all(isinstance(asked, list) for asked in texts) else ""
+    return texts if all(isinstance(asked, list) for asked in texts) else []
 
 
 def _holds_nan(responses: Any) -> bool:

@@ -19,6 +19,7 @@ from evalguard.items import (
 )
 from evalguard.lmeval_runs.aggregation import read_rescoring
 from evalguard.lmeval_runs.check import disagreement
+from evalguard.lmeval_runs.given_answers import stored_answers
 from evalguard.lmeval_runs.results import Results
 from evalguard.lmeval_runs.samples import Sample, read_samples
 from evalguard.scores import NotCompared, ScoreTable
@@ -97,6 +98,7 @@ def _table(
         prompt_hashes=tuple(sample.prompt_hash for sample in scored),
         target_hashes=tuple(sample.target_hash for sample in scored),
         asked_hashes=asked if all(asked) else (),
+        answers=stored_answers(scored, of.name, of.results.choosing(of.task)),
         n_total=of.results.n_total(of.task),
         source=source,
         run=of.results.run(of.task, len(samples)),

@@ -52,6 +52,7 @@ def picked(table: ScoreTable, rows: NDArray[np.int64]) -> ScoreTable:
         target_hashes=pick(table.target_hashes),
         asked_hashes=pick(table.asked_hashes),
         token_hashes=pick(table.token_hashes),
+        answers=pick(table.answers),
         clusters=pick(table.clusters),
         cut=pick(table.cut),
     )
@@ -73,7 +74,7 @@ def _check_shapes(table: ScoreTable, name: str) -> None:
     for field in ("doc_hashes", "prompt_hashes", "target_hashes"):
         if len(getattr(table, field)) != n:
             problems.append(f"{len(getattr(table, field))} {field}")
-    for field in ("asked_hashes", "token_hashes", "clusters", "cut"):
+    for field in ("asked_hashes", "token_hashes", "answers", "clusters", "cut"):
         if len(getattr(table, field)) not in (0, n):
             problems.append(f"{len(getattr(table, field))} {field}")
     if (table.weights is not None) != (table.aggregation in _WEIGHTED):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from evalguard.compare_report import CompareReport
 from evalguard.comparison import Comparison, Outcome
-from evalguard.gate import GateState
+from evalguard.gate_reason import GateState
 from evalguard.report.plain_text import printable
 from evalguard.report.subtasks import concerned
 

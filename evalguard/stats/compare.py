@@ -19,6 +19,7 @@ from evalguard.stats.estimate import all_finite
 from evalguard.stats.influence import influence
 from evalguard.stats.planning import documents_needed
 from evalguard.stats.reason import explain, explain_identical
+from evalguard.stats.same_answer import same_answers
 from evalguard.stats.unusable import unusable
 from evalguard.verdict import Verdict, check_margin, decide
 
@@ -181,6 +182,9 @@ def _comparison(
     verdict, level = judged.verdict, (1.0 - drift.estimate.confidence) / 2.0
     tests = companions(paired, drift)
     doubts = disagreements(tests, real=verdict.significant, level=level)
+    answers = same_answers(
+        paired, binary=drift.flips is not None, confidence=drift.estimate.confidence
+    )
     return Comparison(
         task=table.task,
         filter=table.filter,
@@ -207,6 +211,9 @@ def _comparison(
         reason=judged.reason,
         needed_n=judged.needed_n,
         flips=drift.flips,
+        churn=answers.churn if answers else None,
+        same_answer=answers.share if answers else None,
+        same_answer_interval=answers.interval if answers else None,
         clusters=cluster_count(paired),
         cluster_field=table.cluster_field if paired.clusters else "",
         companions=tests,

@@ -83,6 +83,33 @@ def test_metrics_and_sample_hashes_equal_those_of_lm_eval(
         assert table.source == "model m"
 
 
+def test_answers_are_the_options_and_texts_that_lm_eval_scored(
+    ours: dict[str, TaskScores], theirs: Any
+) -> None:
+    tables = {(t.task, t.filter, t.metric): t for s in ours.values() for t in s.tables}
+    for metric in ("acc", "acc_norm"):
+        table = tables["eg_choice", "none", metric]
+        samples = {s["doc_id"]: s for s in theirs["samples"]["eg_choice"]}
+        golds = [int(samples[doc_id]["target"]) for doc_id in table.doc_ids.tolist()]
+        right = [int(answer) == gold for answer, gold in zip(table.answers, golds, strict=True)]
+        np.testing.assert_array_equal(table.values, np.array(right, dtype=float))
+    raw, normalised = (tables["eg_choice", "none", metric] for metric in ("acc", "acc_norm"))
+    assert raw.answers != normalised.answers
+    for name in ("strict", "digits"):
+        table = tables["eg_generate", name, "exact_match"]
+        texts = {
+            s["doc_id"]: s["filtered_resps"][0]
+            for s in theirs["samples"]["eg_generate"]
+            if s["filter"] == name
+        }
+        if isinstance(texts[0], str):
+            assert table.answers == tuple(texts[doc_id] for doc_id in table.doc_ids.tolist())
+    # Which token was the likeliest is not known; a task's own rules are its own.
+    assert tables["eg_lastword", "none", "acc"].answers == ()
+    assert tables["eg_rolling", "none", "bits_per_byte"].answers == ()
+    assert all(t.answers == () for (task, _, _), t in tables.items() if task == "eg_custom")
+
+
 def test_closed_form_stderr_of_a_mean_equals_lm_evals(
     ours: dict[str, TaskScores], theirs: Any
 ) -> None:

@@ -54,7 +54,7 @@ def test_stored_run_gives_the_tables_of_the_harness(finished: Path, run_tasks: P
                 assert found.rescoring.metric(rows) == table.rescoring.metric(rows)
             for name in ("aggregation", "higher_is_better", "doc_hashes", "prompt_hashes"):
                 assert getattr(found, name) == getattr(table, name), (table.key, name)
-            for name in ("target_hashes", "asked_hashes", "n_total", "run"):
+            for name in ("target_hashes", "asked_hashes", "n_total", "run", "answers"):
                 assert getattr(found, name) == getattr(table, name), (table.key, name)
             assert all(found.asked_hashes)
             assert found.token_hashes == ()

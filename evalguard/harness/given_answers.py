@@ -1,0 +1,42 @@
+"""What a model answered, document by document: an option, or a text after the filter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from evalguard.chosen_option import chosen_option
+
+if TYPE_CHECKING:
+    from evalguard.harness.answers import AnsweredDocument, Answers
+
+
+def options_of(task: Any, doc: Any) -> tuple[str, ...]:
+    """A document's options, in lm-eval's order; () where the task is none of multiple choice.
+
+    A task with a ``process_results`` of its own chooses by its own rules: () too.
+    """
+    own_rules = callable(getattr(task.config, "process_results", None))
+    if task.OUTPUT_TYPE != "multiple_choice" or own_rules:
+        return ()
+    return tuple(task.doc_to_choice(doc))
+
+
+def given_answers(
+    answers: Answers, documents: Sequence[AnsweredDocument], filter_name: str, metric: str
+) -> tuple[str, ...]:
+    """What the documents were answered, as one metric sees it; () where any is unknown."""
+    filtered = answers.filtered[filter_name]
+    found = [_answer(document, filtered[document.doc_id], metric) for document in documents]
+    known = tuple(answer for answer in found if answer is not None)
+    return known if len(known) == len(found) else ()
+
+
+def _answer(document: AnsweredDocument, filtered: Sequence[Any], metric: str) -> str | None:
+    if document.requests[0].kind == "generate_until":
+        return filtered[0] if isinstance(filtered[0], str) else None
+    if not document.options:
+        return None
+    loglikelihoods = [loglikelihood for loglikelihood, _ in filtered]
+    chosen = chosen_option(metric, loglikelihoods, document.options)
+    return None if chosen is None else str(chosen)

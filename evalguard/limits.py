@@ -1,0 +1,202 @@
+"""Limits: absolute bounds of a gate, on how far two models' distributions and answers differ.
+
+A margin in sigmas asks whether a metric got worse than its own noise. A limit asks whether a
+figure of its own, KL say, stays below (a share: above) a number that the user set.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from evalguard.comparison import Comparison
+from evalguard.distribution_comparison import DistributionComparison, Figure
+from evalguard.errors import UsageError, nearest
+
+Kind = Literal["upper", "lower"]
+LimitState = Literal["passed", "regressed", "undecided", "failed"]
+
+_PERCENTILES = {"kl_median": 50.0, "kl_p90": 90.0, "kl_p95": 95.0, "kl_p99": 99.0,
+                "kl_p99.9": 99.9, "kl_max": 100.0}  # fmt: skip
+KINDS: dict[str, Kind] = {
+    "kl_mean": "upper",
+    **dict.fromkeys(_PERCENTILES, "upper"),
+    "dp_mean": "upper",
+    "dp_rms": "upper",
+    "same_top1": "lower",
+    "same_topk": "lower",
+    "same_answer": "lower",
+}
+OF_ANSWERS = "same_answer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """An absolute limit: the largest value allowed; for a share, the smallest.
+
+    ``dp_mean`` is about the size of the mean change in probability, whatever its sign.
+
+    Raises:
+        UsageError: for an unknown name, or a number that the figure cannot have.
+    """
+
+    metric: str
+    value: float
+
+    def __post_init__(self) -> None:
+        if self.metric not in KINDS:
+            raise UsageError(
+                f"no limit can be set on '{self.metric}'{nearest(self.metric, KINDS)}",
+                hint=f"limits: {', '.join(KINDS)}",
+            )
+        most = math.inf if self.metric.startswith("kl_") else 1.0
+        if not (0.0 <= self.value <= most and math.isfinite(self.value)):
+            reach = "0 or more" if most == math.inf else "between 0 and 1"
+            raise UsageError(f"the limit of {self.metric} is a number, {reach}, not {self.value!r}")
+
+    @property
+    def kind(self) -> Kind:
+        """Whether the figure must stay below ("upper") or above ("lower") the limit."""
+        return KINDS[self.metric]
+
+    @property
+    def of_distributions(self) -> bool:
+        """Whether the two models' distributions have to be compared for it."""
+        return self.metric != OF_ANSWERS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitVerdict:
+    """What a limit says of one task.
+
+    Attributes:
+        task, filter: what was measured; "" where no task gave the figure. Distributions have no
+            filter. ``of`` is lm-eval's metric that an answer was chosen by; "" for distributions.
+        value, interval, bounds: of the figure (see ``Figure``); None where there is none.
+        state: "regressed" if the value is beyond the limit, and ``certain`` if its whole interval
+            is; "undecided" if the value is within it but the interval reaches beyond; "passed" if
+            all of it is within, or there is no interval (the literal rule); "failed" without a
+            value.
+        reason: one sentence.
+    """
+
+    metric: str
+    kind: Kind
+    limit: float
+    task: str
+    filter: str = ""
+    of: str = ""
+    value: float | None
+    interval: tuple[float, float] | None
+    bounds: tuple[float, float] | None
+    state: LimitState
+    certain: bool
+    reason: str
+
+
+def judge_limits(
+    limits: Sequence[Limit],
+    distributions: Sequence[DistributionComparison],
+    comparisons: Sequence[Comparison],
+) -> tuple[LimitVerdict, ...]:
+    """Hold every task to every limit; a limit that no task gives the figure of is "failed"."""
+    verdicts: list[LimitVerdict] = []
+    for limit in limits:
+        found = (
+            [_of_distribution(limit, distribution) for distribution in distributions]
+            if limit.of_distributions
+            else [_of_answers(limit, c) for c in comparisons if c.same_answer is not None]
+        )
+        verdicts += found or [_unmeasured(limit)]
+    return tuple(verdicts)
+
+
+def figure_of(metric: str, distribution: DistributionComparison) -> Figure:
+    """The figure that a limit of this name is about; without a value where there is none."""
+    if metric in _PERCENTILES:
+        return distribution.kl_at(_PERCENTILES[metric])
+    if metric == "dp_mean":
+        return _size(distribution.dp)
+    figure: Figure = getattr(distribution, "kl" if metric == "kl_mean" else metric)
+    return figure
+
+
+def _size(figure: Figure) -> Figure:
+    """The figure without its sign."""
+    if figure.value is None or figure.interval is None:
+        return Figure(value=None if figure.value is None else abs(figure.value))
+    low, high = figure.interval
+    least = 0.0 if low <= 0.0 <= high else min(abs(low), abs(high))
+    largest = max(abs(low), abs(high))
+    return Figure(value=abs(figure.value), stderr=figure.stderr, interval=(least, largest))
+
+
+def _of_distribution(limit: Limit, distribution: DistributionComparison) -> LimitVerdict:
+    figure = figure_of(limit.metric, distribution)
+    return _judge(limit, figure, task=distribution.task, missing=distribution.failure)
+
+
+def _of_answers(limit: Limit, comparison: Comparison) -> LimitVerdict:
+    figure = Figure(value=comparison.same_answer, interval=comparison.same_answer_interval)
+    return _judge(
+        limit, figure, task=comparison.task, filter=comparison.filter, of=comparison.metric
+    )
+
+
+def _unmeasured(limit: Limit) -> LimitVerdict:
+    what = "distributions were compared" if limit.of_distributions else "answers are known"
+    return _judge(limit, Figure(), task="", missing=f"of no task {what}")
+
+
+def _judge(
+    limit: Limit, figure: Figure, *, task: str, filter: str = "", of: str = "", missing: str = ""
+) -> LimitVerdict:
+    state, certain = _state(limit, figure)
+    return LimitVerdict(
+        metric=limit.metric,
+        kind=limit.kind,
+        limit=limit.value,
+        task=task,
+        filter=filter,
+        of=of,
+        value=figure.value,
+        interval=figure.interval,
+        bounds=figure.bounds,
+        state=state,
+        certain=certain,
+        reason=_reason(limit, figure, state, certain) if not missing else f"not known: {missing}",
+    )
+
+
+def _state(limit: Limit, figure: Figure) -> tuple[LimitState, bool]:
+    if figure.value is None or math.isnan(figure.value):
+        return "failed", False
+    low, high = figure.interval or (figure.value, figure.value)
+    farthest, nearest_end = (high, low) if limit.kind == "upper" else (low, high)
+    if _beyond(limit, figure.value):
+        return "regressed", figure.interval is not None and _beyond(limit, nearest_end)
+    return ("undecided" if _beyond(limit, farthest) else "passed"), False
+
+
+def _beyond(limit: Limit, value: float) -> bool:
+    return value > limit.value if limit.kind == "upper" else value < limit.value
+
+
+def _reason(limit: Limit, figure: Figure, state: LimitState, certain: bool) -> str:
+    side = "above" if limit.kind == "upper" else "below"
+    where = f"{side} the limit" if state == "regressed" else "within the limit"
+    if state == "failed":
+        return "not known: it has no value"
+    if figure.interval is None:
+        said = f"{where}; no interval can be given"
+    elif state == "undecided":
+        said = f"{where}, but its interval reaches {side} it"
+    elif state == "regressed" and not certain:
+        said = f"{where}, but its interval reaches within it"
+    else:
+        said = f"{where}, and so is its whole interval"
+    if figure.bounds is not None and state != "regressed" and _beyond(limit, figure.bounds[1]):
+        said += f"; it is an estimate, and its proven bound reaches {side} the limit"
+    return said
