@@ -52,7 +52,8 @@ class Limit:
                 hint=f"limits: {', '.join(KINDS)}",
             )
         most = math.inf if self.metric.startswith("kl_") else 1.0
-        if not (0.0 <= self.value <= most and math.isfinite(self.value)):
+        number = isinstance(self.value, (int, float)) and not isinstance(self.value, bool)
+        if not (number and 0.0 <= self.value <= most and self.value < math.inf):
             reach = "0 or more" if most == math.inf else "between 0 and 1"
             raise UsageError(f"the limit of {self.metric} is a number, {reach}, not {self.value!r}")
 

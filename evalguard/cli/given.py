@@ -17,7 +17,7 @@ def compare_options(given: dict[str, Any]) -> dict[str, Any]:
     for name in ("base_model_args", "cand_model_args", "gen_kwargs"):
         if name in options:
             options[name] = parse_arguments(options[name], where=f"--{name.replace('_', '-')}")
-    for name in ("base_set", "cand_set"):
+    for name in ("base_set", "cand_set", "gate_limits"):
         if name in options:
             options[name] = dict(options[name])
     if "tasks" in options:

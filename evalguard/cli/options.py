@@ -220,6 +220,13 @@ GATE = (
         help="What makes the gate fail. Default margin.",
     ),
     CONFIDENCE,
+    click.option(
+        "--gate-metric",
+        "gate_limits",
+        type=Pairs(),
+        multiple=True,
+        help="Absolute limit: kl_mean=0.01, same_top1=0.98 ... Repeatable.",
+    ),
     click.option("--strict", is_flag=True, help="Undecided exits with 4."),
     click.option(
         "--git-bisect",

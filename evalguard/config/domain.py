@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from evalguard.errors import UsageError, nearest
+from evalguard.limits import Limit
 from evalguard.settings import Variant
 
 Origin = Literal["named", "evalguard.yaml", "configs/", "embedded"]
@@ -30,13 +31,17 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateOptions:
-    """When a comparison fails; ``margin`` in standard errors of the base model."""
+    """When a comparison fails; ``margin`` in standard errors of the base model.
+
+    ``limits`` are the file's ``gate: {metrics: ...}``, absolute ones.
+    """
 
     margin: float = 1.0
     fail_on: FailOn = "margin"
     confidence: float = 0.95
     undecided: Literal["warn", "fail"] = "warn"
     subtasks: bool = False
+    limits: tuple[Limit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,12 +9,13 @@ from evalguard.config.checks import check_entry, check_model, check_pairs
 from evalguard.config.document import Document, read_document
 from evalguard.config.domain import GateOptions, Guard, Origin, Pair, RunOptions
 from evalguard.config.inherit import Inherited, inherit
-from evalguard.config.model import GuardFile, PairEntry
+from evalguard.config.model import GateEntry, GuardFile, PairEntry
 from evalguard.config.paths import resolve_path
 from evalguard.config.problems import Problem, raise_problems
 from evalguard.config.trust import code_uses
 from evalguard.config.validate import validate
 from evalguard.config.variants import variant_of
+from evalguard.limits import Limit
 
 
 def load_guard(
@@ -44,7 +45,7 @@ def load_guard(
         include_paths=tuple(resolve_path(path, folder) for path in parsed.include_path),
         include_where=document.where(("include_path",)),
         clusters=dict(parsed.clusters),
-        gate=GateOptions(**parsed.gate.model_dump()),
+        gate=_gate(parsed.gate),
         run=RunOptions(**parsed.run.model_dump()),
         descriptions={name: model.entry.description for name, model in models.items()},
         code_allowed=code_allowed,
@@ -61,6 +62,14 @@ def _places(models: Iterable[Inherited], document: Document) -> dict[tuple[str, 
         for setting in model.entry.settings:
             places[model.name, setting] = document.where(model.place("settings", setting))
     return places
+
+
+def _gate(entry: GateEntry) -> GateOptions:
+    limits = entry.metrics.model_dump(by_alias=True, exclude_none=True)
+    return GateOptions(
+        **entry.model_dump(exclude={"metrics"}),
+        limits=tuple(Limit(metric=metric, value=value) for metric, value in limits.items()),
+    )
 
 
 def _pair(entry: PairEntry) -> Pair:

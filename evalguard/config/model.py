@@ -200,6 +200,37 @@ class RunEntry(_Entry):
     )
 
 
+def _distance(what: str, **more: Any) -> Any:
+    return Field(default=None, ge=0, allow_inf_nan=False, description=f"At most: {what}", **more)
+
+
+def _share(what: str) -> Any:
+    return Field(default=None, ge=0, le=1, description=f"At least: {what}")
+
+
+class LimitsEntry(_Entry):
+    """Absolute limits on how far the two models' distributions and answers differ, per task."""
+
+    kl_mean: float | None = _distance("mean KL divergence from the base, in nats a token.")
+    kl_median: float | None = _distance("median KL.")
+    kl_p90: float | None = _distance("the KL that 90% of the tokens do not exceed.")
+    kl_p95: float | None = _distance("the KL that 95% of the tokens do not exceed.")
+    kl_p99: float | None = _distance("the KL that 99% of the tokens do not exceed.")
+    kl_p99_9: float | None = _distance(
+        "the KL that 99.9% of the tokens do not exceed.", alias="kl_p99.9"
+    )
+    kl_max: float | None = _distance("the largest KL.")
+    dp_mean: float | None = _distance(
+        "size of the mean change in the scored token's probability.", le=1
+    )
+    dp_rms: float | None = _distance(
+        "root mean square change in the scored token's probability.", le=1
+    )
+    same_top1: float | None = _share("share of tokens with the same most probable token.")
+    same_topk: float | None = _share("mean share of the most probable tokens that both have.")
+    same_answer: float | None = _share("share of documents with the same answer.")
+
+
 class GateEntry(_Entry):
     """When a comparison fails."""
 
@@ -216,6 +247,9 @@ class GateEntry(_Entry):
     subtasks: bool = Field(
         default=False,
         description="Whether the subtasks of a group with an aggregate are gated too.",
+    )
+    metrics: LimitsEntry = Field(
+        default_factory=LimitsEntry, description="Absolute limits, beside the margin."
     )
 
 

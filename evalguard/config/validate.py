@@ -13,6 +13,7 @@ from evalguard.config.model import (
     ConstraintEntry,
     GateEntry,
     GuardFile,
+    LimitsEntry,
     ModelEntry,
     PairEntry,
     RunEntry,
@@ -32,6 +33,7 @@ _PLACES: Mapping[tuple[str, ...], type[BaseModel]] = {
     ("pairs", "*"): PairEntry,
     ("run",): RunEntry,
     ("gate",): GateEntry,
+    ("gate", "metrics"): LimitsEntry,
 }
 
 _EXPECTED = {
@@ -107,6 +109,8 @@ def _expected(kind: str, found: Any) -> str:
         **_EXPECTED,
         "greater_than": f"a number above {context.get('gt', 0):g}",
         "greater_than_equal": f"{context.get('ge')} or more",
+        "less_than_equal": f"{context.get('le')} or less",
+        "finite_number": "a finite number",
         "less_than": f"a number below {context.get('lt', 0):g}",
         "literal_error": f"one of {', '.join(_choices(found))}",
         "string_pattern_mismatch": "a name (letters, digits, and _ . + -)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import cast
@@ -10,6 +11,7 @@ from evalguard.config import GateOptions, Guard, GuardSet, RunOptions, embedded_
 from evalguard.errors import UsageError
 from evalguard.gate import Gate
 from evalguard.harness import TaskOptions
+from evalguard.limits import Limit
 from evalguard.pipeline.clusters import ClusterChoice
 from evalguard.pipeline.distribution_choice import DistributionChoice, choose_distributions
 from evalguard.pipeline.options import CompareOptions
@@ -144,10 +146,17 @@ def _gate(guard: Guard | None, options: CompareOptions) -> Gate:
     for name in ("margin", "fail_on", "confidence"):
         if getattr(options, name) is not None:
             values[name] = getattr(options, name)
+    values["limits"] = _limits(of_file.limits, options.gate_limits)
     try:
         return Gate(**values)
     except ValueError as error:
         raise UsageError(str(error)) from error
+
+
+def _limits(of_file: tuple[Limit, ...], given: Mapping[str, float]) -> tuple[Limit, ...]:
+    """The guard file's limits, but for those that the command line sets otherwise."""
+    kept = tuple(limit for limit in of_file if limit.metric not in given)
+    return (*kept, *(Limit(metric=metric, value=value) for metric, value in given.items()))
 
 
 def _declared(

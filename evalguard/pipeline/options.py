@@ -51,6 +51,8 @@ class CompareOptions:
         reference_top_k: tokens of the base that a reference keeps at every position; None: 64.
         check_batch_size: documents per task scored once more at batch size 1; 0: none.
         margin, fail_on, confidence: of the gate.
+        gate_limits: absolute limits, ``{"kl_mean": 0.01, "same_top1": 0.98}``, added to those of
+            the guard file or in place of them (``evalguard.limits.KINDS`` has the names).
         strict: undecided fails. git_bisect: exit codes for ``git bisect run``.
         output_path: where run folders go; None: ./reports.
         cache_dir: score and build cache; None: the user's cache folder. use_cache: score cache.
@@ -90,6 +92,7 @@ class CompareOptions:
     margin: float | None = None
     fail_on: str | None = None
     confidence: float | None = None
+    gate_limits: Mapping[str, float] = field(default_factory=dict)
     strict: bool = False
     git_bisect: bool = False
     output_path: Path | None = None
