@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from evalguard.across_tasks import AcrossTasks
 from evalguard.comparison import Comparison
+from evalguard.distribution_comparison import DistributionComparison
 from evalguard.scores import NotCompared
 from evalguard.settings import Value
 
@@ -66,6 +67,8 @@ class CompareReport:
         run_folder: where result.json and the samples lie; None where nothing was written.
         across_tasks: all gated metrics judged together; None, with ``across_tasks_reason``, where
             fewer than two are sums over documents.
+        distributions: how the two models' distributions differ, one per task; () where that was
+            not measured.
         bisect: reserved for the result of a bisection; None where there was none.
         version: evalguard's own version.
     """
@@ -83,5 +86,6 @@ class CompareReport:
     run_folder: str | None = None
     across_tasks: AcrossTasks | None = None
     across_tasks_reason: str = ""
+    distributions: tuple[DistributionComparison, ...] = ()
     bisect: None = None
     version: str = ""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+# Nats a token. Another order of float32 sums leaves KLs of about 1e-12; bfloat16 about 1e-5.
+ROUNDING_KL = 1e-6
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
@@ -97,6 +100,11 @@ class DistributionComparison:
     cluster_field: str = ""
     failure: str = ""
     caveats: tuple[str, ...] = ()
+
+    @property
+    def moved(self) -> bool:
+        """Whether the whole interval of the mean KL lies above what float32 rounding can leave."""
+        return self.kl.interval is not None and self.kl.interval[0] > ROUNDING_KL
 
     def kl_at(self, percent: float) -> Figure:
         """The KL that ``percent`` % of the positions do not exceed; empty where unknown."""

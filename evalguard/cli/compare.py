@@ -28,7 +28,15 @@ if TYPE_CHECKING:
     from evalguard.pipeline.result import CompareResult
 
 _WITHOUT_EFFECT_ON_AA = frozenset(
-    {"fail_on", "strict", "git_bisect", "check_batch_size", "floor", "output_path"}
+    {
+        "fail_on",
+        "gate_limits",
+        "strict",
+        "git_bisect",
+        "check_batch_size",
+        "floor",
+        "output_path",
+    }
 )
 
 

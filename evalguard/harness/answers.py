@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from evalguard.errors import EvaluationError
-from evalguard.harness.given_answers import options_of
 from evalguard.harness.requests import TaskRequests, in_request_order
 from evalguard.harness.surroundings import lm_eval_surroundings, task_code
 from evalguard.scorer import Request, Response
@@ -78,7 +77,7 @@ def judge(task_requests: TaskRequests, responses: Sequence[Response]) -> Answers
         for doc_id, doc in task_requests.documents.items():
             with task_code(f"{what}, document {doc_id}"):
                 target = task.doc_to_target(doc)
-                asked = _Asked(doc_id, doc, by_document[doc_id][0], options_of(task, doc))
+                asked = _Asked(doc_id, doc, by_document[doc_id][0], _options(task, doc))
                 documents.append(_document(asked, target, answered[doc_id]))
     return Answers(documents=tuple(documents), items=items, filtered=filtered)
 
@@ -139,6 +138,17 @@ def _as_lm_eval(request: Request, response: Response) -> Any:
         f"task '{request.task}', document {request.doc_id}, request {request.index}: the model "
         f"gave no answer of the kind {request.kind}"
     )
+
+
+def _options(task: Any, doc: Any) -> tuple[str, ...]:
+    """A document's options, in lm-eval's order; () where the task is none of multiple choice.
+
+    A task with a ``process_results`` of its own chooses by its own rules: () too.
+    """
+    own_rules = callable(getattr(task.config, "process_results", None))
+    if task.OUTPUT_TYPE != "multiple_choice" or own_rules:
+        return ()
+    return tuple(task.doc_to_choice(doc))
 
 
 @dataclass(frozen=True, slots=True)

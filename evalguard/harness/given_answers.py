@@ -3,23 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from evalguard.chosen_option import chosen_option
-
-if TYPE_CHECKING:
-    from evalguard.harness.answers import AnsweredDocument, Answers
-
-
-def options_of(task: Any, doc: Any) -> tuple[str, ...]:
-    """A document's options, in lm-eval's order; () where the task is none of multiple choice.
-
-    A task with a ``process_results`` of its own chooses by its own rules: () too.
-    """
-    own_rules = callable(getattr(task.config, "process_results", None))
-    if task.OUTPUT_TYPE != "multiple_choice" or own_rules:
-        return ()
-    return tuple(task.doc_to_choice(doc))
+from evalguard.harness.answers import AnsweredDocument, Answers
 
 
 def given_answers(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from evalguard.across_tasks import AcrossTasks, Key
 from evalguard.comparison import Comparison
+from evalguard.distribution_comparison import DistributionComparison
 from evalguard.gate import Gate, GateResult
 from evalguard.stats import Compared, Contributions, across_tasks, benjamini_hochberg
 
@@ -26,14 +27,19 @@ class Judgement:
     notes: tuple[str, ...] = ()
 
 
-def judge(compared: Sequence[Compared], *, gate: Gate) -> Judgement:
+def judge(
+    compared: Sequence[Compared],
+    *,
+    gate: Gate,
+    distributions: Sequence[DistributionComparison] = (),
+) -> Judgement:
     """Judge comparisons that were made with this gate's margin and confidence.
 
     Raises:
         UsageError, ValueError: as ``Gate.judge``.
     """
     comparisons = _with_q_values([one.comparison for one in compared])
-    judged = gate.judge(comparisons)
+    judged = gate.judge(comparisons, distributions)
     together, reason = _together(compared, gated=judged.gated, confidence=gate.confidence)
     return Judgement(
         comparisons=comparisons,

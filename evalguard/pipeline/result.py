@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 from evalguard.compare_report import CompareReport
 from evalguard.comparison import Comparison
+from evalguard.distribution_comparison import DistributionComparison
 from evalguard.gate import GateResult
 from evalguard.influence import Influence
 from evalguard.report.contract import document
+from evalguard.report.distributions import distribution_row
 from evalguard.report.terminal import render
 from evalguard.settings import Value
 
@@ -33,6 +35,11 @@ class CompareResult:
     def comparisons(self) -> tuple[Comparison, ...]:
         """One comparison per (task, filter, metric)."""
         return self.report.comparisons
+
+    @property
+    def distributions(self) -> tuple[DistributionComparison, ...]:
+        """How the two models' distributions differ, one per task; () where not measured."""
+        return self.report.distributions
 
     @property
     def gate(self) -> GateResult:
@@ -65,7 +72,8 @@ class CompareResult:
     def to_pandas(self) -> pd.DataFrame:
         """Return one row per comparison, one column per field of ``Comparison``.
 
-        ``sigma_interval`` becomes ``sigma_low`` and ``sigma_high``; of ``influence`` there are
+        ``sigma_interval`` becomes ``sigma_low`` and ``sigma_high``, ``same_answer_interval``
+        likewise; of ``influence`` there are
         ``influence_moved``, ``influence_half``, ``influence_removed``, ``influence_sigma_without``
         and ``influence_documents``, (task, doc_id, contribution, share) of each; of ``floor``
         ``floor_sigma``, ``floor_times`` and ``floor_variation``.
@@ -75,13 +83,25 @@ class CompareResult:
         rows = []
         for comparison in self.comparisons:
             row = {f.name: getattr(comparison, f.name) for f in dataclasses.fields(comparison)}
-            low, high = row.pop("sigma_interval") or (None, None)
             floor = row.pop("floor")
             for name in ("sigma", "times", "variation"):
                 row[f"floor_{name}"] = None if floor is None else getattr(floor, name)
-            rows.append({**row, "sigma_low": low, "sigma_high": high})
+            for name in ("sigma", "same_answer"):
+                low, high = row.pop(f"{name}_interval") or (None, None)
+                row |= {f"{name}_low": low, f"{name}_high": high}
+            rows.append(row)
             rows[-1].update(_influence(rows[-1].pop("influence")))
         return pd.DataFrame(rows)
+
+    def distributions_to_pandas(self) -> pd.DataFrame:
+        """Return one row per task of ``distributions``.
+
+        A figure like ``kl`` has the columns ``kl``, ``kl_stderr``, ``kl_low`` and ``kl_high`` (its
+        interval), ``kl_bound_low`` and ``kl_bound_high``; a percentile is ``kl_p99.9``.
+        """
+        import pandas as pd
+
+        return pd.DataFrame([distribution_row(one) for one in self.distributions])
 
     def render(self, *, width: int = 80, color: bool = False) -> str:
         """Return the table and the sentence that the command line prints."""

@@ -15,8 +15,11 @@ from typing import Any
 
 from evalguard.compare_report import CompareReport, RunIdentity
 from evalguard.comparison import Comparison
+from evalguard.distribution_comparison import DistributionComparison
 from evalguard.report.across_tasks import across_document
+from evalguard.report.distributions import distribution_document
 from evalguard.report.influence import influence_document
+from evalguard.report.limits import limit_document
 
 SCHEMA = "evalguard.compare/1"
 
@@ -61,6 +64,7 @@ def document(report: CompareReport) -> dict[str, Any]:
         "base": values["base"],
         "candidate": values["candidate"],
         "comparisons": [_comparison(comparison) for comparison in report.comparisons],
+        "distributions": [_distribution(one) for one in report.distributions],
         "not_compared": values["not_compared"],
         "gate": values["gate"],
         "across_tasks": values["across_tasks"],
@@ -116,12 +120,20 @@ def _gate(report: CompareReport) -> dict[str, Any]:
             {"task": task, "filter": filter_, "metric": metric, "holm_p_value": p_value}
             for (task, filter_, metric), p_value in zip(gate.gated, gate.holm_p_values, strict=True)
         ],
+        "limits": [limit_document(verdict) for verdict in gate.limits],
         "reason": gate.reason,
     }
 
 
+def _distribution(distribution: DistributionComparison) -> dict[str, Any]:
+    lost: list[str] = []
+    written = distribution_document(distribution)
+    values = {key: plain(value, key, lost) for key, value in written.items()}
+    values["caveats"] = [*distribution.caveats, *(f"{what}, so it is null here" for what in lost)]
+    return values
+
+
 def _comparison(comparison: Comparison) -> dict[str, Any]:
-    interval = comparison.sigma_interval
     fields: dict[str, Any] = {
         "task": comparison.task,
         "filter": comparison.filter,
@@ -134,7 +146,7 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "candidate": comparison.candidate,
         "candidate_stderr": comparison.candidate_stderr,
         "sigma": comparison.sigma,
-        "sigma_interval": None if interval is None else list(interval),
+        "sigma_interval": _ends(comparison.sigma_interval),
         "paired_stderr": comparison.paired_stderr,
         "p_value": comparison.p_value,
         "mid_p_value": comparison.mid_p_value,
@@ -153,6 +165,9 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "cluster_field": comparison.cluster_field,
         "needed_n": comparison.needed_n,
         "flips": None if comparison.flips is None else list(comparison.flips),
+        "churn": comparison.churn,
+        "same_answer": comparison.same_answer,
+        "same_answer_interval": _ends(comparison.same_answer_interval),
     }
     fields["influence"] = influence_document(comparison.influence)
     fields["floor"] = None if comparison.floor is None else asdict(comparison.floor)
@@ -171,6 +186,10 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
     values = {key: plain(value, key, lost) for key, value in fields.items()}
     values["caveats"] = [*comparison.caveats, *(f"{what}, so it is null here" for what in lost)]
     return values
+
+
+def _ends(interval: tuple[float, float] | None) -> list[float] | None:
+    return None if interval is None else list(interval)
 
 
 def plain(value: Any, name: str, lost: list[str]) -> Any:

@@ -11,10 +11,14 @@ from dataclasses import dataclass
 
 from evalguard.compare_report import CompareReport
 from evalguard.comparison import Comparison
+from evalguard.limits import LimitVerdict
 from evalguard.report import rounding
+from evalguard.report.limits import decisive_limit, limit_statement
 from evalguard.report.plain_text import printable
 from evalguard.report.subtasks import concerned, of_subtasks
 from evalguard.report.wording import full_label, margin_text, percent, subject
+
+_SCORE_MORE = "score more documents (a higher --limit, or a larger task)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +32,9 @@ class Meaning:
 
 def meaning(report: CompareReport) -> Meaning:
     """Say what ``report`` means, by the comparison that decided it."""
-    worst = subject(report)
+    worst, limit = subject(report), decisive_limit(report)
+    if limit is not None:
+        return _of_limit(report, limit)
     if worst is None:
         return Meaning(
             sentence="Nothing was compared, so nothing is known.",
@@ -36,6 +42,16 @@ def meaning(report: CompareReport) -> Meaning:
         )
     next_step, command = _next(report, worst)
     sentence = f"{_statement(report, worst)}{_unknown(report, worst)}."
+    return Meaning(sentence=sentence, next_step=next_step, command=command)
+
+
+def _of_limit(report: CompareReport, limit: LimitVerdict) -> Meaning:
+    sentence = f"{limit_statement(report, limit)}."
+    if limit.state == "failed":
+        return Meaning(sentence=sentence, next_step="measure it, or take the limit away")
+    if limit.state == "undecided":
+        return Meaning(sentence=sentence, next_step=_SCORE_MORE)
+    next_step, command = _undo(report)
     return Meaning(sentence=sentence, next_step=next_step, command=command)
 
 
@@ -155,22 +171,26 @@ def _next(report: CompareReport, worst: Comparison) -> tuple[str, str]:
     if worst.outcome == "undecided" or unsure or report.gate.state == "undecided":
         return _more_documents(worst), ""
     if worst.outcome in ("regressed", "degraded"):
-        suspect = _suspect(report)
-        if suspect:
-            return "to see what one setting costs", _with_setting(report, suspect)
-        if report.run_folder:
-            return f"look at the documents that moved, in {printable(report.run_folder)}", ""
-        return "compare again with one change of the conversion undone", ""
+        return _undo(report)
     if worst.outcome == "improved":
         return "nothing to repair; make sure that a difference is expected here", ""
     return "nothing to do", ""
+
+
+def _undo(report: CompareReport) -> tuple[str, str]:
+    suspect = _suspect(report)
+    if suspect:
+        return "to see what one setting costs", _with_setting(report, suspect)
+    if report.run_folder:
+        return f"look at the documents that moved, in {printable(report.run_folder)}", ""
+    return "compare again with one change of the conversion undone", ""
 
 
 def _more_documents(worst: Comparison) -> str:
     if worst.outcome == "undecided" and worst.needed_n is None:
         return "more documents would not decide so small a drift; a wider --margin would"
     if worst.needed_n is None or worst.needed_n <= worst.n_used:
-        return "score more documents (a higher --limit, or a larger task)"
+        return _SCORE_MORE
     return (
         f"score about {rounding.count(worst.needed_n)} documents instead of "
         f"{rounding.count(worst.n_used)} (a higher --limit, or a larger task)"

@@ -13,8 +13,11 @@ from evalguard.compare_report import CompareReport, RunIdentity
 from evalguard.comparison import Comparison
 from evalguard.report import rounding
 from evalguard.report.across_tasks import across_text
+from evalguard.report.answers import answer_lines
+from evalguard.report.distribution_table import distribution_lines
 from evalguard.report.floor_words import floor_line
 from evalguard.report.influence import influence_text
+from evalguard.report.limits import limit_line, limit_tally
 from evalguard.report.plain_text import fitted, padded, printable, wrapped
 from evalguard.report.sentence import Meaning, meaning
 from evalguard.report.subtasks import shown
@@ -38,7 +41,9 @@ def render(report: CompareReport, *, width: int, color: bool) -> str:
     blocks = [
         sides(report.base, report.candidate, width),
         _table(report, width),
+        _distributions(report, width),
         _across(report, width),
+        _answers(report, width),
         _verdict(report, width),
         _influence(report, width),
         _caveats(report, width),
@@ -89,6 +94,15 @@ def _table(report: CompareReport, width: int) -> list[Text]:
     return lines
 
 
+def _distributions(report: CompareReport, width: int) -> list[Text]:
+    return [Text(line) for line in distribution_lines(report, width, prose_width(width))]
+
+
+def _answers(report: CompareReport, width: int) -> list[Text]:
+    sentences = answer_lines(report)
+    return [Text(line) for one in sentences for line in wrapped(one, prose_width(width))]
+
+
 def _across(report: CompareReport, width: int) -> list[Text]:
     return [Text(line) for line in wrapped(across_text(report), prose_width(width)) if line]
 
@@ -101,12 +115,16 @@ def _verdict(report: CompareReport, width: int) -> list[Text]:
     gate = report.gate
     word = gate.state.upper()
     facts = (
-        f"{tally(report.comparisons) or 'no metrics'}; exit code {report.exit_code}. "
+        f"{tally(report.comparisons) or 'no metrics'}{limit_tally(gate.limits)}; "
+        f"exit code {report.exit_code}. "
         f"Gate: margin {margin_text(gate.margin)} sigma, fail on {printable(gate.fail_on)}"
         f"{_false_alarm(gate.family_false_alarm)}."
     )
     lines = [Text(line) for line in wrapped(f"{word}: {facts}", prose_width(width))]
     lines[0].stylize(STATE_STYLE[gate.state], 0, len(word) + 1)
+    for limit in gate.limits:
+        broken = wrapped(limit_line(limit), prose_width(width), first="  ", rest="    ")
+        lines += [Text(line, style=STATE_STYLE[limit.state]) for line in broken]
     beside = wrapped(floor_line(report), prose_width(width))
     return lines + [Text(line) for line in beside if line]
 

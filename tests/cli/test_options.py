@@ -42,6 +42,8 @@ SPELLINGS: dict[str, tuple[tuple[str, ...], object]] = {
     "margin": (("--margin", "2"), 2.0),
     "fail_on": (("--fail_on", "any_degradation"), "any-degradation"),
     "confidence": (("--confidence", "0.9"), 0.9),
+    "gate_limits": (("--gate_metric", "kl_mean=0.01", "--gate-metric", "same_top1=1"),
+                    {"kl_mean": 0.01, "same_top1": 1}),
     "strict": (("--strict",), True),
     "git_bisect": (("--git_bisect",), True),
     "output_path": (("--output_path", "out"), Path("out")),

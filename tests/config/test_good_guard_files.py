@@ -9,6 +9,7 @@ from guard_texts import FULL, load
 
 from evalguard.config import GateOptions, Pair, RunOptions, embedded_folder, load_guards
 from evalguard.errors import UsageError
+from evalguard.limits import Limit
 from evalguard.settings import BuildRecipe, Constraint, Target
 
 
@@ -27,7 +28,15 @@ def test_the_design_pages_guard_file_loads_in_full(tmp_path: Path) -> None:
     assert guard.tasks_of("orig", "fla-port") == ("special",)
     assert guard.tasks_of("fla-port", "orig") == ("lambada_openai",)
     assert guard.gate == GateOptions(
-        margin=2.0, fail_on="significant", confidence=0.9, undecided="fail"
+        margin=2.0,
+        fail_on="significant",
+        confidence=0.9,
+        undecided="fail",
+        limits=(
+            Limit(metric="kl_mean", value=0.01),
+            Limit(metric="kl_p99.9", value=1.0),
+            Limit(metric="same_top1", value=0.98),
+        ),
     )
     assert guard.run == RunOptions(
         num_fewshot=2,

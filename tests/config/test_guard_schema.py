@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from evalguard.config import TEMPLATE, embedded_folder, schema
-from evalguard.config.model import TARGET_PATTERN, GuardFile
+from evalguard.config.model import TARGET_PATTERN, GuardFile, LimitsEntry
 from evalguard.errors import UsageError
+from evalguard.limits import KINDS as LIMITS
 from evalguard.settings import Target
 
 
@@ -65,6 +66,10 @@ CHANGES: list[tuple[str, object]] = [
     ("run/apply_chat_template", "name"), ("run/apply_chat_template", ""),
     ("run/apply_chat_template", 1), ("run/seed", -1), ("run/seed", 0), ("run/device", ""),
     ("include_path", ["a", "b"]), ("include_path", []), ("include_path", 3), ("include_path", ""),
+    ("gate/metrics", {}), ("gate/metrics", {"kl_men": 1}), ("gate/metrics/kl_mean", 0),
+    ("gate/metrics/kl_mean", 2.5), ("gate/metrics/kl_mean", -1), ("gate/metrics/kl_mean", "x"),
+    ("gate/metrics/kl_p99_9", 1), ("gate/metrics/same_top1", 1.1), ("gate/metrics/dp_rms", 2),
+    ("gate/metrics/same_answer", 0.9), ("gate/metrics/kl_max", None),
     ("tasks", []), ("tasks", "a"), ("pairs", []), ("models", {}), ("pairs/0/differs", ["x"]),
 ]  # fmt: skip
 
@@ -78,6 +83,11 @@ def test_schema_and_validation_accept_and_refuse_the_same(path: str, value: obje
     except ValidationError:
         accepted = False
     assert is_valid(data) == accepted
+
+
+def test_every_limit_of_the_gate_has_a_key() -> None:
+    keys = [field.alias or name for name, field in LimitsEntry.model_fields.items()]
+    assert keys == list(LIMITS)
 
 
 def test_unknown_keys_do_not_fit() -> None:

@@ -28,7 +28,8 @@ pairs: [{base: orig, cand: plain, tasks: [pair_task], differs: [prompt]}]
 tasks: [file_task]
 include_path: mine
 run: {limit: 50, num_fewshot: 2, batch_size: 4, seed: 9, device: cpu}
-gate: {margin: 0.5, fail_on: certain, confidence: 0.9, undecided: fail}
+gate: {margin: 0.5, fail_on: certain, confidence: 0.9, undecided: fail,
+       metrics: {kl_mean: 0.5, same_top1: 0.9}}
 """
 INLINE = ModelSource(name="m", variant=Variant(name="m", model="hf", model_args={}))
 
@@ -167,3 +168,16 @@ def test_tables_of_a_run_that_disagree_settle_nothing() -> None:
     assert choices.task_options.num_fewshot is None
     assert choices.task_options.seed == 3
     assert np.array_equal(tables[0].doc_ids, [0, 1])
+
+
+def test_limits_of_the_command_line_win_over_those_of_the_file(settle: Any) -> None:
+    limits = {limit.metric: limit.value for limit in settle("orig", "port").gate.limits}
+    assert limits == {"kl_mean": 0.5, "same_top1": 0.9}
+    given = settle("orig", "port", gate_limits={"kl_mean": 0.01, "dp_rms": 0.1}).gate.limits
+    assert {limit.metric: limit.value for limit in given} == {
+        "same_top1": 0.9,
+        "kl_mean": 0.01,
+        "dp_rms": 0.1,
+    }
+    with pytest.raises(UsageError, match="no limit can be set on 'kl_men'; did you mean"):
+        settle("orig", "port", gate_limits={"kl_men": 0.01})

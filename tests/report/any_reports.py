@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from distribution_examples import distribution
 from example_reports import comparison, report
 from hypothesis import strategies as st
 
 from evalguard.compare_report import CompareReport, RunIdentity, SettingState
 from evalguard.comparison import Comparison
+from evalguard.distribution_comparison import DistributionComparison, Figure, Percentile
 from evalguard.gate import GateResult
+from evalguard.limits import KINDS, LimitVerdict
 from evalguard.scores import NotCompared
 
 
@@ -20,6 +23,7 @@ def setting(name: str) -> SettingState:
 
 numbers = st.one_of(st.none(), st.floats())
 names = st.text(st.characters(exclude_categories=()), max_size=60)
+counts, shares = st.integers(0, 10**9), st.floats(0, 1)
 outcomes = st.sampled_from(
     ["regressed", "degraded", "improved", "unchanged", "undecided", "failed"]
 )
@@ -47,9 +51,50 @@ def comparisons(draw: st.DrawFn) -> Comparison:
         certain=draw(st.booleans()),
         bit_identical=draw(st.booleans()),
         reason=draw(names),
+        flips=draw(st.one_of(st.none(), st.tuples(counts, counts))),
+        churn=draw(st.one_of(st.none(), counts)),
+        same_answer=draw(st.one_of(st.none(), shares)),
+        same_answer_interval=draw(st.one_of(st.none(), st.tuples(shares, shares))),
         needed_n=draw(st.one_of(st.none(), st.integers(0, 10**15))),
         caveats=tuple(draw(st.lists(names, max_size=3))),
     )
+
+
+intervals = st.one_of(st.none(), st.tuples(st.floats(), st.floats()))
+figures = st.builds(Figure, value=numbers, stderr=numbers, interval=intervals, bounds=intervals)
+percentiles = st.builds(Percentile, percent=st.sampled_from([50.0, 99.0, 100.0]), figure=figures)
+
+
+@st.composite
+def distributions(draw: st.DrawFn) -> DistributionComparison:
+    names_of_figures = ("kl", "dp", "dp_rms", "same_top1", "same_topk", "perplexity_ratio")
+    return distribution(
+        **{name: draw(figures) for name in names_of_figures},
+        task=draw(names),
+        positions=draw(st.integers(0, 10**12)),
+        kl_percentiles=tuple(draw(st.lists(percentiles, max_size=3))),
+        exact=draw(st.booleans()),
+        bit_identical=draw(st.booleans()),
+        correlation=draw(numbers),
+        failure=draw(st.sampled_from(["", "NaN"])),
+    )
+
+
+limit_verdicts = st.builds(
+    LimitVerdict,
+    metric=st.sampled_from(sorted(KINDS)),
+    kind=st.sampled_from(["upper", "lower"]),
+    limit=st.floats(0, 1),
+    task=names,
+    filter=names,
+    of=names,
+    value=numbers,
+    interval=intervals,
+    bounds=intervals,
+    state=st.sampled_from(["passed", "regressed", "undecided", "failed"]),
+    certain=st.booleans(),
+    reason=names,
+)
 
 
 @st.composite
@@ -71,6 +116,7 @@ def reports(draw: st.DrawFn) -> CompareReport:
         family_false_alarm=draw(numbers),
         family_false_alarm_independent=draw(numbers),
         reason="",
+        limits=tuple(draw(st.lists(limit_verdicts, max_size=2))),
     )
     empty = report()
     return dataclasses.replace(
@@ -80,6 +126,7 @@ def reports(draw: st.DrawFn) -> CompareReport:
             name=draw(names), digest=draw(names), settings=(setting(draw(names)),)
         ),
         comparisons=several,
+        distributions=tuple(draw(st.lists(distributions(), max_size=2))),
         gate=gate,
         notes=tuple(draw(st.lists(names, max_size=2))),
         not_compared=(

@@ -1,0 +1,41 @@
+"""Flips and churn: how the answers of both models differ, for people."""
+
+from __future__ import annotations
+
+from evalguard.compare_report import CompareReport
+from evalguard.comparison import Comparison
+from evalguard.report import rounding
+from evalguard.report.wording import full_label
+
+_MOST_SHOWN = 6
+
+
+def answer_lines(report: CompareReport) -> list[str]:
+    """Return a sentence per metric whose answers both runs show, unless they are all the same."""
+    shown = [
+        c for c in report.comparisons if c.same_answer is not None and not _all_alike(c)
+    ]  # what is alike needs no line
+    lines = [f"Answers, {full_label(c)}: {_sentence(c)}." for c in shown[:_MOST_SHOWN]]
+    more = len(shown) - _MOST_SHOWN
+    return [*lines, f"Answers of {more} more metrics: see --json."] if more > 0 else lines
+
+
+def _all_alike(comparison: Comparison) -> bool:
+    return comparison.same_answer == 1.0
+
+
+def _sentence(comparison: Comparison) -> str:
+    low, high = comparison.same_answer_interval or (0.0, 1.0)
+    quarter = 100.0 * (high - low) / 4.0
+    share, least, most = (
+        rounding.rounded(100.0 * number, quarter)
+        for number in (comparison.same_answer or 0.0, low, high)
+    )
+    same = f"the same in {share}% of documents [{least}%, {most}%]"
+    if comparison.flips is None:
+        return same
+    lost, won = (rounding.count(number) for number in comparison.flips)
+    flips = f"{lost} lost, {won} won"
+    if comparison.churn is not None:
+        flips += f", {rounding.count(comparison.churn)} wrong in another way"
+    return f"{flips}; {same}"
