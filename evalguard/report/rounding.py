@@ -153,7 +153,9 @@ def _with_decimals(value: float, decimals: int) -> str:
     if size >= 1e7 or (size and size < 1e-4):
         exponent = math.floor(math.log10(size))
         return f"{value:.{min(max(exponent + decimals, 0), 5)}e}"
-    decimals = min(decimals, _LONGEST_DECIMALS)
+    # 11 digits before and after the point: a tiny standard error must not fill a large number up.
+    whole = math.floor(math.log10(size)) + 1 if size >= 1e3 else 2
+    decimals = min(decimals, _LONGEST_DECIMALS, 11 - whole)
     text = f"{round(value, decimals):.{max(decimals, 0)}f}"
     return text.removeprefix("-") if float(text) == 0 else text
 

@@ -110,6 +110,9 @@ numbers = st.one_of(st.none(), st.floats())
 
 @given(numbers, numbers)
 @example(0.0, 2.349085085211821e-100)
+@example(10000.0, 2.2250738585072014e-308)
+@example(-9999.9999999999, 1e-300)
+@example(-9999999.0, 1e-300)
 def test_any_number_can_be_rounded(value: float | None, stderr: float | None) -> None:
     for text in (rounding.rounded(value, stderr), rounding.p_value(value)):
         assert 0 < len(text) <= 14
