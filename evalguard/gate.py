@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 from evalguard.comparison import Comparison
@@ -145,7 +145,8 @@ class Gate:
             state: tuple(key for key, its in zip(keys, states, strict=True) if its == state)
             for state in get_args(GateState)
         }
-        limits = self._limits(judge_limits(self.limits, distributions, comparisons))
+        sure = self.fail_on == "certain"
+        limits = judge_limits(self.limits, distributions, comparisons, only_certain=sure)
         state = overall(by_state, limits, compared=bool(gated or limits))
         bound, independent = _family_false_alarm(gated, self._holm_level)
         return GateResult(
@@ -183,15 +184,6 @@ class Gate:
                 )
         wanted = set(self.gate_metrics)
         return [c for c in comparisons if {c.metric, f"{c.task}/{c.metric}"} & wanted]
-
-    def _limits(self, verdicts: Sequence[LimitVerdict]) -> tuple[LimitVerdict, ...]:
-        """Demand of a limit the evidence that the policy asks for."""
-        return tuple(
-            replace(v, state="undecided")
-            if self.fail_on == "certain" and v.state == "regressed" and not v.certain
-            else v
-            for v in verdicts
-        )
 
     def _check(self, comparison: Comparison) -> None:
         """Refuse a comparison whose verdict belongs to another margin or confidence."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from evalguard.comparison import Comparison
@@ -101,8 +101,13 @@ def judge_limits(
     limits: Sequence[Limit],
     distributions: Sequence[DistributionComparison],
     comparisons: Sequence[Comparison],
+    *,
+    only_certain: bool = False,
 ) -> tuple[LimitVerdict, ...]:
-    """Hold every task to every limit; a limit that no task gives the figure of is "failed"."""
+    """Hold every task to every limit; a limit that no task gives the figure of is "failed".
+
+    With ``only_certain`` a value beyond its limit whose whole interval is not counts as undecided.
+    """
     verdicts: list[LimitVerdict] = []
     for limit in limits:
         found = (
@@ -111,7 +116,13 @@ def judge_limits(
             else [_of_answers(limit, c) for c in comparisons if c.same_answer is not None]
         )
         verdicts += found or [_unmeasured(limit)]
-    return tuple(verdicts)
+    if not only_certain:
+        return tuple(verdicts)
+    unsure = [v.state == "regressed" and not v.certain for v in verdicts]
+    return tuple(
+        replace(verdict, state="undecided") if doubt else verdict
+        for verdict, doubt in zip(verdicts, unsure, strict=True)
+    )
 
 
 def figure_of(metric: str, distribution: DistributionComparison) -> Figure:
