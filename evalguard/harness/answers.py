@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from evalguard.errors import EvaluationError
+from evalguard.harness.repeats import averaged_repeats
 from evalguard.harness.requests import TaskRequests, in_request_order
 from evalguard.harness.surroundings import lm_eval_surroundings, task_code
 from evalguard.scorer import Request, Response
@@ -43,11 +44,14 @@ class Answers:
     Attributes:
         items: lm-eval's items, (filter, metric) -> doc_id -> item.
         filtered: responses after a filter, filter -> doc_id -> one per request.
+        repeats: of a metric, how many answers to each document its items are averages of; only
+            where that is otherwise than the first answer's.
     """
 
     documents: tuple[AnsweredDocument, ...]
     items: Mapping[tuple[str, str], Mapping[int, Any]]
     filtered: Mapping[str, Mapping[int, Sequence[Any]]]
+    repeats: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
 def judge(task_requests: TaskRequests, responses: Sequence[Response]) -> Answers:
@@ -73,13 +77,20 @@ def judge(task_requests: TaskRequests, responses: Sequence[Response]) -> Answers
             task.apply_filters()
         filtered = _filtered(task_requests, by_document)
         items = _items(task_requests, filtered, what)
+        averaged = (
+            averaged_repeats(task_requests, by_document, items, what)
+            if task_requests.average_repeats
+            else {}
+        )
+        items |= {key: dict(metric.items) for key, metric in averaged.items()}
         documents = []
         for doc_id, doc in task_requests.documents.items():
             with task_code(f"{what}, document {doc_id}"):
                 target = task.doc_to_target(doc)
                 asked = _Asked(doc_id, doc, by_document[doc_id][0], _options(task, doc))
                 documents.append(_document(asked, target, answered[doc_id]))
-    return Answers(documents=tuple(documents), items=items, filtered=filtered)
+    repeats = {key: metric.repeats for key, metric in averaged.items()}
+    return Answers(documents=tuple(documents), items=items, filtered=filtered, repeats=repeats)
 
 
 def _filtered(

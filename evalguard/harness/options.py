@@ -25,6 +25,8 @@ class TaskOptions:
         fewshot_as_multiturn: examples as turns of a conversation; None: if a chat template is
             applied.
         gen_kwargs: generation arguments that override those of generate_until tasks.
+        average_repeats: score every answer of tasks that ask repeatedly, and average them per
+            document; False: the first one only, as lm-eval does.
         confirm_unsafe: run tasks that lm-eval marks as unsafe (they execute generated code).
 
     Raises:
@@ -40,6 +42,7 @@ class TaskOptions:
     system_instruction: str = ""
     fewshot_as_multiturn: bool | None = None
     gen_kwargs: Mapping[str, Value] = field(default_factory=dict)
+    average_repeats: bool = True
     confirm_unsafe: bool = False
 
     def __post_init__(self) -> None:

@@ -60,6 +60,7 @@ class TaskRequests:
         n_total: documents the task has, scored or not.
         run: what both sides of a comparison must share beside the documents.
         notes: what was asked for and could not be applied.
+        average_repeats: whether repeated answers to a document are averaged (see ``repeats``).
     """
 
     task: str
@@ -68,6 +69,7 @@ class TaskRequests:
     n_total: int
     run: Mapping[str, Value]
     notes: tuple[str, ...] = ()
+    average_repeats: bool = True
     lm_eval_task: Task = field(repr=False, compare=False)
     instances: tuple[Instance, ...] = field(repr=False, compare=False)
     documents: Mapping[int, Any] = field(repr=False, compare=False)
@@ -131,6 +133,7 @@ def build_requests(
         n_total=n_total,
         run=_run(name, task, options, n=len(documents), n_total=n_total),
         notes=(*notes, *_unapplied(requests, options)),
+        average_repeats=options.average_repeats,
         lm_eval_task=task,
         instances=tuple(task.instances),
         documents=documents,

@@ -117,6 +117,7 @@ def _table(
         statistics = DocumentStatistics.rescored(rescoring)
     tokens = tuple(token_hash(document.responses) for document in documents)
     caveats = [*task_requests.notes, aggregation_caveat, direction_caveat]
+    caveats += [_repeated(answers.repeats.get((filter_name, metric), 1))]
     caveats += [_truncated(documents), _missing(len(documents), task_requests.n_documents)]
     return ScoreTable(
         task=task_requests.task,
@@ -148,6 +149,15 @@ def _depends_on_length(document: AnsweredDocument) -> bool:
     # whole texts are read in windows of the context's length; how many is not known here
     rolling = any(request.kind == "loglikelihood_rolling" for request in document.requests)
     return rolling or any(answer.truncated for answer in document.responses)
+
+
+def _repeated(repeats: int) -> str:
+    if repeats < 2:
+        return ""
+    return (
+        f"each document was answered {repeats} times, and its score is the average of all answers; "
+        "lm-eval reports the first one only"
+    )
 
 
 def _truncated(documents: Sequence[AnsweredDocument]) -> str:

@@ -162,6 +162,18 @@ class Results:
             return metric not in _LOWER_IS_BETTER, ""
         return True, "direction not declared: higher taken as better"
 
+    def takes_first_answers(self, task: str, filter_name: str) -> bool:
+        """Whether a filter of generated answers only takes the first one of each request."""
+        config = self._task_config(task)
+        if config.get("output_type") != "generate_until":
+            return False
+        chains = {
+            entry.get("name"): [step.get("function") for step in entry.get("filter") or ()]
+            for entry in config.get("filter_list") or ()
+            if isinstance(entry, dict)
+        }
+        return chains.get(filter_name, ["take_first"]) == ["take_first"]
+
     def n_total(self, task: str) -> int:
         """Documents the task has, 0 where unknown."""
         counts = (self.content.get("n-samples") or {}).get(task) or {}

@@ -20,6 +20,7 @@ class Sample:
     """One document under one filter: lm-eval's hashes, and one item per metric.
 
     ``sound`` is False where the model gave no number for a continuation: an accuracy hides that.
+    ``answers`` counts the different answers to one request, where it was made repeatedly.
     ``asked`` is the hash of all texts that were asked, "" where the run does not show them;
     ``doc`` is the document itself, None where the run does not show it. ``target`` is lm-eval's
     text of it; ``filtered`` the responses after the filter and ``continuations`` what they were
@@ -32,6 +33,7 @@ class Sample:
     target_hash: str
     items: Mapping[str, Any]
     sound: bool = True
+    answers: int = 1
     asked: str = ""
     doc: object = field(default=None, repr=False)
     target: str = ""
@@ -122,6 +124,7 @@ def _sample(
         target_hash=row["target_hash"],
         items={name: row[name] for name in names if isinstance(name, str) and name in row},
         sound=not _holds_nan(row.get("resps")),
+        answers=_answers(row.get("resps")),
         asked=_asked(row.get("arguments")),
         doc=row.get("doc"),
         target=str(row.get("target", "")),
@@ -153,6 +156,13 @@ def _requests(arguments: Any) -> list[list[Any]]:
         return []
     texts = [list(r.values()) if isinstance(r, dict) else r for r in requests]
     return texts if all(isinstance(asked, list) for asked in texts) else []
+
+
+def _answers(responses: Any) -> int:
+    """Different generated texts of the request that has most: [[text, text, ...], ...]."""
+    of_requests = responses if isinstance(responses, list) else []
+    texts = [r for r in of_requests if isinstance(r, list) and all(isinstance(t, str) for t in r)]
+    return max((len(set(repeats)) for repeats in texts), default=1)
 
 
 def _holds_nan(responses: Any) -> bool:

@@ -83,7 +83,7 @@ def _table(
     higher_is_better, direction_caveat = of.results.direction(of.task, of.name)
     missing = _missing(len(scored), len(samples))
     asked = tuple(sample.asked for sample in scored)
-    own = (aggregation_caveat, direction_caveat, missing, _gaps(samples))
+    own = (aggregation_caveat, direction_caveat, missing, _gaps(samples), _repeated(of, scored))
     return ScoreTable(
         task=of.task,
         filter=of.filter,
@@ -136,6 +136,17 @@ def _missing(found: int, expected: int) -> str:
     if found == expected:
         return ""
     return f"{expected - found} of {expected} documents have no value for this metric"
+
+
+def _repeated(of: _Metric, samples: Sequence[Sample]) -> str:
+    """Where lm-eval dropped answers that a model scored here would be averaged over."""
+    several = sum(sample.answers > 1 for sample in samples)
+    if not several or not of.results.takes_first_answers(of.task, of.filter):
+        return ""
+    return (
+        f"{several:,} of {len(samples):,} documents have several different answers, and lm-eval "
+        "scored the first one only: a stored run does not hold what scores the others"
+    )
 
 
 def _gaps(samples: Sequence[Sample]) -> str:

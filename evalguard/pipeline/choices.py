@@ -105,6 +105,8 @@ def _task_options(
         system_instruction=options.system_instruction or "",
         fewshot_as_multiturn=options.fewshot_as_multiturn,
         gen_kwargs=options.gen_kwargs,
+        # A stored run holds the score of the first answer only.
+        average_repeats=stored is None,
         confirm_unsafe=options.confirm_run_unsafe_code,
     )
 

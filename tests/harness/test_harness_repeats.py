@@ -1,0 +1,114 @@
+"""Tasks that ask every document several times: averages per document, or lm-eval's own result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from local_tasks import N, write_task
+
+from evalguard.harness import TaskOptions, TaskScores, load_tasks, score_tables
+from evalguard.scorer import Request, Response
+
+REPEATS = 4
+
+_GENERATE = """
+output_type: generate_until
+doc_to_text: "Count: {{text}} ="
+doc_to_target: "{{gold}}"
+repeats: 4
+generation_kwargs: {until: ["."], max_gen_toks: 8, do_sample: true, temperature: 0.7}
+metric_list:
+  - {metric: exact_match, aggregation: mean, higher_is_better: true}
+"""
+_FILTERS = """
+filter_list:
+  - {name: first, filter: [{function: take_first}]}
+  - {name: vote, filter: [{function: majority_vote}, {function: take_first}]}
+  - {name: two, filter: [{function: take_first_k, k: 2}, {function: majority_vote},
+                         {function: take_first}]}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from local_tasks import write_tasks
+
+    made = write_tasks(tmp_path_factory.mktemp("repeats"))
+    write_task(made, "eg_sampled", _GENERATE)
+    write_task(made, "eg_votes", _GENERATE + _FILTERS.lstrip("\n"))
+    return made
+
+
+def text(request: Request) -> str:
+    """An answer that depends on the repeat: 0, 1, 2, 3, shifted by the document."""
+    return str((request.index + request.doc_id) % 4)
+
+
+def scored(folder: Path, task: str, **options: Any) -> TaskScores:
+    tasks = load_tasks([task], options=TaskOptions(include_paths=(folder,), **options))
+    requests = tasks.requests(task)
+    assert len(requests.requests) == N * REPEATS
+    responses = [Response(text=text(r), token_hash="h") for r in requests.requests]
+    return score_tables(requests, responses)
+
+
+def lm_evals_own(folder: Path, task: str) -> dict[str, float]:
+    from lm_eval.api.model import LM
+    from lm_eval.evaluator import simple_evaluate
+    from lm_eval.tasks import TaskManager
+
+    class Sampling(LM):
+        def generate_until(self, requests: Any) -> list[str]:
+            seen: dict[Any, int] = {}
+            answers = []
+            for request in requests:
+                repeat = seen.get(request.doc_id, 0)
+                seen[request.doc_id] = repeat + 1
+                answers.append(str((repeat + request.doc_id) % 4))
+            return answers
+
+        def loglikelihood(self, requests: Any) -> Any: ...
+
+        def loglikelihood_rolling(self, requests: Any) -> Any: ...
+
+    manager = TaskManager(include_path=str(folder), include_defaults=False)
+    found = simple_evaluate(model=Sampling(), tasks=[task], task_manager=manager)
+    return found["results"][task]
+
+
+def test_every_answer_is_scored_and_averaged_per_document(folder: Path) -> None:
+    (table,) = scored(folder, "eg_sampled").tables
+    # of four answers 0, 1, 2, 3 exactly one is the right one, in every document
+    np.testing.assert_array_equal(table.values, np.full(N, 0.25))
+    assert any("answered 4 times" in caveat for caveat in table.caveats)
+    assert any("lm-eval reports the first one only" in caveat for caveat in table.caveats)
+
+
+def test_beside_a_stored_run_only_the_first_answer_counts_as_for_lm_eval(folder: Path) -> None:
+    (table,) = scored(folder, "eg_sampled", average_repeats=False).tables
+    own = lm_evals_own(folder, "eg_sampled")["exact_match,none"]
+    assert float(table.values.mean()) == pytest.approx(own, abs=1e-12)
+    assert set(table.values.tolist()) == {0.0, 1.0}
+    assert table.caveats == ()
+
+
+def test_filters_that_use_the_answers_together_are_left_as_lm_eval_has_them(folder: Path) -> None:
+    tables = {table.filter: table for table in scored(folder, "eg_votes").tables}
+    own = lm_evals_own(folder, "eg_votes")
+    np.testing.assert_array_equal(tables["first"].values, np.full(N, 0.25))
+    for name in ("vote", "two"):
+        mean = float(tables[name].values.mean())
+        assert mean == pytest.approx(own[f"exact_match,{name}"], abs=1e-12)
+        assert tables[name].caveats == ()
+
+
+def test_answers_that_are_all_alike_stay_answers_of_0_or_1_without_a_caveat(folder: Path) -> None:
+    tasks = load_tasks(["eg_sampled"], options=TaskOptions(include_paths=(folder,)))
+    requests = tasks.requests("eg_sampled")
+    responses = [Response(text=str(r.doc_id % 4), token_hash="h") for r in requests.requests]
+    (table,) = score_tables(requests, responses).tables
+    assert set(table.values.tolist()) <= {0.0, 1.0}
+    assert table.caveats == ()
