@@ -21,7 +21,8 @@ SEED = 20_261_120
 _ROUNDING = 1e-13
 # One byte of random signs picks one of 256 sums of 8 differences.
 _BITS = 8
-_LOOKUPS_A_CHUNK = 1 << 19
+_PATTERNS = (np.arange(1 << _BITS) >> np.arange(_BITS)[:, None] & 1).astype(np.float64)
+_LOOKUPS_A_CHUNK = 1 << 15  # what fits the processor's cache is looked up four times as fast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +78,11 @@ def _count_random(values: Array, limit: float, draws: int, rng: np.random.Genera
     groups = -(-values.shape[0] // _BITS)
     padded = np.zeros(groups * _BITS)
     padded[: values.shape[0]] = values
-    table = np.stack([subset_sums(group) for group in padded.reshape(groups, _BITS)]).ravel()
+    table = (padded.reshape(groups, _BITS) @ _PATTERNS).ravel()
     first = np.arange(groups) << _BITS
     rows = max(1, _LOOKUPS_A_CHUNK // groups)
     found = 0
     for start in range(0, draws, rows):
         chosen = rng.integers(0, 1 << _BITS, (min(rows, draws - start), groups), dtype=np.uint8)
-        found += int(np.count_nonzero(table[first + chosen].sum(axis=1) <= limit))
+        found += int(np.count_nonzero(table.take(first + chosen, mode="clip").sum(axis=1) <= limit))
     return found
