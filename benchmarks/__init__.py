@@ -1,0 +1,1 @@
+"""Measurements whose results are committed; run from the top of the repository."""
