@@ -122,8 +122,13 @@ def _bca(point: float, drifts: Array, left_out: Array, confidence: float) -> Est
         level = (1.0 - confidence) / 2.0
         shares = [correction.share(level), correction.share(1.0 - level)]
         low, high = (float(end) for end in np.quantile(drifts, shares))
-        at_most_0 = (1 + int(np.count_nonzero(drifts <= 0.0))) / (drifts.shape[0] + 1)
-        p_value = correction.level(at_most_0)
+        p_value = correction.level(_counted(drifts <= 0.0))
+        # The p-values count one resample more than there are, the quantiles do not: an end next
+        # to 0 is pulled back onto it where the test at its level does not grant it.
+        if p_value > level:
+            low = min(low, 0.0)
+        if 1.0 - correction.level(1.0 - _counted(drifts >= 0.0)) > level:
+            high = max(high, 0.0)
     return Estimate(
         point=point,
         stderr=stderr,
@@ -134,6 +139,11 @@ def _bca(point: float, drifts: Array, left_out: Array, confidence: float) -> Est
         interval_method=BOOTSTRAP,
         confidence=confidence,
     )
+
+
+def _counted(hits: NDArray[np.bool_]) -> float:
+    """(1 + hits) / (B + 1), which is never 0 (Phipson and Smyth 2010)."""
+    return (1.0 + int(np.count_nonzero(hits))) / (int(hits.shape[0]) + 1)
 
 
 @dataclass(frozen=True, slots=True)

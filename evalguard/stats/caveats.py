@@ -29,7 +29,9 @@ def documents_of_task(paired: PairedScores) -> int:
     return max(paired.base.n_total, paired.candidate.n_total)
 
 
-def own_caveats(paired: PairedScores, drift: Drift, verdict: Verdict) -> list[str]:
+def own_caveats(
+    paired: PairedScores, drift: Drift, verdict: Verdict, *, margin: float
+) -> list[str]:
     """What to know about a comparison's numbers beside what pairing and the runs had to say."""
     table, caveats = paired.base, []
     total = documents_of_task(paired)
@@ -52,7 +54,19 @@ def own_caveats(paired: PairedScores, drift: Drift, verdict: Verdict) -> list[st
             f"the base's {table.metric} is known to {100.0 * drift.unit:.0f}% only: its standard "
             "error is by the delta method, and lm-eval's bootstrap would give a larger one"
         )
-    return [*caveats, *_doubts(paired, drift, verdict)]
+    return [*caveats, *_unflipped(paired, drift, margin), *_doubts(paired, drift, verdict)]
+
+
+def _unflipped(paired: PairedScores, drift: Drift, margin: float) -> list[str]:
+    """Whether so few answers, none of them flipped, leave room for a drift above the margin."""
+    high = drift.estimate.high
+    if drift.flips != (0, 0) or paired.clusters or high <= margin * drift.unit:
+        return []
+    return [
+        f"no answer flipped, which is said of these {paired.base.n:,} documents: over all others "
+        f"a drift of up to {100.0 * high:.2g} percentage points, above the margin, is not excluded "
+        f"({100.0 * drift.estimate.confidence:g}%, Tango's interval)"
+    ]
 
 
 def _doubts(paired: PairedScores, drift: Drift, verdict: Verdict) -> list[str]:

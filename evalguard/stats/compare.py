@@ -217,7 +217,9 @@ def _comparison(
         clusters=cluster_count(paired),
         cluster_field=table.cluster_field if paired.clusters else "",
         companions=tests,
-        caveats=_distinct(*_carried_caveats(paired), *own_caveats(paired, drift, verdict), *doubts),
+        caveats=_distinct(
+            *_carried_caveats(paired), *own_caveats(paired, drift, verdict, margin=margin), *doubts
+        ),
     )
 
 

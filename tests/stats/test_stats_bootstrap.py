@@ -90,6 +90,22 @@ def test_the_p_value_is_the_level_at_which_the_lower_limit_reaches_0(drift):
             assert (estimate(1.0 - 2.0 * level).low > 0.0) == real
 
 
+@pytest.mark.parametrize("resamples", [50, 200, 1_000])
+def test_interval_and_p_value_never_contradict_each_other(resamples):
+    rng = np.random.default_rng(resamples)
+    seen = set()
+    for seed in range(60):
+        base = rng.gamma(2.0, 1.0, 40)
+        candidate = base - rng.gamma(2.0, 0.3, 40) + rng.choice([0.4, 0.6, 0.8])
+        for sides in ((base, candidate), (candidate, base)):
+            got = paired_bootstrap(
+                *map(mean_of, sides), 40, sign=-1, resamples=resamples, confidence=0.95, seed=seed
+            ).estimate
+            assert (got.low > 0.0) == (got.p_value <= 0.025)
+            seen.add(got.low > 0.0)
+    assert seen == {True, False}
+
+
 def test_the_same_seed_gives_the_same_numbers():
     runs = [
         paired_bootstrap(mean_of(BASE), mean_of(CANDIDATE), N, resamples=50, confidence=0.9)

@@ -417,3 +417,15 @@ def test_a_perplexity_known_to_a_third_says_that_its_error_is_understated():
     assert told
     assert_matches(told[0], r"the base's perplexity is known to \d+% only")
     assert not any("delta method" in c for c in compared(shifted(0.5, 0.1), "perplexity").caveats)
+
+
+@pytest.mark.parametrize(("n", "right", "room"), [(50, 35, True), (2000, 1400, False)])
+def test_answers_that_did_not_flip_may_be_too_few_to_exclude_a_drift(n, right, room):
+    answers = np.zeros(n)
+    answers[:right] = 1.0
+    got = compare_scores(paired(answers, answers))
+    assert (got.outcome, got.bit_identical, got.sigma_interval) == ("unchanged", True, (0.0, 0.0))
+    said = [caveat for caveat in got.caveats if "no answer flipped" in caveat]
+    assert len(said) == room
+    if room:  # 1.96^2 / (50 + 1.96^2)
+        assert "up to 7.1 percentage points" in said[0]
