@@ -81,7 +81,8 @@ def _hall(estimate: Estimate, skew: float, n: int) -> Estimate:
     bend = skew / (3.0 * math.sqrt(n))
     t = estimate.point / estimate.stderr
     critical = t_critical(estimate.confidence, n - 1)
-    bent = t + bend * t * t + bend * bend * t**3 / 3.0 + bend / 2.0
+    stretched = 1.0 + bend * t  # g(t) = (stretched^3 - 1) / (3 lambda) + lambda / 2
+    bent = (stretched * stretched * stretched - 1.0) / (3.0 * bend) + bend / 2.0
     return replace(
         estimate,
         low=estimate.point - estimate.stderr * _unbent(critical, bend),

@@ -150,6 +150,14 @@ def test_a_constant_moves_the_interval_and_nothing_else(seed, constant):
     )
 
 
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_drift_beyond_all_scatter_has_a_p_value(sign):
+    d = np.full(40, sign)
+    d[0] = sign * (1.0 + 1e-15)  # t is about 1e16, its cube about 1e48
+    got = compare_scores(paired(np.zeros(40), -1e120 * d))
+    assert got.p_value == pytest.approx(0.0 if sign > 0.0 else 1.0)
+
+
 def test_the_corrected_interval_is_a_companion_and_a_caveat_says_its_ends():
     got = compare_scores(paired(np.zeros(N), -SKEWED))
     (beside,) = (test for test in got.companions if test.method == "paired-t-skew")
