@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import platform
-import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import version
@@ -19,7 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.families import false_alarms, holm
+from benchmarks.distributions import distribution
+from benchmarks.families import false_alarms, holm, joint_null
 from benchmarks.methods import METHODS
 from benchmarks.outcomes import Method
 from benchmarks.tally import (
@@ -35,7 +35,12 @@ from benchmarks.tally import (
 )
 
 REPETITIONS = 2_000
-ALL_METHODS: dict[str, Method] = {**METHODS, "holm": holm}
+ALL_METHODS: dict[str, Method] = {
+    **METHODS,
+    "distribution": distribution,
+    "holm": holm,
+    "joint-null": joint_null,
+}
 FALSE_ALARMS = "false-alarms"
 
 
@@ -51,13 +56,11 @@ def main() -> None:
     unknown = set(options.only) - {*ALL_METHODS, FALSE_ALARMS}
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
-    start = time.perf_counter()
     tallies = measured(options.only, options.repetitions, options.processes)
     lines = [*report(tallies, options.repetitions)]
     if FALSE_ALARMS in options.only:
-        lines += _false_alarms(options.repetitions)
-    minutes = (time.perf_counter() - start) / 60.0
-    lines.append(f"\n{minutes:.0f} minutes, {options.processes} processes; {_versions()}.")
+        lines += alarm_table(options.repetitions)
+    lines.append(f"\n{versions()}.")
     text = "\n".join(lines) + "\n"
     if options.output:
         options.output.write_text(text, encoding="utf-8")
@@ -154,7 +157,8 @@ def _text(share: Share) -> str:
     return f"{100 * share.value:.1f}±{100 * share.error:.1f}"
 
 
-def _false_alarms(repetitions: int) -> Iterator[str]:
+def alarm_table(repetitions: int) -> Iterator[str]:
+    """Yield the table of false alarms in Markdown."""
     yield f"\n## {FALSE_ALARMS}\n"
     yield (
         "An unchanged candidate with scatter: the mean of the false-alarm probability that is "
@@ -170,7 +174,8 @@ def _false_alarms(repetitions: int) -> Iterator[str]:
         yield f"| {name} | {n:,} | {100 * printed.mean():.1f} | {_text(share)} |"
 
 
-def _versions() -> str:
+def versions() -> str:
+    """What the numbers were made with."""
     packages = ", ".join(f"{name} {version(name)}" for name in ("numpy", "scipy"))
     return f"evalguard {version('lm-evalguard')}, {packages}, Python {platform.python_version()}"
 

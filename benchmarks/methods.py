@@ -20,7 +20,6 @@ from benchmarks.texts import TEXTS, Texts
 from evalguard.scores import Aggregation
 
 SIZES = (50, 200, 2_000)
-FEW_RESAMPLINGS = 10
 
 
 def mean() -> Iterator[Cell]:
@@ -166,7 +165,7 @@ def _flips_of_clusters(
 
 
 def bootstrap() -> Iterator[Cell]:
-    """Paired BCa bootstrap of metrics that are no mean; a tenth of the repetitions."""
+    """Paired BCa bootstrap of metrics that are no mean."""
 
     def simulate(kind: Rescored, n: int, drift: bool, rng: Rng) -> Outcome:
         paired, truth = kind.sample(rng, n, drift=drift)
@@ -176,7 +175,7 @@ def bootstrap() -> Iterator[Cell]:
         for n in kind.sizes:
             for drift in (False, True):
                 yield Cell(
-                    data=kind.name, n=n, null=not drift, cost=FEW_RESAMPLINGS,
+                    data=kind.name, n=n, null=not drift, cost=4 if n < 2_000 else 10,
                     simulate=partial(simulate, kind, n, drift),
                 )  # fmt: skip
 

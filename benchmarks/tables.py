@@ -30,6 +30,7 @@ def scored(
     *,
     weights: Array | None = None,
     clusters: Array | None = None,
+    task: str = "simulated",
     metric: str = "simulated",
 ) -> PairedScores:
     """Pair two models' scores of the same documents; ``clusters`` are numbers, one a document."""
@@ -37,7 +38,7 @@ def scored(
     labels = () if clusters is None else tuple(clusters.astype(np.str_).tolist())
     sides = [
         ScoreTable(
-            task="simulated", filter="none", metric=metric, aggregation=aggregation,
+            task=task, filter="none", metric=metric, aggregation=aggregation,
             higher_is_better=aggregation == "mean", doc_ids=_ids(n), values=values,
             weights=weights, doc_hashes=names(n), prompt_hashes=names(n), target_hashes=names(n),
             token_hashes=names(n), clusters=labels, cluster_field="passage" if labels else "",

@@ -1,7 +1,11 @@
 """The paired bootstrap: for metrics that are no mean, over the documents both models answered.
 
 The same documents are drawn for both models, so that the noise that both share cancels. Intervals
-are BCa: bias-corrected and accelerated (B. Efron, JASA 82, 1987, 171-185).
+are BCa: bias-corrected and accelerated (B. Efron, JASA 82, 1987, 171-185), and expanded for few
+documents: the bootstrap of n documents scatters like a variance with n in its denominator, and its
+normal quantiles know that variance. Student's quantiles times sqrt(n / (n - 1)) in their place make
+the bootstrap of a mean as wide as its t interval (T. C. Hesterberg, The American Statistician 69,
+2015, 371-386, section 4.5).
 """
 
 from __future__ import annotations
@@ -69,7 +73,7 @@ def paired_bootstrap(
     return Bootstrap(
         base=Moments(point=points[0], stderr=_stderr(both[0])),
         candidate=Moments(point=points[1], stderr=_stderr(both[1])),
-        estimate=_bca(point, drifts, left_out, confidence),
+        estimate=_bca(point, drifts, left_out, confidence, units=len(units)),
     )
 
 
@@ -111,14 +115,16 @@ def _jackknife(base: Metric, candidate: Metric, units: Units, *, sign: int, bloc
     return np.array(drifts)
 
 
-def _bca(point: float, drifts: Array, left_out: Array, confidence: float) -> Estimate:
+def _bca(
+    point: float, drifts: Array, left_out: Array, confidence: float, *, units: int
+) -> Estimate:
     stderr = _stderr(drifts)
     low = high = point
     p_value = 0.0 if point > 0.0 else 1.0
     if not math.isfinite(point + stderr):
         low = high = p_value = math.nan
     elif stderr > 0.0:
-        correction = _Correction.of(point, drifts, left_out)
+        correction = _Correction.of(point, drifts, left_out, units)
         level = (1.0 - confidence) / 2.0
         shares = [correction.share(level), correction.share(1.0 - level)]
         low, high = (float(end) for end in np.quantile(drifts, shares))
@@ -148,24 +154,28 @@ def _counted(hits: NDArray[np.bool_]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Correction:
-    """Efron's bias z0 and acceleration a: from a level to a share of the resampled drifts."""
+    """Efron's bias z0 and acceleration a: from a level to a share of the resampled drifts.
+
+    ``units`` are what is resampled, documents or clusters, at least 2.
+    """
 
     bias: float
     acceleration: float
+    units: int
 
     @classmethod
-    def of(cls, point: float, drifts: Array, left_out: Array) -> _Correction:
+    def of(cls, point: float, drifts: Array, left_out: Array, units: int) -> _Correction:
         count = drifts.shape[0]
         below = np.count_nonzero(drifts < point) + 0.5 * np.count_nonzero(drifts == point)
         share = min(max(float(below) / count, 0.5 / count), 1.0 - 0.5 / count)
         pulls = float(np.mean(left_out)) - left_out
         spread = float(np.sum(pulls**2)) ** 1.5
         acceleration = float(np.sum(pulls**3)) / (6.0 * spread) if spread > 0.0 else 0.0
-        return cls(float(special.ndtri(share)), acceleration)
+        return cls(float(special.ndtri(share)), acceleration, units)
 
     def share(self, level: float) -> float:
-        """Phi(z0 + (z0 + z) / (1 - a (z0 + z))), z the normal quantile of the level."""
-        shifted = self.bias + float(special.ndtri(level))
+        """Phi(z0 + (z0 + z) / (1 - a (z0 + z))), z the expanded quantile of the level."""
+        shifted = self.bias + float(special.stdtrit(self.units - 1, level)) * self._expansion
         scale = 1.0 - self.acceleration * shifted
         if scale <= 0.0:  # beyond the pole of the transformation: the end of the distribution
             return float(shifted > 0.0)
@@ -177,7 +187,12 @@ class _Correction:
         scale = 1.0 + self.acceleration * beyond
         if scale <= 0.0:
             return float(beyond > 0.0)
-        return float(special.ndtr(beyond / scale - self.bias))
+        quantile = (beyond / scale - self.bias) / self._expansion
+        return float(special.stdtr(self.units - 1, quantile))
+
+    @property
+    def _expansion(self) -> float:
+        return math.sqrt(self.units / (self.units - 1))
 
 
 def _stderr(values: Array) -> float:

@@ -18,6 +18,7 @@ from evalguard.stats.tails import skewness, unequal_weights, worst_documents
 from evalguard.verdict import Verdict
 
 _ENOUGH_RESAMPLES = 1_000
+_ENOUGH_RESAMPLED = 200  # benchmarks/results/calibration.md
 # Relative standard error s of a perplexity beyond which exp is not linear over its scatter: for a
 # normal mean log-likelihood a bootstrap gives sqrt(exp(s^2) - 1) exp(s^2 / 2) / s times the delta
 # method's, 1.05 at 0.25 and 1.21 at 0.5.
@@ -43,7 +44,7 @@ def own_caveats(
             f"{table.n:,} documents"
         )
     if table.rescoring is not None:
-        caveats.append(_bootstrap(table.rescoring))
+        caveats.append(_bootstrap(table.rescoring, table.n))
     if paired.clusters:
         caveats.append(_clusters(paired, drift))
     for name, moments in (("base", drift.base), ("candidate", drift.candidate)):
@@ -131,16 +132,21 @@ def _unequal(weights: NDArray[np.float64], noun: str, drift: Drift) -> list[str]
     ]
 
 
-def _bootstrap(rescoring: Rescoring) -> str:
+def _bootstrap(rescoring: Rescoring, n: int) -> str:
     count = rescoring.resamples
     rough = (
         ""
         if count >= _ENOUGH_RESAMPLES
         else (": few, because this aggregation takes long, so that the interval's ends are rough")
     )
+    few = (
+        f"; approximate for fewer than {_ENOUGH_RESAMPLED} documents"
+        if n < _ENOUGH_RESAMPLED
+        else ""
+    )
     return (
         f"{rescoring.name} is no mean: standard errors, interval and p by bootstrap, "
-        f"{count:,} resamples of the documents, the same for both models, seed {SEED}{rough}"
+        f"{count:,} resamples of the documents, the same for both models, seed {SEED}{rough}{few}"
     )
 
 
