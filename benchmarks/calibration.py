@@ -93,7 +93,9 @@ def report(tallies: list[Tally], repetitions: int) -> Iterator[str]:
     yield (
         f"{repetitions:,} repetitions a row, seed {SEED}; fewer where the table says so. All "
         "numbers in percent, each with its Monte Carlo standard error. *holds*: 95% intervals of "
-        "the drift that hold the true one; *below*, *above*: that lie wholly on that side of it; "
+        "the drift that hold the true one; *corrected holds*: the same, where the "
+        "corrected interval is read that stands beside a t interval of skewed or very unequal "
+        "documents; *below*, *above*: that lie wholly on that side of it; "
         "*caveat*: reports with a caveat about the interval. The tests' columns are rejections, "
         f"one-sided at {LEVELS[0]} / {LEVELS[1]}: errors where the drift is *none*, else power "
         "(the drift is 2.49 true standard errors, which a z-test would see in 80% and 70% of "
@@ -107,7 +109,7 @@ def report(tallies: list[Tally], repetitions: int) -> Iterator[str]:
         "unmarked, as are those of mid-p, which promises no size, and of McNemar's test over "
         "clusters."
     )
-    marked = sum(t.too_narrow or any(map(_large(t), t.rejected)) for t in tallies)
+    marked = sum(t.too_narrow(t.holds) or any(map(_large(t), t.rejected)) for t in tallies)
     contradictions = sum(t.contradictions for t in tallies)
     yield (
         f"\n{len(tallies)} rows, {marked} with a bold figure. Repetitions in which interval, "
@@ -124,6 +126,9 @@ def _large(of: Tally):  # type: ignore[no-untyped-def]
 def _table(name: str, tallies: list[Tally]) -> Iterator[str]:
     tests = list(dict.fromkeys(test for t in tallies for test in t.rejected))
     intervals = ["holds", "below", "above", "caveat"] if tallies[0].holds else []
+    corrected = any(t.corrected != t.holds for t in tallies)
+    if corrected:
+        intervals.insert(1, "corrected holds")
     columns = ["documents' differences", "n", "drift", *intervals, *tests]
     yield f"\n## {name}\n"
     summary = (ALL_METHODS[name].__doc__ or "").partition("\n")[0]
@@ -133,16 +138,18 @@ def _table(name: str, tallies: list[Tally]) -> Iterator[str]:
     for of in tallies:
         row = [of.data, f"{of.n:,}", "none" if of.null else "yes"]
         if of.holds and of.below and of.above:
-            row += [_coverage(of, of.holds), _text(of.below), _text(of.above)]
-            row += [f"{100 * of.flagged.value:.0f}"]
+            row.append(_coverage(of, of.holds))
+            if corrected:
+                row.append(_coverage(of, of.corrected) if of.corrected else "")
+            row += [_text(of.below), _text(of.above), f"{100 * of.flagged.value:.0f}"]
         row += [_rejections(of, test) if test in of.rejected else "" for test in tests]
         yield f"| {' | '.join(row)} |"
 
 
 def _coverage(of: Tally, holds: Share) -> str:
-    if of.too_narrow:
+    if of.too_narrow(holds):
         return f"**{_text(holds)}**"
-    return f"*{_text(holds)}*" if of.too_wide else _text(holds)
+    return f"*{_text(holds)}*" if of.too_wide(holds) else _text(holds)
 
 
 def _rejections(of: Tally, test: str) -> str:

@@ -13,6 +13,8 @@ from evalguard.stats import compare_scores, estimate_drift
 
 CONFIDENCE = 0.95
 MARGIN = 1.0
+# Tests that have a corrected one beside them, where the documents ask for it.
+CORRECTED = {"paired t": "corrected t", "cluster t": "corrected cluster t"}
 # Caveats that say of an interval that it may not be what it says.
 _OF_THE_INTERVAL = (
     "skewed differences",
@@ -31,6 +33,7 @@ class Outcome:
         tests: one-sided p-value of each test, the deciding one first.
         flagged: whether a caveat about the interval stands in the report.
         contradicted: whether interval, p-value and "real" disagree.
+        corrected: the corrected interval where one stands beside it, else ``low`` and ``high``.
     """
 
     tests: Mapping[str, float]
@@ -39,6 +42,7 @@ class Outcome:
     high: float = math.nan
     flagged: bool = False
     contradicted: bool = False
+    corrected: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +78,19 @@ def outcome_of(paired: PairedScores, truth: float, *, deciding: str) -> Outcome:
     comparison = compare_scores(paired, margin=MARGIN, confidence=CONFIDENCE)
     if comparison.outcome == "failed" or comparison.p_value is None:
         raise RuntimeError(f"a simulated comparison failed: {comparison.reason}")
-    estimate = estimate_drift(paired, confidence=CONFIDENCE).estimate
-    low, high = (0.0, 0.0) if comparison.bit_identical else (estimate.low, estimate.high)
+    drift = estimate_drift(paired, confidence=CONFIDENCE)
+    low, high = drift.estimate.low, drift.estimate.high
+    if comparison.bit_identical:
+        low = high = 0.0
+    beside = drift.corrected
     tests = {deciding: comparison.p_value}
+    if deciding in CORRECTED:
+        tests[CORRECTED[deciding]] = comparison.p_value if beside is None else beside.p_value
     if comparison.mid_p_value is not None:
         tests["mid-p"] = comparison.mid_p_value
-    tests |= {companion.method: companion.p_value for companion in comparison.companions}
+    for companion in comparison.companions:
+        if companion.sigma_interval is None:
+            tests[companion.method] = companion.p_value
     return Outcome(
         tests=tests,
         truth=truth,
@@ -87,6 +98,7 @@ def outcome_of(paired: PairedScores, truth: float, *, deciding: str) -> Outcome:
         high=high,
         flagged=any(known in text for text in comparison.caveats for known in _OF_THE_INTERVAL),
         contradicted=_contradicted(comparison),
+        corrected=(low, high) if beside is None else (beside.low, beside.high),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -39,6 +39,7 @@ class Tally:
     Attributes:
         holds, below, above: intervals that hold the truth, lie below it, lie above it; None for a
             method without an interval.
+        corrected: intervals that hold it where a corrected one, if there is one, is read instead.
         rejected: by each test at each of LEVELS.
         flagged: with a caveat about the interval.
         contradictions: in how many repetitions interval, p-value and "real" disagreed.
@@ -53,19 +54,18 @@ class Tally:
     holds: Share | None
     below: Share | None
     above: Share | None
+    corrected: Share | None
     rejected: Mapping[str, tuple[Share, ...]]
     flagged: Share
     contradictions: int
 
-    @property
-    def too_narrow(self) -> bool:
-        """Whether the interval holds the truth less often than is allowed."""
-        return self._limited and self.holds is not None and self.holds.value < LOWEST
+    def too_narrow(self, holds: Share | None) -> bool:
+        """Whether intervals hold the truth less often than is allowed."""
+        return self._limited and holds is not None and holds.value < LOWEST
 
-    @property
-    def too_wide(self) -> bool:
-        """Whether it holds the truth more often than is asked."""
-        return self._limited and self.holds is not None and self.holds.value > HIGHEST
+    def too_wide(self, holds: Share | None) -> bool:
+        """Whether they hold the truth more often than is asked."""
+        return self._limited and holds is not None and holds.value > HIGHEST
 
     def too_large(self, test: str, level: int) -> bool:
         """Whether a test rejects a true null too often: beyond 1.1 alpha and two Monte Carlo
@@ -99,6 +99,7 @@ def tally(method: str, cell: Cell, repetitions: int) -> Tally:
         holds=_share([_side(o) == 0 for o in outcomes]) if with_interval else None,
         below=_share([_side(o) < 0 for o in outcomes]) if with_interval else None,
         above=_share([_side(o) > 0 for o in outcomes]) if with_interval else None,
+        corrected=_corrected(outcomes),
         rejected={test: _rejections(outcomes, test) for test in _tests(outcomes)},
         flagged=_share([o.flagged for o in outcomes]),
         contradictions=sum(o.contradicted for o in outcomes),
@@ -108,6 +109,17 @@ def tally(method: str, cell: Cell, repetitions: int) -> Tally:
 def seed_of(name: str) -> int:
     """A number that depends on the name alone."""
     return zlib.crc32(name.encode())
+
+
+def _corrected(outcomes: list[Outcome]) -> Share | None:
+    if outcomes[0].corrected is None:
+        return None
+    sides = [
+        _side(replace(outcome, low=outcome.corrected[0], high=outcome.corrected[1]))
+        for outcome in outcomes
+        if outcome.corrected is not None
+    ]
+    return _share([side == 0 for side in sides])
 
 
 def _tests(outcomes: list[Outcome]) -> list[str]:

@@ -120,7 +120,7 @@ def test_the_report_marks_an_interval_that_is_too_narrow():
         if cell.data == "99% identical, the rest losses" and not cell.null
     ]
     found = tally("mean", cell, 60)
-    assert found.too_narrow
+    assert found.too_narrow(found.holds)
     text = "\n".join(report([found], 60))
     assert f"**{100 * found.holds.value:.1f}±" in text
     assert "1 rows, 1 with a bold figure" in text
