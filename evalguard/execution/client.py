@@ -21,13 +21,18 @@ from evalguard.execution.messages import (
     Call,
     CallName,
     Chat,
+    ComparisonWanted,
     Hello,
+    InParcels,
     Load,
+    ReferenceWanted,
     Refusal,
     framed,
 )
+from evalguard.execution.parcels import Parcels, unpacked
 from evalguard.execution.process import WorkerProcess, worker_command
-from evalguard.scorer import ModelDescription, Request, Response, ScoringPolicy
+from evalguard.reference import Reference
+from evalguard.scorer import Compared, ModelDescription, Request, Response, ScoringPolicy
 from evalguard.settings import Variant
 
 # An interpreter on a slow disk may take this long to import numpy, before it can say anything.
@@ -116,6 +121,42 @@ class WorkerScorer:
         """Score one block of requests, all of one kind; the answers in the order asked."""
         doing = f"scoring {_shown(requests)}"
         return list(self._one_each(requests, self._call("score", requests, doing=doing)))
+
+    def score_reference(
+        self, requests: Sequence[Request], *, top_k: int, samples: int
+    ) -> tuple[list[Response], list[Reference | None]]:
+        """Score a block and keep ``top_k`` tokens of every distribution; in pieces."""
+        doing = f"making a reference of {_shown(requests)}"
+        wanted = ReferenceWanted(requests=tuple(requests), top_k=top_k, samples=samples)
+        told = cast(InParcels, self._call("score_reference", wanted, doing=doing))
+        references = self._fetched("next_reference", told.lengths, doing)
+        return list(self._one_each(requests, told.responses)), references
+
+    def score_against(
+        self, requests: Sequence[Request], references: Sequence[Reference | None]
+    ) -> tuple[list[Response], Compared]:
+        """Score a block and compare it with the base's references; both travel in pieces."""
+        doing = f"comparing {_shown(requests)} with a reference"
+        parcels = Parcels.of(references)
+        for piece in parcels.pieces:
+            self._call("give_reference", piece, doing=doing)
+        wanted = ComparisonWanted(requests=tuple(requests), lengths=parcels.lengths)
+        told = cast(InParcels, self._call("score_against", wanted, doing=doing))
+        found = self._fetched("next_divergence", told.lengths, doing)
+        responses = list(self._one_each(requests, told.responses))
+        return responses, Compared(divergences=tuple(found), reason=told.reason)
+
+    def _fetched(self, name: CallName, lengths: Sequence[int], doing: str) -> list[Any]:
+        """Fetch records piece by piece until all their positions are there."""
+        pieces: list[Any] = []
+        missing = sum(lengths)
+        while missing > 0:
+            pieces.append(self._call(name, None, doing=doing))
+            missing -= pieces[-1].token_ids.shape[0]
+        try:
+            return unpacked(lengths, pieces)
+        except WorkerError as error:
+            raise self._broken(error, doing) from error
 
     def render_chat(
         self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool

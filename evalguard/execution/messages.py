@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from evalguard.errors import WorkerError
+from evalguard.execution.arrays import DIVERGENCE, REFERENCE
 from evalguard.execution.codec import (
     BOOLEAN,
     INTEGER,
@@ -22,10 +23,21 @@ from evalguard.execution.codec import (
 from evalguard.execution.failures import FAILURE, Failure
 from evalguard.execution.frames import Message, to_frame
 from evalguard.execution.wire import DESCRIPTION, POLICY, REQUESTS, RESPONSES, TOKEN_IDS, VARIANT
-from evalguard.scorer import ScoringPolicy
+from evalguard.scorer import Request, Response, ScoringPolicy
 from evalguard.settings import Value, Variant
 
-CallName = Literal["load", "encode", "score", "render_chat", "close"]
+CallName = Literal[
+    "load",
+    "encode",
+    "score",
+    "score_reference",
+    "next_reference",
+    "give_reference",
+    "score_against",
+    "next_divergence",
+    "render_chat",
+    "close",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +60,38 @@ class Chat:
 
     messages: tuple[Mapping[str, str], ...]
     add_generation_prompt: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceWanted:
+    """Score these requests, and keep a reference of their distributions."""
+
+    requests: tuple[Request, ...]
+    top_k: int
+    samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonWanted:
+    """Score these requests, and compare with the references that were given piece by piece.
+
+    ``lengths`` are the positions of each request's reference; 0: there is none.
+    """
+
+    requests: tuple[Request, ...]
+    lengths: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InParcels:
+    """Responses, and records that are fetched piece by piece until ``lengths`` are complete.
+
+    ``reason`` says why there is none.
+    """
+
+    responses: tuple[Response, ...]
+    lengths: tuple[int, ...]
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +145,9 @@ class CallForm:
 _LOAD = record(Load, variant=VARIANT, policy=POLICY, cache_dir=TEXT, import_path=sequence(TEXT))
 _CHAT = record(Chat, messages=sequence(mapping(TEXT)), add_generation_prompt=BOOLEAN)
 _NOTHING = PLAIN
+_REFERENCE_WANTED = record(ReferenceWanted, requests=REQUESTS, top_k=INTEGER, samples=INTEGER)
+_COMPARISON_WANTED = record(ComparisonWanted, requests=REQUESTS, lengths=sequence(INTEGER))
+_IN_PARCELS = record(InParcels, responses=RESPONSES, lengths=sequence(INTEGER), reason=TEXT)
 # The argument or value of a call: made, and read, by that call's own codec.
 _RAW: Codec[Value] = Codec(lambda value: value, lambda value: value)
 
@@ -108,6 +155,11 @@ CALLS: Mapping[str, CallForm] = {
     "load": CallForm(_LOAD, DESCRIPTION),
     "encode": CallForm(REQUESTS, TOKEN_IDS),
     "score": CallForm(REQUESTS, RESPONSES),
+    "score_reference": CallForm(_REFERENCE_WANTED, _IN_PARCELS),
+    "next_reference": CallForm(_NOTHING, REFERENCE),
+    "give_reference": CallForm(REFERENCE, _NOTHING),
+    "score_against": CallForm(_COMPARISON_WANTED, _IN_PARCELS),
+    "next_divergence": CallForm(_NOTHING, DIVERGENCE),
     "render_chat": CallForm(_CHAT, TEXT),
     "close": CallForm(_NOTHING, _NOTHING),
 }

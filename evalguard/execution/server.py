@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import evalguard
 from evalguard.errors import WorkerError
+from evalguard.execution.counter import Counter
 from evalguard.execution.failures import to_failure
 from evalguard.execution.heartbeat import Heartbeat
 from evalguard.execution.inbox import Inbox, Outbox
@@ -76,6 +77,7 @@ class _Desk:
     def __init__(self, open_scorer: OpenScorer) -> None:
         self._open_scorer = open_scorer
         self._scorer: Scorer | None = None
+        self._counter = Counter()
 
     def answer(self, call: Call) -> Any:
         """Return the value of a call, encoded."""
@@ -92,8 +94,10 @@ class _Desk:
             raise WorkerError(f"asked for '{call.name}' before 'load'")
         if call.name == "render_chat":
             value: Any = self._scorer.render_chat(argument.messages, argument.add_generation_prompt)
-        else:
+        elif call.name in ("encode", "score"):
             value = getattr(self._scorer, call.name)(list(argument))
+        else:
+            value = self._counter.answer(call, argument, self._scorer)
         return form.value.encode(value)
 
     def close(self) -> None:

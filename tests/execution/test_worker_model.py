@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import evalguard
 from evalguard.errors import EvaluationError, SettingError, WorkerError
 from evalguard.execution import WorkerScorer
+from evalguard.models.lm_scorer import LMScorer
 from evalguard.pipeline.loading import open_scorer
 from evalguard.scorer import Request, Response, ScoringPolicy
 from evalguard.settings import Setting, Target, Variant
@@ -109,3 +113,31 @@ def test_a_setting_of_the_environment_holds_in_a_worker_that_is_given_it(
     )
     assert scorer.describe().effective == {"flag": "1"}
     scorer.close()
+
+
+def test_references_and_divergences_are_those_of_this_process(
+    variant: Variant, tmp_path: Path
+) -> None:
+    here = open_scorer(variant, POLICY, cache_dir=tmp_path)
+    assert isinstance(here, LMScorer)
+    with contextlib.closing(
+        WorkerScorer(variant, POLICY, cache_dir=tmp_path, log=tmp_path / "worker.log")
+    ) as there:
+        assert there.describe().gives_rows
+        for block in blocks()[:2]:
+            ours, kept = here.score_reference(block, top_k=8, samples=2)
+            theirs, fetched = there.score_reference(block, top_k=8, samples=2)
+            assert [exact(r) for r in theirs] == [exact(r) for r in ours]
+            assert [digest(r) for r in fetched] == [digest(r) for r in kept]
+            answers, compared = here.score_against(block, kept)
+            again, found = there.score_against(block, kept)
+            assert [exact(r) for r in again] == [exact(r) for r in answers]
+            assert found.reason == compared.reason == ""
+            assert [digest(d) for d in found.divergences] == [
+                digest(d) for d in compared.divergences
+            ]
+
+
+def digest(record: object) -> list[object]:
+    values = [getattr(record, field.name) for field in dataclasses.fields(record)]  # type: ignore[arg-type]
+    return [v.tobytes() if isinstance(v, np.ndarray) else v for v in values]
