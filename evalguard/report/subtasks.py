@@ -54,4 +54,5 @@ def _line(group: str, left_out: Sequence[Comparison]) -> str:
     several = len({(c.metric, c.filter) for c in left_out}) > 1
     what = " and ".join(f"{counts[outcome]} {outcome}" for outcome in _QUIET if counts[outcome])
     noun = "metrics of subtasks" if several else "subtasks"
-    return f"{printable(group)}: {what} {noun} are not shown; the JSON document has all of them."
+    hidden = f"{printable(group)}: {what} {noun} are not shown"
+    return f"{hidden}; the JSON document has all, with caveats."

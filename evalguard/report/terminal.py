@@ -180,10 +180,11 @@ def _pieces(line: str, width: int) -> list[str]:
 def _caveats(report: CompareReport, width: int) -> list[Text]:
     """Number every caveat and note once, with the metrics that it belongs to."""
     places: dict[str, list[Comparison]] = {}
-    for comparison in report.comparisons:
+    visible, _ = shown(report.comparisons)
+    for comparison in visible:
         for caveat in dict.fromkeys(comparison.caveats):
             places.setdefault(printable(caveat).strip(), []).append(comparison)
-    whole = len(report.comparisons)
+    whole = len(visible)
     items = [
         text if len(at) == whole > 1 else f"{_places(at)}: {text}" for text, at in places.items()
     ]

@@ -32,6 +32,7 @@ def test_the_design_pages_guard_file_loads_in_full(tmp_path: Path) -> None:
         fail_on="significant",
         confidence=0.9,
         undecided="fail",
+        subtasks=True,
         limits=(
             Limit(metric="kl_mean", value=0.01),
             Limit(metric="kl_p99.9", value=1.0),

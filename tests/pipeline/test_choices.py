@@ -28,7 +28,7 @@ pairs: [{base: orig, cand: plain, tasks: [pair_task], differs: [prompt]}]
 tasks: [file_task]
 include_path: mine
 run: {limit: 50, num_fewshot: 2, batch_size: 4, seed: 9, device: cpu}
-gate: {margin: 0.5, fail_on: certain, confidence: 0.9, undecided: fail,
+gate: {margin: 0.5, fail_on: certain, confidence: 0.9, undecided: fail, subtasks: true,
        metrics: {kl_mean: 0.5, same_top1: 0.9}}
 """
 INLINE = ModelSource(name="m", variant=Variant(name="m", model="hf", model_args={}))
@@ -110,6 +110,7 @@ def test_the_gate_is_the_files_where_the_command_line_is_silent(settle: Any) -> 
     assert (gate.margin, gate.fail_on, gate.confidence, gate.undecided) == (
         0.5, "certain", 0.9, "fail"
     )  # fmt: skip
+    assert gate.subtasks
     changed = settle("orig", "port", margin=2.0, fail_on="margin").gate
     assert (changed.margin, changed.fail_on, changed.confidence) == (2.0, "margin", 0.9)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import Any
 
 import jsonschema
@@ -46,9 +47,19 @@ def test_of_many_subtasks_those_that_drifted_are_shown_and_the_others_counted() 
     assert not any(line.startswith(("mmlu_2 ·", "mmlu_40 ·")) for line in lines)
     assert (
         "mmlu: 54 unchanged and 1 undecided subtasks are not shown; the JSON document has"
-        "\nall of them."
+        "\nall, with caveats."
     ) in text
     assert max(map(len, lines)) <= 80
+
+
+def test_caveats_of_subtasks_that_are_not_shown_are_left_to_the_document() -> None:
+    group, inner, *subtasks = many(57)
+    said = [dataclasses.replace(c, caveats=(f"a caveat of {c.task}",)) for c in subtasks]
+    text = render(report(group, inner, *said), width=80, color=False)
+    assert "a caveat of mmlu_1" in text
+    assert "a caveat of mmlu_40" not in text
+    written = document(report(group, inner, *said))
+    assert "a caveat of mmlu_40" in json.dumps(written)
 
 
 def test_few_subtasks_are_all_shown_and_the_document_always_holds_all() -> None:
