@@ -18,6 +18,8 @@ from evalguard.harness import TaskScores
 from evalguard.lmeval_runs import environment_differences
 from evalguard.pipeline.choices import Choices, choose
 from evalguard.pipeline.clusters import clustered, not_compared
+from evalguard.pipeline.distribution_choice import check_measurable
+from evalguard.pipeline.distributions import distributions_of
 from evalguard.pipeline.divergences import TaskDivergences
 from evalguard.pipeline.environment import environment
 from evalguard.pipeline.groups import with_groups
@@ -97,6 +99,7 @@ def compare(
     with interruptible("reading what is to be compared"):
         given_floor(options)  # refused now, not after the models were scored
         sources, choices = prepare(str(base), str(candidate), options)
+        check_measurable(choices.gate, choices.distributions)
         if options.write:
             check_writable(output)
     with interruptible("scoring"):
@@ -201,6 +204,7 @@ def _conclude(
         gate=judged,
         across_tasks=judgement.across_tasks,
         across_tasks_reason=judgement.across_tasks_reason,
+        distributions=judgement.distributions,
         exit_code=exit_code(judged, strict=options.strict, git_bisect=options.git_bisect),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         environment=_environments(base, candidate),
@@ -230,7 +234,10 @@ def _judged(
         left_out=(*base.not_compared, *candidate.not_compared),
         gate=choices.gate,
     )
-    return judge(of_groups, gate=choices.gate), unused
+    distributions = distributions_of(
+        candidate.divergences.values(), tables[0], confidence=choices.gate.confidence
+    )
+    return judge(of_groups, gate=choices.gate, distributions=distributions), unused
 
 
 def _notes(base: Scored, candidate: Scored) -> tuple[str, ...]:

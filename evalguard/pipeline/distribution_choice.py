@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from evalguard.config import RunOptions
 from evalguard.errors import UsageError
+from evalguard.gate import Gate
 from evalguard.pipeline.options import CompareOptions, DistributionMode
 from evalguard.pipeline.sources import RunSource, Source
 
@@ -50,3 +51,18 @@ def choose_distributions(
             hint="name the model instead of its run, or leave out --distributions",
         )
     return DistributionChoice(mode=mode, top_k=top_k)
+
+
+def check_measurable(gate: Gate, choice: DistributionChoice) -> None:
+    """Refuse limits on what is not measured, before hours of scoring.
+
+    Raises:
+        UsageError: naming the limits.
+    """
+    if choice.mode != "off" or not gate.needs_distributions:
+        return
+    names = ", ".join(limit.metric for limit in gate.limits if limit.of_distributions)
+    raise UsageError(
+        f"the gate has limits on {names}, and distributions are off",
+        hint="leave out --distributions off (distributions: off), or the limits",
+    )

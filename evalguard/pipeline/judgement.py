@@ -17,13 +17,15 @@ class Judgement:
     """The comparisons as they are reported, the gate's answer, and all gated metrics together.
 
     ``across_tasks`` is None, with ``across_tasks_reason``, where fewer than two metrics can be
-    judged together. ``notes`` say which subtasks the gate does not judge.
+    judged together. ``distributions`` are those that the gate's limits were held to. ``notes`` say
+    which subtasks the gate does not judge.
     """
 
     comparisons: tuple[Comparison, ...]
     gate: GateResult
     across_tasks: AcrossTasks | None
     across_tasks_reason: str
+    distributions: tuple[DistributionComparison, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -46,6 +48,7 @@ def judge(
         gate=judged,
         across_tasks=together,
         across_tasks_reason=reason,
+        distributions=tuple(distributions),
         notes=tuple(_shown_only(comparisons, judged.gated)),
     )
 

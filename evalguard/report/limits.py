@@ -58,7 +58,8 @@ def limit_statement(report: CompareReport, verdict: LimitVerdict) -> str:
     candidate = printable(report.candidate.name)
     label, allowed = _label(verdict), f"{_asked(verdict)} is allowed"
     if verdict.state == "failed":
-        return f"Whether {candidate} keeps the limit of {label} is not known ({_reason(verdict)})"
+        why = _reason(verdict).removeprefix("not known: ")
+        return f"Whether {candidate} keeps the limit of {label} is not known: {why}"
     found = f"{_number(verdict)}{_words(verdict, report)}"
     if verdict.state == "undecided":
         return f"Whether {candidate} keeps the limit of {label} is not sure: {found}; {allowed}"

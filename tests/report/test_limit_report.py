@@ -68,8 +68,8 @@ def test_the_sentence_is_about_the_limit_that_decided() -> None:
     assert "more documents" in unsure.next_step
     unknown = meaning(limited({"kl_mean": 0.01}))
     assert unknown.sentence == (
-        "Whether fla-port keeps the limit of kl_mean is not known (not known: of no task "
-        "distributions were compared)."
+        "Whether fla-port keeps the limit of kl_mean is not known: of no task distributions were "
+        "compared."
     )
     kept = meaning(limited({"kl_mean": 0.1}, distribution()))
     assert "not measurably worse" in kept.sentence
