@@ -13,8 +13,11 @@ from evalguard.divergence import DocumentDivergence
 from evalguard.stats.compare import check_confidence
 from evalguard.stats.moments import Array
 from evalguard.stats.positions import Positions, rank_of
+from evalguard.stats.probability import t_critical
 from evalguard.stats.token_perplexity import correlation, token_perplexities
 
+# Below this a sample often holds none of the tokens that a mean KL is made of (simulated).
+_FEWEST_FOR_KL = 50
 KL_PERCENTS = (0.0, 0.1, 1.0, 5.0, 10.0, 50.0, 90.0, 95.0, 99.0, 99.9, 100.0)
 DP_PERCENTS = (0.0, 0.1, 1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 100.0)
 
@@ -65,12 +68,12 @@ def _measured(comparison: DistributionComparison, positions: Positions) -> Distr
     kl, exact = positions.column("kl"), positions.divergences[0].kl_low is None
     dp = np.exp(candidate) - np.exp(base)
     identical = exact and not kl.any() and bool(np.array_equal(base, candidate))
-    perplexities = token_perplexities(positions, base, candidate)
+    perplexities, mean = token_perplexities(positions, base, candidate), mean_kl(positions, kl)
     return replace(
         comparison,
         exact=exact,
         bit_identical=identical and bool(same_top.all()),
-        kl=_mean_kl(positions, kl, exact),
+        kl=mean if exact else _bounded(positions, mean),
         kl_percentiles=_kl_percentiles(positions, kl, exact),
         kl_max_at=positions.place(int(np.argmax(kl))),
         dp=positions.mean(dp),
@@ -89,16 +92,32 @@ def _measured(comparison: DistributionComparison, positions: Positions) -> Distr
     )
 
 
-def _mean_kl(positions: Positions, kl: Array, exact: bool) -> Figure:
-    """Mean KL; no interval of it reaches below 0, where no KL is."""
+def mean_kl(positions: Positions, kl: Array) -> Figure:
+    """Mean KL; no interval of it reaches below 0, where no KL is.
+
+    A few documents carry most of it, and where a sample has none of them nothing in it says so: a
+    t interval then ends too low. A mean that cannot be negative scatters more evenly on the log
+    scale; the interval's upper end is that of m exp(t SE / m) (delta method) where it is higher.
+    """
     found = positions.mean(kl)
     if found.interval is not None:
         low, high = found.interval
-        found = replace(found, interval=(max(low, 0.0), max(high, 0.0)))
-    if exact:
-        return found
+        found = replace(found, interval=(max(low, 0.0), max(high, _on_log_scale(positions, found))))
+    return found
+
+
+def _bounded(positions: Positions, mean: Figure) -> Figure:
     low, high = (float(positions.column(name).mean()) for name in ("kl_low", "kl_high"))
-    return replace(found, bounds=(low, high))
+    return replace(mean, bounds=(low, high))
+
+
+def _on_log_scale(positions: Positions, mean: Figure) -> float:
+    """Upper end of the t interval of log(mean), mapped back; 0 where nothing was measured."""
+    if not mean.value or mean.value < 0.0 or mean.stderr is None:
+        return 0.0
+    critical = t_critical(positions.confidence, len(positions.weights) - 1)
+    exponent = critical * mean.stderr / mean.value
+    return mean.value * math.exp(exponent) if exponent < 700.0 else math.inf
 
 
 def _kl_percentiles(positions: Positions, kl: Array, exact: bool) -> tuple[Percentile, ...]:
@@ -150,6 +169,11 @@ def _caveats(comparison: DistributionComparison, exact: bool) -> tuple[str, ...]
         )
     if units < 2:
         caveats.append(f"a standard error needs at least 2 {noun}, and there is {units}")
+    elif units < _FEWEST_FOR_KL:
+        caveats.append(
+            f"{units} {noun} are few for the interval of the mean KL: where a small share of the "
+            f"tokens carries it, it ends too low, and from {_FEWEST_FOR_KL} on seldom"
+        )
     if not exact:
         caveats.append(
             "KL is estimated from the base's most probable tokens and draws from the rest; proven "
