@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from evalguard.compare_report import RunIdentity
+from evalguard.distribution_floor import DistributionShift, TaskDistributionFloor
 from evalguard.noise_floor import MetricFloor, Shift, Unmeasured, Variation
 from evalguard.scores import NotCompared
 from evalguard.settings import Value
@@ -25,6 +26,8 @@ class FloorReport:
         computation: how the default run computed, as read back.
         variations: those that were applied and read back; ``unmeasured`` the others, and why.
         shifts: one per variation, task, filter and metric; ``floors`` one per metric.
+        distribution_shifts: one per variation and task whose next-token distributions were
+            compared; ``distribution_floors`` one per task.
         seed: of few-shot examples and sampling. confidence: of all intervals. margin: of the gate
             that a comparison would have, in sigma.
         exit_code: 0, or 3 where a metric has no floor.
@@ -42,6 +45,8 @@ class FloorReport:
     unmeasured: tuple[Unmeasured, ...]
     shifts: tuple[Shift, ...]
     floors: tuple[MetricFloor, ...]
+    distribution_shifts: tuple[DistributionShift, ...] = ()
+    distribution_floors: tuple[TaskDistributionFloor, ...] = ()
     seed: int
     confidence: float
     margin: float
@@ -62,5 +67,7 @@ class FloorReport:
             unmeasured=tuple(u for u in self.unmeasured if u.task in ("", task)),
             shifts=tuple(shift for shift in self.shifts if shift.task == task),
             floors=tuple(floor for floor in self.floors if floor.task == task),
+            distribution_shifts=tuple(d for d in self.distribution_shifts if d.task == task),
+            distribution_floors=tuple(d for d in self.distribution_floors if d.task == task),
             not_compared=tuple(left for left in self.not_compared if left.task == task),
         )

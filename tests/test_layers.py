@@ -44,6 +44,7 @@ CORE = {
     "gate",
     "influence",
     "noise_floor",
+    "distribution_floor",
     "floor_report",
     "task_group",
 }

@@ -11,6 +11,7 @@ import click
 from evalguard.cli.given import compare_options
 from evalguard.cli.options import (
     CONFIDENCE,
+    DISTRIBUTIONS,
     MARGIN,
     NO_CACHE,
     ONE_MODEL,
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 
 @click.command("floor", short_help="What an unchanged model shows: noise to measure a drift by.")
 @click.option("--base", required=True, metavar="MODEL", help="Guard-file name, path or hub id.")
-@together(VARY, *ONE_MODEL, *TASKS, *SCORING, NO_CACHE, MARGIN, CONFIDENCE, *SHOWING)
+@together(
+    VARY, *ONE_MODEL, *TASKS, *SCORING, *DISTRIBUTIONS, NO_CACHE, MARGIN, CONFIDENCE, *SHOWING
+)
 @click.pass_obj
 def floor_command(command: str, /, base: str, as_json: bool, **given: Any) -> Job:
     """Measure what one unchanged model shows when what should not matter is varied.

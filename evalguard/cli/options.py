@@ -157,15 +157,7 @@ SCORING = (
     ),
 )
 NO_CACHE = click.option("--no-cache", is_flag=True, help="Neither read nor keep finished scores.")
-RUNNING = (
-    *SCORING,
-    click.option(
-        "--check-batch-size",
-        type=click.IntRange(min=0),
-        default=0,
-        metavar="N",
-        help="Score N documents per task again at batch size 1.",
-    ),
+DISTRIBUTIONS = (
     click.option(
         "--distributions",
         type=click.Choice(["auto", "lockstep", "reference", "off"]),
@@ -178,6 +170,17 @@ RUNNING = (
         metavar="K",
         help="Tokens of the base that a reference keeps. Default 64.",
     ),
+)
+RUNNING = (
+    *SCORING,
+    click.option(
+        "--check-batch-size",
+        type=click.IntRange(min=0),
+        default=0,
+        metavar="N",
+        help="Score N documents per task again at batch size 1.",
+    ),
+    *DISTRIBUTIONS,
     NO_CACHE,
 )
 MARGIN = click.option(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import evalguard
+from evalguard.distribution_floor import distribution_floors
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EvaluationError, StoreError, UsageError
 from evalguard.errors import nearest as nearest_name
 from evalguard.floor_report import FloorReport
@@ -152,6 +153,8 @@ def _report(
         unmeasured=run.unmeasured,
         shifts=run.shifts,
         floors=floors,
+        distribution_shifts=run.distribution_shifts,
+        distribution_floors=distribution_floors(run.distribution_shifts),
         seed=choices.policy.seed,
         confidence=choices.gate.confidence,
         margin=choices.gate.margin,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from evalguard.distribution_floor import DistributionShift
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.harness import TaskRequests
 from evalguard.noise_floor import Factor, Shift, Unmeasured, Variation
@@ -13,7 +14,9 @@ from evalguard.pipeline.bench import bench
 from evalguard.pipeline.choices import Choices
 from evalguard.pipeline.clusters import clustered
 from evalguard.pipeline.evaluate import DOCUMENTS_PER_BLOCK, Evaluation
+from evalguard.pipeline.floor_distributions import distribution_shifts
 from evalguard.pipeline.judging import compare_tables
+from evalguard.pipeline.measuring import Measuring
 from evalguard.pipeline.options import CompareOptions
 from evalguard.pipeline.sessions import Sessions
 from evalguard.pipeline.sources import ModelSource
@@ -32,6 +35,7 @@ class FloorRun:
     variations: tuple[Variation, ...]
     unmeasured: tuple[Unmeasured, ...]
     shifts: tuple[Shift, ...]
+    distribution_shifts: tuple[DistributionShift, ...]
     not_compared: tuple[NotCompared, ...]
     notes: tuple[str, ...]
 
@@ -58,6 +62,7 @@ class _Measuring:
     variations: list[Variation] = field(default_factory=list)
     unmeasured: list[Unmeasured] = field(default_factory=list)
     shifts: list[Shift] = field(default_factory=list)
+    distribution_shifts: list[DistributionShift] = field(default_factory=list)
     requests: dict[str, TaskRequests] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -80,6 +85,7 @@ class _Measuring:
             variations=tuple(self.variations),
             unmeasured=tuple(self.unmeasured),
             shifts=tuple(self.shifts),
+            distribution_shifts=tuple(self.distribution_shifts),
             not_compared=tuple(left for task in scores for left in task.not_compared),
             notes=(*default.notes, *default.description.caveats, *self.notes),
         )
@@ -95,28 +101,38 @@ class _Measuring:
             self._leave_out(variation, "; ".join(filter(None, (str(error), error.hint))))
             return
         self.variations.append(variation)
-        self.notes += [f"{variation.name}: {note}" for note in evaluation.notes]
+        self.notes += evaluation.notes
         for task, reason in inert.items():
             self._leave_out(variation, reason, task=task)
         varied = [table for table in self._tables(evaluation) if table.task not in inert]
         usual = [table for table in default if table.task not in inert]
         self.shifts += self._shifts(variation, usual, varied)
+        measured = {t: found for t, found in evaluation.divergences.items() if t not in inert}
+        confidence = self.choices.gate.confidence
+        for found in distribution_shifts(variation, measured, usual, confidence=confidence):
+            if isinstance(found, Unmeasured):
+                self.unmeasured.append(found)
+            else:
+                self.distribution_shifts.append(found)
 
     def _evaluation(self, variation: Variation) -> Evaluation:
-        """Score the model under a variation.
+        """Score the model under a variation, beside the usual one where both fit.
 
         Raises:
             EvaluationError: if it cannot be loaded or scored so, or the variation did not take.
         """
         source = applied(variation, self.source, self.choices.policy)
-        with self.sessions.opened(source) as session:
-            problem = not_taken(variation, session.scorer.describe())
-            if problem:
-                raise EvaluationError(problem)
-            evaluator = self.sessions.evaluator
-            if variation.factor == "repeat":  # kept scores would be the same ones
-                evaluator = replace(evaluator, cache=None)
-            return evaluator.evaluate(source.name, session.scorer)
+        sessions = self.sessions
+        if variation.factor == "repeat":  # kept scores would be the same ones
+            evaluator = replace(sessions.evaluator, cache=None)
+            sessions = Sessions(replace(sessions.bench, evaluator=evaluator))
+        together = self.choices.distributions.mode != "off"
+        models = [self.source, source] if together else [source]
+        evaluation = Measuring(sessions).evaluate(models)[-1]
+        problem = not_taken(variation, evaluation.description)
+        if problem:
+            raise EvaluationError(problem)
+        return evaluation
 
     def _tables(self, evaluation: Evaluation) -> tuple[ScoreTable, ...]:
         scores = evaluation.scores

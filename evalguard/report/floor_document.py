@@ -39,6 +39,8 @@ def floor_document(report: FloorReport) -> dict[str, Any]:
         "unmeasured": [asdict(unmeasured) for unmeasured in report.unmeasured],
         "shifts": [asdict(shift) for shift in report.shifts],
         "floors": [asdict(floor) for floor in report.floors],
+        "distribution_shifts": [asdict(shift) for shift in report.distribution_shifts],
+        "distribution_floors": [asdict(floor) for floor in report.distribution_floors],
         "not_compared": [asdict(left) for left in report.not_compared],
     }
     values: dict[str, Any] = {key: plain(value, key, lost) for key, value in content.items()}

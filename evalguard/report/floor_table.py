@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -12,14 +12,15 @@ from evalguard.compare_report import RunIdentity
 from evalguard.floor_report import FloorReport
 from evalguard.noise_floor import MetricFloor, Shift
 from evalguard.report import rounding
+from evalguard.report.columns import column_widths, row_text
+from evalguard.report.floor_kl_table import LEGEND as KL_LEGEND
+from evalguard.report.floor_kl_table import kl_lines
 from evalguard.report.floor_words import floor_sentence, metric_name
-from evalguard.report.plain_text import fitted, padded, printable, wrapped
+from evalguard.report.plain_text import fitted, printable, wrapped
 from evalguard.report.terminal import about, export, prose_width
 from evalguard.report.wording import percent
 
 _NARROWEST = 20
-_GAP = "  "
-_FEWEST = 2
 _LEGEND = (
     "sigma: drift from the usual run, in its standard errors; above 0 is worse. sd: of single "
     "documents' differences (nats for log-likelihoods); max: the largest of them, and its document."
@@ -36,6 +37,7 @@ def render_floor(report: FloorReport, *, width: int, color: bool) -> str:
     blocks = [
         [*_model(report.model, width), *_prose(_usual(report), width, style="dim")],
         _metrics(report, width),
+        _distributions(report, width),
         _listed(report, width),
         _prose(_kept(report), width, style="dim"),
         _prose(floor_sentence(report), width, style="bold"),
@@ -70,8 +72,8 @@ def _metrics(report: FloorReport, width: int) -> list[Text]:
     """One row per variation and metric; metrics that nothing moves have one line."""
     header = ["", f"sigma [{percent(report.confidence)} interval]", "sd", "max", "flips"]
     rows = {shift: _cells(shift) for shift in report.shifts}
-    widths = _widths([header, *rows.values()], width)
-    found = [_row(header, widths, width, style="dim")]
+    widths = column_widths([header, *rows.values()], width)
+    found = [row_text(header, widths, width, style="dim")]
     for floor in report.floors:
         found.append(_heading(floor, width))
         shifts = [shift for shift in report.shifts if shift.key == floor.key]
@@ -80,21 +82,13 @@ def _metrics(report: FloorReport, width: int) -> list[Text]:
             text = f"bit-identical: {names}"
             found += [Text(line) for line in wrapped(text, width, first="  ", rest="    ")]
         else:
-            found += [_row(rows[shift], widths, width) for shift in shifts]
+            found += [row_text(rows[shift], widths, width) for shift in shifts]
     return [*found, *_prose(_LEGEND, width, style="dim")]
 
 
-def _widths(rows: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Widths of the columns that fit, at least the variation and its sigma."""
-    widths = [max(cell_len(text) for text in column) for column in zip(*rows, strict=True)]
-    while len(widths) > _FEWEST and sum(widths) + len(_GAP) * (len(widths) - 1) > width:
-        widths.pop()
-    return widths
-
-
-def _row(cells: Sequence[str], widths: Sequence[int], width: int, *, style: str = "") -> Text:
-    shown = (padded(text, w) for text, w in zip(cells, widths, strict=False))
-    return Text(fitted(_GAP.join(shown).rstrip(), width), style=style)
+def _distributions(report: FloorReport, width: int) -> list[Text]:
+    lines = kl_lines(report, width)
+    return [*lines, *_prose(KL_LEGEND, width, style="dim")] if lines else []
 
 
 def _heading(floor: MetricFloor, width: int) -> Text:

@@ -36,12 +36,23 @@ def floor_sentence(report: FloorReport) -> str:
         f"({metric_name(largest)}, {printable(largest.variation)}; intervals reach "
         f"{size(largest.sigma_upper)}): a drift that is no larger says nothing about a conversion."
     )
+    said += _kl_clause(report)
     if largest.sigma > report.margin:
         said += (
             f" That is above the margin of {margin_text(report.margin)}: a gate would fail an "
             "unchanged model."
         )
     return said
+
+
+def _kl_clause(report: FloorReport) -> str:
+    if not report.distribution_floors:
+        return ""
+    largest = max(report.distribution_floors, key=lambda floor: floor.kl)
+    return (
+        f" Its next-token distributions move by a KL of up to {nats(largest.kl)} nats a token "
+        f"({printable(largest.task)}, {printable(largest.variation)})."
+    )
 
 
 def floor_line(report: CompareReport) -> str:
@@ -78,6 +89,11 @@ def _times(times: float) -> str:
     if times > _COUNTED_UP_TO:
         return f"more than {rounding.count(_COUNTED_UP_TO)}"
     return f"{times:.2g}" if times < 100 else f"{times:.0f}"
+
+
+def nats(kl: float) -> str:
+    """Return a divergence in two significant digits: "0.013", "2.1e-07"."""
+    return f"{kl:.2g}"
 
 
 def size(sigma: float) -> str:
