@@ -17,7 +17,7 @@ from evalguard.noise_floor import FACTORS, Factor, metric_floors
 from evalguard.pipeline.choices import Choices
 from evalguard.pipeline.compare import prepare
 from evalguard.pipeline.environment import environment
-from evalguard.pipeline.floor_keys import environment_of, model_key, task_keys
+from evalguard.pipeline.floor_keys import environment_of, model_key
 from evalguard.pipeline.floor_result import FloorResult
 from evalguard.pipeline.floor_run import FloorRun, measure
 from evalguard.pipeline.identity import model_identity
@@ -147,7 +147,7 @@ def _report(
         model_key=model_key(run.description),
         environment_key=digest_of(described),
         environment=described,
-        task_keys=task_keys(run.tables),
+        task_keys=run.keys,
         computation=dict(run.description.computation),
         variations=run.variations,
         unmeasured=run.unmeasured,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from evalguard.comparison import Comparison
 from evalguard.scorer import ModelDescription
 from evalguard.scores import ScoreTable
 from evalguard.settings import Value, digest_of
@@ -53,6 +54,15 @@ def task_keys(tables: Sequence[ScoreTable]) -> dict[str, str]:
         if table.n and (table.task not in first or table.doc_ids[0] < first[table.task].doc_ids[0]):
             first[table.task] = table
     return {task: _key(table) for task, table in first.items()}
+
+
+def group_keys(keys: Mapping[str, str], comparisons: Sequence[Comparison]) -> dict[str, str]:
+    """Digest of the tasks in each group whose aggregate was compared, from theirs."""
+    return {
+        aggregate.task: digest_of([keys[task] for task in aggregate.subtasks])
+        for aggregate in comparisons
+        if aggregate.subtasks and all(task in keys for task in aggregate.subtasks)
+    }
 
 
 def _key(table: ScoreTable) -> str:

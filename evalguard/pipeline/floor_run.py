@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from evalguard.comparison import Comparison
 from evalguard.distribution_floor import DistributionShift
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.harness import TaskRequests
@@ -15,7 +16,9 @@ from evalguard.pipeline.choices import Choices
 from evalguard.pipeline.clusters import clustered
 from evalguard.pipeline.evaluate import DOCUMENTS_PER_BLOCK, Evaluation
 from evalguard.pipeline.floor_distributions import distribution_shifts
-from evalguard.pipeline.judging import compare_tables
+from evalguard.pipeline.floor_keys import group_keys, task_keys
+from evalguard.pipeline.groups import with_groups
+from evalguard.pipeline.judging import compare_by_document
 from evalguard.pipeline.measuring import Measuring
 from evalguard.pipeline.options import CompareOptions
 from evalguard.pipeline.sessions import Sessions
@@ -24,14 +27,19 @@ from evalguard.pipeline.variations import applied, not_taken, plan_variations
 from evalguard.scorer import ModelDescription
 from evalguard.scores import NotCompared, ScoreTable
 from evalguard.stats.document_differences import document_differences
+from evalguard.task_group import TaskGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FloorRun:
-    """What was measured: the default run, and how far each variation moved it."""
+    """What was measured: the default run, and how far each variation moved it.
+
+    ``keys``: digest of what each task and group asks.
+    """
 
     description: ModelDescription
     tables: tuple[ScoreTable, ...]
+    keys: Mapping[str, str]
     variations: tuple[Variation, ...]
     unmeasured: tuple[Unmeasured, ...]
     shifts: tuple[Shift, ...]
@@ -64,6 +72,9 @@ class _Measuring:
     shifts: list[Shift] = field(default_factory=list)
     distribution_shifts: list[DistributionShift] = field(default_factory=list)
     requests: dict[str, TaskRequests] = field(default_factory=dict)
+    groups: tuple[TaskGroup, ...] = ()
+    not_compared: tuple[NotCompared, ...] = ()
+    group_keys: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def run(self, factors: Collection[Factor]) -> FloorRun:
@@ -73,20 +84,23 @@ class _Measuring:
             self.requests = {
                 task: evaluator.requests(task, session.scorer) for task in default.scores
             }
+        self.groups = default.groups
+        scores = default.scores.values()
+        self.not_compared = tuple(left for task in scores for left in task.not_compared)
         tables = self._tables(default)
         planned, unmeasured = plan_variations(default.description, factors)
         self.unmeasured += unmeasured
         for variation in planned:
             self._vary(variation, tables)
-        scores = default.scores.values()
         return FloorRun(
             description=default.description,
             tables=tables,
+            keys={**self.group_keys, **task_keys(tables)},
             variations=tuple(self.variations),
             unmeasured=tuple(self.unmeasured),
             shifts=tuple(self.shifts),
             distribution_shifts=tuple(self.distribution_shifts),
-            not_compared=tuple(left for task in scores for left in task.not_compared),
+            not_compared=self.not_compared,
             notes=(*default.notes, *default.description.caveats, *self.notes),
         )
 
@@ -149,12 +163,14 @@ class _Measuring:
         varied: Sequence[ScoreTable],
     ) -> Iterator[Shift]:
         usual, other = ({table.key: table for table in side} for side in (default, varied))
-        for found in compare_tables(default, varied, gate=self.choices.gate):
+        for found in self._compared(default, varied):
             key = (found.task, found.filter, found.metric)
             if found.sigma is None or found.sigma_interval is None or found.paired_stderr is None:
                 self._leave_out(variation, found.reason, task=found.task, metric=found.metric)
                 continue
-            spread = document_differences(pair(usual[key], other[key]))
+            # the aggregate of a group has no documents of its own
+            paired = pair(usual[key], other[key]) if key in usual else None
+            spread = None if paired is None else document_differences(paired)
             yield Shift(
                 variation=variation.name,
                 task=found.task,
@@ -173,6 +189,19 @@ class _Measuring:
                 confidence=found.confidence,
                 caveats=found.caveats,
             )
+
+    def _compared(
+        self, default: Sequence[ScoreTable], varied: Sequence[ScoreTable]
+    ) -> list[Comparison]:
+        """Compare tasks, and the groups of which every task was varied."""
+        gate = self.choices.gate
+        of_tasks = compare_by_document(default, varied, gate=gate)
+        tasks = {table.task for table in default}
+        groups = [group for group in self.groups if tasks.issuperset(group.tasks)]
+        compared = with_groups(of_tasks, (groups, groups), left_out=self.not_compared, gate=gate)
+        comparisons = [one.comparison for one in compared]
+        self.group_keys |= group_keys(task_keys(default), comparisons)
+        return comparisons
 
     def _inert(self, variation: Variation, task: str) -> str:
         """Why a variation cannot move any score of a task, whatever the model; "" if it can."""

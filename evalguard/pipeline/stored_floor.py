@@ -10,7 +10,7 @@ from typing import Any
 from evalguard.comparison import Comparison
 from evalguard.errors import UsageError
 from evalguard.noise_floor import MetricFloor, beside
-from evalguard.pipeline.floor_keys import environment_of, model_key, task_keys
+from evalguard.pipeline.floor_keys import environment_of, group_keys, model_key, task_keys
 from evalguard.pipeline.options import CompareOptions
 from evalguard.report.floor_document import SCHEMA
 from evalguard.scorer import ModelDescription
@@ -87,7 +87,7 @@ def beside_floors(
     Raises:
         UsageError: if ``options.floor`` cannot be read.
     """
-    base = _Base.of(tables, description)
+    base = _Base.of(tables, description, comparisons)
     given = given_floor(options)
     floors, notes = (
         _kept(base, options) if given is None else _given(given, str(options.floor), base)
@@ -105,13 +105,19 @@ class _Base:
     tasks: Mapping[str, str]
 
     @classmethod
-    def of(cls, tables: Sequence[ScoreTable], description: ModelDescription | None) -> _Base:
+    def of(
+        cls,
+        tables: Sequence[ScoreTable],
+        description: ModelDescription | None,
+        comparisons: Sequence[Comparison],
+    ) -> _Base:
+        keys = task_keys(tables)
         environment = {} if description is None else environment_of(description)
         return cls(
             model="" if description is None else model_key(description),
             environment_key=digest_of(environment) if environment else "",
             environment=environment,
-            tasks=task_keys(tables),
+            tasks={**group_keys(keys, comparisons), **keys},
         )
 
 
