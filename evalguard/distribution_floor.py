@@ -39,7 +39,7 @@ class DistributionShift:
     def kl_upper(self) -> float:
         """The largest mean KL that interval and bounds hold."""
         ends = (interval[1] for interval in (self.kl_interval, self.kl_bounds) if interval)
-        return max(self.kl, *ends)
+        return max([self.kl, *ends])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

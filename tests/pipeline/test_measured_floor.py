@@ -40,6 +40,7 @@ def measure(task_folder: Path, tiny_llama: Path, tmp_path_factory: pytest.TempPa
         }  # fmt: skip
         return evalguard.floor(model, vary=vary, **{**options, **given})
 
+    measured.guard = guard  # type: ignore[attr-defined]
     return measured
 
 
@@ -96,6 +97,50 @@ def test_the_usual_run_is_the_one_of_a_comparison(measure: Any) -> None:
         "attention": "sdpa",
         "softmax_dtype": "float32",
     }
+
+
+def test_next_token_distributions_move_with_the_scores(measure: Any) -> None:
+    usual, narrow = (
+        measure(model, "batch_size", "attention", "repeat") for model in ("float32", "bfloat16")
+    )
+    (little,), (more,) = (r.report.distribution_floors for r in (usual, narrow))
+    assert 0.0 <= little.kl < 1e-9
+    assert 1e-6 < more.kl < 1e-1
+    assert more.kl_upper >= more.kl
+    assert more.positions == little.positions > more.n == 96
+    again = [s for s in narrow.report.distribution_shifts if s.variation == "the same again"]
+    assert [shift.bit_identical for shift in again] == [True]
+    names = {shift.variation for shift in narrow.report.distribution_shifts}
+    assert names == {variation.name for variation in narrow.report.variations}
+
+
+def test_the_scores_are_the_same_with_and_without_distributions(measure: Any) -> None:
+    with_them = measure("bfloat16", "attention")
+    without = measure("bfloat16", "attention", distributions="off", use_cache=False)
+    assert without.report.distribution_shifts == ()
+    assert without.shifts == with_them.shifts
+
+
+def test_the_aggregate_of_a_group_has_a_floor_that_later_comparisons_find(
+    measure: Any, task_folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "sw_group.yaml").write_text(
+        "group: sw_group\ntask: [sw_word, sw_choice]\n"
+        "aggregate_metric_list: [{metric: acc, weight_by_size: true}]\n"
+    )
+    given = {"include_path": (task_folder, tmp_path), "tasks": "sw_group", "limit": None}
+    kept = measure("bfloat16", "attention", cache_dir=tmp_path / "cache", **given)
+    floors = {floor.key: floor for floor in kept.floors}
+    group = floors["sw_group", "none", "acc"]
+    assert group.n == 48
+    assert group.document_sd is None
+    result = evalguard.compare(
+        "bfloat16", "float32", config=measure.guard, cache_dir=tmp_path / "cache", device="cpu",
+        threads=1, write=False, quiet=True, distributions="off", **given,
+    )  # fmt: skip
+    found = {(c.task, c.filter, c.metric): c.floor for c in result.comparisons}
+    assert found.keys() == floors.keys()
+    assert all(found[key] and found[key].sigma == floors[key].sigma for key in floors)
 
 
 def test_what_cannot_move_a_task_is_not_measured_on_it(measure: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from evalguard.compare_report import RunIdentity
+from evalguard.distribution_floor import DistributionShift, distribution_floors
 from evalguard.floor_report import FloorReport
 from evalguard.noise_floor import Shift, Unmeasured, Variation, metric_floors
 
@@ -47,6 +48,32 @@ SHIFTS = (
 )
 
 
+def divergent(variation: str, kl: float, **changes: Any) -> DistributionShift:
+    """A shift of one task's distributions."""
+    fields: dict[str, Any] = {
+        "variation": variation,
+        "task": "lambada_openai",
+        "n": 5153,
+        "positions": 6021,
+        "kl": kl,
+        "kl_interval": (kl / 2, 2 * kl),
+        "kl_bounds": None,
+        "kl_max": 30 * kl,
+        "top1_changed": 0.0031 if kl else 0.0,
+        "top1_changed_interval": (0.001, 0.005),
+        "bit_identical": kl == 0.0,
+        "confidence": 0.95,
+    }
+    return DistributionShift(**{**fields, **changes})
+
+
+DIVERGENT = (
+    divergent("the same again", 0.0),
+    divergent("batch size 1", 1.8e-4),
+    divergent("eager attention", 5.1e-4),
+)
+
+
 def floor_report(*shifts: Shift, **changes: Any) -> FloorReport:
     """A report of these shifts."""
     fields: dict[str, Any] = {
@@ -64,6 +91,7 @@ def floor_report(*shifts: Shift, **changes: Any) -> FloorReport:
         ),
         "shifts": shifts,
         "floors": metric_floors(shifts),
+        "distribution_floors": distribution_floors(changes.get("distribution_shifts", ())),
         "seed": 1234,
         "confidence": 0.95,
         "margin": 1.0,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import jsonschema
 import pytest
-from example_floors import SHIFTS, floor_report, moved
+from example_floors import DIVERGENT, SHIFTS, divergent, floor_report, moved
 from example_reports import comparison, failed, report
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,6 +27,8 @@ VALIDATOR = jsonschema.Draft202012Validator(floor_schema())
 INF = float("inf")
 EXAMPLES = {
     "some": floor_report(*SHIFTS),
+    "distributions": floor_report(*SHIFTS, distribution_shifts=DIVERGENT),
+    "endless": floor_report(*SHIFTS, distribution_shifts=(divergent("a", INF),)),
     "identical": floor_report(moved("batch size 1", "acc", 0.0, 0.0)),
     "infinite": floor_report(moved("batch size 1", "acc", INF, 0.1)),
     "no mean": floor_report(
@@ -46,9 +49,10 @@ def test_a_floor_document_validates_and_is_strict_json(name: str) -> None:
 
 def test_the_schema_is_a_schema_and_asks_for_every_key() -> None:
     jsonschema.Draft202012Validator.check_schema(floor_schema())
-    written = floor_document(EXAMPLES["some"])
+    written = floor_document(EXAMPLES["distributions"])
     assert set(floor_schema()["required"]) == set(written)
-    for name in ("shifts", "floors", "variations", "unmeasured"):
+    names = ["shifts", "floors", "distribution_shifts", "distribution_floors"]
+    for name in (*names, "variations", "unmeasured"):
         required = set(floor_schema()["$defs"][name.removesuffix("s")]["required"])
         assert required == set(written[name][0]), name
 
@@ -96,6 +100,22 @@ def test_the_table_shows_every_variation_that_moved_something() -> None:
     ]
 
 
+def test_the_distributions_that_moved_stand_below() -> None:
+    lines = render_floor(EXAMPLES["distributions"], width=80, color=False).splitlines()
+    start = lines.index("lambada_openai next tokens · 6,021 tokens")
+    assert lines[start - 1 : start + 4] == [
+        "                   KL [95% interval]         max     top-1",
+        "lambada_openai next tokens · 6,021 tokens",
+        "  the same again   0 bit-identical",
+        "  batch size 1     0.00018 [9e-05, 0.00036]  0.0054  0.31%",
+        "  eager attention  0.00051 [0.00026, 0.001]  0.015   0.31%",
+    ]
+    assert sentence(EXAMPLES["distributions"]).endswith(
+        "Its next-token distributions move by a KL of up to 0.00051 nats a token (lambada_openai, "
+        "eager attention)."
+    )
+
+
 def test_a_narrow_terminal_keeps_the_variations_and_loses_columns() -> None:
     lines = render_floor(EXAMPLES["some"], width=42, color=False).splitlines()
     assert "  eager attention  +0.03 [0.01, 0.05]" in lines
@@ -104,7 +124,8 @@ def test_a_narrow_terminal_keeps_the_variations_and_loses_columns() -> None:
 @given(st.sampled_from(sorted(EXAMPLES)), st.integers(1, 130), st.text(max_size=40))
 def test_no_line_is_wider_than_the_terminal(name: str, width: int, note: str) -> None:
     shown = EXAMPLES[name]
-    text = render_floor(floor_report(*shown.shifts, notes=(note,)), width=width, color=False)
+    noted = replace(shown, notes=(note,))
+    text = render_floor(noted, width=width, color=False)
     assert max(map(cell_len, text.split("\n"))) <= max(width, 20)
     assert "\x1b" not in text
     assert "\x1b[" in render_floor(shown, width=width, color=True)
