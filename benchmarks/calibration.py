@@ -126,7 +126,7 @@ def _large(of: Tally):  # type: ignore[no-untyped-def]
 def _table(name: str, tallies: list[Tally]) -> Iterator[str]:
     tests = list(dict.fromkeys(test for t in tallies for test in t.rejected))
     intervals = ["holds", "below", "above", "caveat"] if tallies[0].holds else []
-    corrected = any(t.corrected != t.holds for t in tallies)
+    corrected = any(t.corrected not in (None, t.holds) for t in tallies)
     if corrected:
         intervals.insert(1, "corrected holds")
     columns = ["documents' differences", "n", "drift", *intervals, *tests]
