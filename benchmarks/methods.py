@@ -18,6 +18,7 @@ from benchmarks.outcomes import Cell, Method, Outcome, outcome_of
 from benchmarks.tables import scored
 from benchmarks.texts import TEXTS, Texts
 from evalguard.scores import Aggregation
+from evalguard.stats import compare_scores
 
 SIZES = (50, 200, 2_000)
 
@@ -180,6 +181,26 @@ def bootstrap() -> Iterator[Cell]:
                 )  # fmt: skip
 
 
+def unit() -> Iterator[Cell]:
+    """Sigma against the base's true standard error; its interval is that of the drift alone."""
+
+    def simulate(n: int, sigma: float, rng: Rng) -> Outcome:
+        base = rng.normal(0.0, 1.0, n)
+        worse = base - sigma / np.sqrt(n) - rng.normal(0.0, 0.1, n)
+        found = compare_scores(scored(base, worse, "mean"))
+        assert found.sigma_interval is not None
+        return Outcome(
+            tests={}, truth=sigma, low=found.sigma_interval[0], high=found.sigma_interval[1]
+        )
+
+    for sigma in (1.0, 5.0):
+        for n in SIZES:
+            yield Cell(
+                data=f"a sigma of {sigma:g}, paired scatter a tenth of the base's", n=n,
+                null=False, simulate=partial(simulate, n, sigma), cost=2,
+            )  # fmt: skip
+
+
 METHODS: dict[str, Method] = {
     "mean": mean,
     "perplexity": perplexity,
@@ -189,4 +210,5 @@ METHODS: dict[str, Method] = {
     "clusters": clustered,
     "clusters-0-1": clustered_answers,
     "bootstrap": bootstrap,
+    "unit": unit,
 }

@@ -23,7 +23,7 @@ from benchmarks.texts import TEXTS  # noqa: E402
 
 # Where an interval is known to be too narrow even from 200 documents on (docs/verdict.md, Limits).
 LIMITS = ("99% identical", "0.5% flips", "base always right")
-CLOSED_FORMS = [name for name in ALL_METHODS if name != "bootstrap"]
+CLOSED_FORMS = [name for name in ALL_METHODS if name not in ("bootstrap", "unit")]
 
 
 def cells(method, *, n):
