@@ -20,6 +20,7 @@ import numpy as np
 
 from benchmarks.distributions import distribution
 from benchmarks.families import false_alarms, holm, joint_null
+from benchmarks.groups import groups
 from benchmarks.methods import METHODS
 from benchmarks.outcomes import Method
 from benchmarks.tally import (
@@ -40,6 +41,7 @@ ALL_METHODS: dict[str, Method] = {
     "distribution": distribution,
     "holm": holm,
     "joint-null": joint_null,
+    "groups": groups,
 }
 FALSE_ALARMS = "false-alarms"
 
