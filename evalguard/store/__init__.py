@@ -5,6 +5,7 @@ from evalguard.store.cache_location import default_cache_dir, open_cache_dir
 from evalguard.store.file_name import safe_name
 from evalguard.store.floor_store import FloorStore
 from evalguard.store.record_cache import DivergenceCache, ReferenceCache
+from evalguard.store.reference_file import ReferenceFile, ReferenceWriter
 from evalguard.store.result_file import read_result
 from evalguard.store.run_folder import RunFolder, check_writable
 from evalguard.store.score_cache import ScoreCache
@@ -14,6 +15,8 @@ __all__ = [
     "DivergenceCache",
     "FloorStore",
     "ReferenceCache",
+    "ReferenceFile",
+    "ReferenceWriter",
     "RunFolder",
     "ScoreCache",
     "check_writable",

@@ -32,7 +32,7 @@ def to_bytes(key: str, block: str, responses: Sequence[Response]) -> memoryview:
         "block": block,
         "sha256": checksum(key, block, responses),
     }
-    table = pa.Table.from_arrays(_columns(responses), schema=_schema(facts))
+    table = pa.Table.from_arrays(answer_columns(responses), schema=answer_schema(facts))
     sink = pa.BufferOutputStream()
     # Dictionary pages may merge NaNs of different bits, so no column gets one.
     pq.write_table(table, sink, compression="zstd", use_dictionary=False)
@@ -55,7 +55,7 @@ def from_bytes(data: bytes, key: str, block: str) -> list[Response]:
             raise DamagedBlockError("it is not a block of scores of this version")
         if (facts.get("key"), facts.get("block")) != (key, block):
             raise DamagedBlockError("it belongs to another model or other requests")
-        responses = _responses(table)
+        responses = answers_of(table)
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, MemoryError) as error:
         raise DamagedBlockError("it cannot be read as parquet") from error
     if facts.get("sha256") != checksum(key, block, responses):
@@ -94,7 +94,8 @@ def _number(value: float | None) -> bytes | None:
     return None if value is None else struct.pack("<d", value)
 
 
-def _schema(facts: dict[str, str] | None) -> pa.Schema:
+def answer_schema(facts: dict[str, str] | None) -> pa.Schema:
+    """Columns of responses."""
     import pyarrow as pa
 
     fields = [
@@ -109,7 +110,8 @@ def _schema(facts: dict[str, str] | None) -> pa.Schema:
     return pa.schema(fields, metadata=facts)
 
 
-def _columns(responses: Sequence[Response]) -> list[pa.Array]:
+def answer_columns(responses: Sequence[Response]) -> list[pa.Array]:
+    """Return responses as the columns of ``answer_schema``."""
     import pyarrow as pa
 
     texts = [None if r.text is None else r.text.encode("utf-8", _SURROGATES) for r in responses]
@@ -122,11 +124,12 @@ def _columns(responses: Sequence[Response]) -> list[pa.Array]:
         [int(r.n_tokens) for r in responses],
         [bool(r.truncated) for r in responses],
     ]
-    types = _schema(None).types
+    types = answer_schema(None).types
     return [pa.array(column, kind) for column, kind in zip(values, types, strict=True)]
 
 
-def _responses(table: pa.Table) -> list[Response]:
+def answers_of(table: pa.Table) -> list[Response]:
+    """Read responses back from a table with these columns only."""
     columns = {name: table.column(name).to_pylist() for name in table.column_names}
     logprobs = (
         None if values is None else np.array(values, dtype=np.float64)

@@ -7,6 +7,7 @@ import errno
 import os
 import secrets
 from pathlib import Path
+from typing import BinaryIO
 
 from evalguard.errors import StoreError
 
@@ -20,18 +21,53 @@ def write_atomically(path: Path, data: bytes | memoryview) -> None:
     Raises:
         OSError: nothing is left behind.
     """
-    partial = path.with_name(f".{path.name[:80]}.{os.getpid()}-{secrets.token_hex(4)}.partial")
+    half = HalfFile(path)
     try:
-        # open() instead of tempfile: the file gets the permissions that the user's umask gives.
-        with partial.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        half.open().write(data)
+        half.commit()
     except BaseException:
-        with contextlib.suppress(OSError):
-            partial.unlink()
+        half.discard()
         raise
+
+
+class HalfFile:
+    """A file that is being written beside ``path``, under a name that tells what it is."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        own = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self._partial = path.with_name(f".{path.name[:80]}.{own}.partial")
+        self._file: BinaryIO | None = None
+
+    def open(self) -> BinaryIO:
+        """Make the file, for writing.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        # open() instead of tempfile: the file gets the permissions that the user's umask gives.
+        self._file = self._partial.open("xb")
+        return self._file
+
+    def commit(self) -> None:
+        """Flush the file to the disk and give it its name.
+
+        Raises:
+            OSError: the disk refuses; the file is still the half one.
+        """
+        if self._file is not None:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._partial.replace(self.path)
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        with contextlib.suppress(OSError):
+            if self._file is not None:
+                self._file.close()
+        with contextlib.suppress(OSError):
+            self._partial.unlink()
 
 
 def make_folder(folder: Path) -> None:

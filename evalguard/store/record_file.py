@@ -83,7 +83,7 @@ def to_table(records: Sequence[R | None], facts: Facts) -> pa.Table:
         first = getattr(present[0], name)
         if isinstance(first, np.ndarray):
             widths[name] = 0 if first.ndim == 1 else first.shape[1]
-            arrays.append(_column([None if r is None else getattr(r, name) for r in records]))
+            arrays.append(list_column([None if r is None else getattr(r, name) for r in records]))
         elif any(getattr(record, name) != first for record in present):
             raise ValueError(f"records differ in {name}")
         else:
@@ -105,7 +105,7 @@ def from_table(kind: type[R], table: pa.Table) -> list[R | None]:
     try:
         about = json.loads(said_by(table)["records"])
         widths, shared = about["widths"], about["shared"]
-        columns = {name: _arrays(table.column(name), width) for name, width in widths.items()}
+        columns = {name: arrays_of(table.column(name), width) for name, width in widths.items()}
         rows = range(int(about["rows"]))
         fields = [{name: column[row] for name, column in columns.items()} for row in rows]
         return [
@@ -157,18 +157,25 @@ def _names(records: Sequence[Any]) -> list[str]:
     return [field.name for field in dataclasses.fields(records[0])] if records else []
 
 
-def _column(values: Sequence[np.ndarray | None]) -> pa.Array:
+def list_column(values: Sequence[np.ndarray | None], kind: str = "float64") -> pa.Array:
+    """Return arrays of any shape as a column of lists; None is null.
+
+    Args:
+        kind: dtype of the numbers, for where there may be no array at all.
+    """
     import pyarrow as pa
 
     lengths = np.array([0 if value is None else value.size for value in values])
     ends = np.cumsum(lengths).tolist()
     starts = [None if v is None else end - v.size for v, end in zip(values, ends, strict=True)]
-    flat = np.concatenate([value.ravel() for value in values if value is not None])
+    flat = [value.ravel() for value in values if value is not None]
     offsets = pa.array([*starts, ends[-1]], pa.int32())
-    return pa.ListArray.from_arrays(offsets, pa.array(flat))
+    joined = np.concatenate(flat) if flat else np.empty(0, dtype=kind)
+    return pa.ListArray.from_arrays(offsets, pa.array(joined))
 
 
-def _arrays(column: pa.ChunkedArray, width: int) -> list[np.ndarray | None]:
+def arrays_of(column: pa.ChunkedArray, width: int) -> list[np.ndarray | None]:
+    """Read arrays back: of shape (T,) for a width of 0, else (T, width)."""
     found: list[np.ndarray | None] = []
     for chunk in column.chunks:
         flat = chunk.values.to_numpy(zero_copy_only=False)
