@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from evalguard.cli.distribution_options import DISTRIBUTIONS
 from evalguard.cli.given import compare_options
 from evalguard.cli.options import (
     CONFIDENCE,
-    DISTRIBUTIONS,
     MARGIN,
     NO_CACHE,
     ONE_MODEL,

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from evalguard.cli.distribution_options import DISTRIBUTIONS, REFERENCE_FILE
 from evalguard.cli.values import PATH, BatchSize, Limit, Pairs
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -157,20 +158,6 @@ SCORING = (
     ),
 )
 NO_CACHE = click.option("--no-cache", is_flag=True, help="Neither read nor keep finished scores.")
-DISTRIBUTIONS = (
-    click.option(
-        "--distributions",
-        type=click.Choice(["auto", "lockstep", "reference", "off"]),
-        help="Compare the models' distributions: both loaded, or one after the other by a "
-        "reference of the base; auto: both, where that is possible.",
-    ),
-    click.option(
-        "--reference-top-k",
-        type=click.IntRange(min=1),
-        metavar="K",
-        help="Tokens of the base that a reference keeps. Default 64.",
-    ),
-)
 RUNNING = (
     *SCORING,
     click.option(
@@ -181,6 +168,7 @@ RUNNING = (
         help="Score N documents per task again at batch size 1.",
     ),
     *DISTRIBUTIONS,
+    REFERENCE_FILE,
     NO_CACHE,
 )
 MARGIN = click.option(

@@ -1,7 +1,7 @@
 """lm-eval's tasks: their requests as plain data, and their scores as ScoreTables."""
 
 from evalguard.harness.options import TaskOptions
-from evalguard.harness.requests import Block, TaskRequests
+from evalguard.harness.requests import Block, TaskRequests, requests_digest
 from evalguard.harness.tables import TaskScores, score_tables
 from evalguard.harness.tasks import TaskSet, load_tasks, task_names
 
@@ -12,6 +12,7 @@ __all__ = [
     "TaskScores",
     "TaskSet",
     "load_tasks",
+    "requests_digest",
     "score_tables",
     "task_names",
 ]

@@ -219,13 +219,17 @@ def _plain(value: Any, task: str) -> Value:
     )
 
 
+def requests_digest(requests: Sequence[Request]) -> str:
+    """Digest of everything that requests ask, as ``Block.digest`` is of a block's."""
+    return digest_of([[r.task, r.kind, r.doc_id, r.index, list(r.arguments)] for r in requests])
+
+
 def _block(index: int, documents: Sequence[Sequence[Request]]) -> Block:
     requests = tuple(request for document in documents for request in document)
-    content = [[r.task, r.kind, r.doc_id, r.index, list(r.arguments)] for r in requests]
     return Block(
         index=index,
         requests=requests,
-        digest=digest_of(content),
+        digest=requests_digest(requests),
         doc_ids=tuple(document[0].doc_id for document in documents),
     )
 

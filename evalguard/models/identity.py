@@ -35,21 +35,28 @@ def scoring_identity(
     ``provenance`` holds what only the loader knows: digests of weights and code, settings asked
     for and read back.
     """
-    scoring = {key: value for key, value in asdict(policy).items() if key not in _NOT_SCORING}
     return {
         **provenance,
         "model": model_type,
-        "model_args": {
-            k: v for k, v in model_args.items() if k not in _PATH_ARGS and not is_secret(k)
-        },
+        "model_args": told_args(model_args),
         "tokenizer": tokenizer_digest(lm),
         "dtype": model_dtype(lm),
         "device": device_name(lm),
         "threads": _threads(),
         "arithmetic": _arithmetic(),
         "packages": dict(package_versions()),
-        "policy": scoring,
+        "policy": told_policy(policy),
     }
+
+
+def told_args(model_args: Mapping[str, Value]) -> dict[str, Value]:
+    """The model_args that an identity holds: neither paths nor secrets."""
+    return {k: v for k, v in model_args.items() if k not in _PATH_ARGS and not is_secret(k)}
+
+
+def told_policy(policy: ScoringPolicy) -> dict[str, Value]:
+    """The parts of a policy that an identity holds."""
+    return {key: value for key, value in asdict(policy).items() if key not in _NOT_SCORING}
 
 
 _NOT_SCORING = ("device", "threads")  # what they led to is in the identity by itself

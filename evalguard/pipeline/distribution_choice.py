@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from evalguard.config import RunOptions
 from evalguard.errors import UsageError
@@ -23,10 +24,12 @@ class DistributionChoice:
             "reference": the base is scored first and leaves its ``top_k`` most probable tokens.
             "auto": lock-step where it is possible. "off": not at all.
         top_k: tokens of the base that a reference keeps at every position.
+        file: of the reference: read if it is there, else written; None: no file.
     """
 
     mode: DistributionMode = "auto"
     top_k: int = DEFAULT_TOP_K
+    file: Path | None = None
 
 
 def choose_distributions(
@@ -37,8 +40,16 @@ def choose_distributions(
     Raises:
         UsageError: for finished lm-eval runs, which hold no distributions, if they are asked for.
     """
-    mode = options.distributions or run.distributions or "auto"
+    mode = options.distributions or ("reference" if options.reference else run.distributions)
+    mode = mode or "auto"
+    if options.reference and mode != "reference":
+        raise UsageError(f"a reference file has no use with distributions {mode}")
     top_k = options.reference_top_k or run.reference_top_k or DEFAULT_TOP_K
+    if options.reference_top_k and options.reference and options.reference.exists():
+        raise UsageError(
+            f"{options.reference} is there and keeps its own number of tokens",
+            hint="leave out --reference-top-k, or remove the file: then it is made anew",
+        )
     if options.reference_top_k and mode != "reference":
         raise UsageError(
             f"reference_top_k has no effect with distributions {mode}",
@@ -50,7 +61,7 @@ def choose_distributions(
             f"'{stored[0].name}' is a finished lm-eval run, which holds no distributions",
             hint="name the model instead of its run, or leave out --distributions",
         )
-    return DistributionChoice(mode=mode, top_k=top_k)
+    return DistributionChoice(mode=mode, top_k=top_k, file=options.reference)
 
 
 def check_measurable(gate: Gate, choice: DistributionChoice) -> None:

@@ -127,6 +127,22 @@ def _provenance(
     effective: Mapping[str, Value],
 ) -> dict[str, Value] | None:
     """What the weights and the code of this model are; None where that cannot be proven."""
+    weights = weights_of(variant, model_args)
+    if weights is None:
+        return None
+    code = {
+        call.function: code_digest(call.function, folder=variant.code_folder)
+        for call in wanted.calls
+    }
+    settings: dict[str, Value] = {
+        name: [str(target), value, effective[name]]
+        for name, (target, value) in wanted.targets.items()
+    }
+    return {"weights": weights, "code": dict(code), "settings": settings}
+
+
+def weights_of(variant: Variant, model_args: Mapping[str, Value]) -> dict[str, Value] | None:
+    """Digests of a model's files, which need not be loaded; None where they prove nothing."""
     weights: dict[str, Value] = {}
     for name in ("pretrained", "peft", "delta", "tokenizer"):
         source = model_args.get(name)
@@ -142,12 +158,4 @@ def _provenance(
             weights[name] = None
     if "pretrained" not in weights or None in weights.values():
         return None
-    code = {
-        call.function: code_digest(call.function, folder=variant.code_folder)
-        for call in wanted.calls
-    }
-    settings: dict[str, Value] = {
-        name: [str(target), value, effective[name]]
-        for name, (target, value) in wanted.targets.items()
-    }
-    return {"weights": weights, "code": dict(code), "settings": settings}
+    return weights

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from evalguard.conversion import plan
 from evalguard.errors import UsageError
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.loading import HF_TYPES
 from evalguard.models.memory import checkpoint_bytes, fits, weight_bytes
-from evalguard.pipeline.divergences import Divergences
+from evalguard.pipeline.by_reference import ByReference
+from evalguard.pipeline.divergences import GENERATES, Divergences
 from evalguard.pipeline.evaluate import Evaluation, Evaluator
 from evalguard.pipeline.kept_blocks import KeptBlocks
 from evalguard.pipeline.lockstep import Lockstep
-from evalguard.pipeline.referencing import Against, Referenced, References
 from evalguard.pipeline.sessions import Session, Sessions
 from evalguard.pipeline.sources import ModelSource
-from evalguard.reference import Reference
 from evalguard.scorer import Compared
-from evalguard.store import DivergenceCache, ReferenceCache
+from evalguard.store import DivergenceCache
 
 _BY_REFERENCE = "--distributions reference measures them, one model at a time"
 _SCORES_ONLY = "--distributions off compares the scores alone"
@@ -94,41 +90,20 @@ class Measuring:
         return self._measured(self._evaluator.evaluate_with(lockstep), lockstep.divergences)
 
     def _one_by_one(self, base: ModelSource, candidate: ModelSource) -> list[Evaluation]:
-        top_k = self.sessions.choices.distributions.top_k
-        with self._kept_references() as kept:
-            with self.sessions.opened(base) as first:
-                self._check_shown(first)
-                references = References(
-                    top_k=top_k, kept=kept, key=self._evaluator.key(first.scorer)
-                )
-                referenced = Referenced(
-                    base=(first.name, first.scorer),
-                    evaluator=self._evaluator,
-                    references=references,
-                )
-                (ours,) = self._evaluator.evaluate_with(referenced)
-            with self.sessions.opened(candidate) as second:
-                self._check_shown(second)
-                against = Against(
-                    candidate=(second.name, second.scorer),
-                    evaluator=self._evaluator,
-                    references=references,
-                    kept=self._kept_divergences(),
-                )
-                (theirs,) = self._evaluator.evaluate_with(against)
-        return self._measured([ours, theirs], against.divergences)
+        by_reference = ByReference(self.sessions, self._kept_divergences())
+        return self._measured(*by_reference.evaluate(base, candidate))
 
     def _scores(self, session: Session) -> Evaluation:
         return self._evaluator.evaluate(session.name, session.scorer)
 
     def _measured(self, found: Sequence[Evaluation], of: Divergences) -> list[Evaluation]:
-        """Give the candidate what was measured, and say of both what was not."""
+        """Give the candidate what was measured, and say which tasks have no positions."""
         base, candidate = found
         divergences = of.of(self._evaluator.tasks.names)
         notes = tuple(
             f"distributions of {task} are not compared: {one.reason}"
             for task, one in divergences.items()
-            if one.reason
+            if one.reason == GENERATES
         )
         return [_noted(base, notes), replace(_noted(candidate, notes), divergences=divergences)]
 
@@ -136,16 +111,6 @@ class Measuring:
         place = self.sessions.bench.cache_dir / "divergences"
         cache = DivergenceCache(place) if self._evaluator.cache is not None else None
         return KeptBlocks(cache, self._evaluator.note)
-
-    @contextmanager
-    def _kept_references(self) -> Iterator[KeptBlocks[Sequence[Reference | None]]]:
-        """References in the cache; without one, in a folder that goes when this run ends."""
-        if self._evaluator.cache is not None:
-            place = self.sessions.bench.cache_dir / "references"
-            yield KeptBlocks(ReferenceCache(place), self._evaluator.note)
-            return
-        with TemporaryDirectory(prefix="evalguard-references-") as folder:
-            yield KeptBlocks(ReferenceCache(Path(folder)), self._evaluator.note)
 
     def _not_measured(self, hindrance: str) -> str:
         """The note that distributions are not compared.
@@ -158,11 +123,6 @@ class Measuring:
                 f"distributions cannot be compared side by side: {hindrance}", hint=_SCORES_ONLY
             )
         return f"distributions are not compared: {hindrance}"
-
-    def _check_shown(self, session: Session) -> None:
-        hindrance = _shows_none(session)
-        if hindrance:
-            raise UsageError(f"no reference can be made: {hindrance}", hint=_SCORES_ONLY)
 
     def _apart(self, sources: Sequence[ModelSource]) -> str:
         """Why two models cannot be loaded into this process; "" if they can."""

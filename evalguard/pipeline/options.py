@@ -48,6 +48,8 @@ class CompareOptions:
         distributions: how the two models' distributions are compared: "lockstep" (both loaded),
             "reference" (the base first, which leaves a reference), "off", or "auto": lock-step
             where it is possible.
+        reference: file of the base's reference: read if it is there, in place of loading the
+            base, else written. Implies distributions="reference".
         reference_top_k: tokens of the base that a reference keeps at every position; None: 64.
         check_batch_size: documents per task scored once more at batch size 1; 0: none.
         margin, fail_on, confidence: of the gate.
@@ -87,6 +89,7 @@ class CompareOptions:
     cluster: str = ""
     floor: Path | None = None
     distributions: DistributionMode | None = None
+    reference: Path | None = None
     reference_top_k: int | None = None
     check_batch_size: int = 0
     margin: float | None = None
@@ -148,7 +151,7 @@ def make_options(options: CompareOptions | None, **given: Any) -> CompareOptions
         given["include_path"] = tuple(Path(path) for path in given["include_path"])
     if "allow_differing" in given:
         given["allow_differing"] = frozenset(given["allow_differing"])
-    for name in ("config", "output_path", "cache_dir", "floor"):
+    for name in ("config", "reference", "output_path", "cache_dir", "floor"):
         if given.get(name) is not None:
             given[name] = Path(given[name])
     return replace(options or CompareOptions(), **given)

@@ -55,7 +55,12 @@ def plan(
     """
     options = make_options(options, **given)
     options = dataclasses.replace(
-        options, use_cache=False, check_batch_size=0, distributions="off", reference_top_k=None
+        options,
+        use_cache=False,
+        check_batch_size=0,
+        distributions="off",
+        reference=None,
+        reference_top_k=None,
     )
     if pilot < 2:
         raise UsageError(f"a pilot of {pilot} documents shows no scatter", hint="take 64 or more")

@@ -10,9 +10,11 @@ from evalguard.harness import Block
 from evalguard.pipeline.divergences import Divergences
 from evalguard.pipeline.evaluate import Answered, Evaluator
 from evalguard.pipeline.kept_blocks import KeptBlocks
+from evalguard.pipeline.stored_base import StoredBase
 from evalguard.reference import Reference
 from evalguard.scorer import Compared, DistributionScorer, Scorer
 from evalguard.settings import digest_of
+from evalguard.store import ReferenceWriter
 
 # Draws from the tail at every position, from which KL is estimated without bias.
 SAMPLES = 8
@@ -26,13 +28,15 @@ class References:
 
     Attributes:
         top_k: tokens kept at every position.
-        kept: the references, in the cache or for this run only.
         key: the base's; None where its scores are not kept.
+        kept: the references, in the cache or for this run only; or
+        file: the file that they are in.
     """
 
     top_k: int
-    kept: KeptBlocks[Sequence[Reference | None]]
     key: str | None = None
+    kept: KeptBlocks[Sequence[Reference | None]] | None = None
+    file: StoredBase | None = None
     _blocks: dict[tuple[str, int], str] = field(default_factory=dict)
 
     @property
@@ -42,30 +46,34 @@ class References:
 
     def known(self, block: Block) -> Sequence[Reference | None] | None:
         """The references of the base's block, and remember that it is this one."""
-        self._blocks[block.requests[0].task, block.index] = block.digest
-        return self._get(block.digest, len(block.requests))
+        self._blocks[_task(block), block.index] = block.digest
+        return self._get(block, block.digest)
 
     def put(self, block: Block, references: Sequence[Reference | None]) -> None:
         """Keep the references of the base's block."""
-        self.kept.put(self.name, block.digest, references)
+        if self.kept is not None:
+            self.kept.put(self.name, block.digest, references)
 
     def beside(self, block: Block) -> tuple[str, Sequence[Reference | None] | None]:
         """The base's block beside a candidate's: its digest, and its references."""
-        digest = self._blocks[block.requests[0].task, block.index]
-        return digest, self._get(digest, len(block.requests))
+        digest = self._blocks[_task(block), block.index]
+        return digest, self._get(block, digest)
 
-    def _get(self, digest: str, requests: int) -> Sequence[Reference | None] | None:
-        found = self.kept.get(self.name, digest)
-        return found if found is not None and len(found) == requests else None
+    def _get(self, block: Block, digest: str) -> Sequence[Reference | None] | None:
+        if self.file is not None:
+            return self.file.references(_task(block), digest)
+        found = None if self.kept is None else self.kept.get(self.name, digest)
+        return found if found is not None and len(found) == len(block.requests) else None
 
 
 @dataclass(slots=True, kw_only=True)
 class Referenced:
-    """Answers of the base, which leave a reference."""
+    """Answers of the base, which leave a reference; ``writer`` takes them for a file."""
 
     base: tuple[str, Scorer]
     evaluator: Evaluator
     references: References
+    writer: ReferenceWriter | None = None
 
     @property
     def models(self) -> Sequence[tuple[str, Scorer]]:
@@ -75,15 +83,38 @@ class Referenced:
     def answer(self, blocks: Sequence[Block]) -> Answered:
         """Answer a block, and keep its references."""
         block, scorer = blocks[0], cast(DistributionScorer, self.base[1])
-        if block.kind == "generate_until" or self.references.known(block) is not None:
+        generates = block.kind == "generate_until"
+        references = [None] * len(block.requests) if generates else self.references.known(block)
+        if references is not None:
             responses, cached = self.evaluator.answered(block, scorer)
-            return Answered(responses=(responses,), cached=cached)
-        scored, references = scorer.score_reference(
-            block.requests, top_k=self.references.top_k, samples=SAMPLES
-        )
-        self.evaluator.keep(block, scorer, scored)
-        self.references.put(block, references)
-        return Answered(responses=(scored,), cached=False)
+        else:
+            responses, references = scorer.score_reference(
+                block.requests, top_k=self.references.top_k, samples=SAMPLES
+            )
+            cached = False
+            self.evaluator.keep(block, scorer, responses)
+            self.references.put(block, references)
+        if self.writer is not None:
+            self.writer.add(_task(block), block.digest, responses, references)
+        return Answered(responses=(responses,), cached=cached)
+
+
+@dataclass(slots=True, kw_only=True)
+class FromFile:
+    """Answers of a base that is not loaded, from its reference file."""
+
+    base: tuple[str, StoredBase]
+    references: References
+
+    @property
+    def models(self) -> Sequence[tuple[str, Scorer]]:
+        """The base."""
+        return (self.base,)
+
+    def answer(self, blocks: Sequence[Block]) -> Answered:
+        """Read a block; it is not kept once more."""
+        self.references.known(blocks[0])
+        return Answered(responses=(self.base[1].score(blocks[0].requests),), cached=True)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,7 +135,7 @@ class Against:
     def answer(self, blocks: Sequence[Block]) -> Answered:
         """Answer a block, and compare it with what was kept of the base."""
         block, scorer = blocks[0], cast(DistributionScorer, self.candidate[1])
-        if block.kind == "generate_until" or self._task(block) in self.divergences.reasons:
+        if block.kind == "generate_until" or _task(block) in self.divergences.reasons:
             return self._alone(block)
         digest, references = self.references.beside(block)
         key, name = self._key(), digest_of([digest, block.digest])
@@ -122,14 +153,15 @@ class Against:
         responses, cached = self.evaluator.answered(block, self.candidate[1])
         return Answered(responses=(responses,), cached=cached)
 
-    def _task(self, block: Block) -> str:
-        return block.requests[0].task
-
     def _key(self) -> str | None:
         own = self.evaluator.key(self.candidate[1])
         if own is None or self.references.key is None:
             return None
         return digest_of([self.references.name, own, "reference"])
+
+
+def _task(block: Block) -> str:
+    return block.requests[0].task
 
 
 _LOST = Compared(reason="what was to be kept of the base could not be kept")

@@ -30,6 +30,7 @@ SPELLINGS: dict[str, tuple[tuple[str, ...], object]] = {
     "check_batch_size": (("--check_batch_size", "4"), 4),
     "cluster": (("--cluster", "story"), "story"),
     "distributions": (("--distributions", "lockstep"), "lockstep"),
+    "reference": (("--reference", "base.parquet"), Path("base.parquet")),
     "reference_top_k": (("--reference_top_k", "16"), 16),
     "device": (("--device", "cpu"), "cpu"),
     "threads": (("--threads", "2"), 2),

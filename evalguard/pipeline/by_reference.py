@@ -1,0 +1,123 @@
+"""By reference: the base is scored first, or not at all, and the candidate compared with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from evalguard.errors import UsageError
+from evalguard.pipeline.divergences import Divergences
+from evalguard.pipeline.evaluate import Evaluation
+from evalguard.pipeline.fairness import check_vocabularies
+from evalguard.pipeline.kept_blocks import KeptBlocks
+from evalguard.pipeline.referencing import SAMPLES, Against, FromFile, Referenced, References
+from evalguard.pipeline.sessions import Session, Sessions
+from evalguard.pipeline.sources import ModelSource
+from evalguard.pipeline.stored_base import StoredBase, facts_of
+from evalguard.reference import Reference
+from evalguard.scorer import Compared
+from evalguard.store import ReferenceCache, ReferenceWriter
+
+
+@dataclass(frozen=True, slots=True)
+class ByReference:
+    """Two models that are never loaded at the same time.
+
+    ``kept`` holds finished divergences.
+    """
+
+    sessions: Sessions
+    kept: KeptBlocks[Compared]
+
+    def evaluate(
+        self, base: ModelSource, candidate: ModelSource
+    ) -> tuple[list[Evaluation], Divergences]:
+        """Score the base, or read its file; then score the candidate against it.
+
+        Raises:
+            UsageError: for a file that is damaged, or of another base.
+            EvaluationError, Interrupted: as loading and scoring do.
+        """
+        file = self.sessions.choices.distributions.file
+        with ExitStack() as stack:
+            if file is not None and file.exists():
+                policy = base.policy or self.sessions.choices.policy
+                stored = StoredBase(file, base, policy)
+                stack.callback(stored.close)
+                references = References(top_k=stored.top_k, key=stored.key, file=stored)
+                answering = FromFile(base=(base.name, stored), references=references)
+                (ours,) = self.sessions.evaluator.evaluate_with(answering)
+            else:
+                kept = stack.enter_context(self._kept_references())
+                ours, references = self._scored(base, kept, file)
+            theirs, found = self._against(candidate, references, ours)
+        return [ours, theirs], found
+
+    def _scored(
+        self,
+        base: ModelSource,
+        kept: KeptBlocks[Sequence[Reference | None]],
+        file: Path | None,
+    ) -> tuple[Evaluation, References]:
+        evaluator = self.sessions.evaluator
+        with self.sessions.opened(base) as session, ExitStack() as stack:
+            check_shown(session)
+            top_k = self.sessions.choices.distributions.top_k
+            references = References(top_k=top_k, kept=kept, key=evaluator.key(session.scorer))
+            writer = None
+            if file is not None:
+                facts = facts_of(base, session.scorer.describe(), top_k) | {"samples": SAMPLES}
+                writer = stack.enter_context(ReferenceWriter(file, facts))
+            referenced = Referenced(
+                base=(session.name, session.scorer),
+                evaluator=evaluator,
+                references=references,
+                writer=writer,
+            )
+            (ours,) = evaluator.evaluate_with(referenced)
+        return ours, references
+
+    def _against(
+        self, candidate: ModelSource, references: References, base: Evaluation
+    ) -> tuple[Evaluation, Divergences]:
+        with self.sessions.opened(candidate) as session:
+            check_shown(session)
+            if "tokens" not in self.sessions.choices.declared:
+                check_vocabularies(base.description, session.scorer.describe())
+            against = Against(
+                candidate=(session.name, session.scorer),
+                evaluator=self.sessions.evaluator,
+                references=references,
+                kept=self.kept,
+            )
+            (theirs,) = self.sessions.evaluator.evaluate_with(against)
+        return theirs, against.divergences
+
+    @contextmanager
+    def _kept_references(self) -> Iterator[KeptBlocks[Sequence[Reference | None]]]:
+        """References in the cache; without one, in a folder that goes when this run ends."""
+        evaluator = self.sessions.evaluator
+        if evaluator.cache is not None:
+            place = self.sessions.bench.cache_dir / "references"
+            yield KeptBlocks(ReferenceCache(place), evaluator.note)
+            return
+        with TemporaryDirectory(prefix="evalguard-references-") as folder:
+            yield KeptBlocks(ReferenceCache(Path(folder)), evaluator.note)
+
+
+def check_shown(session: Session) -> None:
+    """Refuse a model that shows no distributions.
+
+    Raises:
+        UsageError: naming its type.
+    """
+    told = session.scorer.describe()
+    if not told.gives_rows:
+        raise UsageError(
+            f"no reference can be made with {session.name}, of type {told.model_type}: it shows no "
+            "distributions; causal models of type hf do",
+            hint="--distributions off compares the scores alone",
+        )

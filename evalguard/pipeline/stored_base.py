@@ -1,0 +1,151 @@
+"""StoredBase: a base that is not loaded, because a reference file says what it answered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import evalguard
+from evalguard.conversion import plan
+from evalguard.conversion.digests import digest_path
+from evalguard.errors import EvaluationError, UsageError
+from evalguard.execution.wire import DESCRIPTION
+from evalguard.harness import requests_digest
+from evalguard.models.identity import told_args, told_policy
+from evalguard.pipeline.loading import weights_of
+from evalguard.pipeline.sources import ModelSource
+from evalguard.reference import Reference
+from evalguard.scorer import ModelDescription, Request, Response, ScoringPolicy
+from evalguard.settings import digest_of
+from evalguard.store import ReferenceFile
+
+_AS_MADE = "use the tasks and options that it was made with, or make another one"
+
+
+class StoredBase:
+    """Answers as the base did when the file was written; a Scorer.
+
+    Attributes:
+        path: the file.
+        key: digest of the base and of the file, under which divergences from it are kept.
+        top_k: tokens that the file keeps at every position.
+
+    Raises:
+        UsageError: the file is damaged, or the reference of another base.
+    """
+
+    def __init__(self, path: Path, source: ModelSource, policy: ScoringPolicy) -> None:
+        self._file = ReferenceFile(path)
+        self._described: ModelDescription = DESCRIPTION.decode(self._file.facts["description"])
+        self.path = path
+        self.top_k = int(self._file.facts["top_k"])
+        _check_same_base(path, self._described.identity or {}, source, policy)
+        self.key = digest_of([dict(self._described.identity or {}), digest_path(path)])
+
+    def describe(self) -> ModelDescription:
+        """Return what was loaded when the file was written."""
+        return self._described
+
+    def encode(self, requests: Sequence[Request]) -> list[tuple[int, ...]]:
+        """Token ids are not in the file, only their hashes."""
+        return [() for _ in requests]
+
+    def score(self, requests: Sequence[Request]) -> list[Response]:
+        """Return what the base answered to a block.
+
+        Raises:
+            EvaluationError: it was not asked this.
+            UsageError: the file is damaged.
+        """
+        task = requests[0].task
+        found = self._file.get(task, requests_digest(requests))
+        if found is None:
+            first, last = requests[0].doc_id, requests[-1].doc_id
+            raise EvaluationError(
+                f"{self.path} does not hold the base's answers to documents {first} to {last} of "
+                f"task '{task}' as they are asked here",
+                hint=_AS_MADE,
+            )
+        return found[0]
+
+    def references(self, task: str, block: str) -> list[Reference | None] | None:
+        """Return what was kept of the base's distributions; None for a block that is not there.
+
+        Raises:
+            UsageError: the file is damaged.
+        """
+        found = self._file.get(task, block)
+        return None if found is None else found[1]
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, str]],  # noqa: ARG002 - a Scorer's
+        add_generation_prompt: bool,  # noqa: ARG002
+    ) -> str:
+        """There is no chat template in a reference file."""
+        raise EvaluationError(
+            f"a chat template is to be applied, and {self.path} holds none",
+            hint="compare without --reference, or without --apply_chat_template",
+        )
+
+    def close(self) -> None:
+        """Close the file. May be called twice."""
+        self._file.close()
+
+
+def facts_of(source: ModelSource, description: ModelDescription, top_k: int) -> dict[str, Any]:
+    """What a reference file says of its base.
+
+    Raises:
+        UsageError: for a base whose weights cannot be proven: nothing could tell it from another.
+    """
+    if description.identity is None:
+        raise UsageError(
+            f"no reference file can be written of '{source.name}': its weights cannot be proven",
+            hint="leave out --reference; --distributions reference works without a file",
+        )
+    return {
+        "evalguard": evalguard.__version__,
+        "base": source.name,
+        "digest": digest_of(dict(description.identity)),
+        "vocabulary": [description.vocabulary_digest, description.vocabulary_size],
+        "top_k": top_k,
+        "description": DESCRIPTION.encode(replace(description, caveats=())),
+    }
+
+
+def _check_same_base(
+    path: Path, told: Mapping[str, Any], source: ModelSource, policy: ScoringPolicy
+) -> None:
+    """Refuse a file that was made of another base than the one that is named, or otherwise."""
+    wanted = plan(source.variant)
+    here: dict[str, Any] = {
+        "settings": {n: [str(target), v] for n, (target, v) in wanted.targets.items()},
+        "policy": told_policy(policy),
+    }
+    there: dict[str, Any] = {
+        "settings": {name: of[:2] for name, of in told["settings"].items()},
+        "policy": told["policy"],
+    }
+    if source.variant.build is None:
+        here |= {
+            "weights": weights_of(source.variant, wanted.model_args),
+            "model_args": told_args(wanted.model_args),
+        }
+        there |= {"weights": told["weights"], "model_args": told["model_args"]}
+    differing = [name for name in here if here[name] != there[name]]
+    if differing:
+        raise UsageError(
+            f"{path} is no reference of '{source.name}' as it is here: other "
+            f"{' and '.join(differing)} ({_shown(there, here, differing[0])})",
+            hint="name the base and the options that it was made with, or another file",
+        )
+
+
+def _shown(there: Mapping[str, Any], here: Mapping[str, Any], name: str) -> str:
+    """The first value that differs, in the file and here."""
+    ours, theirs = here[name] or {}, there[name] or {}
+    key = next(k for k in {**theirs, **ours} if ours.get(k) != theirs.get(k))
+    return f"{key}: {str(theirs.get(key))[:40]}, not {str(ours.get(key))[:40]}"
