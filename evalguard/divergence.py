@@ -7,7 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.log_rows import Float, Row, at_tokens, checked_rows, log_ratios, log_sums, pieces
+from evalguard.log_rows import (
+    Float,
+    Row,
+    at_tokens,
+    checked_rows,
+    log_ratios,
+    log_sums,
+    longest_piece,
+    pieces,
+)
 from evalguard.top_tokens import Ids, shared_tokens, top_tokens
 
 TOP_K = 10
@@ -79,9 +88,10 @@ def divergence(
     if base.shape != candidate.shape:
         raise ValueError(f"rows of different shapes: {base.shape} and {candidate.shape}")
     positions, vocabulary = base.shape
-    kl = np.empty(positions)
+    kl, longest = np.empty(positions), longest_piece(vocabulary)
+    log_p, log_q, p = (np.empty((min(longest, positions), vocabulary)) for _ in range(3))
     for piece in pieces(positions, vocabulary):
-        kl[piece] = _kl(base[piece], candidate[piece])
+        kl[piece] = _kl(base[piece], candidate[piece], (log_p, log_q, p))
     k = min(top_k, vocabulary)
     base_top, candidate_top = top_tokens(base, k), top_tokens(candidate, k)
     scored = token_ids[:, None]
@@ -97,12 +107,18 @@ def divergence(
     )
 
 
-def _kl(base: Row, candidate: Row) -> Float:
-    """KL of each row, in nats."""
-    log_p, log_q = base.astype(np.float64), candidate.astype(np.float64)
-    p = np.exp(log_p)
-    base_sums = log_sums(p.sum(axis=1), side="base")
-    candidate_sums = log_sums(np.exp(log_q).sum(axis=1), side="candidate")
+def _kl(base: Row, candidate: Row, rooms: tuple[Float, Float, Float]) -> Float:
+    """KL of each row, in nats.
+
+    Args:
+        rooms: what is worked in, each with at least as many rows; a row of a large vocabulary is
+            so long that fetching fresh memory for it takes longer than the arithmetic.
+    """
+    log_p, log_q, p = (room[: base.shape[0]] for room in rooms)
+    np.copyto(log_q, candidate)
+    candidate_sums = log_sums(np.exp(log_q, out=p).sum(axis=1), side="candidate")
+    np.copyto(log_p, base)
+    base_sums = log_sums(np.exp(log_p, out=p).sum(axis=1), side="base")
     with np.errstate(invalid="ignore"):
         sums = np.einsum("ij,ij->i", p, log_ratios(log_p, log_q, p))
     kl: Float = np.maximum(sums / np.exp(base_sums) - base_sums + candidate_sums, 0.0)

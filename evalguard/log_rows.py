@@ -34,9 +34,14 @@ def checked_rows(rows: Row, token_ids: NDArray[np.int64], *, side: str) -> Row:
     return rows
 
 
+def longest_piece(vocabulary: int) -> int:
+    """Rows that a piece has at most."""
+    return max(1, _PIECE // vocabulary)
+
+
 def pieces(positions: int, vocabulary: int) -> Iterator[slice]:
     """Slices over the positions, each small enough to be worked through in one go."""
-    step = max(1, _PIECE // vocabulary)
+    step = longest_piece(vocabulary)
     for start in range(0, positions, step):
         yield slice(start, min(start + step, positions))
 
