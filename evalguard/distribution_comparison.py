@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from evalguard.distribution_floor import DistributionFloor
+
 # Nats a token. Another order of float32 sums leaves KLs of about 1e-12; bfloat16 about 1e-5.
 ROUNDING_KL = 1e-6
 
@@ -71,6 +73,7 @@ class DistributionComparison:
             ``perplexity_ratio`` and ``perplexity_difference`` are those of the two perplexities.
         correlation: Pearson's, of the two models' log-probabilities of the scored tokens; None
             where one of them does not vary.
+        floor: its mean KL beside that of the unchanged base; None where that is not known.
         failure: why there are no numbers, "" where there are.
     """
 
@@ -98,6 +101,7 @@ class DistributionComparison:
     correlation: float | None = None
     clusters: int | None = None
     cluster_field: str = ""
+    floor: DistributionFloor | None = None
     failure: str = ""
     caveats: tuple[str, ...] = ()
 

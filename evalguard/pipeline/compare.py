@@ -12,7 +12,6 @@ from typing import Any
 import evalguard
 from evalguard.compare_report import CompareReport, RunIdentity
 from evalguard.document_fields import DocumentFields
-from evalguard.errors import StoreError
 from evalguard.gate import exit_code
 from evalguard.harness import TaskScores
 from evalguard.lmeval_runs import environment_differences
@@ -21,17 +20,18 @@ from evalguard.pipeline.clusters import clustered, not_compared
 from evalguard.pipeline.distribution_choice import check_measurable
 from evalguard.pipeline.distributions import distributions_of
 from evalguard.pipeline.divergences import TaskDivergences
-from evalguard.pipeline.environment import environment
+from evalguard.pipeline.environment import environments
 from evalguard.pipeline.groups import with_groups
 from evalguard.pipeline.guards import find_guards
 from evalguard.pipeline.identity import model_identity, run_identity
 from evalguard.pipeline.interruption import interruptible
 from evalguard.pipeline.judgement import Judgement, judge
 from evalguard.pipeline.judging import comparable, compare_by_document
+from evalguard.pipeline.measured_floor import given_floor
 from evalguard.pipeline.open_scorer import Opener
 from evalguard.pipeline.options import CompareOptions, make_options
 from evalguard.pipeline.preflight import check_models
-from evalguard.pipeline.record import sample_columns, tasks_of
+from evalguard.pipeline.record import write_run
 from evalguard.pipeline.result import CompareResult
 from evalguard.pipeline.scoring import score_models
 from evalguard.pipeline.sources import (
@@ -42,13 +42,12 @@ from evalguard.pipeline.sources import (
     resolve,
     tell_apart,
 )
-from evalguard.pipeline.stored_floor import beside_floors, given_floor
+from evalguard.pipeline.stored_floor import beside_floors
 from evalguard.redaction import redacted_text
-from evalguard.report.contract import document
 from evalguard.scorer import ModelDescription
 from evalguard.scores import NotCompared, ScoreTable
 from evalguard.settings import Value
-from evalguard.store import RunFolder, check_writable
+from evalguard.store import check_writable
 from evalguard.task_group import TaskGroup
 
 DEFAULT_OUTPUT = Path("reports")
@@ -193,27 +192,33 @@ def _conclude(
     base, candidate = scored
     judgement, unused = _judged(scored, choices, options)
     judged = judgement.gate
-    comparisons, about_floors = beside_floors(
-        judgement.comparisons, base.tables, base.description, options
+    held = beside_floors(
+        judgement.comparisons,
+        judgement.distributions,
+        base.tables,
+        base.description,
+        options,
     )
-    more = (*judgement.notes, *about_floors)
+    more = (*judgement.notes, *held.notes)
     report = CompareReport(
         base=base.identity,
         candidate=candidate.identity,
-        comparisons=comparisons,
+        comparisons=held.comparisons,
         gate=judged,
         across_tasks=judgement.across_tasks,
         across_tasks_reason=judgement.across_tasks_reason,
-        distributions=judgement.distributions,
+        distributions=held.distributions,
         exit_code=exit_code(judged, strict=options.strict, git_bisect=options.git_bisect),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        environment=_environments(base, candidate),
+        environment=environments(base.environment, candidate.environment),
         not_compared=tuple(dict.fromkeys((*base.not_compared, *candidate.not_compared))),
         notes=tuple(dict.fromkeys((*choices.notes, *unused, *_notes(base, candidate), *more))),
         command=redacted_text(options.command),
         version=evalguard.__version__,
     )
-    return CompareResult(_write(report, scored, output) if options.write else report)
+    if options.write:
+        report = write_run(report, base.samples, candidate.samples, output)
+    return CompareResult(report)
 
 
 def _judged(
@@ -253,31 +258,3 @@ def _notes(base: Scored, candidate: Scored) -> tuple[str, ...]:
         if note not in both
     ]
     return (*both, *own, *differences)
-
-
-def _environments(base: Scored, candidate: Scored) -> dict[str, Value]:
-    """This process's environment, and each model's own: they may have run elsewhere."""
-    return {
-        **environment(),
-        "base": dict(base.environment),
-        "candidate": dict(candidate.environment),
-    }
-
-
-def _write(report: CompareReport, scored: tuple[Scored, Scored], output: Path) -> CompareReport:
-    """Write the run folder; if that fails, the numbers are reported with the reason."""
-    base, candidate = scored
-    created = datetime.fromisoformat(report.created)
-    try:
-        with RunFolder.create(output, report.base.name, report.candidate.name, created) as folder:
-            written = dataclasses.replace(report, run_folder=str(folder.path))
-            for task in tasks_of(tuple(base.samples), tuple(candidate.samples)):
-                columns = sample_columns(base.samples.get(task), candidate.samples.get(task))
-                folder.write_samples(task, columns)
-            folder.write_result(document(written))
-            folder.commit()
-    except StoreError as error:
-        hint = f" ({error.hint})" if error.hint else ""
-        note = f"no run folder was written: {error}{hint}"
-        return dataclasses.replace(report, notes=(*report.notes, note))
-    return written

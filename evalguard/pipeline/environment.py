@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from importlib import metadata
 
 import evalguard
@@ -27,3 +28,8 @@ def environment() -> dict[str, Value]:
         "machine": platform.machine(),
         "packages": versions,
     }
+
+
+def environments(base: Mapping[str, Value], candidate: Mapping[str, Value]) -> dict[str, Value]:
+    """Return this process's environment, and each model's own: they may have run elsewhere."""
+    return {**environment(), "base": dict(base), "candidate": dict(candidate)}

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from evalguard.distribution_comparison import DistributionComparison
 from evalguard.distribution_floor import DistributionShift
 from evalguard.noise_floor import Unmeasured, Variation
+from evalguard.pipeline.distributions import distributions_of
 from evalguard.pipeline.divergences import TaskDivergences
 from evalguard.scores import ScoreTable
-from evalguard.stats.distribution import compare_distributions
 
 _KL = "kl"
 
@@ -24,32 +24,19 @@ def distribution_shifts(
     """Yield what was measured of each task's distributions, or why it gives no number.
 
     Args:
-        divergences: of the varied run from the usual one; a task without any is passed over.
+        divergences: of the varied run from the usual one; tasks that only
+            generate are passed over.
         tables: of the usual run, which know the clusters of documents.
     """
-    for task, found in divergences.items():
-        if not found.documents:
-            continue
-        table = next((table for table in tables if table.task == task and table.clusters), None)
-        compared = compare_distributions(
-            task,
-            found.documents,
-            confidence=confidence,
-            clusters=None if table is None else _labels(table),
-            cluster_field="" if table is None else table.cluster_field,
-        )
+    for compared in distributions_of(divergences.values(), tables, confidence=confidence):
         shift = _shift(variation, compared)
         yield shift or Unmeasured(
             factor=variation.factor,
             name=variation.name,
             reason=compared.failure,
-            task=task,
+            task=compared.task,
             metric=_KL,
         )
-
-
-def _labels(table: ScoreTable) -> dict[int, str]:
-    return {int(doc): label for doc, label in zip(table.doc_ids, table.clusters, strict=True)}
 
 
 def _shift(variation: Variation, compared: DistributionComparison) -> DistributionShift | None:

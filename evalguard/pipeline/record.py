@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
 
-from evalguard.errors import EvaluationError
+from evalguard.compare_report import CompareReport
+from evalguard.errors import EvaluationError, StoreError
 from evalguard.harness import TaskScores
+from evalguard.report.contract import document
 from evalguard.settings import Value
+from evalguard.store import RunFolder
 
 # Written once: both sides have the same documents, or the comparison was refused.
 _SHARED = ("doc_id", "doc", "target", "doc_hash", "target_hash")
@@ -48,3 +54,31 @@ def _first(sides: Iterable[Mapping[int, Mapping[str, Value]]], doc_id: int, name
 def tasks_of(*sides: Sequence[str]) -> list[str]:
     """Return the names of all tasks, in order, each once."""
     return list(dict.fromkeys(name for side in sides for name in side))
+
+
+def write_run(
+    report: CompareReport,
+    base: Mapping[str, TaskScores],
+    candidate: Mapping[str, TaskScores],
+    output: Path,
+) -> CompareReport:
+    """Write the run folder; if that fails, the numbers are reported with the reason.
+
+    Args:
+        base, candidate: scores of each side by task; {} for a finished run.
+        output: folder of the run folders.
+    """
+    created = datetime.fromisoformat(report.created)
+    try:
+        with RunFolder.create(output, report.base.name, report.candidate.name, created) as folder:
+            written = replace(report, run_folder=str(folder.path))
+            for task in tasks_of(tuple(base), tuple(candidate)):
+                columns = sample_columns(base.get(task), candidate.get(task))
+                folder.write_samples(task, columns)
+            folder.write_result(document(written))
+            folder.commit()
+    except StoreError as error:
+        hint = f" ({error.hint})" if error.hint else ""
+        note = f"no run folder was written: {error}{hint}"
+        return replace(report, notes=(*report.notes, note))
+    return written

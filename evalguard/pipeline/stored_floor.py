@@ -2,87 +2,47 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from evalguard.comparison import Comparison
+from evalguard.distribution_comparison import DistributionComparison
+from evalguard.distribution_floor import kl_beside
 from evalguard.errors import UsageError
-from evalguard.noise_floor import MetricFloor, beside
+from evalguard.noise_floor import beside
 from evalguard.pipeline.floor_keys import environment_of, group_keys, model_key, task_keys
+from evalguard.pipeline.measured_floor import MeasuredFloor, given_floor, read_floor
 from evalguard.pipeline.options import CompareOptions
-from evalguard.report.floor_document import SCHEMA
 from evalguard.scorer import ModelDescription
 from evalguard.scores import ScoreTable
 from evalguard.settings import Value, digest_of
-from evalguard.store import FloorStore, default_cache_dir, read_result
+from evalguard.store import FloorStore, default_cache_dir
 
 FLOORS = "floors"
-_HINT = "make one with: evalguard floor --base MODEL --json > FILE"
-Key = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredFloor:
-    """A floor as its document has it: what it belongs to, and its numbers."""
+class BesideFloors:
+    """Drifts beside the floors of their base, and notes on floors that do not fit."""
 
-    model: str
-    environment_key: str
-    environment: Mapping[str, Value]
-    tasks: Mapping[str, str]
-    measured: str
-    floors: Mapping[Key, MetricFloor]
-
-
-def read_floor(content: Mapping[str, Any], where: str) -> MeasuredFloor:
-    """Read a document of ``evalguard.floor/1``.
-
-    Raises:
-        UsageError: if it is another kind of document, or lacks what a floor has.
-    """
-    try:
-        if content["schema"] != SCHEMA:
-            raise ValueError(f"schema {content['schema']!r} is not {SCHEMA}")
-        floors = [_metric_floor(entry) for entry in content["floors"]]
-        return MeasuredFloor(
-            model=str(content["model"]["key"]),
-            environment_key=str(content["environment_key"]),
-            environment=dict(content["environment"]),
-            tasks={str(task): str(key) for task, key in content["task_keys"].items()},
-            measured=str(content["created"]),
-            floors={floor.key: floor for floor in floors},
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UsageError(f"{where} is no measured floor: {error!r}", hint=_HINT) from error
-
-
-def given_floor(options: CompareOptions) -> MeasuredFloor | None:
-    """Read the floor that the user gave; None without one.
-
-    Raises:
-        UsageError: if it cannot be read.
-    """
-    if options.floor is None:
-        return None
-    content = read_result(options.floor.expanduser(), schema=SCHEMA, hint=_HINT)
-    return read_floor(content, str(options.floor))
+    comparisons: tuple[Comparison, ...]
+    distributions: tuple[DistributionComparison, ...]
+    notes: tuple[str, ...]
 
 
 def beside_floors(
-    comparisons: tuple[Comparison, ...],
+    comparisons: Sequence[Comparison],
+    distributions: Sequence[DistributionComparison],
     tables: Sequence[ScoreTable],
     description: ModelDescription | None,
     options: CompareOptions,
-) -> tuple[tuple[Comparison, ...], tuple[str, ...]]:
+) -> BesideFloors:
     """Hold every drift against the floor of the base, where one is known.
 
     Args:
         tables: the base's scores.
         description: the base as loaded; None for a finished run, which has no floor of its own.
-
-    Returns:
-        The comparisons with their floors, and what is to be said about floors that do not fit.
 
     Raises:
         UsageError: if ``options.floor`` cannot be read.
@@ -92,7 +52,11 @@ def beside_floors(
     floors, notes = (
         _kept(base, options) if given is None else _given(given, str(options.floor), base)
     )
-    return tuple(_beside(comparison, floors) for comparison in comparisons), notes
+    return BesideFloors(
+        comparisons=tuple(_beside(comparison, floors) for comparison in comparisons),
+        distributions=tuple(_kl_beside(distribution, floors) for distribution in distributions),
+        notes=notes,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +85,8 @@ class _Base:
         )
 
 
-Found = tuple[dict[Key, tuple[MetricFloor, str]], tuple[str, ...]]
+# Per task the floor that fits it, and what is to be said.
+Found = tuple[dict[str, MeasuredFloor], tuple[str, ...]]
 
 
 def _given(measured: MeasuredFloor, path: str, base: _Base) -> Found:
@@ -154,7 +119,7 @@ def _kept(base: _Base, options: CompareOptions) -> Found:
     if not base.model:
         return {}, ()
     store = FloorStore((options.cache_dir or default_cache_dir()).absolute() / FLOORS)
-    found: dict[Key, tuple[MetricFloor, str]] = {}
+    found: dict[str, MeasuredFloor] = {}
     elsewhere: dict[str, list[str]] = {}
     for task, key in base.tasks.items():
         content = store.get(base.model, key, base.environment_key)
@@ -185,17 +150,11 @@ def _readable(content: Mapping[str, Any], store: FloorStore) -> MeasuredFloor | 
         return None
 
 
-def _fitting(
-    measured: MeasuredFloor, base: _Base
-) -> tuple[dict[Key, tuple[MetricFloor, str]], list[str]]:
-    """The floors of tasks that ask the same, and the tasks that ask something else."""
+def _fitting(measured: MeasuredFloor, base: _Base) -> tuple[dict[str, MeasuredFloor], list[str]]:
+    """The tasks that ask the same, with the floor, and the tasks that ask something else."""
     same = {task for task, key in base.tasks.items() if measured.tasks.get(task) == key}
-    found = {
-        key: (floor, measured.measured)
-        for key, floor in measured.floors.items()
-        if floor.task in same
-    }
-    return found, [task for task in base.tasks if task in measured.tasks and task not in same]
+    others = [task for task in base.tasks if task in measured.tasks and task not in same]
+    return dict.fromkeys(same, measured), others
 
 
 def _difference(theirs: Mapping[str, Value], ours: Mapping[str, Value]) -> str:
@@ -204,32 +163,23 @@ def _difference(theirs: Mapping[str, Value], ours: Mapping[str, Value]) -> str:
     return "; ".join(f"{name} {theirs.get(name)}, here {ours.get(name)}" for name in names)
 
 
-def _beside(comparison: Comparison, floors: Mapping[Key, tuple[MetricFloor, str]]) -> Comparison:
-    found = floors.get((comparison.task, comparison.filter, comparison.metric))
-    if found is None or comparison.sigma is None:
+def _beside(comparison: Comparison, floors: Mapping[str, MeasuredFloor]) -> Comparison:
+    measured = floors.get(comparison.task)
+    if measured is None or comparison.sigma is None:
         return comparison
-    floor, measured = found
-    return replace(comparison, floor=beside(comparison.sigma, floor, measured=measured))
+    floor = measured.floors.get((comparison.task, comparison.filter, comparison.metric))
+    if floor is None:
+        return comparison
+    found = beside(comparison.sigma, floor, measured=measured.measured)
+    return replace(comparison, floor=found)
 
 
-def _metric_floor(entry: Mapping[str, Any]) -> MetricFloor:
-    spread = entry["document_sd"]
-    return MetricFloor(
-        task=str(entry["task"]),
-        filter=str(entry["filter"]),
-        metric=str(entry["metric"]),
-        n=int(entry["n"]),
-        sigma=_size(entry["sigma"]),
-        sigma_upper=_size(entry["sigma_upper"]),
-        document_sd=None if spread is None else _size(spread),
-        variation=str(entry["variation"]),
-        bit_identical=bool(entry["bit_identical"]),
-    )
-
-
-def _size(value: Any) -> float:
-    """A size of drift; null stands for an infinite one, which JSON cannot hold."""
-    number = math.inf if value is None else float(value)
-    if not number >= 0.0:
-        raise ValueError(f"{value!r} is no size of a drift")
-    return number
+def _kl_beside(
+    distribution: DistributionComparison, floors: Mapping[str, MeasuredFloor]
+) -> DistributionComparison:
+    measured = floors.get(distribution.task)
+    floor = None if measured is None else measured.distributions.get(distribution.task)
+    if measured is None or floor is None or distribution.kl.value is None:
+        return distribution
+    found = kl_beside(distribution.kl.value, floor, measured=measured.measured)
+    return replace(distribution, floor=found)

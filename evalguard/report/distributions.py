@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from evalguard.distribution_comparison import DistributionComparison, Figure, Percentile, Place
@@ -43,6 +44,7 @@ def distribution_document(distribution: DistributionComparison) -> dict[str, Any
         "dp_percentiles": [_percentile(one) for one in distribution.dp_percentiles],
         "kl_max_at": _place(distribution.kl_max_at),
         "dp_min_at": _place(distribution.dp_min_at),
+        "floor": None if distribution.floor is None else asdict(distribution.floor),
     }
 
 
@@ -59,6 +61,8 @@ def distribution_row(distribution: DistributionComparison) -> dict[str, Any]:
         row |= {
             f"{name}_{key}": place.get(key) for key in ("doc_id", "request", "position", "token_id")
         }
+    for name in ("kl", "times", "variation"):
+        row[f"floor_{name}"] = getattr(distribution.floor, name, None)
     return {**row, "caveats": distribution.caveats}
 
 

@@ -61,7 +61,8 @@ def floor_line(report: CompareReport) -> str:
     floor = about.floor if about is not None else None
     if about is None or floor is None or about.sigma is None:
         return ""
-    return f"Floor: {_beside(about.sigma, floor)} ({_where(about.n_used, floor)})."
+    said = f"{_beside(about.sigma, floor)} ({_where(about.n_used, floor)})"
+    return f"Floor: {said}{_kl_beside(report, about.task)}."
 
 
 def _beside(sigma: float, floor: Floor) -> str:
@@ -76,6 +77,23 @@ def _beside(sigma: float, floor: Floor) -> str:
     if floor.within_upper:
         said += f", but that is known only roughly: it may be {size(floor.sigma_upper)} sigma"
     return said
+
+
+def _kl_beside(report: CompareReport, task: str) -> str:
+    """What a task's mean KL is beside its floor; "" where either is not known."""
+    distribution = next((d for d in report.distributions if d.task == task), None)
+    floor = None if distribution is None else distribution.floor
+    if distribution is None or floor is None or distribution.kl.value is None:
+        return ""
+    if floor.kl == 0.0:
+        none = distribution.kl.value == 0.0
+        return "; there is no KL either" if none else "; the KL of an unchanged model is 0"
+    where = printable(floor.variation)
+    if floor.within:
+        return f"; the mean KL is within that of an unchanged model ({where})"
+    times = "far more than" if floor.times is None else f"{_times(floor.times)} times"
+    roughly = ", known only roughly" if floor.within_upper else ""
+    return f"; the mean KL is {times} that of an unchanged model ({where}{roughly})"
 
 
 def _where(n: int, floor: Floor) -> str:

@@ -102,8 +102,12 @@ def test_a_comparison_stands_beside_the_floor_that_was_kept(
         assert found["n"] == comparison["n"]
         if found["sigma"]:
             assert found["times"] == pytest.approx(abs(comparison["sigma"]) / found["sigma"])
+    (distribution,) = document["distributions"]
+    assert distribution["floor"]["kl"] < 1e-9
+    assert distribution["floor"]["times"] > 1000
     text = " ".join(compare("orig", "sharp", "--cache-dir", own_cache).out.split())
     assert "Floor: the drift is more than 1,000 times what an unchanged model shows here" in text
+    assert "; the mean KL is more than 1,000 times that of an unchanged model (" in text
 
 
 def test_a_floor_changes_no_verdict(floor: Run, compare: Run, own_cache: Path) -> None:
@@ -111,11 +115,12 @@ def test_a_floor_changes_no_verdict(floor: Run, compare: Run, own_cache: Path) -
     with_floor = compare("orig", "sharp", "--cache-dir", own_cache, "--json")
     without = compare("orig", "sharp", "--json")
     assert with_floor.code == without.code == 1
-    beside, alone = (
-        [{k: v for k, v in one.items() if k != "floor"} for one in ran.document["comparisons"]]
-        for ran in (with_floor, without)
-    )
-    assert beside == alone
+    for section in ("comparisons", "distributions"):
+        beside, alone = (
+            [{k: v for k, v in one.items() if k != "floor"} for one in ran.document[section]]
+            for ran in (with_floor, without)
+        )
+        assert beside == alone
     assert all(one["floor"] is None for one in without.document["comparisons"])
     assert "Floor:" not in compare("orig", "sharp").out
 
@@ -189,4 +194,4 @@ def test_more_documents_than_the_floor_saw_are_told(
 ) -> None:
     floor("--limit", "12")
     text = " ".join(compare("orig", "sharp", "--cache-dir", own_cache).out.split())
-    assert "measured on 12 documents)." in text
+    assert "measured on 12 documents)" in text

@@ -11,12 +11,14 @@ import pytest
 from fake_models import table
 
 from evalguard.comparison import Comparison
+from evalguard.distribution_comparison import DistributionComparison, Figure
 from evalguard.errors import UsageError
 from evalguard.gate import Gate
 from evalguard.pipeline.floor_keys import environment_of, model_key, task_keys
 from evalguard.pipeline.judging import compare_tables
+from evalguard.pipeline.measured_floor import given_floor
 from evalguard.pipeline.options import CompareOptions
-from evalguard.pipeline.stored_floor import FLOORS, beside_floors, given_floor
+from evalguard.pipeline.stored_floor import FLOORS, beside_floors
 from evalguard.scorer import ModelDescription
 from evalguard.scores import ScoreTable
 from evalguard.settings import Value, digest_of
@@ -41,6 +43,11 @@ TABLE = table([1.0, 0.0, 1.0, 1.0, 0.0, 1.0])
 WORSE = table([0.0, 0.0, 1.0, 1.0, 0.0, 1.0])
 
 
+KL = DistributionComparison(
+    task="t", n=6, positions=9, top_k=10, confidence=0.95, kl=Figure(value=0.004)
+)
+
+
 def with_identity(**changes: Value) -> ModelDescription:
     return dataclasses.replace(BASE, identity={**IDENTITY, **changes})
 
@@ -54,6 +61,10 @@ def document(
         "sigma_upper": 0.2, "document_sd": 0.0, "variation": "batch size 1",
         "bit_identical": False,
     }  # fmt: skip
+    kl_entry = {
+        "task": "t", "n": 6, "positions": 9, "kl": 1e-4, "kl_upper": 2e-4, "kl_max": 0.01,
+        "top1_changed": 0.0, "variation": "eager attention", "bit_identical": False,
+    }  # fmt: skip
     content = {
         "schema": "evalguard.floor/1",
         "created": "2026-11-20T12:00:00+00:00",
@@ -62,6 +73,7 @@ def document(
         "environment": environment_of(of),
         "task_keys": task_keys([scores]),
         "floors": [entry],
+        "distribution_floors": [kl_entry],
     }
     return {**content, **changes}
 
@@ -80,10 +92,11 @@ def looked_up(
     floor: Path | None = None,
 ) -> tuple[Comparison, tuple[str, ...]]:
     options = CompareOptions(cache_dir=folder, floor=floor)
-    (compared,), notes = beside_floors(
-        compare_tables([TABLE], [WORSE], gate=Gate()), [scores], base, options
-    )
-    return compared, notes
+    compared = compare_tables([TABLE], [WORSE], gate=Gate())
+    held = beside_floors(compared, [KL], [scores], base, options)
+    (found,), (held_kl,) = held.comparisons, held.distributions
+    assert (found.floor is None) == (held_kl.floor is None)
+    return found, held.notes
 
 
 def test_the_floor_that_was_kept_for_this_base_is_found(tmp_path: Path) -> None:
@@ -95,6 +108,26 @@ def test_the_floor_that_was_kept_for_this_base_is_found(tmp_path: Path) -> None:
     assert (compared.floor.variation, compared.floor.n) == ("batch size 1", 6)
     assert compared.floor.measured == "2026-11-20T12:00:00+00:00"
     assert notes == ()
+
+
+def test_the_mean_kl_stands_beside_its_own_floor(tmp_path: Path) -> None:
+    keep(tmp_path, document())
+    compared = compare_tables([TABLE], [WORSE], gate=Gate())
+    options = CompareOptions(cache_dir=tmp_path)
+    (found,) = beside_floors(compared, [KL], [TABLE], BASE, options).distributions
+    assert found.floor is not None
+    assert found.floor.times == pytest.approx(40.0)
+    assert found.floor.variation == "eager attention"
+
+
+def test_a_floor_without_distributions_is_a_floor(tmp_path: Path) -> None:
+    content = document()
+    del content["distribution_floors"]
+    keep(tmp_path, content)
+    compared = compare_tables([TABLE], [WORSE], gate=Gate())
+    held = beside_floors(compared, [KL], [TABLE], BASE, CompareOptions(cache_dir=tmp_path))
+    assert held.comparisons[0].floor is not None
+    assert held.distributions[0].floor is None
 
 
 def test_without_a_floor_nothing_is_said(tmp_path: Path) -> None:

@@ -8,12 +8,15 @@ from typing import Any
 
 import jsonschema
 import pytest
+from distribution_examples import distribution
 from example_floors import DIVERGENT, SHIFTS, divergent, floor_report, moved
 from example_reports import comparison, failed, report
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from evalguard.distribution_comparison import Figure
+from evalguard.distribution_floor import distribution_floors, kl_beside
 from evalguard.floor_report import FloorReport
 from evalguard.noise_floor import Floor, beside, metric_floors
 from evalguard.report.contract import document, schema
@@ -173,6 +176,29 @@ def test_a_comparison_says_in_one_line_how_far_above_the_floor_it_is(
     assert floor_line(shown).startswith(f"Floor: {said}")
     text = " ".join(render(shown, width=80, color=False).split())
     assert f"Floor: {said}" in text
+
+
+@pytest.mark.parametrize(
+    ("kl", "size", "said"),
+    [
+        (0.004, 1e-4, "the mean KL is 40 times that of an unchanged model (eager attention)."),
+        (1e-4, 1e-4, "the mean KL is within that of an unchanged model (eager attention)."),
+        (1.5e-4, 1e-4, "1.5 times that of an unchanged model (eager attention, known only "),
+        (0.1, 0.0, "the KL of an unchanged model is 0."),
+        (0.0, 0.0, "there is no KL either."),
+    ],
+)
+def test_the_mean_kl_of_the_task_stands_in_the_same_line(kl: float, size: float, said: str) -> None:
+    (floor,) = distribution_floors([divergent("eager attention", size)])
+    measured = distribution(
+        task="lambada_openai", kl=Figure(value=kl), floor=kl_beside(kl, floor, measured="")
+    )
+    shown = report(comparison(floor=floor_of(1.465, 0.1)), distributions=(measured,))
+    assert "(batch size 1); " in floor_line(shown)
+    assert said in floor_line(shown)
+    written = document(shown)
+    jsonschema.Draft202012Validator(schema()).validate(written)
+    assert written["distributions"][0]["floor"]["kl"] == size
 
 
 def test_a_floor_measured_on_other_documents_says_on_how_many() -> None:
