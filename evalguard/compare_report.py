@@ -11,6 +11,7 @@ from evalguard.comparison import Comparison
 from evalguard.distribution_comparison import DistributionComparison
 from evalguard.scores import NotCompared
 from evalguard.settings import Value
+from evalguard.stopping import SequentialRun
 
 if TYPE_CHECKING:
     from evalguard.gate import GateResult
@@ -69,6 +70,7 @@ class CompareReport:
             fewer than two are sums over documents.
         distributions: how the two models' distributions differ, one per task; () where that was
             not measured.
+        sequential: where a run that may stop early did; None in an ordinary run.
         bisect: reserved for the result of a bisection; None where there was none.
         version: evalguard's own version.
     """
@@ -87,5 +89,6 @@ class CompareReport:
     across_tasks: AcrossTasks | None = None
     across_tasks_reason: str = ""
     distributions: tuple[DistributionComparison, ...] = ()
+    sequential: SequentialRun | None = None
     bisect: None = None
     version: str = ""

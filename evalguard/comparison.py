@@ -7,6 +7,7 @@ from typing import Literal
 
 from evalguard.influence import Influence
 from evalguard.noise_floor import Floor
+from evalguard.stopping import Stopping
 
 Outcome = Literal["regressed", "degraded", "improved", "unchanged", "undecided", "failed"]
 
@@ -65,6 +66,9 @@ class Comparison:
             Hochberg (false discovery rate); it decides nothing. None where there is no p_value.
         influence: which documents carry the drift; None where none differs, where the base's
             standard error is 0, and for metrics that are no sum over documents.
+        stopping: in a sequential run, how many documents the verdict rests on and what that
+            guarantees; None in an ordinary one. Where it stopped early, sigma, its interval and
+            the standard errors are those of all n documents, and ``n_used`` were asked.
         None stands for a number that does not exist (``outcome == "failed"``).
     """
 
@@ -104,4 +108,5 @@ class Comparison:
     subgroups: tuple[str, ...] = ()
     bh_q_value: float | None = None
     influence: Influence | None = None
+    stopping: Stopping | None = None
     caveats: tuple[str, ...] = ()

@@ -40,6 +40,7 @@ CORE = {
     "redaction",
     "rescoring",
     "stats",
+    "stopping",
     "verdict",
     "gate",
     "influence",

@@ -31,6 +31,8 @@ _WITHOUT_EFFECT_ON_AA = frozenset(
     {
         "fail_on",
         "gate_limits",
+        "sequential",
+        "sequential_alpha",
         "strict",
         "git_bisect",
         "check_batch_size",

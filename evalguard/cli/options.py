@@ -158,8 +158,22 @@ SCORING = (
     ),
 )
 NO_CACHE = click.option("--no-cache", is_flag=True, help="Neither read nor keep finished scores.")
+SEQUENTIAL = (
+    click.option(
+        "--sequential/--no-sequential",
+        default=None,
+        help="Stop a task as soon as the verdict of all its documents is known.",
+    ),
+    click.option(
+        "--sequential-alpha",
+        type=click.FloatRange(0, 0.5, min_open=True, max_open=True),
+        metavar="P",
+        help="Chance that it is not. Default 0.05.",
+    ),
+)
 RUNNING = (
     *SCORING,
+    *SEQUENTIAL,
     click.option(
         "--check-batch-size",
         type=click.IntRange(min=0),

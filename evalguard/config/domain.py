@@ -59,6 +59,8 @@ class RunOptions:
     apply_chat_template: bool | str | None = None
     distributions: Literal["auto", "lockstep", "reference", "off"] | None = None
     reference_top_k: int | None = None
+    sequential: bool | None = None
+    sequential_alpha: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -198,6 +198,13 @@ class RunEntry(_Entry):
     reference_top_k: int | None = Field(
         default=None, ge=1, description="Tokens of the base that a reference keeps."
     )
+    sequential: bool | None = Field(
+        default=None,
+        description="Stop a task as soon as the verdict of all its documents is known.",
+    )
+    sequential_alpha: float | None = Field(
+        default=None, gt=0, lt=0.5, description="Chance that it is not; default 0.05."
+    )
 
 
 def _distance(what: str, **more: Any) -> Any:

@@ -1,7 +1,8 @@
-"""A random subset of a task's documents, asked exactly as in a run over all of them."""
+"""Some of a task's documents, asked exactly as in a run over all of them."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
@@ -27,13 +28,25 @@ def random_subset(requests: TaskRequests, size: int, *, seed: int) -> TaskReques
     if size >= requests.n_documents:
         return requests
     drawn = np.random.default_rng(seed).choice(requests.n_documents, size=size, replace=False)
-    doc_ids = tuple(requests.doc_ids[position] for position in sorted(drawn.tolist()))
+    part = documents_of(requests, [requests.doc_ids[position] for position in drawn.tolist()])
+    return replace(part, run={**requests.run, "limit": size})
+
+
+def documents_of(requests: TaskRequests, doc_ids: Collection[int]) -> TaskRequests:
+    """Return the requests of some documents, asked exactly as among all of them.
+
+    Args:
+        requests: of all documents.
+        doc_ids: lm-eval's, in any order; each is one of ``requests``.
+
+    Returns:
+        Requests with these documents, ascending; everything else is that of all documents.
+    """
     kept = frozenset(doc_ids)
     return replace(
         requests,
-        doc_ids=doc_ids,
+        doc_ids=tuple(doc_id for doc_id in requests.doc_ids if doc_id in kept),
         requests=tuple(r for r in requests.requests if r.doc_id in kept),
         instances=tuple(i for i in requests.instances if i.doc_id in kept),
-        documents={doc_id: requests.documents[doc_id] for doc_id in doc_ids},
-        run={**requests.run, "limit": size},
+        documents={key: value for key, value in requests.documents.items() if key in kept},
     )

@@ -20,6 +20,7 @@ from evalguard.scorer import ScoringPolicy
 
 DEFAULT_BATCH_SIZE = 16
 DEFAULT_SEED = 1234
+DEFAULT_SEQUENTIAL_ALPHA = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +28,8 @@ class Choices:
     """Everything decided before the first model is loaded.
 
     ``declared`` holds the differences between the two sides that the user declared to be meant,
-    ``allow`` also those that a setting under test brings with it.
+    ``allow`` also those that a setting under test brings with it. ``sequential_alpha`` is the
+    chance of a wrong verdict that a sequential run may have; None: all documents are asked.
     """
 
     tasks: tuple[str, ...]
@@ -38,6 +40,7 @@ class Choices:
     allow: frozenset[str]
     clusters: ClusterChoice = field(default_factory=ClusterChoice)
     distributions: DistributionChoice = field(default_factory=DistributionChoice)
+    sequential_alpha: float | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -71,6 +74,7 @@ def choose(base: Source, candidate: Source, guards: GuardSet, options: CompareOp
             of_all=options.cluster, by_task=guard.clusters if guard is not None else {}
         ),
         distributions=choose_distributions((base, candidate), run, options),
+        sequential_alpha=_sequential_alpha(run, options),
         notes=(*_notes(guards, guard), *_rolling_notes(base, candidate)),
     )
 
@@ -179,6 +183,14 @@ def _brought_by_settings(base: Source, candidate: Source) -> frozenset[str]:
     ]
     brought = {"tokens" for setting in active if setting.changes_encoding}
     return frozenset(brought | {"length" for setting in active if setting.changes_length})
+
+
+def _sequential_alpha(run: RunOptions, options: CompareOptions) -> float | None:
+    if not _first(options.sequential, run.sequential):
+        return None
+    return cast(
+        float, _first(options.sequential_alpha, run.sequential_alpha, DEFAULT_SEQUENTIAL_ALPHA)
+    )
 
 
 def _notes(guards: GuardSet, guard: Guard | None) -> tuple[str, ...]:

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import evalguard
-from evalguard.compare_report import CompareReport, RunIdentity
-from evalguard.document_fields import DocumentFields
+from evalguard.compare_report import CompareReport
 from evalguard.gate import exit_code
-from evalguard.harness import TaskScores
 from evalguard.lmeval_runs import environment_differences
 from evalguard.pipeline.choices import Choices, choose
 from evalguard.pipeline.clusters import clustered, not_compared
 from evalguard.pipeline.distribution_choice import check_measurable
 from evalguard.pipeline.distributions import distributions_of
-from evalguard.pipeline.divergences import TaskDivergences
 from evalguard.pipeline.environment import environments
 from evalguard.pipeline.groups import with_groups
 from evalguard.pipeline.guards import find_guards
-from evalguard.pipeline.identity import model_identity, run_identity
 from evalguard.pipeline.interruption import interruptible
 from evalguard.pipeline.judgement import Judgement, judge
 from evalguard.pipeline.judging import comparable, compare_by_document
@@ -33,7 +27,10 @@ from evalguard.pipeline.options import CompareOptions, make_options
 from evalguard.pipeline.preflight import check_models
 from evalguard.pipeline.record import write_run
 from evalguard.pipeline.result import CompareResult
+from evalguard.pipeline.scored import Scored, scored_model, scored_run
 from evalguard.pipeline.scoring import score_models
+from evalguard.pipeline.sequential import score_in_looks
+from evalguard.pipeline.sequential_choice import checked_sequential, worth_looking
 from evalguard.pipeline.sources import (
     ModelSource,
     RunSource,
@@ -42,36 +39,12 @@ from evalguard.pipeline.sources import (
     resolve,
     tell_apart,
 )
+from evalguard.pipeline.stops import Stops
 from evalguard.pipeline.stored_floor import beside_floors
 from evalguard.redaction import redacted_text
-from evalguard.scorer import ModelDescription
-from evalguard.scores import NotCompared, ScoreTable
-from evalguard.settings import Value
 from evalguard.store import check_writable
-from evalguard.task_group import TaskGroup
 
 DEFAULT_OUTPUT = Path("reports")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scored:
-    """One side with its scores, whether they were just made or read from a finished run.
-
-    ``description`` is the model's own; None for a finished run.
-    ``divergences`` of a candidate: how its distributions differ from the base's, by task; empty
-    where that was not measured.
-    """
-
-    identity: RunIdentity
-    tables: tuple[ScoreTable, ...]
-    description: ModelDescription | None = None
-    fields: Mapping[str, DocumentFields] = dataclasses.field(default_factory=dict)
-    samples: Mapping[str, TaskScores] = dataclasses.field(default_factory=dict)
-    divergences: Mapping[str, TaskDivergences] = dataclasses.field(default_factory=dict)
-    not_compared: tuple[NotCompared, ...] = ()
-    groups: tuple[TaskGroup, ...] = ()
-    environment: Mapping[str, Value] = dataclasses.field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
 
 def compare(
@@ -98,13 +71,18 @@ def compare(
     with interruptible("reading what is to be compared"):
         given_floor(options)  # refused now, not after the models were scored
         sources, choices = prepare(str(base), str(candidate), options)
+        choices = checked_sequential(sources, choices, options)
         check_measurable(choices.gate, choices.distributions)
         if options.write:
             check_writable(output)
+    stops: Stops | None = None
     with interruptible("scoring"):
-        scored = score_sides(sources, choices, options)
+        if worth_looking(sources, choices):
+            scored, stops = score_in_looks(sources, choices, options)
+        else:
+            scored = score_sides(sources, choices, options)
     with interruptible("comparing the scores"):
-        return _conclude(scored, choices, options, output)
+        return _conclude(scored, choices, options, output, stops)
 
 
 def prepare(
@@ -146,41 +124,13 @@ def score_sides(
     """
     models = [source for source in sources if isinstance(source, ModelSource)]
     evaluations = iter(score_models(models, choices, options, opener=opener))
-    scored = []
-    for source in sources:
-        if isinstance(source, RunSource):
-            scored.append(_stored(source))
-            continue
-        evaluation = next(evaluations)
-        scores = evaluation.scores
-        scored.append(
-            Scored(
-                identity=model_identity(source, evaluation.description),
-                tables=tuple(table for task in scores.values() for table in task.tables),
-                description=evaluation.description,
-                fields={task: of.fields for task, of in scores.items()},
-                samples=scores,
-                divergences=evaluation.divergences,
-                not_compared=tuple(left for task in scores.values() for left in task.not_compared),
-                groups=evaluation.groups,
-                environment=evaluation.description.environment,
-                notes=(*evaluation.notes, *evaluation.description.caveats),
-            )
-        )
-    return scored[0], scored[1]
-
-
-def _stored(source: RunSource) -> Scored:
-    run = source.run
-    return Scored(
-        identity=run_identity(source),
-        tables=run.tables,
-        fields=run.fields,
-        not_compared=run.not_compared,
-        groups=run.groups,
-        environment=run.environment,
-        notes=run.notes,
+    base, candidate = (
+        scored_run(source)
+        if isinstance(source, RunSource)
+        else scored_model(source, next(evaluations))
+        for source in sources
     )
+    return base, candidate
 
 
 def _conclude(
@@ -188,9 +138,10 @@ def _conclude(
     choices: Choices,
     options: CompareOptions,
     output: Path,
+    stops: Stops | None,
 ) -> CompareResult:
     base, candidate = scored
-    judgement, unused = _judged(scored, choices, options)
+    judgement, unused = _judged(scored, choices, options, stops)
     judged = judgement.gate
     held = beside_floors(
         judgement.comparisons,
@@ -207,6 +158,7 @@ def _conclude(
         gate=judged,
         across_tasks=judgement.across_tasks,
         across_tasks_reason=judgement.across_tasks_reason,
+        sequential=None if stops is None else stops.run,
         distributions=held.distributions,
         exit_code=exit_code(judged, strict=options.strict, git_bisect=options.git_bisect),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -222,7 +174,10 @@ def _conclude(
 
 
 def _judged(
-    scored: tuple[Scored, Scored], choices: Choices, options: CompareOptions
+    scored: tuple[Scored, Scored],
+    choices: Choices,
+    options: CompareOptions,
+    stops: Stops | None,
 ) -> tuple[Judgement, tuple[str, ...]]:
     """Judge both sides' scores; the notes are about clusters of tasks that are not compared."""
     base, candidate = scored
@@ -232,7 +187,7 @@ def _judged(
     ]
     compared = {table.task for side in tables for table in side}
     unused = () if options.tasks else not_compared(choices.clusters, compared)
-    of_tasks = compare_by_document(*tables, gate=choices.gate, allow=choices.allow)
+    of_tasks = compare_by_document(*tables, gate=choices.gate, allow=choices.allow, stops=stops)
     of_groups = with_groups(
         of_tasks,
         (base.groups, candidate.groups),

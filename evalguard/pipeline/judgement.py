@@ -104,6 +104,9 @@ def _summed(one: Compared) -> Contributions | str:
     found = one.contributions
     if one.comparison.outcome == "failed":
         return "it failed"
+    stopping = one.comparison.stopping
+    if stopping is not None and stopping.early:
+        return "it was stopped early"
     if found is None:
         return "its drift is no sum over documents"
     if found.unit > 0.0:

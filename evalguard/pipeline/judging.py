@@ -9,6 +9,7 @@ from evalguard.comparison import Comparison
 from evalguard.errors import EvalguardError, EvaluationError, MisalignedRunsError
 from evalguard.gate import Gate
 from evalguard.pairing import pair
+from evalguard.pipeline.stops import Stops
 from evalguard.scores import NotCompared, ScoreTable
 from evalguard.stats import Compared, compare_documents, failed_comparison
 
@@ -33,16 +34,20 @@ def compare_by_document(
     *,
     gate: Gate,
     allow: frozenset[str] = frozenset(),
+    stops: Stops | None = None,
 ) -> tuple[Compared, ...]:
     """Compare every (task, filter, metric) that either run has.
 
     What cannot be paired, or is there on one side only, becomes a failed comparison with its
     reason: it is neither dropped nor does it hide the others.
+
+    Args:
+        stops: where a sequential run stopped; the tables hold the documents asked until then.
     """
     bases = {table.key: table for table in base}
     candidates = {table.key: table for table in candidate}
     keys = list(dict.fromkeys([*bases, *candidates]))
-    return tuple(_compare(key, bases, candidates, gate, allow) for key in keys)
+    return tuple(_compare(key, bases, candidates, gate, allow, stops) for key in keys)
 
 
 def comparable(
@@ -62,6 +67,7 @@ def _compare(
     candidates: Mapping[Key, ScoreTable],
     gate: Gate,
     allow: frozenset[str],
+    stops: Stops | None,
 ) -> Compared:
     if key not in bases or key not in candidates:
         present, missing = ("candidate", "base") if key not in bases else ("base", "candidate")
@@ -72,10 +78,16 @@ def _compare(
         paired = pair(base, other, allow=allow)
     except MisalignedRunsError as error:
         return _failed(base, _reason(error, key))
+    early = None if stops is None else stops.early(paired)
+    if early is not None:
+        return Compared(comparison=early)
     try:
-        return compare_documents(paired, margin=gate.margin, confidence=gate.confidence)
+        compared = compare_documents(paired, margin=gate.margin, confidence=gate.confidence)
     except EvaluationError as error:  # an aggregation that fails on a resample of the documents
         return _failed(base, _reason(error, key))
+    return (
+        compared if stops is None else replace(compared, comparison=stops.late(compared.comparison))
+    )
 
 
 def _failed(table: ScoreTable, reason: str) -> Compared:

@@ -55,6 +55,8 @@ class CompareOptions:
         margin, fail_on, confidence: of the gate.
         gate_limits: absolute limits, ``{"kl_mean": 0.01, "same_top1": 0.98}``, added to those of
             the guard file or in place of them (``evalguard.limits.KINDS`` has the names).
+        sequential: stop a task as soon as the verdict of all its documents is known;
+            sequential_alpha: chance, over the documents' orders, that it is not; None: 0.05.
         strict: undecided fails. git_bisect: exit codes for ``git bisect run``.
         output_path: where run folders go; None: ./reports.
         cache_dir: score and build cache; None: the user's cache folder. use_cache: score cache.
@@ -96,6 +98,8 @@ class CompareOptions:
     fail_on: str | None = None
     confidence: float | None = None
     gate_limits: Mapping[str, float] = field(default_factory=dict)
+    sequential: bool | None = None
+    sequential_alpha: float | None = None
     strict: bool = False
     git_bisect: bool = False
     output_path: Path | None = None

@@ -14,7 +14,7 @@ from evalguard.gate import Gate
 from evalguard.pairing import pair
 from evalguard.pairing.rows import ordered, picked
 from evalguard.pipeline.choices import Choices
-from evalguard.pipeline.compare import Scored
+from evalguard.pipeline.scored import Scored
 from evalguard.pipeline.sources import ModelSource, Source
 from evalguard.plan_report import AimFacts
 from evalguard.scores import ScoreTable

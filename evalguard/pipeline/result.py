@@ -16,6 +16,7 @@ from evalguard.report.contract import document
 from evalguard.report.distributions import distribution_row
 from evalguard.report.terminal import render
 from evalguard.settings import Value
+from evalguard.stopping import Stopping
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,7 +77,8 @@ class CompareResult:
         likewise; of ``influence`` there are
         ``influence_moved``, ``influence_half``, ``influence_removed``, ``influence_sigma_without``
         and ``influence_documents``, (task, doc_id, contribution, share) of each; of ``floor``
-        ``floor_sigma``, ``floor_times`` and ``floor_variation``.
+        ``floor_sigma``, ``floor_times`` and ``floor_variation``; of ``stopping``
+        ``stopped_early``, ``stopping_method`` and ``guarantee``.
         """
         import pandas as pd
 
@@ -91,6 +93,7 @@ class CompareResult:
                 row |= {f"{name}_low": low, f"{name}_high": high}
             rows.append(row)
             rows[-1].update(_influence(rows[-1].pop("influence")))
+            rows[-1].update(_stopping(rows[-1].pop("stopping")))
         return pd.DataFrame(rows)
 
     def distributions_to_pandas(self) -> pd.DataFrame:
@@ -115,3 +118,11 @@ def _influence(influence: Influence | None) -> dict[str, object]:
     if influence is not None:
         row["influence_documents"] = [dataclasses.astuple(one) for one in influence.documents]
     return row
+
+
+def _stopping(stopping: Stopping | None) -> dict[str, object]:
+    return {
+        "stopped_early": stopping is not None and stopping.early,
+        "stopping_method": None if stopping is None else stopping.method,
+        "guarantee": None if stopping is None else stopping.guarantee,
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,8 @@ def plan_from_run(
         )
     document = read_result(Path(run).expanduser(), schema=SCHEMA)
     try:
-        comparisons = [_comparison(entry) for entry in document["comparisons"]]
+        entries = document["comparisons"]
+        comparisons = [_comparison(entry) for entry in entries if not _stopped_early(entry)]
         gate = _gate(document["gate"], options)
         sides = [_side(document[role]) for role in ("base", "candidate")]
     except (KeyError, TypeError, ValueError) as error:
@@ -75,7 +76,7 @@ def plan_from_run(
         pilot=PilotFacts(kind="evalguard run", folder=str(run)),
         aim=aim.facts,
         exit_code=EXIT_FAILED if failed else EXIT_PASSED,
-        notes=(_NO_TIME,),
+        notes=(_NO_TIME, *_left_out(entries)),
         **signature(options),
     )
     return PlanResult(report)
@@ -120,6 +121,19 @@ def _comparison(entry: Mapping[str, Any]) -> Comparison:
         flips=None if flips is None else (int(flips[0]), int(flips[1])),
         **numbers,  # type: ignore[arg-type]
     )
+
+
+def _stopped_early(entry: Mapping[str, Any]) -> bool:
+    """Whether its standard errors are estimates for more documents than were asked."""
+    stopping = entry.get("stopping")
+    return stopping is not None and int(stopping["n_used"]) < int(stopping["n_total"])
+
+
+def _left_out(entries: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    names = [f"{entry['task']} {entry['metric']}" for entry in entries if _stopped_early(entry)]
+    if not names:
+        return ()
+    return (f"not planned, because the run stopped early there: {', '.join(names)}",)
 
 
 def _number(value: Any) -> float:

@@ -20,6 +20,7 @@ from evalguard.report.across_tasks import across_document
 from evalguard.report.distributions import distribution_document
 from evalguard.report.influence import influence_document
 from evalguard.report.limits import limit_document
+from evalguard.report.stopping import sequential_document, stopping_document
 
 SCHEMA = "evalguard.compare/1"
 
@@ -50,6 +51,7 @@ def document(report: CompareReport) -> dict[str, Any]:
         ],
         "environment": dict(report.environment),
         "across_tasks": across_document(report.across_tasks),
+        "sequential": sequential_document(report.sequential),
     }
     lost: list[str] = []
     if report.gate.family_false_alarm is None:
@@ -69,6 +71,7 @@ def document(report: CompareReport) -> dict[str, Any]:
         "gate": values["gate"],
         "across_tasks": values["across_tasks"],
         "across_tasks_reason": report.across_tasks_reason,
+        "sequential": values["sequential"],
         "bisect": report.bisect,
         "environment": values["environment"],
         "notes": notes,
@@ -182,6 +185,7 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         }
         for test in comparison.companions
     ]
+    fields["stopping"] = stopping_document(comparison.stopping)
     lost = [f"{name} does not exist" for name in _EXPECTED if fields[name] is None]
     values = {key: plain(value, key, lost) for key, value in fields.items()}
     values["caveats"] = [*comparison.caveats, *(f"{what}, so it is null here" for what in lost)]

@@ -238,6 +238,9 @@ def _size(report: CompareReport, comparison: Comparison) -> str:
 
 def _interval(report: CompareReport, comparison: Comparison) -> str:
     _, low, high = _rounded(report, comparison)
+    if comparison.stopping is not None and comparison.stopping.early:
+        documents = rounding.count(comparison.n)
+        return f"sigma of all {documents} documents lies between {low} and {high}"
     return f"{percent(comparison.confidence)} paired interval {low} to {high}"
 
 

@@ -20,6 +20,7 @@ from evalguard.report.influence import influence_text
 from evalguard.report.limits import limit_line, limit_tally
 from evalguard.report.plain_text import fitted, padded, printable, wrapped
 from evalguard.report.sentence import Meaning, meaning
+from evalguard.report.stopping import stopping_texts
 from evalguard.report.subtasks import shown
 from evalguard.report.table import table
 from evalguard.report.wording import STATE_STYLE, margin_text, metric_label, tally
@@ -44,6 +45,7 @@ def render(report: CompareReport, *, width: int, color: bool) -> str:
         _distributions(report, width),
         _across(report, width),
         _answers(report, width),
+        _stopping(report, width),
         _verdict(report, width),
         _influence(report, width),
         _caveats(report, width),
@@ -109,6 +111,12 @@ def _across(report: CompareReport, width: int) -> list[Text]:
 
 def _influence(report: CompareReport, width: int) -> list[Text]:
     return [Text(line) for line in wrapped(influence_text(report), prose_width(width)) if line]
+
+
+def _stopping(report: CompareReport, width: int) -> list[Text]:
+    texts = stopping_texts(report)
+    room = prose_width(width)
+    return [Text(line) for text in texts for line in wrapped(text, room, rest="    ")]
 
 
 def _verdict(report: CompareReport, width: int) -> list[Text]:

@@ -45,6 +45,8 @@ SPELLINGS: dict[str, tuple[tuple[str, ...], object]] = {
     "confidence": (("--confidence", "0.9"), 0.9),
     "gate_limits": (("--gate_metric", "kl_mean=0.01", "--gate-metric", "same_top1=1"),
                     {"kl_mean": 0.01, "same_top1": 1}),
+    "sequential": (("--sequential",), True),
+    "sequential_alpha": (("--sequential-alpha", "0.01"), 0.01),
     "strict": (("--strict",), True),
     "git_bisect": (("--git_bisect",), True),
     "output_path": (("--output_path", "out"), Path("out")),

@@ -1,0 +1,70 @@
+"""Asked: what one model was asked in looks, and what it answered."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from evalguard.harness import TaskRequests, TaskScores, score_tables
+from evalguard.harness.subset import documents_of
+from evalguard.pipeline.evaluate import Alone, Evaluation, Evaluator
+from evalguard.pipeline.sessions import Session
+from evalguard.pipeline.soundness import only_sound
+from evalguard.pipeline.sources import ModelSource
+from evalguard.scorer import ModelDescription, Response
+
+
+@dataclass(slots=True)
+class _Task:
+    requests: TaskRequests
+    responses: dict[tuple[int, int], Response] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class Asked:
+    """One model of a sequential run.
+
+    ``evaluator`` is its own: notes of two models that take turns must not mix.
+    """
+
+    source: ModelSource
+    evaluator: Evaluator
+    description: ModelDescription | None = None
+    _tasks: dict[str, _Task] = field(default_factory=dict)
+
+    def begin(self, session: Session, tasks: Iterable[str]) -> Mapping[str, TaskRequests]:
+        """Build what the tasks ask of this model, which has to be loaded; once."""
+        if self.description is None:
+            self.description = session.scorer.describe()
+            for task in tasks:
+                self._tasks[task] = _Task(self.evaluator.requests(task, session.scorer))
+        return {name: task.requests for name, task in self._tasks.items()}
+
+    def ask(self, session: Session, task: str, doc_ids: Collection[int]) -> None:
+        """Let the model answer these documents."""
+        asked = self._tasks[task]
+        part = documents_of(asked.requests, doc_ids)
+        alone = Alone(session.name, session.scorer, self.evaluator)
+        responses = self.evaluator.through([part], alone)[0]
+        for request, response in zip(part.requests, responses, strict=True):
+            asked.responses[request.doc_id, request.index] = response
+
+    def scores(self, task: str, doc_ids: Collection[int]) -> TaskScores:
+        """Score these documents of a task, all of which have been answered."""
+        asked = self._tasks[task]
+        part = documents_of(asked.requests, doc_ids)
+        answers = [asked.responses[r.doc_id, r.index] for r in part.requests]
+        return only_sound(
+            score_tables(part, answers, source=self.source.name), part.requests, answers
+        )
+
+    def evaluation(self, drawn: Mapping[str, Sequence[int]]) -> Evaluation:
+        """The model's scores of the documents that were drawn in the end."""
+        assert self.description is not None
+        return Evaluation(
+            name=self.source.name,
+            description=self.description,
+            scores={task: self.scores(task, doc_ids) for task, doc_ids in drawn.items()},
+            groups=self.evaluator.tasks.aggregates,
+            notes=tuple(self.evaluator.notes),
+        )

@@ -1,0 +1,70 @@
+"""Scored: one side of a comparison with its scores, wherever they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from evalguard.compare_report import RunIdentity
+from evalguard.document_fields import DocumentFields
+from evalguard.harness import TaskScores
+from evalguard.pipeline.divergences import TaskDivergences
+from evalguard.pipeline.evaluate import Evaluation
+from evalguard.pipeline.identity import model_identity, run_identity
+from evalguard.pipeline.sources import ModelSource, RunSource
+from evalguard.scorer import ModelDescription
+from evalguard.scores import NotCompared, ScoreTable
+from evalguard.settings import Value
+from evalguard.task_group import TaskGroup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """One side with its scores, whether they were just made or read from a finished run.
+
+    ``description`` is the model's own; None for a finished run.
+    ``divergences`` of a candidate: how its distributions differ from the base's, by task; empty
+    where that was not measured.
+    """
+
+    identity: RunIdentity
+    tables: tuple[ScoreTable, ...]
+    description: ModelDescription | None = None
+    fields: Mapping[str, DocumentFields] = field(default_factory=dict)
+    samples: Mapping[str, TaskScores] = field(default_factory=dict)
+    divergences: Mapping[str, TaskDivergences] = field(default_factory=dict)
+    not_compared: tuple[NotCompared, ...] = ()
+    groups: tuple[TaskGroup, ...] = ()
+    environment: Mapping[str, Value] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def scored_model(source: ModelSource, evaluation: Evaluation) -> Scored:
+    """The side of a model that has answered."""
+    scores = evaluation.scores
+    return Scored(
+        identity=model_identity(source, evaluation.description),
+        tables=tuple(table for task in scores.values() for table in task.tables),
+        description=evaluation.description,
+        fields={task: of.fields for task, of in scores.items()},
+        samples=scores,
+        divergences=evaluation.divergences,
+        not_compared=tuple(left for task in scores.values() for left in task.not_compared),
+        groups=evaluation.groups,
+        environment=evaluation.description.environment,
+        notes=(*evaluation.notes, *evaluation.description.caveats),
+    )
+
+
+def scored_run(source: RunSource) -> Scored:
+    """The side of a finished lm-eval run."""
+    run = source.run
+    return Scored(
+        identity=run_identity(source),
+        tables=run.tables,
+        fields=run.fields,
+        not_compared=run.not_compared,
+        groups=run.groups,
+        environment=run.environment,
+        notes=run.notes,
+    )

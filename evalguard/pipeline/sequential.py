@@ -1,0 +1,226 @@
+"""A sequential run: both models are asked in looks, until the verdict of all documents is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from evalguard.document_fields import DocumentFields
+from evalguard.harness import TaskRequests
+from evalguard.pairing.rows import picked
+from evalguard.pipeline.asked import Asked
+from evalguard.pipeline.bench import bench
+from evalguard.pipeline.choices import Choices
+from evalguard.pipeline.clusters import clustered
+from evalguard.pipeline.draw import Draw, Tables
+from evalguard.pipeline.judging import comparable
+from evalguard.pipeline.loaded import Loaded, loaded_together
+from evalguard.pipeline.open_scorer import Opener
+from evalguard.pipeline.options import CompareOptions
+from evalguard.pipeline.scored import Scored, scored_model, scored_run
+from evalguard.pipeline.sessions import Sessions
+from evalguard.pipeline.sources import ModelSource, RunSource, Source
+from evalguard.pipeline.stops import Stops
+from evalguard.scores import NotCompared, ScoreTable
+from evalguard.stats.sequential import StoppingRule, document_order, planned_looks
+from evalguard.stats.sequential.looks import FACTOR
+from evalguard.stopping import SequentialRun
+
+_Side = tuple[tuple[ScoreTable, ...], tuple[NotCompared, ...], Mapping[str, DocumentFields]]
+
+# Models that take turns in memory are loaded anew for every look: then each look doubles.
+_TAKING_TURNS = 10.0**0.3
+
+
+def score_in_looks(
+    sources: tuple[Source, Source],
+    choices: Choices,
+    options: CompareOptions,
+    *,
+    opener: Opener | None = None,
+) -> tuple[tuple[Scored, Scored], Stops]:
+    """Ask random documents of every task, look after look, until its gated metrics are decided.
+
+    Both models stay loaded where there is room for them; else they take turns, and the looks are
+    farther apart. At least one of the sources is a model.
+
+    Raises:
+        UsageError, EvaluationError, Interrupted: as ``score_models``. Finished blocks of documents
+            stay in the score cache, and the same seed asks for the same blocks again.
+    """
+    alpha = choices.sequential_alpha
+    assert alpha is not None
+    models = [source for source in sources if isinstance(source, ModelSource)]
+    with bench(choices, options, opener=opener) as place:
+        sessions = Sessions(place)
+        with loaded_together(sessions, models) as loaded:
+            asked = [
+                Asked(source=model, evaluator=replace(place.evaluator, notes=[]))
+                for model in models
+            ]
+            run = _Run(sources=sources, choices=choices, loaded=loaded, asked=asked, alpha=alpha)
+            while not run.draws or run.active:
+                run.ask()
+                run.look()
+        base, candidate = run.scored()
+        return (base, candidate), run.stops()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Run:
+    """The tasks of a sequential run, in the middle of it."""
+
+    sources: tuple[Source, Source]
+    choices: Choices
+    loaded: Loaded
+    asked: Sequence[Asked]
+    alpha: float
+    draws: dict[str, Draw] = field(default_factory=dict)
+    rule: StoppingRule | None = None
+
+    @property
+    def active(self) -> list[Draw]:
+        """The tasks that are not decided yet."""
+        return [draw for draw in self.draws.values() if not draw.finished]
+
+    def ask(self) -> None:
+        """Let every model answer the next documents of every task that is not decided."""
+        evaluator = self.loaded.sessions.evaluator
+        for asked, session in self.loaded.each(self.asked):
+            requests = asked.begin(session, evaluator.tasks.names)
+            self.draws = self.draws or {task: self._draw(of) for task, of in requests.items()}
+            for draw in self.active:
+                asked.ask(session, draw.task, draw.fresh)
+
+    def look(self) -> None:
+        """Judge the tasks that are not decided yet, on what was answered so far."""
+        sides = {draw.task: self._tables(draw) for draw in self.active}
+        early = [sides[draw.task] for draw in self.active if not draw.complete]
+        self.rule = self.rule or self._rule(early)
+        for draw in self.active:
+            base, candidate = sides[draw.task]
+            draw.look(base, candidate, self.rule, self.choices, self._base_of_all(draw))
+            if not draw.finished:
+                note = f"{draw.task}: not decided yet, on to {len(draw.drawn):,} documents"
+                self.loaded.sessions.evaluator.progress.note(note)
+
+    def scored(self) -> tuple[Scored, Scored]:
+        """Both sides, with the documents that were drawn."""
+        drawn = {draw.task: draw.drawn for draw in self.draws.values()}
+        asked = iter(self.asked)
+        base, candidate = (
+            _drawn_only(scored_run(source), self.draws)
+            if isinstance(source, RunSource)
+            else scored_model(source, next(asked).evaluation(drawn))
+            for source in self.sources
+        )
+        return base, candidate
+
+    def stops(self) -> Stops:
+        """Where every task stopped."""
+        assert self.rule is not None
+        return Stops(
+            rule=self.rule,
+            findings={
+                key: finding
+                for draw in self.draws.values()
+                for key, finding in draw.findings.items()
+                if finding is not None
+            },
+            looks={draw.task: draw.looks for draw in self.draws.values()},
+            run=SequentialRun(
+                alpha=self.rule.alpha,
+                gated=self.rule.gated,
+                seed=self.rule.seed,
+                loads=self.loaded.loads,
+                tasks=tuple(draw.summary for draw in self.draws.values()),
+            ),
+        )
+
+    def _draw(self, requests: TaskRequests) -> Draw:
+        seed = self.choices.task_options.seed
+        factor = _TAKING_TURNS if self.loaded.taking_turns else FACTOR
+        looks, reason = planned_looks(requests.n_documents, factor=factor), ""
+        grouped = [
+            group.name
+            for group in self.loaded.sessions.evaluator.tasks.aggregates
+            if requests.task in group.tasks
+        ]
+        if grouped:
+            looks, reason = looks[-1:], f"the gate judges its group {grouped[0]} as a whole"
+        documents = set(requests.doc_ids)
+        runs = [source for source in self.sources if isinstance(source, RunSource)]
+        tables = [table for source in runs for table in _of_task(source, requests.task)]
+        if any(set(table.doc_ids.tolist()) != documents for table in tables):
+            looks, reason = looks[-1:], "the finished run has other documents"
+        return Draw(
+            task=requests.task,
+            order=document_order(requests.doc_ids, task=requests.task, seed=seed),
+            looks=looks,
+            reason=reason,
+        )
+
+    def _rule(self, sides: Iterable[tuple[Tables, Tables]]) -> StoppingRule:
+        """The rule for as many gated metrics as may stop early, as the first documents show."""
+        gate = self.choices.gate
+        keys = [key for base, other in sides for key in base if key in other]
+        return StoppingRule(
+            margin=gate.margin,
+            alpha=self.alpha,
+            gated=max(1, sum(gate.covers(key[0], key[2]) for key in keys)),
+            seed=self.choices.task_options.seed,
+        )
+
+    def _tables(self, draw: Draw) -> tuple[Tables, Tables]:
+        """Both sides' scores of the documents drawn so far, by metric."""
+        asked = iter(self.asked)
+        sides: list[_Side] = []
+        for source in self.sources:
+            if isinstance(source, RunSource):
+                sides.append(_of_run(source, draw))
+            else:
+                scores = next(asked).scores(draw.task, draw.drawn)
+                sides.append((scores.tables, scores.not_compared, {draw.task: scores.fields}))
+        (base, left_of_base, fields), (candidate, left, candidate_fields) = sides
+        clusters = self.choices.clusters
+        return (
+            _by_key(clustered(comparable(base, left), fields, clusters)),
+            _by_key(clustered(comparable(candidate, left_of_base), candidate_fields, clusters)),
+        )
+
+    def _base_of_all(self, draw: Draw) -> Tables:
+        """The base's scores of all documents, where they come from a finished run."""
+        base = self.sources[0]
+        return _by_key(_of_task(base, draw.task)) if isinstance(base, RunSource) else {}
+
+
+def _of_run(source: RunSource, draw: Draw) -> _Side:
+    """A finished run's scores of the documents drawn so far."""
+    tables = tuple(_picked(table, draw) for table in _of_task(source, draw.task))
+    left_out = tuple(left for left in source.run.not_compared if left.task == draw.task)
+    fields = {task: of for task, of in source.run.fields.items() if task == draw.task}
+    return tables, left_out, fields
+
+
+def _of_task(source: RunSource, task: str) -> tuple[ScoreTable, ...]:
+    return tuple(table for table in source.run.tables if table.task == task)
+
+
+def _drawn_only(side: Scored, draws: Mapping[str, Draw]) -> Scored:
+    """A finished run's side, with the documents that the other side was asked."""
+    tables = tuple(
+        _picked(table, draws[table.task]) if table.task in draws else table for table in side.tables
+    )
+    return replace(side, tables=tables)
+
+
+def _picked(table: ScoreTable, draw: Draw) -> ScoreTable:
+    if draw.complete:
+        return table
+    return picked(table, np.flatnonzero(np.isin(table.doc_ids, np.asarray(draw.drawn))))
+
+
+def _by_key(tables: Iterable[ScoreTable]) -> Tables:
+    return {table.key: table for table in tables}

@@ -1,0 +1,67 @@
+"""Whether a run may stop early, and what is refused because all documents have to tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from evalguard.errors import UsageError
+from evalguard.pipeline.choices import Choices
+from evalguard.pipeline.options import CompareOptions
+from evalguard.pipeline.sources import ModelSource, Source
+
+
+def checked_sequential(
+    sources: Sequence[Source], choices: Choices, options: CompareOptions
+) -> Choices:
+    """Refuse what a sequential run cannot promise; return the choices with what it leaves out.
+
+    Raises:
+        UsageError: naming the option.
+    """
+    if choices.sequential_alpha is None:
+        if options.sequential_alpha is not None:
+            raise UsageError(
+                "--sequential-alpha has no effect without --sequential", hint="give both"
+            )
+        return choices
+    for problem, hint in _unkept(choices, options):
+        raise UsageError(problem, hint=hint)
+    note = "distributions are not compared: a sequential run asks for scores alone"
+    if not worth_looking(sources, choices):
+        note = (
+            "both sides are finished runs: stopping early would save nothing, so that all "
+            "documents are compared"
+        )
+    return replace(choices, notes=(*choices.notes, note))
+
+
+def _unkept(choices: Choices, options: CompareOptions) -> Iterator[tuple[str, str]]:
+    """What was asked for that a part of the documents cannot tell, each with what to do."""
+    alpha, gate = choices.sequential_alpha, choices.gate
+    if alpha is not None and not 0.0 < alpha < 0.5:
+        yield f"a chance of error lies between 0 and 0.5, not {alpha:g}", "0.05, say"
+    if gate.fail_on != "margin":
+        yield (
+            "--sequential tells the verdict of fail_on margin early, and not that of "
+            f"{gate.fail_on}",
+            "leave out one of the two",
+        )
+    if gate.limits or choices.distributions.mode in ("lockstep", "reference"):
+        yield (
+            "--sequential tells early on which side of the margin all documents lie; distributions "
+            "and absolute limits of the gate need all of them",
+            "leave out --sequential, or --distributions and the gate's limits",
+        )
+    if options.strict or gate.undecided == "fail":
+        yield (
+            "--sequential tells early on which side of the margin all documents lie, and not "
+            "whether they would be too few to decide anything else",
+            "leave out --sequential, or --strict (undecided: fail in the guard file)",
+        )
+
+
+def worth_looking(sources: Sequence[Source], choices: Choices) -> bool:
+    """Whether a sequential run was asked for, and has any model that could be asked less."""
+    asked = choices.sequential_alpha is not None
+    return asked and any(isinstance(source, ModelSource) for source in sources)

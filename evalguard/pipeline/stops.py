@@ -1,0 +1,44 @@
+"""Stops: where a sequential run stopped, and the comparisons that follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from evalguard.comparison import Comparison
+from evalguard.pairing import PairedScores
+from evalguard.stats.sequential import Finding, StoppingRule, complete, stopped_comparison
+from evalguard.stopping import SequentialRun
+
+Key = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stops:
+    """How a sequential run ended.
+
+    Attributes:
+        findings: of the metrics of tasks that stopped early, at their last look.
+        looks: of each task, as planned.
+        run: the same for reports.
+    """
+
+    rule: StoppingRule
+    findings: Mapping[Key, Finding]
+    looks: Mapping[str, tuple[int, ...]]
+    run: SequentialRun
+
+    def early(self, paired: PairedScores) -> Comparison | None:
+        """The comparison of a metric that was stopped early; None where it was not."""
+        finding = self.findings.get(paired.base.key)
+        if finding is None:
+            return None
+        looks = self.looks[paired.base.task]
+        return stopped_comparison(paired, finding, self.rule, looks=looks)
+
+    def late(self, comparison: Comparison) -> Comparison:
+        """An ordinary comparison with its place in the sequential run, if it has one."""
+        looks = self.looks.get(comparison.task)
+        if looks is None or comparison.n_used != looks[-1]:
+            return comparison
+        return complete(comparison, self.rule, looks=looks)

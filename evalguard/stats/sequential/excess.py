@@ -1,0 +1,114 @@
+"""Excess: how far each document moves the drift of all N beyond a margin.
+
+The full run's sigma is m or more exactly where D_N >= g(u_N): D_N is the drift, u_N the base's
+standard error over all N documents and g(u) = m u, on a log scale +-log(1 +- m u). With u_N
+estimated by u from the documents so far, T = D - g(u) is to first order the mean of
+
+    T_i = (d_i - g w_i) / mean(w) - g'(u) u I_i
+
+(all w_i = 1 for a mean), where I_i is the influence of document i on log u: with e_i = a_i - R w_i
+the residual of the base's value a_i from its mean or ratio R,
+
+    I_i = (e_i^2 / mean(e^2) - 1) / 2 - (w_i / mean(w) - 1) - mean(e w) / mean(e^2) e_i / mean(w)
+
+(F. R. Hampel, JASA 69, 1974, 383-393; the last two terms vanish for a mean).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalguard.pairing import PairedScores
+from evalguard.stats.moments import moments
+from evalguard.stats.sequential.betting import Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excess:
+    """The documents so far, in the order drawn, ready to be held against a margin.
+
+    Attributes:
+        drifts: d_i / mean(w), float64, shape (n,); their mean is the drift D.
+        weights: w_i / mean(w).
+        influences: I_i, 0 where the unit is known.
+        unit: u, the base's standard error over all N documents, estimated or known; above 0.
+        scatter: the base's standard deviation per document, in the unit of ``drifts``.
+        log_sign: as of ``Drift``.
+        mean_weight: from this scale to that of one document's values (nats, bits).
+    """
+
+    drifts: Array
+    weights: Array
+    influences: Array
+    unit: float
+    scatter: float
+    log_sign: int
+    mean_weight: float
+
+    @property
+    def sigma(self) -> float:
+        """The drift so far in units of the base's standard error over all N documents."""
+        amount = float(np.mean(self.drifts))
+        if self.log_sign:
+            amount = self.log_sign * float(np.expm1(self.log_sign * amount))
+        return amount / self.unit
+
+    def beyond(self, margin: float) -> Array | None:
+        """T_i at a margin in sigmas; None where no drift is that far (perplexity 0)."""
+        amount, slope = margin * self.unit, margin
+        if self.log_sign:
+            inside = 1.0 + self.log_sign * amount
+            if inside <= 0.0:
+                return None
+            amount, slope = self.log_sign * math.log(inside), margin / inside
+        return self.drifts - amount * self.weights - slope * self.unit * self.influences
+
+
+def excess(
+    paired: PairedScores, order: NDArray[np.int64], population: int, *, unit: float | None = None
+) -> Excess:
+    """Of documents drawn so far.
+
+    Args:
+        paired: their scores, n >= 2.
+        order: rows of ``paired`` in the order drawn, shape (n,).
+        population: N.
+        unit: the base's standard error over all N documents on the scale of the drift, where the
+            base's scores of all are known.
+    """
+    base, rows = paired.base, order
+    logs = base.aggregation in ("perplexity", "weighted_perplexity")
+    bits = 1.0 / math.log(2.0) if base.aggregation == "bits_per_byte" else 1.0
+    weights = np.ones(base.n) if base.weights is None else base.weights
+    mean_weight = float(np.mean(weights))
+    rate = moments(base.values, base.weights)
+    residuals = base.values - rate.point * weights
+    influences = np.zeros(base.n)
+    if unit is None:
+        influences = _influences(residuals, weights, mean_weight)
+    log_sign = 0 if not logs else (-1 if base.higher_is_better else 1)
+    return Excess(
+        drifts=(paired.d * bits / mean_weight)[rows],
+        weights=(weights / mean_weight)[rows],
+        influences=influences[rows],
+        unit=rate.stderr * bits * math.sqrt(base.n / population) if unit is None else unit,
+        scatter=rate.stderr * bits * math.sqrt(base.n),
+        log_sign=log_sign,
+        mean_weight=mean_weight,
+    )
+
+
+def _influences(residuals: Array, weights: Array, mean_weight: float) -> Array:
+    square = float(np.mean(np.square(residuals)))
+    if square == 0.0:
+        return np.zeros_like(residuals)
+    tilt = float(np.mean(residuals * weights)) / square
+    return (
+        (np.square(residuals) / square - 1.0) / 2.0
+        - (weights / mean_weight - 1.0)
+        - tilt * residuals / mean_weight
+    )

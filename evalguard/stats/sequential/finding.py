@@ -1,0 +1,179 @@
+"""Finding: what one look at one metric shows about the verdict of all documents."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalguard.pairing import PairedScores
+from evalguard.scores import ScoreTable
+from evalguard.stats.drift import is_binary
+from evalguard.stats.sequential.bounded import BoundedEvidence
+from evalguard.stats.sequential.evidence import Evidence, lower_end, needed, upper_end
+from evalguard.stats.sequential.excess import Excess, excess
+from evalguard.stats.sequential.flips import FlipEvidence
+from evalguard.stats.sequential.rule import StoppingRule
+from evalguard.stats.sequential.scaled_drift import unit_of
+from evalguard.stopping import StoppingMethod
+
+Side = Literal["above", "below"]
+# A margin to aim at, and a level where the bet is to aim at what was deniable at it instead.
+Bet = Callable[[float, "float | None"], Evidence]
+
+# The full run takes a number this close to the margin for the margin (verdict.ON_THE_MARGIN).
+_JUST_ABOVE = 1.0 + 1e-8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One look at one metric.
+
+    Attributes:
+        side: where sigma of all documents was shown to be; None where it is not known yet.
+        low, high: interval of sigma of all documents at the rule's ``interval_confidence``;
+            infinite, and ``p_value`` 1, where no side is shown and none was asked for.
+        error_chance: of ``side``, at most the rule's level; 1 where there is none.
+        p_value: that sigma of all documents is 0 or less, whenever one looks (1 / wealth).
+        sigma: the estimate so far, in units of the base's standard error over all documents,
+            which is ``unit`` on the scale of the drift.
+        assumed_worst, seen_worst: as of ``Stopping``.
+    """
+
+    side: Side | None
+    low: float
+    high: float
+    error_chance: float
+    p_value: float
+    sigma: float
+    unit: float
+    method: StoppingMethod
+    assumed_worst: float | None = None
+    seen_worst: float | None = None
+
+
+def cannot_stop(table: ScoreTable) -> str:
+    """Why a metric cannot be judged from a part of its documents; "" where it can."""
+    if table.rescoring is not None:
+        return "it is no mean, so that only all documents tell its verdict"
+    if table.clusters:
+        return "documents of one cluster belong together and do not come one by one"
+    return ""
+
+
+def find(
+    paired: PairedScores,
+    drawn: Sequence[int],
+    population: int,
+    rule: StoppingRule,
+    *,
+    base_of_all: ScoreTable | None = None,
+    with_interval: bool = False,
+) -> Finding | None:
+    """Look at the documents drawn so far.
+
+    Args:
+        paired: scores of the n documents drawn, finite.
+        drawn: their doc_ids in the order drawn.
+        population: N, more than n.
+        base_of_all: the base's scores of all N documents, where they are known.
+        with_interval: give the interval (a search) even where no side is shown yet.
+
+    Returns:
+        None where nothing can be said: a metric that cannot be judged from a part, or a base
+        whose scores do not scatter so far, so that sigma has no unit.
+    """
+    if cannot_stop(paired.base) or paired.base.n < 2:
+        return None
+    order = np.searchsorted(paired.base.doc_ids, np.asarray(drawn, dtype=np.int64))
+    known = None if base_of_all is None else unit_of(base_of_all)
+    of = excess(paired, order, population, unit=known)
+    if not (of.unit > 0.0 and math.isfinite(of.sigma)):
+        return None
+    if is_binary(paired):
+        right = None if base_of_all is None else int(np.sum(base_of_all.values))
+        bet = _flip_bet(paired, order, population, rule.alpha_above, right)
+    else:
+        bet = _bounded_bet(of, population)
+    aimed = bet(rule.margin, None)
+    side, chance = _side(aimed, rule, of.sigma)
+    low, high, p_value = -math.inf, math.inf, 1.0
+    if side is not None or with_interval:
+        p_value = math.exp(min(0.0, -bet(0.0, None).against_less(0.0)))
+        low, high = _interval(aimed, bet, side, rule, of.sigma)
+    worst = None
+    if isinstance(aimed, BoundedEvidence):
+        worst = aimed.worst(against_less=of.sigma > rule.margin)
+    return Finding(
+        side=side,
+        low=low,
+        high=high,
+        error_chance=chance,
+        p_value=p_value,
+        sigma=of.sigma,
+        unit=of.unit,
+        method="flips-exact" if worst is None else "bounded-betting",
+        assumed_worst=None if worst is None else worst[0],
+        seen_worst=None if worst is None else worst[1],
+    )
+
+
+def _flip_bet(
+    paired: PairedScores,
+    order: NDArray[np.int64],
+    population: int,
+    alpha: float,
+    right_of_all: int | None,
+) -> Bet:
+    d, right = paired.d[order], paired.base.values[order]
+
+    def bet(margin: float, level: float | None) -> Evidence:
+        return FlipEvidence(
+            d,
+            right,
+            population,
+            margin=margin,
+            alpha=alpha if level is None else level,
+            level=level,
+            right_of_all=right_of_all,
+        )
+
+    return bet
+
+
+def _bounded_bet(of: Excess, population: int) -> Bet:
+    def bet(margin: float, level: float | None) -> Evidence:
+        return BoundedEvidence(of, population, margin=margin, level=level)
+
+    return bet
+
+
+def _side(evidence: Evidence, rule: StoppingRule, sigma: float) -> tuple[Side | None, float]:
+    """The side that is shown, if the estimate lies there too, and its chance of error."""
+    if sigma < rule.margin:
+        wealth = evidence.against_more(rule.margin)
+        if wealth >= needed(evidence, rule.alpha_below):
+            return "below", evidence.reserved + math.exp(-wealth)
+    if sigma > rule.margin:
+        wealth = evidence.against_less(rule.margin * _JUST_ABOVE)
+        if wealth >= needed(evidence, rule.alpha_above):
+            return "above", evidence.reserved + math.exp(-wealth)
+    return None, 1.0
+
+
+def _interval(
+    aimed: Evidence, bet: Bet, side: Side | None, rule: StoppingRule, sigma: float
+) -> tuple[float, float]:
+    """The end that the verdict rests on by its own bets, the others by bets that aim at them."""
+    far = bet(rule.margin, rule.alpha_far)
+    if side == "above":
+        low = lower_end(aimed, rule.alpha_above, start=rule.margin)
+    else:
+        low = lower_end(far, rule.alpha_far, start=sigma)
+    if side == "below":
+        return low, upper_end(aimed, rule.alpha_below, start=rule.margin)
+    return low, upper_end(far, rule.alpha_far, start=sigma)

@@ -1,0 +1,162 @@
+"""0/1 metrics: exact evidence about sigma_N from the flips seen so far.
+
+Of N documents b get lost and c won (D = b - c), and the base has R right. The full run's sigma is
+D / sqrt(R (N - R) / (N - 1)), so it is above a margin m exactly where D > m h(R), with
+h(R) = sqrt(R (N - R) / (N - 1)), a concave function. Both D and R are unknown.
+
+A pair (D, R) is a claim about the mean of the next document's flip d_i and of the base's being
+right, r_i, given all before (see betting.py). For every predictable stake lambda_i and slope s_i
+
+    W(D, R) = prod_i (1 - lambda_i ((d_i - mu_i^D) - s_i (r_i - mu_i^R)))
+
+is a martingale under that claim, so that it exceeds 1 / alpha at any time with a chance of at most
+alpha. The slope takes away what R moves of the claim "D = m h(R)", to first order.
+
+"sigma_N >= m" is denied if W is large enough at every pair with D >= m h(R) and R in the confidence
+sequence of R (whose own error is ``reserved``). That is every such pair if it is the two at the
+sequence's ends on a line below m h: every factor is linear in (D, R) and rises with D, hence log W
+is concave and rises with D; over the region above a line its minimum lies at an end of the line.
+For a concave m h the chord is such a line, for a convex one (m < 0) the tangent. For "sigma_N <= m"
+everything is mirrored. A stake that could lose more than all denies nothing. So a true claim is
+denied, at any look, with a chance of at most ``reserved`` + (alpha - reserved) = alpha.
+
+How little can be enough: a candidate without any flip is told from one that loses K = m h(R)
+documents only by not having drawn any of these: (1 - n / N)^K <= alpha, or
+n / N >= 1 - alpha^(1 / K), about ln(1 / alpha) / K. No method can do with less.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from evalguard.stats.sequential.base_right import right_interval
+from evalguard.stats.sequential.betting import Array, before, just_deniable, left, log_wealth
+from evalguard.stats.sequential.flip_stakes import kelly_stakes
+
+# Shares of one flip, taken as seen in advance: found by simulation (benchmarks/stopping.py).
+_SEEN_AGAINST_MORE = 0.02
+_SEEN_AGAINST_LESS = 0.25
+_FOR_RIGHT = 0.02
+_HIGHEST_STAKE = 0.98
+
+Claim = tuple[float, float]
+
+
+class FlipEvidence:
+    """Evidence of the first n of N documents of a 0/1 metric; see the module's text.
+
+    Args:
+        d: 1 for a document lost, -1 for one won, else 0, in the order drawn, shape (n,).
+        right: 1 where the base is right, else 0, shape (n,).
+        population: N, above n.
+        margin: the sigma that the stakes aim at; every other one can be asked too.
+        alpha: the smallest level that will be asked for.
+        level: aim at the sigmas that were about deniable at this level instead: for the ends of an
+            interval that lie far from the margin.
+        right_of_all: R, where it is known; the level is then spent on D alone.
+    """
+
+    def __init__(
+        self,
+        d: Array,
+        right: Array,
+        population: int,
+        *,
+        margin: float,
+        alpha: float,
+        level: float | None = None,
+        right_of_all: int | None = None,
+    ) -> None:
+        n = d.shape[0]
+        self._d, self._right, self._n_all = d, right, population
+        self.reserved = 0.0 if right_of_all is not None else _FOR_RIGHT * alpha
+        seen = int(np.sum(right))
+        self._ends: tuple[float, float]
+        if right_of_all is None:
+            low, high = right_interval(seen, n, population, alpha=self.reserved)
+            self._ends = float(low), float(high)
+        else:
+            self._ends = float(right_of_all), float(right_of_all)
+        self._middle = min(max(population * seen / n, self._ends[0]), self._ends[1])
+        self._left = left(n, population)
+        self._d_before, self._right_before = before(d), before(right)
+        guess = population * (self._right_before + 0.5) / (np.arange(n) + 1.0)
+        if right_of_all is not None:
+            guess = np.full(n, float(right_of_all))
+        self._slopes = margin * _slope(guess, population)
+        aimed = (margin * _unit(guess, population) - self._d_before) / self._left
+        more, less = (aimed, -aimed) if level is None else self._deniable(level)
+        self._against_more = self._stakes(d, more, _SEEN_AGAINST_MORE)
+        self._against_less = self._stakes(-d, less, _SEEN_AGAINST_LESS)
+
+    def _stakes(self, d: Array, claimed: Array, seen: float) -> Array:
+        """Kelly's stakes, kept below what claims near the one aimed at could lose."""
+        most = 1.0 + 2.0 * np.abs(self._slopes) + 2.0 * np.maximum(0.0, -claimed)
+        return np.minimum(kelly_stakes(d, claimed, seen=seen), _HIGHEST_STAKE / most)
+
+    def _deniable(self, level: float) -> tuple[Array, Array]:
+        count = np.arange(self._d.shape[0]) + 1.0
+        mean, scatter = self._d_before / count, (before(np.abs(self._d)) + 0.5) / count
+        more, less = (just_deniable(sign * mean, scatter, 1.0, level) for sign in (1.0, -1.0))
+        return more, less
+
+    def against_more(self, margin: float) -> float:
+        """Log-wealth against "sigma_N is ``margin`` or more"."""
+        claims = self._chord(margin) if margin >= 0.0 else self._tangent(margin)
+        return min(self._log_wealth(claim, self._against_more, sign=1.0) for claim in claims)
+
+    def against_less(self, margin: float) -> float:
+        """Log-wealth against "sigma_N is ``margin`` or less"."""
+        claims = self._tangent(margin) if margin >= 0.0 else self._chord(margin)
+        return min(self._log_wealth(claim, self._against_less, sign=-1.0) for claim in claims)
+
+    def _log_wealth(self, claim: Claim, stakes: Array, *, sign: float) -> float:
+        total, right = claim
+        mean_d = (total - self._d_before) / self._left
+        mean_right = (right - self._right_before) / self._left
+        deviations = (self._d - mean_d) - self._slopes * (self._right - mean_right)
+        # d - s r is at most 1 + max(0, -s), and at least -1 - max(0, s).
+        most = 1.0 + np.maximum(0.0, -sign * self._slopes)
+        highest = most - sign * (mean_d - self._slopes * mean_right)
+        return log_wealth(sign * deviations, stakes, highest)
+
+    def _chord(self, margin: float) -> tuple[Claim, Claim]:
+        low, high = self._ends
+        return (
+            (margin * _unit_of(low, self._n_all), low),
+            (margin * _unit_of(high, self._n_all), high),
+        )
+
+    def _tangent(self, margin: float) -> tuple[Claim, Claim]:
+        low, high = self._ends
+        if low == high:
+            return self._chord(margin)
+        touching = min(max(self._middle, 0.5), self._n_all - 0.5)
+        at = margin * _unit_of(touching, self._n_all)
+        rise = margin * float(_slope(np.array([touching]), self._n_all)[0])
+        return (at + rise * (low - touching), low), (at + rise * (high - touching), high)
+
+
+def no_flip_limit(lost: float, alpha: float) -> float:
+    """Smallest share of the documents that tells no flip at all from ``lost`` lost documents."""
+    return 1.0 - alpha ** (1.0 / lost) if lost > 0.0 else 1.0
+
+
+def _unit_of(right: float, population: int) -> float:
+    """h(R): N times the base's standard error over all documents."""
+    return math.sqrt(max(0.0, right * (population - right)) / (population - 1))
+
+
+def _unit(right: Array, population: int) -> Array:
+    inside = np.maximum(0.0, right * (population - right))
+    result: Array = np.sqrt(inside / (population - 1))
+    return result
+
+
+def _slope(right: Array, population: int) -> Array:
+    """h'(R); 0 at the ends, where it is infinite and of no use."""
+    unit = _unit(right, population)
+    steep = (population - 2.0 * right) / np.maximum(2.0 * unit * (population - 1), 1e-9)
+    return np.where(unit > 0.0, steep, 0.0)

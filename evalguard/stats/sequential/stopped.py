@@ -1,0 +1,138 @@
+"""From a finding to the Comparison of a metric whose documents were not all asked."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from evalguard.comparison import Comparison
+from evalguard.pairing import PairedScores
+from evalguard.stats.reason import number
+from evalguard.stats.sequential.finding import Finding
+from evalguard.stats.sequential.guarantee import assumption, guarantee
+from evalguard.stats.sequential.rule import StoppingRule
+from evalguard.stats.sequential.scaled_drift import drift_of_all
+from evalguard.stopping import Stopping
+from evalguard.verdict import Verdict, decide
+
+_METHODS = {"flips-exact": "sequential-flips", "bounded-betting": "sequential-bounded"}
+
+
+def stopped_comparison(
+    paired: PairedScores, finding: Finding, rule: StoppingRule, *, looks: tuple[int, ...]
+) -> Comparison:
+    """The comparison of all documents, as far as those asked show it.
+
+    Sigma and the standard errors are those that all documents would have, estimated from those
+    asked; the interval is that of sigma of all documents. No test stands beside it: those of
+    the ordinary comparison do not allow for looking several times.
+
+    Args:
+        looks: that were planned; the last is the number of all documents.
+    """
+    n_total = looks[-1]
+    table = paired.base
+    confidence = rule.interval_confidence
+    drift = drift_of_all(paired, n_total, confidence=confidence, unit=finding.unit)
+    verdict = decide(drift.sigma, finding.low, finding.high, rule.margin)
+    assumed = assumption(table, finding)
+    return Comparison(
+        task=table.task,
+        filter=table.filter,
+        metric=table.metric,
+        higher_is_better=table.higher_is_better,
+        n=n_total,
+        n_used=table.n,
+        base=drift.base.point,
+        base_stderr=drift.base.stderr,
+        candidate=drift.candidate.point,
+        candidate_stderr=drift.candidate.stderr,
+        sigma=drift.sigma,
+        sigma_interval=(finding.low, finding.high),
+        paired_stderr=drift.paired_stderr,
+        p_value=finding.p_value,
+        method=_METHODS[finding.method],
+        confidence=confidence,
+        false_alarm_probability=drift.false_alarm_probability(rule.margin),
+        outcome=verdict.outcome,
+        significant=verdict.significant,
+        certain=verdict.certain,
+        bit_identical=False,
+        reason=_reason(verdict, finding, rule, n=table.n, n_total=n_total),
+        flips=drift.flips,
+        stopping=Stopping(
+            n_total=n_total,
+            n_used=table.n,
+            look=looks.index(table.n) + 1,
+            looks=looks,
+            seed=rule.seed,
+            alpha=rule.alpha,
+            alpha_below=rule.alpha_below,
+            alpha_above=rule.alpha_above,
+            error_chance=finding.error_chance,
+            method=finding.method,
+            assumed_worst=finding.assumed_worst,
+            seen_worst=finding.seen_worst,
+            assumption=assumed,
+            guarantee=guarantee(finding, rule, assumed, n_total=n_total),
+        ),
+        caveats=_caveats(paired, finding),
+    )
+
+
+def complete(comparison: Comparison, rule: StoppingRule, *, looks: tuple[int, ...]) -> Comparison:
+    """An ordinary comparison of all documents, as the end of a sequential run."""
+    n = comparison.n
+    return replace(
+        comparison,
+        stopping=Stopping(
+            n_total=n,
+            n_used=n,
+            look=len(looks),
+            looks=looks,
+            seed=rule.seed,
+            alpha=rule.alpha,
+            alpha_below=rule.alpha_below,
+            alpha_above=rule.alpha_above,
+            error_chance=0.0,
+            method="full",
+            guarantee=f"all {n:,} documents were asked, so that this is the ordinary verdict",
+        ),
+    )
+
+
+def _caveats(paired: PairedScores, finding: Finding) -> tuple[str, ...]:
+    caveats = [*paired.base.caveats, *paired.candidate.caveats, *paired.caveats]
+    if paired.base.weights is not None:
+        caveats.append(
+            "lm-eval reports no standard error here; it is computed by the ratio estimator"
+        )
+    if finding.method != "flips-exact":
+        caveats.append(
+            "stopped early by a method that is asymptotic and takes documents not asked to move "
+            "not much farther than those asked"
+        )
+    return tuple(dict.fromkeys(caveats))
+
+
+def _reason(verdict: Verdict, finding: Finding, rule: StoppingRule, *, n: int, n_total: int) -> str:
+    sigma, margin = finding.sigma, f"the margin of {rule.margin:.12g}"
+    word = "no net drift"
+    if sigma != 0.0:
+        direction = "worse" if sigma > 0.0 else "better"
+        size = number(abs(sigma), beside=rule.margin)
+        word = f"{direction} by about {size} standard errors of the base"
+    shown = {
+        "above": f"sigma of all {n_total:,} documents is above {margin}",
+        "below": f"sigma of all {n_total:,} documents is below {margin}",
+        None: f"on which side of {margin} sigma of all {n_total:,} documents is, is not shown",
+    }[finding.side]
+    real = ", and the drift is real" if verdict.outcome == "degraded" else ""
+    return (
+        f"{word}; {shown}{real} (interval {_end(finding.low)} to {_end(finding.high)}, "
+        f"{n:,} documents asked)"
+    )
+
+
+def _end(value: float) -> str:
+    return number(value) if math.isfinite(value) else ("infinity" if value > 0.0 else "-infinity")

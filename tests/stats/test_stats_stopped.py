@@ -1,0 +1,160 @@
+"""From a finding to a comparison: the numbers, the verdict and the promise."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from paired_tables import paired
+
+from evalguard.gate import Gate
+from evalguard.pairing import PairedScores
+from evalguard.pairing.rows import picked
+from evalguard.stats import compare_scores
+from evalguard.stats.sequential import (
+    Finding,
+    StoppingRule,
+    cannot_stop,
+    carried,
+    complete,
+    document_order,
+    find,
+    stopped_comparison,
+)
+
+SIZE = 2000
+RULE = StoppingRule(margin=1.0, alpha=0.05, gated=4, seed=9)
+LOOKS = (200, 500, SIZE)
+
+
+def part_of(
+    base: np.ndarray, candidate: np.ndarray, aggregation: str, n: int
+) -> tuple[PairedScores, PairedScores, list[int]]:
+    whole = paired(base, candidate, aggregation)  # type: ignore[arg-type]
+    whole = replace(whole, base=replace(whole.base, metric="acc"))
+    order = list(document_order(whole.base.doc_ids.tolist(), task="t", seed=9))[:n]
+    rows = np.sort(np.array(order))
+    part = PairedScores(base=picked(whole.base, rows), candidate=picked(whole.candidate, rows))
+    return whole, part, order
+
+
+@pytest.fixture
+def lost() -> tuple[PairedScores, PairedScores, list[int]]:
+    rng = np.random.default_rng(0)
+    base = (rng.random(SIZE) < 0.7).astype(np.float64)
+    candidate = np.where(rng.random(SIZE) < 0.2, 0.0, base)
+    return part_of(base, candidate, "mean", 200)
+
+
+def test_a_comparison_that_stopped_speaks_of_all_documents(
+    lost: tuple[PairedScores, PairedScores, list[int]],
+) -> None:
+    whole, part, order = lost
+    found = find(part, order, SIZE, RULE)
+    assert found is not None
+    assert found.side == "above"
+    early, full = stopped_comparison(part, found, RULE, looks=LOOKS), compare_scores(whole)
+    assert (early.n, early.n_used, early.outcome) == (SIZE, 200, "regressed")
+    assert early.certain
+    assert early.base_stderr == pytest.approx(full.base_stderr, rel=0.1)
+    assert early.paired_stderr == pytest.approx(full.paired_stderr, rel=0.3)
+    assert early.sigma_interval is not None
+    assert early.sigma_interval[0] > 1.0
+    assert early.sigma_interval[0] <= full.sigma <= early.sigma_interval[1]  # type: ignore[operator]
+    assert early.p_value is not None
+    assert early.p_value < 0.05
+    assert early.companions == ()
+    assert early.mid_p_value is None
+    stopping = early.stopping
+    assert stopping is not None
+    assert (stopping.look, stopping.looks, stopping.seed) == (1, LOOKS, 9)
+    assert (stopping.alpha, stopping.alpha_below, stopping.alpha_above) == (0.05, 0.05, 0.0125)
+    assert 0.0 < stopping.error_chance <= 0.0125
+    assert stopping.guarantee == (
+        "the verdict is that of all 2,000 documents, wrong in at most 1.25% of document orders; "
+        "exact"
+    )
+    assert Gate().judge([early]).state == "regressed"
+
+
+def test_scores_that_are_only_so_far_zero_or_one_are_an_assumption(
+    lost: tuple[PairedScores, PairedScores, list[int]],
+) -> None:
+    _, part, order = lost
+    part = replace(part, base=replace(part.base, metric="judged_by_the_task"))
+    found = find(part, order, SIZE, RULE)
+    assert found is not None
+    stopping = stopped_comparison(part, found, RULE, looks=LOOKS).stopping
+    assert stopping is not None
+    assert stopping.assumption == "all scores are 0 or 1 like those seen"
+    assert stopping.guarantee.endswith("; exact, if all scores are 0 or 1 like those seen")
+
+
+def test_a_perplexity_names_the_loss_that_it_assumes_away() -> None:
+    rng = np.random.default_rng(1)
+    base = -rng.gamma(1.5, 1.0, SIZE)
+    _, part, order = part_of(base, base - rng.normal(0.0, 0.01, SIZE), "perplexity", 500)
+    found = find(part, order, SIZE, RULE)
+    assert found is not None
+    early = stopped_comparison(part, found, RULE, looks=LOOKS)
+    assert early.outcome == "unchanged"
+    assert not early.bit_identical
+    assert early.stopping is not None
+    assert early.stopping.assumed_worst == pytest.approx(2.0 * float(np.std(part.base.values)), 0.1)
+    assert "asymptotic, if no other document loses more than" in early.stopping.guarantee
+    assert "nats (the most so far: 0.0" in early.stopping.guarantee
+    assert any("asymptotic" in caveat for caveat in early.caveats)
+
+
+def test_with_all_documents_the_numbers_are_the_ordinary_ones(
+    lost: tuple[PairedScores, PairedScores, list[int]],
+) -> None:
+    ordinary = compare_scores(lost[0])
+    late = complete(ordinary, RULE, looks=LOOKS)
+    assert replace(late, stopping=None) == ordinary
+    assert late.stopping is not None
+    assert not late.stopping.early
+    assert late.stopping.error_chance == 0.0
+
+
+def test_a_verdict_once_shown_stays_unless_the_estimate_moves_across() -> None:
+    shown = Finding(
+        side="below", low=-1.0, high=0.9, error_chance=0.04, p_value=1.0, sigma=0.1, unit=1.0,
+        method="flips-exact",
+    )  # fmt: skip
+    open_ = replace(shown, side=None, low=-math.inf, high=math.inf, error_chance=1.0, sigma=0.5)
+    kept = carried(shown, open_, margin=1.0)
+    assert kept is not None
+    assert (kept.side, kept.low, kept.high, kept.error_chance) == ("below", -1.0, 0.9, 0.04)
+    assert kept.sigma == 0.5
+    across = replace(open_, sigma=1.2)
+    assert carried(shown, across, margin=1.0) is across
+    assert carried(None, open_, margin=1.0) is open_
+    assert carried(shown, None, margin=1.0) is None
+
+
+def test_what_is_no_sum_over_single_documents_cannot_stop() -> None:
+    table = paired([0.0, 1.0], [0.0, 1.0]).base
+    assert cannot_stop(table) == ""
+    assert "cluster" in cannot_stop(replace(table, clusters=("a", "a"), cluster_field="passage"))
+
+
+def test_the_order_is_the_seed_s_and_the_task_s_own() -> None:
+    ids = list(range(0, 300, 3))
+    order = document_order(ids, task="a", seed=1)
+    assert sorted(order) == ids
+    assert order == document_order(ids, task="a", seed=1)
+    assert order != document_order(ids, task="b", seed=1)
+    assert order != document_order(ids, task="a", seed=2)
+
+
+def test_only_the_way_to_fail_is_split_over_the_metrics() -> None:
+    assert RULE.alpha_below == 0.05
+    assert RULE.alpha_above == 0.0125
+    assert 1.0 - RULE.interval_confidence == pytest.approx(0.05 + 0.0125 + 2 * 0.005)
+    with pytest.raises(ValueError, match="chance of error"):
+        StoppingRule(margin=1.0, alpha=0.5, gated=1, seed=0)
+    with pytest.raises(ValueError, match="gated"):
+        StoppingRule(margin=1.0, alpha=0.05, gated=0, seed=0)
