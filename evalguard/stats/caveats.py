@@ -18,7 +18,8 @@ from evalguard.stats.tails import skewness, unequal_weights, worst_documents
 from evalguard.verdict import Verdict
 
 _ENOUGH_RESAMPLES = 1_000
-_ENOUGH_RESAMPLED = 200  # benchmarks/results/calibration.md
+# Documents that differ between the models; with fewer, BCa's own corrections are mostly noise.
+_ENOUGH_DIFFERING = 30
 # Relative standard error s of a perplexity beyond which exp is not linear over its scatter: for a
 # normal mean log-likelihood a bootstrap gives sqrt(exp(s^2) - 1) exp(s^2 / 2) / s times the delta
 # method's, 1.05 at 0.25 and 1.21 at 0.5.
@@ -44,7 +45,7 @@ def own_caveats(
             f"{table.n:,} documents"
         )
     if table.rescoring is not None:
-        caveats.append(_bootstrap(table.rescoring, table.n))
+        caveats.append(_bootstrap(table.rescoring, _differing(paired)))
     if paired.clusters:
         caveats.append(_clusters(paired, drift))
     for name, moments in (("base", drift.base), ("candidate", drift.candidate)):
@@ -132,18 +133,24 @@ def _unequal(weights: NDArray[np.float64], noun: str, drift: Drift) -> list[str]
     ]
 
 
-def _bootstrap(rescoring: Rescoring, n: int) -> str:
+def _differing(paired: PairedScores) -> int:
+    """Documents whose items differ between the two models."""
+    base, candidate = paired.base.rescoring, paired.candidate.rescoring
+    if base is None or candidate is None:
+        return int(np.count_nonzero(paired.d))
+    return sum(ours != theirs for ours, theirs in zip(base.items, candidate.items, strict=True))
+
+
+def _bootstrap(rescoring: Rescoring, differing: int) -> str:
     count = rescoring.resamples
     rough = (
         ""
         if count >= _ENOUGH_RESAMPLES
         else (": few, because this aggregation takes long, so that the interval's ends are rough")
     )
-    few = (
-        f"; approximate for fewer than {_ENOUGH_RESAMPLED} documents"
-        if n < _ENOUGH_RESAMPLED
-        else ""
-    )
+    few = ""
+    if differing < _ENOUGH_DIFFERING:
+        few = f"; only {differing:,} documents differ, so that the interval is a little too narrow"
     return (
         f"{rescoring.name} is no mean: standard errors, interval and p by bootstrap, "
         f"{count:,} resamples of the documents, the same for both models, seed {SEED}{rough}{few}"
