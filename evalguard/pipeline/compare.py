@@ -169,7 +169,9 @@ def _conclude(
         version=evalguard.__version__,
     )
     if options.write:
-        report = write_run(report, base.samples, candidate.samples, output)
+        report = write_run(
+            report, base.samples, candidate.samples, output, divergences=candidate.divergences
+        )
     return CompareResult(report)
 
 

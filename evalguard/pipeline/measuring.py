@@ -9,11 +9,11 @@ from evalguard.conversion import plan
 from evalguard.errors import UsageError
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.loading import HF_TYPES
-from evalguard.models.memory import checkpoint_bytes, fits, weight_bytes
 from evalguard.pipeline.by_reference import ByReference
 from evalguard.pipeline.divergences import GENERATES, Divergences
 from evalguard.pipeline.evaluate import Evaluation, Evaluator
 from evalguard.pipeline.kept_blocks import KeptBlocks
+from evalguard.pipeline.loaded import room_beside
 from evalguard.pipeline.lockstep import Lockstep
 from evalguard.pipeline.sessions import Session, Sessions
 from evalguard.pipeline.sources import ModelSource
@@ -138,17 +138,10 @@ class Measuring:
         """Why a second model does not fit beside the first one; "" if it does, or has to."""
         if self.sessions.choices.distributions.mode == "lockstep":
             return ""
-        told = first.scorer.describe()
-        needed = max(
-            weight_bytes(told.parameters, told.dtype),
-            checkpoint_bytes(candidate.variant.model_args.get("pretrained")),
-        )
-        if fits(needed, told.device):
+        if room_beside(first, candidate):
             return ""
-        return (
-            f"{candidate.name} ({needed / 2**30:,.1f} GiB of weights) does not fit on "
-            f"{told.device} beside {first.name}; {_BY_REFERENCE}"
-        )
+        device = first.scorer.describe().device
+        return f"{candidate.name} does not fit on {device} beside {first.name}; {_BY_REFERENCE}"
 
 
 def _shows_none(session: Session) -> str:

@@ -1,4 +1,4 @@
-"""What a finished comparison leaves on disk: result.json and one samples file per task."""
+"""What a finished comparison leaves on disk: result.json, and per task samples and tokens."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from evalguard.compare_report import CompareReport
 from evalguard.errors import EvaluationError, StoreError
 from evalguard.harness import TaskScores
+from evalguard.pipeline.divergences import TaskDivergences
 from evalguard.report.contract import document
 from evalguard.settings import Value
 from evalguard.store import RunFolder
@@ -33,6 +38,43 @@ def sample_columns(base: TaskScores | None, candidate: TaskScores | None) -> dic
         for name in own:
             columns[f"{side}:{name}"] = [rows.get(doc_id, {}).get(name) for doc_id in doc_ids]
     return columns
+
+
+def token_columns(divergences: TaskDivergences) -> dict[str, NDArray[Any]]:
+    """Return one task's scored tokens as columns, in ascending document and reading order.
+
+    Bounds of KL are there where it was estimated from a reference.
+    """
+    found = [
+        (document.doc_id, number, one)
+        for document in divergences.documents
+        for number, one in enumerate(document.requests)
+        if one.positions
+    ]
+    parts = [one for _, _, one in found]
+    lengths = [one.positions for one in parts]
+    columns: dict[str, NDArray[Any]] = {
+        "doc_id": np.repeat([doc_id for doc_id, _, _ in found], lengths),
+        "request": np.repeat([number for _, number, _ in found], lengths),
+        "position": np.concatenate([np.arange(length) for length in lengths]),
+    }
+    for name, field in _TOKEN_COLUMNS.items():
+        if getattr(parts[0], field) is not None:
+            columns[name] = np.concatenate([getattr(one, field) for one in parts])
+    return columns
+
+
+_TOKEN_COLUMNS = {
+    "token_id": "token_ids",
+    "base_logprob": "base_logprobs",
+    "candidate_logprob": "candidate_logprobs",
+    "kl": "kl",
+    "kl_low": "kl_low",
+    "kl_high": "kl_high",
+    "base_top": "base_top",
+    "candidate_top": "candidate_top",
+    "shared_top": "shared_top",
+}
 
 
 def _rows(scores: TaskScores | None) -> dict[int, Mapping[str, Value]]:
@@ -61,12 +103,15 @@ def write_run(
     base: Mapping[str, TaskScores],
     candidate: Mapping[str, TaskScores],
     output: Path,
+    *,
+    divergences: Mapping[str, TaskDivergences],
 ) -> CompareReport:
     """Write the run folder; if that fails, the numbers are reported with the reason.
 
     Args:
         base, candidate: scores of each side by task; {} for a finished run.
         output: folder of the run folders.
+        divergences: of the candidate from the base, by task; {} where that was not measured.
     """
     created = datetime.fromisoformat(report.created)
     try:
@@ -75,6 +120,9 @@ def write_run(
             for task in tasks_of(tuple(base), tuple(candidate)):
                 columns = sample_columns(base.get(task), candidate.get(task))
                 folder.write_samples(task, columns)
+            for task, found in divergences.items():
+                if any(one.positions for document in found.documents for one in document.requests):
+                    folder.write_tokens(task, token_columns(found))
             folder.write_result(document(written))
             folder.commit()
     except StoreError as error:

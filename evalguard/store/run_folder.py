@@ -12,10 +12,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from numpy.typing import NDArray
+
 from evalguard.store.disk import make_folder, refusal, write_atomically
 from evalguard.store.file_name import numbered, safe_name
 from evalguard.store.leftovers import remove_from_reports
 from evalguard.store.sample_table import to_parquet
+from evalguard.store.token_table import tokens_to_parquet
 
 _HINT = "--output-path FOLDER writes the results elsewhere"
 
@@ -36,6 +39,7 @@ class RunFolder:
     partial: Path
     committed: bool = False
     _samples: set[str] = field(default_factory=set)
+    _tokens: set[str] = field(default_factory=set)
 
     @classmethod
     def create(cls, root: Path, base: str, candidate: str, when: datetime) -> RunFolder:
@@ -91,6 +95,18 @@ class RunFolder:
         name = next(n for n in numbered(safe_name(task)) if n.casefold() not in self._samples)
         self._samples.add(name.casefold())
         self._write(self.partial / "samples" / f"{name}.parquet", to_parquet(task, columns))
+
+    def write_tokens(self, task: str, columns: Mapping[str, NDArray[Any]]) -> None:
+        """Write tokens-<task>.parquet: one row per scored token, ``columns`` of equal length.
+
+        Raises:
+            StoreError: it cannot be written; nothing of the run folder stays.
+            ValueError: for columns of different lengths.
+        """
+        stem = f"tokens-{safe_name(task)}"
+        name = next(n for n in numbered(stem) if n.casefold() not in self._tokens)
+        self._tokens.add(name.casefold())
+        self._write(self.partial / f"{name}.parquet", tokens_to_parquet(task, columns))
 
     def commit(self) -> Path:
         """Make the finished folder appear under its name, and return its path.

@@ -15,7 +15,7 @@ from tiny_models import save_t5
 from evalguard.config import GuardSet
 from evalguard.errors import EvaluationError, Interrupted, UsageError
 from evalguard.models import lm_scorer
-from evalguard.pipeline import measuring
+from evalguard.pipeline import loaded
 from evalguard.pipeline.choices import choose
 from evalguard.pipeline.divergences import GENERATES
 from evalguard.pipeline.evaluate import Evaluation
@@ -221,7 +221,7 @@ def test_models_without_distributions_are_scored_and_it_is_said(score: Score) ->
 def test_what_does_not_fit_beside_the_base_is_scored_alone(
     score: Score, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measuring, "fits", lambda weights, device: False)
+    monkeypatch.setattr(loaded, "fits", lambda weights, device: False)
     evaluations = score("llama", "other", tasks=("sw_word",))
     assert evaluations[1].divergences == {}
     (note,) = evaluations[0].notes

@@ -159,3 +159,28 @@ def test_a_full_disk_is_noticed_before_anything_long_runs(small_disk: Path) -> N
         (small_disk / "filler").write_bytes(b"x" * 200_000)
     with pytest.raises(StoreError, match="the disk is full"):
         check_writable(small_disk / "reports")
+
+
+def test_tokens_are_a_file_for_each_task_beside_the_result(tmp_path: Path) -> None:
+    import numpy as np
+    import pyarrow.parquet as pq
+
+    columns = {"doc_id": np.array([0, 0, 3]), "kl": np.array([0.5, np.inf, np.nan])}
+    with RunFolder.create(tmp_path, "a", "b", WHEN) as folder:
+        for task in ("a/b", "a b"):
+            folder.write_tokens(task, columns)
+        path = folder.commit()
+    assert sorted(file.name for file in path.iterdir()) == [
+        "tokens-a-b-2.parquet",
+        "tokens-a-b.parquet",
+    ]
+    table = pq.read_table(path / "tokens-a-b.parquet")
+    assert table.schema.metadata[b"format"] == b"evalguard.tokens/1"
+    assert table.schema.metadata[b"task"] == b"a/b"
+    assert table.column("doc_id").to_pylist() == [0, 0, 3]
+    assert table.column("kl").to_pylist()[:2] == [0.5, float("inf")]
+    with (
+        RunFolder.create(tmp_path, "a", "b", WHEN) as folder,
+        pytest.raises(ValueError, match="token columns of 't' differ in length"),
+    ):
+        folder.write_tokens("t", {"doc_id": np.zeros(2), "kl": np.zeros(3)})

@@ -1,0 +1,37 @@
+"""Every scored token of one task as a compressed columnar file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+FORMAT = "evalguard.tokens/1"
+
+
+def tokens_to_parquet(task: str, columns: Mapping[str, NDArray[np.generic]]) -> memoryview:
+    """Return ``columns`` (name to one number per token) as a zstd-compressed parquet file.
+
+    Raises:
+        ValueError: for columns of different lengths.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    lengths = {name: values.shape[0] for name, values in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"token columns of '{task}' differ in length: {lengths}")
+    name = task.encode("utf-8", "backslashreplace").decode()
+    table = pa.table({name: pa.array(values) for name, values in columns.items()})
+    table = table.replace_schema_metadata({"format": FORMAT, "task": name})
+    sink = pa.BufferOutputStream()
+    floats = [name for name, values in columns.items() if values.dtype.kind == "f"]
+    pq.write_table(
+        table,
+        sink,
+        compression="zstd",
+        use_dictionary=[name for name in columns if name not in floats],
+        use_byte_stream_split=floats,
+    )
+    return memoryview(sink.getvalue())
