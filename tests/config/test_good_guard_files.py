@@ -46,6 +46,8 @@ def test_the_design_pages_guard_file_loads_in_full(tmp_path: Path) -> None:
         seed=7,
         device="cpu",
         apply_chat_template=True,
+        distributions="off",
+        reference_top_k=16,
     )
     assert guard.include_paths == (tmp_path / "tasks",)
     assert guard.origin == "named"

@@ -13,6 +13,7 @@ from evalguard.config import GuardSet, embedded_folder, load_guards
 from evalguard.errors import UsageError
 from evalguard.lmeval_runs import StoredRun
 from evalguard.pipeline.choices import DEFAULT_BATCH_SIZE, DEFAULT_SEED, Choices, choose
+from evalguard.pipeline.distribution_choice import DistributionChoice
 from evalguard.pipeline.options import CompareOptions
 from evalguard.pipeline.sources import ModelSource, RunSource, Source
 from evalguard.settings import Variant
@@ -132,6 +133,33 @@ def test_what_cannot_be_meant_is_refused_before_anything_runs(
 ) -> None:
     with pytest.raises(UsageError):
         settle("orig", "port", **{name: value})
+
+
+def test_distributions_are_compared_as_the_command_line_or_the_file_says(
+    settle: Any, tmp_path: Path
+) -> None:
+    assert settle("orig", "port").distributions == DistributionChoice()
+    chosen = settle("orig", "port", distributions="reference", reference_top_k=16)
+    assert chosen.distributions == DistributionChoice(mode="reference", top_k=16)
+    file = tmp_path / "a.reference"
+    chosen = settle("orig", "port", reference=file)
+    assert chosen.distributions == DistributionChoice(mode="reference", file=file)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "options", "message"),
+    [
+        ("port", {"reference_top_k": 16}, "reference_top_k has no effect with distributions auto"),
+        ("port", {"distributions": "off", "reference": Path("a")}, "no use with distributions off"),
+        (None, {"distributions": "reference"}, "finished lm-eval run, which holds no distrib"),
+        (None, {"distributions": "lockstep"}, "finished lm-eval run, which holds no distrib"),
+    ],
+)
+def test_distributions_that_cannot_be_compared_are_refused(
+    settle: Any, candidate: str | None, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        settle("orig", candidate or stored(), **options)
 
 
 def test_differences_are_declared_by_user_pair_or_setting(settle: Any) -> None:

@@ -54,6 +54,9 @@ def test_an_unknown_field_names_the_nearest() -> None:
         ("timeout", float("inf")),
         ("worker", "alway"),
         ("allow_differing", "lengths"),
+        ("distributions", "both"),
+        ("reference_top_k", 0),
+        ("reference_top_k", True),
     ],
 )
 def test_a_value_that_cannot_be_meant_is_refused_at_once(name: str, value: object) -> None:
