@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +16,6 @@ from evalguard.pipeline.referencing import SAMPLES, Against, FromFile, Reference
 from evalguard.pipeline.sessions import Session, Sessions
 from evalguard.pipeline.sources import ModelSource
 from evalguard.pipeline.stored_base import StoredBase, facts_of
-from evalguard.reference import Reference
 from evalguard.scorer import Compared
 from evalguard.store import ReferenceCache, ReferenceWriter
 
@@ -51,22 +49,28 @@ class ByReference:
                 answering = FromFile(base=(base.name, stored), references=references)
                 (ours,) = self.sessions.evaluator.evaluate_with(answering)
             else:
-                kept = stack.enter_context(self._kept_references())
-                ours, references = self._scored(base, kept, file)
+                folder = stack.enter_context(TemporaryDirectory(prefix="evalguard-references-"))
+                ours, references = self._scored(base, file, Path(folder))
             theirs, found = self._against(candidate, references, ours)
         return [ours, theirs], found
 
     def _scored(
-        self,
-        base: ModelSource,
-        kept: KeptBlocks[Sequence[Reference | None]],
-        file: Path | None,
+        self, base: ModelSource, file: Path | None, passing: Path
     ) -> tuple[Evaluation, References]:
+        """Score the base, and keep its references.
+
+        Args:
+            file: where they are to be written, too.
+            passing: folder for those that nothing would recognise after this run.
+        """
         evaluator = self.sessions.evaluator
         with self.sessions.opened(base) as session, ExitStack() as stack:
             check_shown(session)
             top_k = self.sessions.choices.distributions.top_k
-            references = References(top_k=top_k, kept=kept, key=evaluator.key(session.scorer))
+            key = evaluator.key(session.scorer)
+            place = passing if key is None else self.sessions.bench.cache_dir / "references"
+            kept = KeptBlocks(ReferenceCache(place), evaluator.note)
+            references = References(top_k=top_k, kept=kept, key=key)
             writer = None
             if file is not None:
                 facts = facts_of(base, session.scorer.describe(), top_k) | {"samples": SAMPLES}
@@ -95,17 +99,6 @@ class ByReference:
             )
             (theirs,) = self.sessions.evaluator.evaluate_with(against)
         return theirs, against.divergences
-
-    @contextmanager
-    def _kept_references(self) -> Iterator[KeptBlocks[Sequence[Reference | None]]]:
-        """References in the cache; without one, in a folder that goes when this run ends."""
-        evaluator = self.sessions.evaluator
-        if evaluator.cache is not None:
-            place = self.sessions.bench.cache_dir / "references"
-            yield KeptBlocks(ReferenceCache(place), evaluator.note)
-            return
-        with TemporaryDirectory(prefix="evalguard-references-") as folder:
-            yield KeptBlocks(ReferenceCache(Path(folder)), evaluator.note)
 
 
 def check_shown(session: Session) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from evalguard.conversion import plan
-from evalguard.errors import UsageError
+from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.loading import HF_TYPES
 from evalguard.pipeline.by_reference import ByReference
@@ -87,7 +88,9 @@ class Measuring:
             kept=self._kept_divergences(),
             seed=self.sessions.choices.policy.seed,
         )
-        return self._measured(self._evaluator.evaluate_with(lockstep), lockstep.divergences)
+        with _memory_hint():
+            found = self._evaluator.evaluate_with(lockstep)
+        return self._measured(found, lockstep.divergences)
 
     def _one_by_one(self, base: ModelSource, candidate: ModelSource) -> list[Evaluation]:
         by_reference = ByReference(self.sessions, self._kept_divergences())
@@ -142,6 +145,18 @@ class Measuring:
             return ""
         device = first.scorer.describe().device
         return f"{candidate.name} does not fit on {device} beside {first.name}; {_BY_REFERENCE}"
+
+
+@contextmanager
+def _memory_hint() -> Iterator[None]:
+    """Where memory runs out with two models loaded, say how to load one at a time."""
+    try:
+        yield
+    except EvaluationError as error:
+        if "memory" in str(error).lower():
+            alone = "--distributions reference (or off) loads one model at a time"
+            error.hint = "; ".join(filter(None, (error.hint, alone)))
+        raise
 
 
 def _shows_none(session: Session) -> str:

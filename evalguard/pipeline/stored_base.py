@@ -11,9 +11,10 @@ import evalguard
 from evalguard.conversion import plan
 from evalguard.conversion.digests import digest_path
 from evalguard.errors import EvaluationError, UsageError
+from evalguard.execution.codec import WireError
 from evalguard.execution.wire import DESCRIPTION
 from evalguard.harness import requests_digest
-from evalguard.models.identity import told_args, told_policy
+from evalguard.models.identity import package_versions, told_args, told_policy
 from evalguard.pipeline.loading import weights_of
 from evalguard.pipeline.sources import ModelSource
 from evalguard.reference import Reference
@@ -38,7 +39,7 @@ class StoredBase:
 
     def __init__(self, path: Path, source: ModelSource, policy: ScoringPolicy) -> None:
         self._file = ReferenceFile(path)
-        self._described: ModelDescription = DESCRIPTION.decode(self._file.facts["description"])
+        self._described = _description(path, self._file.facts)
         self.path = path
         self.top_k = int(self._file.facts["top_k"])
         _check_same_base(path, self._described.identity or {}, source, policy)
@@ -112,8 +113,30 @@ def facts_of(source: ModelSource, description: ModelDescription, top_k: int) -> 
         "digest": digest_of(dict(description.identity)),
         "vocabulary": [description.vocabulary_digest, description.vocabulary_size],
         "top_k": top_k,
-        "description": DESCRIPTION.encode(replace(description, caveats=())),
+        "description": DESCRIPTION.encode(description),
     }
+
+
+def _description(path: Path, facts: Mapping[str, Any]) -> ModelDescription:
+    """The base's description, with a caveat where it was scored by other packages."""
+    try:
+        told = DESCRIPTION.decode(facts["description"])
+    except (KeyError, WireError) as error:
+        raise UsageError(
+            f"{path} was written by evalguard {facts.get('evalguard')}, and this is "
+            f"{evalguard.__version__}: it describes a base in another way",
+            hint="remove it: then the base is scored and it is made anew",
+        ) from error
+    then: Any = (told.identity or {}).get("packages") or {}
+    differing = [
+        f"{name} {then.get(name)}, not {now}"
+        for name, now in package_versions().items()
+        if then.get(name) != now
+    ]
+    if not differing:
+        return told
+    caveat = f"its reference was made with {'; '.join(differing)}"
+    return replace(told, caveats=(*told.caveats, caveat))
 
 
 def _check_same_base(

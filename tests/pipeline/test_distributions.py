@@ -247,6 +247,34 @@ def test_a_reference_that_cannot_be_kept_costs_the_distributions_only(
     assert any("could not be kept" in note for note in evaluations[0].notes)
 
 
+@pytest.mark.parametrize("mode", ["lockstep", "reference"])
+def test_nothing_is_kept_of_models_that_nothing_could_recognise(
+    score: Score, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from evalguard.pipeline import loading
+
+    monkeypatch.setattr(loading, "weights_of", lambda variant, model_args: None)
+    first = score("llama", "other", distributions=mode)
+    assert kl(first).size >= 300
+    assert not list(tmp_path.rglob("*.parquet"))
+    assert not kl(score("other", "other", distributions=mode)).any()
+
+
+def test_where_memory_runs_out_one_model_at_a_time_is_the_hint(
+    score: Score, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Any, *_: Any) -> Any:
+        raise RuntimeError("CUDA out of memory")
+        yield
+
+    monkeypatch.setattr("evalguard.models.hf.GuardedHFLM.scored_batch", full)
+    with pytest.raises(EvaluationError, match="out of memory") as raised:
+        score("llama", "other", tasks=("sw_word",))
+    assert raised.value.hint == (
+        "try a smaller --batch_size; --distributions reference (or off) loads one model at a time"
+    )
+
+
 def test_a_failing_candidate_keeps_what_the_base_left(
     score: Score, monkeypatch: pytest.MonkeyPatch, forward: Forward
 ) -> None:

@@ -130,6 +130,36 @@ def test_a_damaged_file_is_refused_before_anything_is_loaded(
     assert opened == []
 
 
+def test_other_packages_are_a_caveat(
+    score: Score, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from evalguard.pipeline import stored_base
+
+    assert score("llama", "other", reference=file)[0].description.caveats == ()
+    versions = {**stored_base.package_versions(), "torch": "9.9"}
+    monkeypatch.setattr(stored_base, "package_versions", lambda: versions)
+    (caveat,) = score("llama", "other", reference=file)[0].description.caveats
+    assert caveat.startswith("its reference was made with torch ")
+    assert caveat.endswith(", not 9.9")
+
+
+def test_a_base_described_in_another_way_is_refused(
+    score: Score, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from evalguard.store import ReferenceFile
+
+    original = ReferenceFile.__init__
+
+    def other(self: Any, path: Path) -> None:
+        original(self, path)
+        self.facts["description"]["more"] = 1
+        self.facts["evalguard"] = "7.0"
+
+    monkeypatch.setattr(ReferenceFile, "__init__", other)
+    with pytest.raises(UsageError, match=r"was written by evalguard 7\.0, and this is"):
+        score("llama", "other", reference=file)
+
+
 def test_a_base_that_fails_leaves_no_file(
     score: Score, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
