@@ -39,12 +39,12 @@ def score_models(
         sessions = Sessions(place)
         evaluations = Measuring(sessions).evaluate(sources)
         return [
-            _checked(evaluation, source, sessions)
+            checked(evaluation, source, sessions)
             for evaluation, source in zip(evaluations, sources, strict=True)
         ]
 
 
-def _checked(evaluation: Evaluation, source: ModelSource, sessions: Sessions) -> Evaluation:
+def checked(evaluation: Evaluation, source: ModelSource, sessions: Sessions) -> Evaluation:
     """Add what a check of the batch size says, if there is to be one."""
     if not sessions.bench.options.check_batch_size:
         return evaluation

@@ -15,11 +15,13 @@ from evalguard.pipeline.bench import bench
 from evalguard.pipeline.choices import Choices
 from evalguard.pipeline.clusters import clustered
 from evalguard.pipeline.draw import Draw, Tables
+from evalguard.pipeline.evaluate import Evaluation
 from evalguard.pipeline.judging import comparable
 from evalguard.pipeline.loaded import Loaded, loaded_together
 from evalguard.pipeline.open_scorer import Opener
 from evalguard.pipeline.options import CompareOptions
 from evalguard.pipeline.scored import Scored, scored_model, scored_run
+from evalguard.pipeline.scoring import checked
 from evalguard.pipeline.sessions import Sessions
 from evalguard.pipeline.sources import ModelSource, RunSource, Source
 from evalguard.pipeline.stops import Stops
@@ -64,8 +66,8 @@ def score_in_looks(
             while not run.draws or run.active:
                 run.ask()
                 run.look()
-        base, candidate = run.scored()
-        return (base, candidate), run.stops()
+        # Both models are released by now: the check of the batch size loads them anew.
+        return run.scored(), run.stops()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -113,10 +115,13 @@ class _Run:
         base, candidate = (
             _drawn_only(scored_run(source), self.draws)
             if isinstance(source, RunSource)
-            else scored_model(source, next(asked).evaluation(drawn))
+            else scored_model(source, self._checked(source, next(asked).evaluation(drawn)))
             for source in self.sources
         )
         return base, candidate
+
+    def _checked(self, source: ModelSource, evaluation: Evaluation) -> Evaluation:
+        return checked(evaluation, source, self.loaded.sessions)
 
     def stops(self) -> Stops:
         """Where every task stopped."""
