@@ -57,6 +57,11 @@ def plan_from_run(
         sides = [_side(document[role]) for role in ("base", "candidate")]
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{run}: its result.json is damaged: {error!r}") from error
+    if entries and not comparisons:
+        raise UsageError(
+            f"{run} stopped early on every task, and knows standard errors roughly only",
+            hint="plan from the models themselves: --base and --cand",
+        )
     aim = Aim.of(gate, power)
     chosen = [c for c in comparisons if not options.tasks or c.task in options.tasks]
     if not chosen:

@@ -21,6 +21,7 @@ from evalguard.pipeline.options import CompareOptions
 from evalguard.pipeline.sequential import score_in_looks
 from evalguard.pipeline.sequential_choice import checked_sequential
 from evalguard.pipeline.sources import ModelSource, RunSource, Source
+from evalguard.pipeline.stored_plan import plan_from_run
 from evalguard.scorer import Request, Response, ScoringPolicy
 from evalguard.settings import Variant
 from evalguard.stats.sequential import document_order
@@ -227,6 +228,9 @@ def test_a_whole_command_stops_early_and_reports_it(
     assert early.outcome == full.outcome == "regressed"
     assert early.base_stderr == pytest.approx(full.base_stderr, rel=0.3)
     assert looked.exit_code == whole.exit_code == 1
+    planned = plan_from_run(looked.run_folder)
+    assert [metric.pilot.metric for metric in planned.metrics] == ["acc"]
+    assert any("stopped early there: sw_long perplexity" in note for note in planned.report.notes)
     document = looked.to_dict()
     assert document["sequential"]["tasks"][0]["n_used"] == early.n_used
     assert "Stopped early" in looked.render()
