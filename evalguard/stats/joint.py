@@ -63,7 +63,7 @@ def across_tasks(
     found = null.statistics(resamples, seed)
     p_values = _upper_shares(found)
     smallest = p_values.min(axis=1)
-    z, best = null.z, int(np.argmax(null.z))
+    best = null.largest
     pooled = _pooled(units, shares, confidence)
     drawn = null.exact is None
     return AcrossTasks(
@@ -77,7 +77,7 @@ def across_tasks(
         pooled_df=pooled.df,
         confidence=confidence,
         pooled_p_value=float(p_values[0, 0]),
-        max_z=float(z[best]),
+        max_z=float(null.z[best]),
         max_z_metric=chosen[best].key,
         max_z_p_value=float(p_values[0, 1]),
         fisher=float(found[0, 2]),
@@ -121,6 +121,11 @@ class _Null:
         self._pooled = shares * scale / together if together > 0.0 else np.zeros_like(shares)
         self.z: Array = np.sum(values, axis=0) / standard
 
+    @property
+    def largest(self) -> int:
+        """Which metric has the largest z, of those in which anything differs."""
+        return int(np.argmax(np.where(self._moves | ~np.any(self._moves), self.z, -np.inf)))
+
     def statistics(self, resamples: int, seed: int) -> Array:
         """(pooled z, largest z, Fisher) of each pattern, the data's own first; shape (N, 3)."""
         chunks = self._enumerated() if self.exact else self._drawn(resamples, seed)
@@ -150,15 +155,9 @@ class _Null:
 
 
 def _order(values: Array) -> NDArray[np.intp]:
-    """An order of units that depends on their values alone, on their own signs least.
-
-    The order of documents then changes nothing, while the signs, which are what chance decides
-    under the null, stay in random places: sorted by sign, each run would meet the same few seeded
-    patterns in the same way.
-    """
+    """An order of units by their values but for a common sign; see ``permutation.by_size``."""
     first = np.take_along_axis(values, np.argmax(values != 0.0, axis=1)[:, None], axis=1)
-    signs = np.sign(first)
-    return np.lexsort(np.concatenate([signs.T, (values * signs).T]))
+    return np.lexsort((values * np.sign(first)).T)
 
 
 def _upper_shares(statistics: Array) -> NDArray[np.float64]:

@@ -130,6 +130,14 @@ def test_nothing_that_differs_is_no_evidence():
     assert (got.n_moved, got.max_z, got.fisher) == (0, 0.0, 0.0)
 
 
+def test_the_largest_z_is_that_of_a_metric_in_which_something_differs():
+    better = [-0.5, -0.2, -0.7, -0.3]
+    got = judged(drift_of([0.0] * 4, metric="same"), drift_of(better, metric="better"))
+    assert got.max_z_metric == ("a", "none", "better")
+    assert got.max_z == pytest.approx(sum(better) / math.sqrt(sum(d * d for d in better)))
+    assert got.max_z_p_value == 1.0
+
+
 def test_metrics_without_a_unit_are_refused():
     with pytest.raises(ValueError, match="each with a standard error"):
         judged(drift_of(FEW), drift_of(FEW, "b", unit=0.0))
