@@ -5,6 +5,7 @@ from __future__ import annotations
 from evalguard.compare_report import CompareReport
 from evalguard.comparison import Comparison
 from evalguard.report import rounding
+from evalguard.report.subtasks import shown
 from evalguard.report.wording import full_label
 
 _MOST_SHOWN = 6
@@ -12,11 +13,13 @@ _MOST_SHOWN = 6
 
 def answer_lines(report: CompareReport) -> list[str]:
     """Return a sentence per metric whose answers both runs show, unless they are all the same."""
-    shown = [
+    differing = [
         c for c in report.comparisons if c.same_answer is not None and not _all_alike(c)
     ]  # what is alike needs no line
-    lines = [f"Answers, {full_label(c)}: {_sentence(c)}." for c in shown[:_MOST_SHOWN]]
-    more = len(shown) - _MOST_SHOWN
+    in_table, _ = shown(report.comparisons)
+    told = [c for c in in_table if c in differing][:_MOST_SHOWN]
+    lines = [f"Answers, {full_label(c)}: {_sentence(c)}." for c in told]
+    more = len(differing) - len(told)
     return [*lines, f"Answers of {more} more metrics: see --json."] if more > 0 else lines
 
 

@@ -167,8 +167,10 @@ def _groups(comparisons: Sequence[Comparison], width: int) -> Iterator[tuple[Tex
         shown = rounding.count(sizes[0])
         if len(sizes) > 1:
             shown += f" to {rounding.count(sizes[-1])}"
+        noun = "document" if shown == "1" else "documents"
         below = len(comparisons[numbers[0]].subtasks)
-        tail = fitted(f" · {shown} documents{f' in {below} subtasks' if below else ''}", width)
+        within = f" in {below} subtask{'' if below == 1 else 's'}" if below else ""
+        tail = fitted(f" · {shown} {noun}{within}", width)
         name = fitted(printable(task), max(width - cell_len(tail), 0))
         yield Text.assemble((name, "bold"), (tail, "dim")), numbers
 

@@ -23,7 +23,7 @@ from evalguard.report.sentence import Meaning, meaning
 from evalguard.report.stopping import stopping_texts
 from evalguard.report.subtasks import shown
 from evalguard.report.table import table
-from evalguard.report.wording import STATE_STYLE, margin_text, metric_label, tally
+from evalguard.report.wording import STATE_STYLE, margin_text, metric_label, tallies
 
 _NARROWEST = 20
 _MOST_LABELS = 3
@@ -123,7 +123,7 @@ def _verdict(report: CompareReport, width: int) -> list[Text]:
     gate = report.gate
     word = gate.state.upper()
     facts = (
-        f"{tally(report.comparisons) or 'no metrics'}{limit_tally(gate.limits)}; "
+        f"{tallies(report)}{limit_tally(gate.limits)}; "
         f"exit code {report.exit_code}. "
         f"Gate: margin {margin_text(gate.margin)} sigma, fail on {printable(gate.fail_on)}"
         f"{_false_alarm(gate.family_false_alarm)}."

@@ -70,6 +70,14 @@ def tally(comparisons: Sequence[Comparison]) -> str:
     return ", ".join(f"{number} {outcome}" for outcome, number in counts.items() if number)
 
 
+def tallies(report: CompareReport) -> str:
+    """Count outcomes, those of subtasks that the gate does not judge apart."""
+    about = concerned(report)
+    text = tally(about) or "no metrics"
+    below = tally([c for c in report.comparisons if c not in about])
+    return f"{text}; of subtasks, not gated: {below}" if below else text
+
+
 def percent(confidence: float) -> str:
     """Return a confidence as "95%" or "99.9%"."""
     return f"{100 * confidence:.6g}%"

@@ -52,6 +52,15 @@ def test_of_many_subtasks_those_that_drifted_are_shown_and_the_others_counted() 
     assert max(map(len, lines)) <= 80
 
 
+def test_outcomes_of_subtasks_that_are_not_gated_are_counted_apart() -> None:
+    comparisons = many(57)
+    gated = [("mmlu", "none", "acc")]
+    made = report(*comparisons)
+    gate = dataclasses.replace(made.gate, gated=tuple(gated), holm_p_values=(0.08,))
+    text = " ".join(render(dataclasses.replace(made, gate=gate), width=80, color=False).split())
+    assert "1 unchanged; of subtasks, not gated: 1 regressed, 1 undecided, 1 improved, 55" in text
+
+
 def test_caveats_of_subtasks_that_are_not_shown_are_left_to_the_document() -> None:
     group, inner, *subtasks = many(57)
     said = [dataclasses.replace(c, caveats=(f"a caveat of {c.task}",)) for c in subtasks]
