@@ -17,10 +17,13 @@ def read_groups(groups: Mapping[str, Group]) -> tuple[TaskGroup, ...]:
 
 
 def _group(group: Group) -> TaskGroup:
+    counted = tuple(str(task.task_name) for task in group.get_all_tasks())
+    tasks = tuple(dict.fromkeys(counted))
     return TaskGroup(
         name=group.name,
         children=tuple(group.child_names),
-        tasks=tuple(dict.fromkeys(str(task.task_name) for task in group.get_all_tasks())),
+        tasks=tasks,
+        counted=() if counted == tasks else counted,
         groups=tuple(dict.fromkeys(inner.name for inner in group.get_all_groups())),
         metrics=tuple(_metric(entry) for entry in group.aggregate_metric_list or ()),
     )

@@ -38,11 +38,17 @@ def stored_groups(
             )
             left_out += _unusable(results, name, reason)
             continue
-        metrics, odd = _metrics(results, name, tasks, sizes)
+        counted = _counted(name, children)
+        metrics, odd = _metrics(results, name, counted, sizes)
         left_out += odd
         groups.append(
             TaskGroup(
-                name=name, children=children[name], tasks=tasks, groups=inner, metrics=metrics
+                name=name,
+                children=children[name],
+                tasks=tasks,
+                groups=inner,
+                metrics=metrics,
+                counted=counted if len(counted) > len(tasks) else (),
             )
         )
     return tuple(groups), tuple(left_out)
@@ -94,32 +100,46 @@ def _below(
     return tuple(tasks), tuple(groups)
 
 
+def _counted(
+    name: str, children: Mapping[str, tuple[str, ...]], above: frozenset[str] = frozenset()
+) -> tuple[str, ...]:
+    """Leaf tasks below a group, each as often as it stands there."""
+    if name not in children:
+        return (name,)
+    if name in above:  # a group may contain itself
+        return ()
+    return tuple(
+        task for child in children[name] for task in _counted(child, children, above | {name})
+    )
+
+
 def _metrics(
-    results: Results, name: str, tasks: Sequence[str], sizes: Mapping[str, int]
+    results: Results, name: str, counted: Sequence[str], sizes: Mapping[str, int]
 ) -> tuple[tuple[GroupMetric, ...], list[NotCompared]]:
     found, odd = [], []
     for metric, filter_name in results.metrics(name):
         reported, _ = results.reported(name, metric, filter_name)
-        values = {task: results.reported(task, metric, filter_name)[0] for task in tasks}
-        known = {task: value for task, value in values.items() if not math.isnan(value)}
+        values = [(task, results.reported(task, metric, filter_name)[0]) for task in counted]
+        known = [(value, sizes[task]) for task, value in values if not math.isnan(value)]
         fitting = [
             by_size
             for by_size in (True, False)
-            if known and math.isclose(_mean(known, sizes, by_size), reported, rel_tol=_SAME)
+            if known and math.isclose(_mean(known, by_size), reported, rel_tol=_SAME)
         ]
         if fitting:
-            found.append(
-                GroupMetric(metric=metric, filters=(filter_name,), weight_by_size=fitting[0])
-            )
+            by_size = fitting[0] if len(fitting) == 1 else None
+            found.append(GroupMetric(metric=metric, filters=(filter_name,), weight_by_size=by_size))
         else:
             reason = "its reported value is no mean of its subtasks', weighted by documents or not"
             odd.append(NotCompared(task=name, filter=filter_name, metric=metric, reason=reason))
     return tuple(found), odd
 
 
-def _mean(values: Mapping[str, float], sizes: Mapping[str, int], by_size: bool) -> float:
-    weights = {task: sizes[task] if by_size else 1 for task in values}
-    return sum(weights[task] * value for task, value in values.items()) / sum(weights.values())
+def _mean(values: Sequence[tuple[float, int]], by_size: bool) -> float:
+    """Mean of (value, documents), weighted by documents or not."""
+    weights = [size if by_size else 1 for _, size in values]
+    total = sum(weight * value for weight, (value, _) in zip(weights, values, strict=True))
+    return total / sum(weights)
 
 
 def _unusable(results: Results, name: str, reason: str) -> Iterator[NotCompared]:

@@ -16,7 +16,7 @@ from evalguard.pipeline.clusters import clustered, not_compared
 from evalguard.pipeline.distribution_choice import check_measurable
 from evalguard.pipeline.distributions import distributions_of
 from evalguard.pipeline.environment import environments
-from evalguard.pipeline.groups import with_groups
+from evalguard.pipeline.groups import with_groups, without_aggregate
 from evalguard.pipeline.guards import find_guards
 from evalguard.pipeline.interruption import interruptible
 from evalguard.pipeline.judgement import Judgement, judge
@@ -163,7 +163,11 @@ def _conclude(
         exit_code=exit_code(judged, strict=options.strict, git_bisect=options.git_bisect),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         environment=environments(base.environment, candidate.environment),
-        not_compared=tuple(dict.fromkeys((*base.not_compared, *candidate.not_compared))),
+        not_compared=tuple(
+            dict.fromkeys(
+                (*base.not_compared, *candidate.not_compared, *judgement.not_compared),
+            )
+        ),
         notes=tuple(dict.fromkeys((*choices.notes, *unused, *_notes(base, candidate), *more))),
         command=redacted_text(options.command),
         version=evalguard.__version__,
@@ -190,16 +194,19 @@ def _judged(
     compared = {table.task for side in tables for table in side}
     unused = () if options.tasks else not_compared(choices.clusters, compared)
     of_tasks = compare_by_document(*tables, gate=choices.gate, allow=choices.allow, stops=stops)
+    groups = (base.groups, candidate.groups)
     of_groups = with_groups(
         of_tasks,
-        (base.groups, candidate.groups),
+        groups,
         left_out=(*base.not_compared, *candidate.not_compared),
         gate=choices.gate,
     )
     distributions = distributions_of(
         candidate.divergences.values(), tables[0], confidence=choices.gate.confidence
     )
-    return judge(of_groups, gate=choices.gate, distributions=distributions), unused
+    judgement = judge(of_groups, gate=choices.gate, distributions=distributions)
+    absent = without_aggregate(of_tasks, groups)
+    return dataclasses.replace(judgement, not_compared=absent), unused
 
 
 def _notes(base: Scored, candidate: Scored) -> tuple[str, ...]:

@@ -39,6 +39,28 @@ def with_groups(
     return tuple(_ordered(compared, groups, aggregates))
 
 
+def without_aggregate(
+    compared: Sequence[Compared], sides: tuple[Groups, Groups]
+) -> tuple[NotCompared, ...]:
+    """What groups say they aggregate, and none of their subtasks has; lm-eval has no number."""
+    having = {
+        (one.comparison.task, one.comparison.metric, name)
+        for one in compared
+        for name in (one.comparison.filter, None)
+    }
+    found: dict[tuple[str, str, str], None] = {}
+    for group in (*sides[0], *sides[1]):
+        for entry in group.metrics:
+            for name in entry.filters or (None,):
+                if not any((task, entry.metric, name) in having for task in group.tasks):
+                    found[group.name, name or "", entry.metric] = None
+    reason = "the group aggregates it, and none of its subtasks has it"
+    return tuple(
+        NotCompared(task=task, filter=name, metric=metric, reason=reason)
+        for task, name, metric in found
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Subtasks:
     """Comparisons by key, documents by task, and why some metrics have no comparison."""
@@ -60,9 +82,9 @@ class _Subtasks:
         missing = {(left.task, left.filter, left.metric): left.reason for left in left_out}
         return cls(by_key, sizes, missing)
 
-    def plan(self, group: TaskGroup) -> dict[tuple[str, str], bool]:
+    def plan(self, group: TaskGroup) -> dict[tuple[str, str], bool | None]:
         """(filter, metric) -> whether weighted by size, for what the subtasks have."""
-        found: dict[tuple[str, str], bool] = {}
+        found: dict[tuple[str, str], bool | None] = {}
         for entry in group.metrics:
             filters = entry.filters
             if filters is None:
@@ -79,11 +101,11 @@ def _aggregates(both: Groups, subtasks: _Subtasks, gate: Gate) -> Iterator[Compa
     """The aggregates of a group, which one side or both declare."""
     group = both[0]
     plans = [subtasks.plan(side) for side in both]
-    alike = len({frozenset(side.tasks) for side in both}) == 1
+    alike = len({tuple(sorted(side.counted or side.tasks)) for side in both}) == 1
     equal = len({subtasks.sizes.get(task) for task in group.tasks}) == 1
     for filter_name, metric in dict.fromkeys(key for plan in plans for key in plan):
         key = (group.name, filter_name, metric)
-        weights = {plan[filter_name, metric] for plan in plans if (filter_name, metric) in plan}
+        weights = {plan.get((filter_name, metric)) for plan in plans} - {None}
         parts = [(task, filter_name, metric) for task in group.tasks]
         if not any(part in subtasks.by_key or part in subtasks.missing for part in parts):
             continue
@@ -95,7 +117,8 @@ def _aggregates(both: Groups, subtasks: _Subtasks, gate: Gate) -> Iterator[Compa
         if reason:
             yield failed_group(group, key, reason, gate.confidence)
             continue
-        yield _aggregate(group, parts, subtasks, next(iter(weights)), gate)
+        # where neither side's values tell, lm-eval's default
+        yield _aggregate(group, parts, subtasks, False not in weights, gate)
 
 
 def _aggregate(
@@ -104,7 +127,14 @@ def _aggregate(
     having = [part for part in parts if part in subtasks.by_key]
     made = compare_group(
         group,
-        [Subtask(compared=subtasks.by_key[p], size=subtasks.sizes[p[0]]) for p in having],
+        [
+            Subtask(
+                compared=subtasks.by_key[part],
+                size=subtasks.sizes[part[0]],
+                times=group.times(part[0]),
+            )
+            for part in having
+        ],
         weight_by_size=by_size,
         margin=gate.margin,
         confidence=gate.confidence,
@@ -112,7 +142,8 @@ def _aggregate(
     lacking = len(parts) - len(having)
     if not lacking:
         return made
-    caveat = f"{lacking} of {len(parts)} subtasks do not have this metric, and are left out of it"
+    verb = "does not have this metric, and is" if lacking == 1 else "do not have it, and are"
+    caveat = f"{lacking} of {len(parts)} subtasks {verb} left out of the aggregate"
     caveats = (*made.comparison.caveats, caveat)
     return replace(made, comparison=replace(made.comparison, caveats=caveats))
 

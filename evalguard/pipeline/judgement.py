@@ -9,6 +9,7 @@ from evalguard.across_tasks import AcrossTasks, Key
 from evalguard.comparison import Comparison
 from evalguard.distribution_comparison import DistributionComparison
 from evalguard.gate import Gate, GateResult
+from evalguard.scores import NotCompared
 from evalguard.stats import Compared, Contributions, across_tasks, benjamini_hochberg
 
 
@@ -18,7 +19,7 @@ class Judgement:
 
     ``across_tasks`` is None, with ``across_tasks_reason``, where fewer than two metrics can be
     judged together. ``distributions`` are those that the gate's limits were held to. ``notes`` say
-    which subtasks the gate does not judge.
+    which subtasks the gate does not judge, ``not_compared`` what groups aggregate and nothing has.
     """
 
     comparisons: tuple[Comparison, ...]
@@ -27,6 +28,7 @@ class Judgement:
     across_tasks_reason: str
     distributions: tuple[DistributionComparison, ...] = ()
     notes: tuple[str, ...] = ()
+    not_compared: tuple[NotCompared, ...] = ()
 
 
 def judge(
@@ -64,7 +66,8 @@ def _shown_only(comparisons: Sequence[Comparison], gated: Sequence[Key]) -> Iter
             continue
         metrics = {c.metric for c in aggregates}
         others = {c.metric for c in comparisons if c.task in tasks} - metrics
-        without = f"; {', '.join(sorted(others))} has no aggregate" if others else ""
+        verb = "has" if len(others) == 1 else "have"
+        without = f"; {', '.join(sorted(others))} {verb} no aggregate" if others else ""
         yield (
             f"the gate judges {group} as a whole: its {len(tasks)} subtasks are shown, and not "
             f"gated{without} (gate: {{subtasks: true}} in the guard file gates them)"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,11 +24,13 @@ class FlipUnits:
         residuals: the same of the linearised residuals.
         strata: int64, shape (units,), which units belong to one stratum: those of a task, or of
             tasks that share documents.
+        of_tasks: the stratum of each task.
     """
 
     values: Array
     residuals: Array
     strata: NDArray[np.int64]
+    of_tasks: Mapping[str, int]
 
 
 def flip_units(metrics: Sequence[Contributions]) -> FlipUnits:
@@ -46,14 +48,20 @@ def flip_units(metrics: Sequence[Contributions]) -> FlipUnits:
     values, residuals = np.zeros((count, len(metrics))), np.zeros((count, len(metrics)))
     tasks = {task: number for number, task in enumerate(sorted({part.task for part in parts}))}
     pairs: set[tuple[int, int]] = set()
+    first: dict[str, int] = {}
     for column, metric in enumerate(metrics):
         for part in metric.parts:
             rows = unit_of[[numbers[part.task, doc_id] for doc_id in part.doc_ids.tolist()]]
             np.add.at(values[:, column], rows, part.values / metric.unit)
             np.add.at(residuals[:, column], rows, part.residuals / metric.unit)
             pairs.update((int(row), tasks[part.task]) for row in np.unique(rows))
+            first[part.task] = int(rows[0])
+    strata = _strata(pairs, units=count, tasks=len(tasks))
     return FlipUnits(
-        values=values, residuals=residuals, strata=_strata(pairs, units=count, tasks=len(tasks))
+        values=values,
+        residuals=residuals,
+        strata=strata,
+        of_tasks={task: int(strata[row]) for task, row in first.items()},
     )
 
 

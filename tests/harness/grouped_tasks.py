@@ -22,6 +22,13 @@ metadata: {{version: 1.0}}
 """
 
 _GROUPS = {
+    "gr_twice": """
+task: [gr_small, gr_again]
+aggregate_metric_list: [{metric: acc}, {metric: acc_norm, weight_by_size: false}, {metric: f1}]
+""",
+    "gr_again": """
+task: [gr_small, gr_middle]
+""",
     "gr_inner": """
 task: [gr_middle, gr_large]
 aggregate_metric_list:

@@ -17,7 +17,9 @@ from evalguard.comparison import Comparison
 from evalguard.gate import Gate
 from evalguard.harness import TaskOptions, load_tasks, score_tables
 from evalguard.lmeval_runs import StoredRun, read_run
-from evalguard.pipeline.groups import with_groups
+from evalguard.lmeval_runs.groups import stored_groups
+from evalguard.lmeval_runs.results import Results
+from evalguard.pipeline.groups import with_groups, without_aggregate
 from evalguard.pipeline.judging import compare_by_document
 from evalguard.scores import ScoreTable
 from evalguard.task_group import TaskGroup
@@ -87,6 +89,43 @@ def test_values_and_standard_errors_equal_those_of_lm_eval(
             assert value == pytest.approx(own[f"{metric},none"], rel=1e-12)
             if metric != "mcc":  # lm-eval bootstraps that, with other draws
                 assert stderr == pytest.approx(own[f"{metric}_stderr,none"], rel=1e-12)
+
+
+@pytest.mark.parametrize("how", ["models", "stored runs"])
+def test_a_task_that_a_group_holds_twice_counts_twice_as_in_lm_eval(
+    how: str, run_tasks: Path, evaluate: Any, tmp_path: Path
+) -> None:
+    run = read_run(evaluate(tmp_path / "m", ["gr_twice"]))
+    side = stored(run) if how == "stored runs" else scored(run_tasks, "m", ["gr_twice"])
+    own = json.loads(run.path.read_text())["groups"]["gr_twice"]
+    found = compared(side, side)
+    for metric in ("acc", "acc_norm"):
+        got = found["gr_twice", metric]
+        assert got.base == pytest.approx(own[f"{metric},none"], rel=1e-12)
+        assert got.base_stderr == pytest.approx(own[f"{metric}_stderr,none"], rel=1e-12)
+        assert got.subtasks == ("gr_small", "gr_middle")
+        assert got.n == SIZES["gr_small"] + SIZES["gr_middle"]
+
+
+def test_what_a_group_aggregates_and_no_subtask_has_is_named(run_tasks: Path) -> None:
+    side = scored(run_tasks, "m", ["gr_twice"])
+    (absent,) = without_aggregate(compare_by_document(side[0], side[0], gate=GATE), (side[1], ()))
+    assert (absent.task, absent.filter, absent.metric) == ("gr_twice", "", "f1")
+    assert absent.reason == "the group aggregates it, and none of its subtasks has it"
+
+
+def test_a_weighting_that_one_run_does_not_show_is_read_from_the_other(
+    runs: dict[str, Path],
+) -> None:
+    run = read_run(runs["m"], tasks=["gr_inner"])
+    content = json.loads(run.path.read_text())
+    for name in ("gr_middle", "gr_large", "gr_inner"):  # alike: weighted or not, the mean is it
+        content["results"][name]["acc,none"] = 0.25
+    alike, _ = stored_groups(Results(run.path, content), run.tables, ["gr_inner"])
+    assert [metric.weight_by_size for metric in alike[0].metrics] == [None]
+    expected = compared(stored(run), stored(run))["gr_inner", "acc"]
+    assert compared((run.tables, alike), stored(run))["gr_inner", "acc"] == expected
+    assert "each counting alike" in expected.caveats[0]
 
 
 def test_the_drift_is_that_of_the_subtasks_and_its_error_theirs_in_quadrature(

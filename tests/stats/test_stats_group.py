@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -105,6 +106,76 @@ def test_clusters_of_a_subtask_count_as_they_do_there():
     assert got.comparison.paired_stderr == pytest.approx(math.hypot(*errors), rel=1e-12)
     sums = [np.add.reduceat(b - c, range(0, 60, 2)) for b, c in pairs]
     assert got.comparison.companions[0].p_value == sign_flip(np.concatenate(sums)).p_value
+
+
+def shared_documents(rng, n, scale=0.1):
+    """Two subtasks that ask about the same n documents, in two templates."""
+    base, own = rng.beta(2.0, 3.0, n), rng.normal(0.0, scale, n)
+    return [(base, base - own - rng.normal(0.0, scale / 4, n)) for _ in range(2)]
+
+
+def of_shared(pairs, hashes):
+    subtasks = [
+        Subtask(
+            compared=compare_documents(paired(*pair, task=name, doc_hashes=hashes)),
+            size=len(pair[0]),
+        )
+        for name, pair in zip("ab", pairs, strict=True)
+    ]
+    group = TaskGroup(name="group", children=("a", "b"), tasks=("a", "b"))
+    return compare_group(
+        group, subtasks, weight_by_size=True, margin=1.0, confidence=0.95
+    ).comparison
+
+
+def test_a_document_that_two_subtasks_share_counts_once_in_the_standard_error():
+    pairs = shared_documents(np.random.default_rng(7), 40)
+    got = of_shared(pairs, tuple(map(str, range(40))))
+    of_documents = sum(base - candidate for base, candidate in pairs) / 2.0
+    test = stats.ttest_1samp(of_documents, 0.0, alternative="greater")
+    assert got.paired_stderr == pytest.approx(stats.sem(of_documents), rel=1e-12)
+    assert got.p_value == pytest.approx(test.pvalue, rel=1e-9)
+    assert "2 of the subtasks share documents" in " ".join(got.caveats)
+
+
+def test_intervals_over_shared_documents_hold_the_truth():
+    rng, hashes = np.random.default_rng(8), tuple(map(str, range(40)))
+    inside = [
+        low <= 0.0 <= high
+        for low, high in (
+            of_shared(shared_documents(rng, 40), hashes).sigma_interval for _ in range(RUNS)
+        )
+    ]
+    assert abs(np.mean(inside) - 0.95) <= 1.5 * MONTE_CARLO  # 84% with independent subtasks
+
+
+def test_a_subtask_that_is_counted_twice_weighs_twice():
+    rng = np.random.default_rng(9)
+    pairs = [levels(rng, n, 0.02, 0.1) for n in (20, 50)]
+    _, subtasks = group_of(*pairs)
+    twice = [subtasks[0], replace(subtasks[1], times=2)]
+    group = TaskGroup(
+        name="g", children=("t0", "h"), tasks=("t0", "t1"), counted=("t0", "t1", "t1")
+    )
+    for by_size, weights in ((True, (20 / 120, 100 / 120)), (False, (1 / 3, 2 / 3))):
+        got = compare_group(group, twice, weight_by_size=by_size, margin=1.0, confidence=0.95)
+        parts = [subtask.comparison for subtask in subtasks]
+        errors = [w * part.paired_stderr for w, part in zip(weights, parts, strict=True)]
+        value = sum(w * part.base for w, part in zip(weights, parts, strict=True))
+        assert got.comparison.base == pytest.approx(value, rel=1e-12)
+        assert got.comparison.paired_stderr == pytest.approx(math.hypot(*errors), rel=1e-12)
+        assert got.contributions.total / got.contributions.unit == pytest.approx(
+            got.comparison.sigma, rel=1e-10
+        )
+        assert "(1 of them more than once)" in got.comparison.caveats[0]
+
+
+def test_gains_and_losses_that_cancel_leave_no_drift_of_a_rounding_error():
+    one, two = np.array([1.0, 0.0, 1.0, 0.0, 1.0]), np.array([1.0] * 9 + [0.0] * 24)
+    won, lost = one.copy(), two.copy()
+    won[1], lost[0] = 1.0, 0.0
+    got, _ = group_of((one, won), (two, lost))
+    assert got.comparison.sigma == 0.0
 
 
 def test_a_base_that_is_always_right_has_no_unit():
