@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.stopping_populations import FEW_CARRIERS, cells
+from benchmarks.stopping_populations import CARRIERS, FEWEST_CARRIERS, cells
 from benchmarks.stopping_tables import tables_of
 from evalguard.pairing import PairedScores
 from evalguard.pairing.rows import picked
@@ -91,12 +91,13 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="write the tables there")
     parser.add_argument("--orders", type=int, default=ORDERS, help="of each population")
     parser.add_argument("--sizes", type=int, nargs="*", default=list(SIZES), metavar="N")
+    parser.add_argument("--only", default="", metavar="TEXT", help="populations with that name")
     parser.add_argument("--runs", type=Path, nargs="*", default=[], metavar="FOLDER",
                         help="finished run folders of evalguard, to be stopped too")  # fmt: skip
     parser.add_argument("--processes", type=int, default=1, help="cores to use")
     options = parser.parse_args()
     start = time.perf_counter()
-    made = list(cells(tuple(options.sizes), SIGMAS, SEED))
+    made = [cell for cell in cells(tuple(options.sizes), SIGMAS, SEED) if options.only in cell[0]]
     real = [(name, paired) for folder in options.runs for name, paired in tables_of(folder)]
     jobs = [(name, paired, options.orders) for name, _, _, paired in made]
     jobs += [(name, paired, options.orders) for name, paired in real]
@@ -136,9 +137,12 @@ def report(tallies: list[Tally], sigmas: list[float], orders: int) -> Iterator[s
         yield "|---" * (len(columns) + 1) + "|"
         for name in dict.fromkeys(t.name for t in tallies):
             found = [by_cell.get((name, n, s)) for s in columns]
-            label = f"*{name}*" if name in FEW_CARRIERS else name
+            label = f"*{name}*" if CARRIERS.get(name, 1.0) * n < FEWEST_CARRIERS else name
             yield f"| {label} | " + " | ".join(_cell(t) for t in found) + " |"
-    yield "\n*Italic*: beyond what is promised, so few documents carry the drift."
+    yield (
+        f"\n*Italic*: fewer than {FEWEST_CARRIERS} documents carry the whole drift, which is more "
+        "than is promised."
+    )
 
 
 def report_real(tallies: list[Tally]) -> Iterator[str]:

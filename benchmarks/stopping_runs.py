@@ -18,7 +18,7 @@ import evalguard
 from benchmarks.quantised import GROUP, quantised_copy
 
 ROOT = Path(__file__).parent.parent
-DEMO_SETTINGS = ("norm_dtype", "attn_scale", "embed_scale", "rope_theta", "activation")
+DEMO_SETTINGS = ("norm_dtype", "attn_scale", "rope_theta")
 # File, prompt and last word of each task.
 TASKS = {
     "stories_lastword": (

@@ -23,7 +23,10 @@ def tables_of(folder: Path) -> Iterator[tuple[str, PairedScores]]:
     import pyarrow.parquet as pq
 
     run = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    pair = f"{run['base']['name']} / {run['candidate']['name']}"
+    settings = run["candidate"]["settings"]
+    changed = [one["name"] for one in settings if one["value"] != one["reference"]]
+    only = f" ({', '.join(changed)} only)" if 0 < len(changed) < len(settings) else ""
+    pair = f"{run['base']['name']} / {run['candidate']['name']}{only}"
     for file in sorted((folder / "samples").glob("*.parquet")):
         table = pq.read_table(file, columns=["base:scores", "candidate:scores"])
         base, candidate = ([json.loads(row) for row in table[name].to_pylist()]

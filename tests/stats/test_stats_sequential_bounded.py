@@ -125,7 +125,7 @@ def test_zero_inflated_losses_at_the_margin_are_contradicted_in_at_most_alpha_of
 
 
 def test_one_document_that_loses_much_keeps_the_verdict_open() -> None:
-    """The bound is twice what the worst document seen lost."""
+    """The bound is three times what the worst document seen lost."""
     of = population(0.0, 0.01, 4000)
     order = np.random.default_rng(3).permutation(4000)
     part = drawn(of, order, 504)
@@ -138,7 +138,7 @@ def test_one_document_that_loses_much_keeps_the_verdict_open() -> None:
     assert calm.side == "below"
     assert found is not None
     assert found.side is None
-    assert found.assumed_worst == pytest.approx(12.0, rel=0.01)
+    assert found.assumed_worst == pytest.approx(18.0, rel=0.03)
     assert found.seen_worst == pytest.approx(6.0, rel=0.01)
 
 

@@ -4,7 +4,11 @@ The claim "sigma_N >= m" says that the documents' excesses T_i (excess.py) sum t
 N; it is bet against as in betting.py. That asks for a bound: no document's T_i is above B. A
 document may lose without limit, so B is an assumption, and it is printed with the verdict:
 
-    B = max(2 standard deviations of the base's values, twice the largest T_i seen).
+    B = max(2 standard deviations of the base's values, 3 times the largest loss seen
+            + 3^2 times the largest influence on the base's standard error seen):
+
+no document that was not asked is three times as far out as those that were, in its loss or in the
+base's own score, whose square is its influence.
 
 It stands between a candidate whose first documents are all alike and the verdict: without scatter,
 wealth grows by the factor 1 + mu / B a document, so that n >= ln(1 / alpha) B / mu documents are
@@ -28,7 +32,7 @@ from evalguard.stats.sequential.betting import Array, before, just_deniable, lef
 from evalguard.stats.sequential.excess import Excess
 
 _OF_SCATTER = 2.0
-_OF_SEEN = 2.0
+_OF_SEEN = 3.0
 _SEEN_IN_ADVANCE = 0.03
 _HIGHEST_STAKE = 0.98
 _SPARE = 1.3
@@ -55,7 +59,9 @@ class BoundedEvidence:
         aimed = of.beyond(margin)
         assert aimed is not None  # a margin is not negative
         self._aimed = aimed
-        self._more, self._less = self._bound(aimed), self._bound(-aimed)
+        unit = of.of_the_unit(margin)
+        self._more = self._bound(aimed - unit, unit)
+        self._less = self._bound(unit - aimed, -unit)
         self._against_more = self._stakes(aimed, self._more)
         self._against_less = self._stakes(-aimed, self._less)
 
@@ -68,8 +74,9 @@ class BoundedEvidence:
         Args:
             against_less: what a document gains instead: that speaks against "above".
         """
-        bound, aimed = (self._less, -self._aimed) if against_less else (self._more, self._aimed)
-        return bound * self._of.mean_weight, float(np.max(aimed)) * self._of.mean_weight
+        bound, sign = (self._less, -1.0) if against_less else (self._more, 1.0)
+        seen = float(np.max(sign * self._of.drifts))
+        return bound * self._of.mean_weight, seen * self._of.mean_weight
 
     def against_more(self, margin: float) -> float:
         """Log-wealth against "sigma_N is ``margin`` or more"."""
@@ -85,8 +92,10 @@ class BoundedEvidence:
             return np.inf if margin < 0.0 else -np.inf
         return _log_wealth(-beyond, -self._aimed, self._left, self._against_less, self._less)
 
-    def _bound(self, beyond: Array) -> float:
-        return max(_OF_SCATTER * self._of.scatter, _OF_SEEN * float(np.max(beyond)))
+    def _bound(self, drifts: Array, unit: Array) -> float:
+        seen = _OF_SEEN * max(0.0, float(np.max(drifts)))
+        seen += _OF_SEEN * _OF_SEEN * max(0.0, float(np.max(unit)))
+        return max(_OF_SCATTER * self._of.scatter, seen)
 
     def _stakes(self, beyond: Array, bound: float) -> Array:
         count = np.arange(beyond.shape[0], dtype=np.float64)

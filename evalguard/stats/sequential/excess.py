@@ -57,6 +57,13 @@ class Excess:
             amount = self.log_sign * float(np.expm1(self.log_sign * amount))
         return amount / self.unit
 
+    def of_the_unit(self, margin: float) -> Array:
+        """The part of T_i that is document i's influence on the base's standard error."""
+        slope = margin
+        if self.log_sign:
+            slope = margin / max(1.0 + self.log_sign * margin * self.unit, 1e-300)
+        return -slope * self.unit * self.influences
+
     def beyond(self, margin: float) -> Array | None:
         """T_i at a margin in sigmas; None where no drift is that far (perplexity 0)."""
         amount, slope = margin * self.unit, margin

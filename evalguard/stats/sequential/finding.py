@@ -92,7 +92,7 @@ def find(
     order = np.searchsorted(paired.base.doc_ids, np.asarray(drawn, dtype=np.int64))
     known = None if base_of_all is None else unit_of(base_of_all)
     of = excess(paired, order, population, unit=known)
-    if not (of.unit > 0.0 and math.isfinite(of.sigma)):
+    if not (of.unit > 0.0 and math.isfinite(of.sigma)) or of.beyond(rule.margin) is None:
         return None
     if is_binary(paired):
         right = None if base_of_all is None else int(np.sum(base_of_all.values))
