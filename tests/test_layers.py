@@ -31,7 +31,6 @@ CORE = {
     "document_fields",
     "log_rows",
     "reference",
-    "reference_check",
     "tail",
     "top_tokens",
     "compare_report",

@@ -101,7 +101,12 @@ TASKS = (
     click.option(
         "--num-fewshot", type=click.IntRange(min=0), metavar="N", help="Examples in the prompt."
     ),
-    click.option("--seed", type=int, metavar="N", help="Seed of few-shot examples and sampling."),
+    click.option(
+        "--seed",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="Seed of few-shot examples, sampling and the order of documents.",
+    ),
     click.option(
         "--apply-chat-template", is_flag=True, default=None, help="Use each model's chat template."
     ),
@@ -228,7 +233,7 @@ GATE = (
     click.option(
         "--gate-metric",
         "gate_limits",
-        type=Pairs("kl_mean=0.01"),
+        type=Pairs(),
         multiple=True,
         help="Absolute limit: kl_mean=0.01, same_top1=0.98 ... Repeatable.",
     ),

@@ -25,9 +25,6 @@ class Pairs(_Type):
 
     name = "NAME=VALUE"
 
-    def __init__(self, example: str = "attn_scale=reference") -> None:
-        self._example = example
-
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, Value]:
@@ -35,7 +32,7 @@ class Pairs(_Type):
             return value
         name, equals, text = str(value).partition("=")
         if not (equals and name):
-            self.fail(f"'{value}' is not NAME=VALUE, e.g. {self._example}", param, ctx)
+            self.fail(f"'{value}' is not NAME=VALUE, e.g. attn_scale=reference", param, ctx)
         return name, typed(text)
 
 

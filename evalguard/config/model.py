@@ -185,7 +185,7 @@ class RunEntry(_Entry):
     num_fewshot: int | None = Field(default=None, ge=0, description="Few-shot examples.")
     limit: Limit = Field(default=None, description="First documents of each task, or a share.")
     batch_size: BatchSize = Field(default=None, description="Sequences per forward pass.")
-    seed: int | None = Field(default=None, ge=0, description="Seed of few-shot sampling.")
+    seed: int | None = Field(default=None, ge=0, description="Seed of few-shot and document order.")
     device: Text | None = Field(default=None, description="cpu, cuda, cuda:1, mps.")
     apply_chat_template: ChatTemplate = Field(
         default=None, description="Whether to apply the chat template, or which one."

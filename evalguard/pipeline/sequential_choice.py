@@ -41,6 +41,8 @@ def _unkept(choices: Choices, options: CompareOptions) -> Iterator[tuple[str, st
     alpha, gate = choices.sequential_alpha, choices.gate
     if alpha is not None and not 0.0 < alpha < 0.5:
         yield f"a chance of error lies between 0 and 0.5, not {alpha:g}", "0.05, say"
+    if choices.task_options.seed < 0:
+        yield f"no order of documents has the seed {choices.task_options.seed}", "0 or more"
     if gate.fail_on != "margin":
         yield (
             "--sequential tells the verdict of fail_on margin early, and not that of "

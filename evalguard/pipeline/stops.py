@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from evalguard.comparison import Comparison
 from evalguard.pairing import PairedScores
@@ -39,6 +39,15 @@ class Stops:
     def late(self, comparison: Comparison) -> Comparison:
         """An ordinary comparison with its place in the sequential run, if it has one."""
         looks = self.looks.get(comparison.task)
-        if looks is None or comparison.n_used != looks[-1]:
+        asked = {task.task: task.n_used for task in self.run.tasks}.get(comparison.task)
+        if looks is None or asked is None or comparison.outcome == "failed":
+            return comparison
+        if asked < looks[-1]:
+            caveat = (
+                f"no statement about all {looks[-1]:,} documents: the task stopped when its gated "
+                f"metrics were known, and the numbers are those of the {asked:,} documents asked"
+            )
+            return replace(comparison, caveats=(*comparison.caveats, caveat))
+        if comparison.n_used != looks[-1]:
             return comparison
         return complete(comparison, self.rule, looks=looks)

@@ -40,13 +40,13 @@ class HalfFile:
         self._file: BinaryIO | None = None
 
     def open(self) -> BinaryIO:
-        """Make the file, for writing and reading.
+        """Make the file, for writing.
 
         Raises:
             OSError: it cannot be made.
         """
         # open() instead of tempfile: the file gets the permissions that the user's umask gives.
-        self._file = self._partial.open("x+b")
+        self._file = self._partial.open("xb")
         return self._file
 
     def commit(self) -> None:

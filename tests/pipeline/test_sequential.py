@@ -180,6 +180,7 @@ def test_clustered_tasks_are_asked_in_full_and_say_why(run: Run) -> None:
         ({"strict": True}, "too few to decide"),
         ({"distributions": "lockstep"}, "need all of them"),
         ({"gate_limits": {"kl_mean": 0.1}}, "need all of them"),
+        ({"seed": -1}, "no order of documents has the seed -1"),
         ({"sequential_alpha": 0.7}, "between 0 and 0.5"),
         ({"sequential": None, "sequential_alpha": 0.1}, "no effect without --sequential"),
     ],
@@ -234,6 +235,22 @@ def test_a_whole_command_stops_early_and_reports_it(
     document = looked.to_dict()
     assert document["sequential"]["tasks"][0]["n_used"] == early.n_used
     assert "Stopped early" in looked.render()
+
+
+def test_an_ungated_metric_that_cannot_stop_is_not_taken_for_one_of_all_documents(
+    compared: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ordinary comparison would look as if the documents asked were all there are."""
+    monkeypatch.setattr("evalguard.gate.Gate.covers", lambda _, task, metric: metric != "acc")
+    monkeypatch.setattr(
+        "evalguard.pipeline.draw.cannot_stop", lambda table: "no" if table.metric == "acc" else ""
+    )
+    looked = compared(["sw_long"], sequential=True)
+    acc = next(c for c in looked.comparisons if c.metric == "acc")
+    used = looked.report.sequential.tasks[0].n_used
+    assert acc.n == acc.n_used == used < N_LONG
+    assert acc.stopping is None
+    assert any(f"no statement about all {N_LONG:,} documents" in text for text in acc.caveats)
 
 
 def test_two_finished_runs_save_nothing_and_say_so(run: Run) -> None:

@@ -124,6 +124,60 @@ def test_zero_inflated_losses_at_the_margin_are_contradicted_in_at_most_alpha_of
     assert wrong / orders <= 0.05 + 3.0 * math.sqrt(0.05 * 0.95 / orders)
 
 
+def far_out(size: int, sigma: float) -> PairedScores:
+    """A base whose scatter 1% of the documents carry; the candidate loses the same on each."""
+    base = -np.random.default_rng(4).gamma(4.0, 0.25, size)
+    base[: size // 100] *= 20.0
+    unit = float(np.std(base, ddof=1)) / math.sqrt(size)
+    return paired(base, base - math.log1p(sigma * unit), "perplexity")
+
+
+def test_a_scatter_that_few_base_scores_carry_fails_no_candidate_in_more_than_alpha() -> None:
+    """With the unit as it was guessed, every fourth of these orders was stopped as regressed."""
+    size, orders = 5000, 60
+    of = far_out(size, 0.97)
+    wrong = 0
+    for seed in range(orders):
+        side, _ = stopped(of, np.random.default_rng([8, seed]).permutation(size))
+        wrong += side == "above"
+    assert wrong / orders <= 0.05 + 3.0 * math.sqrt(0.05 * 0.95 / orders)
+
+
+def test_no_drift_is_called_large_in_a_unit_guessed_from_less_than_a_sixteenth() -> None:
+    size = 3000
+    of = population(12.0, 0.02, size)
+    order = np.random.default_rng(2).permutation(size)
+    found = {
+        (n, known): find(
+            drawn(of, order, n), order[:n].tolist(), size, RULE,
+            base_of_all=of.base if known else None,
+        )
+        for n in (186, 187)
+        for known in (False, True)
+    }  # fmt: skip
+    sides = {at: one.side for at, one in found.items() if one is not None}
+    assert sides == {
+        (186, False): None,
+        (186, True): "above",
+        (187, False): "above",
+        (187, True): "above",
+    }
+
+
+def test_a_part_of_zeros_and_ones_is_not_taken_for_the_whole_where_the_whole_is_known() -> None:
+    rng = np.random.default_rng(6)
+    base = np.where(rng.random(900) < 0.6, 1.0, 0.0)
+    base[-1] = 0.5
+    whole = paired(base, base, "mean")
+    part = drawn(whole, np.arange(900), 400)
+    found = find(part, list(range(400)), 900, RULE, base_of_all=whole.base)
+    assert found is not None
+    assert found.method == "bounded-betting"
+    guessed = find(part, list(range(400)), 900, RULE)
+    assert guessed is not None
+    assert guessed.method == "flips-exact"
+
+
 def test_one_document_that_loses_much_keeps_the_verdict_open() -> None:
     """The bound is three times what the worst document seen lost."""
     of = population(0.0, 0.01, 4000)

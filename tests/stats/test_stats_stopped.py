@@ -23,6 +23,7 @@ from evalguard.stats.sequential import (
     find,
     stopped_comparison,
 )
+from evalguard.stats.sequential.stopped import carriers_missed
 
 SIZE = 2000
 RULE = StoppingRule(margin=1.0, alpha=0.05, gated=4, seed=9)
@@ -105,7 +106,35 @@ def test_a_perplexity_names_the_loss_that_it_assumes_away() -> None:
     assert early.stopping.assumed_worst == pytest.approx(2.0 * float(np.std(part.base.values)), 0.1)
     assert "asymptotic, if no other document loses more than" in early.stopping.guarantee
     assert "nats (the most so far: 0.0" in early.stopping.guarantee
-    assert any("asymptotic" in caveat for caveat in early.caveats)
+    assert any(
+        "what 10 documents or fewer carry alone is missed by such a part in more than about 5%"
+        in caveat
+        for caveat in early.caveats
+    )
+
+
+def test_a_regression_in_a_guessed_unit_says_what_it_takes_of_the_base() -> None:
+    rng = np.random.default_rng(1)
+    base = -rng.gamma(1.5, 1.0, SIZE)
+    whole, part, order = part_of(base, base - 0.4, "perplexity", 500)
+    guessed = find(part, order, SIZE, RULE)
+    known = find(part, order, SIZE, RULE, base_of_all=whole.base)
+    assert guessed is not None
+    assert known is not None
+    assert guessed.side == known.side == "above"
+    said, unsaid = (
+        stopped_comparison(part, found, RULE, looks=LOOKS).stopping for found in (guessed, known)
+    )
+    assert said is not None
+    assert unsaid is not None
+    assert "more than three times as far out as those seen" in said.assumption
+    assert "score of the base" not in unsaid.assumption
+
+
+@pytest.mark.parametrize(("n", "size"), [(500, 5000), (200, 2000), (64, 300)])
+def test_the_group_that_a_part_may_miss_is_the_largest_above_alpha(n: int, size: int) -> None:
+    missed = carriers_missed(n, size, 0.05)
+    assert (1.0 - n / size) ** missed > 0.05 >= (1.0 - n / size) ** (missed + 1)
 
 
 def test_with_all_documents_the_numbers_are_the_ordinary_ones(

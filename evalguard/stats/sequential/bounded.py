@@ -20,6 +20,10 @@ Stakes: with v the second moment of the deviations seen and p = a / i the share 
 may lose B unseen, x maximises -x (m - mu) - x^2 v / 2 + p log(1 - x (B - mu)), a quadratic's root:
 the best stake for the scatter seen, and below 1 / B without any.
 
+B, u and the scatter are those of all documents so far, so that the stakes are not predictable in
+these numbers: for any fixed ones of them W is a supermartingale, and that is the sense in which
+"given B" is meant. What choosing them afterwards costs is measured (benchmarks/stopping.py).
+
 Exact, given B, where the base's standard error over all N documents is known; else asymptotic in
 that one number.
 """

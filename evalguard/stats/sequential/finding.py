@@ -28,6 +28,10 @@ Bet = Callable[[float, "float | None"], Evidence]
 # The full run takes a number this close to the margin for the margin (verdict.ON_THE_MARGIN).
 _JUST_ABOVE = 1.0 + 1e-8
 
+# Before a sixteenth of the documents is asked, no drift is called large in the unit of a scatter
+# that was guessed from them: a few base scores far out would make that unit several times larger.
+_PART_THAT_SHOWS_SCATTER = 16
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
@@ -42,6 +46,7 @@ class Finding:
         sigma: the estimate so far, in units of the base's standard error over all documents,
             which is ``unit`` on the scale of the drift.
         assumed_worst, seen_worst: as of ``Stopping``.
+        unit_guessed: whether ``unit`` comes from the documents so far, by ``bounded-betting``.
     """
 
     side: Side | None
@@ -54,6 +59,7 @@ class Finding:
     method: StoppingMethod
     assumed_worst: float | None = None
     seen_worst: float | None = None
+    unit_guessed: bool = False
 
 
 def cannot_stop(table: ScoreTable) -> str:
@@ -94,13 +100,15 @@ def find(
     of = excess(paired, order, population, unit=known)
     if not (of.unit > 0.0 and math.isfinite(of.sigma)) or of.beyond(rule.margin) is None:
         return None
-    if is_binary(paired):
+    if is_binary(paired) and (base_of_all is None or _zeros_and_ones(base_of_all)):
         right = None if base_of_all is None else int(np.sum(base_of_all.values))
         bet = _flip_bet(paired, order, population, rule.alpha_above, right)
     else:
         bet = _bounded_bet(of, population)
     aimed = bet(rule.margin, None)
-    side, chance = _side(aimed, rule, of.sigma)
+    guessed = isinstance(aimed, BoundedEvidence) and known is None
+    too_few = guessed and paired.base.n < population // _PART_THAT_SHOWS_SCATTER
+    side, chance = _side(aimed, rule, of.sigma, never_above=too_few)
     low, high, p_value = -math.inf, math.inf, 1.0
     if side is not None or with_interval:
         p_value = math.exp(min(0.0, -bet(0.0, None).against_less(0.0)))
@@ -119,7 +127,12 @@ def find(
         method="flips-exact" if worst is None else "bounded-betting",
         assumed_worst=None if worst is None else worst[0],
         seen_worst=None if worst is None else worst[1],
+        unit_guessed=guessed,
     )
+
+
+def _zeros_and_ones(table: ScoreTable) -> bool:
+    return bool(np.all((table.values == 0.0) | (table.values == 1.0)))
 
 
 def _flip_bet(
@@ -152,13 +165,15 @@ def _bounded_bet(of: Excess, population: int) -> Bet:
     return bet
 
 
-def _side(evidence: Evidence, rule: StoppingRule, sigma: float) -> tuple[Side | None, float]:
+def _side(
+    evidence: Evidence, rule: StoppingRule, sigma: float, *, never_above: bool
+) -> tuple[Side | None, float]:
     """The side that is shown, if the estimate lies there too, and its chance of error."""
     if sigma < rule.margin:
         wealth = evidence.against_more(rule.margin)
         if wealth >= needed(evidence, rule.alpha_below):
             return "below", evidence.reserved + math.exp(-wealth)
-    if sigma > rule.margin:
+    if sigma > rule.margin and not never_above:
         wealth = evidence.against_less(rule.margin * _JUST_ABOVE)
         if wealth >= needed(evidence, rule.alpha_above):
             return "above", evidence.reserved + math.exp(-wealth)

@@ -20,10 +20,15 @@ def assumption(table: ScoreTable, finding: Finding) -> str:
             "perplexity": " nats",
             "weighted_perplexity": " nats",
         }.get(table.aggregation, "")
-        return (
+        assumed = (
             f"no other document {moves} more than {number(finding.assumed_worst)}{unit} "
             f"(the most so far: {number(max(0.0, finding.seen_worst))})"
         )
+        if finding.side == "above" and finding.unit_guessed:
+            assumed += (
+                " and no score of the base lies more than three times as far out as those seen"
+            )
+        return assumed
     if table.metric in _ZERO_OR_ONE:
         return ""
     return "all scores are 0 or 1 like those seen"

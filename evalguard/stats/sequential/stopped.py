@@ -76,7 +76,7 @@ def stopped_comparison(
             assumption=assumed,
             guarantee=guarantee(finding, rule, assumed, n_total=n_total),
         ),
-        caveats=_caveats(paired, finding),
+        caveats=_caveats(paired, finding, rule, n_total=n_total),
     )
 
 
@@ -101,18 +101,30 @@ def complete(comparison: Comparison, rule: StoppingRule, *, looks: tuple[int, ..
     )
 
 
-def _caveats(paired: PairedScores, finding: Finding) -> tuple[str, ...]:
+def _caveats(
+    paired: PairedScores, finding: Finding, rule: StoppingRule, *, n_total: int
+) -> tuple[str, ...]:
     caveats = [*paired.base.caveats, *paired.candidate.caveats, *paired.caveats]
     if paired.base.weights is not None:
         caveats.append(
             "lm-eval reports no standard error here; it is computed by the ratio estimator"
         )
     if finding.method != "flips-exact":
+        missed = carriers_missed(paired.base.n, n_total, rule.alpha)
         caveats.append(
             "stopped early by a method that is asymptotic and takes documents not asked to move "
-            "not much farther than those asked"
+            f"not much farther than those asked; what {missed:,} documents or fewer carry alone "
+            f"is missed by such a part in more than about {100.0 * rule.alpha:.3g}% of orders"
         )
     return tuple(dict.fromkeys(caveats))
+
+
+def carriers_missed(n: int, population: int, alpha: float) -> int:
+    """The largest group that n of N random documents miss with a chance above alpha.
+
+    By (1 - n / N)^k, which is above the hypergeometric chance.
+    """
+    return max(0, math.ceil(math.log(alpha) / math.log1p(-n / population)) - 1)
 
 
 def _reason(verdict: Verdict, finding: Finding, rule: StoppingRule, *, n: int, n_total: int) -> str:
