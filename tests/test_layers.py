@@ -31,6 +31,7 @@ CORE = {
     "document_fields",
     "log_rows",
     "reference",
+    "reference_check",
     "tail",
     "top_tokens",
     "compare_report",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import click
 from click.core import ParameterSource
+
+from evalguard.errors import UsageError
 
 
 def compare_options(given: dict[str, Any]) -> dict[str, Any]:
@@ -14,6 +16,7 @@ def compare_options(given: dict[str, Any]) -> dict[str, Any]:
     from evalguard.pipeline.arguments import parse_arguments
 
     options = dict(given)
+    _check_limits_once(options.get("gate_limits", ()))
     for name in ("base_model_args", "cand_model_args", "gen_kwargs"):
         if name in options:
             options[name] = parse_arguments(options[name], where=f"--{name.replace('_', '-')}")
@@ -26,6 +29,17 @@ def compare_options(given: dict[str, Any]) -> dict[str, Any]:
         options["allow_differing"] = frozenset(options["allow_differing"])
     options["use_cache"] = not options.pop("no_cache", False)
     return options
+
+
+def _check_limits_once(limits: Iterable[tuple[str, Any]]) -> None:
+    """Refuse two limits on one figure: the gate would silently hold to one of them."""
+    found: dict[str, Any] = {}
+    for name, value in limits:
+        if found.setdefault(name, value) != value:
+            raise UsageError(
+                f"--gate-metric {name} is given twice: {found[name]} and {value}",
+                hint="one limit a figure",
+            )
 
 
 def typed_without_effect(context: click.Context, counting: Collection[str]) -> list[str]:

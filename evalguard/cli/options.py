@@ -233,7 +233,7 @@ GATE = (
     click.option(
         "--gate-metric",
         "gate_limits",
-        type=Pairs(),
+        type=Pairs("kl_mean=0.01"),
         multiple=True,
         help="Absolute limit: kl_mean=0.01, same_top1=0.98 ... Repeatable.",
     ),

@@ -25,6 +25,9 @@ class Pairs(_Type):
 
     name = "NAME=VALUE"
 
+    def __init__(self, example: str = "attn_scale=reference") -> None:
+        self._example = example
+
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, Value]:
@@ -32,7 +35,7 @@ class Pairs(_Type):
             return value
         name, equals, text = str(value).partition("=")
         if not (equals and name):
-            self.fail(f"'{value}' is not NAME=VALUE, e.g. attn_scale=reference", param, ctx)
+            self.fail(f"'{value}' is not NAME=VALUE, e.g. {self._example}", param, ctx)
         return name, typed(text)
 
 

@@ -55,7 +55,7 @@ def read_floor(content: Mapping[str, Any], where: str) -> MeasuredFloor:
             floors={floor.key: floor for floor in floors},
             distributions={floor.task: floor for floor in distributions},
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UsageError(f"{where} is no measured floor: {error!r}", hint=_HINT) from error
 
 
@@ -77,19 +77,19 @@ def _metric_floor(entry: Mapping[str, Any]) -> MetricFloor:
         task=str(entry["task"]),
         filter=str(entry["filter"]),
         metric=str(entry["metric"]),
-        n=int(entry["n"]),
+        n=_count(entry["n"]),
         sigma=_size(entry["sigma"]),
         sigma_upper=_size(entry["sigma_upper"]),
         document_sd=None if spread is None else _size(spread),
         variation=str(entry["variation"]),
-        bit_identical=bool(entry["bit_identical"]),
+        bit_identical=_flag(entry["bit_identical"]),
     )
 
 
 def _size(value: Any) -> float:
     """A size of drift; null stands for an infinite one, which JSON cannot hold."""
-    number = math.inf if value is None else float(value)
-    if not number >= 0.0:
+    number = _number(value)
+    if number < 0.0:
         raise ValueError(f"{value!r} is no size of a drift")
     return number
 
@@ -97,17 +97,33 @@ def _size(value: Any) -> float:
 def _kl_floor(entry: Mapping[str, Any]) -> TaskDistributionFloor:
     return TaskDistributionFloor(
         task=str(entry["task"]),
-        n=int(entry["n"]),
-        positions=int(entry["positions"]),
+        n=_count(entry["n"]),
+        positions=_count(entry["positions"]),
         kl=_number(entry["kl"]),
         kl_upper=_number(entry["kl_upper"]),
         kl_max=_number(entry["kl_max"]),
         top1_changed=_size(entry["top1_changed"]),
         variation=str(entry["variation"]),
-        bit_identical=bool(entry["bit_identical"]),
+        bit_identical=_flag(entry["bit_identical"]),
     )
 
 
 def _number(value: Any) -> float:
-    """A KL, which may be estimated below 0; null stands for an infinite one."""
-    return math.inf if value is None else float(value)
+    """A number, a KL say, which may be estimated below 0; null stands for an infinite one."""
+    if value is None:
+        return math.inf
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
+        raise ValueError(f"{value!r} is no number")
+    return float(value)
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{value!r} is no number of documents or tokens")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{value!r} is neither true nor false")
+    return value

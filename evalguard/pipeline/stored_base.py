@@ -9,7 +9,6 @@ from typing import Any
 
 import evalguard
 from evalguard.conversion import plan
-from evalguard.conversion.digests import digest_path
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.execution.codec import WireError
 from evalguard.execution.wire import DESCRIPTION
@@ -39,11 +38,16 @@ class StoredBase:
 
     def __init__(self, path: Path, source: ModelSource, policy: ScoringPolicy) -> None:
         self._file = ReferenceFile(path)
-        self._described = _description(path, self._file.facts)
         self.path = path
-        self.top_k = int(self._file.facts["top_k"])
-        _check_same_base(path, self._described.identity or {}, source, policy)
-        self.key = digest_of([dict(self._described.identity or {}), digest_path(path)])
+        try:
+            self._described = _description(path, self._file.facts)
+            self.top_k = int(self._file.facts["top_k"])
+            _check_same_base(path, self._described.identity or {}, source, policy)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UsageError(
+                f"{path} does not say what base it is of", hint="give another file, or remove it"
+            ) from error
+        self.key = digest_of([dict(self._described.identity or {}), self._file.digest])
 
     def describe(self) -> ModelDescription:
         """Return what was loaded when the file was written."""
@@ -62,7 +66,7 @@ class StoredBase:
         """
         task = requests[0].task
         found = self._file.get(task, requests_digest(requests))
-        if found is None:
+        if found is None or len(found[0]) != len(requests):
             first, last = requests[0].doc_id, requests[-1].doc_id
             raise EvaluationError(
                 f"{self.path} does not hold the base's answers to documents {first} to {last} of "

@@ -14,6 +14,7 @@ from evalguard.report import rounding
 from evalguard.report.plain_text import fitted, padded, printable, wrapped
 from evalguard.report.wording import metric_label, percent
 
+_TITLE = "Distributions"
 _GAP, _INDENT, _NARROWEST_LABEL = 2, 2, 12
 # Least important first: what goes where the terminal is too narrow for all.
 _FIRST_TO_GO = ("positions", "max", "Δp rms", "99%", "top-1")
@@ -61,6 +62,18 @@ def share_text(figure: Figure) -> str:
     return f"{rounding.rounded(100.0 * figure.value, stderr)}%"
 
 
+def beneath_scores(report: CompareReport) -> str:
+    """Say that distributions moved where no score did; "" where none did."""
+    moved = [one for one in report.distributions if one.moved]
+    if not moved:
+        return ""
+    largest = max(moved, key=lambda one: one.kl.value or 0.0)
+    return (
+        f"; beneath these scores the distributions moved: KL {kl_text(largest.kl)} nats a token "
+        f"on {printable(largest.task)}"
+    )
+
+
 def _table(distributions: Sequence[DistributionComparison], width: int) -> list[str]:
     columns = _columns(distributions)
     for header in _FIRST_TO_GO:
@@ -68,10 +81,11 @@ def _table(distributions: Sequence[DistributionComparison], width: int) -> list[
             break
         columns = [column for column in columns if column.header != header]
     names = [printable(one.task) for one in distributions]
-    label = min(max(_room(columns, width), 0), max(map(cell_len, names)))
+    longest = max(*map(cell_len, names), cell_len(_TITLE) - _INDENT)
+    label = min(max(_room(columns, width), 0), longest)
     gap, indent = " " * _GAP, " " * _INDENT
     headers = [padded(column.header, column.width, right=True) for column in columns]
-    lines = [gap.join([padded("Distributions", _INDENT + label), *headers])]
+    lines = [gap.join([padded(_TITLE, _INDENT + label), *headers])]
     for row, name in enumerate(names):
         cells = [padded(column.cells[row], column.width, right=True) for column in columns]
         lines.append(gap.join([indent + padded(name, label), *cells]))

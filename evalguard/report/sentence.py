@@ -13,6 +13,7 @@ from evalguard.compare_report import CompareReport
 from evalguard.comparison import Comparison
 from evalguard.limits import LimitVerdict
 from evalguard.report import rounding
+from evalguard.report.distribution_table import beneath_scores
 from evalguard.report.limits import decisive_limit, limit_statement
 from evalguard.report.plain_text import printable
 from evalguard.report.subtasks import concerned, of_subtasks
@@ -126,7 +127,8 @@ def _improved(report: CompareReport, worst: Comparison) -> str:
 def _unchanged(report: CompareReport, worst: Comparison) -> str:
     candidate, base = _names(report)
     if all(c.bit_identical for c in report.comparisons):
-        return f"{candidate} gives every document the same score as {base}, to the last bit"
+        moved = beneath_scores(report)
+        return f"{candidate} gives every document the same score as {base}, to the last bit{moved}"
     several = len(concerned(report)) > 1
     return (
         f"{candidate} is not measurably worse than {base}: "

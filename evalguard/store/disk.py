@@ -40,13 +40,13 @@ class HalfFile:
         self._file: BinaryIO | None = None
 
     def open(self) -> BinaryIO:
-        """Make the file, for writing.
+        """Make the file, for writing and reading.
 
         Raises:
             OSError: it cannot be made.
         """
         # open() instead of tempfile: the file gets the permissions that the user's umask gives.
-        self._file = self._partial.open("xb")
+        self._file = self._partial.open("x+b")
         return self._file
 
     def commit(self) -> None:

@@ -1,44 +1,33 @@
 """A reference file: what was kept of a base on all its tasks, in one parquet file.
 
 A row is a request: its task, the digest of its block, the base's answer and the reference. A block
-is a row group, so that a file of any size is written and read block by block. Every page has a
-checksum. Numbers that were float32 are stored as such.
+is a row group, so that a file of any size is written and read block by block. The file is sealed:
+the smallest change shows before it is parsed. Numbers that were float32 are stored as such.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from evalguard.errors import UsageError
 from evalguard.reference import Reference
 from evalguard.scorer import Response
-from evalguard.store.block_file import answer_columns, answer_schema, answers_of
+from evalguard.store.damage import DamagedBlockError
 from evalguard.store.disk import HalfFile, refusal
-from evalguard.store.record_file import arrays_of, list_column
+from evalguard.store.reference_rows import FLOATS, Rows, read_rows, row_schema, row_table
+from evalguard.store.seal import UNSEALED, read_seal, seal
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 FORMAT = "evalguard.reference/1"
 
-# A reference's arrays as they are stored; several numbers a position: the k tokens, the m draws.
-_TYPES = {
-    "token_ids": "int32",
-    "top_ids": "int32",
-    "top_logprobs": "float32",
-    "tail_mass": "float64",
-    "full_support": "bool",
-    "sample_ids": "int32",
-    "sample_logprobs": "float32",
-}
-_SEVERAL = frozenset({"top_ids", "top_logprobs", "sample_ids", "sample_logprobs"})
+# 128 documents of 65,000 tokens with 64 kept ones each are 2**29 values.
+_MOST_VALUES, _MOST_BYTES = 2**29, 2**34
 _HINT = "--reference FILE names another place"
 _ANEW = "give another file, or remove this one: the base is then scored and it is made anew"
 
@@ -56,6 +45,7 @@ class ReferenceWriter:
         self._file = HalfFile(path)
         self._facts = dict(facts)
         self._writer: Any = None
+        self._sink: BinaryIO | None = None
 
     def add(
         self,
@@ -69,16 +59,9 @@ class ReferenceWriter:
         Raises:
             StoreError: the disk refuses.
         """
-        import pyarrow as pa
-
-        columns: list[Any] = [pa.array([name] * len(responses)) for name in (task, block)]
-        columns += answer_columns([replace(r, token_logprobs=None) for r in responses])
-        columns.append(_scores(responses))
-        sizes = [None if r is None else r.vocabulary_size for r in references]
-        columns.append(pa.array(sizes, pa.int64()))
-        columns += [_stored(name, references) for name in _TYPES]
+        table = row_table(task, block, responses, references)
         try:
-            self._open().write_table(pa.Table.from_arrays(columns, schema=_schema()))
+            self._open().write_table(table)
         except OSError as error:
             raise refusal("write the reference", self._file.path, error, hint=_HINT) from error
 
@@ -94,9 +77,10 @@ class ReferenceWriter:
         try:
             if self._writer is not None:
                 self._writer.close()
-            if self._writer is None or kind is not None:
+            if self._sink is None or kind is not None:
                 self._file.discard()
             else:
+                seal(self._sink)
                 self._file.commit()
         except OSError as failure:
             self._file.discard()
@@ -106,14 +90,16 @@ class ReferenceWriter:
         import pyarrow.parquet as pq
 
         if self._writer is None:
-            floats = ["loglikelihood", "scores", "top_logprobs", "tail_mass", "sample_logprobs"]
+            facts = json.dumps(self._facts)
+            about = {"format": FORMAT, "facts": facts, "seal": UNSEALED}
+            self._sink = self._file.open()
             self._writer = pq.ParquetWriter(
-                self._file.open(),
-                _schema().with_metadata({"format": FORMAT, "facts": json.dumps(self._facts)}),
+                self._sink,
+                row_schema().with_metadata(about),
                 compression="zstd",
                 use_dictionary=["task", "block"],
                 use_byte_stream_split=[
-                    name if name == "loglikelihood" else f"{name}.list.element" for name in floats
+                    name if name == "loglikelihood" else f"{name}.list.element" for name in FLOATS
                 ],
                 write_page_checksum=True,
             )
@@ -125,6 +111,7 @@ class ReferenceFile:
 
     Attributes:
         path: where it is.
+        digest: SHA-256 of its content.
         facts: what it says of the base.
         tasks: the tasks that it has blocks of.
 
@@ -136,21 +123,18 @@ class ReferenceFile:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        self.path = path
+        self.path, self.digest = path, _whole(path)
         try:
             self._file = pq.ParquetFile(path, page_checksum_verification=True)
             schema = self._file.schema_arrow
             said = {k.decode(): v.decode() for k, v in (schema.metadata or {}).items()}
-        except FileNotFoundError as error:
-            raise UsageError(f"there is no reference {path}") from error
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise UsageError(
-                f"{path} is no whole reference: it cannot be read as parquet", hint=_ANEW
-            ) from error
-        if said.get("format") != FORMAT or not schema.equals(_schema()):
+            raise UsageError(f"{path} cannot be read as parquet", hint=_ANEW) from error
+        if said.get("format") != FORMAT or not schema.equals(row_schema()):
             found = said.get("format", "another parquet file")
-            raise UsageError(f"{path} is no {FORMAT} but {found}", hint=_ANEW)
-        self.facts: dict[str, Any] = json.loads(said["facts"])
+            other = f"but {found}" if found != FORMAT else "of this version"
+            raise UsageError(f"{path} is no {FORMAT} {other}", hint=_ANEW)
+        self.facts = self._facts(said)
         self._groups = {
             (task, block): group
             for group in range(self._file.num_row_groups)
@@ -158,7 +142,7 @@ class ReferenceFile:
         }
         self.tasks = tuple(dict.fromkeys(task for task, _ in self._groups))
 
-    def get(self, task: str, block: str) -> tuple[list[Response], list[Reference | None]] | None:
+    def get(self, task: str, block: str) -> Rows | None:
         """Return the base's answers to a block and what was kept of them; None: not there.
 
         Raises:
@@ -166,79 +150,66 @@ class ReferenceFile:
         """
         if (task, block) not in self._groups:
             return None
-        return _read(self._group(self._groups[task, block], None))
+        group = self._groups[task, block]
+        try:
+            return read_rows(self._group(group, None))
+        except DamagedBlockError as error:
+            raise self._damaged(group, f": {error}") from error
 
     def close(self) -> None:
         """Close the file. May be called twice."""
         self._file.close()
 
+    def _facts(self, said: Mapping[str, str]) -> dict[str, Any]:
+        try:
+            facts = json.loads(said.get("facts", ""))
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"{self.path} says nothing of its base", hint=_ANEW) from error
+        if not isinstance(facts, dict):
+            raise UsageError(f"{self.path} says nothing of its base", hint=_ANEW)
+        return facts
+
     def _name(self, group: int) -> tuple[str, str]:
         names = self._group(group, ["task", "block"]).slice(0, 1)
+        if not names.num_rows:
+            raise self._damaged(group)
         return names.column("task")[0].as_py(), names.column("block")[0].as_py()
 
     def _group(self, group: int, columns: list[str] | None) -> pa.Table:
         import pyarrow as pa
 
+        self._check_size(group)
         try:
             return self._file.read_row_group(group, columns=columns, use_threads=False)
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise UsageError(
-                f"{self.path} is damaged: its block {group + 1} of {self._file.num_row_groups} "
-                "cannot be read",
-                hint=_ANEW,
-            ) from error
+        except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+            raise self._damaged(group) from error
+
+    def _check_size(self, group: int) -> None:
+        """Refuse a block that says it is larger than any can be, before memory is taken for it."""
+        about = self._file.metadata.row_group(group)
+        of_columns = (about.column(number) for number in range(about.num_columns))
+        most = max((column.num_values for column in of_columns), default=0)
+        if max(about.num_rows, most) > _MOST_VALUES or about.total_byte_size > _MOST_BYTES:
+            raise self._damaged(group, ": it says that it is larger than one can be")
+
+    def _damaged(self, group: int, why: str = " cannot be read") -> UsageError:
+        return UsageError(
+            f"{self.path} is damaged: its block {group + 1} of {self._file.num_row_groups}{why}",
+            hint=_ANEW,
+        )
 
 
-def _read(table: pa.Table) -> tuple[list[Response], list[Reference | None]]:
-    responses = answers_of(table.select(answer_schema(None).names))
-    scores = arrays_of(table.column("scores"), 0)
-    sizes = table.column("vocabulary_size").to_pylist()
-    columns = {name: arrays_of(table.column(name), 0) for name in _TYPES}
-    references = [
-        None if size is None else _reference(size, own, {n: c[row] for n, c in columns.items()})
-        for row, (size, own) in enumerate(zip(sizes, scores, strict=True))
-    ]
-    told = [
-        response if own is None else replace(response, token_logprobs=own.astype(np.float64))
-        for response, own in zip(responses, scores, strict=True)
-    ]
-    return told, references
-
-
-def _reference(size: int, scores: Any, arrays: Mapping[str, Any]) -> Reference:
-    positions = scores.shape[0]
-    shaped = {
-        name: array.reshape(positions, -1) if name in _SEVERAL else array
-        for name, array in arrays.items()
-    }
-    return Reference(
-        **{**shaped, "token_ids": shaped["token_ids"].astype(np.int64)},
-        token_logprobs=scores.astype(np.float64),
-        vocabulary_size=size,
-    )
-
-
-def _scores(responses: Sequence[Response]) -> pa.Array:
-    """Log-probabilities of the scored tokens, as the model gave them."""
-    told = [response.token_logprobs for response in responses]
-    return list_column([None if t is None else t.astype(np.float32) for t in told], "float32")
-
-
-def _stored(name: str, references: Sequence[Reference | None]) -> pa.Array:
-    kind = _TYPES[name]
-    return list_column(
-        [None if r is None else getattr(r, name).astype(kind) for r in references], kind
-    )
-
-
-def _schema() -> pa.Schema:
-    import pyarrow as pa
-
-    types = {"scores": "float32", **_TYPES}
-    lists = [
-        pa.field(name, pa.list_(pa.bool_() if kind == "bool" else getattr(pa, kind)()))
-        for name, kind in types.items()
-    ]
-    names = [pa.field(name, pa.string()) for name in ("task", "block")]
-    size = pa.field("vocabulary_size", pa.int64())
-    return pa.schema([*names, *answer_schema(None), lists[0], size, *lists[1:]])
+def _whole(path: Path) -> str:
+    """The digest of a file that is whole and unchanged since it was written."""
+    try:
+        digest = read_seal(path)
+    except FileNotFoundError as error:
+        raise UsageError(f"there is no reference {path}") from error
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}", hint=_ANEW) from error
+    if digest is None:
+        raise UsageError(
+            f"{path} is no whole reference: it was not made by evalguard, or was changed since",
+            hint=_ANEW,
+        )
+    return digest

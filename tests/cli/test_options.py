@@ -112,6 +112,11 @@ def test_every_option_of_the_python_api_can_be_typed() -> None:
         (("--batch-size", "0"), "'0' is neither a positive number nor auto"),
         (("--batch-size", "auto:4"), "'auto:4' is neither a positive number nor auto"),
         (("--set", "novalue"), "'novalue' is not NAME=VALUE"),
+        (("--gate-metric", "kl_mean"), "'kl_mean' is not NAME=VALUE, e.g. kl_mean=0.01"),
+        (
+            ("--gate-metric", "kl_mean=0.1", "--gate-metric", "kl_mean=0.2"),
+            "--gate-metric kl_mean is given twice: 0.1 and 0.2",
+        ),
         (("--base-model-args", "dtype"), "--base-model-args: 'dtype' is not NAME=VALUE"),
         (("--cand-model-args", "{broken"), "--cand-model-args: not JSON"),
         (("--margin", "-1"), "-1.0 is not in the range"),

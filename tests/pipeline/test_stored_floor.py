@@ -16,7 +16,7 @@ from evalguard.errors import UsageError
 from evalguard.gate import Gate
 from evalguard.pipeline.floor_keys import environment_of, model_key, task_keys
 from evalguard.pipeline.judging import compare_tables
-from evalguard.pipeline.measured_floor import given_floor
+from evalguard.pipeline.measured_floor import given_floor, read_floor
 from evalguard.pipeline.options import CompareOptions
 from evalguard.pipeline.stored_floor import FLOORS, beside_floors
 from evalguard.scorer import ModelDescription
@@ -260,3 +260,24 @@ def test_a_file_that_is_no_floor_is_refused(tmp_path: Path, content: object) -> 
     with pytest.raises(UsageError) as raised:
         given_floor(CompareOptions(floor=write(tmp_path, content)))
     assert "evalguard floor --base MODEL --json" in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("where", "changes"),
+    [
+        ("floors", {"n": float("inf")}),
+        ("floors", {"n": [1]}),
+        ("floors", {"sigma": float("nan")}),
+        ("floors", {"sigma": True}),
+        ("floors", {"sigma": -1.0}),
+        ("floors", {"bit_identical": "false"}),
+        ("distribution_floors", {"kl": "nan"}),
+        ("distribution_floors", {"kl_upper": float("nan")}),
+        ("distribution_floors", {"positions": 1.5}),
+    ],
+)
+def test_a_number_that_is_none_is_refused(where: str, changes: dict[str, Any]) -> None:
+    content = document()
+    content[where][0].update(changes)
+    with pytest.raises(UsageError, match="is no measured floor"):
+        read_floor(content, "it")

@@ -40,6 +40,12 @@ def test_the_table_fits_80_columns() -> None:
     assert all(len(line) <= 80 for line in lines)
 
 
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_a_short_task_name_does_not_cut_the_title(width: int) -> None:
+    lines = shown(DEMO, distribution(task="mc"), width=width)
+    assert any(line.startswith("Distributions  ") for line in lines)
+
+
 @pytest.mark.parametrize("width", [20, 40, 60, 79, 200])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     assert all(len(line) <= width for line in shown(DEMO, distribution(), width=width))

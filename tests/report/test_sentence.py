@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from distribution_examples import distribution
 from example_reports import DEMO, INF, SETTINGS, comparison, failed, report
 
 from evalguard.compare_report import CompareReport, RunIdentity
+from evalguard.distribution_comparison import Figure
 from evalguard.gate import Gate
 from evalguard.report.sentence import meaning
 
@@ -201,6 +203,17 @@ def test_bit_identical_is_said_as_such() -> None:
     assert meaning(report(same)).sentence == (
         "fla-port gives every document the same score as orig, to the last bit."
     )
+
+
+def test_moved_distributions_beneath_identical_scores_are_said() -> None:
+    same = quiet(sigma=0.0, sigma_interval=(0.0, 0.0), p_value=1.0, bit_identical=True)
+    shown = dataclasses.replace(report(same), distributions=(distribution(),))
+    assert meaning(shown).sentence.endswith(
+        "to the last bit; beneath these scores the distributions moved: KL 0.01234 ± 0.00041 nats "
+        "a token on evalguard_rolling."
+    )
+    still = dataclasses.replace(report(same), distributions=(distribution(kl=Figure(value=0.0)),))
+    assert meaning(still).sentence.endswith("to the last bit.")
 
 
 def test_no_comparison_is_no_pass() -> None:
