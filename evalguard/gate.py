@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -19,7 +18,7 @@ from evalguard.errors import (
 )
 from evalguard.gate_reason import GateState, Key, overall, reason
 from evalguard.limits import Limit, LimitVerdict, judge_limits
-from evalguard.stats.multiplicity import holm
+from evalguard.stats.multiplicity import family_false_alarm, holm
 from evalguard.verdict import check_margin, decide
 
 FailOn = Literal["margin", "significant", "certain", "any-degradation"]
@@ -136,26 +135,21 @@ class Gate:
         for comparison in gated:
             self._check(comparison)
         adjusted = _holm_p_values(gated)
-        states = [
-            self._state(comparison, p_value)
-            for comparison, p_value in zip(gated, adjusted, strict=True)
-        ]
-        keys = tuple((c.task, c.filter, c.metric) for c in gated)
-        by_state = {
-            state: tuple(key for key, its in zip(keys, states, strict=True) if its == state)
-            for state in get_args(GateState)
-        }
+        by_state = self._by_state(gated, adjusted)
         sure = self.fail_on == "certain"
         limits = judge_limits(self.limits, distributions, comparisons, only_certain=sure)
         state = overall(by_state, limits, compared=bool(gated or limits))
-        bound, independent = _family_false_alarm(gated, self._holm_level)
+        chances = [c.false_alarm_probability for c in gated]
+        bound, independent = family_false_alarm(
+            [chance for chance in chances if chance is not None], self._holm_level
+        )
         return GateResult(
             passed=state == "passed" or (state == "undecided" and self.undecided == "warn"),
             state=state,
             margin=self.margin,
             fail_on=self.fail_on,
             confidence=self.confidence,
-            gated=keys,
+            gated=tuple(map(_key, gated)),
             regressed=by_state["regressed"],
             undecided=by_state["undecided"],
             failed=by_state["failed"],
@@ -165,6 +159,15 @@ class Gate:
             reason=reason(by_state, limits, len(gated)),
             limits=limits,
         )
+
+    def _by_state(
+        self, gated: Sequence[Comparison], holm_p_values: Sequence[float | None]
+    ) -> dict[GateState, tuple[Key, ...]]:
+        states = [self._state(c, p) for c, p in zip(gated, holm_p_values, strict=True)]
+        return {
+            state: tuple(_key(c) for c, its in zip(gated, states, strict=True) if its == state)
+            for state in get_args(GateState)
+        }
 
     @property
     def _holm_level(self) -> float:
@@ -242,21 +245,10 @@ def exit_code(result: GateResult, *, strict: bool, git_bisect: bool) -> int:
     return EXIT_GIT_BISECT_SKIP if git_bisect else code
 
 
+def _key(comparison: Comparison) -> Key:
+    return comparison.task, comparison.filter, comparison.metric
+
+
 def _holm_p_values(comparisons: Sequence[Comparison]) -> tuple[float | None, ...]:
     adjusted = iter(holm([c.p_value for c in comparisons if c.p_value is not None]))
     return tuple(None if c.p_value is None else next(adjusted) for c in comparisons)
-
-
-def _family_false_alarm(
-    comparisons: Sequence[Comparison], holm_level: float
-) -> tuple[float | None, float | None]:
-    """Bonferroni's bound of failing, and the chance under independence of crossing the margin."""
-    chances = [
-        c.false_alarm_probability for c in comparisons if c.false_alarm_probability is not None
-    ]
-    if not chances:
-        return None, None
-    bound = min(1.0, math.fsum([*chances, holm_level]))
-    if 1.0 in chances:
-        return bound, 1.0
-    return bound, -math.expm1(math.fsum(math.log1p(-chance) for chance in chances))

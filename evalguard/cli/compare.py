@@ -18,10 +18,10 @@ from evalguard.cli.options import (
     MODELS,
     OUTPUT,
     RUNNING,
-    TASKS,
     together,
 )
 from evalguard.cli.output import Answer, Job, terminal_width, wants_color
+from evalguard.cli.task_options import TASKS
 from evalguard.errors import UsageError
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from evalguard.cli.options import (
     ONE_MODEL,
     SCORING,
     SHOWING,
-    TASKS,
     VARY,
     together,
 )
 from evalguard.cli.output import Answer, Job, terminal_width, wants_color
+from evalguard.cli.task_options import TASKS
 
 if TYPE_CHECKING:
     from evalguard.pipeline.floor_result import FloorResult

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 import click
 
 from evalguard.cli.distribution_options import DISTRIBUTIONS, REFERENCE_FILE
-from evalguard.cli.values import PATH, BatchSize, Limit, Pairs
+from evalguard.cli.task_options import MODEL_ARGS
+from evalguard.cli.values import PATH, BatchSize, Pairs
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-_MODEL_ARGS = "a=b,c=d or JSON"
 
 EPILOG = """\b
 Exit codes: 0 passed, 1 regressed, 2 usage or guard file, 3 an evaluation
@@ -49,7 +49,7 @@ _BASE = (
         "--base-model-args",
         "base_model_args",
         default="",
-        metavar=_MODEL_ARGS,
+        metavar=MODEL_ARGS,
         help="Added to the base's.",
     ),
 )
@@ -67,7 +67,7 @@ MODELS = (
         "--cand-model-args",
         "cand_model_args",
         default="",
-        metavar=_MODEL_ARGS,
+        metavar=MODEL_ARGS,
         help="Added to the candidate's.",
     ),
     CANDIDATE_SETTINGS,
@@ -85,51 +85,6 @@ ONE_MODEL = (
         help="Value of a setting: reference, candidate or another. Repeatable.",
     ),
     *_CODE,
-)
-TASKS = (
-    click.option("--tasks", default="", metavar="A,B", help="lm-eval tasks, tags or groups."),
-    click.option(
-        "--include-path",
-        type=PATH,
-        multiple=True,
-        metavar="FOLDER",
-        help="With further task files. Repeatable.",
-    ),
-    click.option(
-        "--limit", type=Limit(), help="First N documents of each task, or a share below 1."
-    ),
-    click.option(
-        "--num-fewshot", type=click.IntRange(min=0), metavar="N", help="Examples in the prompt."
-    ),
-    click.option(
-        "--seed",
-        type=click.IntRange(min=0),
-        metavar="N",
-        help="Seed of few-shot examples, sampling and the order of documents.",
-    ),
-    click.option(
-        "--apply-chat-template", is_flag=True, default=None, help="Use each model's chat template."
-    ),
-    click.option("--system-instruction", metavar="TEXT", help="System message of the prompt."),
-    click.option(
-        "--fewshot-as-multiturn", is_flag=True, default=None, help="Few-shot examples as turns."
-    ),
-    click.option("--gen-kwargs", default="", metavar=_MODEL_ARGS, help="Generation arguments."),
-    click.option(
-        "--confirm-run-unsafe-code", is_flag=True, help="Run tasks that execute model output."
-    ),
-    click.option(
-        "--allow-differing",
-        type=click.Choice(["prompt", "tokens"]),
-        multiple=True,
-        help="A difference between the sides that is meant.",
-    ),
-    click.option(
-        "--cluster",
-        default="",
-        metavar="FIELD",
-        help="Documents with the same FIELD (a passage, say) are not independent.",
-    ),
 )
 SCORING = (
     click.option(

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evalguard.cli.given import compare_options, typed_without_effect
-from evalguard.cli.options import CONFIDENCE, MARGIN, MODELS, SCORING, SHOWING, TASKS, together
+from evalguard.cli.options import CONFIDENCE, MARGIN, MODELS, SCORING, SHOWING, together
 from evalguard.cli.output import Answer, Job, terminal_width, wants_color
+from evalguard.cli.task_options import TASKS
 from evalguard.cli.values import PATH
 from evalguard.errors import UsageError
 

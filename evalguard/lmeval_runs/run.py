@@ -65,8 +65,8 @@ def read_run(path: Path, *, tasks: Sequence[str] | None = None) -> StoredRun:
     files = find_run(path)
     results = Results.read(files.results)
     environment = environment_of(results)
-    caveats = caveats_of(environment)
     chosen = _chosen(files, results, tasks or ())
+    caveats = caveats_of(environment)
     read = [
         read_task(results, task, files.samples[task], source=str(path), caveats=caveats)
         for task in chosen
@@ -87,9 +87,7 @@ def read_run(path: Path, *, tasks: Sequence[str] | None = None) -> StoredRun:
         groups=groups,
         fields={task: of.fields for task, of in zip(chosen, read, strict=True)},
         notes=files.notes,
-        reported={
-            table.key: results.reported(table.task, table.metric, table.filter) for table in tables
-        },
+        reported={of.key: results.reported(of.task, of.metric, of.filter) for of in tables},
         environment=environment,
     )
 

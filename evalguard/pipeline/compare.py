@@ -42,6 +42,7 @@ from evalguard.pipeline.sources import (
 from evalguard.pipeline.stops import Stops
 from evalguard.pipeline.stored_floor import beside_floors
 from evalguard.redaction import redacted_text
+from evalguard.scores import NotCompared
 from evalguard.store import check_writable
 
 DEFAULT_OUTPUT = Path("reports")
@@ -163,11 +164,7 @@ def _conclude(
         exit_code=exit_code(judged, strict=options.strict, git_bisect=options.git_bisect),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         environment=environments(base.environment, candidate.environment),
-        not_compared=tuple(
-            dict.fromkeys(
-                (*base.not_compared, *candidate.not_compared, *judgement.not_compared),
-            )
-        ),
+        not_compared=_not_compared(base, candidate, judgement),
         notes=tuple(dict.fromkeys((*choices.notes, *unused, *_notes(base, candidate), *more))),
         command=redacted_text(options.command),
         version=evalguard.__version__,
@@ -207,6 +204,11 @@ def _judged(
     judgement = judge(of_groups, gate=choices.gate, distributions=distributions)
     absent = without_aggregate(of_tasks, groups)
     return dataclasses.replace(judgement, not_compared=absent), unused
+
+
+def _not_compared(base: Scored, candidate: Scored, judgement: Judgement) -> tuple[NotCompared, ...]:
+    left_out = (*base.not_compared, *candidate.not_compared, *judgement.not_compared)
+    return tuple(dict.fromkeys(left_out))
 
 
 def _notes(base: Scored, candidate: Scored) -> tuple[str, ...]:

@@ -137,7 +137,15 @@ def _distribution(distribution: DistributionComparison) -> dict[str, Any]:
 
 
 def _comparison(comparison: Comparison) -> dict[str, Any]:
-    fields: dict[str, Any] = {
+    fields = {**_numbers(comparison), **_beside(comparison)}
+    lost = [f"{name} does not exist" for name in _EXPECTED if fields[name] is None]
+    values = {key: plain(value, key, lost) for key, value in fields.items()}
+    values["caveats"] = [*comparison.caveats, *(f"{what}, so it is null here" for what in lost)]
+    return values
+
+
+def _numbers(comparison: Comparison) -> dict[str, Any]:
+    return {
         "task": comparison.task,
         "filter": comparison.filter,
         "metric": comparison.metric,
@@ -172,24 +180,28 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "same_answer": comparison.same_answer,
         "same_answer_interval": _ends(comparison.same_answer_interval),
     }
-    fields["influence"] = influence_document(comparison.influence)
-    fields["floor"] = None if comparison.floor is None else asdict(comparison.floor)
-    fields["companions"] = [
-        {
-            "method": test.method,
-            "p_value": test.p_value,
-            "resamples": test.resamples,
-            "seed": test.seed,
-            "note": test.note,
-            "sigma_interval": None if test.sigma_interval is None else list(test.sigma_interval),
-        }
-        for test in comparison.companions
-    ]
-    fields["stopping"] = stopping_document(comparison.stopping)
-    lost = [f"{name} does not exist" for name in _EXPECTED if fields[name] is None]
-    values = {key: plain(value, key, lost) for key, value in fields.items()}
-    values["caveats"] = [*comparison.caveats, *(f"{what}, so it is null here" for what in lost)]
-    return values
+
+
+def _beside(comparison: Comparison) -> dict[str, Any]:
+    """What stands beside a comparison's own numbers."""
+    return {
+        "influence": influence_document(comparison.influence),
+        "floor": None if comparison.floor is None else asdict(comparison.floor),
+        "companions": [
+            {
+                "method": test.method,
+                "p_value": test.p_value,
+                "resamples": test.resamples,
+                "seed": test.seed,
+                "note": test.note,
+                "sigma_interval": None
+                if test.sigma_interval is None
+                else list(test.sigma_interval),
+            }
+            for test in comparison.companions
+        ],
+        "stopping": stopping_document(comparison.stopping),
+    }
 
 
 def _ends(interval: tuple[float, float] | None) -> list[float] | None:

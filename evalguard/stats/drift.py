@@ -14,9 +14,8 @@ SE_base = metric_base * SE_log_base (delta method). The map is increasing, so th
 is the mapped interval of D, and interval, p-value and sign always agree.
 
 Where documents belong to clusters, the standard error of D is the cluster-robust one, and below 20
-clusters whole clusters change sign (see clusters.py). SE_base stays the one that lm-eval reports.
-Where documents are too skewed or too unequal for a t interval, a corrected one stands beside it
-(see corrected_t.py).
+clusters whole clusters change sign (clusters.py). SE_base stays the one that lm-eval reports. Where
+documents are too skewed or too unequal for t, a corrected interval stands beside (corrected_t.py).
 
 SE_base is taken as a known unit here, as in port reports: its own sampling error is no part of
 the paired interval.

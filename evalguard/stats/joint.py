@@ -61,31 +61,51 @@ def across_tasks(
     units = flip_units(chosen)
     null = _Null(units, shares)
     found = null.statistics(resamples, seed)
+    return _judged(
+        chosen,
+        null,
+        found,
+        pooled=_pooled(units, shares, confidence),
+        n=units.values.shape[0],
+        draws=(None, None) if null.exact else (resamples, seed),
+        left_out=tuple(left_out),
+    )
+
+
+def _judged(
+    chosen: Sequence[Contributions],
+    null: _Null,
+    found: Array,
+    *,
+    pooled: Stratified,
+    n: int,
+    draws: tuple[int | None, int | None],
+    left_out: tuple[tuple[Key, str], ...],
+) -> AcrossTasks:
+    """P-values from the null's statistics, ``found``, whose first row is the data's own."""
     p_values = _upper_shares(found)
     smallest = p_values.min(axis=1)
-    best = null.largest
-    pooled = _pooled(units, shares, confidence)
-    drawn = null.exact is None
+    estimate = pooled.estimate
     return AcrossTasks(
         metrics=tuple(metric.key for metric in chosen),
         tasks=len({metric.task for metric in chosen}),
-        n=units.values.shape[0],
+        n=n,
         n_moved=null.moved,
-        pooled_sigma=pooled.estimate.point,
-        pooled_stderr=pooled.estimate.stderr,
-        pooled_interval=(pooled.estimate.low, pooled.estimate.high),
+        pooled_sigma=estimate.point,
+        pooled_stderr=estimate.stderr,
+        pooled_interval=(estimate.low, estimate.high),
         pooled_df=pooled.df,
-        confidence=confidence,
+        confidence=estimate.confidence,
         pooled_p_value=float(p_values[0, 0]),
-        max_z=float(null.z[best]),
-        max_z_metric=chosen[best].key,
+        max_z=float(null.z[null.largest]),
+        max_z_metric=chosen[null.largest].key,
         max_z_p_value=float(p_values[0, 1]),
         fisher=float(found[0, 2]),
         fisher_p_value=float(p_values[0, 2]),
         p_value=float(np.mean(smallest <= smallest[0])),
-        resamples=resamples if drawn else None,
-        seed=seed if drawn else None,
-        left_out=tuple(left_out),
+        resamples=draws[0],
+        seed=draws[1],
+        left_out=left_out,
     )
 
 

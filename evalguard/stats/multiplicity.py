@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 
@@ -36,3 +37,20 @@ def benjamini_hochberg(p_values: Sequence[float]) -> tuple[float, ...]:
         lowest = min(lowest, p_values[index] * count / (count - place))
         adjusted[index] = lowest
     return tuple(adjusted)
+
+
+def family_false_alarm(
+    chances: Sequence[float], further: float = 0.0
+) -> tuple[float | None, float | None]:
+    """Bonferroni's bound, min(1, sum p_k), and 1 - prod(1 - p_k), as if independent.
+
+    Args:
+        chances: of each test's false alarm; None is returned for none.
+        further: added to the bound alone: a chance that is not one of these tests'.
+    """
+    if not chances:
+        return None, None
+    bound = min(1.0, math.fsum([*chances, further]))
+    if 1.0 in chances:
+        return bound, 1.0
+    return bound, -math.expm1(math.fsum(math.log1p(-chance) for chance in chances))
