@@ -146,7 +146,7 @@ def test_intervals_over_shared_documents_hold_the_truth():
             of_shared(shared_documents(rng, 40), hashes).sigma_interval for _ in range(RUNS)
         )
     ]
-    assert abs(np.mean(inside) - 0.95) <= 1.5 * MONTE_CARLO  # 84% with independent subtasks
+    assert abs(np.mean(inside) - 0.95) <= 1.5 * MONTE_CARLO  # 84% were they taken as independent
 
 
 def test_a_subtask_that_is_counted_twice_weighs_twice():
