@@ -71,7 +71,7 @@ def test_the_order_of_documents_changes_nothing(d, random):
 
 @pytest.mark.parametrize("ties", [False, True])
 def test_the_luck_of_one_seed_does_not_move_the_size(ties):
-    # normal differences sorted by sign: 0.4% rejected with the default seed, 1.4% to 4.6% with others
+    # sorted by sign, normal ones: 0.4% rejected with the default seed, 1.4% to 4.6% with others
     rng = np.random.default_rng(5)
     runs, level = 2_000, 0.025
     draws = rng.integers(0, 2, (runs, 60)) * 2.0 - 1.0 if ties else rng.normal(size=(runs, 60))
