@@ -122,7 +122,7 @@ def _percentile(figure: Figure) -> str:
     low, high = figure.interval or (0.0, float("inf"))
     if 0.0 < high - low < float("inf"):
         return rounding.rounded(figure.value, (high - low) / 4.0)
-    return f"{figure.value:.2g}"
+    return f"{figure.value:#.2g}".rstrip(".")
 
 
 def _failure(one: DistributionComparison) -> str:
