@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,11 @@ from hypothesis import settings
 # How long one example takes says something about the machine, not about the code.
 settings.register_profile("evalguard", deadline=None)
 settings.load_profile("evalguard")
+
+# A shell without job control starts background jobs with Ctrl-C ignored, and processes started from
+# here would inherit that: the tests of interrupts hold in a background job too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
