@@ -12,6 +12,7 @@ from evalguard.comparison import Comparison
 from evalguard.distribution_comparison import DistributionComparison
 from evalguard.gate import GateResult
 from evalguard.influence import Influence
+from evalguard.noise_floor import Floor
 from evalguard.report.contract import document
 from evalguard.report.distributions import distribution_row
 from evalguard.report.terminal import render
@@ -74,26 +75,24 @@ class CompareResult:
         """Return one row per comparison, one column per field of ``Comparison``.
 
         ``sigma_interval`` becomes ``sigma_low`` and ``sigma_high``, ``same_answer_interval``
-        likewise; of ``influence`` there are
-        ``influence_moved``, ``influence_half``, ``influence_removed``, ``influence_sigma_without``
-        and ``influence_documents``, (task, doc_id, contribution, share) of each; of ``floor``
-        ``floor_sigma``, ``floor_times`` and ``floor_variation``; of ``stopping``
-        ``stopped_early``, ``stopping_method`` and ``guarantee``.
+        likewise; of ``influence`` there are ``influence_moved``, ``influence_half``,
+        ``influence_removed``, ``influence_sigma_without`` and ``influence_documents``,
+        (task, doc_id, contribution, share) of each; of ``floor`` ``floor_sigma``, ``floor_times``
+        and ``floor_variation``; of ``stopping`` ``stopped_early``, ``stopping_method`` and
+        ``guarantee``.
         """
         import pandas as pd
 
         rows = []
         for comparison in self.comparisons:
             row = {f.name: getattr(comparison, f.name) for f in dataclasses.fields(comparison)}
-            floor = row.pop("floor")
-            for name in ("sigma", "times", "variation"):
-                row[f"floor_{name}"] = None if floor is None else getattr(floor, name)
             for name in ("sigma", "same_answer"):
                 low, high = row.pop(f"{name}_interval") or (None, None)
                 row |= {f"{name}_low": low, f"{name}_high": high}
+            row |= _floor(row.pop("floor"))
+            row |= _influence(row.pop("influence"))
+            row |= _stopping(row.pop("stopping"))
             rows.append(row)
-            rows[-1].update(_influence(rows[-1].pop("influence")))
-            rows[-1].update(_stopping(rows[-1].pop("stopping")))
         return pd.DataFrame(rows)
 
     def distributions_to_pandas(self) -> pd.DataFrame:
@@ -109,6 +108,11 @@ class CompareResult:
     def render(self, *, width: int = 80, color: bool = False) -> str:
         """Return the table and the sentence that the command line prints."""
         return render(self.report, width=width, color=color)
+
+
+def _floor(floor: Floor | None) -> dict[str, object]:
+    """A floor as columns; None in each where it is not known."""
+    return {f"floor_{name}": getattr(floor, name, None) for name in ("sigma", "times", "variation")}
 
 
 def _influence(influence: Influence | None) -> dict[str, object]:

@@ -22,8 +22,10 @@ def test_a_table_of_the_api_has_a_row_per_metric_with_all_its_numbers(
     result = compare("orig", "scale-down", limit=LIMIT)
     table = result.to_pandas()
     assert list(table["metric"]) == ["perplexity", "acc"]
-    fields = {field.name for field in dataclasses.fields(Comparison)} - {"sigma_interval"}
-    assert set(table.columns) == fields | {"sigma_low", "sigma_high"}
+    records = {"sigma_interval", "same_answer_interval", "influence", "floor", "stopping"}
+    fields = {field.name for field in dataclasses.fields(Comparison)}
+    assert fields - set(table.columns) == records  # these have columns for what they hold
+    assert {"sigma_low", "sigma_high", "influence_half", "floor_times"} <= set(table.columns)
     for (_, row), comparison in zip(table.iterrows(), result.comparisons, strict=True):
         for name in (
             "task",
