@@ -17,11 +17,9 @@ MARGIN = 1.0
 CORRECTED = {"paired t": "corrected t", "cluster t": "corrected cluster t"}
 # Caveats that say of an interval that it may not be what it says.
 _OF_THE_INTERVAL = (
-    "skewed differences",
-    "few or very unequal",
-    "fewer than 20",
-    "nothing scatters",
-)
+    "skewed differences", "few or very unequal", "fewer than 20", "nothing scatters",
+    "a little too narrow", "ends are rough", "no answer flipped",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
