@@ -35,7 +35,7 @@ def distribution() -> Iterator[Cell]:
     for data, (agreement, truth, figure) in truths.items():
         for n in (50, 200, 2_000):
             yield Cell(
-                data=data, n=n, null=False, cost=4 if n < 2_000 else 10,
+                data=data, n=n, null=False, cost=4 if n < 2_000 else 20,
                 simulate=partial(_simulate, n, _SAME_TOP[agreement], truth, figure),
             )  # fmt: skip
 
