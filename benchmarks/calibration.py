@@ -134,7 +134,9 @@ def _table(name: str, tallies: list[Tally]) -> Iterator[str]:
     columns = ["documents' differences", "n", "drift", *intervals, *tests]
     yield f"\n## {name}\n"
     summary = (ALL_METHODS[name].__doc__ or "").partition("\n")[0]
-    yield f"{summary} {tallies[0].repetitions:,} repetitions a row.\n"
+    most, large = tallies[0].repetitions, tallies[-1]
+    fewer = f", {large.repetitions:,} of {large.n:,} documents" if large.repetitions < most else ""
+    yield f"{summary} {most:,} repetitions a row{fewer}.\n"
     yield f"| {' | '.join(columns)} |"
     yield "|" + "---|" * len(columns)
     for of in tallies:
