@@ -134,7 +134,8 @@ def _table(name: str, tallies: list[Tally]) -> Iterator[str]:
     columns = ["documents' differences", "n", "drift", *intervals, *tests]
     yield f"\n## {name}\n"
     summary = (ALL_METHODS[name].__doc__ or "").partition("\n")[0]
-    most, large = tallies[0].repetitions, tallies[-1]
+    most = tallies[0].repetitions
+    large = min(tallies, key=lambda t: t.repetitions)
     fewer = f", {large.repetitions:,} of {large.n:,} documents" if large.repetitions < most else ""
     yield f"{summary} {most:,} repetitions a row{fewer}.\n"
     yield f"| {' | '.join(columns)} |"
