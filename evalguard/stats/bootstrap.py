@@ -128,12 +128,13 @@ def _bca(
         level = (1.0 - confidence) / 2.0
         shares = [correction.share(level), correction.share(1.0 - level)]
         low, high = (float(end) for end in np.quantile(drifts, shares))
-        p_value = correction.level(_counted(drifts <= 0.0))
+        away = abs(point) / stderr
+        p_value = correction.level(_share(drifts <= 0.0, away))
         # The p-values count one resample more than there are, the quantiles do not: an end next
         # to 0 is pulled back onto it where the test at its level does not grant it.
         if p_value > level:
             low = min(low, 0.0)
-        if 1.0 - correction.level(1.0 - _counted(drifts >= 0.0)) > level:
+        if 1.0 - correction.level(1.0 - _share(drifts >= 0.0, away)) > level:
             high = max(high, 0.0)
     return Estimate(
         point=point,
@@ -147,9 +148,17 @@ def _bca(
     )
 
 
-def _counted(hits: NDArray[np.bool_]) -> float:
-    """(1 + hits) / (B + 1), which is never 0 (Phipson and Smyth 2010)."""
-    return (1.0 + int(np.count_nonzero(hits))) / (int(hits.shape[0]) + 1)
+def _share(hits: NDArray[np.bool_], away: float) -> float:
+    """The share of resamples on the other side of 0, which is never 0.
+
+    (1 + hits) / (B + 1) (Phipson and Smyth 2010). Where not one is there, the resamples cannot
+    tell how far 0 is, and the acceleration may turn 1 / (B + 1) into a p-value that never gets
+    small: the share is then at most that of a normal distribution as wide as they are, ``away``
+    standard errors from its centre.
+    """
+    count = int(np.count_nonzero(hits))
+    share = (1.0 + count) / (int(hits.shape[0]) + 1)
+    return min(share, float(special.ndtr(-away))) if count == 0 else share
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +192,8 @@ class _Correction:
 
     def level(self, share: float) -> float:
         """The inverse of ``share``."""
+        if not 0.0 < share < 1.0:  # no resample, or every one, lies below
+            return share
         beyond = float(special.ndtri(share)) - self.bias
         scale = 1.0 + self.acceleration * beyond
         if scale <= 0.0:

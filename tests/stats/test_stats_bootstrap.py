@@ -103,6 +103,17 @@ def test_of_a_mean_of_few_documents_it_is_as_wide_as_the_t_interval():
     assert np.median(widths) == pytest.approx(1.0, abs=0.07)
 
 
+@pytest.mark.parametrize("tail", [1.0, -1.0])
+@pytest.mark.parametrize("drift", [5.0, -5.0])
+def test_a_drift_beyond_every_resample_has_a_p_value_whatever_the_acceleration(tail, drift):
+    skewed = tail * np.random.default_rng(8).lognormal(0.0, 1.0, 60)
+    got = paired_bootstrap(
+        mean_of(np.zeros(60)), mean_of(drift + 0.5 * skewed), 60, resamples=200, confidence=0.95
+    ).estimate
+    assert got.p_value == pytest.approx(1.0 if drift < 0.0 else 0.0, abs=0.02)
+    assert (got.low > 0.0, got.high < 0.0) == (drift > 0.0, drift < 0.0)
+
+
 @pytest.mark.parametrize("resamples", [50, 200, 1_000])
 def test_interval_and_p_value_never_contradict_each_other(resamples):
     rng = np.random.default_rng(resamples)
