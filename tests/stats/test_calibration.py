@@ -53,7 +53,7 @@ def test_intervals_hold_the_truth_and_tests_keep_their_size(method):
 @pytest.mark.parametrize("method", ["mean", "perplexity", "weighted_perplexity", "0-1", "clusters"])
 def test_in_many_runs_nothing_is_outside_the_limits_but_what_the_documentation_names(method, n):
     for cell in cells(method, n=n):
-        found = tally(method, cell, 400)
+        found = tally(method, cell, 800 if n == 200 else 200)
         assert found.contradictions == 0
         if not any(limit in cell.data for limit in LIMITS):
             assert not beyond_chance(found.corrected or found.holds, LOWEST, errors=3.5), cell.data
@@ -64,7 +64,7 @@ def test_in_many_runs_nothing_is_outside_the_limits_but_what_the_documentation_n
 @pytest.mark.slow
 def test_the_bootstrap_holds_the_truth():
     for cell in cells("bootstrap", n=200):
-        found = tally("bootstrap", cell, 1_000)
+        found = tally("bootstrap", cell, 400)
         assert found.contradictions == 0
         assert not beyond_chance(found.holds, 0.92), cell.data
 
