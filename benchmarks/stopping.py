@@ -1,7 +1,7 @@
 """How often stopping early contradicts the verdict of all documents, and what it saves.
 
     python -m benchmarks.stopping --output benchmarks/results/stopping.md
-    python -m benchmarks.stopping --runs reports/A reports/B     # score tables of evalguard's runs
+    python -m benchmarks.stopping --runs reports/A reports/B     # beside them, finished runs
 
 Every population's full verdict is known. Its documents are put into many random orders, and each
 order is stopped as ``evalguard compare --sequential`` stops. Contradicted: the share of orders
@@ -29,7 +29,7 @@ from evalguard.stats.drift import estimate_drift
 from evalguard.stats.sequential import StoppingRule, find, planned_looks
 
 SEED = 20261120
-ORDERS = 400
+ORDERS = 200
 SIZES = (500, 2000, 5000)
 SIGMAS = (0.0, 0.5, 0.99, 1.01, 2.0, 5.0, 10.0)
 RULE = StoppingRule(margin=1.0, alpha=0.05, gated=1, seed=SEED)
@@ -49,12 +49,12 @@ class Tally:
     early: float
 
 
-def tally(name: str, paired: PairedScores, orders: int, *, rule: StoppingRule = RULE) -> Tally:
+def tally(name: str, paired: PairedScores, orders: int, seed: int = SEED) -> Tally:
     """Stop many random orders of a population, and hold each against its full verdict."""
     n = paired.base.n
     sigma = estimate_drift(paired, confidence=0.95).sigma
-    ends = [_stopped(paired, rule, seed) for seed in range(orders)]
-    wrong = sum(side is not None and (side == "above") != (sigma > rule.margin)
+    ends = [_stopped(paired, [seed, number]) for number in range(orders)]
+    wrong = sum(side is not None and (side == "above") != (sigma > RULE.margin)
                 for side, _ in ends)  # fmt: skip
     shares = np.array([used / n for _, used in ends])
     return Tally(
@@ -69,17 +69,17 @@ def tally(name: str, paired: PairedScores, orders: int, *, rule: StoppingRule = 
     )
 
 
-def _stopped(paired: PairedScores, rule: StoppingRule, seed: int) -> tuple[str | None, int]:
+def _stopped(paired: PairedScores, seed: list[int]) -> tuple[str | None, int]:
     """The side that an order of the documents shows first, and after how many of them."""
     n = paired.base.n
-    order = np.random.default_rng([SEED, seed]).permutation(n)
+    order = np.random.default_rng(seed).permutation(n)
     for look in planned_looks(n)[:-1]:
         rows = np.sort(order[:look])
         part = PairedScores(
             base=picked(paired.base, rows), candidate=picked(paired.candidate, rows)
         )
         ids = paired.base.doc_ids[order[:look]].tolist()
-        found = find(part, ids, n, rule)
+        found = find(part, ids, n, RULE)
         if found is not None and found.side is not None:
             return found.side, look
     return None, n
@@ -91,16 +91,22 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="write the tables there")
     parser.add_argument("--orders", type=int, default=ORDERS, help="of each population")
     parser.add_argument("--sizes", type=int, nargs="*", default=list(SIZES), metavar="N")
+    parser.add_argument("--sigmas", type=float, nargs="*", default=list(SIGMAS), metavar="S")
+    parser.add_argument("--seed", type=int, default=SEED, help="of populations and orders")
     parser.add_argument("--only", default="", metavar="TEXT", help="populations with that name")
     parser.add_argument("--runs", type=Path, nargs="*", default=[], metavar="FOLDER",
                         help="finished run folders of evalguard, to be stopped too")  # fmt: skip
     parser.add_argument("--processes", type=int, default=1, help="cores to use")
     options = parser.parse_args()
     start = time.perf_counter()
-    made = [cell for cell in cells(tuple(options.sizes), SIGMAS, SEED) if options.only in cell[0]]
+    made = [
+        cell
+        for cell in cells(tuple(options.sizes), tuple(options.sigmas), options.seed)
+        if options.only in cell[0]
+    ]
     real = [(name, paired) for folder in options.runs for name, paired in tables_of(folder)]
-    jobs = [(name, paired, options.orders) for name, _, _, paired in made]
-    jobs += [(name, paired, options.orders) for name, paired in real]
+    tables = [*((name, paired) for name, _, _, paired in made), *real]
+    jobs = [(name, paired, options.orders, options.seed) for name, paired in tables]
     with ProcessPoolExecutor(options.processes) as pool:
         tallies = list(pool.map(tally, *zip(*jobs, strict=True)))
     lines = list(report(tallies[: len(made)], [sigma for _, _, sigma, _ in made], options.orders))
@@ -108,7 +114,7 @@ def main() -> None:
     minutes = (time.perf_counter() - start) / 60.0
     lines.append(
         f"\n{minutes:.0f} minutes, {options.processes} processes; Python "
-        f"{platform.python_version()}, numpy {np.__version__}, seed {SEED}."
+        f"{platform.python_version()}, numpy {np.__version__}, seed {options.seed}."
     )
     text = "\n".join(lines) + "\n"
     if options.output:
@@ -121,7 +127,10 @@ def report(tallies: list[Tally], sigmas: list[float], orders: int) -> Iterator[s
     """Yield the tables of the simulated populations."""
     error = 100.0 * np.sqrt(RULE.alpha * (1.0 - RULE.alpha) / orders)
     yield "# Stopping early\n"
-    yield "`python -m benchmarks.stopping --output benchmarks/results/stopping.md`\n"
+    yield (
+        "`python -m benchmarks.stopping_runs runs`, then `python -m benchmarks.stopping --runs "
+        "$(dirname $(find runs -name result.json)) --output benchmarks/results/stopping.md`\n"
+    )
     yield (
         f"{orders} random orders of every population, margin 1 sigma, alpha 5%; Monte Carlo error "
         f"of 5%: {error:.1f}. A cell: orders whose early verdict is not that of all documents, in "

@@ -1,7 +1,7 @@
 """Full runs of real conversions, whose score tables benchmarks/stopping.py puts into many orders.
 
     python -m benchmarks.stopping_runs runs
-    python -m benchmarks.stopping --runs runs/*
+    python -m benchmarks.stopping --runs $(dirname $(find runs -name result.json))
 
 The demo's model against its port, whole and with one of its settings at a time; stories260K, where
 ``--shared-data`` is at hand, against bfloat16, int8 and int4 weights, on two last-word tasks.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 from pathlib import Path
 
 import evalguard
@@ -61,7 +62,8 @@ def demo_runs(folder: Path) -> None:
 
 def stories_runs(folder: Path, data: Path) -> None:
     """Rounded weights of a small trained model."""
-    tasks, model = folder / "tasks", data / "stories260K" / "hf"
+    tasks, model = folder / "tasks", folder / "models" / "stories260K"
+    shutil.copytree(data / "stories260K" / "hf", model)
     tasks.mkdir(parents=True, exist_ok=True)
     for name, (file, text, target) in TASKS.items():
         written = _task(name, data / file, text, target)
@@ -69,7 +71,7 @@ def stories_runs(folder: Path, data: Path) -> None:
     candidates = {
         "int8": quantised_copy(model, folder / "models" / "int8", bits=8, group=None),
         "int4": quantised_copy(model, folder / "models" / "int4", bits=4, group=GROUP),
-        "bf16": model,
+        "bf16": Path(shutil.copytree(model, folder / "models" / "bf16")),
     }
     for name, candidate in candidates.items():
         evalguard.compare(
