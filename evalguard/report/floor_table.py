@@ -16,11 +16,11 @@ from evalguard.report.columns import column_widths, row_text
 from evalguard.report.floor_kl_table import LEGEND as KL_LEGEND
 from evalguard.report.floor_kl_table import kl_lines
 from evalguard.report.floor_words import floor_sentence, metric_name
+from evalguard.report.page import NARROWEST, page, prose, prose_width
 from evalguard.report.plain_text import fitted, printable, wrapped
-from evalguard.report.terminal import about, export, prose_width
+from evalguard.report.terminal import about
 from evalguard.report.wording import percent
 
-_NARROWEST = 20
 _LEGEND = (
     "sigma: drift from the usual run, in its standard errors; above 0 is worse. sd: of single "
     "documents' differences (nats for log-likelihoods); max: the largest of them, and its document."
@@ -33,24 +33,16 @@ def render_floor(report: FloorReport, *, width: int, color: bool) -> str:
     As in a comparison's report, no name or reason can act on the terminal, and there is no escape
     character without ``color``.
     """
-    width = max(width, _NARROWEST)
+    width = max(width, NARROWEST)
     blocks = [
-        [*_model(report.model, width), *_prose(_usual(report), width, style="dim")],
+        [*_model(report.model, width), *prose(_usual(report), width, style="dim")],
         _metrics(report, width),
         _distributions(report, width),
         _listed(report, width),
-        _prose(_kept(report), width, style="dim"),
-        _prose(floor_sentence(report), width, style="bold"),
+        prose(_kept(report), width, style="dim"),
+        prose(floor_sentence(report), width, style="bold"),
     ]
-    lines: list[Text] = []
-    for block in blocks:
-        if block:
-            lines += [Text(), *block] if lines else block
-    return export(lines, width) if color else "\n".join(line.plain.rstrip() for line in lines)
-
-
-def _prose(text: str, width: int, *, style: str = "") -> list[Text]:
-    return [Text(line, style=style) for line in wrapped(text, prose_width(width))] if text else []
+    return page(blocks, width, color=color)
 
 
 def _model(model: RunIdentity, width: int) -> list[Text]:
@@ -83,12 +75,12 @@ def _metrics(report: FloorReport, width: int) -> list[Text]:
             found += [Text(line) for line in wrapped(text, width, first="  ", rest="    ")]
         else:
             found += [row_text(rows[shift], widths, width) for shift in shifts]
-    return [*found, *_prose(_LEGEND, width, style="dim")]
+    return [*found, *prose(_LEGEND, width, style="dim")]
 
 
 def _distributions(report: FloorReport, width: int) -> list[Text]:
     lines = kl_lines(report, width)
-    return [*lines, *_prose(KL_LEGEND, width, style="dim")] if lines else []
+    return [*lines, *prose(KL_LEGEND, width, style="dim")] if lines else []
 
 
 def _heading(floor: MetricFloor, width: int) -> Text:

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from evalguard.plan_report import Expected, PlanReport, TaskCost
 from evalguard.report import rounding
+from evalguard.report.page import NARROWEST, page, prose, prose_width
 from evalguard.report.plain_text import fitted, padded, printable, wrapped
 from evalguard.report.plan_words import (
     aim_sentence,
@@ -19,11 +20,10 @@ from evalguard.report.plan_words import (
     places_of,
 )
 from evalguard.report.progress import clock_time
-from evalguard.report.terminal import export, prose_width, sides
+from evalguard.report.terminal import sides
 from evalguard.report.wording import margin_text
 from evalguard.stats.metric_plan import DocumentRange, MetricPlan
 
-_NARROWEST = 20
 _NARROWEST_LABEL = 14
 _GAP = "  "
 _LEGEND = (
@@ -39,23 +39,15 @@ def render_plan(report: PlanReport, *, width: int, color: bool) -> str:
     As in a comparison's report, no name or reason can act on the terminal, and there is no escape
     character without ``color``.
     """
-    width = max(width, _NARROWEST)
+    width = max(width, NARROWEST)
     blocks = [
-        [*sides(report.base, report.candidate, width), *_prose(pilot_sentence(report), width)],
+        [*sides(report.base, report.candidate, width), *prose(pilot_sentence(report), width)],
         _metrics(report, width),
         _costs(report, width),
         _caveats(report, width),
-        _prose(conclusion(report), width, style="bold"),
+        prose(conclusion(report), width, style="bold"),
     ]
-    lines: list[Text] = []
-    for block in blocks:
-        if block:
-            lines += [Text(), *block] if lines else block
-    return export(lines, width) if color else "\n".join(line.plain.rstrip() for line in lines)
-
-
-def _prose(text: str, width: int, *, style: str = "") -> list[Text]:
-    return [Text(line, style=style) for line in wrapped(text, prose_width(width))] if text else []
+    return page(blocks, width, color=color)
 
 
 def _metrics(report: PlanReport, width: int) -> list[Text]:
@@ -80,7 +72,7 @@ def _metrics(report: PlanReport, width: int) -> list[Text]:
                 found.append(Text(aligned[1 + planned.index(plan)]))
             else:
                 found += _stacked(header, rows[planned.index(plan)], width)
-    return [*found, *_prose(_LEGEND, width, style="dim")] if found else []
+    return [*found, *prose(_LEGEND, width, style="dim")] if found else []
 
 
 def _stacked(header: Sequence[str], row: Sequence[str], width: int) -> list[Text]:
@@ -160,7 +152,7 @@ def _costs(report: PlanReport, width: int) -> list[Text]:
     return [
         Text(lines[0], style="dim"),
         *(Text(line) for line in lines[1:]),
-        *_prose(said, width, style="dim"),
+        *prose(said, width, style="dim"),
     ]
 
 

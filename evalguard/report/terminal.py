@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from io import StringIO
 
 from rich.cells import cell_len
-from rich.console import Console
 from rich.text import Text
 
 from evalguard.compare_report import CompareReport, RunIdentity
@@ -18,6 +16,7 @@ from evalguard.report.distribution_table import distribution_lines
 from evalguard.report.floor_words import floor_line
 from evalguard.report.influence import influence_text
 from evalguard.report.limits import limit_line, limit_tally
+from evalguard.report.page import NARROWEST, page, prose, prose_width
 from evalguard.report.plain_text import fitted, padded, printable, wrapped
 from evalguard.report.sentence import Meaning, meaning
 from evalguard.report.stopping import stopping_texts
@@ -25,9 +24,7 @@ from evalguard.report.subtasks import shown
 from evalguard.report.table import table
 from evalguard.report.wording import STATE_STYLE, margin_text, metric_label, tallies
 
-_NARROWEST = 20
 _MOST_LABELS = 3
-_WIDEST_PROSE = 100
 _SHOWN_DIGEST = 8
 _LEGEND = "sigma: drift in standard errors of the base; above 0 the candidate is worse."
 
@@ -38,7 +35,7 @@ def render(report: CompareReport, *, width: int, color: bool) -> str:
     Nothing that comes from a file or a model (names, reasons, caveats) can act on the terminal.
     With ``color`` the text holds ANSI styles; without, it holds no escape character at all.
     """
-    width = max(width, _NARROWEST)
+    width = max(width, NARROWEST)
     blocks = [
         sides(report.base, report.candidate, width),
         _table(report, width),
@@ -54,16 +51,7 @@ def render(report: CompareReport, *, width: int, color: bool) -> str:
         # Last, where the eye is when the command ends.
         _meaning(meaning(report), width),
     ]
-    lines: list[Text] = []
-    for block in blocks:
-        if block:
-            lines += [Text(), *block] if lines else block
-    return export(lines, width) if color else "\n".join(line.plain.rstrip() for line in lines)
-
-
-def prose_width(width: int) -> int:
-    """Width of running text: lines longer than about 100 cells are hard to read."""
-    return min(width, _WIDEST_PROSE)
+    return page(blocks, width, color=color)
 
 
 def sides(base: RunIdentity, candidate: RunIdentity, width: int) -> list[Text]:
@@ -90,9 +78,9 @@ def _table(report: CompareReport, width: int) -> list[Text]:
     visible, left_out = shown(report.comparisons)
     lines = table(visible, width=width, margin=report.gate.margin)
     for text in left_out:
-        lines += [Text(line, style="dim") for line in wrapped(text, prose_width(width))]
+        lines += prose(text, width, style="dim")
     if lines:
-        lines += [Text(line, style="dim") for line in wrapped(_LEGEND, prose_width(width))]
+        lines += prose(_LEGEND, width, style="dim")
     return lines
 
 
@@ -128,7 +116,7 @@ def _verdict(report: CompareReport, width: int) -> list[Text]:
         f"Gate: margin {margin_text(gate.margin)} sigma, fail on {printable(gate.fail_on)}"
         f"{_false_alarm(gate.family_false_alarm)}."
     )
-    lines = [Text(line) for line in wrapped(f"{word}: {facts}", prose_width(width))]
+    lines = prose(f"{word}: {facts}", width)
     lines[0].stylize(STATE_STYLE[gate.state], 0, len(word) + 1)
     for limit in gate.limits:
         broken = wrapped(limit_line(limit), prose_width(width), first="  ", rest="    ")
@@ -233,22 +221,3 @@ def _saved(report: CompareReport, width: int) -> list[Text]:
         return []
     text = f"Saved in {printable(report.run_folder)}"
     return [Text(line, style="dim") for line in wrapped(text, prose_width(width), rest="  ")]
-
-
-def export(lines: list[Text], width: int) -> str:
-    """Return ``lines`` with ANSI styles, whatever the terminal and environment of this process."""
-    console = Console(
-        file=StringIO(),
-        force_terminal=True,
-        force_jupyter=False,
-        color_system="standard",
-        no_color=False,
-        legacy_windows=False,
-        highlight=False,
-        width=width,
-        height=25,
-    )
-    with console.capture() as captured:
-        for line in lines:
-            console.print(line, soft_wrap=True)
-    return captured.get().rstrip("\n")
