@@ -17,15 +17,13 @@ from evalguard.stats.contributions import Contributions, contributions
 from evalguard.stats.drift import Drift, estimate_drift
 from evalguard.stats.estimate import all_finite
 from evalguard.stats.influence import influence
-from evalguard.stats.planning import documents_needed
-from evalguard.stats.reason import explain, explain_identical
+from evalguard.stats.judgement import IDENTICAL, Judgement, judge
 from evalguard.stats.same_answer import same_answers
 from evalguard.stats.unusable import unusable
-from evalguard.verdict import Verdict, check_margin, decide
+from evalguard.verdict import check_margin
 
 _NO_NUMBER = "the drift overflows double precision"
 _NO_AGGREGATE = "its aggregation gives no number for these documents or for resamples of them"
-_UNCHANGED = Verdict(outcome="unchanged", significant=False, certain=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +68,11 @@ def compare_documents(
     if not all_finite(drift.estimate):
         reason = _NO_NUMBER if paired.base.rescoring is None else _NO_AGGREGATE
         return Compared(comparison=_failed(paired, reason, confidence))
-    judged = _judge_identical() if _identical(paired) else _judge(drift, paired, margin)
+    judged = (
+        IDENTICAL
+        if _identical(paired)
+        else judge(drift, n=paired.base.n, n_total=documents_of_task(paired), margin=margin)
+    )
     comparison, parts = _comparison(paired, drift, judged, margin), contributions(paired, drift)
     carried = None if parts is None else influence(drift, parts)
     return Compared(comparison=replace(comparison, influence=carried), contributions=parts)
@@ -139,28 +141,6 @@ def check_confidence(confidence: float) -> None:
         raise ValueError(f"a confidence lies between 0 and 1, not {confidence!r}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Judgement:
-    verdict: Verdict
-    interval: tuple[float, float]
-    reason: str
-    needed_n: int | None = None
-    bit_identical: bool = False
-
-
-def _judge(drift: Drift, paired: PairedScores, margin: float) -> _Judgement:
-    low, high = drift.sigma_interval
-    verdict = decide(drift.sigma, low, high, margin)
-    n = paired.base.n
-    needed = None
-    if verdict.outcome == "undecided":
-        needed = documents_needed(drift.estimate, n=n, tolerance=drift.drift_of(margin))
-    reason = explain(
-        drift, verdict, margin=margin, n=n, needed_n=needed, n_total=documents_of_task(paired)
-    )
-    return _Judgement(verdict=verdict, interval=(low, high), reason=reason, needed_n=needed)
-
-
 def _identical(paired: PairedScores) -> bool:
     base, candidate = paired.base.rescoring, paired.candidate.rescoring
     if base is not None and candidate is not None:
@@ -168,16 +148,7 @@ def _identical(paired: PairedScores) -> bool:
     return bool(np.array_equal(paired.base.values, paired.candidate.values))
 
 
-def _judge_identical() -> _Judgement:
-    """Identical scores: a lossless conversion. There is no scatter, so there is no uncertainty."""
-    return _Judgement(
-        verdict=_UNCHANGED, interval=(0.0, 0.0), reason=explain_identical(), bit_identical=True
-    )
-
-
-def _comparison(
-    paired: PairedScores, drift: Drift, judged: _Judgement, margin: float
-) -> Comparison:
+def _comparison(paired: PairedScores, drift: Drift, judged: Judgement, margin: float) -> Comparison:
     table = paired.base
     verdict, level = judged.verdict, (1.0 - drift.estimate.confidence) / 2.0
     tests = companions(paired, drift)

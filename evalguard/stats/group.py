@@ -24,15 +24,12 @@ from evalguard.stats.flip_units import flip_units
 from evalguard.stats.group_caveats import how_made, sharing, skewed
 from evalguard.stats.group_strata import joined_strata, number, subtask_strata
 from evalguard.stats.influence import influence
+from evalguard.stats.judgement import IDENTICAL, Judgement, judge
 from evalguard.stats.moments import Moments
-from evalguard.stats.planning import documents_needed
-from evalguard.stats.reason import explain, explain_identical
 from evalguard.stats.strata import stratified
 from evalguard.task_group import TaskGroup
-from evalguard.verdict import Verdict, decide
 
 Key = tuple[str, str, str]
-_UNCHANGED = Verdict(outcome="unchanged", significant=False, certain=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +67,11 @@ def compare_group(
         return failed_group(group, key, "its drift overflows double precision", confidence)
     parts = _contributions(group, subtasks, linear, drift)
     identical = all(subtask.comparison.bit_identical for subtask in subtasks)
-    verdict = _UNCHANGED if identical else decide(drift.sigma, *drift.sigma_interval, margin)
-    comparison = _comparison(group, subtasks, drift, verdict, margin)
-    if identical:
-        comparison = replace(comparison, bit_identical=True, reason=explain_identical())
+    n = sum(subtask.comparison.n_used for subtask in subtasks)
+    judged = IDENTICAL if identical else judge(drift, n=n, n_total=0, margin=margin)
+    comparison = _comparison(group, subtasks, drift, judged, margin)
     tests = () if parts is None or identical else _companions(parts)
-    doubts = disagreements(tests, real=verdict.significant, level=(1.0 - confidence) / 2.0)
+    doubts = disagreements(tests, real=judged.verdict.significant, level=(1.0 - confidence) / 2.0)
     counts = [subtask.times for subtask in subtasks]
     caveats = (how_made(counts, weight_by_size), *sharing(shared), *skewed(parts), *doubts)
     return Compared(
@@ -184,28 +180,23 @@ def _comparison(
     group: TaskGroup,
     subtasks: Sequence[Subtask],
     drift: Drift,
-    verdict: Verdict,
+    judged: Judgement,
     margin: float,
 ) -> Comparison:
-    first = subtasks[0].comparison
-    n = sum(subtask.comparison.n_used for subtask in subtasks)
-    needed = None
-    if verdict.outcome == "undecided":
-        needed = documents_needed(drift.estimate, n=n, tolerance=drift.drift_of(margin))
-    reason = explain(drift, verdict, margin=margin, n=n, needed_n=needed, n_total=0)
+    first, verdict = subtasks[0].comparison, judged.verdict
     return Comparison(
         task=group.name,
         filter=first.filter,
         metric=first.metric,
         higher_is_better=first.higher_is_better,
         n=sum(subtask.comparison.n for subtask in subtasks),
-        n_used=n,
+        n_used=sum(subtask.comparison.n_used for subtask in subtasks),
         base=drift.base.point,
         base_stderr=drift.base.stderr,
         candidate=drift.candidate.point,
         candidate_stderr=drift.candidate.stderr,
         sigma=drift.sigma,
-        sigma_interval=drift.sigma_interval,
+        sigma_interval=judged.interval,
         paired_stderr=drift.paired_stderr,
         p_value=drift.estimate.p_value,
         method=drift.estimate.method,
@@ -214,9 +205,9 @@ def _comparison(
         outcome=verdict.outcome,
         significant=verdict.significant,
         certain=verdict.certain,
-        bit_identical=False,
-        reason=reason,
-        needed_n=needed,
+        bit_identical=judged.bit_identical,
+        reason=judged.reason,
+        needed_n=judged.needed_n,
         subtasks=group.tasks,
         subgroups=group.groups,
     )
