@@ -24,6 +24,7 @@ from benchmarks.families import false_alarms, holm, joint_null
 from benchmarks.groups import groups
 from benchmarks.methods import METHODS
 from benchmarks.outcomes import Method
+from benchmarks.output import deliver
 from benchmarks.tally import (
     FEWEST,
     HIGHEST,
@@ -64,11 +65,7 @@ def main() -> None:
     if FALSE_ALARMS in options.only:
         lines += alarm_table(options.repetitions)
     lines.append(f"\n{versions()}.")
-    text = "\n".join(lines) + "\n"
-    if options.output:
-        options.output.write_text(text, encoding="utf-8")
-    else:
-        print(text, end="")
+    deliver(lines, options.output)
 
 
 def measured(methods: list[str], repetitions: int, processes: int) -> list[Tally]:

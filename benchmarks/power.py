@@ -37,6 +37,7 @@ from benchmarks.needed import (
     rejects_unpaired,
     unpaired_rule,
 )
+from benchmarks.output import deliver
 from benchmarks.published import published
 from benchmarks.quantised import GROUP, quantised_copy
 from benchmarks.tables import scored
@@ -75,11 +76,7 @@ def main() -> None:
         lines = [*report(models, Path(folder), options.limit)]
     if (Path(options.shared_data) / "README.md").is_file():
         lines += published(Path(options.shared_data))
-    text = "\n".join([*lines, _versions()]) + "\n"
-    if options.output:
-        options.output.write_text(text, encoding="utf-8")
-    else:
-        print(text, end="")
+    deliver([*lines, _versions()], options.output)
 
 
 def _models(shared_data: Path, folder: Path) -> Iterator[Model]:

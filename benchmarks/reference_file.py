@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.output import deliver
 from benchmarks.quantised import GROUP, quantised_copy
 
 ROOT = Path(__file__).parent.parent
@@ -66,11 +67,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         models = [*_models(Path(options.shared_data), Path(folder))]
         lines = [*_report(models, Path(folder), options.limit)]
-    text = "\n".join(lines) + "\n"
-    if options.output:
-        options.output.write_text(text, encoding="utf-8")
-    else:
-        print(text, end="")
+    deliver(lines, options.output)
 
 
 def _models(shared_data: Path, folder: Path) -> Iterator[Model]:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.output import deliver
 from benchmarks.stopping_populations import CARRIERS, FEWEST_CARRIERS, cells
 from benchmarks.stopping_tables import tables_of
 from evalguard.pairing import PairedScores
@@ -116,11 +117,7 @@ def main() -> None:
         f"\n{minutes:.0f} minutes, {options.processes} processes; Python "
         f"{platform.python_version()}, numpy {np.__version__}, seed {options.seed}."
     )
-    text = "\n".join(lines) + "\n"
-    if options.output:
-        options.output.write_text(text, encoding="utf-8")
-    else:
-        print(text, end="")
+    deliver(lines, options.output)
 
 
 def report(tallies: list[Tally], sigmas: list[float], orders: int) -> Iterator[str]:
