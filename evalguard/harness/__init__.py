@@ -1,7 +1,8 @@
 """lm-eval's tasks: their requests as plain data, and their scores as ScoreTables."""
 
+from evalguard.harness.blocks import Block, requests_digest
 from evalguard.harness.options import TaskOptions
-from evalguard.harness.requests import Block, TaskRequests, requests_digest
+from evalguard.harness.requests import TaskRequests
 from evalguard.harness.tables import TaskScores, score_tables
 from evalguard.harness.tasks import TaskSet, load_tasks, task_names
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
 from evalguard.document_fields import DocumentFields, read_fields
 from evalguard.errors import EvaluationError
+from evalguard.harness.blocks import Block, cut_blocks, text_lengths
 from evalguard.harness.options import TaskOptions
 from evalguard.harness.surroundings import lm_eval_surroundings, task_code
-from evalguard.scorer import Request, RequestKind
-from evalguard.settings import Value, digest_of
+from evalguard.scorer import Request, RequestKind, Response
+from evalguard.settings import Value
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
@@ -31,24 +31,6 @@ class RenderChat(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
-    """Whole documents of one task, all requests of one kind: the unit of caching and progress.
-
-    ``digest`` covers the requests' full content, so that equal digests mean equal questions.
-    """
-
-    index: int
-    requests: tuple[Request, ...]
-    digest: str
-    doc_ids: tuple[int, ...]
-
-    @property
-    def kind(self) -> RequestKind:
-        """The one kind of all requests."""
-        return self.requests[0].kind
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskRequests:
     """The requests of one task, and what is needed to turn their answers into scores.
 
@@ -61,6 +43,7 @@ class TaskRequests:
         run: what both sides of a comparison must share beside the documents.
         notes: what was asked for and could not be applied.
         average_repeats: whether repeated answers to a document are averaged (see ``repeats``).
+        lengths: by doc_id, to sort the documents by; empty: that of their requests counts.
     """
 
     task: str
@@ -70,6 +53,7 @@ class TaskRequests:
     run: Mapping[str, Value]
     notes: tuple[str, ...] = ()
     average_repeats: bool = True
+    lengths: Mapping[int, int] = field(default_factory=dict, repr=False)
     lm_eval_task: Task = field(repr=False, compare=False)
     instances: tuple[Instance, ...] = field(repr=False, compare=False)
     documents: Mapping[int, Any] = field(repr=False, compare=False)
@@ -84,24 +68,21 @@ class TaskRequests:
         """Texts and whole numbers of the documents, which may say what they share."""
         return read_fields(self.documents)
 
-    def blocks(self, documents_per_block: int) -> list[Block]:
-        """Cut the requests into blocks of whole documents, always at the same places.
+    def blocks(self, size: int, *, window: int) -> list[Block]:
+        """Cut the requests into blocks of ``size`` documents; see ``cut_blocks``.
 
-        The blocks' requests, one block after the other, are ``requests`` again: answers kept
-        block by block need only be joined.
+        Where each model has a chat template of its own, the documents are sorted by their own
+        length, not the prompts', so that all models have the same documents in a block.
 
         Raises:
-            ValueError: if ``documents_per_block`` is below 1.
+            ValueError: if a block would have no document.
         """
-        if documents_per_block < 1:
-            raise ValueError(f"documents_per_block must be at least 1, got {documents_per_block}")
-        blocks: list[Block] = []
-        for _, of_kind in groupby(self.requests, key=lambda request: request.kind):
-            documents = [list(group) for _, group in groupby(of_kind, key=lambda r: r.doc_id)]
-            for start in range(0, len(documents), documents_per_block):
-                chunk = documents[start : start + documents_per_block]
-                blocks.append(_block(len(blocks), chunk))
-        return blocks
+        lengths = self.lengths or text_lengths(self.requests)
+        return cut_blocks(self.requests, lengths, size=size, window=window)
+
+    def in_order(self, answers: Mapping[tuple[int, int], Response]) -> list[Response]:
+        """Return answers, found by (doc_id, index), in the order of ``requests``."""
+        return [answers[request.doc_id, request.index] for request in self.requests]
 
 
 def build_requests(
@@ -134,6 +115,7 @@ def build_requests(
         run=_run(name, task, options, n=len(documents), n_total=n_total),
         notes=(*notes, *_unapplied(requests, options)),
         average_repeats=options.average_repeats,
+        lengths=_own_lengths(documents) if options.apply_chat_template else {},
         lm_eval_task=task,
         instances=tuple(task.instances),
         documents=documents,
@@ -182,6 +164,10 @@ def _build(
     return dict(sorted(documents.items())), n_total
 
 
+def _own_lengths(documents: Mapping[int, Any]) -> dict[int, int]:
+    return {doc_id: len(str(document)) for doc_id, document in documents.items()}
+
+
 def in_request_order(instances: Sequence[Instance]) -> list[Instance]:
     """Return lm-eval's instances in the order of ``TaskRequests.requests``."""
     kinds = list(dict.fromkeys(instance.request_type for instance in instances))
@@ -216,21 +202,6 @@ def _plain(value: Any, task: str) -> Value:
         return {str(key): _plain(item, task) for key, item in value.items()}
     raise EvaluationError(
         f"task '{task}': a request holds a {type(value).__name__}, which is no text or number"
-    )
-
-
-def requests_digest(requests: Sequence[Request]) -> str:
-    """Digest of everything that requests ask, as ``Block.digest`` is of a block's."""
-    return digest_of([[r.task, r.kind, r.doc_id, r.index, list(r.arguments)] for r in requests])
-
-
-def _block(index: int, documents: Sequence[Sequence[Request]]) -> Block:
-    requests = tuple(request for document in documents for request in document)
-    return Block(
-        index=index,
-        requests=requests,
-        digest=requests_digest(requests),
-        doc_ids=tuple(document[0].doc_id for document in documents),
     )
 
 

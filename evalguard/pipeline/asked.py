@@ -53,7 +53,7 @@ class Asked:
         """Score these documents of a task, all of which have been answered."""
         asked = self._tasks[task]
         part = documents_of(asked.requests, doc_ids)
-        answers = [asked.responses[r.doc_id, r.index] for r in part.requests]
+        answers = part.in_order(asked.responses)
         return only_sound(
             score_tables(part, answers, source=self.source.name), part.requests, answers
         )

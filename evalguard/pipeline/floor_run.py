@@ -14,7 +14,7 @@ from evalguard.pairing import pair
 from evalguard.pipeline.bench import bench
 from evalguard.pipeline.choices import Choices
 from evalguard.pipeline.clusters import clustered
-from evalguard.pipeline.evaluate import DOCUMENTS_PER_BLOCK, Evaluation
+from evalguard.pipeline.evaluate import Evaluation
 from evalguard.pipeline.floor_distributions import distribution_shifts
 from evalguard.pipeline.floor_keys import group_keys, task_keys
 from evalguard.pipeline.groups import with_groups
@@ -211,7 +211,7 @@ class _Measuring:
             return "generated text is not read from a log-softmax"
         # whole texts are cut into windows, so that their requests say little about batches
         if variation.factor == "batch_size" and "loglikelihood_rolling" not in kinds:
-            blocks = requests.blocks(DOCUMENTS_PER_BLOCK)
+            blocks = self.sessions.evaluator.blocks(requests)
             most = max(len(block.requests) for block in blocks)
             sizes = (variation.value, variation.default)
             if all(isinstance(size, int) and most <= size for size in sizes):

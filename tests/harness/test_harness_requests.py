@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from local_tasks import N, render_chat, write_task, write_tasks
 
 from evalguard.errors import EvaluationError
 from evalguard.harness import TaskOptions, TaskRequests, load_tasks
 from evalguard.harness.requests import build_requests
-from evalguard.scorer import Request
 
 
 def build(folder: Path, name: str, **options: object) -> TaskRequests:
@@ -96,72 +91,6 @@ def test_chat_template_comes_from_the_model(task_folder: Path) -> None:
     assert again.requests[0].arguments[0] == "other"
     with pytest.raises(EvaluationError, match="chat template"):
         tasks.requests("eg_choice")
-
-
-def test_block_digests_cover_the_whole_content(task_folder: Path) -> None:
-    requests = build(task_folder, "eg_choice")
-    blocks = requests.blocks(7)
-    assert [block.index for block in blocks] == [0, 1, 2, 3]
-    assert [len(block.doc_ids) for block in blocks] == [7, 7, 7, 3]
-    assert len({block.digest for block in blocks}) == 4
-    again = build(task_folder, "eg_choice").blocks(7)
-    assert [block.digest for block in blocks] == [block.digest for block in again]
-    changed = replace(requests.requests[0], arguments=("other", " yes"))
-    other = replace(requests, requests=(changed, *requests.requests[1:])).blocks(7)
-    assert [a.digest == b.digest for a, b in zip(blocks, other, strict=True)] == [
-        False,
-        True,
-        True,
-        True,
-    ]
-
-
-def test_full_blocks_do_not_change_with_the_limit(task_folder: Path) -> None:
-    few = build(task_folder, "eg_lastword", limit=12).blocks(6)
-    many = build(task_folder, "eg_lastword").blocks(6)
-    assert [block.digest for block in few] == [block.digest for block in many[:2]]
-
-
-def test_block_of_no_documents_is_an_error(task_folder: Path) -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        build(task_folder, "eg_lastword", limit=2).blocks(0)
-
-
-@st.composite
-def mixed_requests(draw: st.DrawFn) -> tuple[Request, ...]:
-    documents = draw(st.lists(st.integers(1, 4), min_size=1, max_size=12))
-    kinds = draw(st.sampled_from([("loglikelihood",), ("generate_until", "loglikelihood")]))
-    return tuple(
-        Request(task="t", doc_id=doc_id, index=index, kind=kind, arguments=(f"{doc_id}", index))
-        for kind in kinds
-        for doc_id, n in enumerate(documents)
-        for index in range(n)
-    )
-
-
-@settings(deadline=None)
-@given(mixed_requests(), st.integers(1, 20))
-def test_blocks_hold_whole_documents_of_one_kind_and_join_to_the_requests(
-    requests: tuple[Request, ...], size: int
-) -> None:
-    task_requests = TaskRequests(
-        task="t",
-        requests=requests,
-        doc_ids=tuple(sorted({r.doc_id for r in requests})),
-        n_total=20,
-        run={},
-        lm_eval_task=None,  # type: ignore[arg-type]
-        instances=(),
-        documents={},
-    )
-    blocks = task_requests.blocks(size)
-    assert tuple(chain.from_iterable(block.requests for block in blocks)) == requests
-    for block in blocks:
-        assert {request.kind for request in block.requests} == {block.kind}
-        assert len(set(block.doc_ids)) == len(block.doc_ids) <= size
-        assert {request.doc_id for request in block.requests} == set(block.doc_ids)
-    places = [(block.kind, doc_id) for block in blocks for doc_id in block.doc_ids]
-    assert len(places) == len(set(places))
 
 
 def test_task_that_shuffles_without_a_seed_keeps_answers_with_their_documents(

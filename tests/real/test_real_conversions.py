@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from evalguard import CompareResult
 
 pytestmark = pytest.mark.data
-QUICK = 256  # two blocks of the score cache, which the full size reads again
+QUICK = 256  # two blocks
 
 
 def log_sigma(found: Comparison) -> float:
