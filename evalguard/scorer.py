@@ -14,6 +14,10 @@ from evalguard.reference import Reference
 from evalguard.settings import Value
 
 RequestKind = Literal["loglikelihood", "loglikelihood_rolling", "generate_until"]
+ScorerName = Literal["fast", "harness"]
+
+# Sequences of a batch where batches are cut by number and nobody gave one, as lm-eval has it here.
+DEFAULT_BATCH_SIZE = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,14 +67,24 @@ class Response:
 class ScoringPolicy:
     """How requests are scored; part of a score's identity, the same for base and candidate.
 
-    ``batch_size`` is a number of sequences, or "auto" where the user insisted. ``rolling_bos``
-    "once" scores a text's first real token given BOS; "lm-eval" scores BOS given BOS as
-    lm-eval 0.4.13 does when the tokenizer adds BOS by itself. ``device`` "" means: CUDA if there
-    is one, else CPU. ``softmax_dtype`` "model" takes log-softmax in the logits' own dtype, which
-    is only ever done to measure what that does.
+    Attributes:
+        batch_size: sequences of a forward pass as the user fixed them; None: as many as
+            ``token_budget`` has room for.
+        token_budget: padded tokens of a forward pass; 0: what is measured to be best on this
+            device, for the first model that is loaded.
+        scorer: "harness" takes lm-eval's own path to the scores of a Hugging Face model.
+        share_prefixes: whether tokens that several continuations have before them may be read once.
+        device: "" means: CUDA if there is one, else CPU.
+        rolling_bos: "once" scores a text's first real token given BOS; "lm-eval" scores BOS given
+            BOS as lm-eval 0.4.13 does when the tokenizer adds BOS by itself.
+        softmax_dtype: "model" takes log-softmax in the logits' own dtype, which is only ever done
+            to measure what that does.
     """
 
-    batch_size: int | Literal["auto"] = 16
+    batch_size: int | None = None
+    token_budget: int = 0
+    scorer: ScorerName = "fast"
+    share_prefixes: bool = True
     device: str = ""
     rolling_bos: Literal["once", "lm-eval"] = "once"
     seed: int = 1234
@@ -87,8 +101,9 @@ class ModelDescription:
     settings, code digests, dtype, device kind, package versions, policy); None where the backend
     cannot prove its weights, so that scores are never cached. ``effective`` maps each setting's
     name to the value read back after loading. ``vocabulary_digest`` is "" where unknown.
-    ``computation`` says how the model computes, read back from it: batch_size, threads, device
-    (its kind), attention (its implementation), softmax_dtype; None for what it does not show.
+    ``computation`` says how the model computes, read back from it: batch_size, token_budget,
+    scorer, shares_prefixes, threads, device (its kind), attention (its implementation),
+    softmax_dtype; None for what it does not show.
     ``gives_rows`` says whether it shows whole distributions, as a ``DistributionScorer``.
     """
 

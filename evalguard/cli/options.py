@@ -91,7 +91,18 @@ SCORING = (
         "--batch-size",
         type=BatchSize(),
         metavar="N|auto",
-        help="Sequences per pass, for both models.",
+        help="Sequences per pass, for both models. Default auto: by tokens.",
+    ),
+    click.option(
+        "--token-budget",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="Padded tokens per pass, for both; 0: measured on this device (default).",
+    ),
+    click.option(
+        "--scorer",
+        type=click.Choice(["fast", "harness"]),
+        help="Path to the scores of Hugging Face models: lm-eval's own is harness. Default fast.",
     ),
     click.option("--device", default="", metavar="NAME", help="cpu, cuda, cuda:1, mps."),
     click.option(

@@ -9,6 +9,7 @@ from typing import Literal
 
 from evalguard.errors import UsageError, nearest
 from evalguard.limits import Limit
+from evalguard.scorer import ScorerName
 from evalguard.settings import Variant
 
 Origin = Literal["named", "evalguard.yaml", "configs/", "embedded"]
@@ -54,6 +55,8 @@ class RunOptions:
     num_fewshot: int | None = None
     limit: int | float | None = None
     batch_size: int | Literal["auto"] | None = None
+    token_budget: int | None = None
+    scorer: ScorerName | None = None
     seed: int | None = None
     device: str | None = None
     apply_chat_template: bool | str | None = None

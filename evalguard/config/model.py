@@ -184,7 +184,21 @@ class RunEntry(_Entry):
 
     num_fewshot: int | None = Field(default=None, ge=0, description="Few-shot examples.")
     limit: Limit = Field(default=None, description="First documents of each task, or a share.")
-    batch_size: BatchSize = Field(default=None, description="Sequences per forward pass.")
+    batch_size: BatchSize = Field(
+        default=None,
+        description="Sequences per forward pass; auto (the default): as many as the token budget "
+        "has room for.",
+    )
+    token_budget: int | None = Field(
+        default=None,
+        ge=0,
+        description="Padded tokens per forward pass; 0 (the default): measured on this device.",
+    )
+    scorer: Literal["fast", "harness"] | None = Field(
+        default=None,
+        description="How Hugging Face models are scored: fast (the default), or by lm-eval's own "
+        "path.",
+    )
     seed: int | None = Field(default=None, ge=0, description="Seed of few-shot and document order.")
     device: Text | None = Field(default=None, description="cpu, cuda, cuda:1, mps.")
     apply_chat_template: ChatTemplate = Field(

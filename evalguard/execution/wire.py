@@ -23,15 +23,13 @@ from evalguard.scorer import ModelDescription, Request, Response, ScoringPolicy
 from evalguard.settings import BuildRecipe, Constraint, Setting, Target, Value, Variant
 
 
-def one_of(*choices: Value, otherwise: Codec[Any] | None = None) -> Codec[Any]:
-    """Return the codec of a literal type; other values go to ``otherwise`` if there is one."""
+def one_of(*choices: Value) -> Codec[Any]:
+    """Return the codec of a literal type."""
 
     def check(value: Any) -> Any:
         if any(value is choice or value == choice for choice in choices):
             return value
-        if otherwise is None:
-            raise WireError(f"expected one of {list(choices)}, found {value!r}")
-        return otherwise.encode(value)
+        raise WireError(f"expected one of {list(choices)}, found {value!r}")
 
     return Codec(check, check)
 
@@ -77,7 +75,10 @@ POLICY: Codec[ScoringPolicy] = rooted(
     "policy",
     record(
         ScoringPolicy,
-        batch_size=one_of("auto", otherwise=INTEGER),
+        batch_size=optional(INTEGER),
+        token_budget=INTEGER,
+        scorer=one_of("fast", "harness"),
+        share_prefixes=BOOLEAN,
         device=TEXT,
         rolling_bos=one_of("once", "lm-eval"),
         seed=INTEGER,

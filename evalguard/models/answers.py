@@ -62,7 +62,8 @@ def _recorded_pieces(
     if kind == "loglikelihood":
         matched = fed_per_request(fed, arguments, max_length)
         return None if matched is None else [[piece] for piece in matched]
-    counts = [len(lm.tok_encode(text)) for (text,) in arguments]
+    encoded = getattr(lm, "rolling_ids", None) or lm.tok_encode
+    counts = [len(encoded(text)) for (text,) in arguments]
     return fed_per_text(fed, counts, max_length)
 
 

@@ -21,7 +21,9 @@ _FIXED_REASONS = {
     "logits_cache": "it gives two splits of one token sequence the same log-likelihood",
 }
 # constructor arguments of GuardedHFLM that no guard file may write
-_OURS = frozenset({"config_overrides", "allow_pickle", "rolling_bos"})
+_OURS = frozenset(
+    {"config_overrides", "allow_pickle", "rolling_bos", "sequences", "token_budget", "scorer"}
+)
 _POLICY_ARGS = ("batch_size", "max_batch_size")
 # name -> (type, least value, what it is)
 _TYPES: dict[str, tuple[type, int, str]] = {

@@ -9,22 +9,17 @@ from evalguard.models.identity import model_dtype
 from evalguard.models.rope import scales_with_length
 
 if TYPE_CHECKING:
-    from evalguard.scorer import ScoringPolicy
     from evalguard.settings import Value
 
 _CONTEXT_LENGTHS = ("n_positions", "max_position_embeddings", "n_ctx")
 
 
-def model_caveats(
-    lm: Any, model_args: Mapping[str, Value], policy: ScoringPolicy
-) -> tuple[str, ...]:
+def model_caveats(lm: Any, model_args: Mapping[str, Value]) -> tuple[str, ...]:
     """List what was left to chance or to the checkpoint, and what it turned out to be."""
     found: list[str] = []
     config = getattr(lm, "config", None)
     if config is not None and model_args.get("dtype") in (None, "auto"):
         found.append(f"dtype follows the checkpoint ({model_dtype(lm)}); set model_args.dtype")
-    if policy.batch_size == "auto":
-        found.append("batch size is chosen automatically and may differ between base and candidate")
     if config is not None and not model_args.get("max_length"):
         text_config = getattr(config, "text_config", None) or config
         if not any(hasattr(text_config, name) for name in _CONTEXT_LENGTHS):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from evalguard.models.batching import batching
 from evalguard.models.identity import model_dtype, torch_model
 
 if TYPE_CHECKING:
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def computation(lm: Any) -> dict[str, Value]:
-    """Return batch size, threads, device kind, attention and softmax dtype of an lm-eval model.
+    """Return batches, scorer, threads, device kind, attention, softmax dtype of an lm-eval model.
 
     Each is read from the model or from torch, not from what was asked for; None where the model
     type does not show it.
@@ -19,17 +20,12 @@ def computation(lm: Any) -> dict[str, Value]:
     import torch
 
     return {
-        "batch_size": _batch_size(lm),
+        **batching(lm),
         "threads": torch.get_num_threads(),
         "device": _device_kind(lm),
         "attention": _attention(lm),
         "softmax_dtype": _softmax_dtype(lm),
     }
-
-
-def _batch_size(lm: Any) -> Value:
-    size = getattr(lm, "batch_size", None)
-    return size if isinstance(size, (int, str)) else None
 
 
 def _device_kind(lm: Any) -> str | None:

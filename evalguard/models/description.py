@@ -54,10 +54,10 @@ def describe(
         gives_rows=gives_rows(lm),
         environment=environment(lm),
         computation=computation(lm),
-        caveats=model_caveats(lm, model_args, policy),
+        caveats=model_caveats(lm, model_args),
     )
 
 
 def gives_rows(lm: LM) -> bool:
     """Whether a model shows the distributions that its scores are read from."""
-    return hasattr(lm, "scored_batch") and getattr(lm, "backend", "") == "causal"
+    return hasattr(lm, "scored_batch") and bool(lm.own_path)

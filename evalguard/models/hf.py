@@ -10,12 +10,13 @@ from lm_eval import utils
 from evalguard.errors import EvaluationError, SettingError
 from evalguard.models.checkpoint import RecordingLoader, refuse_random_weights
 from evalguard.models.config_overrides import derive, override_config
-from evalguard.models.piece_scoring import PieceScoring
+from evalguard.models.piece_scoring import DEFAULT_TOKEN_BUDGET, PieceScoring
 from evalguard.models.scored_tokens import ScoredTokens
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
 
+    from evalguard.scorer import ScorerName
     from evalguard.settings import Value
 
 Pair = tuple[tuple[str, str] | None, list[int], list[int]]
@@ -27,7 +28,7 @@ class GuardedHFLM(PieceScoring):
     Log-softmax is float32, unless the policy asks for the model's own dtype, and lm-eval's logits
     cache, which mixes up two splits of one sequence, is never used. Log-probabilities are kept per
     token in ``scored``: one list of pieces (rolling windows) per request of the last call; empty
-    for encoder-decoder models, which lm-eval's own path scores.
+    where lm-eval's own path scores: encoder-decoder models, and where the user asked for it.
 
     ``loading`` holds what transformers reported while loading: missing, unexpected and mismatched
     keys of the checkpoint.
@@ -41,6 +42,9 @@ class GuardedHFLM(PieceScoring):
         allow_pickle: bool = False,
         rolling_bos: Literal["once", "lm-eval"] = "once",
         softmax_dtype: Literal["float32", "model"] = "float32",
+        sequences: int | None = None,
+        token_budget: int = 0,
+        scorer: ScorerName = "fast",
         **model_args: Any,
     ) -> None:
         """Load a model; ``model_args`` are HFLM's own.
@@ -52,6 +56,9 @@ class GuardedHFLM(PieceScoring):
             rolling_bos: whether a text whose ids begin with the prefix token scores that token
                 ("lm-eval", as lm-eval 0.4.13 does) or not ("once").
             softmax_dtype: of log-softmax; "model": that of the logits.
+            sequences: of a batch; None: as many as ``token_budget`` has room for.
+            token_budget: padded tokens of a batch; 0: a default.
+            scorer: "harness" leaves likelihoods to lm-eval's own methods.
 
         Raises:
             SettingError: an override names nothing in the config.
@@ -59,11 +66,15 @@ class GuardedHFLM(PieceScoring):
                 to put before a text.
         """
         self.AUTO_MODEL_CLASS: Any = None
+        self._whole_texts = False
         self._config_overrides = dict(config_overrides or {})
         self._allow_pickle = allow_pickle
         self._rolling_bos = rolling_bos
         self.loading: list[dict[str, Any]] = []
         self.scored: list[list[ScoredTokens]] = []
+        self.sequences = sequences
+        self.token_budget = token_budget or DEFAULT_TOKEN_BUDGET
+        self.scorer = scorer
         model_args["softmax_dtype"] = None if softmax_dtype == "model" else softmax_dtype
         super().__init__(pretrained, logits_cache=False, **model_args)
         if self.prefix_token_id is None:
@@ -106,13 +117,24 @@ class GuardedHFLM(PieceScoring):
         for report in self.loading:
             refuse_random_weights(pretrained, report)
 
+    @property
+    def own_path(self) -> bool:
+        """Whether likelihoods are evalguard's work, not that of lm-eval's own methods."""
+        return self.scorer == "fast" and self.backend == "causal"
+
+    def tok_encode(self, string: str, *given: Any, **options: Any) -> list[int]:
+        """Encode a text; whole ones, while lm-eval cuts them into windows, as ``rolling_ids``."""
+        if self._whole_texts:
+            return self.rolling_ids(string)
+        return list(super().tok_encode(string, *given, **options))
+
     def rolling_ids(self, text: str) -> list[int]:
         """Return the ids of a text that are scored, each once.
 
         lm-eval puts the prefix token before them; where the tokenizer has added that token by
         itself, it would be scored given itself, which says nothing about the text.
         """
-        ids = list(self.tok_encode(text))
+        ids = list(super().tok_encode(text))
         if self._rolling_bos == "once" and ids[:1] == [self.prefix_token_id]:
             return ids[1:]
         return ids
@@ -130,15 +152,22 @@ class GuardedHFLM(PieceScoring):
         self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[float]:
         """Log-likelihood of whole texts; the windows of all texts share the batches."""
-        if self.backend != "causal":
-            self.scored = []
-            return super().loglikelihood_rolling(  # type: ignore[no-any-return]
-                requests, disable_tqdm=disable_tqdm
-            )
+        if not self.own_path:
+            return self._rolling_by_harness(requests, disable_tqdm)
         windows = [self._rolling_pairs(request.args[0]) for request in requests]
         answers = iter(self.score_pairs([pair for text in windows for pair in text]))
         self.scored = [[next(answers) for _ in text] for text in windows]
         return [sum(float(piece.logprobs.sum()) for piece in text) for text in self.scored]
+
+    def _rolling_by_harness(self, requests: list[Instance], disable_tqdm: bool) -> list[float]:
+        self.scored = []
+        self._whole_texts = True
+        try:
+            return super().loglikelihood_rolling(  # type: ignore[no-any-return]
+                requests, disable_tqdm=disable_tqdm
+            )
+        finally:
+            self._whole_texts = False
 
     def _loglikelihood_tokens(
         self,
@@ -146,7 +175,7 @@ class GuardedHFLM(PieceScoring):
         disable_tqdm: bool = False,  # noqa: ARG002 - lm-eval's signature
         override_bs: int | None = None,
     ) -> list[tuple[float, bool]]:
-        if self.backend != "causal":
+        if not self.own_path:
             self.scored = []
             # always without a bar: rolling texts ask for it at every batch of windows
             return super()._loglikelihood_tokens(  # type: ignore[no-any-return]

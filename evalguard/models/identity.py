@@ -11,6 +11,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import evalguard
+from evalguard.models.batching import batching
 from evalguard.redaction import is_secret
 from evalguard.settings import digest_of
 
@@ -45,7 +46,7 @@ def scoring_identity(
         "threads": _threads(),
         "arithmetic": _arithmetic(),
         "packages": dict(package_versions()),
-        "policy": told_policy(policy),
+        "policy": {**told_policy(policy), **batching(lm)},
     }
 
 
@@ -54,12 +55,20 @@ def told_args(model_args: Mapping[str, Value]) -> dict[str, Value]:
     return {k: v for k, v in model_args.items() if k not in _PATH_ARGS and not is_secret(k)}
 
 
+def asked_batches(policy: ScoringPolicy) -> dict[str, Value]:
+    """What a policy says of batches; a budget that is to be measured says nothing."""
+    if policy.batch_size is None and policy.token_budget:
+        return {"batch_size": None, "token_budget": policy.token_budget}
+    return {"batch_size": policy.batch_size}
+
+
 def told_policy(policy: ScoringPolicy) -> dict[str, Value]:
-    """The parts of a policy that an identity holds."""
+    """The parts of a policy that an identity holds as they were asked for."""
     return {key: value for key, value in asdict(policy).items() if key not in _NOT_SCORING}
 
 
-_NOT_SCORING = ("device", "threads")  # what they led to is in the identity by itself
+# what they led to is in the identity by itself
+_NOT_SCORING = ("device", "threads", "batch_size", "token_budget", "scorer", "share_prefixes")
 
 
 def tokenizer_digest(lm: Any) -> str:

@@ -153,7 +153,7 @@ class LMScorer:
         batches = lm.batches(pieces)
         while batch := self._computed(lambda: next(batches, None), kind, requests):
             answers = lm.scored_batch(batch)
-            for _ in batch:
+            for _ in batch.reads:
                 yield self._computed(lambda: _on_host(*next(answers)), kind, requests)  # noqa: B023
 
     def answer(

@@ -17,11 +17,11 @@ from evalguard.models.arguments import (
 )
 from evalguard.models.load_failures import load_failures
 from evalguard.models.weights import check_model_folder, local_folder, refuse_pickle
+from evalguard.scorer import DEFAULT_BATCH_SIZE, ScoringPolicy
 
 if TYPE_CHECKING:
     from lm_eval.api.model import LM
 
-    from evalguard.scorer import ScoringPolicy
     from evalguard.settings import Value
 
 __all__ = ["HF_TYPES", "load_lm"]
@@ -53,6 +53,9 @@ def load_lm(
             arguments["config_overrides"] = config_overrides
             arguments["rolling_bos"] = policy.rolling_bos
             arguments["softmax_dtype"] = policy.softmax_dtype
+            arguments["sequences"] = policy.batch_size
+            arguments["token_budget"] = policy.token_budget
+            arguments["scorer"] = policy.scorer
             return _load_hf(arguments, policy, trust_remote_code, allow_pickle)
         if config_overrides:
             raise SettingError(
@@ -75,7 +78,8 @@ def _load_hf(
     check_dtypes(arguments)
     check_types(arguments)
     arguments.setdefault("device", _device(policy))
-    arguments["batch_size"] = policy.batch_size
+    # of generation, and of everything that lm-eval's own path scores
+    arguments["batch_size"] = policy.batch_size or DEFAULT_BATCH_SIZE
     with quiet():
         lm = GuardedHFLM(
             **arguments, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle
@@ -111,7 +115,8 @@ def _load_registered(
         taken = parameters(loader)
         if trust_remote_code and "trust_remote_code" in taken:
             arguments["trust_remote_code"] = True
-        run = {"batch_size": policy.batch_size, "device": arguments.pop("device", _device(policy))}
+        size = policy.batch_size or DEFAULT_BATCH_SIZE
+        run = {"batch_size": size, "device": arguments.pop("device", _device(policy))}
         accepted = {name: value for name, value in run.items() if name in taken}
         return loader.create_from_arg_obj(arguments, accepted)
 

@@ -10,11 +10,18 @@ import torch
 import torch.nn.functional as F
 
 from evalguard.errors import EvaluationError
+from evalguard.models.batch_cuts import cut_by_number, cut_by_tokens
 from evalguard.models.generation import GuardedGeneration
+from evalguard.models.packed_batch import PackedBatch, padded
 from evalguard.models.rope import switch_length
 from evalguard.models.scored_tokens import FedTokens, ScoredTokens, UnscorablePairError
 
 IdPair = tuple[Sequence[int], Sequence[int]]
+
+DEFAULT_TOKEN_BUDGET = 1024
+# What a forward pass costs beside its tokens, as a share of the budget: at a budget from which on
+# more tokens at a time are no faster, it is a few percent.
+_PASS_SHARE = 1 / 32
 
 
 class PieceScoring(GuardedGeneration):
@@ -23,9 +30,14 @@ class PieceScoring(GuardedGeneration):
     Batches are cut from the distinct token sequences of a block sorted by length, so that neither
     the order of requests nor duplicates change a score. Where the longest sequence of a batch would
     change the others' scores (longrope), they do not share a batch.
+
+    Attributes:
+        sequences: in a batch, where the user fixed their number; None: as many as
+            ``token_budget``, padded tokens, has room for.
     """
 
-    _detected_batch_size = 0
+    sequences: int | None = None
+    token_budget: int = DEFAULT_TOKEN_BUDGET
     _only_encoding = False
     _known: Mapping[FedTokens, ScoredTokens] = {}
 
@@ -62,38 +74,39 @@ class PieceScoring(GuardedGeneration):
         finally:
             self._known = {}
 
-    def batches(self, pieces: Iterable[FedTokens]) -> Iterator[Sequence[FedTokens]]:
+    def batches(self, pieces: Iterable[FedTokens]) -> Iterator[PackedBatch]:
         """Cut the distinct pieces into batches, the longest first."""
         longest_first = sorted(
             set(pieces), key=lambda piece: (-len(piece.ids), piece.ids, piece.n_scored)
         )
         switch = switch_length(self.config)
         n_long = sum(switch is not None and len(p.ids) - 1 > switch for p in longest_first)
-        size = self._sequences_per_batch(longest_first)
         for group in (longest_first[:n_long], longest_first[n_long:]):
-            for start in range(0, len(group), size):
-                yield group[start : start + size]
+            start = 0
+            for size in self._cut([len(piece.ids) - 1 for piece in group]):
+                yield padded(group[start : start + size])
+                start += size
 
-    def scored_batch(
-        self, batch: Sequence[FedTokens]
-    ) -> Iterator[tuple[ScoredTokens, torch.Tensor]]:
+    def _cut(self, lengths: Sequence[int]) -> list[int]:
+        if self.sequences is not None:
+            return cut_by_number(len(lengths), self.sequences)
+        budget = self.token_budget
+        return cut_by_tokens(lengths, budget=budget, per_batch=budget * _PASS_SHARE)
+
+    def scored_batch(self, batch: PackedBatch) -> Iterator[tuple[ScoredTokens, torch.Tensor]]:
         """Run one batch; yield each piece's answer and its rows.
 
         Rows are natural log-probabilities of all tokens at the scored positions, in the dtype of
         the softmax, shape (n_scored, vocabulary), on the model's device; each is made when it is
         asked for.
         """
-        width = max(len(piece.ids) for piece in batch) - 1
-        inputs = torch.zeros((len(batch), width), dtype=torch.long)
-        for row, piece in enumerate(batch):
-            inputs[row, : len(piece.ids) - 1] = torch.tensor(piece.ids[:-1])
-        logits = self._model_call(inputs.to(self.device))
+        width = batch.input_ids.shape[1]
+        logits = self._model_call(batch.input_ids.to(self.device))
         virtual = logits.shape[1] - width  # prompt tuning puts its own tokens before the text
-        for row, piece in enumerate(batch):
-            end = virtual + len(piece.ids) - 1
-            scored = logits[row, end - piece.n_scored : end]
+        for read in batch.reads:
+            scored = logits[read.row, torch.from_numpy(read.positions) + virtual]
             rows = F.log_softmax(scored, dim=-1, dtype=self.softmax_dtype)
-            yield _score_piece(piece, rows), rows
+            yield _score_piece(read.piece, rows), rows
 
     def _all_fed(self, pairs: Sequence[IdPair]) -> list[FedTokens]:
         fed = []
@@ -120,15 +133,6 @@ class PieceScoring(GuardedGeneration):
         piece = FedTokens.of_pair(context, continuation, self.max_length)
         self.check_known(max(piece.ids))
         return piece
-
-    def _sequences_per_batch(self, longest_first: Sequence[FedTokens]) -> int:
-        if self.batch_size != "auto":
-            return max(1, int(self.batch_size))
-        if not self._detected_batch_size and longest_first:
-            longest = longest_first[0]
-            request = (None, list(longest.ids[:1]), list(longest.ids[1:]))
-            self._detected_batch_size = self._detect_batch_size([request])
-        return max(1, self._detected_batch_size)
 
 
 def _score_piece(piece: FedTokens, logprobs: torch.Tensor) -> ScoredTokens:

@@ -10,7 +10,7 @@ import numpy as np
 from evalguard.harness import Block
 from evalguard.pipeline.bench import Bench
 from evalguard.pipeline.sources import ModelSource
-from evalguard.scorer import Response, Scorer
+from evalguard.scorer import Response, Scorer, ScoringPolicy
 
 
 def check_batch_size(source: ModelSource, bench: Bench) -> str:
@@ -36,9 +36,15 @@ def check_batch_size(source: ModelSource, bench: Bench) -> str:
     if difference.size == 0:
         return "no likelihood requests, so the batch size was not checked"
     return (
-        f"batch size {usual.batch_size} against 1 on {difference.size:,} requests: "
+        f"{_batches(usual)} against batch size 1 on {difference.size:,} requests: "
         f"largest difference {np.abs(difference).max():.2g} nats, mean {difference.mean():.2g}"
     )
+
+
+def _batches(policy: ScoringPolicy) -> str:
+    if policy.batch_size is None:
+        return "batches by tokens"
+    return f"batch size {policy.batch_size}"
 
 
 def _likelihoods(scorer: Scorer, blocks: Sequence[Block]) -> np.ndarray:

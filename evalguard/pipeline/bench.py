@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from evalguard.harness import load_tasks
@@ -16,7 +16,7 @@ from evalguard.pipeline.options import CompareOptions
 from evalguard.pipeline.places import placed
 from evalguard.pipeline.sources import ModelSource
 from evalguard.report.progress import Progress
-from evalguard.scorer import Scorer
+from evalguard.scorer import Scorer, ScoringPolicy
 from evalguard.store import ScoreCache, open_cache_dir
 
 
@@ -29,6 +29,7 @@ class Bench:
     options: CompareOptions
     cache_dir: Path
     opener: Opener
+    _opened: list[Scorer] = field(default_factory=list)
 
     def load(self, source: ModelSource) -> Scorer:
         """Load a model; the caller closes it.
@@ -37,13 +38,23 @@ class Bench:
             EvalguardError: as loading does, with the place in the guard file where that is known.
         """
         self.evaluator.progress.note(f"loading {source.name}")
+        policy = self.settled(source.policy or self.choices.policy)
         with interruptible(f"loading {source.name}"), placed(source):
-            return self.opener(
-                source.variant,
-                source.policy or self.choices.policy,
-                self.options,
-                cache_dir=self.cache_dir,
-            )
+            scorer = self.opener(source.variant, policy, self.options, cache_dir=self.cache_dir)
+        self.follow(scorer)
+        return scorer
+
+    def follow(self, scorer: Scorer) -> None:
+        """Let every model that is loaded from now on have this one's batches."""
+        self._opened.append(scorer)
+
+    def settled(self, policy: ScoringPolicy) -> ScoringPolicy:
+        """A policy with the token budget that the models before have, so that batches are equal."""
+        if policy.token_budget:
+            return policy
+        budgets = [scorer.describe().computation.get("token_budget") for scorer in self._opened]
+        found = [budget for budget in budgets if isinstance(budget, int)]
+        return replace(policy, token_budget=min(found, default=0))
 
 
 @contextmanager

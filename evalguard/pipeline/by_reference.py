@@ -45,6 +45,7 @@ class ByReference:
                 policy = base.policy or self.sessions.choices.policy
                 stored = StoredBase(file, base, policy)
                 stack.callback(stored.close)
+                self.sessions.bench.follow(stored)
                 references = References(top_k=stored.top_k, key=stored.key, file=stored)
                 answering = FromFile(base=(base.name, stored), references=references)
                 (ours,) = self.sessions.evaluator.evaluate_with(answering)

@@ -18,7 +18,6 @@ from evalguard.pipeline.options import CompareOptions
 from evalguard.pipeline.sources import ModelSource, RunSource, Source
 from evalguard.scorer import ScoringPolicy
 
-DEFAULT_BATCH_SIZE = 16
 DEFAULT_SEED = 1234
 DEFAULT_SEQUENTIAL_ALPHA = 0.05
 
@@ -136,8 +135,11 @@ def _include_paths(guard: Guard | None, options: CompareOptions) -> tuple[Path, 
 
 
 def _policy(run: RunOptions, stored: RunSource | None, options: CompareOptions) -> ScoringPolicy:
+    sequences = options.batch_size or run.batch_size or "auto"
     return ScoringPolicy(
-        batch_size=options.batch_size or run.batch_size or DEFAULT_BATCH_SIZE,
+        batch_size=None if sequences == "auto" else sequences,
+        token_budget=cast(int, _first(options.token_budget, run.token_budget, 0)),
+        scorer=options.scorer or run.scorer or "fast",
         device=options.device or run.device or "",
         # A stored lm-eval run scored BOS given BOS; the other side has to do the same.
         rolling_bos="lm-eval" if stored else "once",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from evalguard.errors import UsageError, nearest
+from evalguard.scorer import ScorerName
 from evalguard.settings import Assignment, Value
 
 WorkerUse = Literal["auto", "always"]
@@ -33,7 +34,11 @@ class CompareOptions:
         limit: the first N documents of each task, or a share below 1.
         num_fewshot, seed, apply_chat_template, system_instruction, fewshot_as_multiturn,
         gen_kwargs, confirm_run_unsafe_code: as in lm-eval.
-        batch_size: sequences per forward pass, the same for both; "auto" is a caveat.
+        batch_size: sequences per forward pass, the same for both; "auto": as many as the token
+            budget has room for.
+        token_budget: padded tokens per forward pass, the same for both; 0: what was measured to be
+            best on this device.
+        scorer: "harness" scores Hugging Face models by lm-eval's own path; None: "fast".
         device: "cpu", "cuda", ...; "" = CUDA if there is one.
         threads: CPU threads of torch; 0: one for a model below 20 million parameters, else
             torch's own number.
@@ -81,6 +86,8 @@ class CompareOptions:
     gen_kwargs: Mapping[str, Value] = field(default_factory=dict)
     confirm_run_unsafe_code: bool = False
     batch_size: int | Literal["auto"] | None = None
+    token_budget: int | None = None
+    scorer: ScorerName | None = None
     device: str = ""
     threads: int = 0
     trust_remote_code: bool = False
@@ -120,6 +127,10 @@ class CompareOptions:
         auto = self.batch_size in (None, "auto")
         if not auto and not _is_count(self.batch_size, 1):
             raise _refused("batch_size", self.batch_size, "a number of sequences or 'auto'")
+        if self.scorer not in (None, *get_args(ScorerName)):
+            raise _refused("scorer", self.scorer, " or ".join(get_args(ScorerName)))
+        if self.token_budget is not None and not _is_count(self.token_budget, 0):
+            raise _refused("token_budget", self.token_budget, "a number of tokens, 0 or more")
         for name in ("threads", "check_batch_size"):
             if not _is_count(getattr(self, name), 0):
                 raise _refused(name, getattr(self, name), "a number, 0 or more")

@@ -13,7 +13,7 @@ from evalguard.errors import EvaluationError, UsageError
 from evalguard.execution.codec import WireError
 from evalguard.execution.wire import DESCRIPTION
 from evalguard.harness import requests_digest
-from evalguard.models.identity import package_versions, told_args, told_policy
+from evalguard.models.identity import asked_batches, package_versions, told_args, told_policy
 from evalguard.pipeline.loading import weights_of
 from evalguard.pipeline.sources import ModelSource
 from evalguard.reference import Reference
@@ -150,11 +150,11 @@ def _check_same_base(
     wanted = plan(source.variant)
     here: dict[str, Any] = {
         "settings": {n: [str(target), v] for n, (target, v) in wanted.targets.items()},
-        "policy": told_policy(policy),
+        "policy": {**told_policy(policy), **asked_batches(policy)},
     }
     there: dict[str, Any] = {
         "settings": {name: of[:2] for name, of in told["settings"].items()},
-        "policy": told["policy"],
+        "policy": {name: told["policy"].get(name) for name in here["policy"]},
     }
     if source.variant.build is None:
         here |= {

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from evalguard.models.loading import HF_TYPES
 from evalguard.noise_floor import Factor, Unmeasured, Variation
 from evalguard.pipeline.sources import ModelSource
-from evalguard.scorer import ModelDescription, ScoringPolicy
+from evalguard.scorer import DEFAULT_BATCH_SIZE, ModelDescription, ScoringPolicy
 from evalguard.settings import Value
 
 _NARROW = ("bfloat16", "float16")
@@ -40,7 +40,7 @@ def plan_variations(description: ModelDescription, factors: Collection[Factor]) 
         if isinstance(found, str):
             unmeasured.append(Unmeasured(factor=factor, name=_NAMES[factor], reason=found))
             continue
-        default = description.computation.get(factor)
+        default = _default(description, factor)
         varied += [
             Variation(factor=factor, name=_name(factor, value), value=value, default=default)
             for value in found
@@ -83,6 +83,13 @@ def not_taken(variation: Variation, description: ModelDescription) -> str:
     return f"it did not take: {variation.value} was asked for, and the model has {found}"
 
 
+def _default(description: ModelDescription, factor: Factor) -> Value:
+    """What a factor is in the default run."""
+    found = description.computation.get(factor)
+    budget = description.computation.get("token_budget")
+    return f"{budget} tokens" if factor == "batch_size" and found is None and budget else found
+
+
 def _name(factor: Factor, value: Value) -> str:
     return {
         "batch_size": f"batch size {value}",
@@ -99,8 +106,10 @@ def _repeats(_: ModelDescription) -> Sequence[Value]:
 
 def _batch_sizes(description: ModelDescription) -> Sequence[Value] | str:
     default = description.computation.get("batch_size")
+    if description.computation.get("token_budget") is not None:
+        return [1, DEFAULT_BATCH_SIZE]
     if default == "auto":
-        return "it is chosen automatically (--batch_size auto)"
+        return "the model chooses it by itself"
     if not isinstance(default, int):
         return "the model type shows none"
     return [size for size in (1, 2 * default) if size != default]

@@ -26,6 +26,8 @@ SPELLINGS: dict[str, tuple[tuple[str, ...], object]] = {
     "gen_kwargs": (("--gen_kwargs", "temperature=0.5"), {"temperature": 0.5}),
     "confirm_run_unsafe_code": (("--confirm_run_unsafe_code",), True),
     "batch_size": (("--batch_size", "auto"), "auto"),
+    "token_budget": (("--token_budget", "512"), 512),
+    "scorer": (("--scorer", "harness"), "harness"),
     "floor": (("--floor", "floor.json"), Path("floor.json")),
     "check_batch_size": (("--check_batch_size", "4"), 4),
     "cluster": (("--cluster", "story"), "story"),

@@ -147,7 +147,7 @@ def test_descriptions_come_back_equal(
     "policy",
     [
         ScoringPolicy(),
-        ScoringPolicy(batch_size="auto", rolling_bos="lm-eval", max_gen_toks=7),
+        ScoringPolicy(token_budget=512, rolling_bos="lm-eval", max_gen_toks=7),
         ScoringPolicy(softmax_dtype="model"),
     ],
 )

@@ -33,6 +33,9 @@ def test_attention_and_batch_size_are_those_of_the_loaded_model(
     told = opened(tiny_llama, policy, attn_implementation=attention).describe().computation
     assert told == {
         "batch_size": 3,
+        "token_budget": None,
+        "scorer": "fast",
+        "shares_prefixes": False,
         "threads": torch.get_num_threads(),
         "device": "cpu",
         "attention": attention,

@@ -137,11 +137,38 @@ def test_an_empty_continuation_is_an_error(tiny_llama: Path) -> None:
         scorer(tiny_llama).score([request])
 
 
-def test_automatic_batch_size_scores_and_is_a_caveat(tiny_llama: Path) -> None:
-    model = scorer(tiny_llama, replace(POLICY, batch_size="auto"))
+def test_batches_by_tokens_score_as_batches_by_number(tiny_llama: Path) -> None:
+    model = scorer(tiny_llama, replace(POLICY, batch_size=None, token_budget=100))
     fixed = likelihoods(scorer(tiny_llama).score(pair_requests()))
     assert likelihoods(model.score(pair_requests())) == pytest.approx(fixed, abs=1e-4)
-    assert any("batch size" in caveat for caveat in model.describe().caveats)
+    assert model.describe().computation["token_budget"] == 100
+    assert model.describe().computation["batch_size"] is None
+
+
+@pytest.mark.parametrize("rolling_bos", ["once", "lm-eval"])
+def test_the_harness_scores_by_its_own_path_what_the_fast_scorer_does(
+    folder: Path, rolling_bos: Any
+) -> None:
+    policy = replace(POLICY, rolling_bos=rolling_bos)
+    fast, own = scorer(folder, policy), scorer(folder, replace(policy, scorer="harness"))
+    assert own.describe().computation["scorer"] == "harness"
+    assert not own.describe().gives_rows
+    for requests in (pair_requests(), rolling_requests()):
+        expected, found = fast.score(requests), own.score(requests)
+        assert likelihoods(found) == pytest.approx(likelihoods(expected), abs=1e-4, rel=1e-6)
+        assert [a.is_greedy for a in found] == [a.is_greedy for a in expected]
+        assert [a.token_hash for a in found] == [a.token_hash for a in expected]
+        assert all(answer.token_logprobs is None for answer in found)
+
+
+def test_the_harness_scores_to_the_last_bit_as_in_lm_eval(folder: Path) -> None:
+    policy = replace(POLICY, rolling_bos="lm-eval", scorer="harness")
+    own = scorer(folder, policy)
+    for requests in (pair_requests(), rolling_requests()):
+        expected = lm_eval_answers(folder, requests, batch_size=4, logits_cache=False)
+        if requests[0].kind == "loglikelihood":
+            expected = [score for score, _ in expected]
+        assert likelihoods(own.score(requests)) == expected
 
 
 def test_nan_weights_give_nan_scores_not_errors(tiny_llama: Path) -> None:
@@ -156,7 +183,7 @@ def test_nan_weights_give_nan_scores_not_errors(tiny_llama: Path) -> None:
 def test_libraries_print_nothing_on_stdout(
     tiny_llama: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    model = scorer(tiny_llama, replace(POLICY, batch_size="auto"))
+    model = scorer(tiny_llama, replace(POLICY, batch_size=None))
     model.score(pair_requests()[:3])
     model.score(rolling_requests())
     assert capfd.readouterr().out == ""

@@ -194,8 +194,8 @@ def test_description_tells_what_was_loaded(tiny_llama: Path) -> None:
     assert told.caveats == ()
     assert told.identity is not None
     assert told.identity["policy"] == {
-        "batch_size": 4, "rolling_bos": "once", "seed": 1234, "max_gen_toks": None,
-        "softmax_dtype": "float32",
+        "batch_size": 4, "token_budget": None, "scorer": "fast", "shares_prefixes": False,
+        "rolling_bos": "once", "seed": 1234, "max_gen_toks": None, "softmax_dtype": "float32",
     }  # fmt: skip
 
 

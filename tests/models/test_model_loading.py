@@ -110,7 +110,7 @@ def test_unused_weights_are_a_caveat(copy: Path) -> None:
     weights = load_file(copy / "model.safetensors")
     weights["model.layers.7.extra.weight"] = torch.zeros(2)
     save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
-    caveats = model_caveats(load(copy, dtype="float32"), {"dtype": "float32"}, POLICY)
+    caveats = model_caveats(load(copy, dtype="float32"), {"dtype": "float32"})
     assert caveats == (
         "1 weights of the checkpoint are not used (first: model.layers.7.extra.weight)",
     )

@@ -12,7 +12,7 @@ from fake_models import table
 from evalguard.config import GuardSet, embedded_folder, load_guards
 from evalguard.errors import UsageError
 from evalguard.lmeval_runs import StoredRun
-from evalguard.pipeline.choices import DEFAULT_BATCH_SIZE, DEFAULT_SEED, Choices, choose
+from evalguard.pipeline.choices import DEFAULT_SEED, Choices, choose
 from evalguard.pipeline.distribution_choice import DistributionChoice
 from evalguard.pipeline.options import CompareOptions
 from evalguard.pipeline.sources import ModelSource, RunSource, Source
@@ -28,7 +28,8 @@ models:
 pairs: [{base: orig, cand: plain, tasks: [pair_task], differs: [prompt]}]
 tasks: [file_task]
 include_path: mine
-run: {limit: 50, num_fewshot: 2, batch_size: 4, seed: 9, device: cpu}
+run: {limit: 50, num_fewshot: 2, batch_size: 4, seed: 9, device: cpu, token_budget: 512,
+      scorer: harness}
 gate: {margin: 0.5, fail_on: certain, confidence: 0.9, undecided: fail, subtasks: true,
        metrics: {kl_mean: 0.5, same_top1: 0.9}}
 """
@@ -77,17 +78,28 @@ def test_run_options_of_the_guard_file_are_the_default(settle: Any) -> None:
     assert of_file.task_options.num_fewshot == 2
     assert of_file.task_options.seed == of_file.policy.seed == 9
     assert (of_file.policy.batch_size, of_file.policy.device) == (4, "cpu")
+    assert (of_file.policy.token_budget, of_file.policy.scorer) == (512, "harness")
     given = settle(
-        "orig", "port", limit=0.5, num_fewshot=0, seed=1, batch_size="auto", device="cuda"
+        "orig",
+        "port",
+        limit=0.5,
+        num_fewshot=0,
+        seed=1,
+        batch_size="auto",
+        device="cuda",
+        token_budget=0,
+        scorer="fast",
     )
     assert (given.task_options.limit, given.task_options.num_fewshot) == (0.5, 0)
     assert given.task_options.seed == given.policy.seed == 1
-    assert (given.policy.batch_size, given.policy.device) == ("auto", "cuda")
+    assert (given.policy.batch_size, given.policy.device) == (None, "cuda")
+    assert (given.policy.token_budget, given.policy.scorer) == (0, "fast")
 
 
 def test_without_a_guard_file_the_defaults_hold(settle: Any) -> None:
     choices = settle(INLINE, INLINE, tasks=("t",))
-    assert choices.policy.batch_size == DEFAULT_BATCH_SIZE
+    assert choices.policy.batch_size is None
+    assert (choices.policy.token_budget, choices.policy.scorer) == (0, "fast")
     assert choices.policy.seed == choices.task_options.seed == DEFAULT_SEED
     assert choices.policy.rolling_bos == "once"
     assert choices.task_options.limit is None

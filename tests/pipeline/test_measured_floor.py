@@ -91,7 +91,10 @@ def test_the_usual_run_is_the_one_of_a_comparison(measure: Any) -> None:
         "2 threads",
     }
     assert dict(result.report.computation) == {
-        "batch_size": 16,
+        "batch_size": None,
+        "token_budget": 1024,
+        "scorer": "fast",
+        "shares_prefixes": False,
         "threads": 1,
         "device": "cpu",
         "attention": "sdpa",
@@ -144,7 +147,7 @@ def test_the_aggregate_of_a_group_has_a_floor_that_later_comparisons_find(
 
 
 def test_what_cannot_move_a_task_is_not_measured_on_it(measure: Any) -> None:
-    result = measure("float32", "batch_size", "repeat", limit=8)
+    result = measure("float32", "batch_size", "repeat", limit=8, batch_size=16)
     (left,) = [u for u in result.report.unmeasured if u.factor == "batch_size"]
     assert left.name == "batch size 32"
     assert left.reason == "with 8 requests at a time, batches are the same"

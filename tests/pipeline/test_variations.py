@@ -71,7 +71,7 @@ def test_every_factor_departs_from_what_the_model_has() -> None:
         (described(model_type="gguf"), "softmax_dtype", "has a softmax of its own"),
         (described(model_type="gguf"), "device", "is not moved to another"),
         (described(model_type="gguf"), "attention", "names no implementation"),
-        (described(batch_size="auto"), "batch_size", "chosen automatically"),
+        (described(batch_size="auto"), "batch_size", "chooses it by itself"),
         (described(batch_size=None), "batch_size", "shows none"),
         (described(device="cuda"), "threads", "computes on cuda"),
     ],
