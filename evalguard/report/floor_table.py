@@ -51,11 +51,16 @@ def _model(model: RunIdentity, width: int) -> list[Text]:
 
 
 def _usual(report: FloorReport) -> str:
-    names = {"batch_size": "batch size", "softmax_dtype": "softmax"}
+    names = {
+        "batch_size": "batch size",
+        "token_budget": "token budget",
+        "shares_prefixes": "shared prefixes",
+        "softmax_dtype": "softmax",
+    }
     parts = [
-        f"{names.get(factor, factor)} {value}"
+        names.get(factor, factor) + ("" if value is True else f" {value}")
         for factor, value in report.computation.items()
-        if value is not None
+        if value not in (None, False)
     ]
     return f"The usual run: {printable(', '.join(parts))}." if parts else ""
 
