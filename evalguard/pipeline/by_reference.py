@@ -96,7 +96,7 @@ class ByReference:
                 candidate=(session.name, session.scorer),
                 evaluator=self.sessions.evaluator,
                 references=references,
-                kept=self.kept,
+                divergences_kept=self.kept,
             )
             (theirs,) = self.sessions.evaluator.evaluate_with(against)
         return theirs, against.divergences

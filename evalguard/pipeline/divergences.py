@@ -31,8 +31,8 @@ class Divergences:
     """What was measured so far, by task and document."""
 
     reasons: dict[str, str] = field(default_factory=dict)
-    _found: dict[str, dict[int, list[Divergence]]] = field(
-        default_factory=lambda: defaultdict(lambda: defaultdict(list))
+    _found: dict[str, dict[int, dict[int, Divergence]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(dict))
     )
 
     def add(self, requests: Sequence[Request], compared: Compared) -> None:
@@ -43,7 +43,7 @@ class Divergences:
             return
         for request, divergence in zip(requests, compared.divergences, strict=True):
             found = _NO_POSITIONS if divergence is None else divergence
-            self._found[task][request.doc_id].append(found)
+            self._found[task][request.doc_id][request.index] = found
 
     def give_up(self, task: str, reason: str) -> None:
         """Say why a task is not measured; the first reason counts."""
@@ -57,8 +57,8 @@ class Divergences:
         if task in self.reasons or task not in self._found:
             return TaskDivergences(task=task, reason=self.reasons.get(task, GENERATES))
         documents = tuple(
-            DocumentDivergence(doc_id=doc_id, requests=tuple(requests))
-            for doc_id, requests in sorted(self._found[task].items())
+            DocumentDivergence(doc_id=doc_id, requests=tuple(of for _, of in sorted(asked.items())))
+            for doc_id, asked in sorted(self._found[task].items())
         )
         return TaskDivergences(task=task, documents=documents)
 

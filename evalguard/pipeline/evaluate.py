@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from evalguard.errors import EvaluationError, Interrupted
 from evalguard.harness import Block, TaskRequests, TaskScores, TaskSet, score_tables
+from evalguard.pipeline.answering import Answered, Answering
 from evalguard.pipeline.divergences import TaskDivergences
 from evalguard.pipeline.interruption import KEPT, NOTHING_KEPT, interruptible
-from evalguard.pipeline.kept_blocks import KeptBlocks
+from evalguard.pipeline.kept_blocks import Entry, KeptBlocks
+from evalguard.pipeline.passage import Passage, wait_for_others
 from evalguard.pipeline.soundness import only_sound
 from evalguard.report.progress import Progress
 from evalguard.scorer import ModelDescription, Response, Scorer
@@ -40,25 +40,6 @@ class Evaluation:
     divergences: Mapping[str, TaskDivergences] = field(default_factory=dict)
     groups: tuple[TaskGroup, ...] = ()
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
-    """One block's answers, of every model that goes through the documents together."""
-
-    responses: tuple[Sequence[Response], ...]
-    cached: bool
-
-
-class Answering(Protocol):
-    """How blocks are answered: by one model, or by several side by side."""
-
-    @property
-    def models(self) -> Sequence[tuple[str, Scorer]]:
-        """Names and scorers of the models that answer."""
-
-    def answer(self, blocks: Sequence[Block]) -> Answered:
-        """Answer one block; each model has its own, of the same documents."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,28 +78,28 @@ class Evaluator:
         self.notes.clear()
         self._kept.lost = False
         models = answering.models
-        names = " and ".join(name for name, _ in models)
         hint = self._go_on(models)
-        scores: list[dict[str, TaskScores]] = [{} for _ in models]
+        scores: dict[str, list[TaskScores]] = {}
+        put_off: list[Passage] = []
         for task in self.tasks.names:
             with interruptible(f"building the requests of {task}", hint=hint):
-                requests = [self.requests(task, scorer) for _, scorer in models]
-            answers = self.through(requests, answering)
-            with interruptible(f"scoring {names} on {task}", hint=self._go_on(models)):
-                for of, asked, told, (name, _) in zip(
-                    scores, requests, answers, models, strict=True
-                ):
-                    scored = score_tables(asked, told, source=name)
-                    of[task] = only_sound(scored, asked.requests, told)
+                passage = self._passage([self.requests(task, scorer) for _, scorer in models])
+            self._go(passage, answering)
+            if passage.left:
+                put_off.append(passage)
+            else:
+                scores[task] = self._scored(passage, models)
+        self._wait(put_off, answering)
+        scores |= {passage.task: self._scored(passage, models) for passage in put_off}
         return [
             Evaluation(
                 name=name,
                 description=scorer.describe(),
-                scores=of,
+                scores={task: scores[task][number] for task in self.tasks.names},
                 groups=self.tasks.aggregates,
                 notes=tuple(self.notes),
             )
-            for (name, scorer), of in zip(models, scores, strict=True)
+            for number, (name, scorer) in enumerate(models)
         ]
 
     def through(
@@ -132,19 +113,10 @@ class Evaluator:
         Raises:
             EvaluationError, Interrupted: as ``evaluate``.
         """
-        responses: list[dict[tuple[int, int], Response]] = [{} for _ in requests]
-        blocks = [self.blocks(of) for of in requests]
-        # A task that asks in two ways goes through its documents twice.
-        total = sum(len(block.doc_ids) for block in blocks[0])
-        with self._shown(requests[0].task, total, answering) as advance:
-            for side_by_side in zip(*blocks, strict=True):
-                answered = answering.answer(side_by_side)
-                for told, block, more in zip(
-                    responses, side_by_side, answered.responses, strict=True
-                ):
-                    told.update(_by_place(block, more))
-                advance(len(side_by_side[0].doc_ids), answered.cached)
-        return [of.in_order(told) for of, told in zip(requests, responses, strict=True)]
+        passage = self._passage(requests)
+        self._go(passage, answering)
+        self._wait([passage], answering)
+        return passage.answers
 
     def blocks(self, requests: TaskRequests) -> list[Block]:
         """Cut a task's requests into the blocks in which they are answered and kept."""
@@ -193,44 +165,61 @@ class Evaluator:
         self.keep(block, scorer, responses)
         return responses, False
 
+    def entry(self, block: Block, scorer: Scorer) -> Entry:
+        """Where a model's answers to a block are kept."""
+        return Entry(self._kept, self.key(scorer), block.digest)
+
     def note(self, text: str) -> None:
         """Say something about this evaluation, once."""
         if text not in self.notes:
             self.notes.append(text)
             self.progress.note(text)
 
-    @contextmanager
-    def _shown(self, task: str, total: int, answering: Answering) -> Iterator[Advance]:
-        """Show the progress through a task, and say where it was interrupted."""
+    def _passage(self, requests: Sequence[TaskRequests]) -> Passage:
+        blocks = [self.blocks(of) for of in requests]
+        return Passage(requests=requests, left=list(zip(*blocks, strict=True)))
+
+    def _go(self, passage: Passage, answering: Answering, alone: bool = False) -> None:
+        """Let a task go on as far as it can; show it, and say where it was interrupted."""
         names = " and ".join(name for name, _ in answering.models)
-        done = 0
-
-        def advance(documents: int, cached: bool) -> None:
-            nonlocal done
-            done += documents
-            self.progress.advance(documents, cached=cached)
-
-        self.progress.start(names, task, total)
+        self.progress.start(names, passage.task, passage.total - passage.done)
         try:
-            yield advance
+            passage.go(answering, self._advance, alone=alone)
         except KeyboardInterrupt:
             raise Interrupted(
-                f"interrupted: {names} on {task}, {done:,} of {total:,} documents done",
+                f"interrupted: {names} on {passage.task}, {passage.done:,} of {passage.total:,} "
+                "documents done",
                 hint=self._go_on(answering.models),
             ) from None
         finally:
             self.progress.stop()
 
+    def _advance(self, documents: int, cached: bool) -> None:
+        self.progress.advance(documents, cached=cached)
+
+    def _wait(self, put_off: Sequence[Passage], answering: Answering) -> None:
+        """Finish tasks of which another process has been scoring blocks."""
+        with interruptible("waiting for another process", hint=self._go_on(answering.models)):
+            wait_for_others(
+                put_off,
+                lambda passage, alone: self._go(passage, answering, alone),
+                self.progress.note,
+            )
+
+    def _scored(self, passage: Passage, models: Sequence[tuple[str, Scorer]]) -> list[TaskScores]:
+        """Score a task that every model has answered."""
+        names = " and ".join(name for name, _ in models)
+        with interruptible(f"scoring {names} on {passage.task}", hint=self._go_on(models)):
+            return [
+                only_sound(score_tables(asked, told, source=name), asked.requests, told)
+                for asked, told, (name, _) in zip(
+                    passage.requests, passage.answers, models, strict=True
+                )
+            ]
+
     def _go_on(self, models: Sequence[tuple[str, Scorer]]) -> str:
         kept = not self._kept.lost and all(self.key(scorer) is not None for _, scorer in models)
         return KEPT if kept else NOTHING_KEPT
-
-
-def _by_place(
-    block: Block, responses: Sequence[Response]
-) -> Iterator[tuple[tuple[int, int], Response]]:
-    for request, response in zip(block.requests, responses, strict=True):
-        yield (request.doc_id, request.index), response
 
 
 @dataclass(slots=True)
@@ -246,10 +235,16 @@ class Alone:
         """The one model."""
         return ((self.name, self.scorer),)
 
+    def entries(self, blocks: Sequence[Block]) -> Sequence[Entry]:
+        """The model's answers."""
+        return (self.evaluator.entry(blocks[0], self.scorer),)
+
+    def kept(self, blocks: Sequence[Block]) -> Answered | None:
+        """Return the answers where they are kept."""
+        found = self.evaluator.kept(blocks[0], self.scorer)
+        return None if found is None else Answered(responses=(found,), cached=True)
+
     def answer(self, blocks: Sequence[Block]) -> Answered:
         """Answer a block, from the cache where it is there."""
         responses, cached = self.evaluator.answered(blocks[0], self.scorer)
         return Answered(responses=(responses,), cached=cached)
-
-
-Advance = Callable[[int, bool], None]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from evalguard.errors import StoreError
 from evalguard.store import BlockCache
@@ -30,9 +31,7 @@ class KeptBlocks(Generic[Content]):
         if self.cache is None or key is None:
             return None
         found = self.cache.get(key, block)
-        for problem in self.cache.problems[self._said :]:
-            self.note(problem)
-        self._said = len(self.cache.problems)
+        self._tell(self.cache.problems)
         return found
 
     def put(self, key: str | None, block: str, content: Content) -> None:
@@ -45,3 +44,36 @@ class KeptBlocks(Generic[Content]):
             self.lost = True
             # The numbers are in memory: a full disk must not cost the verdict.
             self.note(f"{self.cache.what} could not be kept in the cache: {error}")
+
+    @contextmanager
+    def locked(self, key: str | None, block: str) -> Iterator[bool]:
+        """Hold a block while it is made; yields False where another process holds it."""
+        if self.cache is None or key is None:
+            yield True
+            return
+        with self.cache.locked(key, block) as ours:
+            self._tell(self.cache.problems)
+            yield ours
+
+    def _tell(self, problems: Sequence[str]) -> None:
+        for problem in problems[self._said :]:
+            self.note(problem)
+        self._said = len(problems)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A block in one of the caches; ``key`` is None where it is not kept."""
+
+    kept: KeptBlocks[Any]
+    key: str | None
+    block: str
+
+
+@contextmanager
+def turn(entries: Sequence[Entry]) -> Iterator[bool]:
+    """Hold all of these blocks, or none: yields False where another process holds one of them."""
+    with ExitStack() as stack:
+        yield all(
+            stack.enter_context(entry.kept.locked(entry.key, entry.block)) for entry in entries
+        )

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from evalguard.harness import Block
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.lockstep import score_in_lockstep
+from evalguard.pipeline.answering import Answered
 from evalguard.pipeline.divergences import Divergences
-from evalguard.pipeline.evaluate import Answered, Evaluator
-from evalguard.pipeline.kept_blocks import KeptBlocks
+from evalguard.pipeline.evaluate import Evaluator
+from evalguard.pipeline.kept_blocks import Entry, KeptBlocks
 from evalguard.scorer import Compared, Scorer
 from evalguard.settings import digest_of
 
@@ -21,7 +22,7 @@ class Lockstep:
 
     Attributes:
         base, candidate: their names and scorers.
-        kept: finished divergences.
+        divergences_kept: finished divergences.
         seed: of models that draw random numbers.
         divergences: what was measured so far.
     """
@@ -29,7 +30,7 @@ class Lockstep:
     base: tuple[str, LMScorer]
     candidate: tuple[str, LMScorer]
     evaluator: Evaluator
-    kept: KeptBlocks[Compared]
+    divergences_kept: KeptBlocks[Compared]
     seed: int
     divergences: Divergences = field(default_factory=Divergences)
 
@@ -38,14 +39,37 @@ class Lockstep:
         """Base and candidate."""
         return (self.base, self.candidate)
 
+    def entries(self, blocks: Sequence[Block]) -> Sequence[Entry]:
+        """Answers of both models, and their divergences."""
+        base, candidate = blocks
+        answers = (
+            self.evaluator.entry(base, self.base[1]),
+            self.evaluator.entry(candidate, self.candidate[1]),
+        )
+        if not self._compares(base):
+            return answers
+        return (*answers, Entry(self.divergences_kept, self._key(), _name(base, candidate)))
+
+    def kept(self, blocks: Sequence[Block]) -> Answered | None:
+        """Return the answers of both where they and their divergences are kept."""
+        base, candidate = blocks
+        compared = self._compared(base, candidate)
+        if compared is None and self._compares(base):
+            return None
+        ours = self.evaluator.kept(base, self.base[1])
+        theirs = self.evaluator.kept(candidate, self.candidate[1])
+        if ours is None or theirs is None:
+            return None
+        if compared is not None:
+            self.divergences.add(candidate.requests, compared)
+        return Answered(responses=(ours, theirs), cached=True)
+
     def answer(self, blocks: Sequence[Block]) -> Answered:
         """Answer a block by both models; every forward pass is done once."""
         base, candidate = blocks
-        task = base.requests[0].task
-        if base.kind == "generate_until" or task in self.divergences.reasons:
+        if not self._compares(base):
             return self._apart(base, candidate)
-        key, name = self._key(), digest_of([base.digest, candidate.digest])
-        compared = self.kept.get(key, name)
+        compared = self._compared(base, candidate)
         if compared is not None:
             self.divergences.add(candidate.requests, compared)
             return self._apart(base, candidate)
@@ -54,9 +78,19 @@ class Lockstep:
         )
         self.evaluator.keep(base, self.base[1], ours)
         self.evaluator.keep(candidate, self.candidate[1], theirs)
-        self.kept.put(key, name, compared)
+        self.divergences_kept.put(self._key(), _name(base, candidate), compared)
         self.divergences.add(candidate.requests, compared)
         return Answered(responses=(ours, theirs), cached=False)
+
+    def _compares(self, base: Block) -> bool:
+        """Whether this block has distributions that are to be compared."""
+        given_up = base.requests[0].task in self.divergences.reasons
+        return base.kind != "generate_until" and not given_up
+
+    def _compared(self, base: Block, candidate: Block) -> Compared | None:
+        if not self._compares(base):
+            return None
+        return self.divergences_kept.get(self._key(), _name(base, candidate))
 
     def _apart(self, base: Block, candidate: Block) -> Answered:
         """Answers of each model for itself; those that are kept where they are."""
@@ -67,3 +101,7 @@ class Lockstep:
     def _key(self) -> str | None:
         keys = [self.evaluator.key(scorer) for _, scorer in self.models]
         return None if None in keys else digest_of([*keys, "lockstep"])
+
+
+def _name(base: Block, candidate: Block) -> str:
+    return digest_of([base.digest, candidate.digest])

@@ -85,7 +85,7 @@ class Measuring:
             base=(first.name, base),
             candidate=(second.name, candidate),
             evaluator=self._evaluator,
-            kept=self._kept_divergences(),
+            divergences_kept=self._kept_divergences(),
             seed=self.sessions.choices.policy.seed,
         )
         with _memory_hint():

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from evalguard.harness import Block
+from evalguard.pipeline.answering import Answered
 from evalguard.pipeline.divergences import Divergences
-from evalguard.pipeline.evaluate import Answered, Evaluator
-from evalguard.pipeline.kept_blocks import KeptBlocks
+from evalguard.pipeline.evaluate import Evaluator
+from evalguard.pipeline.kept_blocks import Entry, KeptBlocks
 from evalguard.pipeline.stored_base import StoredBase
 from evalguard.reference import Reference
-from evalguard.scorer import Compared, DistributionScorer, Scorer
+from evalguard.scorer import Compared, DistributionScorer, Response, Scorer
 from evalguard.settings import digest_of
 from evalguard.store import ReferenceWriter
 
@@ -49,15 +50,22 @@ class References:
         self._blocks[_task(block), block.index] = block.digest
         return self._get(block, block.digest)
 
+    def entries(self, block: Block) -> Sequence[Entry]:
+        """Where the references of the base's block are kept."""
+        return () if self.kept is None else (Entry(self.kept, self.name, block.digest),)
+
     def put(self, block: Block, references: Sequence[Reference | None]) -> None:
         """Keep the references of the base's block."""
         if self.kept is not None:
             self.kept.put(self.name, block.digest, references)
 
-    def beside(self, block: Block) -> tuple[str, Sequence[Reference | None] | None]:
-        """The base's block beside a candidate's: its digest, and its references."""
-        digest = self._blocks[_task(block), block.index]
-        return digest, self._get(block, digest)
+    def digest_beside(self, block: Block) -> str:
+        """The digest of the base's block beside a candidate's."""
+        return self._blocks[_task(block), block.index]
+
+    def beside(self, block: Block) -> Sequence[Reference | None] | None:
+        """The references of the base's block beside a candidate's."""
+        return self._get(block, self.digest_beside(block))
 
     def _get(self, block: Block, digest: str) -> Sequence[Reference | None] | None:
         if self.file is not None:
@@ -80,20 +88,46 @@ class Referenced:
         """The base."""
         return (self.base,)
 
+    def entries(self, blocks: Sequence[Block]) -> Sequence[Entry]:
+        """Its answers and its references."""
+        answers = self.evaluator.entry(blocks[0], self.base[1])
+        return (answers, *self.references.entries(blocks[0]))
+
+    def kept(self, blocks: Sequence[Block]) -> Answered | None:
+        """Return the answers where they and the references are kept."""
+        references = self._references(blocks[0])
+        found = None if references is None else self.evaluator.kept(blocks[0], self.base[1])
+        if references is None or found is None:
+            return None
+        return self._written(blocks[0], found, references, cached=True)
+
     def answer(self, blocks: Sequence[Block]) -> Answered:
         """Answer a block, and keep its references."""
         block, scorer = blocks[0], cast(DistributionScorer, self.base[1])
-        generates = block.kind == "generate_until"
-        references = [None] * len(block.requests) if generates else self.references.known(block)
+        references = self._references(block)
         if references is not None:
             responses, cached = self.evaluator.answered(block, scorer)
-        else:
-            responses, references = scorer.score_reference(
-                block.requests, top_k=self.references.top_k, samples=SAMPLES
-            )
-            cached = False
-            self.evaluator.keep(block, scorer, responses)
-            self.references.put(block, references)
+            return self._written(block, responses, references, cached=cached)
+        responses, references = scorer.score_reference(
+            block.requests, top_k=self.references.top_k, samples=SAMPLES
+        )
+        self.evaluator.keep(block, scorer, responses)
+        self.references.put(block, references)
+        return self._written(block, responses, references, cached=False)
+
+    def _references(self, block: Block) -> Sequence[Reference | None] | None:
+        if block.kind == "generate_until":
+            return [None] * len(block.requests)
+        return self.references.known(block)
+
+    def _written(
+        self,
+        block: Block,
+        responses: Sequence[Response],
+        references: Sequence[Reference | None],
+        *,
+        cached: bool,
+    ) -> Answered:
         if self.writer is not None:
             self.writer.add(_task(block), block.digest, responses, references)
         return Answered(responses=(responses,), cached=cached)
@@ -111,8 +145,16 @@ class FromFile:
         """The base."""
         return (self.base,)
 
+    def entries(self, blocks: Sequence[Block]) -> Sequence[Entry]:  # noqa: ARG002
+        """Nothing: what is in the file is not kept once more."""
+        return ()
+
+    def kept(self, blocks: Sequence[Block]) -> Answered | None:
+        """Read a block."""
+        return self.answer(blocks)
+
     def answer(self, blocks: Sequence[Block]) -> Answered:
-        """Read a block; it is not kept once more."""
+        """Read a block."""
         self.references.known(blocks[0])
         return Answered(responses=(self.base[1].score(blocks[0].requests),), cached=True)
 
@@ -124,7 +166,7 @@ class Against:
     candidate: tuple[str, Scorer]
     evaluator: Evaluator
     references: References
-    kept: KeptBlocks[Compared]
+    divergences_kept: KeptBlocks[Compared]
     divergences: Divergences = field(default_factory=Divergences)
 
     @property
@@ -132,22 +174,52 @@ class Against:
         """The candidate."""
         return (self.candidate,)
 
+    def entries(self, blocks: Sequence[Block]) -> Sequence[Entry]:
+        """Its answers, and how they diverge."""
+        answers = self.evaluator.entry(blocks[0], self.candidate[1])
+        if not self._compares(blocks[0]):
+            return (answers,)
+        return (answers, Entry(self.divergences_kept, self._key(), self._name(blocks[0])))
+
+    def kept(self, blocks: Sequence[Block]) -> Answered | None:
+        """Return the answers where they and how they diverge are kept."""
+        compared = self._compared(blocks[0])
+        if compared is None and self._compares(blocks[0]):
+            return None
+        found = self.evaluator.kept(blocks[0], self.candidate[1])
+        if found is None:
+            return None
+        if compared is not None:
+            self.divergences.add(blocks[0].requests, compared)
+        return Answered(responses=(found,), cached=True)
+
     def answer(self, blocks: Sequence[Block]) -> Answered:
         """Answer a block, and compare it with what was kept of the base."""
         block, scorer = blocks[0], cast(DistributionScorer, self.candidate[1])
-        if block.kind == "generate_until" or _task(block) in self.divergences.reasons:
+        if not self._compares(block):
             return self._alone(block)
-        digest, references = self.references.beside(block)
-        key, name = self._key(), digest_of([digest, block.digest])
-        compared = self.kept.get(key, name)
-        if compared is not None or references is None:
+        compared = self._compared(block)
+        references = self.references.beside(block) if compared is None else None
+        if references is None:
             self.divergences.add(block.requests, compared or _LOST)
             return self._alone(block)
         scored, compared = scorer.score_against(block.requests, references)
         self.evaluator.keep(block, scorer, scored)
-        self.kept.put(key, name, compared)
+        self.divergences_kept.put(self._key(), self._name(block), compared)
         self.divergences.add(block.requests, compared)
         return Answered(responses=(scored,), cached=False)
+
+    def _compares(self, block: Block) -> bool:
+        given_up = _task(block) in self.divergences.reasons
+        return block.kind != "generate_until" and not given_up
+
+    def _compared(self, block: Block) -> Compared | None:
+        if not self._compares(block):
+            return None
+        return self.divergences_kept.get(self._key(), self._name(block))
+
+    def _name(self, block: Block) -> str:
+        return digest_of([self.references.digest_beside(block), block.digest])
 
     def _alone(self, block: Block) -> Answered:
         responses, cached = self.evaluator.answered(block, self.candidate[1])

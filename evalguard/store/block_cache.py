@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from evalguard.errors import StoreError
 from evalguard.store.cache_location import anybody_can_write
-from evalguard.store.damage import DamagedBlockError
+from evalguard.store.damage import DamagedBlockError, set_aside
 from evalguard.store.disk import make_folder, refusal, write_atomically
+from evalguard.store.file_lock import FileLock
+from evalguard.store.whole_file import read_whole, sealed
 
 _NAME = re.compile(r"[0-9A-Za-z_-]{1,128}")
 # The number of the layout: a later layout gets a folder of its own beside this one.
-_LAYOUT = "v1"
+LAYOUT = "v1"
+SUFFIX = ".parquet"
 _HINT = "--cache-dir FOLDER keeps {what} elsewhere, --no-cache keeps none"
+# When a block was last used is known to the hour: noting every reading would be for nothing.
+_USED_ANEW = 3600.0
+# The block itself will not be written either, and that is said then.
+_SAID_BY_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+_LINK = "it is a link, and links in a cache are not followed"
+_FORGED = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError)
 
 Content = TypeVar("Content")
 
@@ -23,35 +38,38 @@ class BlockCache(Generic[Content]):
     """Finished blocks, by model (or pair of models) and by requests.
 
     Every write is atomic, so a killed run leaves whole blocks only, and two processes may share a
-    folder: both write the same content under the same name. A file that is damaged, or is not what
+    folder; ``locked`` keeps them from doing the same work. A file that is damaged, or is not what
     its place says, is set aside under ``*.damaged`` and counts as absent.
 
     Attributes:
         what: the content in messages ("scores").
         problems: what was found doubtful, damaged or unreadable so far, one message each, for the
             caller to show; nothing is logged.
+        used: the folders (one per key) that blocks were read from or written to.
     """
 
     what = "blocks"
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.used: set[Path] = set()
         self.problems: list[str] = [
             f"kept {self.what} in {place} are believed, and every user of this machine can write "
             "there"
             for place in (folder, folder.parent)
             if anybody_can_write(place)
         ]
+        self._held: set[Path] = set()
 
     def to_bytes(self, key: str, block: str, content: Content) -> bytes | memoryview:
-        """Return the file of a block."""
+        """Return the file of a block, which holds ``UNSEALED``."""
         raise NotImplementedError
 
     def from_bytes(self, data: bytes, key: str, block: str) -> Content:
-        """Read a file back.
+        """Read a file back, of which no bit was changed since it was written.
 
         Raises:
-            DamagedBlockError: it is cut, changed, of another format, or another block's.
+            DamagedBlockError: it is of another format, or another block's.
         """
         raise NotImplementedError
 
@@ -63,19 +81,20 @@ class BlockCache(Generic[Content]):
             block: digest of the block's requests, in order.
         """
         path = self._path(key, block)
+        if path.parent.is_symlink():
+            self._say(f"kept {self.what} in {path.parent} are not used: {_LINK}")
+            return None
         try:
-            data = path.read_bytes()
+            found = self._found(path, key, block)
         except FileNotFoundError:
             return None
         except OSError as error:
-            cause = error.strerror or error
-            self.problems.append(f"kept {self.what} {path} cannot be read: {cause}")
+            self._say(f"kept {self.what} {path} cannot be read: {error.strerror or error}")
             return None
-        try:
-            return self.from_bytes(data, key, block)
-        except DamagedBlockError as error:
-            self._set_aside(path, str(error))
-            return None
+        if found is not None:
+            self.used.add(path.parent)
+            _mark_used(path)
+        return found
 
     def put(self, key: str, block: str, content: Content) -> None:
         """Keep a finished block.
@@ -85,28 +104,97 @@ class BlockCache(Generic[Content]):
                 and the content is still the caller's.
         """
         path = self._path(key, block)
-        data = self.to_bytes(key, block, content)
+        data = sealed(self.to_bytes(key, block, content))
         try:
-            make_folder(path.parent)
+            self._make_folder(path)
             write_atomically(path, data)
         except OSError as error:
             hint = _HINT.format(what=self.what)
             raise refusal(f"keep {self.what} in", path.parent, error, hint=hint) from error
+        self.used.add(path.parent)
+
+    @contextmanager
+    def locked(self, key: str, block: str) -> Iterator[bool]:
+        """Hold a block while it is being made, unless another process does; it is not waited for.
+
+        Yields:
+            Whether it is this process's turn. Where there are no locks it always is.
+        """
+        path = self._path(key, block).with_suffix(".lock")
+        if path in self._held:
+            yield True
+            return
+        lock = None
+        try:
+            self._make_folder(path)
+            lock = FileLock.tried(path)
+        except OSError as error:
+            self._say_no_locks(error)
+        else:
+            if lock is None:
+                yield False
+                return
+        self._held.add(path)
+        try:
+            yield True
+        finally:
+            self._held.discard(path)
+            if lock is not None:
+                lock.release()
 
     def _path(self, key: str, block: str) -> Path:
         for name in (key, block):
             if not _NAME.fullmatch(name):
                 raise StoreError(f"'{name}' is no digest, so it cannot name kept {self.what}")
-        return self.folder / _LAYOUT / key / f"{block}.parquet"
+        return self.folder / LAYOUT / key / f"{block}{SUFFIX}"
 
-    def _set_aside(self, path: Path, cause: str) -> None:
-        aside = path.with_name(f"{path.name}.damaged")
+    def _make_folder(self, path: Path) -> None:
+        make_folder(path.parent)
+        if path.parent.is_symlink():
+            raise OSError(errno.ELOOP, _LINK)
+
+    def _found(self, path: Path, key: str, block: str) -> Content | None:
         try:
-            path.replace(aside)
-        except OSError as error:
-            place = f"it stays where it is ({error.strerror or error})"
-        else:
-            place = f"set aside as {aside.name}"
-        self.problems.append(
-            f"kept {self.what} {path} are not used: {cause}; {place}; scored again"
-        )
+            return self._read(path, key, block)
+        except DamagedBlockError:
+            return self._mended(path, key, block)
+
+    def _read(self, path: Path, key: str, block: str) -> Content:
+        data = read_whole(path)
+        try:
+            return self.from_bytes(data, key, block)
+        except _FORGED as error:
+            raise DamagedBlockError("it does not hold what it says") from error
+
+    def _mended(self, path: Path, key: str, block: str) -> Content | None:
+        """Set a damaged file aside, unless another process does that or makes it anew just now.
+
+        Raises:
+            OSError: as reading does.
+        """
+        with self.locked(key, block) as ours:
+            if not ours:
+                return None
+            try:
+                return self._read(path, key, block)
+            except DamagedBlockError as error:
+                place = set_aside(path)
+                self._say(f"kept {self.what} {path} are not used: {error}; {place}; scored again")
+        return None
+
+    def _say(self, problem: str) -> None:
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+    def _say_no_locks(self, error: OSError) -> None:
+        if error.errno not in _SAID_BY_WRITING:
+            self._say(
+                f"{self.folder} has no locks ({error.strerror or error}): another run at the same "
+                "time may do the same work once more"
+            )
+
+
+def _mark_used(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        if time.time() - path.lstat().st_mtime > _USED_ANEW:
+            os.utime(path, follow_symlinks=False)

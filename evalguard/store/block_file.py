@@ -1,9 +1,7 @@
-"""One finished block of responses as one parquet file that can prove it is whole."""
+"""One finished block of responses as one parquet file."""
 
 from __future__ import annotations
 
-import hashlib
-import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +10,8 @@ from numpy.typing import NDArray
 
 from evalguard.scorer import Response
 from evalguard.store.damage import DamagedBlockError
+from evalguard.store.parquet_limits import read_table
+from evalguard.store.seal import UNSEALED
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,16 +22,11 @@ _SURROGATES = "surrogatepass"
 
 
 def to_bytes(key: str, block: str, responses: Sequence[Response]) -> memoryview:
-    """Return the file of ``responses``; every number keeps its bits (NaN and -0.0 too)."""
+    """Return the unsealed file of ``responses``; numbers keep their bits (NaN and -0.0 too)."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    facts = {
-        "format": FORMAT,
-        "key": key,
-        "block": block,
-        "sha256": checksum(key, block, responses),
-    }
+    facts = {"format": FORMAT, "key": key, "block": block, "seal": UNSEALED}
     table = pa.Table.from_arrays(answer_columns(responses), schema=answer_schema(facts))
     sink = pa.BufferOutputStream()
     # Dictionary pages may merge NaNs of different bits, so no column gets one.
@@ -43,55 +38,21 @@ def from_bytes(data: bytes, key: str, block: str) -> list[Response]:
     """Read a file back.
 
     Raises:
-        DamagedBlockError: it is cut, changed, of another format, or another block's.
+        DamagedBlockError: it is of another format, or another block's.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
-        facts = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
-        if facts.get("format") != FORMAT:
-            raise DamagedBlockError("it is not a block of scores of this version")
-        if (facts.get("key"), facts.get("block")) != (key, block):
-            raise DamagedBlockError("it belongs to another model or other requests")
-        responses = answers_of(table)
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, MemoryError) as error:
-        raise DamagedBlockError("it cannot be read as parquet") from error
-    if facts.get("sha256") != checksum(key, block, responses):
-        raise DamagedBlockError("its content does not match its checksum")
-    return responses
-
-
-def checksum(key: str, block: str, responses: Sequence[Response]) -> str:
-    """Return the SHA-256 of the block's identity and every field of its responses."""
-    digest = hashlib.sha256()
-    for part in (FORMAT, key, block, str(len(responses))):
-        _feed(digest, part.encode())
-    for response in responses:
-        logprobs = _doubles(response.token_logprobs)
-        greedy, text = response.is_greedy, response.text
-        _feed(digest, _number(response.loglikelihood))
-        _feed(digest, None if greedy is None else bytes([bool(greedy)]))
-        _feed(digest, None if text is None else text.encode("utf-8", _SURROGATES))
-        _feed(digest, None if logprobs is None else logprobs.astype("<f8").tobytes())
-        _feed(digest, response.token_hash.encode())
-        _feed(digest, f"{int(response.n_tokens)} {bool(response.truncated)}".encode())
-    return digest.hexdigest()
-
-
-def _feed(digest: Any, data: bytes | None) -> None:
-    """Add one part with its length in front, so that no two contents read alike."""
-    digest.update(struct.pack("<q", -1 if data is None else len(data)))
-    digest.update(data or b"")
+    table = read_table(data)
+    facts = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
+    if facts.get("format") != FORMAT:
+        raise DamagedBlockError("it is not a block of scores of this version")
+    if (facts.get("key"), facts.get("block")) != (key, block):
+        raise DamagedBlockError("it belongs to another model or other requests")
+    if not table.schema.equals(answer_schema(None)):
+        raise DamagedBlockError("it does not hold the answers that it says")
+    return answers_of(table)
 
 
 def _doubles(values: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
     return None if values is None else np.asarray(values, dtype=np.float64)
-
-
-def _number(value: float | None) -> bytes | None:
-    return None if value is None else struct.pack("<d", value)
 
 
 def answer_schema(facts: dict[str, str] | None) -> pa.Schema:

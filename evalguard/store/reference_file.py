@@ -18,6 +18,7 @@ from evalguard.reference import Reference
 from evalguard.scorer import Response
 from evalguard.store.damage import DamagedBlockError
 from evalguard.store.disk import HalfFile, refusal
+from evalguard.store.parquet_limits import check_size
 from evalguard.store.reference_rows import FLOATS, Rows, read_rows, row_schema, row_table
 from evalguard.store.seal import UNSEALED, read_seal, seal
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 FORMAT = "evalguard.reference/1"
 
-# 128 documents of 65,000 tokens with 64 kept ones each are 2**29 values.
-_MOST_VALUES, _MOST_BYTES = 2**29, 2**34
 _HINT = "--reference FILE names another place"
 _ANEW = "give another file, or remove this one: the base is then scored and it is made anew"
 
@@ -178,19 +177,13 @@ class ReferenceFile:
     def _group(self, group: int, columns: list[str] | None) -> pa.Table:
         import pyarrow as pa
 
-        self._check_size(group)
         try:
+            check_size(self._file.metadata, [group])
             return self._file.read_row_group(group, columns=columns, use_threads=False)
+        except DamagedBlockError as error:
+            raise self._damaged(group, f": {error}") from error
         except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
             raise self._damaged(group) from error
-
-    def _check_size(self, group: int) -> None:
-        """Refuse a block that says it is larger than any can be, before memory is taken for it."""
-        about = self._file.metadata.row_group(group)
-        of_columns = (about.column(number) for number in range(about.num_columns))
-        most = max((column.num_values for column in of_columns), default=0)
-        if max(about.num_rows, most) > _MOST_VALUES or about.total_byte_size > _MOST_BYTES:
-            raise self._damaged(group, ": it says that it is larger than one can be")
 
     def _damaged(self, group: int, why: str = " cannot be read") -> UsageError:
         return UsageError(

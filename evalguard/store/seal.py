@@ -37,11 +37,21 @@ def read_seal(path: Path) -> str | None:
         OSError: it cannot be read.
     """
     with path.open("rb") as file:
-        try:
-            at, said = _found(file)
-        except ValueError:
-            return None
-        return said.decode() if said == _digest(file, at) else None
+        return said_by(file)
+
+
+def is_sealed(file: BinaryIO) -> bool:
+    """Whether a file open for reading holds the digest of all the rest of it."""
+    return said_by(file) is not None
+
+
+def said_by(file: BinaryIO) -> str | None:
+    """Return the digest of a file open for reading, as ``read_seal`` does."""
+    try:
+        at, said = _found(file)
+    except ValueError:
+        return None
+    return said.decode() if said == _digest(file, at) else None
 
 
 def _found(file: BinaryIO) -> tuple[int, bytes]:

@@ -137,58 +137,6 @@ def test_a_later_put_wins(cache: ScoreCache) -> None:
     assert [p.name for p in only_file(cache).parent.iterdir()] == [f"{BLOCK}.parquet"]
 
 
-def test_a_file_that_is_cut_counts_as_absent_and_is_set_aside(cache: ScoreCache) -> None:
-    cache.put(KEY, BLOCK, RESPONSES)
-    path = only_file(cache)
-    path.write_bytes(path.read_bytes()[:-20])
-    assert cache.get(KEY, BLOCK) is None
-    assert [p.name for p in path.parent.iterdir()] == [f"{BLOCK}.parquet.damaged"]
-    (problem,) = cache.problems
-    assert str(path) in problem
-    assert "set aside" in problem
-    cache.put(KEY, BLOCK, RESPONSES)
-    assert same(cache.get(KEY, BLOCK), RESPONSES)
-
-
-@pytest.mark.parametrize("content", [b"", b"PAR1", b"not a parquet file at all"])
-def test_a_foreign_file_counts_as_absent(cache: ScoreCache, content: bytes) -> None:
-    cache.put(KEY, BLOCK, RESPONSES)
-    only_file(cache).write_bytes(content)
-    assert cache.get(KEY, BLOCK) is None
-    assert "cannot be read" in cache.problems[0]
-
-
-def test_a_block_under_another_name_is_not_taken_for_that_one(cache: ScoreCache) -> None:
-    cache.put(KEY, BLOCK, RESPONSES)
-    path = only_file(cache)
-    path.rename(path.with_name("0123.parquet"))
-    assert cache.get(KEY, "0123") is None
-    assert "another model or other requests" in cache.problems[0]
-
-
-def test_another_parquet_file_is_not_taken_for_a_block(cache: ScoreCache) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    cache.put(KEY, BLOCK, RESPONSES)
-    pq.write_table(pa.table({"a": [1]}), only_file(cache))
-    assert cache.get(KEY, BLOCK) is None
-    assert "not a block of scores" in cache.problems[0]
-
-
-def test_every_flipped_byte_is_found_or_harmless(cache: ScoreCache) -> None:
-    cache.put(KEY, BLOCK, RESPONSES)
-    path = only_file(cache)
-    whole = path.read_bytes()
-    detected = 0
-    for position in range(0, len(whole), 7):
-        path.write_bytes(whole[:position] + bytes([whole[position] ^ 0xFF]) + whole[position + 1 :])
-        found = cache.get(KEY, BLOCK)
-        assert found is None or same(found, RESPONSES), position
-        detected += found is None
-    assert detected > 50
-
-
 def test_a_name_that_is_no_digest_is_refused(cache: ScoreCache) -> None:
     for name in ("../up", "", "a/b", ".hidden", "a" * 200):
         with pytest.raises(StoreError, match="no digest"):
