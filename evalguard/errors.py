@@ -55,6 +55,18 @@ class BuildError(EvaluationError):
     """A build recipe failed; nothing of its output is used."""
 
 
+class FallbackError(EvaluationError):
+    """A model cannot be scored as the policy asks, only in a plainer way.
+
+    Base and candidate are scored alike, so both have to start again. ``giving_up`` names the field
+    of the policy: "share_prefixes" or "scorer".
+    """
+
+    def __init__(self, message: str, *, giving_up: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.giving_up = giving_up
+
+
 class WorkerError(EvaluationError):
     """A worker process died, hung or spoke garbage. ``log`` is the path of its captured output."""
 

@@ -19,6 +19,9 @@ ScorerName = Literal["fast", "harness"]
 # Sequences of a batch where batches are cut by number and nobody gave one, as lm-eval has it here.
 DEFAULT_BATCH_SIZE = 16
 
+# How the caveat begins of a model that is to share prefixes and cannot; its reason follows.
+UNSHARED = "shared prefixes are read once for every continuation"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:

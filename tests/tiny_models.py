@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -57,14 +58,15 @@ def save_llama(folder: Path, *, max_length: int = 48, tied: bool = True) -> Path
     return folder
 
 
-def save_gemma2(folder: Path) -> Path:
+def save_gemma2(folder: Path, *, max_length: int = 48, **changes: Any) -> Path:
     """Save a two-layer Gemma 2: soft caps, sliding layers, an attention scale of its own."""
     size = save_tokenizer(folder)
     config = Gemma2Config(
         vocab_size=size, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=48,
-        initializer_range=0.3, bos_token_id=0, eos_token_id=1, pad_token_id=1,
-        query_pre_attn_scalar=8, sliding_window=16,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+        max_position_embeddings=max_length, initializer_range=0.3, bos_token_id=0, eos_token_id=1,
+        pad_token_id=1,
+        query_pre_attn_scalar=8, sliding_window=16, **changes,
     )  # fmt: skip
     torch.manual_seed(1)
     Gemma2ForCausalLM(config).save_pretrained(folder)

@@ -104,6 +104,11 @@ SCORING = (
         type=click.Choice(["fast", "harness"]),
         help="Path to the scores of Hugging Face models: lm-eval's own is harness. Default fast.",
     ),
+    click.option(
+        "--share-prefixes/--no-share-prefixes",
+        default=None,
+        help="Read what several continuations have before them once. Default: yes.",
+    ),
     click.option("--device", default="", metavar="NAME", help="cpu, cuda, cuda:1, mps."),
     click.option(
         "--threads",

@@ -57,6 +57,7 @@ class RunOptions:
     batch_size: int | Literal["auto"] | None = None
     token_budget: int | None = None
     scorer: ScorerName | None = None
+    share_prefixes: bool | None = None
     seed: int | None = None
     device: str | None = None
     apply_chat_template: bool | str | None = None

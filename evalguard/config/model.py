@@ -199,6 +199,11 @@ class RunEntry(_Entry):
         description="How Hugging Face models are scored: fast (the default), or by lm-eval's own "
         "path.",
     )
+    share_prefixes: bool | None = Field(
+        default=None,
+        description="Whether what several continuations have before them is read once (the "
+        "default), where the model proves to give the same scores.",
+    )
     seed: int | None = Field(default=None, ge=0, description="Seed of few-shot and document order.")
     device: Text | None = Field(default=None, description="cpu, cuda, cuda:1, mps.")
     apply_chat_template: ChatTemplate = Field(

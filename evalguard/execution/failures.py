@@ -18,6 +18,7 @@ _CLASSES: dict[str, type[EvalguardError]] = {
         errors.EvaluationError,
         errors.SettingError,
         errors.BuildError,
+        errors.FallbackError,
         errors.WorkerError,
         errors.MisalignedRunsError,
         errors.StoreError,
@@ -30,18 +31,20 @@ class Failure:
     """An exception that a call raised.
 
     ``kind`` is the name of the nearest evalguard error class; ``expected`` is False for any other
-    exception, whose traceback is in the worker's log. ``where`` belongs to GuardFileError.
+    exception, whose traceback is in the worker's log. ``where`` belongs to GuardFileError,
+    ``giving_up`` to FallbackError.
     """
 
     kind: str
     message: str
     hint: str
     where: str
+    giving_up: str
     expected: bool
 
 
 FAILURE: Codec[Failure] = record(
-    Failure, kind=TEXT, message=TEXT, hint=TEXT, where=TEXT, expected=BOOLEAN
+    Failure, kind=TEXT, message=TEXT, hint=TEXT, where=TEXT, giving_up=TEXT, expected=BOOLEAN
 )
 
 
@@ -50,11 +53,22 @@ def to_failure(error: Exception) -> Failure:
     if not isinstance(error, EvalguardError):
         text = f"{type(error).__name__}: {error}".rstrip(": ")
         return Failure(
-            kind=EvaluationError.__name__, message=text, hint="", where="", expected=False
+            kind=EvaluationError.__name__,
+            message=text,
+            hint="",
+            where="",
+            giving_up="",
+            expected=False,
         )
     kind = next(c.__name__ for c in type(error).__mro__ if c.__name__ in _CLASSES)
-    where = getattr(error, "where", "")
-    return Failure(kind=kind, message=str(error), hint=error.hint, where=str(where), expected=True)
+    return Failure(
+        kind=kind,
+        message=str(error),
+        hint=error.hint,
+        where=str(getattr(error, "where", "")),
+        giving_up=str(getattr(error, "giving_up", "")),
+        expected=True,
+    )
 
 
 def to_exception(failure: Failure, *, model: str, log: str) -> EvalguardError:
@@ -74,4 +88,6 @@ def to_exception(failure: Failure, *, model: str, log: str) -> EvalguardError:
         error.where = failure.where
     if isinstance(error, errors.WorkerError):
         error.log = log
+    if isinstance(error, errors.FallbackError):
+        error.giving_up = failure.giving_up
     return error

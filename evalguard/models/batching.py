@@ -29,5 +29,5 @@ def batching(lm: Any) -> dict[str, Value]:
         "batch_size": lm.sequences,
         "token_budget": lm.token_budget if by_tokens else None,
         "scorer": "fast",
-        "shares_prefixes": False,
+        "shares_prefixes": lm.sharing is not None,
     }

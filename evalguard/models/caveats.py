@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from evalguard.models.identity import model_dtype
 from evalguard.models.rope import scales_with_length
+from evalguard.scorer import UNSHARED
 
 if TYPE_CHECKING:
     from evalguard.settings import Value
@@ -34,6 +35,8 @@ def model_caveats(lm: Any, model_args: Mapping[str, Value]) -> tuple[str, ...]:
     )
     if unused:
         found.append(f"{len(unused)} weights of the checkpoint are not used (first: {unused[0]})")
+    if getattr(lm, "unshared", ""):
+        found.append(f"{UNSHARED}: {lm.unshared}")
     return (*found, *_dependences(lm))
 
 

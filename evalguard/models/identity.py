@@ -56,10 +56,13 @@ def told_args(model_args: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def asked_batches(policy: ScoringPolicy) -> dict[str, Value]:
-    """What a policy says of batches; a budget that is to be measured says nothing."""
+    """What a policy says of batches; what is left to the model says nothing."""
+    asked: dict[str, Value] = {"batch_size": policy.batch_size}
     if policy.batch_size is None and policy.token_budget:
-        return {"batch_size": None, "token_budget": policy.token_budget}
-    return {"batch_size": policy.batch_size}
+        asked["token_budget"] = policy.token_budget
+    if not policy.share_prefixes:
+        asked["shares_prefixes"] = False
+    return asked
 
 
 def told_policy(policy: ScoringPolicy) -> dict[str, Value]:

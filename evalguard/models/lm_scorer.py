@@ -68,6 +68,10 @@ class LMScorer:
         self._threads = threads
         arguments = dict(model_args or {})
         with computing_with(threads), failures("reading a few tokens", ()), quiet():
+            if policy.share_prefixes and getattr(lm, "own_path", False):
+                from evalguard.models.sharing_probe import settle_sharing
+
+                settle_sharing(lm)
             self._description = describe(lm, policy, model_type, arguments, effective, provenance)
 
     def describe(self) -> ModelDescription:

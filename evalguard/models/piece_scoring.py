@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,8 +14,11 @@ from evalguard.errors import EvaluationError
 from evalguard.models.batch_cuts import cut_by_number, cut_by_tokens
 from evalguard.models.generation import GuardedGeneration
 from evalguard.models.packed_batch import PackedBatch, padded
+from evalguard.models.prefix_sharing import PrefixSharing
 from evalguard.models.rope import switch_length
 from evalguard.models.scored_tokens import FedTokens, ScoredTokens, UnscorablePairError
+from evalguard.models.sharing_plan import sharing_plan
+from evalguard.models.tree_batch import TreeBatch
 
 IdPair = tuple[Sequence[int], Sequence[int]]
 
@@ -34,10 +38,14 @@ class PieceScoring(GuardedGeneration):
     Attributes:
         sequences: in a batch, where the user fixed their number; None: as many as
             ``token_budget``, padded tokens, has room for.
+        sharing: how prefixes that several pieces share are read once; None: they are not.
+        unshared: why prefixes cannot be shared, though they are to be.
     """
 
     sequences: int | None = None
     token_budget: int = DEFAULT_TOKEN_BUDGET
+    sharing: PrefixSharing | None = None
+    unshared: str = ""
     _only_encoding = False
     _known: Mapping[FedTokens, ScoredTokens] = {}
 
@@ -75,17 +83,34 @@ class PieceScoring(GuardedGeneration):
             self._known = {}
 
     def batches(self, pieces: Iterable[FedTokens]) -> Iterator[PackedBatch]:
-        """Cut the distinct pieces into batches, the longest first."""
-        longest_first = sorted(
-            set(pieces), key=lambda piece: (-len(piece.ids), piece.ids, piece.n_scored)
-        )
+        """Cut the distinct pieces into batches; those that share prefixes first, in trees.
+
+        Raises:
+            FallbackError: trees of these pieces turn out to be scored otherwise.
+        """
         switch = switch_length(self.config)
-        n_long = sum(switch is not None and len(p.ids) - 1 > switch for p in longest_first)
-        for group in (longest_first[:n_long], longest_first[n_long:]):
-            start = 0
-            for size in self._cut([len(piece.ids) - 1 for piece in group]):
-                yield padded(group[start : start + size])
-                start += size
+        distinct = set(pieces)
+        beyond = {p for p in distinct if switch is not None and len(p.ids) - 1 > switch}
+        for group in (beyond, distinct - beyond):
+            alone: Iterable[FedTokens] = group
+            if self.sharing is not None:
+                # a trunk below the length at which frequencies switch would have the others
+                plan = sharing_plan(
+                    group, widest=self.token_budget, cut=self._cut, trunks=group is not beyond
+                )
+                yield from self.sharing.batches(self, plan)
+                alone = plan.alone
+            yield from self.plain_batches(alone)
+
+    def plain_batches(self, pieces: Iterable[FedTokens]) -> Iterator[PackedBatch]:
+        """Cut distinct pieces into batches with a row for each, the longest first."""
+        longest_first = sorted(
+            pieces, key=lambda piece: (-len(piece.ids), piece.ids, piece.n_scored)
+        )
+        start = 0
+        for size in self._cut([len(piece.ids) - 1 for piece in longest_first]):
+            yield padded(longest_first[start : start + size])
+            start += size
 
     def _cut(self, lengths: Sequence[int]) -> list[int]:
         if self.sequences is not None:
@@ -101,12 +126,23 @@ class PieceScoring(GuardedGeneration):
         asked for.
         """
         width = batch.input_ids.shape[1]
-        logits = self._model_call(batch.input_ids.to(self.device))
+        logits = self._logits(batch)
         virtual = logits.shape[1] - width  # prompt tuning puts its own tokens before the text
         for read in batch.reads:
             scored = logits[read.row, torch.from_numpy(read.positions) + virtual]
             rows = F.log_softmax(scored, dim=-1, dtype=self.softmax_dtype)
             yield _score_piece(read.piece, rows), rows
+
+    def _logits(self, batch: PackedBatch) -> Any:
+        if self.sharing is None or not isinstance(batch, TreeBatch):
+            return self._model_call(batch.input_ids.to(self.device))
+        autocast = torch.autocast(
+            device_type=self.device.type,
+            dtype=self.mixed_precision_dtype,
+            enabled=self.mixed_precision_dtype is not None,
+        )
+        with torch.no_grad(), autocast:
+            return self.sharing.run(self.model, batch, self.device).logits
 
     def _all_fed(self, pairs: Sequence[IdPair]) -> list[FedTokens]:
         fed = []

@@ -20,6 +20,7 @@ class PrefixTree:
 
     Attributes:
         pieces: what is scored, in the order of their ids.
+        trunk: tokens that all pieces begin with and that are not in the row: every index sees them.
         ids: token ids, shape (width,). A piece's last token is not fed: nothing is read after it.
         depths: place of each token in its piece, shape (width,).
         ends: index after the last token that sees this one, shape (width,).
@@ -28,6 +29,7 @@ class PrefixTree:
     """
 
     pieces: tuple[FedTokens, ...]
+    trunk: tuple[int, ...] = ()
     ids: NDArray[np.int64]
     depths: NDArray[np.int64]
     ends: NDArray[np.int64]
@@ -50,10 +52,13 @@ class PrefixTree:
         return (index <= index[:, None]) & (index[:, None] < self.ends)
 
 
-def prefix_tree(pieces: Iterable[FedTokens]) -> PrefixTree:
+def prefix_tree(pieces: Iterable[FedTokens], *, after: int = 0) -> PrefixTree:
     """Lay out distinct pieces in one row, whether they share anything or not.
 
-    Each piece has at least one token before the scored ones.
+    Args:
+        pieces: each has at least one token before the scored ones.
+        after: length of the trunk, a beginning of all pieces that ends before the first token whose
+            output is read.
     """
     ordered = in_order(pieces)
     ids: list[int] = []
@@ -63,13 +68,13 @@ def prefix_tree(pieces: Iterable[FedTokens]) -> PrefixTree:
     path: list[int] = []  # index of the token at each depth of the piece before
     before: Sequence[int] = ()
     for piece in ordered:
-        fed = piece.ids[:-1]
+        fed = piece.ids[after:-1]
         shared = shared_length(before, fed)
         for index in path[shared:]:
             ends[index] = len(ids)
         path[shared:] = range(len(ids), len(ids) + len(fed) - shared)
         ids.extend(fed[shared:])
-        depths.extend(range(shared, len(fed)))
+        depths.extend(range(after + shared, after + len(fed)))
         ends.extend([0] * (len(fed) - shared))
         reads.append(np.array(path[len(fed) - piece.n_scored :], dtype=np.int64))
         before = fed
@@ -77,6 +82,7 @@ def prefix_tree(pieces: Iterable[FedTokens]) -> PrefixTree:
         ends[index] = len(ids)
     return PrefixTree(
         pieces=tuple(ordered),
+        trunk=ordered[0].ids[:after],
         ids=np.array(ids, dtype=np.int64),
         depths=np.array(depths, dtype=np.int64),
         ends=np.array(ends, dtype=np.int64),

@@ -2,59 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import pairwise
 
+from evalguard.models.neighbours import join_neighbours
 from evalguard.models.prefix_tree import in_order, shared_length
 from evalguard.models.scored_tokens import FedTokens
 
+# What one row for two has to save of the smaller one: a row that is shared needs a mask.
+_WORTH = 0.2
 # At this width masked attention costs as much as everything else: every token is held against
 # every other one of its row, relative or not. Measured with a small model (hidden 192) on a CPU;
 # of a large one wide rows are cheaper than that.
 _QUADRATIC_AT = 1536
 
 
-def row_cost(width: int) -> float:
-    """What a row of so many tokens costs, in tokens of a short one."""
-    return width * (1 + width / _QUADRATIC_AT)
+def row_cost(width: int, *, before: int = 0) -> float:
+    """What a row of so many tokens costs, in tokens of a short one.
+
+    Args:
+        before: tokens before the row that all of it sees, computed already.
+    """
+    return width * (1 + (before + width) / _QUADRATIC_AT)
 
 
 def shared_rows(pieces: Iterable[FedTokens], *, widest: int) -> list[list[FedTokens]]:
-    """Divide distinct pieces into rows, each in order; a piece that shares too little is alone.
+    """Divide distinct pieces into rows, in the order of their tokens; some rows have one piece.
 
-    Neighbours in the order of their tokens are put together, those that share most first, as long
-    as one row costs less than two and is not wider than ``widest`` tokens (or than two pieces).
+    Neighbours are put together, those that share most first, as long as one row costs clearly less
+    than two and is not wider than ``widest`` tokens (or than the longest piece twice).
     """
     ordered = in_order(pieces)
     widths = [len(piece.ids) - 1 for piece in ordered]
-    widest = max([widest, *(2 * width for width in widths)])
-    shared = [shared_length(one.ids[:-1], two.ids[:-1]) for one, two in pairwise(ordered)]
-    rows = _Rows(widths)
-    for left in sorted(range(len(shared)), key=lambda left: -shared[left]):
-        rows.join(left, shared[left], widest)
-    return [ordered[start:end] for start, end in rows.ranges()]
+    most = max([widest, *(2 * width for width in widths)])
 
-
-class _Rows:
-    """Neighbouring pieces in rows: joined, never taken apart."""
-
-    def __init__(self, widths: Sequence[int]) -> None:
-        self._width = list(widths)  # of a row, at both of its ends
-        self._other = list(range(len(widths)))  # the other end of the row that ends here
-
-    def join(self, left: int, shared: int, widest: int) -> None:
-        """Put the row that ends at ``left`` and the one after it together, if that pays."""
-        first, second = self._width[left], self._width[left + 1]
+    def join(first: int, second: int, shared: int) -> int | None:
         both = first + second - shared
-        if shared and both <= widest and row_cost(both) <= row_cost(first) + row_cost(second):
-            start, end = self._other[left], self._other[left + 1]
-            self._other[start], self._other[end] = end, start
-            self._width[start] = self._width[end] = both
+        saved = row_cost(first) + row_cost(second) - row_cost(both)
+        pays = saved >= _WORTH * row_cost(min(first, second))
+        return both if pays and both <= most else None
 
-    def ranges(self) -> Iterable[tuple[int, int]]:
-        """Where each row begins and ends."""
-        start = 0
-        while start < len(self._other):
-            end = self._other[start] + 1
-            yield start, end
-            start = end
+    shared = [shared_length(one.ids[:-1], two.ids[:-1]) for one, two in pairwise(ordered)]
+    return [ordered[start:end] for start, end in join_neighbours(widths, shared, join)]

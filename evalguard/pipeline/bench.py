@@ -7,9 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from evalguard.errors import FallbackError
 from evalguard.harness import load_tasks
 from evalguard.pipeline.choices import Choices
 from evalguard.pipeline.evaluate import Evaluator
+from evalguard.pipeline.fallback import check_alike
 from evalguard.pipeline.interruption import interruptible
 from evalguard.pipeline.open_scorer import Opener, open_scorer
 from evalguard.pipeline.options import CompareOptions
@@ -36,11 +38,17 @@ class Bench:
 
         Raises:
             EvalguardError: as loading does, with the place in the guard file where that is known.
+            FallbackError: it cannot be scored as the models before it.
         """
         self.evaluator.progress.note(f"loading {source.name}")
         policy = self.settled(source.policy or self.choices.policy)
         with interruptible(f"loading {source.name}"), placed(source):
             scorer = self.opener(source.variant, policy, self.options, cache_dir=self.cache_dir)
+        try:
+            check_alike(source.name, scorer.describe(), [one.describe() for one in self._opened])
+        except FallbackError:
+            scorer.close()
+            raise
         self.follow(scorer)
         return scorer
 
@@ -49,10 +57,13 @@ class Bench:
         self._opened.append(scorer)
 
     def settled(self, policy: ScoringPolicy) -> ScoringPolicy:
-        """A policy with the token budget that the models before have, so that batches are equal."""
+        """A policy with the batches that the models before have, so that all have equal ones."""
+        before = [scorer.describe().computation for scorer in self._opened]
+        if not all(one.get("shares_prefixes") for one in before):
+            policy = replace(policy, share_prefixes=False)
         if policy.token_budget:
             return policy
-        budgets = [scorer.describe().computation.get("token_budget") for scorer in self._opened]
+        budgets = [one.get("token_budget") for one in before]
         found = [budget for budget in budgets if isinstance(budget, int)]
         return replace(policy, token_budget=min(found, default=0))
 

@@ -140,6 +140,7 @@ def _policy(run: RunOptions, stored: RunSource | None, options: CompareOptions) 
         batch_size=None if sequences == "auto" else sequences,
         token_budget=cast(int, _first(options.token_budget, run.token_budget, 0)),
         scorer=options.scorer or run.scorer or "fast",
+        share_prefixes=cast(bool, _first(options.share_prefixes, run.share_prefixes, True)),
         device=options.device or run.device or "",
         # A stored lm-eval run scored BOS given BOS; the other side has to do the same.
         rolling_bos="lm-eval" if stored else "once",

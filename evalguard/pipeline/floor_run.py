@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from evalguard.comparison import Comparison
 from evalguard.distribution_floor import DistributionShift
-from evalguard.errors import EvaluationError, UsageError
+from evalguard.errors import EvaluationError, FallbackError, UsageError
 from evalguard.harness import TaskRequests
 from evalguard.noise_floor import Factor, Shift, Unmeasured, Variation
 from evalguard.pairing import pair
@@ -15,6 +15,7 @@ from evalguard.pipeline.bench import bench
 from evalguard.pipeline.choices import Choices
 from evalguard.pipeline.clusters import clustered
 from evalguard.pipeline.evaluate import Evaluation
+from evalguard.pipeline.fallback import with_fallback
 from evalguard.pipeline.floor_distributions import distribution_shifts
 from evalguard.pipeline.floor_keys import group_keys, task_keys
 from evalguard.pipeline.groups import with_groups
@@ -57,9 +58,13 @@ def measure(
         UsageError, EvaluationError, Interrupted: as scoring the model as usual does. A variation
             that fails is left out, with its reason.
     """
-    with bench(choices, options) as place:
-        measuring = _Measuring(source, choices, Sessions(place))
-        return measuring.run(factors)
+
+    def run(choices: Choices) -> FloorRun:
+        with bench(choices, options) as place:
+            return _Measuring(source, choices, Sessions(place)).run(factors)
+
+    measured, notes = with_fallback([source], choices, run)
+    return replace(measured, notes=(*measured.notes, *notes))
 
 
 @dataclass(slots=True)
@@ -111,6 +116,8 @@ class _Measuring:
             return
         try:
             evaluation = self._evaluation(variation)
+        except FallbackError:
+            raise
         except (EvaluationError, UsageError) as error:
             self._leave_out(variation, "; ".join(filter(None, (str(error), error.hint))))
             return

@@ -39,6 +39,8 @@ class CompareOptions:
         token_budget: padded tokens per forward pass, the same for both; 0: what was measured to be
             best on this device.
         scorer: "harness" scores Hugging Face models by lm-eval's own path; None: "fast".
+        share_prefixes: read what several continuations have before them once, where a model proves
+            to give the same scores; None: yes.
         device: "cpu", "cuda", ...; "" = CUDA if there is one.
         threads: CPU threads of torch; 0: one for a model below 20 million parameters, else
             torch's own number.
@@ -88,6 +90,7 @@ class CompareOptions:
     batch_size: int | Literal["auto"] | None = None
     token_budget: int | None = None
     scorer: ScorerName | None = None
+    share_prefixes: bool | None = None
     device: str = ""
     threads: int = 0
     trust_remote_code: bool = False

@@ -84,7 +84,7 @@ def plan(
         candidate=scored[1].identity,
         metrics=metrics,
         costs=_costs(watch, roles, metrics, confidence=aim.confidence),
-        load_seconds=dict(zip(roles, watch.load_seconds, strict=True)),
+        load_seconds=dict(zip(roles, watch.load_seconds[-len(roles) :], strict=True)),
         pilot=facts,
         aim=aim.facts,
         exit_code=EXIT_FAILED if failed or not metrics else EXIT_PASSED,
@@ -157,6 +157,6 @@ def _costs(
     return tuple(
         scorer.tasks[task].cost(task, role, n, confidence=confidence)
         for task, n in planned.items()
-        for role, scorer in zip(roles, watch.scorers, strict=True)
+        for role, scorer in zip(roles, watch.scorers[-len(roles) :], strict=True)
         if task in scorer.tasks
     )

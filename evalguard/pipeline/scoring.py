@@ -9,6 +9,7 @@ from evalguard.pipeline.batch_check import check_batch_size
 from evalguard.pipeline.bench import bench
 from evalguard.pipeline.choices import Choices
 from evalguard.pipeline.evaluate import Evaluation
+from evalguard.pipeline.fallback import with_fallback
 from evalguard.pipeline.interruption import interruptible
 from evalguard.pipeline.measuring import Measuring
 from evalguard.pipeline.open_scorer import Opener
@@ -35,13 +36,18 @@ def score_models(
     """
     if not sources:
         return []
-    with bench(choices, options, opener=opener) as place:
-        sessions = Sessions(place)
-        evaluations = Measuring(sessions).evaluate(sources)
-        return [
-            checked(evaluation, source, sessions)
-            for evaluation, source in zip(evaluations, sources, strict=True)
-        ]
+
+    def score(choices: Choices) -> list[Evaluation]:
+        with bench(choices, options, opener=opener) as place:
+            sessions = Sessions(place)
+            evaluations = Measuring(sessions).evaluate(sources)
+            return [
+                checked(evaluation, source, sessions)
+                for evaluation, source in zip(evaluations, sources, strict=True)
+            ]
+
+    evaluations, notes = with_fallback(sources, choices, score)
+    return [replace(one, notes=(*one.notes, *notes)) for one in evaluations]
 
 
 def checked(evaluation: Evaluation, source: ModelSource, sessions: Sessions) -> Evaluation:

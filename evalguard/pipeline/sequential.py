@@ -16,6 +16,7 @@ from evalguard.pipeline.choices import Choices
 from evalguard.pipeline.clusters import clustered
 from evalguard.pipeline.draw import Draw, Tables
 from evalguard.pipeline.evaluate import Evaluation
+from evalguard.pipeline.fallback import with_fallback
 from evalguard.pipeline.judging import comparable
 from evalguard.pipeline.loaded import Loaded, loaded_together
 from evalguard.pipeline.open_scorer import Opener
@@ -52,9 +53,25 @@ def score_in_looks(
         UsageError, EvaluationError, Interrupted: as ``score_models``. Finished blocks of documents
             stay in the score cache, and the same seed asks for the same blocks again.
     """
-    alpha = choices.sequential_alpha
-    assert alpha is not None
     models = [source for source in sources if isinstance(source, ModelSource)]
+    (scored, stops), notes = with_fallback(
+        models, choices, lambda choices: _in_looks(sources, models, choices, options, opener)
+    )
+    base, candidate = (
+        replace(side, notes=(*side.notes, *notes)) if isinstance(source, ModelSource) else side
+        for source, side in zip(sources, scored, strict=True)
+    )
+    return (base, candidate), stops
+
+
+def _in_looks(
+    sources: tuple[Source, Source],
+    models: Sequence[ModelSource],
+    choices: Choices,
+    options: CompareOptions,
+    opener: Opener | None,
+) -> tuple[tuple[Scored, Scored], Stops]:
+    assert choices.sequential_alpha is not None
     with bench(choices, options, opener=opener) as place:
         sessions = Sessions(place)
         with loaded_together(sessions, models) as loaded:
@@ -62,7 +79,13 @@ def score_in_looks(
                 Asked(source=model, evaluator=replace(place.evaluator, notes=[]))
                 for model in models
             ]
-            run = _Run(sources=sources, choices=choices, loaded=loaded, asked=asked, alpha=alpha)
+            run = _Run(
+                sources=sources,
+                choices=choices,
+                loaded=loaded,
+                asked=asked,
+                alpha=choices.sequential_alpha,
+            )
             while not run.draws or run.active:
                 run.ask()
                 run.look()

@@ -28,6 +28,7 @@ SPELLINGS: dict[str, tuple[tuple[str, ...], object]] = {
     "batch_size": (("--batch_size", "auto"), "auto"),
     "token_budget": (("--token_budget", "512"), 512),
     "scorer": (("--scorer", "harness"), "harness"),
+    "share_prefixes": (("--no-share-prefixes",), False),
     "floor": (("--floor", "floor.json"), Path("floor.json")),
     "check_batch_size": (("--check_batch_size", "4"), 4),
     "cluster": (("--cluster", "story"), "story"),

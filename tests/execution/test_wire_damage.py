@@ -59,7 +59,7 @@ VALUES: dict[str, Any] = {
 }
 ENCODED = [CALLS[name].argument.encode(value) for name, value in ARGUMENTS.items()]
 ENCODED += [CALLS[name].value.encode(value) for name, value in VALUES.items()]
-FAILURE = Failure(kind="UsageError", message="m", hint="h", where="", expected=True)
+FAILURE = Failure(kind="UsageError", message="m", hint="h", where="", giving_up="", expected=True)
 MESSAGES = [
     Hello(evalguard="1", python="3"),
     Beat(answered=1),

@@ -35,7 +35,7 @@ def test_attention_and_batch_size_are_those_of_the_loaded_model(
         "batch_size": 3,
         "token_budget": None,
         "scorer": "fast",
-        "shares_prefixes": False,
+        "shares_prefixes": True,
         "threads": torch.get_num_threads(),
         "device": "cpu",
         "attention": attention,

@@ -37,7 +37,8 @@ def test_pairs_score_as_in_lm_eval(folder: Path, batch_size: int, dtype: str) ->
     expected = lm_eval_answers(
         folder, requests, batch_size=batch_size, dtype=dtype, logits_cache=False
     )
-    policy = replace(POLICY, batch_size=batch_size)
+    # in bfloat16 any other forward pass gives other scores; test_prefix_sharing has them
+    policy = replace(POLICY, batch_size=batch_size, share_prefixes=dtype == "float32")
     found = scorer(folder, policy, dtype=dtype).score(requests)
     assert [a.loglikelihood for a in found] == pytest.approx([e[0] for e in expected], abs=1e-4)
     assert [a.is_greedy for a in found] == [e[1] for e in expected]

@@ -109,20 +109,16 @@ def test_a_model_against_itself_diverges_nowhere(tiny_llama: Path) -> None:
             assert (divergence.base_top == divergence.candidate_top).all()
 
 
-def test_every_piece_goes_through_each_model_once(
-    tiny_llama: Path, port: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_piece_goes_through_each_model_once(tiny_llama: Path, port: Path) -> None:
     base, candidate = open_hf(tiny_llama), open_hf(port)
+    requests = pair_requests()
     calls: list[int] = []
     for scorer in (base, candidate):
-        original = scorer._lm._model_call
-
-        def counted(inputs: Any, original: Any = original, **more: Any) -> Any:
-            calls.append(len(inputs))
-            return original(inputs, **more)
-
-        monkeypatch.setattr(scorer._lm, "_model_call", counted)
-    requests = pair_requests()
+        scorer.score(requests)  # the first trees are scored in plain batches, too
+        scorer._lm.model.register_forward_pre_hook(
+            lambda _, args, of: calls.append((*args, of.get("input_ids"))[0].numel()),
+            with_kwargs=True,
+        )
     compared(base, candidate, requests)
     together = sorted(calls)
     calls.clear()

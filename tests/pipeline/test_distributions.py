@@ -210,7 +210,7 @@ def test_models_without_distributions_are_scored_and_it_is_said(score: Score) ->
     evaluations = score("llama", "t5", **arguments)
     assert evaluations[1].divergences == {}
     for evaluation in evaluations:
-        assert evaluation.notes[-1] == (
+        assert evaluation.notes[0] == (
             "distributions are not compared: t5, of type hf, shows none; causal models of type hf "
             "do"
         )

@@ -94,7 +94,7 @@ def test_the_usual_run_is_the_one_of_a_comparison(measure: Any) -> None:
         "batch_size": None,
         "token_budget": 1024,
         "scorer": "fast",
-        "shares_prefixes": False,
+        "shares_prefixes": True,
         "threads": 1,
         "device": "cpu",
         "attention": "sdpa",

@@ -1,0 +1,108 @@
+"""PrefixSharing: what several continuations have before them is read once, and that is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from evalguard.errors import FallbackError
+from evalguard.models.agreement import BatchScorer, disagreement
+from evalguard.models.attention_reach import AttentionReach
+from evalguard.models.packed_batch import PackedBatch
+from evalguard.models.prefix_tree import PrefixTree
+from evalguard.models.scored_tokens import FedTokens
+from evalguard.models.sharing_plan import SharingPlan
+from evalguard.models.tree_batch import TreeBatch, tree_batch
+from evalguard.models.trunk_cache import TrunkCache
+
+# A pass is held against plain batches again when it is so much larger than those checked before.
+_GROWTH = 1.25
+# Pieces of a pass that are scored in plain batches, too.
+_CHECKED = 4
+
+Pass = Sequence[PrefixTree]
+
+
+@dataclass(slots=True)
+class PrefixSharing:
+    """Runs trees through one model, and holds the first of them against plain batches.
+
+    Attributes:
+        reach: how its layers see.
+    """
+
+    reach: AttentionReach
+    _trunk: TrunkCache = field(default_factory=TrunkCache)
+    # widest and longest pass that was checked, of those on a trunk and those without
+    _checked: dict[bool, tuple[int, int]] = field(default_factory=dict)
+
+    def batches(self, model: BatchScorer, plan: SharingPlan) -> Iterator[PackedBatch]:
+        """The forward passes of a plan.
+
+        Raises:
+            FallbackError: scores differ from those of plain batches by more than rounding.
+        """
+        for on_trunk in (True, False):
+            self._check(model, [p for p in plan.passes if bool(p[0].trunk) == on_trunk], on_trunk)
+        for trees in plan.passes:
+            yield tree_batch(trees, self.reach)
+
+    def run(self, call: Callable[..., Any], batch: TreeBatch, device: torch.device) -> Any:
+        """Let a model read a batch of trees.
+
+        Args:
+            call: the model's forward.
+        """
+        masks = batch.masks
+        on_device = (
+            {kind: mask.to(device) for kind, mask in masks.items()}
+            if isinstance(masks, dict)
+            else masks.to(device)
+        )
+        arguments = {
+            "input_ids": batch.input_ids.to(device),
+            "position_ids": batch.position_ids.to(device),
+            "attention_mask": on_device,
+        }
+        if not batch.trunk:
+            return call(**arguments, use_cache=False)
+        with self._trunk.read(call, batch.trunk, device) as cache:
+            return call(**arguments, past_key_values=cache, use_cache=True)
+
+    def _check(self, model: BatchScorer, passes: Sequence[Pass], on_trunk: bool) -> None:
+        """Hold the largest passes against plain batches, where none like them was before."""
+        if not passes:
+            return
+        before = self._checked.get(on_trunk, (0, 0))
+        sizes = [(max(t.width for t in trees), max(t.length for t in trees)) for trees in passes]
+        widest, longest = (max(range(len(sizes)), key=lambda i: sizes[i][axis]) for axis in (0, 1))
+        largest = sizes[widest][0], sizes[longest][1]
+        if not any(self._beyond(size, known) for size, known in zip(largest, before, strict=True)):
+            return
+        for chosen in {widest, longest}:
+            batch = tree_batch(passes[chosen], self.reach)
+            found = disagreement(model, batch, _some(batch))
+            if found:
+                raise FallbackError(
+                    f"shared prefixes cannot be read once: {found}",
+                    giving_up="share_prefixes",
+                    hint="--no-share-prefixes",
+                )
+        self._checked[on_trunk] = max(largest[0], before[0]), max(largest[1], before[1])
+
+    def _beyond(self, size: int, checked: int) -> bool:
+        # beyond a window it is another case, however little is the step
+        crossed = any(checked <= border < size for border in self.reach.sizes)
+        return crossed or size > checked * _GROWTH
+
+
+def _some(batch: PackedBatch) -> list[FedTokens]:
+    """The longest piece of a batch, and others from its first to its last one."""
+    pieces = [read.piece for read in batch.reads]
+    spread = np.linspace(0, len(pieces) - 1, min(len(pieces), _CHECKED - 1)).astype(int)
+    longest = max(pieces, key=lambda piece: len(piece.ids))
+    return list(dict.fromkeys([longest, *(pieces[index] for index in spread)]))

@@ -1,0 +1,149 @@
+"""Where one model cannot share prefixes, both are scored without; the report says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_models import FakeScorer
+
+from evalguard.config import GuardSet
+from evalguard.errors import FallbackError
+from evalguard.pipeline.choices import choose
+from evalguard.pipeline.options import CompareOptions
+from evalguard.pipeline.scoring import score_models
+from evalguard.pipeline.sequential import score_in_looks
+from evalguard.pipeline.sources import ModelSource
+from evalguard.scorer import UNSHARED, ModelDescription, ScoringPolicy
+from evalguard.settings import Variant
+
+Score = Callable[..., Any]
+
+
+class Sharing(FakeScorer):
+    """Shares prefixes if it is asked to, unless it ``cannot``; finds out late if it ``fails``."""
+
+    def __init__(self, name: str, *, cannot: str = "", **given: Any) -> None:
+        super().__init__(name, **given)
+        self.cannot = cannot
+        self.shares = False
+
+    def describe(self) -> ModelDescription:
+        return replace(
+            super().describe(),
+            identity={"weights": self.name, "shares": self.shares},
+            computation={"shares_prefixes": self.shares},
+            caveats=(f"{UNSHARED}: {self.cannot}",) if self.cannot else (),
+        )
+
+
+def late(giving_up: str = "share_prefixes") -> FallbackError:
+    return FallbackError("scores differ by 0.3 nats", giving_up=giving_up)
+
+
+@pytest.fixture
+def opened(task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Score:
+    """Prepare scoring with these scorers: (sources, choices, options), and the policies asked."""
+
+    def prepared(scorers: Mapping[str, Sharing], *, model: str = "hf", **given: Any) -> Any:
+        policies: list[tuple[str, ScoringPolicy]] = []
+
+        def load(variant: Variant, policy: ScoringPolicy, *_: Any, **__: Any) -> FakeScorer:
+            policies.append((variant.name, policy))
+            scorer = scorers[variant.name]
+            scorer.shares = policy.share_prefixes and not scorer.cannot
+            return scorer
+
+        monkeypatch.setattr("evalguard.pipeline.bench.open_scorer", load)
+        fields = {"tasks": ("sw_word",), "include_path": (task_folder,), "quiet": True}
+        fields |= {"distributions": "off", "cache_dir": tmp_path}
+        options = CompareOptions(**{**fields, **given})
+        sources = tuple(
+            ModelSource(name=name, variant=Variant(name=name, model=model, model_args={}))
+            for name in scorers
+        )
+        choices = choose(sources[0], sources[-1], GuardSet(guards=()), options)
+        return (sources, choices, options), policies
+
+    return prepared
+
+
+def asked(policies: list[tuple[str, ScoringPolicy]]) -> list[tuple[str, bool]]:
+    return [(name, policy.share_prefixes) for name, policy in policies]
+
+
+def test_both_models_share_prefixes_where_both_can(opened: Score) -> None:
+    arguments, policies = opened({"a": Sharing("a"), "b": Sharing("b")})
+    assert [evaluation.notes for evaluation in score_models(*arguments)] == [(), ()]
+    assert asked(policies) == [("a", True), ("b", True)]
+
+
+def test_the_second_model_does_not_share_where_the_first_cannot(opened: Score) -> None:
+    arguments, policies = opened({"a": Sharing("a", cannot="it has a state"), "b": Sharing("b")})
+    score_models(*arguments)
+    assert asked(policies) == [("a", True), ("b", False)]
+
+
+def test_both_start_again_where_only_the_second_cannot(opened: Score) -> None:
+    arguments, policies = opened({"a": Sharing("a"), "b": Sharing("b", cannot="it has a state")})
+    found = score_models(*arguments)
+    assert asked(policies) == [("a", True), ("b", True), ("a", False), ("b", False)]
+    for evaluation in found:
+        assert evaluation.notes == (
+            "shared prefixes are read once for every continuation, by all models "
+            "(b cannot share prefixes: it has a state)",
+        )
+        assert evaluation.description.computation["shares_prefixes"] is False
+
+
+def test_what_only_the_documents_show_starts_both_again(opened: Score) -> None:
+    scorers = {"a": Sharing("a"), "b": Sharing("b", fails={0: late()})}
+    arguments, policies = opened(scorers)
+    found = score_models(*arguments)
+    assert asked(policies) == [("a", True), ("b", True), ("a", False), ("b", False)]
+    assert "scores differ by 0.3 nats" in found[0].notes[0]
+    # what the base answered the first time is kept under another key, and was not taken again
+    assert len(scorers["a"].scored) == 2
+    assert scorers["b"].closed
+
+
+def test_a_sequential_run_starts_again_too(opened: Score) -> None:
+    arguments, policies = opened(
+        {"a": Sharing("a"), "b": Sharing("b", fails={0: late()})}, sequential=True
+    )
+    (base, candidate), _ = score_in_looks(*arguments)
+    assert ("b", False) in asked(policies)
+    assert base.notes == candidate.notes
+    assert "scores differ by 0.3 nats" in base.notes[0]
+
+
+def test_lm_evals_own_path_is_taken_where_a_model_gives_ours_up(opened: Score) -> None:
+    arguments, policies = opened({"a": Sharing("a"), "b": Sharing("b", fails={0: late("scorer")})})
+    found = score_models(*arguments)
+    assert [policy.scorer for _, policy in policies] == ["fast", "fast", "harness", "harness"]
+    assert "lm-eval's own path" in found[1].notes[0]
+
+
+def test_a_model_that_fails_again_without_sharing_is_an_error(opened: Score) -> None:
+    class Never(Sharing):
+        def score(self, requests: Any) -> Any:
+            raise late()
+
+    arguments, _ = opened({"a": Sharing("a"), "b": Never("b")})
+    with pytest.raises(FallbackError, match=r"0\.3 nats"):
+        score_models(*arguments)
+
+
+def test_no_prefixes_are_shared_beside_a_model_of_another_type(opened: Score) -> None:
+    arguments, policies = opened({"a": Sharing("a"), "b": Sharing("b")}, model="gguf")
+    assert [evaluation.notes for evaluation in score_models(*arguments)] == [(), ()]
+    assert asked(policies) == [("a", False), ("b", False)]
+
+
+def test_the_user_can_turn_sharing_off(opened: Score) -> None:
+    arguments, policies = opened({"a": Sharing("a"), "b": Sharing("b")}, share_prefixes=False)
+    score_models(*arguments)
+    assert asked(policies) == [("a", False), ("b", False)]
