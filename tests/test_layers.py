@@ -21,6 +21,8 @@ CORE = {
     "items",
     "scores",
     "across_tasks",
+    "amounts",
+    "cache_report",
     "comparison",
     "confusion",
     "chosen_option",

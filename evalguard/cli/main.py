@@ -12,6 +12,7 @@ from typing import NoReturn
 import click
 
 import evalguard
+from evalguard.cli.cache import cache_command
 from evalguard.cli.compare import compare_command, demo_command
 from evalguard.cli.failure import FailureStyle, report
 from evalguard.cli.floor import floor_command
@@ -56,6 +57,7 @@ def cli() -> None:
     evalguard plan --base A --cand B --tasks T    how many documents, how long
     evalguard floor --base A --tasks T            what an unchanged model shows
     evalguard init                                write a guard file to start from
+    evalguard cache ls                            what is kept of finished runs
     """
 
 
@@ -64,6 +66,7 @@ for _command in (
     demo_command,
     plan_command,
     floor_command,
+    cache_command,
     init_command,
     schema_command,
     models_command,

@@ -9,7 +9,7 @@ import click
 
 from evalguard.cli.distribution_options import DISTRIBUTIONS, REFERENCE_FILE
 from evalguard.cli.task_options import MODEL_ARGS
-from evalguard.cli.values import PATH, BatchSize, Pairs
+from evalguard.cli.values import PATH, BatchSize, Pairs, Size
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -131,6 +131,12 @@ SCORING = (
     ),
     click.option(
         "--cache-dir", type=PATH, metavar="FOLDER", help="Where finished scores are kept."
+    ),
+    click.option(
+        "--cache-max-size",
+        type=Size(),
+        metavar="SIZE",
+        help="How large that may be after the run, such as 20GB. Default: no limit.",
     ),
 )
 NO_CACHE = click.option("--no-cache", is_flag=True, help="Neither read nor keep finished scores.")

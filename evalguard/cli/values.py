@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from evalguard.amounts import parse_age, parse_size
 from evalguard.settings import Value
 
 if TYPE_CHECKING:
@@ -73,6 +74,34 @@ class Limit(_Type):
         if not (0 < number < 1 or (number >= 1 and number.is_integer())):
             self.fail(f"'{value}' is neither a number of documents nor a share below 1", param, ctx)
         return number
+
+
+class Size(_Type):
+    """Bytes, as people write them."""
+
+    name = "SIZE"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        try:
+            return value if isinstance(value, int) else parse_size(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Age(_Type):
+    """Seconds, as people write them."""
+
+    name = "AGE"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        try:
+            return value if isinstance(value, float) else parse_age(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 def typed(text: str) -> Value:

@@ -65,6 +65,7 @@ class RunOptions:
     reference_top_k: int | None = None
     sequential: bool | None = None
     sequential_alpha: float | None = None
+    cache_max_size: int | str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

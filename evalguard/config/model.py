@@ -17,6 +17,8 @@ from pydantic import (
     WithJsonSchema,
 )
 
+from evalguard.amounts import parse_size
+
 # Names become folder names and command-line words: no spaces, no slashes (a name with a slash
 # would read like a hub id), no leading dash or dot.
 NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*$"
@@ -63,6 +65,16 @@ def _distributions(value: Any) -> Any:
 
 _MODES = ("auto", "lockstep", "reference", "off")
 
+
+def _size(value: Any) -> Any:
+    whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    if isinstance(value, str):
+        parse_size(value)
+    elif value is not None and not whole:
+        raise ValueError("a size such as 20GB, or a number of bytes")
+    return value
+
+
 # The schema says in its words what the validators above say in theirs; a test compares them.
 _TEXT = {"type": "string", "minLength": 1}
 _COUNT = {"type": "integer", "minimum": 1}
@@ -71,6 +83,14 @@ _NULL = {"type": "null"}
 Limit = Annotated[Any, BeforeValidator(_limit), WithJsonSchema({"anyOf": [_COUNT, _SHARE, _NULL]})]
 BatchSize = Annotated[
     Any, BeforeValidator(_batch_size), WithJsonSchema({"anyOf": [_COUNT, {"const": "auto"}, _NULL]})
+]
+_SIZE = r"^[0-9]+(\.[0-9]+)?\s*([kKmMgGtTpP]?[bB]?|[kKmMgGtTpP][iI][bB])$"
+Size = Annotated[
+    Any,
+    BeforeValidator(_size),
+    WithJsonSchema(
+        {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": _SIZE}, _NULL]}
+    ),
 ]
 ChatTemplate = Annotated[
     Any,
@@ -223,6 +243,10 @@ class RunEntry(_Entry):
     )
     sequential_alpha: float | None = Field(
         default=None, gt=0, lt=0.5, description="Chance that it is not; default 0.05."
+    )
+    cache_max_size: Size = Field(
+        default=None,
+        description="How large the cache may be after a run, such as 20GB; default: no limit.",
     )
 
 

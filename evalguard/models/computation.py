@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from evalguard.models.batching import batching
-from evalguard.models.identity import model_dtype, torch_model
+from evalguard.models.identity import attention, model_dtype, torch_model
 
 if TYPE_CHECKING:
     from evalguard.settings import Value
@@ -23,7 +23,7 @@ def computation(lm: Any) -> dict[str, Value]:
         **batching(lm),
         "threads": torch.get_num_threads(),
         "device": _device_kind(lm),
-        "attention": _attention(lm),
+        "attention": attention(lm),
         "softmax_dtype": _softmax_dtype(lm),
     }
 
@@ -31,13 +31,6 @@ def computation(lm: Any) -> dict[str, Value]:
 def _device_kind(lm: Any) -> str | None:
     device = getattr(lm, "device", None)
     return None if device is None else str(device).partition(":")[0]
-
-
-def _attention(lm: Any) -> str | None:
-    """The implementation that transformers looks up at every call, in the model's own config."""
-    config = getattr(torch_model(lm), "config", None)
-    found = getattr(config, "_attn_implementation", None)
-    return found if isinstance(found, str) else None
 
 
 def _softmax_dtype(lm: Any) -> str | None:

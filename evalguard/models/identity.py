@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
 import json
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import evalguard
@@ -19,7 +22,13 @@ if TYPE_CHECKING:
     from evalguard.scorer import ScoringPolicy
     from evalguard.settings import Value
 
-_PACKAGES = ("torch", "transformers", "tokenizers", "lm_eval")
+_PACKAGES = ("torch", "transformers", "tokenizers", "lm_eval", "numpy")
+# Where one of these is installed, transformers or a model's own code may compute with it.
+_KERNELS = (
+    "accelerate", "auto-round", "autoawq", "bitsandbytes", "causal-conv1d", "compressed-tensors",
+    "flash-attn", "flash-linear-attention", "gptqmodel", "kernels", "mamba-ssm", "optimum", "peft",
+    "rwkv", "sentencepiece", "tiktoken", "torchao", "transformer-lens", "triton", "xformers",
+)  # fmt: skip
 # model_args that name files; their contents are in the provenance instead of their paths
 _PATH_ARGS = ("pretrained", "tokenizer", "peft", "delta")
 
@@ -45,7 +54,8 @@ def scoring_identity(
         "device": device_name(lm),
         "threads": _threads(),
         "arithmetic": _arithmetic(),
-        "packages": dict(package_versions()),
+        "attention": attention(lm),
+        "packages": {**package_versions(), **_kernel_versions(), "code": scoring_code()},
         "policy": {**told_policy(policy), **batching(lm)},
     }
 
@@ -143,6 +153,37 @@ def device_name(lm: Any) -> str:
 def package_versions() -> Mapping[str, Value]:
     """Return the versions of the packages that compute scores; read once, from their metadata."""
     return {"evalguard": evalguard.__version__, **{n: metadata.version(n) for n in _PACKAGES}}
+
+
+@functools.cache
+def _kernel_versions() -> Mapping[str, Value]:
+    """Return the versions of packages that compute scores where they are installed."""
+    found: dict[str, Value] = {}
+    for name in _KERNELS:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+@functools.cache
+def scoring_code() -> str:
+    """Digest of evalguard's own code that computes what is kept: a version may be in the making."""
+    package = Path(evalguard.__file__).parent
+    rooms = (package / room for room in ("models", "conversion"))
+    files = [file for room in rooms for file in room.rglob("*.py")]
+    files += [package / f"{name}.py" for name in ("divergence", "reference", "tail", "top_tokens")]
+    digests = [
+        [file.relative_to(package).as_posix(), hashlib.sha256(file.read_bytes()).hexdigest()]
+        for file in sorted(files)
+    ]
+    return digest_of(digests)
+
+
+def attention(lm: Any) -> str | None:
+    """The implementation that transformers looks up at every call, in the model's own config."""
+    config = getattr(torch_model(lm), "config", None)
+    found = getattr(config, "_attn_implementation", None)
+    return found if isinstance(found, str) else None
 
 
 def environment(lm: Any) -> dict[str, Value]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from evalguard.errors import FallbackError
 from evalguard.harness import load_tasks
+from evalguard.pipeline.cache_limit import keep_to
 from evalguard.pipeline.choices import Choices
 from evalguard.pipeline.evaluate import Evaluator
 from evalguard.pipeline.fallback import check_alike
@@ -99,3 +100,5 @@ def bench(
             cache_dir=cache_dir,
             opener=opener or open_scorer,
         )
+        if options.use_cache:
+            keep_to(choices.cache_max_size, cache_dir, progress.note)

@@ -12,6 +12,7 @@ from evalguard.errors import UsageError
 from evalguard.gate import Gate
 from evalguard.harness import TaskOptions
 from evalguard.limits import Limit
+from evalguard.pipeline.cache_limit import size_limit
 from evalguard.pipeline.clusters import ClusterChoice
 from evalguard.pipeline.distribution_choice import DistributionChoice, choose_distributions
 from evalguard.pipeline.options import CompareOptions
@@ -29,6 +30,7 @@ class Choices:
     ``declared`` holds the differences between the two sides that the user declared to be meant,
     ``allow`` also those that a setting under test brings with it. ``sequential_alpha`` is the
     chance of a wrong verdict that a sequential run may have; None: all documents are asked.
+    ``cache_max_size`` is in bytes; None: no limit.
     """
 
     tasks: tuple[str, ...]
@@ -40,6 +42,7 @@ class Choices:
     clusters: ClusterChoice = field(default_factory=ClusterChoice)
     distributions: DistributionChoice = field(default_factory=DistributionChoice)
     sequential_alpha: float | None = None
+    cache_max_size: int | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -74,6 +77,7 @@ def choose(base: Source, candidate: Source, guards: GuardSet, options: CompareOp
         ),
         distributions=choose_distributions((base, candidate), run, options),
         sequential_alpha=_sequential_alpha(run, options),
+        cache_max_size=size_limit(options.cache_max_size, run.cache_max_size),
         notes=(*_notes(guards, guard), *_rolling_notes(base, candidate)),
     )
 

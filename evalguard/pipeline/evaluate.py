@@ -165,9 +165,9 @@ class Evaluator:
         self.keep(block, scorer, responses)
         return responses, False
 
-    def entry(self, block: Block, scorer: Scorer) -> Entry:
+    def entry(self, block: Block, model: tuple[str, Scorer]) -> Entry:
         """Where a model's answers to a block are kept."""
-        return Entry(self._kept, self.key(scorer), block.digest)
+        return Entry(self._kept, self.key(model[1]), block.digest, (model,))
 
     def note(self, text: str) -> None:
         """Say something about this evaluation, once."""
@@ -237,7 +237,7 @@ class Alone:
 
     def entries(self, blocks: Sequence[Block]) -> Sequence[Entry]:
         """The model's answers."""
-        return (self.evaluator.entry(blocks[0], self.scorer),)
+        return (self.evaluator.entry(blocks[0], self.models[0]),)
 
     def kept(self, blocks: Sequence[Block]) -> Answered | None:
         """Return the answers where they are kept."""

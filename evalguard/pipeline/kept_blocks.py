@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from evalguard.errors import StoreError
+from evalguard.scorer import ModelDescription, Scorer
+from evalguard.settings import Value
 from evalguard.store import BlockCache
 
 Content = TypeVar("Content")
@@ -25,6 +27,7 @@ class KeptBlocks(Generic[Content]):
     note: Callable[[str], None]
     lost: bool = False
     _said: int = 0
+    _described: set[tuple[str, str, str]] = field(default_factory=set)
 
     def get(self, key: str | None, block: str) -> Content | None:
         """Return a finished block, or None; ``key`` None: nothing of this model is kept."""
@@ -55,6 +58,17 @@ class KeptBlocks(Generic[Content]):
             self._tell(self.cache.problems)
             yield ours
 
+    def describe(self, key: str | None, *, name: str, task: str, model: ModelDescription) -> None:
+        """Write down for people what a key stands for, once."""
+        said = (key or "", name, task)
+        if self.cache is None or key is None or said in self._described:
+            return
+        self._described.add(said)
+        about: dict[str, Value] = {
+            "type": model.model_type, "dtype": model.dtype, "device": model.device
+        }  # fmt: skip
+        self.cache.describe(key, name=name, task=task, model=about)
+
     def _tell(self, problems: Sequence[str]) -> None:
         for problem in problems[self._said :]:
             self.note(problem)
@@ -63,11 +77,22 @@ class KeptBlocks(Generic[Content]):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A block in one of the caches; ``key`` is None where it is not kept."""
+    """A block in one of the caches; ``key`` is None where it is not kept.
+
+    ``models`` are those that the block is of, by their names.
+    """
 
     kept: KeptBlocks[Any]
     key: str | None
     block: str
+    models: Sequence[tuple[str, Scorer]]
+
+    def describe(self, task: str) -> None:
+        """Write down for people which models and which task this is of."""
+        name = " vs ".join(name for name, _ in self.models)
+        if self.key is not None:
+            last = self.models[-1][1].describe()
+            self.kept.describe(self.key, name=name, task=task, model=last)
 
 
 @contextmanager

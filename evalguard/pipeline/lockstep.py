@@ -43,12 +43,13 @@ class Lockstep:
         """Answers of both models, and their divergences."""
         base, candidate = blocks
         answers = (
-            self.evaluator.entry(base, self.base[1]),
-            self.evaluator.entry(candidate, self.candidate[1]),
+            self.evaluator.entry(base, self.base),
+            self.evaluator.entry(candidate, self.candidate),
         )
         if not self._compares(base):
             return answers
-        return (*answers, Entry(self.divergences_kept, self._key(), _name(base, candidate)))
+        name = _name(base, candidate)
+        return (*answers, Entry(self.divergences_kept, self._key(), name, self.models))
 
     def kept(self, blocks: Sequence[Block]) -> Answered | None:
         """Return the answers of both where they and their divergences are kept."""

@@ -67,6 +67,8 @@ class CompareOptions:
         strict: undecided fails. git_bisect: exit codes for ``git bisect run``.
         output_path: where run folders go; None: ./reports.
         cache_dir: score and build cache; None: the user's cache folder. use_cache: score cache.
+        cache_max_size: how large it may be after the run, "20GB" or bytes; None: as the variable
+            EVALGUARD_CACHE_MAX_SIZE says, else no limit.
         write: whether to write a run folder. quiet: no progress on stderr.
         command: the command line, for the record.
     """
@@ -114,6 +116,7 @@ class CompareOptions:
     git_bisect: bool = False
     output_path: Path | None = None
     cache_dir: Path | None = None
+    cache_max_size: int | str | None = None
     use_cache: bool = True
     write: bool = True
     quiet: bool = False

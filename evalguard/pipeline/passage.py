@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from evalguard.harness import Block, TaskRequests
-from evalguard.pipeline.answering import Answered, Answering
+from evalguard.pipeline.answering import Answering
 from evalguard.pipeline.kept_blocks import turn
 from evalguard.scorer import Response
 
@@ -64,22 +64,23 @@ class Passage:
         """
         left = []
         for blocks in self.left:
-            answered = answering.kept(blocks) or self._made(answering, blocks, alone)
+            entries = answering.entries(blocks)
+            answered = answering.kept(blocks)
+            if answered is None:
+                with turn(entries) as ours:
+                    # This looks into the caches once more: it may have been finished meanwhile.
+                    answered = answering.answer(blocks) if ours or alone else None
             if answered is None:
                 left.append(blocks)
                 continue
+            for entry in entries:
+                entry.describe(self.task)
             for found, block, told in zip(self._answers, blocks, answered.responses, strict=True):
                 for request, response in zip(block.requests, told, strict=True):
                     found[request.doc_id, request.index] = response
             self.done += len(blocks[0].doc_ids)
             advance(len(blocks[0].doc_ids), answered.cached)
         self.left = left
-
-    @staticmethod
-    def _made(answering: Answering, blocks: Sequence[Block], alone: bool) -> Answered | None:
-        with turn(answering.entries(blocks)) as ours:
-            # This looks into the caches once more: a block may have been finished meanwhile.
-            return answering.answer(blocks) if ours or alone else None
 
 
 def wait_for_others(

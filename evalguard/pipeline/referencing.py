@@ -50,9 +50,9 @@ class References:
         self._blocks[_task(block), block.index] = block.digest
         return self._get(block, block.digest)
 
-    def entries(self, block: Block) -> Sequence[Entry]:
+    def entries(self, block: Block, models: Sequence[tuple[str, Scorer]]) -> Sequence[Entry]:
         """Where the references of the base's block are kept."""
-        return () if self.kept is None else (Entry(self.kept, self.name, block.digest),)
+        return () if self.kept is None else (Entry(self.kept, self.name, block.digest, models),)
 
     def put(self, block: Block, references: Sequence[Reference | None]) -> None:
         """Keep the references of the base's block."""
@@ -90,8 +90,8 @@ class Referenced:
 
     def entries(self, blocks: Sequence[Block]) -> Sequence[Entry]:
         """Its answers and its references."""
-        answers = self.evaluator.entry(blocks[0], self.base[1])
-        return (answers, *self.references.entries(blocks[0]))
+        answers = self.evaluator.entry(blocks[0], self.base)
+        return (answers, *self.references.entries(blocks[0], self.models))
 
     def kept(self, blocks: Sequence[Block]) -> Answered | None:
         """Return the answers where they and the references are kept."""
@@ -176,10 +176,12 @@ class Against:
 
     def entries(self, blocks: Sequence[Block]) -> Sequence[Entry]:
         """Its answers, and how they diverge."""
-        answers = self.evaluator.entry(blocks[0], self.candidate[1])
-        if not self._compares(blocks[0]):
+        block = blocks[0]
+        answers = self.evaluator.entry(block, self.candidate)
+        if not self._compares(block):
             return (answers,)
-        return (answers, Entry(self.divergences_kept, self._key(), self._name(blocks[0])))
+        name = self._name(block)
+        return (answers, Entry(self.divergences_kept, self._key(), name, self.models))
 
     def kept(self, blocks: Sequence[Block]) -> Answered | None:
         """Return the answers where they and how they diverge are kept."""

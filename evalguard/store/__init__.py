@@ -4,6 +4,8 @@ from evalguard.store.block_cache import BlockCache
 from evalguard.store.cache_location import default_cache_dir, open_cache_dir
 from evalguard.store.file_name import safe_name
 from evalguard.store.floor_store import FloorStore
+from evalguard.store.inventory import inventory
+from evalguard.store.pruning import PruneRules, prune
 from evalguard.store.record_cache import DivergenceCache, ReferenceCache
 from evalguard.store.reference_file import ReferenceFile, ReferenceWriter
 from evalguard.store.result_file import read_result
@@ -14,6 +16,7 @@ __all__ = [
     "BlockCache",
     "DivergenceCache",
     "FloorStore",
+    "PruneRules",
     "ReferenceCache",
     "ReferenceFile",
     "ReferenceWriter",
@@ -21,7 +24,9 @@ __all__ = [
     "ScoreCache",
     "check_writable",
     "default_cache_dir",
+    "inventory",
     "open_cache_dir",
+    "prune",
     "read_result",
     "safe_name",
 ]

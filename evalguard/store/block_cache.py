@@ -7,12 +7,14 @@ import errno
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from evalguard.errors import StoreError
+from evalguard.settings import Value
+from evalguard.store.about import write_about
 from evalguard.store.cache_location import anybody_can_write
 from evalguard.store.damage import DamagedBlockError, set_aside
 from evalguard.store.disk import make_folder, refusal, write_atomically
@@ -32,6 +34,7 @@ _LINK = "it is a link, and links in a cache are not followed"
 _FORGED = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError)
 
 Content = TypeVar("Content")
+Written = TypeVar("Written")
 
 
 class BlockCache(Generic[Content]):
@@ -45,14 +48,12 @@ class BlockCache(Generic[Content]):
         what: the content in messages ("scores").
         problems: what was found doubtful, damaged or unreadable so far, one message each, for the
             caller to show; nothing is logged.
-        used: the folders (one per key) that blocks were read from or written to.
     """
 
     what = "blocks"
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.used: set[Path] = set()
         self.problems: list[str] = [
             f"kept {self.what} in {place} are believed, and every user of this machine can write "
             "there"
@@ -60,6 +61,11 @@ class BlockCache(Generic[Content]):
             if anybody_can_write(place)
         ]
         self._held: set[Path] = set()
+
+    @property
+    def current(self) -> Path:
+        """Where blocks of this layout lie, in a folder per key."""
+        return self.folder / LAYOUT
 
     def to_bytes(self, key: str, block: str, content: Content) -> bytes | memoryview:
         """Return the file of a block, which holds ``UNSEALED``."""
@@ -73,12 +79,13 @@ class BlockCache(Generic[Content]):
         """
         raise NotImplementedError
 
-    def get(self, key: str, block: str) -> Content | None:
+    def get(self, key: str, block: str, *, mark: bool = True) -> Content | None:
         """Return a finished block, or None.
 
         Args:
             key: digest of everything about the model that can change the content.
             block: digest of the block's requests, in order.
+            mark: whether this counts as using it.
         """
         path = self._path(key, block)
         if path.parent.is_symlink():
@@ -91,8 +98,7 @@ class BlockCache(Generic[Content]):
         except OSError as error:
             self._say(f"kept {self.what} {path} cannot be read: {error.strerror or error}")
             return None
-        if found is not None:
-            self.used.add(path.parent)
+        if found is not None and mark:
             _mark_used(path)
         return found
 
@@ -106,12 +112,10 @@ class BlockCache(Generic[Content]):
         path = self._path(key, block)
         data = sealed(self.to_bytes(key, block, content))
         try:
-            self._make_folder(path)
-            write_atomically(path, data)
+            self._in_folder(path, lambda: write_atomically(path, data))
         except OSError as error:
             hint = _HINT.format(what=self.what)
             raise refusal(f"keep {self.what} in", path.parent, error, hint=hint) from error
-        self.used.add(path.parent)
 
     @contextmanager
     def locked(self, key: str, block: str) -> Iterator[bool]:
@@ -126,8 +130,7 @@ class BlockCache(Generic[Content]):
             return
         lock = None
         try:
-            self._make_folder(path)
-            lock = FileLock.tried(path)
+            lock = self._in_folder(path, lambda: FileLock.tried(path))
         except OSError as error:
             self._say_no_locks(error)
         else:
@@ -142,16 +145,31 @@ class BlockCache(Generic[Content]):
             if lock is not None:
                 lock.release()
 
+    def describe(self, key: str, *, name: str, task: str, model: Mapping[str, Value]) -> None:
+        """Write down for people what a key stands for; a disk that refuses changes nothing."""
+        folder = self._path(key, "any").parent
+        if folder.is_dir():
+            write_about(folder, name=name, task=task, model=model)
+
     def _path(self, key: str, block: str) -> Path:
         for name in (key, block):
             if not _NAME.fullmatch(name):
                 raise StoreError(f"'{name}' is no digest, so it cannot name kept {self.what}")
-        return self.folder / LAYOUT / key / f"{block}{SUFFIX}"
+        return self.current / key / f"{block}{SUFFIX}"
 
-    def _make_folder(self, path: Path) -> None:
-        make_folder(path.parent)
-        if path.parent.is_symlink():
-            raise OSError(errno.ELOOP, _LINK)
+    @staticmethod
+    def _in_folder(path: Path, write: Callable[[], Written]) -> Written:
+        """Write into a folder that may be missing, or be removed as empty just now."""
+        for last in (False, True):
+            make_folder(path.parent)
+            if path.parent.is_symlink():
+                raise OSError(errno.ELOOP, _LINK)
+            try:
+                return write()
+            except FileNotFoundError:
+                if last:
+                    raise
+        raise AssertionError("the last try returns or raises")
 
     def _found(self, path: Path, key: str, block: str) -> Content | None:
         try:

@@ -43,10 +43,10 @@ class FileLock:
             os.close(descriptor)  # who held it removed the file before this process had the lock
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    def release(self) -> None:
-        """Free the lock and remove its file, which nobody else may do meanwhile."""
+    def release(self, *, remove: bool = True) -> None:
+        """Free the lock, and remove its file, which nobody else may do meanwhile."""
         with contextlib.suppress(OSError):
-            if _is_still(self.path, self._descriptor):
+            if remove and _is_still(self.path, self._descriptor):
                 self.path.unlink()
         with contextlib.suppress(OSError):
             # A child that was forked meanwhile has the descriptor too: closing would not be enough.

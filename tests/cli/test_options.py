@@ -54,6 +54,7 @@ SPELLINGS: dict[str, tuple[tuple[str, ...], object]] = {
     "git_bisect": (("--git_bisect",), True),
     "output_path": (("--output_path", "out"), Path("out")),
     "cache_dir": (("--cache_dir", "c"), Path("c")),
+    "cache_max_size": (("--cache_max_size", "1.5GB"), 1_500_000_000),
     "use_cache": (("--no_cache",), False),
     "quiet": (("-q",), True),
     "model": (("--model", "vllm"), "vllm"),
@@ -140,7 +141,7 @@ def test_a_value_that_cannot_be_meant_is_refused(
 def test_a_command_that_does_not_exist_names_the_nearest(refused: Any) -> None:
     ran = refused(2, "compere", "--base", "a")
     assert "no such command 'compere'; did you mean 'compare'?" in ran.err
-    assert "commands: compare, demo, floor, init" in ran.err
+    assert "commands: cache, compare, demo, floor, init" in ran.err
 
 
 def test_usage_errors_point_at_the_help(refused: Any) -> None:

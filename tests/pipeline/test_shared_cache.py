@@ -109,7 +109,7 @@ def test_what_was_put_off_is_read_or_scored_when_its_holder_is_done(
     theirs, mine = FakeScorer(), FakeScorer()
     block = holder.blocks(holder.requests("sw_long", theirs))[0]
     looked: list[float] = []
-    turn = holder.entry(block, theirs).kept.locked(holder.key(theirs), block.digest)
+    turn = holder.entry(block, ("m", theirs)).kept.locked(holder.key(theirs), block.digest)
     turn.__enter__()
 
     def sleep(seconds: float) -> None:
@@ -134,7 +134,7 @@ def test_a_holder_that_does_not_get_on_holds_nobody_up(
     mine = FakeScorer()
     block = holder.blocks(holder.requests("sw_word", mine))[0]
     monkeypatch.setattr(passage, "PATIENCE", 0.05)
-    with holder.entry(block, mine).kept.locked(holder.key(mine), block.digest):
+    with holder.entry(block, ("m", mine)).kept.locked(holder.key(mine), block.digest):
         evaluation = evaluator(tasks, tmp_path, said).evaluate("m", mine)
     assert len(mine.scored) == BLOCKS
     assert set(evaluation.scores) == {"sw_long", "sw_word"}
@@ -160,7 +160,7 @@ def test_a_model_compared_with_itself_does_not_wait_for_itself(
     mine = evaluator(tasks, tmp_path)
     scorer = FakeScorer()
     block = mine.blocks(mine.requests("sw_word", scorer))[0]
-    with turn([mine.entry(block, scorer), mine.entry(block, scorer)]) as ours:
+    with turn([mine.entry(block, ("m", scorer)), mine.entry(block, ("m", scorer))]) as ours:
         assert ours
 
 
@@ -170,12 +170,12 @@ def test_all_blocks_or_none_are_held(tasks: TaskSet, tmp_path: Path) -> None:
     mine, theirs = evaluator(tasks, tmp_path), evaluator(tasks, tmp_path)
     base, candidate, other = FakeScorer("base"), FakeScorer("cand"), FakeScorer("other")
     block = mine.blocks(mine.requests("sw_word", base))[0]
-    with turn([theirs.entry(block, candidate)]) as first:
+    with turn([theirs.entry(block, ("m", candidate))]) as first:
         assert first
-        with turn([mine.entry(block, base), mine.entry(block, candidate)]) as both:
+        with turn([mine.entry(block, ("m", base)), mine.entry(block, ("m", candidate))]) as both:
             assert not both
         # what was held for a moment is free again
-        with turn([theirs.entry(block, base), theirs.entry(block, other)]) as free:
+        with turn([theirs.entry(block, ("m", base)), theirs.entry(block, ("m", other))]) as free:
             assert free
 
 

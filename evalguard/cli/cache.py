@@ -1,0 +1,91 @@
+"""``evalguard cache``: what is kept of finished runs, whether it is whole, and what may go."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from evalguard.cli.options import DEBUG, together
+from evalguard.cli.output import Answer, Job, terminal_width, wants_color
+from evalguard.cli.values import PATH, Age, Size
+from evalguard.errors import UsageError
+
+if TYPE_CHECKING:
+    from evalguard.pipeline.cache import CacheResult
+
+_SHARED = (
+    click.option("--cache-dir", type=PATH, metavar="FOLDER", help="Default: the user's cache."),
+    click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout."),
+    DEBUG,
+)
+
+
+@click.group(
+    "cache",
+    short_help="What is kept of finished runs: list, check, clear out.",
+    no_args_is_help=True,
+)
+def cache_command() -> None:
+    """Look into the cache of finished scores, builds and floors."""
+
+
+@cache_command.command("ls", short_help="List what is kept.")
+@together(*_SHARED)
+def ls_command(cache_dir: Path | None, as_json: bool) -> Job:
+    """List what is kept, by model: kind, size, blocks, when it was last used, tasks."""
+    return partial(_listed, cache_dir, as_json)
+
+
+def _listed(cache_dir: Path | None, as_json: bool) -> Answer:
+    from evalguard.pipeline.cache import list_cache
+
+    return _answer(list_cache(cache_dir), as_json)
+
+
+@cache_command.command("verify", short_help="Read all of it.")
+@together(*_SHARED)
+def verify_command(cache_dir: Path | None, as_json: bool) -> Job:
+    """Read every kept block; set aside what is damaged, and exit with 1 if anything is."""
+    return partial(_verified, cache_dir, as_json)
+
+
+def _verified(cache_dir: Path | None, as_json: bool) -> Answer:
+    from evalguard.pipeline.cache import verify_cache
+
+    return _answer(verify_cache(cache_dir), as_json)
+
+
+@cache_command.command("prune", short_help="Remove what may go.")
+@click.option("--older-than", type=Age(), metavar="AGE", help="Not used for so long: 30d, 12h, 2w.")
+@click.option("--max-size", type=Size(), metavar="SIZE", help="Least recently used beyond 20GB.")
+@click.option("--model", metavar="NAME", help="Of these models only: a name, or how a key begins.")
+@click.option("--damaged", is_flag=True, help="What was set aside.")
+@click.option("--all", "everything", is_flag=True, help="All of it, floors too.")
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@together(*_SHARED)
+def prune_command(cache_dir: Path | None, as_json: bool, dry_run: bool, **rules: Any) -> Job:
+    """Remove what is old, too much, damaged, or of a model; what a run is using stays.
+
+    Without any rule, only what killed runs left half-written goes. Floors go with --all only.
+    """
+    return partial(_pruned, cache_dir, as_json, dry_run, rules)
+
+
+def _pruned(cache_dir: Path | None, as_json: bool, dry_run: bool, rules: dict[str, Any]) -> Answer:
+    from evalguard.pipeline.cache import prune_cache, prune_rules
+
+    if rules["model"] == "":
+        raise UsageError("--model is empty", hint="evalguard cache ls shows the names")
+    return _answer(prune_cache(cache_dir, prune_rules(**rules), dry_run=dry_run), as_json)
+
+
+def _answer(found: CacheResult, as_json: bool) -> Answer:
+    return Answer(found.to_json if as_json else partial(_rendered, found), found.exit_code)
+
+
+def _rendered(found: CacheResult) -> str:
+    return found.render(width=terminal_width(), color=wants_color(sys.stdout))

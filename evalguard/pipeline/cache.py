@@ -1,0 +1,121 @@
+"""The cache, looked into, checked and cleared out."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evalguard.cache_report import CacheCheck, CacheListing, CachePruning
+from evalguard.errors import EXIT_PASSED, EXIT_REGRESSED, UsageError
+from evalguard.report.cache_table import cache_document, cache_text
+from evalguard.store import (
+    BlockCache,
+    DivergenceCache,
+    PruneRules,
+    ReferenceCache,
+    ScoreCache,
+    default_cache_dir,
+    inventory,
+    prune,
+)
+from evalguard.store.cache_items import items_of
+
+_CACHES: Mapping[str, type[BlockCache[Any]]] = {
+    "scores": ScoreCache,
+    "references": ReferenceCache,
+    "divergences": DivergenceCache,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CacheResult:
+    """What was found or done, for a person and for a program."""
+
+    found: CacheListing | CacheCheck | CachePruning
+
+    @property
+    def exit_code(self) -> int:
+        """1 where something is damaged, or could not be removed."""
+        odd = isinstance(self.found, CacheCheck) and self.found.problems
+        odd = odd or (isinstance(self.found, CachePruning) and self.found.failed)
+        return EXIT_REGRESSED if odd else EXIT_PASSED
+
+    def to_json(self) -> str:
+        """Return one JSON document."""
+        return json.dumps(cache_document(self.found), indent=2)
+
+    def render(self, *, width: int, color: bool) -> str:
+        """Return text for a terminal."""
+        return cache_text(self.found, width=width, color=color)
+
+
+def list_cache(cache_dir: Path | None) -> CacheResult:
+    """Return what lies in the cache.
+
+    Raises:
+        UsageError: for a folder that is not there.
+    """
+    return CacheResult(inventory(_folder(cache_dir)))
+
+
+def verify_cache(cache_dir: Path | None) -> CacheResult:
+    """Read every block of the cache; damaged ones are set aside.
+
+    Raises:
+        UsageError: for a folder that is not there.
+    """
+    folder = _folder(cache_dir)
+    checked = in_use = 0
+    problems: list[str] = []
+    caches = {kind: cache(folder / kind) for kind, cache in _CACHES.items()}
+    for cache in caches.values():
+        cache.problems.clear()  # who may write into the cache is no damage
+    for item in items_of(folder):
+        cache = caches.get(item.kind)  # type: ignore[assignment]
+        if cache is None or item.state != "kept" or item.folder.parent != cache.current:
+            continue
+        checked += 1
+        whole = cache.get(item.folder.name, item.path.stem, mark=False) is not None
+        in_use += not whole and not cache.problems and item.path.exists()
+        problems += cache.problems
+        cache.problems.clear()
+    check = CacheCheck(folder=str(folder), checked=checked, problems=tuple(problems), in_use=in_use)
+    return CacheResult(check)
+
+
+def prune_cache(cache_dir: Path | None, rules: PruneRules, *, dry_run: bool) -> CacheResult:
+    """Remove what the rules say.
+
+    Raises:
+        UsageError: for a folder that is not there.
+    """
+    return CacheResult(prune(_folder(cache_dir), rules, now=time.time(), dry_run=dry_run))
+
+
+def prune_rules(
+    *,
+    older_than: float | None = None,
+    max_size: int | None = None,
+    model: str | None = None,
+    damaged: bool = False,
+    everything: bool = False,
+) -> PruneRules:
+    """Return rules of what is to go; see ``PruneRules``."""
+    return PruneRules(
+        older_than=older_than,
+        max_size=max_size,
+        model=model or "",
+        damaged=damaged,
+        everything=everything,
+    )
+
+
+def _folder(cache_dir: Path | None) -> Path:
+    folder = (cache_dir or default_cache_dir()).expanduser().absolute()
+    if cache_dir is not None and not folder.is_dir():
+        raise UsageError(f"there is no cache folder {folder}", hint="--cache-dir names one")
+    return folder

@@ -1,0 +1,116 @@
+"""The cache for a person and for a program: what lies there, what is damaged, what went."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict
+from datetime import datetime, timezone
+from typing import Any
+
+from rich.text import Text
+
+from evalguard.amounts import size_text
+from evalguard.cache_report import (
+    SCHEMA,
+    CacheCheck,
+    CacheListing,
+    CachePruning,
+    KeptFolder,
+)
+from evalguard.report.columns import column_widths, row_text
+from evalguard.report.page import page, prose
+from evalguard.report.plain_text import fitted, printable
+from evalguard.report.rounding import count
+
+_HEAD = ("model", "kind", "size", "blocks", "last used", "key", "tasks")
+_WIDEST_NAME, _SHORT_KEY = 28, 8
+_MOST_SHOWN = 20
+
+
+def cache_document(found: CacheListing | CacheCheck | CachePruning) -> dict[str, Any]:
+    """Return the JSON document of ``evalguard cache ls``, ``verify`` or ``prune``."""
+    if isinstance(found, CacheListing):
+        return _listing_document(found)
+    more = {"freed": found.freed} if isinstance(found, CachePruning) else {}
+    return {"schema": SCHEMA, **asdict(found), **more}
+
+
+def cache_text(found: CacheListing | CacheCheck | CachePruning, *, width: int, color: bool) -> str:
+    """Return the same for a terminal of a width."""
+    if isinstance(found, CacheListing):
+        blocks = _listing_blocks(found, width)
+    elif isinstance(found, CacheCheck):
+        blocks = _check_blocks(found, width)
+    else:
+        blocks = _pruning_blocks(found, width)
+    return page(blocks, width, color=color)
+
+
+def _listing_document(listing: CacheListing) -> dict[str, Any]:
+    entries = [{**asdict(entry), "last_used": _when(entry.last_used)} for entry in listing.entries]
+    return {"schema": SCHEMA, "folder": listing.folder, "size": listing.size, "entries": entries}
+
+
+def _listing_blocks(listing: CacheListing, width: int) -> list[list[Text]]:
+    title = f"{listing.folder}: {size_text(listing.size)}"
+    rows = [_HEAD, *(_row(entry) for entry in listing.entries)]
+    widths = column_widths(rows, width)
+    table = [row_text(row, widths, width, style="" if row is not _HEAD else "bold") for row in rows]
+    blocks = [prose(title, width), table if listing.entries else prose("It is empty.", width)]
+    odd = _odd(listing)
+    return [*blocks, *([prose(odd, width)] if odd else [])]
+
+
+def _check_blocks(check: CacheCheck, width: int) -> list[list[Text]]:
+    busy = f", {count(check.in_use)} in use by another process" if check.in_use else ""
+    damaged = f"{count(len(check.problems))} damaged" if check.problems else "all whole"
+    summary = f"{check.folder}: {count(check.checked)} blocks read, {damaged}{busy}."
+    blocks = [prose(printable(problem), width) for problem in check.problems]
+    return [*blocks, prose(summary, width)]
+
+
+def _pruning_blocks(pruning: CachePruning, width: int) -> list[list[Text]]:
+    did = "would be removed" if pruning.dry_run else "removed"
+    number = len(pruning.removed)
+    files = f"{count(number)} {'file' if number == 1 else 'files'} {did}"
+    summary = f"{pruning.folder}: {files}, {size_text(pruning.freed)}; "
+    summary += f"{size_text(pruning.left)} {'would be left' if pruning.dry_run else 'left'}."
+    if pruning.in_use:
+        summary += f" {count(pruning.in_use)} in use by another process stay."
+    why = Counter((item.kind, item.why) for item in pruning.removed)
+    lines = [f"{kind}: {count(number)} ({reason})" for (kind, reason), number in why.items()]
+    blocks: list[list[Text]] = [[Text(fitted(line, width)) for line in lines]] if lines else []
+    blocks += [prose(printable(failure), width) for failure in pruning.failed[:_MOST_SHOWN]]
+    return [*blocks, prose(summary, width)]
+
+
+def _row(entry: KeptFolder) -> tuple[str, ...]:
+    return (
+        fitted(printable(entry.name) or "-", _WIDEST_NAME),
+        entry.kind,
+        size_text(entry.size),
+        count(entry.files),
+        (_when(entry.last_used) or "never")[:10],
+        entry.key[:_SHORT_KEY],
+        printable(", ".join(entry.tasks)),
+    )
+
+
+def _odd(listing: CacheListing) -> str:
+    damaged = sum(entry.damaged for entry in listing.entries)
+    leftovers = sum(entry.leftovers for entry in listing.entries)
+    parts = [
+        f"{count(damaged)} damaged files were set aside (evalguard cache prune --damaged)"
+        if damaged
+        else "",
+        f"{count(leftovers)} files were left by killed runs (evalguard cache prune)"
+        if leftovers
+        else "",
+    ]
+    return "; ".join(filter(None, parts))
+
+
+def _when(seconds: float) -> str | None:
+    if not seconds:
+        return None
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")

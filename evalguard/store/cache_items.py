@@ -1,0 +1,139 @@
+"""The things in a cache folder that can be removed one by one, told apart by their names alone.
+
+Links are not followed, and what evalguard did not name is not among them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from evalguard.store.about import FILE as ABOUT
+from evalguard.store.block_cache import SUFFIX
+from evalguard.store.damage import MARK
+
+BLOCKS = ("scores", "references", "divergences")
+State = Literal["kept", "damaged", "leftover"]
+
+_HALF_FILE = re.compile(r"\.(.+)\.\d+-[0-9a-f]{8}\.partial")
+_DIGEST = re.compile(r"[0-9A-Za-z_-]{1,128}")
+_HALF_BUILD = re.compile(r"\.([0-9a-f]+)-[^/]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """A file or folder.
+
+    Attributes:
+        kind: as of ``KeptFolder``.
+        folder: what it belongs to.
+        used: when it was last written or read, in seconds since 1970.
+        lock: lock file of whoever makes or uses it; None where there is none.
+    """
+
+    kind: str
+    folder: Path
+    path: Path
+    size: int
+    used: float
+    state: State = "kept"
+    lock: Path | None = None
+
+
+def items_of(cache_dir: Path) -> Iterator[Item]:
+    """Yield everything in a cache folder that evalguard may have put there."""
+    for kind in BLOCKS:
+        for layout in folders(cache_dir / kind):
+            for folder in folders(layout):
+                yield from _of_blocks(kind, folder)
+    yield from _of_builds(cache_dir / "builds")
+    for folder in folders(cache_dir / "floors"):
+        yield from _files("floors", folder, re.compile(r".+\.json"))
+    for layout in folders(cache_dir / "facts"):
+        for folder in folders(layout):
+            yield from _files("facts", folder, re.compile(r".+\.json"))
+    logs = cache_dir / "logs"
+    if logs.is_dir() and not logs.is_symlink():
+        yield from _files("logs", logs, re.compile(r"worker-\d+-.*\.log"))
+
+
+def folders(parent: Path) -> list[Path]:
+    """Return the folders in a folder, without links; none where it is a link or not there."""
+    return [Path(entry) for entry in _entries(parent) if entry.is_dir(follow_symlinks=False)]
+
+
+def _of_blocks(kind: str, folder: Path) -> Iterator[Item]:
+    for entry in _entries(folder):
+        state, lock = _of_block(entry.name, folder)
+        if state is not None:
+            yield _item(kind, folder, entry, state, lock)
+
+
+def _of_block(name: str, folder: Path) -> tuple[State | None, Path | None]:
+    """What a name in a folder of blocks stands for, and the lock of the block it belongs to."""
+    half = _HALF_FILE.fullmatch(name)
+    block = (half[1] if half else name).partition(".")[0]
+    if not _DIGEST.fullmatch(block):
+        return None, None
+    lock = folder / f"{block}.lock"
+    if half:
+        return "leftover", lock if half[1] != ABOUT else None
+    if name == f"{block}.lock":
+        return "leftover", lock
+    if name.endswith(MARK) and name.startswith(f"{block}{SUFFIX}."):
+        return "damaged", lock
+    return ("kept", lock) if name == f"{block}{SUFFIX}" else (None, None)
+
+
+def _of_builds(builds: Path) -> Iterator[Item]:
+    for entry in _entries(builds):
+        half = _HALF_BUILD.fullmatch(entry.name)
+        if not entry.is_dir(follow_symlinks=False):
+            continue
+        if half:
+            lock = builds / f"{half[1]}.lock"
+            yield _item("builds", builds, entry, "leftover", lock)
+        elif _DIGEST.fullmatch(entry.name):
+            yield _item("builds", Path(entry), entry, "kept", builds / f"{entry.name}.used")
+
+
+def _files(kind: str, folder: Path, names: re.Pattern[str]) -> Iterator[Item]:
+    for entry in _entries(folder):
+        if entry.is_dir(follow_symlinks=False):
+            yield from _files(kind, Path(entry), names)
+        elif _HALF_FILE.fullmatch(entry.name):
+            yield _item(kind, folder, entry, "leftover", None)
+        elif names.fullmatch(entry.name):
+            yield _item(kind, folder, entry, "kept", None)
+
+
+def _item(
+    kind: str, folder: Path, entry: os.DirEntry[str], state: State, lock: Path | None
+) -> Item:
+    found = entry.stat(follow_symlinks=False)
+    size = found.st_size
+    if entry.is_dir(follow_symlinks=False):
+        size = sum(file.lstat().st_size for file in Path(entry).rglob("*"))
+    return Item(
+        kind=kind,
+        folder=folder,
+        path=Path(entry),
+        size=size,
+        used=found.st_mtime,
+        state=state,
+        lock=lock,
+    )
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        if folder.is_symlink():
+            return []
+        with os.scandir(folder) as found:
+            return sorted(found, key=lambda entry: entry.name)
+    except OSError:
+        return []

@@ -1,0 +1,168 @@
+"""Pruning: what is old, too much, damaged or left over goes; what is held stays."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from evalguard.cache_report import CachePruning, RemovedItem
+from evalguard.store.about import FILE as ABOUT
+from evalguard.store.about import read_about
+from evalguard.store.cache_items import BLOCKS, Item, items_of
+from evalguard.store.file_lock import FileLock
+
+# Writing takes seconds: what is older and without a lock was left by a process that was killed.
+_ABANDONED = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PruneRules:
+    """What is to go; without any rule, only what killed processes left.
+
+    Attributes:
+        older_than: seconds since it was last used. Floors stay: they took long to measure.
+        max_size: bytes that may stay; the least recently used goes first, floors stay.
+        model: only what belongs to models of this name, or whose key begins so; all of it, unless
+            there is another rule.
+        damaged: what was set aside.
+        everything: all.
+        used_before: what was used later stays, in seconds since 1970.
+    """
+
+    older_than: float | None = None
+    max_size: int | None = None
+    model: str = ""
+    damaged: bool = False
+    everything: bool = False
+    used_before: float = math.inf
+
+
+def prune(cache_dir: Path, rules: PruneRules, *, now: float, dry_run: bool = False) -> CachePruning:
+    """Remove what the rules say from a cache folder.
+
+    Args:
+        now: seconds since 1970.
+    """
+    items = list(items_of(cache_dir))
+    work = _Work(now=now, dry_run=dry_run)
+    for item, why in chosen(items, rules, now=now):
+        work.remove(item, why)
+    if not dry_run:
+        _remove_empty({item.folder for item in items if item.kind in BLOCKS})
+    return CachePruning(
+        folder=str(cache_dir),
+        removed=tuple(work.removed),
+        left=sum(item.size for item in items) - sum(item.size for item in work.removed),
+        in_use=work.in_use,
+        failed=tuple(work.failed),
+        dry_run=dry_run,
+    )
+
+
+def chosen(items: Sequence[Item], rules: PruneRules, *, now: float) -> list[tuple[Item, str]]:
+    """Return what is to go and why, the least recently used first."""
+    found = {item.path: (item, "left over") for item in items if item.state == "leftover"}
+    within = _within(items, rules.model)
+    older_than = math.inf if rules.older_than is None else rules.older_than
+    narrower = rules.older_than is not None or rules.max_size is not None or rules.damaged
+    for item in within:
+        if rules.everything or (rules.model and not narrower):
+            found[item.path] = (item, "asked for")
+        elif rules.damaged and item.state == "damaged":
+            found[item.path] = (item, "damaged")
+        elif item.kind != "floors" and item.used < now - older_than:
+            found[item.path] = (item, "old")
+    if rules.max_size is not None:
+        left = [item for item in items if item.path not in found]
+        for item in _beyond(left, rules.max_size, {item.path for item in within}, rules):
+            found[item.path] = (item, "beyond the size")
+    return sorted(found.values(), key=lambda of: of[0].used)
+
+
+def _within(items: Sequence[Item], model: str) -> list[Item]:
+    if not model:
+        return list(items)
+    folders = {item.folder for item in items if item.kind in BLOCKS}
+    its = {folder for folder in folders if _is_of(model, folder)}
+    return [item for item in items if item.folder in its]
+
+
+def _is_of(model: str, folder: Path) -> bool:
+    name = read_about(folder).name
+    return model in (name, *name.split(" vs ")) or folder.name.startswith(model)
+
+
+def _beyond(
+    items: Iterable[Item], most: int, within: set[Path], rules: PruneRules
+) -> Iterable[Item]:
+    oldest_first = sorted(items, key=lambda item: item.used)
+    size = sum(item.size for item in oldest_first)
+    for item in oldest_first:
+        if size <= most:
+            return
+        if item.path in within and item.kind != "floors" and item.used < rules.used_before:
+            size -= item.size
+            yield item
+
+
+@dataclass(slots=True, kw_only=True)
+class _Work:
+    now: float
+    dry_run: bool
+    removed: list[RemovedItem] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    in_use: int = 0
+
+    def remove(self, item: Item, why: str) -> None:
+        """Remove an item, unless somebody holds it, or may be writing it."""
+        lock, free = self._claimed(item)
+        if not free:
+            self.in_use += 1
+            return
+        try:
+            self._unlink(item)
+        except OSError as error:
+            self.failed.append(f"{item.path} cannot be removed: {error.strerror or error}")
+        else:
+            self.removed.append(
+                RemovedItem(kind=item.kind, path=str(item.path), size=item.size, why=why)
+            )
+        finally:
+            if lock is not None:
+                # Builders wait for the lock of a build under its name: that one has to stay.
+                stays = item.kind not in BLOCKS or (self.dry_run and item.path == item.lock)
+                lock.release(remove=not stays)
+
+    def _claimed(self, item: Item) -> tuple[FileLock | None, bool]:
+        """Take an item's lock; and whether it may be removed."""
+        young = item.state == "leftover" and self.now - item.used < _ABANDONED
+        if item.lock is None:
+            return None, not young
+        try:
+            lock = FileLock.tried(item.lock)
+        except OSError:  # no locks here, or none can be made: age decides
+            return None, not young
+        return lock, lock is not None
+
+    def _unlink(self, item: Item) -> None:
+        if self.dry_run or item.path == item.lock:  # a lock goes when it is released
+            return
+        if item.path.is_dir() and not item.path.is_symlink():
+            shutil.rmtree(item.path)
+            for beside in (".log", ".used"):
+                with contextlib.suppress(OSError):
+                    item.path.with_name(f"{item.path.name}{beside}").unlink()
+        else:
+            item.path.unlink(missing_ok=True)
+
+
+def _remove_empty(folders: Iterable[Path]) -> None:
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            if [path.name for path in folder.iterdir()] == [ABOUT]:
+                (folder / ABOUT).unlink()
+            folder.rmdir()

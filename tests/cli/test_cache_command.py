@@ -1,0 +1,131 @@
+"""``evalguard cache``: what is kept is listed, checked and cleared out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evalguard.store import inventory
+
+
+@pytest.fixture
+def cache(compare: Any, tmp_path: Path) -> Path:
+    """The cache that one comparison left."""
+    ran = compare("orig", "sharp", "--cache-dir", "cache", "--output-path", "out", "-q")
+    assert ran.code == 1
+    return tmp_path / "cache"
+
+
+def test_ls_names_models_as_they_were_last_called(run: Any, cache: Path) -> None:
+    ran = run("cache", "ls", "--cache-dir", cache)
+    assert ran.code == 0
+    assert max(map(len, ran.out.splitlines())) <= 80
+    lines = [line.split() for line in ran.out.splitlines()]
+    assert ["orig", "scores"] in [line[:2] for line in lines]
+    assert ["orig", "vs", "sharp", "divergences"] in [line[:4] for line in lines]
+    document = run("cache", "ls", "--cache-dir", cache, "--json").document
+    assert document["schema"] == "evalguard.cache/1"
+    scores = {e["name"]: e for e in document["entries"] if e["kind"] == "scores"}
+    assert set(scores) == {"orig", "sharp"}
+    assert scores["orig"]["tasks"] == ["sw_word"]
+    assert scores["orig"]["model"] == {"type": "hf", "dtype": "float32", "device": "cpu"}
+    assert document["size"] == inventory(cache).size > 0
+
+
+def test_a_name_that_would_act_on_the_terminal_does_not(run: Any, cache: Path) -> None:
+    for path in cache.rglob("about.json"):
+        said = json.loads(path.read_text())
+        path.write_text(json.dumps({**said, "name": "\x1b[31mred\x07", "tasks": ["\x1b]0;x"]}))
+    out = run("cache", "ls", "--cache-dir", cache).out
+    assert "\x1b" not in out
+    assert "\x07" not in out
+    assert "red" in out
+
+
+def test_verify_passes_a_whole_cache_and_exits_with_1_on_damage(run: Any, cache: Path) -> None:
+    whole = run("cache", "verify", "--cache-dir", cache)
+    assert whole.code == 0
+    assert "3 blocks read, all whole" in " ".join(whole.out.split())
+    path = next((cache / "divergences").rglob("*.parquet"))
+    path.write_bytes(path.read_bytes()[:-1])
+    ran = run("cache", "verify", "--cache-dir", cache, "--json")
+    assert ran.code == 1
+    assert ran.document["checked"] == 3
+    (problem,) = ran.document["problems"]
+    assert str(path) in problem
+    assert "set aside" in problem
+    again = run("cache", "verify", "--cache-dir", cache)
+    assert again.code == 0  # it is out of the way now
+    assert "1 damaged files were set aside" in run("cache", "ls", "--cache-dir", cache).out
+    assert run("cache", "prune", "--damaged", "--cache-dir", cache).code == 0
+    assert not list(cache.rglob("*.damaged"))
+
+
+def test_verify_is_no_use_of_a_block(run: Any, cache: Path) -> None:
+    import os
+
+    blocks = list(cache.rglob("*.parquet"))
+    for path in blocks:
+        os.utime(path, (1, 1))
+    run("cache", "verify", "--cache-dir", cache)
+    assert {path.stat().st_mtime for path in blocks} == {1.0}
+
+
+def test_prune_removes_what_is_asked_for_and_the_next_run_makes_it_anew(
+    run: Any, compare: Any, cache: Path
+) -> None:
+    before = set(cache.rglob("*.parquet"))
+    dry = run("cache", "prune", "--model", "sharp", "--dry-run", "--cache-dir", cache)
+    assert "2 files would be removed" in " ".join(dry.out.split())
+    assert set(cache.rglob("*.parquet")) == before
+    ran = run("cache", "prune", "--model", "sharp", "--cache-dir", cache, "--json")
+    assert [item["kind"] for item in ran.document["removed"]] in (
+        ["scores", "divergences"], ["divergences", "scores"],
+    )  # fmt: skip
+    assert ran.document["freed"] == sum(item["size"] for item in ran.document["removed"])
+    assert len(list(cache.rglob("*.parquet"))) == 1
+    compare("orig", "sharp", "--cache-dir", "cache", "--output-path", "out", "-q")
+    assert set(cache.rglob("*.parquet")) == before
+
+
+@pytest.mark.parametrize(
+    "words", [("--older-than", "30"), ("--max-size", "huge"), ("--model", ""), ("--what",)]
+)
+def test_rules_that_cannot_be_meant_are_refused(refused: Any, words: tuple[str, ...]) -> None:
+    refused(2, "cache", "prune", *words)
+
+
+def test_a_folder_that_is_not_there_is_refused(refused: Any) -> None:
+    assert "there is no cache folder" in refused(2, "cache", "ls", "--cache-dir", "nowhere").err
+
+
+def test_a_cache_that_nobody_used_yet_is_empty(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVALGUARD_CACHE_DIR", str(tmp_path / "unused"))
+    assert "It is empty." in run("cache", "ls").out
+    assert run("cache", "verify").code == run("cache", "prune", "--all").code == 0
+
+
+def test_a_limit_is_kept_to_after_a_run_which_keeps_its_own(
+    run: Any, compare: Any, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import os
+
+    for path in cache.rglob("*.parquet"):
+        os.utime(path, (1, 1))
+    words = ("--cache-dir", "cache", "--output-path", "out")
+    ran = compare("orig", "soft", *words, "--cache-max-size", "1kB")
+    assert "what was not used lately removed" in " ".join(ran.err.split())
+    assert "what was used in the last hour stays" in " ".join(ran.err.split())
+    left = {e.name for e in inventory(cache).entries if e.kind in ("scores", "divergences")}
+    assert left == {"orig", "soft", "orig vs soft"}
+    monkeypatch.setenv("EVALGUARD_CACHE_MAX_SIZE", "1 potato")
+    refused = compare("orig", "soft", *words)
+    assert refused.code == 2
+    assert "EVALGUARD_CACHE_MAX_SIZE: '1 potato' is not a size" in " ".join(refused.err.split())
+    monkeypatch.setenv("EVALGUARD_CACHE_MAX_SIZE", "1GB")
+    assert "removed" not in compare("orig", "soft", *words).err

@@ -1,0 +1,176 @@
+"""Runs that are killed at any moment go on from the last finished block, and end with the same."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from forked_runs import Run, Server, run_server
+from small_world import SmallWorld
+
+pytestmark = pytest.mark.slow
+
+TASKS = "sw_long,sw_choice,sw_text"
+BLOCKS = 30 + 3 + 3  # of ten documents
+KILLS, ROUNDS = 30, 3
+SEED = 20261120
+Whole = tuple[dict[str, Any], float]
+# What differs between two runs of one command: when it was, where it went, what it took.
+VOLATILE = {"created", "run_folder", "command", "resources"}
+# Blocks, facts; and what a killed run leaves: a lock that nobody holds, a half-written file.
+EXPECTED = re.compile(r"[0-9a-f]+\.(parquet|lock)|.+\.json|\..+\.\d+-[0-9a-f]{8}\.partial")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with run_server(tmp_path_factory.mktemp("runs")) as made:
+        yield made
+
+
+def command(world: SmallWorld) -> list[object]:
+    named = ["--config", world.guard, "--base", "orig", "--cand", "other", "--tasks", TASKS]
+    return ["compare", *named, "--threads", 1, "--json"]
+
+
+@pytest.fixture
+def words(world: SmallWorld) -> list[object]:
+    return command(world)
+
+
+def result(run: Run) -> dict[str, Any]:
+    document = json.loads(run.out.read_text())
+    return {key: value for key, value in document.items() if key not in VOLATILE}
+
+
+def journal(path: Path) -> list[tuple[int, str, str]]:
+    """(process, "scores" or "kept", which block)."""
+    if not path.exists():
+        return []
+    lines = (line.split(" ", 2) for line in path.read_text().splitlines())
+    return [(int(pid), what, block) for pid, what, block in lines]
+
+
+def scored(path: Path) -> Counter[str]:
+    return Counter(block for _, what, block in journal(path) if what == "scores")
+
+
+@pytest.fixture(scope="module")
+def whole(server: Server, world: SmallWorld, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """A run that nothing interrupts, and how long it took."""
+    folder, words, begun = tmp_path_factory.mktemp("whole"), command(world), time.monotonic()
+    places = ("--cache-dir", folder / "cache", "--output-path", folder / "out")
+    run = server.start([*words, *places], folder / "journal")
+    assert run.wait() in (0, 1), run.err.read_text()
+    assert len(scored(folder / "journal")) == BLOCKS
+    return result(run), time.monotonic() - begun
+
+
+def test_a_run_killed_at_any_moment_goes_on_and_ends_with_the_same(
+    server: Server, words: list[object], whole: Whole, tmp_path: Path
+) -> None:
+    expected, seconds = whole
+    rng, killed = random.Random(SEED), 0
+    for number in range(ROUNDS):
+        cache, out, log = (tmp_path / f"{name}{number}" for name in ("cache", "out", "journal"))
+        line = [*words, "--cache-dir", cache, "--output-path", out]
+        for _ in range(KILLS // ROUNDS):
+            run = server.start(line, log)
+            time.sleep(rng.uniform(0, seconds))
+            run.kill()
+            killed += run.wait() == -signal.SIGKILL
+        run = server.start(line, log)
+        assert run.wait() in (0, 1), run.err.read_text()
+        assert result(run) == expected
+        _check_no_work_was_lost(log)
+        left = [path.name for path in cache.rglob("*") if path.is_file()]
+        assert [name for name in left if not EXPECTED.fullmatch(name)] == []
+        assert server.start(["cache", "prune", "--cache-dir", cache], log).wait() == 0
+        assert not [path for path in cache.rglob("*") if path.suffix in (".lock", ".partial")]
+    assert killed >= KILLS // 2  # the others ended before their time
+
+
+def _check_no_work_was_lost(log: Path) -> None:
+    """No block is scored again once it was kept; a killed process loses the one it was at."""
+    begun: dict[int, list[str]] = {}
+    kept: set[str] = set()
+    for pid, what, block in journal(log):
+        if what == "scores":
+            assert block not in kept, "a finished block was scored again"
+            begun.setdefault(pid, []).append(block)
+        elif block.startswith("divergences"):  # the last of a block's three files
+            kept.add(begun[pid][-1])
+    for of_process in begun.values():
+        assert set(of_process[:-1]) <= kept, "a block was given up before it was kept"
+    again = scored(log)
+    assert len(again) == len(kept) == BLOCKS
+    assert again.total() - BLOCKS <= len(begun) - 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_is_asked_to_end_leaves_nothing_half_done(
+    server: Server,
+    words: list[object],
+    whole: Whole,
+    tmp_path: Path,
+    number: signal.Signals,
+) -> None:
+    log = tmp_path / "journal"
+    line = [*words, "--cache-dir", tmp_path / "cache", "--output-path", tmp_path / "out"]
+    run = server.start(line, log)
+    deadline = time.monotonic() + 120
+    while len(journal(log)) < 20:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    run.kill(number)
+    assert run.wait() == 128 + number
+    assert "the same command goes on from there" in run.err.read_text()
+    assert {path.suffix for path in (tmp_path / "cache").rglob("*") if path.is_file()} <= {
+        ".parquet", ".json"
+    }  # fmt: skip
+    again = server.start(line, log)
+    assert again.wait() in (0, 1)
+    _check_no_work_was_lost(log)
+    assert result(again) == whole[0]
+
+
+def test_two_runs_on_one_cache_do_each_block_once(
+    server: Server, words: list[object], whole: Whole, tmp_path: Path
+) -> None:
+    log, cache = tmp_path / "journal", tmp_path / "cache"
+    outs = [tmp_path / "out0", tmp_path / "out1"]
+    runs = [server.start([*words, "--cache-dir", cache, "--output-path", out], log) for out in outs]
+    codes = [run.wait() for run in runs]
+    assert codes[0] == codes[1]
+    assert result(runs[0]) == result(runs[1])
+    assert set(scored(log).values()) == {1}
+    assert len(scored(log)) == BLOCKS
+    workers = {pid for pid, what, _ in journal(log) if what == "scores"}
+    assert workers == {run.pid for run in runs}  # both did some of it
+    assert not list(cache.rglob("*.lock"))
+    assert not list(cache.rglob("*.partial"))
+    assert result(runs[0]) == whole[0]
+
+
+def test_a_run_beside_one_that_is_killed_does_its_work_too(
+    server: Server, words: list[object], whole: Whole, tmp_path: Path
+) -> None:
+    log, cache = tmp_path / "journal", tmp_path / "cache"
+    line = [*words, "--cache-dir", cache, "--output-path", tmp_path / "out"]
+    doomed, run = server.start(line, log), server.start(line, log)
+    deadline = time.monotonic() + 120
+    while not [pid for pid, _, _ in journal(log) if pid == doomed.pid]:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    doomed.kill()
+    assert doomed.wait() == -signal.SIGKILL
+    assert run.wait() in (0, 1), run.err.read_text()
+    assert len(scored(log)) == BLOCKS
+    assert scored(log).total() <= BLOCKS + 1
