@@ -120,6 +120,16 @@ def _kl(base: Row, candidate: Row, rooms: tuple[Float, Float, Float]) -> Float:
     np.copyto(log_p, base)
     base_sums = log_sums(np.exp(log_p, out=p).sum(axis=1), side="base")
     with np.errstate(invalid="ignore"):
-        sums = np.einsum("ij,ij->i", p, log_ratios(log_p, log_q, p))
+        sums = _dots(p, np.subtract(log_p, log_q, out=log_p))
+    if bool(np.isnan(sums).any()):  # a probability of 0, or a row that is no distribution
+        np.copyto(log_p, base)
+        with np.errstate(invalid="ignore"):
+            sums = _dots(p, log_ratios(log_p, log_q, p))
     kl: Float = np.maximum(sums / np.exp(base_sums) - base_sums + candidate_sums, 0.0)
     return kl
+
+
+def _dots(one: Float, other: Float) -> Float:
+    """Sum of products, row by row; twice as fast as einsum where rows are long."""
+    dots: Float = np.matmul(one[:, None, :], other[:, :, None])[:, 0, 0]
+    return dots

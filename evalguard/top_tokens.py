@@ -47,11 +47,21 @@ def shared_tokens(one: Ids, other: Ids) -> Ids:
 
 def _floors(rows: Row, k: int) -> Float:
     """A lower bound of each row's k-th largest value; NaN for a row that holds NaN."""
-    starts = np.arange(0, rows.shape[1], _BLOCK)
-    maxima = np.maximum.reduceat(rows, starts, axis=1)
-    last = starts.shape[0] - k
+    maxima = _maxima(rows)
+    last = maxima.shape[1] - k
     floors = np.full(rows.shape[0], -np.inf)
     if last >= 0:
         floors[:] = np.partition(maxima, last, axis=1)[:, last]
     floors[np.isnan(maxima.max(axis=1))] = np.nan
     return floors
+
+
+def _maxima(rows: Row) -> Row:
+    """Maxima of blocks of tokens; those left over at the end stand for themselves.
+
+    A block's tokens lie far apart, so that the maximum is taken of whole stretches of memory.
+    """
+    positions, vocabulary = rows.shape
+    blocks = vocabulary // _BLOCK
+    whole = rows[:, : blocks * _BLOCK].reshape(positions, _BLOCK, blocks).max(axis=1)
+    return np.concatenate([whole, rows[:, blocks * _BLOCK :]], axis=1)
