@@ -1,0 +1,1 @@
+"""How fast evalguard is beside lm-eval's own command: ``python -m benchmarks.speed``."""

@@ -1,0 +1,72 @@
+"""The two sides in this process: lm-eval's HFLM as it is, and evalguard's scorer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.speed.timing import cpu_seconds
+from evalguard.harness import TaskRequests, TaskSet, load_tasks
+from evalguard.harness.options import TaskOptions
+from evalguard.pipeline.evaluate import Alone, Evaluator
+from evalguard.pipeline.loading import open_scorer
+from evalguard.report.progress import Progress
+from evalguard.scorer import Response, Scorer, ScoringPolicy
+from evalguard.settings import Variant
+
+BATCH_SIZES = (1, 2, 4, 8, 16, 32)
+_TRIED = 128  # documents that a batch size is tried on
+
+
+class Harness:
+    """HFLM in float32 on the CPU, one thread."""
+
+    def __init__(self, folder: Path, batch_size: int = 16) -> None:
+        import torch
+        from lm_eval.models.huggingface import HFLM
+
+        torch.set_num_threads(1)
+        self.lm = HFLM(pretrained=str(folder), dtype="float32", device="cpu", batch_size=batch_size)
+
+    def score(self, requests: TaskRequests, limit: int | None = None) -> list[Any]:
+        """Answer a task's requests."""
+        asked = list(requests.instances)[:limit]
+        answers: list[Any] = getattr(self.lm, asked[0].request_type)(asked, disable_tqdm=True)
+        return answers
+
+    def at_best(self, requests: TaskRequests) -> int:
+        """Find the batch size that takes least CPU time on a part of the documents, and keep it."""
+        self.score(requests, 16)
+        spent = {}
+        for size in BATCH_SIZES:
+            self.lm.batch_size_per_gpu = size
+            spent[size] = min(cpu_seconds(self.score, requests, _TRIED) for _ in (1, 2))
+        best = min(spent, key=lambda size: spent[size])
+        self.lm.batch_size_per_gpu = best
+        return best
+
+
+class Ours:
+    """evalguard's scorer by its defaults, one thread, without a cache."""
+
+    def __init__(self, folder: Path, tasks: TaskSet, cache_dir: Path) -> None:
+        model_args = {"pretrained": str(folder), "dtype": "float32"}
+        variant = Variant(name=folder.name, model="hf", model_args=model_args)
+        policy = ScoringPolicy(device="cpu", threads=1)
+        self.scorer: Scorer = open_scorer(variant, policy, cache_dir=cache_dir)
+        self._evaluator = Evaluator(tasks=tasks, cache=None, progress=Progress(quiet=True))
+
+    def score(self, requests: TaskRequests) -> list[Response]:
+        """Answer a task's requests in the blocks that a comparison has."""
+        alone = Alone("benchmark", self.scorer, self._evaluator)
+        return self._evaluator.through([requests], alone)[0]
+
+    def fed(self, requests: TaskRequests) -> list[tuple[int, ...]]:
+        """The tokens that have to be read for each request."""
+        return [ids[:-1] for ids in self.scorer.encode(requests.requests)]
+
+
+def tasks_of(names: Sequence[str], folder: Path, limit: int | None = None) -> TaskSet:
+    """Load tasks of a folder."""
+    return load_tasks(names, options=TaskOptions(include_paths=(folder,), limit=limit))
