@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from evalguard.across_tasks import AcrossTasks
 from evalguard.comparison import Comparison
 from evalguard.distribution_comparison import DistributionComparison
+from evalguard.resources import Resources
 from evalguard.scores import NotCompared
 from evalguard.settings import Value
 from evalguard.stopping import SequentialRun
@@ -72,6 +73,7 @@ class CompareReport:
             not measured.
         sequential: where a run that may stop early did; None in an ordinary run.
         bisect: reserved for the result of a bisection; None where there was none.
+        resources: what it took; None where nobody measured. No part of a report's equality.
         version: evalguard's own version.
     """
 
@@ -91,4 +93,5 @@ class CompareReport:
     distributions: tuple[DistributionComparison, ...] = ()
     sequential: SequentialRun | None = None
     bisect: None = None
+    resources: Resources | None = field(default=None, compare=False)
     version: str = ""

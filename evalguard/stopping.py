@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 # flips-exact      betting on flips; exact for 0/1 scores
@@ -79,6 +79,10 @@ class SequentialRun:
         gated: number of gated metrics; each may be shown above the margin at alpha / gated.
         seed: of the orders.
         loads: how often a model was loaded; 1 for each where both fit in memory together.
+        saved_seconds: estimated wall-clock time that scoring the documents left out would have
+            taken, less what loading models several times took; None where all answers came from
+            the cache, so that no pace is known. Negative where stopping early did not pay. No part
+            of a run's equality.
     """
 
     alpha: float
@@ -86,6 +90,7 @@ class SequentialRun:
     seed: int
     loads: int
     tasks: tuple[SequentialTask, ...]
+    saved_seconds: float | None = field(default=None, compare=False)
 
     @property
     def early(self) -> bool:

@@ -41,6 +41,7 @@ CORE = {
     "positions",
     "pairing",
     "redaction",
+    "resources",
     "rescoring",
     "stats",
     "stopping",

@@ -4,5 +4,6 @@
 """
 
 from evalguard.execution.client import WorkerScorer
+from evalguard.execution.process_memory import peak_memory
 
-__all__ = ["WorkerScorer"]
+__all__ = ["WorkerScorer", "peak_memory"]

@@ -31,6 +31,7 @@ from evalguard.execution.messages import (
 )
 from evalguard.execution.parcels import Parcels, unpacked
 from evalguard.execution.process import WorkerProcess, worker_command
+from evalguard.execution.process_memory import peak_memory
 from evalguard.reference import Reference
 from evalguard.scorer import Compared, ModelDescription, Request, Response, ScoringPolicy
 from evalguard.settings import Variant
@@ -79,6 +80,7 @@ class WorkerScorer:
         self._silence = heartbeat_timeout
         self._timeout = call_timeout
         self._numbers = itertools.count(1)
+        self._peak_memory: int | None = None
         command = [*worker_command(python), "--beat", f"{min(1.0, heartbeat_timeout / 5):g}"]
         self._process = WorkerProcess(command, env=env or {}, log=log)
         # Also when nobody calls close(): at garbage collection and at exit of this process.
@@ -107,6 +109,11 @@ class WorkerScorer:
     def pid(self) -> int:
         """Process id of the worker."""
         return self._process.pid
+
+    @property
+    def peak_memory(self) -> int | None:
+        """Largest resident set of the worker in bytes, up to its end; None where not known."""
+        return peak_memory(self.pid) if self._kill.alive else self._peak_memory
 
     def describe(self) -> ModelDescription:
         """Return what was loaded, with every setting's effective value."""
@@ -173,6 +180,7 @@ class WorkerScorer:
         """
         if not self._kill.alive:
             return
+        self._peak_memory = self.peak_memory
         self._timeout = min(self._timeout or _CLOSE_TIMEOUT, _CLOSE_TIMEOUT)
         try:
             # A worker that is gone or stuck has nothing to give any more: it is only ended.

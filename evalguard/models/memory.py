@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 # Beside its weights a model needs room for activations and one batch's logits.
@@ -59,3 +60,12 @@ def _free_pages() -> int | None:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
         return None
+
+
+def device_peak() -> int | None:
+    """Most bytes that torch has held on one CUDA device; None where it has used none."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return None
+    devices = range(torch.cuda.device_count())
+    return max(int(torch.cuda.max_memory_allocated(device)) for device in devices)

@@ -13,10 +13,18 @@ from evalguard.scorer import Response, Scorer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """One block's answers, of every model that goes through the documents together."""
+    """One block's answers, of every model that goes through the documents together.
+
+    ``kept`` says of each model whether its answers had been kept.
+    """
 
     responses: tuple[Sequence[Response], ...]
-    cached: bool
+    kept: tuple[bool, ...]
+
+    @property
+    def cached(self) -> bool:
+        """Whether nothing had to be scored."""
+        return all(self.kept)
 
 
 class Answering(Protocol):

@@ -14,6 +14,7 @@ from evalguard.pipeline.choices import Choices
 from evalguard.pipeline.evaluate import Evaluator
 from evalguard.pipeline.fallback import check_alike
 from evalguard.pipeline.interruption import interruptible
+from evalguard.pipeline.meter import Meter
 from evalguard.pipeline.open_scorer import Opener, open_scorer
 from evalguard.pipeline.options import CompareOptions
 from evalguard.pipeline.places import placed
@@ -43,8 +44,10 @@ class Bench:
         """
         self.evaluator.progress.note(f"loading {source.name}")
         policy = self.settled(source.policy or self.choices.policy)
-        with interruptible(f"loading {source.name}"), placed(source):
+        loading = self.evaluator.meter.phase("loading", (source.name,))
+        with interruptible(f"loading {source.name}"), placed(source), loading:
             scorer = self.opener(source.variant, policy, self.options, cache_dir=self.cache_dir)
+        self.evaluator.meter.loaded(scorer)
         try:
             check_alike(source.name, scorer.describe(), [one.describe() for one in self._opened])
         except FallbackError:
@@ -71,12 +74,17 @@ class Bench:
 
 @contextmanager
 def bench(
-    choices: Choices, options: CompareOptions, *, opener: Opener | None = None
+    choices: Choices,
+    options: CompareOptions,
+    *,
+    opener: Opener | None = None,
+    meter: Meter | None = None,
 ) -> Iterator[Bench]:
     """Load the tasks, and open score cache and progress for a run.
 
     Args:
         opener: loads a model in place of ``open_scorer``.
+        meter: counts what this takes.
 
     Raises:
         UsageError, EvaluationError, Interrupted: as loading tasks does.
@@ -87,11 +95,14 @@ def bench(
         progress.note(f"loading tasks: {names}")
         with interruptible(f"loading tasks ({names})"):
             tasks = load_tasks(choices.tasks, options=choices.task_options)
+        meter = meter or Meter()
+        meter.start_over()
         evaluator = Evaluator(
             tasks=tasks,
             cache=ScoreCache(cache_dir / "scores") if options.use_cache else None,
             progress=progress,
             chat=bool(choices.task_options.apply_chat_template),
+            meter=meter,
         )
         yield Bench(
             evaluator=evaluator,

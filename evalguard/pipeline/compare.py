@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from evalguard.pipeline.interruption import interruptible
 from evalguard.pipeline.judgement import Judgement, judge
 from evalguard.pipeline.judging import comparable, compare_by_document
 from evalguard.pipeline.measured_floor import given_floor
+from evalguard.pipeline.meter import Meter
 from evalguard.pipeline.open_scorer import Opener
 from evalguard.pipeline.options import CompareOptions, make_options
 from evalguard.pipeline.preflight import check_models
@@ -67,6 +68,7 @@ def compare(
         EvaluationError: if a model could not be loaded or scored: nothing is known then.
         Interrupted: on Ctrl-C.
     """
+    meter = Meter()
     options = make_options(options, **given)
     output = options.output_path or DEFAULT_OUTPUT
     with interruptible("reading what is to be compared"):
@@ -79,11 +81,21 @@ def compare(
     stops: Stops | None = None
     with interruptible("scoring"):
         if worth_looking(sources, choices):
-            scored, stops = score_in_looks(sources, choices, options)
+            scored, stops = score_in_looks(sources, choices, options, meter=meter)
         else:
-            scored = score_sides(sources, choices, options)
+            scored = score_sides(sources, choices, options, meter=meter)
     with interruptible("comparing the scores"):
-        return _conclude(scored, choices, options, output, stops)
+        with meter.phase("comparing"):
+            report = _concluded(scored, choices, options, stops)
+        report = replace(report, resources=meter.resources())
+        return CompareResult(_written(report, scored, output) if options.write else report)
+
+
+def _written(report: CompareReport, scored: tuple[Scored, Scored], output: Path) -> CompareReport:
+    base, candidate = scored
+    return write_run(
+        report, base.samples, candidate.samples, output, divergences=candidate.divergences
+    )
 
 
 def prepare(
@@ -97,7 +109,7 @@ def prepare(
         resolve(_side("cand", candidate, options), guards, options, cwd=cwd),
     )
     choices = choose(sources[0], sources[1], guards, options)
-    choices = dataclasses.replace(choices, notes=(*choices.notes, *notes))
+    choices = replace(choices, notes=(*choices.notes, *notes))
     check_models(source for source in sources if isinstance(source, ModelSource))
     return sources, choices
 
@@ -117,14 +129,16 @@ def score_sides(
     options: CompareOptions,
     *,
     opener: Opener | None = None,
+    meter: Meter | None = None,
 ) -> tuple[Scored, Scored]:
     """Score the sides that are models; the others have their scores.
 
     Args:
         opener: loads a model in place of ``open_scorer``, for a caller that watches it work.
+        meter: counts what this takes.
     """
     models = [source for source in sources if isinstance(source, ModelSource)]
-    evaluations = iter(score_models(models, choices, options, opener=opener))
+    evaluations = iter(score_models(models, choices, options, opener=opener, meter=meter))
     base, candidate = (
         scored_run(source)
         if isinstance(source, RunSource)
@@ -134,13 +148,12 @@ def score_sides(
     return base, candidate
 
 
-def _conclude(
+def _concluded(
     scored: tuple[Scored, Scored],
     choices: Choices,
     options: CompareOptions,
-    output: Path,
     stops: Stops | None,
-) -> CompareResult:
+) -> CompareReport:
     base, candidate = scored
     judgement, unused = _judged(scored, choices, options, stops)
     judged = judgement.gate
@@ -152,7 +165,7 @@ def _conclude(
         options,
     )
     more = (*judgement.notes, *held.notes)
-    report = CompareReport(
+    return CompareReport(
         base=base.identity,
         candidate=candidate.identity,
         comparisons=held.comparisons,
@@ -169,11 +182,6 @@ def _conclude(
         command=redacted_text(options.command),
         version=evalguard.__version__,
     )
-    if options.write:
-        report = write_run(
-            report, base.samples, candidate.samples, output, divergences=candidate.divergences
-        )
-    return CompareResult(report)
 
 
 def _judged(
@@ -203,7 +211,7 @@ def _judged(
     )
     judgement = judge(of_groups, gate=choices.gate, distributions=distributions)
     absent = without_aggregate(of_tasks, groups)
-    return dataclasses.replace(judgement, not_compared=absent), unused
+    return replace(judgement, not_compared=absent), unused
 
 
 def _not_compared(base: Scored, candidate: Scored, judgement: Judgement) -> tuple[NotCompared, ...]:

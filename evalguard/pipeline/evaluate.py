@@ -11,6 +11,7 @@ from evalguard.pipeline.answering import Answered, Answering
 from evalguard.pipeline.divergences import TaskDivergences
 from evalguard.pipeline.interruption import KEPT, NOTHING_KEPT, interruptible
 from evalguard.pipeline.kept_blocks import Entry, KeptBlocks
+from evalguard.pipeline.meter import Meter
 from evalguard.pipeline.passage import Passage, wait_for_others
 from evalguard.pipeline.soundness import only_sound
 from evalguard.report.progress import Progress
@@ -53,6 +54,7 @@ class Evaluator:
     cache: ScoreCache | None
     progress: Progress
     chat: bool = False
+    meter: Meter = field(default_factory=Meter)
     notes: list[str] = field(default_factory=list)
     _kept: KeptBlocks[Sequence[Response]] = field(init=False)
 
@@ -181,10 +183,17 @@ class Evaluator:
 
     def _go(self, passage: Passage, answering: Answering, alone: bool = False) -> None:
         """Let a task go on as far as it can; show it, and say where it was interrupted."""
-        names = " and ".join(name for name, _ in answering.models)
+        models = [name for name, _ in answering.models]
+        names = " and ".join(models)
+
+        def advance(documents: int, answered: Answered) -> None:
+            self.progress.advance(documents, cached=answered.cached)
+            self.meter.count(models, passage.task, documents, answered)
+
         self.progress.start(names, passage.task, passage.total - passage.done)
         try:
-            passage.go(answering, self._advance, alone=alone)
+            with self.meter.phase("scoring", models, passage.task):
+                passage.go(answering, advance, alone=alone)
         except KeyboardInterrupt:
             raise Interrupted(
                 f"interrupted: {names} on {passage.task}, {passage.done:,} of {passage.total:,} "
@@ -193,9 +202,6 @@ class Evaluator:
             ) from None
         finally:
             self.progress.stop()
-
-    def _advance(self, documents: int, cached: bool) -> None:
-        self.progress.advance(documents, cached=cached)
 
     def _wait(self, put_off: Sequence[Passage], answering: Answering) -> None:
         """Finish tasks of which another process has been scoring blocks."""
@@ -209,7 +215,9 @@ class Evaluator:
     def _scored(self, passage: Passage, models: Sequence[tuple[str, Scorer]]) -> list[TaskScores]:
         """Score a task that every model has answered."""
         names = " and ".join(name for name, _ in models)
-        with interruptible(f"scoring {names} on {passage.task}", hint=self._go_on(models)):
+        hint = self._go_on(models)
+        place = interruptible(f"scoring {names} on {passage.task}", hint=hint)
+        with place, self.meter.phase("comparing"):
             return [
                 only_sound(score_tables(asked, told, source=name), asked.requests, told)
                 for asked, told, (name, _) in zip(
@@ -242,9 +250,9 @@ class Alone:
     def kept(self, blocks: Sequence[Block]) -> Answered | None:
         """Return the answers where they are kept."""
         found = self.evaluator.kept(blocks[0], self.scorer)
-        return None if found is None else Answered(responses=(found,), cached=True)
+        return None if found is None else Answered(responses=(found,), kept=(True,))
 
     def answer(self, blocks: Sequence[Block]) -> Answered:
         """Answer a block, from the cache where it is there."""
         responses, cached = self.evaluator.answered(blocks[0], self.scorer)
-        return Answered(responses=(responses,), cached=cached)
+        return Answered(responses=(responses,), kept=(cached,))

@@ -63,7 +63,7 @@ class Lockstep:
             return None
         if compared is not None:
             self.divergences.add(candidate.requests, compared)
-        return Answered(responses=(ours, theirs), cached=True)
+        return Answered(responses=(ours, theirs), kept=(True, True))
 
     def answer(self, blocks: Sequence[Block]) -> Answered:
         """Answer a block by both models; every forward pass is done once."""
@@ -81,7 +81,7 @@ class Lockstep:
         self.evaluator.keep(candidate, self.candidate[1], theirs)
         self.divergences_kept.put(self._key(), _name(base, candidate), compared)
         self.divergences.add(candidate.requests, compared)
-        return Answered(responses=(ours, theirs), cached=False)
+        return Answered(responses=(ours, theirs), kept=(False, False))
 
     def _compares(self, base: Block) -> bool:
         """Whether this block has distributions that are to be compared."""
@@ -97,7 +97,7 @@ class Lockstep:
         """Answers of each model for itself; those that are kept where they are."""
         ours, ours_kept = self.evaluator.answered(base, self.base[1])
         theirs, theirs_kept = self.evaluator.answered(candidate, self.candidate[1])
-        return Answered(responses=(ours, theirs), cached=ours_kept and theirs_kept)
+        return Answered(responses=(ours, theirs), kept=(ours_kept, theirs_kept))
 
     def _key(self) -> str | None:
         keys = [self.evaluator.key(scorer) for _, scorer in self.models]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from evalguard.harness import Block, TaskRequests
-from evalguard.pipeline.answering import Answering
+from evalguard.pipeline.answering import Answered, Answering
 from evalguard.pipeline.kept_blocks import turn
 from evalguard.scorer import Response
 
@@ -54,12 +54,12 @@ class Passage:
         ]
 
     def go(
-        self, answering: Answering, advance: Callable[[int, bool], None], *, alone: bool = False
+        self, answering: Answering, advance: Callable[[int, Answered], None], *, alone: bool = False
     ) -> None:
         """Answer every block that is left but for those that other processes are scoring.
 
         Args:
-            advance: is told of every finished block: its documents, and whether it was kept.
+            advance: is told of every finished block: its documents, and the answers.
             alone: score these too.
         """
         left = []
@@ -79,7 +79,7 @@ class Passage:
                 for request, response in zip(block.requests, told, strict=True):
                     found[request.doc_id, request.index] = response
             self.done += len(blocks[0].doc_ids)
-            advance(len(blocks[0].doc_ids), answered.cached)
+            advance(len(blocks[0].doc_ids), answered)
         self.left = left
 
 

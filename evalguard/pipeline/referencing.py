@@ -130,7 +130,7 @@ class Referenced:
     ) -> Answered:
         if self.writer is not None:
             self.writer.add(_task(block), block.digest, responses, references)
-        return Answered(responses=(responses,), cached=cached)
+        return Answered(responses=(responses,), kept=(cached,))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -156,7 +156,7 @@ class FromFile:
     def answer(self, blocks: Sequence[Block]) -> Answered:
         """Read a block."""
         self.references.known(blocks[0])
-        return Answered(responses=(self.base[1].score(blocks[0].requests),), cached=True)
+        return Answered(responses=(self.base[1].score(blocks[0].requests),), kept=(True,))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -193,7 +193,7 @@ class Against:
             return None
         if compared is not None:
             self.divergences.add(blocks[0].requests, compared)
-        return Answered(responses=(found,), cached=True)
+        return Answered(responses=(found,), kept=(True,))
 
     def answer(self, blocks: Sequence[Block]) -> Answered:
         """Answer a block, and compare it with what was kept of the base."""
@@ -209,7 +209,7 @@ class Against:
         self.evaluator.keep(block, scorer, scored)
         self.divergences_kept.put(self._key(), self._name(block), compared)
         self.divergences.add(block.requests, compared)
-        return Answered(responses=(scored,), cached=False)
+        return Answered(responses=(scored,), kept=(False,))
 
     def _compares(self, block: Block) -> bool:
         given_up = _task(block) in self.divergences.reasons
@@ -225,7 +225,7 @@ class Against:
 
     def _alone(self, block: Block) -> Answered:
         responses, cached = self.evaluator.answered(block, self.candidate[1])
-        return Answered(responses=(responses,), cached=cached)
+        return Answered(responses=(responses,), kept=(cached,))
 
     def _key(self) -> str | None:
         own = self.evaluator.key(self.candidate[1])

@@ -12,6 +12,7 @@ from evalguard.pipeline.evaluate import Evaluation
 from evalguard.pipeline.fallback import with_fallback
 from evalguard.pipeline.interruption import interruptible
 from evalguard.pipeline.measuring import Measuring
+from evalguard.pipeline.meter import Meter
 from evalguard.pipeline.open_scorer import Opener
 from evalguard.pipeline.options import CompareOptions
 from evalguard.pipeline.sessions import Sessions
@@ -24,11 +25,13 @@ def score_models(
     options: CompareOptions,
     *,
     opener: Opener | None = None,
+    meter: Meter | None = None,
 ) -> list[Evaluation]:
     """Score each model on all tasks, and compare the distributions of two where that can be done.
 
     Args:
         opener: loads a model in place of ``open_scorer``.
+        meter: counts what this takes.
 
     Raises:
         UsageError, EvaluationError, Interrupted: as loading and scoring do. Finished blocks of
@@ -38,7 +41,7 @@ def score_models(
         return []
 
     def score(choices: Choices) -> list[Evaluation]:
-        with bench(choices, options, opener=opener) as place:
+        with bench(choices, options, opener=opener, meter=meter) as place:
             sessions = Sessions(place)
             evaluations = Measuring(sessions).evaluate(sources)
             return [

@@ -19,6 +19,7 @@ from evalguard.pipeline.evaluate import Evaluation
 from evalguard.pipeline.fallback import with_fallback
 from evalguard.pipeline.judging import comparable
 from evalguard.pipeline.loaded import Loaded, loaded_together
+from evalguard.pipeline.meter import Meter
 from evalguard.pipeline.open_scorer import Opener
 from evalguard.pipeline.options import CompareOptions
 from evalguard.pipeline.scored import Scored, scored_model, scored_run
@@ -43,6 +44,7 @@ def score_in_looks(
     options: CompareOptions,
     *,
     opener: Opener | None = None,
+    meter: Meter | None = None,
 ) -> tuple[tuple[Scored, Scored], Stops]:
     """Ask random documents of every task, look after look, until its gated metrics are decided.
 
@@ -55,7 +57,7 @@ def score_in_looks(
     """
     models = [source for source in sources if isinstance(source, ModelSource)]
     (scored, stops), notes = with_fallback(
-        models, choices, lambda choices: _in_looks(sources, models, choices, options, opener)
+        models, choices, lambda choices: _in_looks(sources, choices, options, opener, meter)
     )
     base, candidate = (
         replace(side, notes=(*side.notes, *notes)) if isinstance(source, ModelSource) else side
@@ -66,13 +68,14 @@ def score_in_looks(
 
 def _in_looks(
     sources: tuple[Source, Source],
-    models: Sequence[ModelSource],
     choices: Choices,
     options: CompareOptions,
     opener: Opener | None,
+    meter: Meter | None,
 ) -> tuple[tuple[Scored, Scored], Stops]:
     assert choices.sequential_alpha is not None
-    with bench(choices, options, opener=opener) as place:
+    models = [source for source in sources if isinstance(source, ModelSource)]
+    with bench(choices, options, opener=opener, meter=meter) as place:
         sessions = Sessions(place)
         with loaded_together(sessions, models) as loaded:
             asked = [
@@ -164,8 +167,26 @@ class _Run:
                 seed=self.rule.seed,
                 loads=self.loaded.loads,
                 tasks=tuple(draw.summary for draw in self.draws.values()),
+                saved_seconds=self._saved_seconds(),
             ),
         )
+
+    def _saved_seconds(self) -> float | None:
+        """Time of the documents not asked at the pace of those that were scored just now.
+
+        Documents come in random order: those asked are like the others.
+        """
+        meter = self.loaded.sessions.evaluator.meter
+        more_loads = max(self.loaded.loads - len(self.asked), 0)
+        saved = -more_loads * meter.seconds_per_load()
+        for draw in self.draws.values():
+            left_out = len(draw.order) - len(draw.drawn)
+            for asked in self.asked if left_out else ():
+                pace = meter.seconds_per_document(asked.source.name, draw.task)
+                if pace is None:
+                    return None
+                saved += left_out * pace
+        return saved
 
     def _draw(self, requests: TaskRequests) -> Draw:
         seed = self.choices.task_options.seed

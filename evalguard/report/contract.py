@@ -20,6 +20,7 @@ from evalguard.report.across_tasks import across_document
 from evalguard.report.distributions import distribution_document
 from evalguard.report.influence import influence_document
 from evalguard.report.limits import limit_document
+from evalguard.report.resources import resources_document
 from evalguard.report.stopping import sequential_document, stopping_document
 
 SCHEMA = "evalguard.compare/1"
@@ -52,6 +53,7 @@ def document(report: CompareReport) -> dict[str, Any]:
         "environment": dict(report.environment),
         "across_tasks": across_document(report.across_tasks),
         "sequential": sequential_document(report.sequential),
+        "resources": resources_document(report.resources),
     }
     lost: list[str] = []
     if report.gate.family_false_alarm is None:
@@ -73,6 +75,7 @@ def document(report: CompareReport) -> dict[str, Any]:
         "across_tasks_reason": report.across_tasks_reason,
         "sequential": values["sequential"],
         "bisect": report.bisect,
+        "resources": values["resources"],
         "environment": values["environment"],
         "notes": notes,
         "run_folder": report.run_folder,

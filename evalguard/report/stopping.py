@@ -8,6 +8,7 @@ from evalguard.compare_report import CompareReport
 from evalguard.comparison import Comparison
 from evalguard.report import rounding
 from evalguard.report.plain_text import printable
+from evalguard.report.resources import duration
 from evalguard.report.wording import metric_label, percent
 from evalguard.stopping import SequentialRun, SequentialTask, Stopping
 
@@ -43,6 +44,7 @@ def sequential_document(run: SequentialRun | None) -> dict[str, Any] | None:
         "gated": run.gated,
         "seed": run.seed,
         "loads": run.loads,
+        "saved_seconds": run.saved_seconds,
         "tasks": [
             {
                 "task": task.task,
@@ -72,7 +74,17 @@ def stopping_texts(report: CompareReport) -> list[str]:
     if run.gated > 1:
         each = f"{100.0 * run.alpha / run.gated:.2g}%"
         promise += f"; {run.gated} gated metrics, each shown above the margin at {each}"
-    return [f"{promise}).", *(f"{_told(task, report.comparisons)}." for task in run.tasks)]
+    told = (f"{_told(task, report.comparisons)}." for task in run.tasks)
+    return [f"{promise}).", *told, *_saved(run.saved_seconds)]
+
+
+def _saved(seconds: float | None) -> list[str]:
+    if seconds is None:
+        return []
+    if seconds < 0.0:
+        loading = "loading the models several times took longer than scoring the rest would have"
+        return [f"No time saved: {loading}, by about {duration(-seconds)}."]
+    return [f"Saved about {duration(seconds)}, at the pace of the documents scored now."]
 
 
 def _told(task: SequentialTask, comparisons: tuple[Comparison, ...]) -> str:

@@ -18,6 +18,7 @@ from evalguard.report.influence import influence_text
 from evalguard.report.limits import limit_line, limit_tally
 from evalguard.report.page import NARROWEST, page, prose, prose_width
 from evalguard.report.plain_text import fitted, padded, printable, wrapped
+from evalguard.report.resources import resources_text
 from evalguard.report.sentence import Meaning, meaning
 from evalguard.report.stopping import stopping_texts
 from evalguard.report.subtasks import shown
@@ -217,7 +218,12 @@ def _left_out(report: CompareReport, width: int) -> list[Text]:
 
 
 def _saved(report: CompareReport, width: int) -> list[Text]:
-    if report.run_folder is None:
-        return []
-    text = f"Saved in {printable(report.run_folder)}"
-    return [Text(line, style="dim") for line in wrapped(text, prose_width(width), rest="  ")]
+    texts = [resources_text(report.resources)]
+    if report.run_folder is not None:
+        texts.append(f"Saved in {printable(report.run_folder)}")
+    return [
+        Text(line, style="dim")
+        for text in texts
+        if text
+        for line in wrapped(text, prose_width(width), rest="  ")
+    ]

@@ -130,6 +130,25 @@ def test_models_that_do_not_fit_together_take_turns_at_wider_looks(
     assert all(scorer.closed for scorer in scorers.values())
 
 
+def test_the_time_saved_is_that_of_the_documents_left_out_at_the_pace_measured(run: Run) -> None:
+    _, stops = run("a", "b", {"a": FakeScorer("m"), "b": Worse("n")})
+    assert stops.run.early
+    assert stops.run.saved_seconds > 0.0
+    _, again = run("a", "b", {"a": FakeScorer("m"), "b": Worse("n")})
+    assert again.run.saved_seconds is None  # all from the cache: no pace is known
+    assert again.run == stops.run
+
+
+def test_loading_models_again_counts_against_the_time_saved(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evalguard.pipeline.loaded.room_beside", lambda *_: False)
+    monkeypatch.setattr("evalguard.pipeline.meter.Meter.seconds_per_load", lambda _: 1000.0)
+    _, stops = run("a", "b", {"a": FakeScorer("m"), "b": Worse("m")}, use_cache=False)
+    assert stops.run.early
+    assert stops.run.saved_seconds < -900.0 * (stops.run.loads - 2)
+
+
 def finished(run: Run, name: str, scorer: FakeScorer) -> RunSource:
     """What a full run of a model says, as a finished run."""
     sides = run(name, name, {name: scorer}, sequential=None)

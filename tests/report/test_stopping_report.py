@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jsonschema
 import pytest
 from example_reports import comparison, report
@@ -91,3 +93,18 @@ def test_pandas_has_the_same_facts(stopped: CompareReport) -> None:
     assert frame["guarantee"][0] == stopping().guarantee
     ordinary = CompareResult(report(comparison())).to_pandas()
     assert ordinary["stopped_early"].tolist() == [False]
+
+
+def test_the_time_saved_is_printed_and_written(stopped: CompareReport) -> None:
+    assert "Saved about" not in render(stopped, width=80, color=False)  # not known
+    for seconds, text in (
+        (250.4, "Saved about 4 min 10 s, at the pace of the documents scored now."),
+        (-3.0, "No time saved: loading the models several times took longer"),
+    ):
+        assert stopped.sequential is not None
+        told = replace(stopped, sequential=replace(stopped.sequential, saved_seconds=seconds))
+        assert text in render(told, width=80, color=False)
+        written = document(told)
+        jsonschema.Draft202012Validator(schema()).validate(written)
+        assert written["sequential"]["saved_seconds"] == seconds
+        assert told == stopped

@@ -1,0 +1,32 @@
+"""Peak memory of a process."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+
+def peak_memory(pid: int | None = None) -> int | None:
+    """Largest resident set of a running process so far, in bytes; None where it is not known.
+
+    On Linux that of its present program: what ``getrusage`` gives includes the process that it
+    was started from, which shared its memory until then.
+
+    Args:
+        pid: the process; None: this one, which other systems tell about, too.
+    """
+    try:
+        status = Path(f"/proc/{pid or 'self'}/status").read_text(encoding="utf-8")
+    except OSError:
+        return _of_this() if pid is None else None
+    found = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
+    return int(found[0]) * 1024 if found else None
+
+
+def _of_this() -> int | None:
+    try:
+        import resource
+    except ImportError:
+        return None
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024

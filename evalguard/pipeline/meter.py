@@ -1,0 +1,152 @@
+"""Meter: where a comparison's time goes, and what its models answer."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from evalguard.execution import peak_memory
+from evalguard.models.memory import device_peak
+from evalguard.pipeline.answering import Answered
+from evalguard.resources import Answers, Phase, PhaseName, Resources
+from evalguard.scorer import Response, Scorer
+
+_Key = tuple[PhaseName, tuple[str, ...], str]
+
+
+@dataclass(slots=True)
+class _Spent:
+    wall: float = 0.0
+    cpu: float = 0.0
+
+
+@dataclass(slots=True)
+class _Work:
+    documents: int = 0
+    kept: int = 0
+    tokens: int = 0
+    hidden: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Meter:
+    """Counts from when it is made; time belongs to the innermost phase."""
+
+    wall: Callable[[], float] = time.perf_counter
+    cpu: Callable[[], float] = time.process_time
+    loads: int = 0
+    _inside: list[_Key] = field(default_factory=lambda: [("preparing", (), "")])
+    _spent: dict[_Key, _Spent] = field(default_factory=dict)
+    _work: dict[tuple[str, str], _Work] = field(default_factory=dict)
+    _scorers: list[Scorer] = field(default_factory=list)
+    _mark: tuple[float, float] = field(init=False)
+    _children: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Start to count."""
+        self._mark, self._children = (self.wall(), self.cpu()), _children_cpu()
+
+    @contextmanager
+    def phase(self, name: PhaseName, models: Sequence[str] = (), task: str = "") -> Iterator[None]:
+        """Count the time spent inside as that of a phase."""
+        self._charge()
+        self._inside.append((name, tuple(models), task))
+        try:
+            yield
+        finally:
+            self._charge()
+            self._inside.pop()
+
+    def loaded(self, scorer: Scorer) -> None:
+        """Count a model that was loaded, and see what memory it takes in the end."""
+        self.loads += 1
+        self._scorers.append(scorer)
+
+    def start_over(self) -> None:
+        """Forget what was answered, not the time: all models are asked once more."""
+        self._work.clear()
+        for name, models, task in [key for key in self._spent if key[2]]:
+            before = self._spent.pop((name, models, task))
+            whole = self._spent.setdefault((name, models, ""), _Spent())
+            whole.wall += before.wall
+            whole.cpu += before.cpu
+
+    def count(self, models: Sequence[str], task: str, documents: int, answered: Answered) -> None:
+        """Count an answered block, each model's responses."""
+        for model, told, kept in zip(models, answered.responses, answered.kept, strict=True):
+            work = self._work.setdefault((model, task), _Work())
+            work.documents += documents
+            if kept:
+                work.kept += documents
+            else:
+                self._feed(work, told)
+
+    def seconds_per_document(self, model: str, task: str) -> float | None:
+        """Wall-clock seconds that a model took for a document; None where all were kept."""
+        work = self._work.get((model, task), _Work())
+        fresh = work.documents - work.kept
+        spent = self._spent.get(("scoring", (model,), task), _Spent())
+        return spent.wall / fresh if fresh else None
+
+    def seconds_per_load(self) -> float:
+        """Wall-clock seconds that loading a model took, on average; 0 where none was loaded."""
+        spent = [of.wall for (name, *_), of in self._spent.items() if name == "loading"]
+        return sum(spent) / self.loads if self.loads else 0.0
+
+    def resources(self) -> Resources:
+        """What was counted up to now."""
+        self._charge()
+        phases: dict[tuple[PhaseName, tuple[str, ...]], _Spent] = {}
+        for (name, models, _), spent in self._spent.items():
+            whole = phases.setdefault((name, models), _Spent())
+            whole.wall += spent.wall
+            whole.cpu += spent.cpu
+        workers = [getattr(scorer, "peak_memory", None) for scorer in self._scorers]
+        return Resources(
+            phases=tuple(
+                Phase(phase=name, models=models, wall_seconds=of.wall, cpu_seconds=of.cpu)
+                for (name, models), of in phases.items()
+            ),
+            answers=self._answers(),
+            wall_seconds=sum(of.wall for of in phases.values()),
+            cpu_seconds=sum(of.cpu for of in phases.values()),
+            children_cpu_seconds=_children_cpu() - self._children,
+            peak_memory=peak_memory(),
+            worker_peak_memory=max((peak for peak in workers if peak is not None), default=None),
+            device_peak_memory=device_peak(),
+        )
+
+    def _answers(self) -> tuple[Answers, ...]:
+        return tuple(
+            Answers(
+                model=model,
+                documents=sum(work.documents for work in works),
+                kept=sum(work.kept for work in works),
+                tokens=None
+                if any(work.hidden for work in works)
+                else sum(work.tokens for work in works),
+            )
+            for model in dict.fromkeys(model for model, _ in self._work)
+            for works in [[work for (of, _), work in self._work.items() if of == model]]
+        )
+
+    @staticmethod
+    def _feed(work: _Work, responses: Sequence[Response]) -> None:
+        work.tokens += sum(response.n_tokens for response in responses)
+        work.hidden = work.hidden or any(response.n_tokens == 0 for response in responses)
+
+    def _charge(self) -> None:
+        now = self.wall(), self.cpu()
+        spent = self._spent.setdefault(self._inside[-1], _Spent())
+        spent.wall += now[0] - self._mark[0]
+        spent.cpu += now[1] - self._mark[1]
+        self._mark = now
+
+
+def _children_cpu() -> float:
+    """CPU seconds of child processes that have ended."""
+    times = os.times()
+    return times.children_user + times.children_system
