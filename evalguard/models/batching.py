@@ -28,6 +28,6 @@ def batching(lm: Any) -> dict[str, Value]:
     return {
         "batch_size": lm.sequences,
         "token_budget": lm.token_budget if by_tokens else None,
-        "scorer": "fast",
+        "scorer": "fast" if lm.only_scored_positions else "full logits",
         "shares_prefixes": lm.sharing is not None,
     }

@@ -47,6 +47,11 @@ def _dependences(lm: Any) -> Iterator[str]:
     from evalguard.models.dependence import noticeable, on_later_tokens
 
     change = on_later_tokens(lm)
+    if lm.own_path and lm.rows_reason:
+        yield (
+            "logits are computed at every position, not only at the scored ones, which is slower: "
+            f"of this model, {lm.rows_reason}"
+        )
     if noticeable(lm, change):
         yield (
             f"a token's score depends on tokens that follow it (by {change:.2g} nats in a probe): "

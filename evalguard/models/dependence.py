@@ -17,10 +17,10 @@ def on_later_tokens(lm: Any) -> float:
     Zero but for rounding for a causal model; attention without a causal mask, or activations
     quantised together, let a token's score depend on what follows it and on its batch.
     """
-    ids = _probe_ids(lm)
+    ids = probe_ids(lm)
     others = ids[:_SHARED] + ids[:_SHARED][::-1][: _LENGTH - _SHARED]
     first, second = (_logprobs(lm, row)[:_SHARED] for row in (ids, others))
-    return _largest(first, second)
+    return largest_change(first, second)
 
 
 def on_padding(lm: Any) -> float:
@@ -29,9 +29,9 @@ def on_padding(lm: Any) -> float:
     Zero but for rounding for a model that honours the attention mask, as lm-eval's batches of
     contexts of different lengths need.
     """
-    ids = _probe_ids(lm)
+    ids = probe_ids(lm)
     pads = [lm.tokenizer.pad_token_id] * 3
-    return _largest(_next_logprobs(lm, [], ids), _next_logprobs(lm, pads, ids))
+    return largest_change(_next_logprobs(lm, [], ids), _next_logprobs(lm, pads, ids))
 
 
 def noticeable(lm: Any, change: float) -> bool:
@@ -42,7 +42,8 @@ def noticeable(lm: Any, change: float) -> bool:
     return not change <= (0.5 if narrow else 0.01)
 
 
-def _probe_ids(lm: Any) -> list[int]:
+def probe_ids(lm: Any) -> list[int]:
+    """Token ids of a few ordinary words."""
     ids = list(lm.tok_encode(_PROBE, add_special_tokens=False)) or [lm.prefix_token_id]
     return (ids * _LENGTH)[:_LENGTH]
 
@@ -65,7 +66,8 @@ def _next_logprobs(lm: Any, pads: list[int], ids: list[int]) -> torch.Tensor:
     return F.log_softmax(told.logits[0][0], dim=-1, dtype=torch.float32)
 
 
-def _largest(first: torch.Tensor, second: torch.Tensor) -> float:
+def largest_change(first: torch.Tensor, second: torch.Tensor) -> float:
+    """The largest difference without its sign; NaN where only one of the two is NaN."""
     # what is -inf (a masked token) or NaN on both sides has not changed
     same = (first == second) | (first.isnan() & second.isnan())
     return float(torch.where(same, 0.0, (first - second).abs()).max())

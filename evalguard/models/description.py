@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from evalguard.models.batching import batching
 from evalguard.models.caveats import model_caveats
 from evalguard.models.computation import computation
 from evalguard.models.identity import (
@@ -14,11 +16,13 @@ from evalguard.models.identity import (
     torch_model,
     vocabulary,
 )
+from evalguard.models.no_room import RAN_OUT
 from evalguard.scorer import ModelDescription, ScoringPolicy
 
 if TYPE_CHECKING:
     from lm_eval.api.model import LM
 
+    from evalguard.models.piece_scoring import PieceScoring
     from evalguard.settings import Value
 
 
@@ -36,6 +40,8 @@ def describe(
         effective: setting name -> value read back.
         provenance: digests of weights and code; None where the weights cannot be proven.
     """
+    if hasattr(lm, "settle") and lm.own_path:
+        lm.settle()
     model = torch_model(lm)
     digest, size = vocabulary(lm)
     identity = None
@@ -55,6 +61,24 @@ def describe(
         environment=environment(lm),
         computation=computation(lm),
         caveats=model_caveats(lm, model_args),
+    )
+
+
+def with_batches(description: ModelDescription, lm: PieceScoring) -> ModelDescription:
+    """Say how batches are cut now, where memory ran out since the model was described."""
+    found = batching(lm)
+    if all(description.computation.get(name) == value for name, value in found.items()):
+        return description
+    identity = description.identity
+    if identity is not None:
+        asked = identity["policy"]
+        assert isinstance(asked, Mapping)
+        identity = {**identity, "policy": {**asked, **found}}
+    return replace(
+        description,
+        computation={**description.computation, **found},
+        identity=identity,
+        caveats=(*(c for c in description.caveats if not c.startswith(RAN_OUT)), lm.room_note),
     )
 
 

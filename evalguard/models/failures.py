@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from evalguard.errors import EvaluationError
+from evalguard.models.no_room import NoRoomError
 from evalguard.models.scored_tokens import UnscorablePairError
 from evalguard.scorer import Request
 
@@ -16,12 +17,13 @@ def failures(doing: str, requests: Sequence[Request]) -> Iterator[None]:
 
     Raises:
         EvaluationError: naming the task, and the document where that is known.
+        NoRoomError: as it is: smaller batches may do.
     """
     try:
         yield
     except UnscorablePairError as error:
         raise EvaluationError(f"{_place(error, requests)}: {error}", hint=error.hint) from error
-    except EvaluationError:
+    except (EvaluationError, NoRoomError):
         raise
     except (Exception, SystemExit) as error:
         tasks = ", ".join(sorted({request.task for request in requests}))

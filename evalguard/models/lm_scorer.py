@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from evalguard.errors import EvaluationError
 from evalguard.models.answers import responses
-from evalguard.models.description import describe
+from evalguard.models.description import describe, with_batches
 from evalguard.models.encoding import encode_request
 from evalguard.models.failures import failures, one_line
 from evalguard.models.fed_recorder import recorded
 from evalguard.models.generated_length import LENGTH_NAMES
+from evalguard.models.no_room import NoRoomError
 from evalguard.models.quiet import quiet
 from evalguard.models.referencing import compared, referenced
 from evalguard.models.scored_tokens import FedTokens, ScoredTokens
@@ -47,6 +48,7 @@ class LMScorer:
         provenance: digests of weights and code; None where the weights cannot be proven, so that
             scores must not be cached.
         threads: CPU threads that torch computes with; 0: as many as it uses at the time.
+        on_smaller_budget: takes the token budget that is left where memory ran out.
 
     Raises:
         EvaluationError: the model cannot read a few tokens.
@@ -62,8 +64,10 @@ class LMScorer:
         effective: Mapping[str, Value] | None = None,
         provenance: Mapping[str, Value] | None = None,
         threads: int = 0,
+        on_smaller_budget: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._lm: Any = lm
+        self._on_smaller_budget = on_smaller_budget
         self._policy = policy
         self._threads = threads
         arguments = dict(model_args or {})
@@ -113,7 +117,9 @@ class LMScorer:
                 raise EvaluationError(
                     f"the model gave {len(answers)} answers to {len(requests)} requests"
                 )
-            return responses(lm, kind, arguments, answers, fed)
+            told = responses(lm, kind, arguments, answers, fed)
+        self._notice_batches()
+        return told
 
     def score_reference(
         self, requests: Sequence[Request], *, top_k: int, samples: int
@@ -166,6 +172,21 @@ class LMScorer:
         """Score a block of which pieces are scored already, by lm-eval's own methods."""
         with self._open_lm().knowing(known):
             return self.score(requests)
+
+    def make_room(self, found: NoRoomError) -> bool:
+        """Cut smaller batches from now on, if that can be, and say so in the description."""
+        smaller = bool(self._open_lm().make_room(found))
+        self._notice_batches()
+        return smaller
+
+    def _notice_batches(self) -> None:
+        """Where memory ran out, scores have another identity from now on."""
+        if not hasattr(self._lm, "make_room"):
+            return
+        before, self._description = self._description, with_batches(self._description, self._lm)
+        budget = self._description.computation["token_budget"]
+        if self._description is not before and isinstance(budget, int):
+            self._on_smaller_budget(budget)
 
     def _computed(self, step: Callable[[], T], kind: str, requests: Sequence[Request]) -> T:
         with computing_with(self._threads), failures(kind, requests), quiet():

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from evalguard.divergence import Divergence, divergence
 from evalguard.models.mismatch import other_tokens, other_widths
+from evalguard.models.no_room import with_room
 from evalguard.models.row_source import RowSource
 from evalguard.models.scored_tokens import FedTokens, ScoredTokens
 from evalguard.models.seeding import seeded
@@ -38,7 +39,7 @@ def score_in_lockstep(
     Each model keeps the batches that it has alone, so that its scores are the same to the last bit.
     Held at a time: the logits of one batch of each model and the rows of one piece; where batches
     are cut differently, rows wait for their partner, and where too many would have to, the block
-    is not compared.
+    is not compared. Where memory runs out on a batch of one model, both cut smaller ones.
 
     Args:
         base_requests, candidate_requests: the same requests; their prompts may differ.
@@ -50,6 +51,18 @@ def score_in_lockstep(
     Raises:
         EvaluationError: a model fails.
     """
+    return with_room(
+        [base, candidate], lambda: _scored(base, candidate, base_requests, candidate_requests, seed)
+    )
+
+
+def _scored(
+    base: RowSource,
+    candidate: RowSource,
+    base_requests: Sequence[Request],
+    candidate_requests: Sequence[Request],
+    seed: int,
+) -> tuple[list[Response], list[Response], Compared]:
     base_pieces, candidate_pieces = base.pieces(base_requests), candidate.pieces(candidate_requests)
     reason = _unmatched(base_requests, base_pieces, candidate_pieces)
     if reason:

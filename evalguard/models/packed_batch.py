@@ -29,17 +29,14 @@ class Read:
 class PackedBatch:
     """One forward pass and where its answers stand.
 
+    Rows are read causally, so that padding on the right needs no mask.
+
     Attributes:
         input_ids: (B, T) int64, padded on the right.
-        position_ids: (B, T); None: the model's own.
-        attention_mask: (B, 1, T, T), additive or boolean, as transformers takes it; None: causal,
-            so that padding on the right needs none.
         reads: one for each piece.
     """
 
     input_ids: torch.Tensor
-    position_ids: torch.Tensor | None = None
-    attention_mask: torch.Tensor | None = None
     reads: tuple[Read, ...]
 
     @property

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 
 from evalguard.errors import EvaluationError
 from evalguard.models.batch_cuts import cut_by_number, cut_by_tokens
-from evalguard.models.generation import GuardedGeneration
+from evalguard.models.batch_scoring import BatchScoring
+from evalguard.models.no_room import RAN_OUT, NoRoomError, with_room
 from evalguard.models.packed_batch import PackedBatch, padded
-from evalguard.models.prefix_sharing import PrefixSharing
 from evalguard.models.rope import switch_length
 from evalguard.models.scored_tokens import FedTokens, ScoredTokens, UnscorablePairError
 from evalguard.models.sharing_plan import sharing_plan
-from evalguard.models.tree_batch import TreeBatch
 
 IdPair = tuple[Sequence[int], Sequence[int]]
 
@@ -28,7 +24,7 @@ DEFAULT_TOKEN_BUDGET = 1024
 _PASS_SHARE = 1 / 32
 
 
-class PieceScoring(GuardedGeneration):
+class PieceScoring(BatchScoring):
     """HFLM whose scores depend on the model and the token ids only.
 
     Batches are cut from the distinct token sequences of a block sorted by length, so that neither
@@ -38,14 +34,14 @@ class PieceScoring(GuardedGeneration):
     Attributes:
         sequences: in a batch, where the user fixed their number; None: as many as
             ``token_budget``, padded tokens, has room for.
-        sharing: how prefixes that several pieces share are read once; None: they are not.
         unshared: why prefixes cannot be shared, though they are to be.
+        room_note: what is to be said where memory ran out; else "".
     """
 
     sequences: int | None = None
     token_budget: int = DEFAULT_TOKEN_BUDGET
-    sharing: PrefixSharing | None = None
     unshared: str = ""
+    room_note = ""
     _only_encoding = False
     _known: Mapping[FedTokens, ScoredTokens] = {}
 
@@ -60,8 +56,9 @@ class PieceScoring(GuardedGeneration):
         if self._only_encoding:
             return [_unscored(piece) for piece in fed]
         answers = {piece: self._known[piece] for piece in fed if piece in self._known}
-        for batch in self.batches(piece for piece in fed if piece not in answers):
-            answers.update((scored.fed, scored) for scored, _ in self.scored_batch(batch))
+        missing = [piece for piece in fed if piece not in answers]
+        found = with_room([self], lambda: self.told(self.batches(missing)))
+        answers.update((scored.fed, scored) for scored in found)
         return [answers[piece] for piece in fed]
 
     @contextmanager
@@ -112,37 +109,23 @@ class PieceScoring(GuardedGeneration):
             yield padded(longest_first[start : start + size])
             start += size
 
+    def make_room(self, found: NoRoomError) -> bool:
+        """Cut smaller batches from now on, after one that was too large; whether that can be."""
+        before = self.sequences, self.token_budget
+        if self.sequences is None:
+            self.token_budget = min(self.token_budget, found.tokens)
+            most = f"{self.token_budget:,} padded tokens"
+        else:
+            self.sequences = min(self.sequences, found.sequences)
+            most = f"{self.sequences} sequences"
+        self.room_note = f"{RAN_OUT}: batches were halved, to {most} at last"
+        return before != (self.sequences, self.token_budget)
+
     def _cut(self, lengths: Sequence[int]) -> list[int]:
         if self.sequences is not None:
             return cut_by_number(len(lengths), self.sequences)
         budget = self.token_budget
         return cut_by_tokens(lengths, budget=budget, per_batch=budget * _PASS_SHARE)
-
-    def scored_batch(self, batch: PackedBatch) -> Iterator[tuple[ScoredTokens, torch.Tensor]]:
-        """Run one batch; yield each piece's answer and its rows.
-
-        Rows are natural log-probabilities of all tokens at the scored positions, in the dtype of
-        the softmax, shape (n_scored, vocabulary), on the model's device; each is made when it is
-        asked for.
-        """
-        width = batch.input_ids.shape[1]
-        logits = self._logits(batch)
-        virtual = logits.shape[1] - width  # prompt tuning puts its own tokens before the text
-        for read in batch.reads:
-            scored = logits[read.row, torch.from_numpy(read.positions) + virtual]
-            rows = F.log_softmax(scored, dim=-1, dtype=self.softmax_dtype)
-            yield _score_piece(read.piece, rows), rows
-
-    def _logits(self, batch: PackedBatch) -> Any:
-        if self.sharing is None or not isinstance(batch, TreeBatch):
-            return self._model_call(batch.input_ids.to(self.device))
-        autocast = torch.autocast(
-            device_type=self.device.type,
-            dtype=self.mixed_precision_dtype,
-            enabled=self.mixed_precision_dtype is not None,
-        )
-        with torch.no_grad(), autocast:
-            return self.sharing.run(self.model, batch, self.device).logits
 
     def _all_fed(self, pairs: Sequence[IdPair]) -> list[FedTokens]:
         fed = []
@@ -169,17 +152,6 @@ class PieceScoring(GuardedGeneration):
         piece = FedTokens.of_pair(context, continuation, self.max_length)
         self.check_known(max(piece.ids))
         return piece
-
-
-def _score_piece(piece: FedTokens, logprobs: torch.Tensor) -> ScoredTokens:
-    """Read one continuation off its own log-probabilities, shape (n_scored, vocabulary)."""
-    targets = torch.tensor(piece.ids[-piece.n_scored :], device=logprobs.device)
-    chosen = logprobs.gather(1, targets.unsqueeze(1)).squeeze(1)
-    return ScoredTokens(
-        fed=piece,
-        logprobs=chosen.double().cpu().numpy(),
-        is_greedy=bool((logprobs.argmax(dim=-1) == targets).all()),
-    )
 
 
 def _unscored(piece: FedTokens) -> ScoredTokens:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ import torch
 from evalguard.errors import FallbackError
 from evalguard.models.agreement import BatchScorer, disagreement
 from evalguard.models.attention_reach import AttentionReach
+from evalguard.models.moved_batch import moved
 from evalguard.models.packed_batch import PackedBatch
 from evalguard.models.prefix_tree import PrefixTree
 from evalguard.models.scored_tokens import FedTokens
@@ -51,26 +51,33 @@ class PrefixSharing:
         for trees in plan.passes:
             yield tree_batch(trees, self.reach)
 
-    def run(self, call: Callable[..., Any], batch: TreeBatch, device: torch.device) -> Any:
+    def run(
+        self,
+        call: Callable[..., torch.Tensor],
+        unread: Callable[..., object],
+        batch: TreeBatch,
+        device: torch.device,
+    ) -> torch.Tensor:
         """Let a model read a batch of trees.
 
         Args:
-            call: the model's forward.
+            call: the model's forward, which returns its logits.
+            unread: the same where no logits are wanted.
         """
         masks = batch.masks
         on_device = (
-            {kind: mask.to(device) for kind, mask in masks.items()}
+            {kind: moved(mask, device) for kind, mask in masks.items()}
             if isinstance(masks, dict)
-            else masks.to(device)
+            else moved(masks, device)
         )
         arguments = {
-            "input_ids": batch.input_ids.to(device),
-            "position_ids": batch.position_ids.to(device),
+            "input_ids": moved(batch.input_ids, device),
+            "position_ids": moved(batch.position_ids, device),
             "attention_mask": on_device,
         }
         if not batch.trunk:
             return call(**arguments, use_cache=False)
-        with self._trunk.read(call, batch.trunk, device) as cache:
+        with self._trunk.read(unread, batch.trunk, device) as cache:
             return call(**arguments, past_key_values=cache, use_cache=True)
 
     def _check(self, model: BatchScorer, passes: Sequence[Pass], on_trunk: bool) -> None:

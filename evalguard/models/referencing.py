@@ -9,6 +9,7 @@ import numpy as np
 
 from evalguard.divergence import Divergence
 from evalguard.models.mismatch import other_tokens, other_widths
+from evalguard.models.no_room import with_room
 from evalguard.models.row_source import RowSource
 from evalguard.models.scored_tokens import FedTokens, ScoredTokens
 from evalguard.positions import cut, joined
@@ -27,6 +28,12 @@ def referenced(
     Raises:
         EvaluationError: the model fails.
     """
+    return with_room([model], lambda: _referenced(model, requests, top_k, samples, seed))
+
+
+def _referenced(
+    model: RowSource, requests: Sequence[Request], top_k: int, samples: int, seed: int
+) -> tuple[list[Response], list[Reference | None]]:
     pieces = model.pieces(requests)
     answers: dict[FedTokens, ScoredTokens] = {}
     kept: dict[FedTokens, Reference] = {}
@@ -52,6 +59,12 @@ def compared(
     Raises:
         EvaluationError: the model fails.
     """
+    return with_room([model], lambda: _compared(model, requests, references))
+
+
+def _compared(
+    model: RowSource, requests: Sequence[Request], references: Sequence[Reference | None]
+) -> tuple[list[Response], Compared]:
     pieces = model.pieces(requests)
     reason = _unmatched(requests, pieces, references)
     if reason:

@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from evalguard.models.no_room import NoRoomError
 from evalguard.models.scored_tokens import FedTokens, ScoredTokens
 from evalguard.scorer import Request, Response
 
@@ -22,6 +23,8 @@ class RowSource(Protocol):
     def rows(
         self, requests: Sequence[Request], pieces: Iterable[FedTokens]
     ) -> Iterator[tuple[ScoredTokens, NDArray[np.float32]]]: ...
+
+    def make_room(self, found: NoRoomError) -> bool: ...
 
     def answer(
         self, requests: Sequence[Request], known: Mapping[FedTokens, ScoredTokens]

@@ -20,6 +20,7 @@ from evalguard.conversion.readback import check_environment, read_arguments, rea
 from evalguard.errors import SettingError
 from evalguard.models.loading import HF_TYPES, load_lm
 from evalguard.models.weights import hub_commit
+from evalguard.pipeline.token_budget import give_budget
 from evalguard.scorer import Scorer, ScoringPolicy
 from evalguard.settings import Value, Variant
 
@@ -50,7 +51,7 @@ def _open(variant: Variant, policy: ScoringPolicy, cache_dir: Path) -> Scorer:
     model_args: Mapping[str, Value] = wanted.model_args
     if variant.build is not None:
         model_args = with_build(model_args, str(build(variant, wanted, cache_dir)))
-    return _loaded(variant, policy, wanted, model_args)
+    return _loaded(variant, policy, wanted, model_args, cache_dir)
 
 
 def _loaded(
@@ -58,6 +59,7 @@ def _loaded(
     policy: ScoringPolicy,
     wanted: ConversionPlan,
     model_args: Mapping[str, Value],
+    cache_dir: Path,
 ) -> Scorer:
     from evalguard.models.lm_scorer import LMScorer
 
@@ -75,6 +77,8 @@ def _loaded(
     if model is not None:
         apply(model, wanted, **code)  # type: ignore[arg-type]
     effective |= read_edits(model, wanted, **code)  # type: ignore[arg-type]
+    threads = _threads(policy, _parameters(lm))
+    lower = give_budget(lm, policy, threads=threads, cache_dir=cache_dir)
     return LMScorer(
         lm,
         policy,
@@ -82,7 +86,8 @@ def _loaded(
         model_args=model_args,
         effective={setting.name: effective[setting.name] for setting in variant.settings},
         provenance=_provenance(variant, wanted, model_args, effective),
-        threads=_threads(policy, _parameters(lm)),
+        threads=threads,
+        on_smaller_budget=lower,
     )
 
 

@@ -1,6 +1,7 @@
 """What evalguard keeps on disk: finished scores, floors, the folder of a run."""
 
 from evalguard.store.block_cache import BlockCache
+from evalguard.store.budget_store import BudgetStore
 from evalguard.store.cache_location import default_cache_dir, open_cache_dir
 from evalguard.store.file_name import safe_name
 from evalguard.store.floor_store import FloorStore
@@ -14,6 +15,7 @@ from evalguard.store.score_cache import ScoreCache
 
 __all__ = [
     "BlockCache",
+    "BudgetStore",
     "DivergenceCache",
     "FloorStore",
     "PruneRules",

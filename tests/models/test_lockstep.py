@@ -121,6 +121,7 @@ def test_every_piece_goes_through_each_model_once(tiny_llama: Path, port: Path) 
         )
     compared(base, candidate, requests)
     together = sorted(calls)
+    assert together
     calls.clear()
     base.score(requests)
     candidate.score(requests)

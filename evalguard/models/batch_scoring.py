@@ -1,0 +1,137 @@
+"""One forward pass after another: log-probabilities where a batch is read, and what they say."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from evalguard.models.chosen_tokens import answers, chosen
+from evalguard.models.generation import GuardedGeneration
+from evalguard.models.moved_batch import MovedBatch
+from evalguard.models.out_of_memory import room_for
+from evalguard.models.packed_batch import PackedBatch, Read
+from evalguard.models.prefix_sharing import PrefixSharing
+from evalguard.models.rows_check import rows_or_reason
+from evalguard.models.scored_rows import ScoredRows
+from evalguard.models.scored_tokens import ScoredTokens
+from evalguard.models.tree_batch import TreeBatch
+
+
+class BatchScoring(GuardedGeneration):
+    """HFLM that reads a model's answers off a batch.
+
+    The output embedding sees the positions that are read and no others, where that gives the
+    model's own logits; else logits are computed at all positions, and ``rows_reason`` says why.
+
+    Attributes:
+        sharing: how prefixes that several pieces share are read once; None: they are not.
+    """
+
+    rows_reason = ""
+    sharing: PrefixSharing | None = None
+    _rows: ScoredRows | None = None
+    _settled = False
+
+    def settle(self) -> None:
+        """Try, once, whether the model can be scored at chosen positions only."""
+        if not self._settled:
+            self._rows, self.rows_reason = rows_or_reason(self)
+            self._settled = True
+
+    @property
+    def only_scored_positions(self) -> bool:
+        """Whether logits are computed at the scored positions only."""
+        self.settle()
+        return self._rows is not None
+
+    def told(self, batches: Iterator[PackedBatch]) -> list[ScoredTokens]:
+        """Score batches; nothing waits for a GPU before the last one is on its way."""
+        reads: list[Read] = []
+        logprobs, greedy = [], []
+        for batch in batches:
+            moved = MovedBatch.of(batch, self.device)
+            reads += batch.reads
+            for rows, targets in self._blocks(batch, moved):
+                told, flags = chosen(rows, targets)
+                logprobs.append(told)
+                greedy.append(flags)
+        return answers(reads, torch.cat(logprobs), torch.cat(greedy)) if reads else []
+
+    def scored_batch(self, batch: PackedBatch) -> Iterator[tuple[ScoredTokens, torch.Tensor]]:
+        """Run one batch; yield each piece's answer and its rows.
+
+        Rows are natural log-probabilities of all tokens at the scored positions, in the dtype of
+        the softmax, shape (n_scored, vocabulary), on the model's device; each is made when it is
+        asked for.
+        """
+        blocks = self._blocks(batch, MovedBatch.of(batch, self.device))
+        waiting: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for read in batch.reads:
+            missing = len(read.positions) - sum(len(targets) for _, targets in waiting)
+            while missing > 0:
+                waiting.append(next(blocks))
+                missing -= len(waiting[-1][1])
+            rows, targets = (
+                torch.cat(parts) if len(parts) > 1 else parts[0]
+                for parts in zip(*waiting, strict=True)
+            )
+            n = len(read.positions)
+            waiting = [(rows[n:], targets[n:])] if len(rows) > n else []
+            (scored,) = answers([read], *chosen(rows[:n], targets[:n]))
+            yield scored, rows[:n]
+
+    def full_logits(self, moved: MovedBatch) -> torch.Tensor:
+        """Return the logits where a batch is read, from logits at all positions."""
+        if isinstance(moved.batch, TreeBatch):
+            return moved.at_places(self._run(moved, unread=self.forward))
+        return moved.at_places(self._model_call(moved.input_ids))
+
+    def _run(self, moved: MovedBatch, *, unread: Callable[..., object]) -> torch.Tensor:
+        """One forward pass; ``unread`` is one of which no logits are wanted."""
+        if self.sharing is None or not isinstance(moved.batch, TreeBatch):
+            return self.forward(input_ids=moved.input_ids)
+        return self.sharing.run(self.forward, unread, moved.batch, self.device)
+
+    def forward(self, **inputs: Any) -> torch.Tensor:
+        """Return the model's logits, without what only generation or training needs."""
+        with (
+            torch.inference_mode(),
+            torch.autocast(
+                device_type=self.device.type,
+                dtype=self.mixed_precision_dtype,
+                enabled=self.mixed_precision_dtype is not None,
+            ),
+        ):
+            logits: torch.Tensor = self.model(**{**self._without_cache, **inputs}).logits
+            return logits
+
+    def _blocks(
+        self, batch: PackedBatch, moved: MovedBatch
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Run a batch; yield log-probabilities and targets, block by block of its places."""
+        self.settle()
+        with room_for(batch):
+            done = 0
+            for logits in self._logits(moved):
+                targets = moved.targets[done : done + len(logits)].to(logits.device)
+                done += len(logits)
+                yield F.log_softmax(logits, dim=-1, dtype=self.softmax_dtype), targets
+
+    def _logits(self, moved: MovedBatch) -> Iterator[torch.Tensor]:
+        rows = self._rows
+        if rows is None:
+            yield self.full_logits(moved)
+        else:
+            yield from rows.logits(moved, lambda: self._run(moved, unread=rows.unread))
+
+    @cached_property
+    def _without_cache(self) -> dict[str, Any]:
+        """No cache of keys and values where the model can do without: it would be thrown away."""
+        model = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+        known = inspect.signature(model.forward).parameters
+        return {"use_cache": False} if "use_cache" in known else {}

@@ -1,0 +1,56 @@
+"""MovedBatch: a batch on the device that computes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from evalguard.models.packed_batch import PackedBatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MovedBatch:
+    """A ``PackedBatch`` and its tensors on a device.
+
+    Attributes:
+        batch: where it comes from.
+        input_ids: (B, T).
+        places: rows and positions of what is read, shape (2, N).
+        targets: the tokens that are scored there, shape (N,).
+    """
+
+    batch: PackedBatch
+    input_ids: torch.Tensor
+    places: torch.Tensor
+    targets: torch.Tensor
+
+    @classmethod
+    def of(cls, batch: PackedBatch, device: torch.device) -> MovedBatch:
+        """Move a batch; a GPU is not waited for."""
+        rows, positions = (torch.from_numpy(found) for found in batch.places)
+        return cls(
+            batch=batch,
+            input_ids=moved(batch.input_ids, device),
+            places=moved(torch.stack([rows, positions]), device),
+            targets=moved(torch.from_numpy(batch.targets), device),
+        )
+
+    def at_places(self, outputs: torch.Tensor) -> torch.Tensor:
+        """Return what stands at the places that are read, shape (N, width).
+
+        Args:
+            outputs: of the model, shape (B, T or more, width): prompt tuning puts tokens of its own
+                before the text.
+        """
+        rows, positions = self.places.to(outputs.device)
+        ahead = outputs.shape[1] - self.input_ids.shape[1]
+        return outputs[rows, positions + ahead]
+
+
+def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a tensor on a device."""
+    if device.type != "cuda":
+        return tensor.to(device)
+    # From pinned memory a copy needs neither the GPU to finish nor this process to wait.
+    return tensor.pin_memory().to(device, non_blocking=True)

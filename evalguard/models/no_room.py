@@ -1,0 +1,64 @@
+"""Memory ran out on a batch: the same is done again with smaller ones."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+from evalguard.errors import EvaluationError
+
+Found = TypeVar("Found")
+
+RAN_OUT = "memory ran out"
+
+
+class NoRoomError(Exception):
+    """A batch of several sequences is too large for the memory; a smaller one may not be.
+
+    ``tokens`` and ``sequences`` are what a batch may have from now on: half of what it had.
+    """
+
+    def __init__(self, message: str, *, tokens: int, sequences: int) -> None:
+        super().__init__(message)
+        self.tokens = tokens
+        self.sequences = sequences
+
+
+class Roomy(Protocol):
+    """Something that cuts batches."""
+
+    def make_room(self, found: NoRoomError) -> bool:
+        """Cut smaller batches from now on; return whether that can be."""
+
+
+def with_room(scorers: Sequence[Roomy], attempt: Callable[[], Found]) -> Found:
+    """Do something, and anew with smaller batches of all scorers until there is room for it.
+
+    All of it is done anew, so that its scores are those of the smaller batches throughout.
+
+    Raises:
+        EvaluationError: batches are as small as they can be.
+    """
+    while True:
+        try:
+            return attempt()
+        except NoRoomError as error:
+            # without the traceback, whose frames hold the memory
+            found = error.with_traceback(None)
+        _release()
+        smaller = [scorer.make_room(found) for scorer in scorers]
+        if not any(smaller):
+            raise EvaluationError(
+                f"{RAN_OUT} on the smallest batch there is: {found}",
+                hint="a model of a narrower dtype, a smaller model_args.max_length or another "
+                "machine",
+            )
+
+
+def _release() -> None:
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

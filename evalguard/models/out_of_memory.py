@@ -1,0 +1,39 @@
+"""What torch and Python raise where memory runs out, told from other failures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from evalguard.models.failures import one_line
+from evalguard.models.no_room import NoRoomError
+from evalguard.models.packed_batch import PackedBatch
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that a device's memory, or this machine's, was not enough."""
+    if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)):
+        return True
+    # torch's allocator of a CPU has no class of its own
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+
+
+@contextmanager
+def room_for(batch: PackedBatch) -> Iterator[None]:
+    """Tell from other failures that a batch, which can be halved, is too large.
+
+    Raises:
+        NoRoomError: not from the exception itself, whose traceback holds the memory.
+    """
+    said = ""
+    try:
+        yield
+    except Exception as error:
+        if len(batch.reads) == 1 or not is_out_of_memory(error):
+            raise
+        said = one_line(error)
+    if said:
+        tokens, sequences = batch.input_ids.numel(), batch.input_ids.shape[0]
+        raise NoRoomError(said, tokens=max(1, tokens // 2), sequences=max(1, sequences // 2))

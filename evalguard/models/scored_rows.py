@@ -1,0 +1,129 @@
+"""Logits at chosen positions only: the output embedding of a model sees no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from evalguard.errors import EvaluationError
+from evalguard.models.moved_batch import MovedBatch
+
+# Logits that are held at a time. On a CPU a block that the allocator takes from the heap: larger
+# ones are mapped anew each time, and touching their pages costs as much as the arithmetic. On a GPU
+# every further block costs a forward pass of one token.
+_ON_CPU = 7 * 2**20
+_ON_GPU = 2**28
+_WIDEST = 2**18  # vocabulary of a head that does not show its own
+
+Hidden = torch.Tensor
+
+
+class NoScoredRowsError(EvaluationError):
+    """A model does not go through its output embedding as this needs it; the text says how."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, hint="--scorer harness takes lm-eval's own path")
+
+
+class ScoredRows:
+    """Forward passes of a causal model in which the output embedding sees chosen positions only.
+
+    A hook puts the hidden rows of those positions, shape (1, n, hidden), in the place of all of
+    them, so that what the model's own forward does with logits (soft caps, scaling) is still done,
+    on (1, n, vocabulary). Where n rows of logits would be too large, the first ones come with the
+    pass itself, and the others each with a pass of one token, in which the hook hands in rows that
+    were kept.
+
+    Args:
+        model: with an output embedding.
+        forward: computes logits from the model's named inputs.
+        most_logits: numbers that may be held at a time; None: what suits the device.
+
+    """
+
+    def __init__(
+        self, model: Any, forward: Callable[..., torch.Tensor], *, most_logits: int | None = None
+    ) -> None:
+        self._model = model
+        self._forward = forward
+        self._most = most_logits
+
+    def logits(self, batch: MovedBatch, run: Callable[[], torch.Tensor]) -> Iterator[torch.Tensor]:
+        """Run one batch; yield the logits of its places, in order, in blocks (n, vocabulary).
+
+        Args:
+            run: the forward pass over the batch; returns the model's logits.
+
+        Raises:
+            NoScoredRowsError: there is no output embedding, or it was not called once, with a row
+                per position.
+        """
+        waiting: list[Hidden] = []
+
+        def gather(hidden: Hidden) -> Hidden:
+            first, *others = self._blocks(hidden, batch)
+            waiting.extend(others)
+            return first
+
+        yield self._pass(gather, run)
+        token = batch.input_ids[:1, :1]
+        while waiting:
+            block = waiting.pop(0)
+            yield self._pass(
+                lambda _, block=block: block,  # type: ignore[misc]
+                lambda: self._forward(input_ids=token),
+            )
+
+    def unread(self, **inputs: Any) -> None:
+        """Let the model read something of which no logits are wanted."""
+        self._pass(lambda hidden: hidden[:1, -1:], lambda: self._forward(**inputs))
+
+    def _blocks(self, hidden: Hidden, batch: MovedBatch) -> tuple[Hidden, ...]:
+        """The hidden rows at the batch's places, in blocks of shape (1, n, hidden)."""
+        count, width = batch.input_ids.shape
+        if hidden.dim() != 3 or hidden.shape[0] != count or hidden.shape[1] < width:
+            raise NoScoredRowsError(f"its output embedding is given {tuple(hidden.shape)}")
+        rows = batch.at_places(hidden).unsqueeze(0)
+        blocks: tuple[Hidden, ...] = torch.split(rows, self._rows_at_a_time(hidden), dim=1)
+        return blocks
+
+    def _rows_at_a_time(self, hidden: Hidden) -> int:
+        most = self._most or (_ON_CPU if hidden.device.type == "cpu" else _ON_GPU)
+        weight = getattr(self._model.get_output_embeddings(), "weight", None)
+        width = weight.shape[0] if isinstance(weight, torch.Tensor) else _WIDEST
+        return max(1, most // max(1, width))
+
+    def _pass(
+        self, replace: Callable[[Hidden], Hidden], run: Callable[[], torch.Tensor]
+    ) -> torch.Tensor:
+        head = self._model.get_output_embeddings()
+        if not isinstance(head, torch.nn.Module):
+            raise NoScoredRowsError("it names no output embedding")
+        with _given_to(head, replace) as given:
+            logits = run()
+        if len(given) != 1:
+            raise NoScoredRowsError(f"its output embedding is called {len(given)} times in a pass")
+        if logits.dim() != 3 or tuple(logits.shape[:2]) != (1, given[0]):
+            raise NoScoredRowsError(f"{given[0]} rows become logits of {tuple(logits.shape)}")
+        return logits[0]
+
+
+@contextmanager
+def _given_to(head: torch.nn.Module, replace: Callable[[Hidden], Hidden]) -> Iterator[list[int]]:
+    """Replace what a module is given; the list takes the number of rows of each call."""
+    given: list[int] = []
+
+    def hook(_: torch.nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        (hidden,) = (*arguments, *named.values())
+        rows = replace(hidden)
+        given.append(rows.shape[1])
+        return (rows,), {}
+
+    handle = head.register_forward_pre_hook(hook, with_kwargs=True)
+    try:
+        yield given
+    finally:
+        handle.remove()

@@ -1,0 +1,151 @@
+"""How many tokens at a time a device reads fastest, measured with the loaded model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from evalguard.models.identity import device_name, model_dtype
+from evalguard.models.memory import room
+from evalguard.models.no_room import NoRoomError
+from evalguard.models.packed_batch import PackedBatch, padded
+from evalguard.models.scored_tokens import FedTokens
+
+if TYPE_CHECKING:
+    from evalguard.settings import Value
+
+_LENGTH, _SCORED = 128, 2
+_SEED = 0
+_SHARE_OF_ROOM = 0.6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """How a budget is looked for: from ``first`` tokens on, doubling, up to ``last``.
+
+    Attributes:
+        seconds: after which no larger budget is tried.
+        clearly: share by which a larger budget has to be faster to be worth its padding.
+    """
+
+    first: int
+    last: int
+    seconds: float = 2.0
+    clearly: float = 0.05
+
+
+_ON_CPU = Search(first=512, last=4096)
+_ON_GPU = Search(first=4096, last=2**17)
+
+
+def measured_budget(lm: Any) -> int:
+    """Return the smallest budget that reads about as many tokens a second as any.
+
+    It depends on model and device, not on what is to be scored.
+
+    Args:
+        lm: a ``PieceScoring``.
+    """
+    on_cpu = lm.device.type == "cpu"
+    return fastest(_Timed(lm).seconds, _ON_CPU if on_cpu else _ON_GPU)
+
+
+def fastest(seconds: Callable[[int], float | None], search: Search) -> int:
+    """Return the smallest budget whose rate is within ``search.clearly`` of the best one tried.
+
+    Args:
+        seconds: time for a batch of so many tokens; None where there is no room for it.
+    """
+    # A short pass tells whether a whole one would take too long: then it is arithmetic that takes
+    # the time, and more of it at once is no faster.
+    short = seconds(search.first // 8)
+    if short is None or short * 8 > search.seconds / 2:
+        return search.first
+    rates: dict[int, float] = {}
+    for budget in _doubling(search):
+        took = seconds(budget)
+        if took is None:
+            break
+        faster = budget / took > (1 + search.clearly) * max(rates.values(), default=0.0)
+        rates[budget] = budget / took
+        if not faster or 3 * took > search.seconds / 2:
+            break
+    enough = (1 - search.clearly) * max(rates.values(), default=0.0)
+    return next((budget for budget, rate in rates.items() if rate >= enough), search.first)
+
+
+def budget_facts(lm: Any) -> dict[str, Value]:
+    """What a measured budget depends on, and holds for."""
+    config = getattr(lm.config, "text_config", None) or lm.config
+    return {
+        "device": device_name(lm),
+        "model_type": str(getattr(config, "model_type", "")),
+        "hidden_size": _number(config, "hidden_size"),
+        "layers": _number(config, "num_hidden_layers"),
+        "vocabulary": _number(config, "vocab_size"),
+        "dtype": model_dtype(lm),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+    }
+
+
+def _number(config: Any, name: str) -> int:
+    found = getattr(config, name, None)
+    return found if isinstance(found, int) else 0
+
+
+def _doubling(search: Search) -> Iterator[int]:
+    budget = search.first
+    while budget <= search.last:
+        yield budget
+        budget *= 2
+
+
+class _Timed:
+    """Times of a model for batches of synthetic text."""
+
+    def __init__(self, lm: Any) -> None:
+        self._lm = lm
+        self._taken = 0  # bytes of the device per token
+
+    def seconds(self, tokens: int) -> float | None:
+        """The best of three times for a batch of so many tokens; None: there is no room for it."""
+        free = room(str(self._lm.device))
+        if self._taken and free is not None and self._taken * tokens > _SHARE_OF_ROOM * free:
+            return None
+        batch = self._batch(tokens)
+        try:
+            return min(self._once(batch) for _ in range(3))
+        except NoRoomError:
+            return None
+
+    def _once(self, batch: PackedBatch) -> float:
+        before = self._allocated()
+        started = time.perf_counter()
+        self._lm.told(iter([batch]))  # its answers are on the host at the end
+        took = time.perf_counter() - started
+        if before is not None:
+            peak = torch.cuda.max_memory_allocated(self._lm.device)
+            self._taken = max(self._taken, (peak - before) // batch.input_ids.numel())
+        return took
+
+    def _allocated(self) -> int | None:
+        if self._lm.device.type != "cuda":
+            return None
+        torch.cuda.reset_peak_memory_stats(self._lm.device)
+        return torch.cuda.memory_allocated(self._lm.device)
+
+    def _batch(self, tokens: int) -> PackedBatch:
+        length = max(1, min(_LENGTH, int(self._lm.max_length), tokens))
+        known = getattr(self._lm.model.get_input_embeddings(), "num_embeddings", None) or 2
+        drawn = torch.randint(
+            known,
+            (max(1, tokens // length), length + 1),
+            generator=torch.Generator().manual_seed(_SEED),
+        )
+        scored = min(_SCORED, length)
+        return padded([FedTokens(ids=tuple(ids), n_scored=scored) for ids in drawn.tolist()])

@@ -1,0 +1,94 @@
+"""Causal models whose forward does something else with its output embedding than most."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from tiny_models import save_llama
+from transformers import LlamaForCausalLM
+from transformers.modeling_outputs import CausalLMOutput
+
+from evalguard.models.lm_scorer import LMScorer
+from evalguard.models.loading import load_lm
+from evalguard.scorer import ScoringPolicy
+
+
+class WithoutItsModule(LlamaForCausalLM):  # type: ignore[misc]
+    """Multiplies by the weight itself, so that no hook on the module is called."""
+
+    def forward(self, input_ids: torch.Tensor, **_: Any) -> CausalLMOutput:
+        hidden = self.model(input_ids).last_hidden_state
+        return CausalLMOutput(logits=F.linear(hidden, self.lm_head.weight))
+
+
+class Twice(LlamaForCausalLM):  # type: ignore[misc]
+    """Averages the logits of two layers."""
+
+    def forward(self, input_ids: torch.Tensor, **_: Any) -> CausalLMOutput:
+        states = self.model(input_ids, output_hidden_states=True).hidden_states
+        logits = (self.lm_head(states[-1]) + self.lm_head(states[-2])) / 2
+        return CausalLMOutput(logits=logits)
+
+
+class ByPosition(LlamaForCausalLM):  # type: ignore[misc]
+    """Makes logits smaller from position to position."""
+
+    def forward(self, input_ids: torch.Tensor, **_: Any) -> CausalLMOutput:
+        logits = self.lm_head(self.model(input_ids).last_hidden_state)
+        places = torch.arange(1, logits.shape[1] + 1)
+        return CausalLMOutput(logits=logits / places[None, :, None])
+
+
+class LastOnly(LlamaForCausalLM):  # type: ignore[misc]
+    """Hands its output embedding one sequence at a time."""
+
+    def forward(self, input_ids: torch.Tensor, **_: Any) -> CausalLMOutput:
+        hidden = self.model(input_ids).last_hidden_state
+        return CausalLMOutput(logits=torch.stack([self.lm_head(one) for one in hidden]))
+
+
+class RoundedTogether(torch.nn.Linear):
+    """Rounds all that it is given by one scale."""
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        scale = given.abs().max() / 7
+        return super().forward((given / scale).round() * scale)
+
+
+class QuantisedTogether(LlamaForCausalLM):  # type: ignore[misc]
+    """An output embedding whose activations are quantised together."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.lm_head = RoundedTogether(config.hidden_size, config.vocab_size, bias=False)
+
+    def forward(self, input_ids: torch.Tensor, **_: Any) -> CausalLMOutput:
+        return CausalLMOutput(logits=self.lm_head(self.model(input_ids).last_hidden_state))
+
+
+class Scaled(LlamaForCausalLM):  # type: ignore[misc]
+    """Soft caps and a scale behind the output embedding, and a name of its own for its inputs."""
+
+    def forward(self, input_ids: torch.Tensor, **_: Any) -> CausalLMOutput:
+        logits = self.lm_head(input=self.model(input_ids).last_hidden_state)
+        return CausalLMOutput(logits=torch.tanh(logits / 3) * 3 * 0.5)
+
+
+STRANGE = {
+    WithoutItsModule: "called 0 times",
+    Twice: "called 2 times",
+    ByPosition: "its logits differ by",
+    LastOnly: "is given",
+    QuantisedTogether: "its logits differ by",
+}
+
+
+def open_strange(kind: type[LlamaForCausalLM], folder: Path, policy: ScoringPolicy) -> LMScorer:
+    """Load a tiny Llama, and let it compute as ``kind`` does."""
+    arguments = {"pretrained": str(save_llama(folder)), "dtype": "float32"}
+    lm: Any = load_lm("hf", arguments, {}, policy, trust_remote_code=False, allow_pickle=False)
+    lm._model = kind.from_pretrained(folder, dtype=torch.float32).eval()
+    return LMScorer(lm, policy, model_type="hf", model_args=arguments, provenance={})

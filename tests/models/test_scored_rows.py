@@ -1,0 +1,150 @@
+"""The output embedding sees the scored positions only, and a model that needs more is noticed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lm_requests import pair_requests, rolling_requests
+from strange_models import STRANGE, Scaled, open_strange
+from test_lm_scorer import POLICY, open_hf
+
+from evalguard.models import scored_rows
+from evalguard.models.lm_scorer import LMScorer
+
+HARNESS = replace(POLICY, scorer="harness")
+
+
+def likelihoods(scorer: LMScorer, requests: Any) -> list[Any]:
+    return [(a.loglikelihood, a.is_greedy) for a in scorer.score(requests)]
+
+
+def assert_close(found: list[Any], expected: list[Any]) -> None:
+    assert [score for score, _ in found] == pytest.approx(
+        [score for score, _ in expected], abs=1e-4
+    )
+    assert [greedy for _, greedy in found] == [greedy for _, greedy in expected]
+
+
+def widths(scorer: LMScorer) -> list[tuple[int, ...]]:
+    """Shapes of what comes out of the output embedding from now on."""
+    seen: list[tuple[int, ...]] = []
+    scorer._lm.model.get_output_embeddings().register_forward_hook(
+        lambda _, __, logits: seen.append(tuple(logits.shape))
+    )
+    return seen
+
+
+def test_logits_are_computed_at_the_scored_positions_only(tiny_llama: Path) -> None:
+    model = open_hf(tiny_llama)
+    assert model.describe().computation["scorer"] == "fast"
+    assert model.describe().caveats == ()
+    seen = widths(model)
+    for requests in (pair_requests(), rolling_requests()):
+        seen.clear()
+        scored = sum(p.n_scored for p in {p for of in model.pieces(requests) for p in of})
+        model.score(requests)
+        assert all(shape[0] == 1 for shape in seen)
+        assert sum(shape[1] for shape in seen) == scored
+
+
+@pytest.mark.parametrize("rows", [1, 3, 50])
+def test_many_positions_go_through_in_blocks(
+    tiny_gemma2: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    vocabulary = open_hf(tiny_gemma2).describe().vocabulary_size
+    expected = open_hf(tiny_gemma2, HARNESS)
+    monkeypatch.setattr(scored_rows, "_ON_CPU", rows * vocabulary)
+    model = open_hf(tiny_gemma2)
+    seen = widths(model)
+    for requests in (pair_requests(), rolling_requests()):
+        assert_close(likelihoods(model, requests), likelihoods(expected, requests))
+    assert max(shape[1] for shape in seen) == rows
+
+
+def test_blocks_change_no_rows_of_a_piece(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, requests = open_hf(tiny_llama), rolling_requests()
+    pieces = [piece for of in model.pieces(requests) for piece in of]
+    whole = {scored.fed: rows for scored, rows in model.rows(requests, pieces)}
+    monkeypatch.setattr(scored_rows, "_ON_CPU", 5 * model.describe().vocabulary_size)
+    for scored, rows in model.rows(requests, pieces):
+        np.testing.assert_allclose(rows, whole[scored.fed], atol=1e-5)
+        own = rows[np.arange(len(rows)), scored.fed.scored_ids]
+        assert own.astype(np.float64).tobytes() == scored.logprobs.tobytes()
+
+
+@pytest.mark.parametrize("kind", STRANGE, ids=lambda kind: kind.__name__)
+def test_a_model_that_needs_all_positions_is_scored_by_its_full_logits(
+    kind: Any, tmp_path: Path
+) -> None:
+    model = open_strange(kind, tmp_path, POLICY)
+    told = model.describe()
+    assert told.computation["scorer"] == "full logits"
+    (caveat,) = [c for c in told.caveats if "computed at every position" in c]
+    assert STRANGE[kind] in caveat
+    assert told.identity is not None
+    assert told.identity["policy"]["scorer"] == "full logits"
+    expected = open_strange(kind, tmp_path, HARNESS)
+    # the harness batches whole texts in another way, which moves what is quantised together
+    assert_close(likelihoods(model, pair_requests()), likelihoods(expected, pair_requests()))
+
+
+def test_what_a_forward_does_with_its_logits_is_kept(tmp_path: Path) -> None:
+    model = open_strange(Scaled, tmp_path, POLICY)
+    assert model.describe().computation["scorer"] == "fast"
+    expected = open_strange(Scaled, tmp_path, HARNESS)
+    for requests in (pair_requests(), rolling_requests()):
+        assert_close(likelihoods(model, requests), likelihoods(expected, requests))
+
+
+def test_of_two_tokens_as_probable_the_first_is_the_greedy_one(tiny_llama: Path) -> None:
+    model = open_hf(tiny_llama)
+    weight = model._lm.model.lm_head.weight
+    with torch.no_grad():
+        weight[:] = weight[:1].clone()
+    assert not any(answer.is_greedy for answer in model.score(pair_requests()))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-3), ("bfloat16", 0.5)])
+def test_a_gpu_scores_as_the_harness_does(tiny_llama: Path, dtype: str, tolerance: float) -> None:
+    policy = replace(POLICY, device="cuda", batch_size=None, token_budget=512)
+    model = open_hf(tiny_llama, policy, dtype=dtype)
+    expected = open_hf(tiny_llama, replace(policy, scorer="harness"), dtype=dtype)
+    assert model.describe().computation["scorer"] == "fast"
+    for requests in (pair_requests(), rolling_requests()):
+        found, other = likelihoods(model, requests), likelihoods(expected, requests)
+        differences = [abs(one[0] - two[0]) for one, two in zip(found, other, strict=True)]
+        assert max(differences) < tolerance
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_block_on_a_gpu_waits_for_it_once(tiny_llama: Path) -> None:
+    model = open_hf(tiny_llama, replace(POLICY, device="cuda"))
+    lm = model._lm
+    pieces = [piece for of in model.pieces(pair_requests()) for piece in of]
+    lm.told(lm.batches(pieces))
+    waits: list[str] = []
+    original = torch.Tensor.cpu
+
+    def counted(tensor: torch.Tensor) -> torch.Tensor:
+        waits.append("cpu")
+        torch.cuda.set_sync_debug_mode("default")
+        return original(tensor)
+
+    torch.Tensor.cpu = counted  # type: ignore[method-assign,assignment]
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        lm.told(lm.batches(pieces))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+        torch.Tensor.cpu = original  # type: ignore[method-assign]
+    assert waits
