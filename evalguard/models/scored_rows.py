@@ -19,6 +19,7 @@ _ON_GPU = 2**28
 _WIDEST = 2**18  # vocabulary of a head that does not show its own
 
 Hidden = torch.Tensor
+Replace = Callable[[Hidden], Hidden]
 
 
 class NoScoredRowsError(EvaluationError):
@@ -50,6 +51,7 @@ class ScoredRows:
         self._model = model
         self._forward = forward
         self._most = most_logits
+        self._replacing: list[Replace] = []
 
     def logits(self, batch: MovedBatch, run: Callable[[], torch.Tensor]) -> Iterator[torch.Tensor]:
         """Run one batch; yield the logits of its places, in order, in blocks (n, vocabulary).
@@ -96,13 +98,8 @@ class ScoredRows:
         width = weight.shape[0] if isinstance(weight, torch.Tensor) else _WIDEST
         return max(1, most // max(1, width))
 
-    def _pass(
-        self, replace: Callable[[Hidden], Hidden], run: Callable[[], torch.Tensor]
-    ) -> torch.Tensor:
-        head = self._model.get_output_embeddings()
-        if not isinstance(head, torch.nn.Module):
-            raise NoScoredRowsError("it names no output embedding")
-        with _given_to(head, replace) as given:
+    def _pass(self, replace: Replace, run: Callable[[], torch.Tensor]) -> torch.Tensor:
+        with self._given(replace) as given:
             logits = run()
         if len(given) != 1:
             raise NoScoredRowsError(f"its output embedding is called {len(given)} times in a pass")
@@ -110,20 +107,29 @@ class ScoredRows:
             raise NoScoredRowsError(f"{given[0]} rows become logits of {tuple(logits.shape)}")
         return logits[0]
 
+    @contextmanager
+    def _given(self, replace: Replace) -> Iterator[list[int]]:
+        """Replace what the output embedding is given; the list takes the rows of each call.
 
-@contextmanager
-def _given_to(head: torch.nn.Module, replace: Callable[[Hidden], Hidden]) -> Iterator[list[int]]:
-    """Replace what a module is given; the list takes the number of rows of each call."""
-    given: list[int] = []
+        Within a pass there may be another one, whose rows are not this one's.
+        """
+        head = self._model.get_output_embeddings()
+        if not isinstance(head, torch.nn.Module):
+            raise NoScoredRowsError("it names no output embedding")
+        given: list[int] = []
 
-    def hook(_: torch.nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        (hidden,) = (*arguments, *named.values())
-        rows = replace(hidden)
-        given.append(rows.shape[1])
-        return (rows,), {}
+        def hook(_: torch.nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+            if self._replacing[-1] is not replace:
+                return None
+            (hidden,) = (*arguments, *named.values())
+            rows = replace(hidden)
+            given.append(rows.shape[1])
+            return (rows,), {}
 
-    handle = head.register_forward_pre_hook(hook, with_kwargs=True)
-    try:
-        yield given
-    finally:
-        handle.remove()
+        handle = head.register_forward_pre_hook(hook, with_kwargs=True)
+        self._replacing.append(replace)
+        try:
+            yield given
+        finally:
+            self._replacing.pop()
+            handle.remove()

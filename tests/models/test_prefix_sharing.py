@@ -16,6 +16,7 @@ from tiny_models import save_gemma2, save_llama
 from evalguard.errors import FallbackError
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.loading import load_lm
+from evalguard.models.tree_batch import TreeBatch
 from evalguard.scorer import Request, ScoringPolicy
 
 POLICY = ScoringPolicy(batch_size=4, device="cpu")
@@ -143,7 +144,7 @@ def test_documents_that_share_nothing_are_read_in_plain_batches(tmp_path: Path) 
     scorer = opened(save_llama(tmp_path, max_length=128))
     requests = choices(8, 30)[::4]
     batches = scorer._lm.batches(piece for of in scorer.pieces(requests) for piece in of)
-    assert all(batch.position_ids is None for batch in batches)
+    assert all(not isinstance(batch, TreeBatch) for batch in batches)
 
 
 def test_a_model_that_ignores_positions_is_scored_in_plain_batches(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ def test_logits_are_computed_at_the_scored_positions_only(tiny_llama: Path) -> N
     assert model.describe().caveats == ()
     seen = widths(model)
     for requests in (pair_requests(), rolling_requests()):
+        model.score(requests)  # the first trees are scored in plain batches, too
         seen.clear()
         scored = sum(p.n_scored for p in {p for of in model.pieces(requests) for p in of})
         model.score(requests)
