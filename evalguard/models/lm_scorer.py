@@ -7,9 +7,6 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from evalguard.errors import EvaluationError
 from evalguard.models.answers import responses
 from evalguard.models.description import describe, with_batches
@@ -153,18 +150,19 @@ class LMScorer:
 
     def rows(
         self, requests: Sequence[Request], pieces: Iterable[FedTokens]
-    ) -> Iterator[tuple[ScoredTokens, NDArray[np.float32]]]:
+    ) -> Iterator[tuple[ScoredTokens, torch.Tensor]]:
         """Score distinct pieces, the longest first; yield each answer with its distributions.
 
-        The distributions are natural log-probabilities, shape (n_scored, vocabulary). The batches
-        are those of ``score``; one batch's logits and one piece's rows are held at a time.
+        The distributions are natural log-probabilities, float32, shape (n_scored, vocabulary), on
+        the model's device. The batches are those of ``score``; one batch's logits and one piece's
+        rows are held at a time.
         """
         lm, kind = self._open_lm(), requests[0].kind
         batches = lm.batches(pieces)
         while batch := self._computed(lambda: next(batches, None), kind, requests):
             answers = lm.scored_batch(batch)
             for _ in batch.reads:
-                yield self._computed(lambda: _on_host(*next(answers)), kind, requests)  # noqa: B023
+                yield self._computed(lambda: _as_float32(*next(answers)), kind, requests)  # noqa: B023
 
     def answer(
         self, requests: Sequence[Request], known: Mapping[FedTokens, ScoredTokens]
@@ -259,5 +257,5 @@ def _ask(
     return list(method(instances, **({"disable_tqdm": True} if "disable_tqdm" in known else {})))
 
 
-def _on_host(scored: ScoredTokens, rows: torch.Tensor) -> tuple[ScoredTokens, NDArray[np.float32]]:
-    return scored, rows.float().cpu().numpy()
+def _as_float32(scored: ScoredTokens, rows: torch.Tensor) -> tuple[ScoredTokens, torch.Tensor]:
+    return scored, rows.float()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-from numpy.typing import NDArray
+import torch
 
-from evalguard.divergence import Divergence, divergence
+from evalguard.divergence import Divergence
+from evalguard.models.device_divergence import divergence_of
 from evalguard.models.mismatch import other_tokens, other_widths
 from evalguard.models.no_room import with_room
 from evalguard.models.row_source import RowSource
@@ -17,7 +17,7 @@ from evalguard.positions import joined
 from evalguard.scorer import Compared, Request, Response
 
 Pieces = list[list[FedTokens]]
-Rows = NDArray[np.float32]
+Rows = torch.Tensor
 Pair = tuple[FedTokens, FedTokens]
 Answers = dict[FedTokens, ScoredTokens]
 Arriving = Iterator[tuple[ScoredTokens, Rows]]
@@ -139,7 +139,7 @@ class _Meeting:
 
     def _take(self, side: int, scored: ScoredTokens, rows: Rows) -> None:
         self.answers[side][scored.fed] = scored
-        if sum(waiting.size for waiting in self._rows[side].values()) > _MOST_WAITING:
+        if sum(waiting.numel() for waiting in self._rows[side].values()) > _MOST_WAITING:
             self._give_up("the two models' batches differ too much to be held side by side")
         if self.reason:
             return
@@ -153,7 +153,7 @@ class _Meeting:
         if base.shape != candidate.shape:
             self._give_up(other_widths(base.shape[1], candidate.shape[1]))
             return
-        self.divergences[pair] = divergence(base, candidate, pair[0].scored_ids)
+        self.divergences[pair] = divergence_of(base, candidate, pair[0].scored_ids)
         for side, piece in enumerate(pair):
             self._open[side][piece].remove(pair)
             if not self._open[side][piece]:

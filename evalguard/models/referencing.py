@@ -42,7 +42,11 @@ def _referenced(
         # The draws depend on the piece alone, not on what was scored before it.
         own = zlib.crc32(np.array(scored.fed.ids, dtype="<i8").tobytes())
         kept[scored.fed] = reference(
-            rows, scored.fed.scored_ids, top_k=top_k, samples=samples, seed=(seed, own)
+            rows.cpu().numpy(),
+            scored.fed.scored_ids,
+            top_k=top_k,
+            samples=samples,
+            seed=(seed, own),
         )
     responses = model.answer(requests, answers)
     return responses, [joined([kept[piece] for piece in of]) if of else None for of in pieces]
@@ -84,7 +88,7 @@ def _compared(
         answers[scored.fed] = scored
         for key, part in wanted[scored.fed].items():
             if rows.shape[1] == part.vocabulary_size:
-                found[scored.fed, key] = divergence_from(part, rows)
+                found[scored.fed, key] = divergence_from(part, rows.cpu().numpy())
             else:
                 reason = other_widths(part.vocabulary_size, rows.shape[1])
     responses = model.answer(requests, answers)

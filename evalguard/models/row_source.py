@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
+import torch
 
 from evalguard.models.no_room import NoRoomError
 from evalguard.models.scored_tokens import FedTokens, ScoredTokens
@@ -22,7 +21,7 @@ class RowSource(Protocol):
 
     def rows(
         self, requests: Sequence[Request], pieces: Iterable[FedTokens]
-    ) -> Iterator[tuple[ScoredTokens, NDArray[np.float32]]]: ...
+    ) -> Iterator[tuple[ScoredTokens, torch.Tensor]]: ...
 
     def make_room(self, found: NoRoomError) -> bool: ...
 

@@ -172,16 +172,16 @@ def test_rows_alive_at_once_are_those_of_one_piece_of_each_model(
 ) -> None:
     alive: dict[int, int] = {}
     most: list[int] = []
-    original = lm_scorer._on_host
+    original = lm_scorer._as_float32
 
     def watched(scored: Any, rows: Any) -> Any:
         scored, array = original(scored, rows)
-        alive[id(array)] = array.size
+        alive[id(array)] = array.numel()
         weakref.finalize(array, alive.pop, id(array))
         most.append(sum(alive.values()))
         return scored, array
 
-    monkeypatch.setattr(lm_scorer, "_on_host", watched)
+    monkeypatch.setattr(lm_scorer, "_as_float32", watched)
     requests = rolling_requests(["The boat came at last. " * 60] * 2 + ["Nobody. " * 90])
     base = open_hf(tiny_llama)
     pieces = [piece for of in base.pieces(requests) for piece in of]
