@@ -41,6 +41,14 @@ def note(*words):
 inside = []
 
 
+def within(function, *given, **more):
+    inside.append(1)
+    try:
+        return function(*given, **more)
+    finally:
+        inside.clear()
+
+
 def noted_alone(self, requests):
     if not inside:
         note("scores", requests_digest(requests))
@@ -49,11 +57,7 @@ def noted_alone(self, requests):
 
 def noted_together(base, candidate, ours, theirs, **more):
     note("scores", requests_digest(ours))
-    inside.append(1)
-    try:
-        return together(base, candidate, ours, theirs, **more)
-    finally:
-        inside.clear()
+    return within(together, base, candidate, ours, theirs, **more)
 
 
 def noted_put(self, key, block, content):
@@ -61,6 +65,18 @@ def noted_put(self, key, block, content):
     note("kept", self.what, key, block)
 
 
+def noted_reference(self, requests, **more):
+    note("scores", "reference-" + requests_digest(requests))
+    return within(reference, self, requests, **more)
+
+
+def noted_against(self, requests, references):
+    note("scores", "against-" + requests_digest(requests))
+    return within(against, self, requests, references)
+
+
+reference, against = LMScorer.score_reference, LMScorer.score_against
+LMScorer.score_reference, LMScorer.score_against = noted_reference, noted_against
 LMScorer.score, lockstep.score_in_lockstep, BlockCache.put = noted_alone, noted_together, noted_put
 gc.collect()
 gc.freeze()

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import evalguard
+from evalguard.conversion.build_use import mark_used
 from evalguard.conversion.code import code_digest
 from evalguard.conversion.digests import digest_path
 from evalguard.conversion.planning import ConversionPlan, fill_placeholders, placeholders
@@ -90,6 +91,7 @@ def build(
         if not (entry / job.recipe.output).exists():
             shutil.rmtree(entry, ignore_errors=True)
             _build_entry(job, entry, variant, timeout)
+        mark_used(entry)
     return entry / job.recipe.output
 
 

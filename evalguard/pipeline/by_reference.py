@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
-from evalguard.errors import UsageError
+from evalguard.errors import StoreError, UsageError
 from evalguard.pipeline.divergences import Divergences
 from evalguard.pipeline.evaluate import Evaluation
 from evalguard.pipeline.fairness import check_vocabularies
@@ -50,32 +52,33 @@ class ByReference:
                 answering = FromFile(base=(base.name, stored), references=references)
                 (ours,) = self.sessions.evaluator.evaluate_with(answering)
             else:
-                folder = stack.enter_context(TemporaryDirectory(prefix="evalguard-references-"))
-                ours, references = self._scored(base, file, Path(folder))
+                ours, references = self._scored(base, file, stack)
             theirs, found = self._against(candidate, references, ours)
         return [ours, theirs], found
 
     def _scored(
-        self, base: ModelSource, file: Path | None, passing: Path
+        self, base: ModelSource, file: Path | None, run: ExitStack
     ) -> tuple[Evaluation, References]:
         """Score the base, and keep its references.
 
         Args:
             file: where they are to be written, too.
-            passing: folder for those that nothing would recognise after this run.
+            run: ends with the run, and with it what nothing would recognise later.
         """
         evaluator = self.sessions.evaluator
         with self.sessions.opened(base) as session, ExitStack() as stack:
             check_shown(session)
             top_k = self.sessions.choices.distributions.top_k
             key = evaluator.key(session.scorer)
-            place = passing if key is None else self.sessions.bench.cache_dir / "references"
+            place = self.sessions.bench.cache_dir / "references"
+            if key is None:
+                place = Path(run.enter_context(TemporaryDirectory(prefix="evalguard-references-")))
             kept = KeptBlocks(ReferenceCache(place), evaluator.note)
             references = References(top_k=top_k, kept=kept, key=key)
             writer = None
             if file is not None:
                 facts = facts_of(base, session.scorer.describe(), top_k) | {"samples": SAMPLES}
-                writer = stack.enter_context(ReferenceWriter(file, facts))
+                writer = stack.enter_context(_written(file, facts, evaluator.note))
             referenced = Referenced(
                 base=(session.name, session.scorer),
                 evaluator=evaluator,
@@ -100,6 +103,19 @@ class ByReference:
             )
             (theirs,) = self.sessions.evaluator.evaluate_with(against)
         return theirs, against.divergences
+
+
+@contextmanager
+def _written(
+    file: Path, facts: Mapping[str, Any], note: Callable[[str], None]
+) -> Iterator[ReferenceWriter]:
+    """Write a reference file; a disk that refuses it in the end costs the file and no score."""
+    with ExitStack() as stack:
+        yield stack.enter_context(ReferenceWriter(file, facts))
+        try:
+            stack.close()
+        except StoreError as error:
+            note(f"no reference file was written: {error}")
 
 
 def check_shown(session: Session) -> None:

@@ -46,7 +46,7 @@ class KeptBlocks(Generic[Content]):
         except StoreError as error:
             self.lost = True
             # The numbers are in memory: a full disk must not cost the verdict.
-            self.note(f"{self.cache.what} could not be kept in the cache: {error}")
+            self.note(f"not everything could be kept in the cache: {error}")
 
     @contextmanager
     def locked(self, key: str | None, block: str) -> Iterator[bool]:

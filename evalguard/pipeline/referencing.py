@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
+from evalguard.errors import StoreError
 from evalguard.harness import Block
 from evalguard.pipeline.answering import Answered
 from evalguard.pipeline.divergences import Divergences
@@ -129,7 +130,13 @@ class Referenced:
         cached: bool,
     ) -> Answered:
         if self.writer is not None:
-            self.writer.add(_task(block), block.digest, responses, references)
+            try:
+                self.writer.add(_task(block), block.digest, responses, references)
+            except StoreError as error:
+                # The scores are in memory: they do not depend on a file that others may want.
+                self.writer.give_up()
+                self.writer = None
+                self.evaluator.note(f"no reference file was written: {error}")
         return Answered(responses=(responses,), kept=(cached,))
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from evalguard.settings import Value
 from evalguard.store.disk import write_atomically
+from evalguard.store.layout import ABOUT
 
-FILE = "about.json"
 _FORMAT = "evalguard.about/1"
 _MOST_BYTES = 2**20
 
@@ -30,7 +30,7 @@ class About:
 
 def read_about(folder: Path) -> About:
     """Return what is written there; nothing where it cannot be read."""
-    path = folder / FILE
+    path = folder / ABOUT
     try:
         if path.is_symlink() or path.stat().st_size > _MOST_BYTES:
             return About()
@@ -66,7 +66,7 @@ def write_about(folder: Path, *, name: str, task: str, model: Mapping[str, Value
     text = json.dumps({"format": _FORMAT, **asdict(now)}, indent=2)
     with contextlib.suppress(OSError):
         if folder.is_dir() and not folder.is_symlink():
-            write_atomically(folder / FILE, text.encode())
+            write_atomically(folder / ABOUT, text.encode())
 
 
 def _text(value: Any) -> str:

@@ -19,13 +19,11 @@ from evalguard.store.cache_location import anybody_can_write
 from evalguard.store.damage import DamagedBlockError, set_aside
 from evalguard.store.disk import make_folder, refusal, write_atomically
 from evalguard.store.file_lock import FileLock
+from evalguard.store.layout import LAYOUT, SUFFIX
 from evalguard.store.whole_file import read_whole, sealed
 
 _NAME = re.compile(r"[0-9A-Za-z_-]{1,128}")
-# The number of the layout: a later layout gets a folder of its own beside this one.
-LAYOUT = "v1"
-SUFFIX = ".parquet"
-_HINT = "--cache-dir FOLDER keeps {what} elsewhere, --no-cache keeps none"
+_HINT = "--cache-dir FOLDER keeps it elsewhere, --no-cache keeps none"
 # When a block was last used is known to the hour: noting every reading would be for nothing.
 _USED_ANEW = 3600.0
 # The block itself will not be written either, and that is said then.
@@ -114,8 +112,8 @@ class BlockCache(Generic[Content]):
         try:
             self._in_folder(path, lambda: write_atomically(path, data))
         except OSError as error:
-            hint = _HINT.format(what=self.what)
-            raise refusal(f"keep {self.what} in", path.parent, error, hint=hint) from error
+            # The folder of the cache, not of this model: what a disk refuses is said once.
+            raise refusal("write to", self.folder.parent, error, hint=_HINT) from error
 
     @contextmanager
     def locked(self, key: str, block: str) -> Iterator[bool]:

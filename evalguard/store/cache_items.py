@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from evalguard.store.about import FILE as ABOUT
-from evalguard.store.block_cache import SUFFIX
 from evalguard.store.damage import MARK
+from evalguard.store.layout import ABOUT, BLOCKS, SUFFIX
 
-BLOCKS = ("scores", "references", "divergences")
 State = Literal["kept", "damaged", "leftover"]
 
-_HALF_FILE = re.compile(r"\.(.+)\.\d+-[0-9a-f]{8}\.partial")
+# Only names that evalguard itself gives: a folder may hold anything.
+HALF_FILE = re.compile(r"\.(.+)\.\d+-[0-9a-f]{8}\.partial")
+LOG = re.compile(r"worker-\d+-.*\.log")
 _DIGEST = re.compile(r"[0-9A-Za-z_-]{1,128}")
 _HALF_BUILD = re.compile(r"\.([0-9a-f]+)-[^/]*")
 
@@ -32,7 +32,7 @@ class Item:
         kind: as of ``KeptFolder``.
         folder: what it belongs to.
         used: when it was last written or read, in seconds since 1970.
-        lock: lock file of whoever makes or uses it; None where there is none.
+        locks: lock files of whoever makes or uses it.
     """
 
     kind: str
@@ -41,7 +41,7 @@ class Item:
     size: int
     used: float
     state: State = "kept"
-    lock: Path | None = None
+    locks: tuple[Path, ...] = ()
 
 
 def items_of(cache_dir: Path) -> Iterator[Item]:
@@ -58,61 +58,61 @@ def items_of(cache_dir: Path) -> Iterator[Item]:
             yield from _files("facts", folder, re.compile(r".+\.json"))
     logs = cache_dir / "logs"
     if logs.is_dir() and not logs.is_symlink():
-        yield from _files("logs", logs, re.compile(r"worker-\d+-.*\.log"))
+        yield from _files("logs", logs, LOG)
 
 
 def folders(parent: Path) -> list[Path]:
     """Return the folders in a folder, without links; none where it is a link or not there."""
-    return [Path(entry) for entry in _entries(parent) if entry.is_dir(follow_symlinks=False)]
+    return [Path(entry) for entry in entries(parent) if entry.is_dir(follow_symlinks=False)]
 
 
 def _of_blocks(kind: str, folder: Path) -> Iterator[Item]:
-    for entry in _entries(folder):
-        state, lock = _of_block(entry.name, folder)
+    for entry in entries(folder):
+        state, locks = _of_block(entry.name, folder)
         if state is not None:
-            yield _item(kind, folder, entry, state, lock)
+            yield _item(kind, folder, entry, state, locks)
 
 
-def _of_block(name: str, folder: Path) -> tuple[State | None, Path | None]:
+def _of_block(name: str, folder: Path) -> tuple[State | None, tuple[Path, ...]]:
     """What a name in a folder of blocks stands for, and the lock of the block it belongs to."""
-    half = _HALF_FILE.fullmatch(name)
+    half = HALF_FILE.fullmatch(name)
     block = (half[1] if half else name).partition(".")[0]
     if not _DIGEST.fullmatch(block):
-        return None, None
-    lock = folder / f"{block}.lock"
+        return None, ()
+    lock = (folder / f"{block}.lock",)
     if half:
-        return "leftover", lock if half[1] != ABOUT else None
+        return "leftover", lock if half[1] != ABOUT else ()
     if name == f"{block}.lock":
         return "leftover", lock
     if name.endswith(MARK) and name.startswith(f"{block}{SUFFIX}."):
         return "damaged", lock
-    return ("kept", lock) if name == f"{block}{SUFFIX}" else (None, None)
+    return ("kept", lock) if name == f"{block}{SUFFIX}" else (None, ())
 
 
 def _of_builds(builds: Path) -> Iterator[Item]:
-    for entry in _entries(builds):
+    for entry in entries(builds):
         half = _HALF_BUILD.fullmatch(entry.name)
         if not entry.is_dir(follow_symlinks=False):
             continue
         if half:
-            lock = builds / f"{half[1]}.lock"
-            yield _item("builds", builds, entry, "leftover", lock)
+            yield _item("builds", builds, entry, "leftover", (builds / f"{half[1]}.lock",))
         elif _DIGEST.fullmatch(entry.name):
-            yield _item("builds", Path(entry), entry, "kept", builds / f"{entry.name}.used")
+            locks = (builds / f"{entry.name}.lock", builds / f"{entry.name}.used")
+            yield _item("builds", Path(entry), entry, "kept", locks)
 
 
 def _files(kind: str, folder: Path, names: re.Pattern[str]) -> Iterator[Item]:
-    for entry in _entries(folder):
+    for entry in entries(folder):
         if entry.is_dir(follow_symlinks=False):
             yield from _files(kind, Path(entry), names)
-        elif _HALF_FILE.fullmatch(entry.name):
-            yield _item(kind, folder, entry, "leftover", None)
+        elif HALF_FILE.fullmatch(entry.name):
+            yield _item(kind, folder, entry, "leftover", ())
         elif names.fullmatch(entry.name):
-            yield _item(kind, folder, entry, "kept", None)
+            yield _item(kind, folder, entry, "kept", ())
 
 
 def _item(
-    kind: str, folder: Path, entry: os.DirEntry[str], state: State, lock: Path | None
+    kind: str, folder: Path, entry: os.DirEntry[str], state: State, locks: tuple[Path, ...]
 ) -> Item:
     found = entry.stat(follow_symlinks=False)
     size = found.st_size
@@ -125,11 +125,12 @@ def _item(
         size=size,
         used=found.st_mtime,
         state=state,
-        lock=lock,
+        locks=locks,
     )
 
 
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
+def entries(folder: Path) -> list[os.DirEntry[str]]:
+    """Return what is in a folder, by name; nothing where it is a link or cannot be read."""
     try:
         if folder.is_symlink():
             return []

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from evalguard.cache_report import CacheListing, KeptFolder
 from evalguard.store.about import read_about
-from evalguard.store.cache_items import BLOCKS, Item, items_of
+from evalguard.store.cache_items import Item, items_of
+from evalguard.store.layout import BLOCKS
 
 
 def inventory(cache_dir: Path) -> CacheListing:

@@ -9,28 +9,46 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from evalguard.store.cache_items import HALF_FILE, LOG, entries, folders
+from evalguard.store.file_lock import FileLock
+from evalguard.store.layout import BLOCKS
+
 # Writing takes seconds. A process's number says nothing: it may be of another machine (a shared
 # disk) or container, or be used again; so age decides.
 _ABANDONED = 24 * 3600.0
 _OLD_LOG = 30 * 24 * 3600.0
 
 # Only names that evalguard itself gives: a folder of results may hold anything.
-_HALF_FILE = re.compile(r"\..+\.\d+-[0-9a-f]{8}\.partial")
 _HALF_RUN = re.compile(r"\.\d{8}T\d{6}Z-.+-vs-.+\.partial")
 _PROBE = re.compile(r"\.evalguard-[0-9a-f]{8}")
-_LOG = re.compile(r"worker-\d+-.*\.log")
 
 
 def remove_from_reports(root: Path) -> None:
     """Remove run folders that were never finished, and what went into them."""
-    _remove(root.glob(".*"), (_HALF_RUN, _HALF_FILE, _PROBE), older=_ABANDONED)
+    _remove(root.glob(".*"), (_HALF_RUN, HALF_FILE, _PROBE), older=_ABANDONED)
 
 
 def remove_from_cache(cache_dir: Path) -> None:
-    """Remove half-written blocks and floors, and logs of workers that nobody will read."""
-    for kept in ("scores", "divergences", "references", "floors"):
-        _remove((cache_dir / kept).glob("*/*/.*"), (_HALF_FILE,), older=_ABANDONED)
-    _remove((cache_dir / "logs").glob("worker-*"), (_LOG,), older=_OLD_LOG)
+    """Remove half-written files, locks of nobody, and logs of workers that nobody will read.
+
+    Links are not followed.
+    """
+    for kind in (*BLOCKS, "floors", "facts"):
+        for folder in (inner for outer in folders(cache_dir / kind) for inner in folders(outer)):
+            found = entries(folder)
+            hidden = (Path(entry) for entry in found if entry.name.startswith("."))
+            _remove(hidden, (HALF_FILE,), older=_ABANDONED)
+            for lock in (Path(entry) for entry in found if entry.name.endswith(".lock")):
+                _free(lock)
+    _remove(map(Path, entries(cache_dir / "logs")), (LOG,), older=_OLD_LOG)
+
+
+def _free(lock: Path) -> None:
+    """Remove the lock of a process that was killed."""
+    with contextlib.suppress(OSError):
+        held = FileLock.tried(lock) if _is_old(lock, _ABANDONED) else None
+        if held is not None:
+            held.release()
 
 
 def _remove(paths: Iterable[Path], names: Iterable[re.Pattern[str]], *, older: float) -> None:
@@ -43,9 +61,13 @@ def _remove(paths: Iterable[Path], names: Iterable[re.Pattern[str]], *, older: f
 
 def _remove_if_old(path: Path, older: float) -> None:
     with contextlib.suppress(OSError):
-        if time.time() - path.lstat().st_mtime < older:
+        if not _is_old(path, older):
             return
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink()
+
+
+def _is_old(path: Path, older: float) -> bool:
+    return time.time() - path.lstat().st_mtime >= older

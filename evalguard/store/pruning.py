@@ -6,14 +6,15 @@ import contextlib
 import math
 import shutil
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from evalguard.cache_report import CachePruning, RemovedItem
-from evalguard.store.about import FILE as ABOUT
 from evalguard.store.about import read_about
-from evalguard.store.cache_items import BLOCKS, Item, items_of
+from evalguard.store.cache_items import Item, items_of
 from evalguard.store.file_lock import FileLock
+from evalguard.store.layout import ABOUT, BLOCKS
 
 # Writing takes seconds: what is older and without a lock was left by a process that was killed.
 _ABANDONED = 3600.0
@@ -119,37 +120,37 @@ class _Work:
 
     def remove(self, item: Item, why: str) -> None:
         """Remove an item, unless somebody holds it, or may be writing it."""
-        lock, free = self._claimed(item)
-        if not free:
-            self.in_use += 1
-            return
-        try:
-            self._unlink(item)
-        except OSError as error:
-            self.failed.append(f"{item.path} cannot be removed: {error.strerror or error}")
-        else:
-            self.removed.append(
-                RemovedItem(kind=item.kind, path=str(item.path), size=item.size, why=why)
-            )
-        finally:
-            if lock is not None:
-                # Builders wait for the lock of a build under its name: that one has to stay.
-                stays = item.kind not in BLOCKS or (self.dry_run and item.path == item.lock)
-                lock.release(remove=not stays)
+        with ExitStack() as stack:
+            if not self._claimed(item, stack):
+                self.in_use += 1
+                return
+            try:
+                self._unlink(item)
+            except OSError as error:
+                self.failed.append(f"{item.path} cannot be removed: {error.strerror or error}")
+                return
+            done = RemovedItem(kind=item.kind, path=str(item.path), size=item.size, why=why)
+            self.removed.append(done)
 
-    def _claimed(self, item: Item) -> tuple[FileLock | None, bool]:
-        """Take an item's lock; and whether it may be removed."""
-        young = item.state == "leftover" and self.now - item.used < _ABANDONED
-        if item.lock is None:
-            return None, not young
-        try:
-            lock = FileLock.tried(item.lock)
-        except OSError:  # no locks here, or none can be made: age decides
-            return None, not young
-        return lock, lock is not None
+    def _claimed(self, item: Item, stack: ExitStack) -> bool:
+        """Take an item's locks, if nobody holds them; else whether it is too old to be written."""
+        abandoned = item.state != "leftover" or self.now - item.used >= _ABANDONED
+        if not item.locks:
+            return abandoned
+        for path in item.locks:
+            try:
+                lock = FileLock.tried(path)
+            except OSError:  # no locks here, or none can be made: age decides
+                return abandoned
+            if lock is None:
+                return False
+            # Builders wait for the lock of a build under its name: that one has to stay.
+            stays = item.kind not in BLOCKS or (self.dry_run and item.path == path)
+            stack.callback(lock.release, remove=not stays)
+        return True
 
     def _unlink(self, item: Item) -> None:
-        if self.dry_run or item.path == item.lock:  # a lock goes when it is released
+        if self.dry_run or item.path in item.locks:  # a lock goes when it is released
             return
         if item.path.is_dir() and not item.path.is_symlink():
             shutil.rmtree(item.path)

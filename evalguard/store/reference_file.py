@@ -7,6 +7,7 @@ the smallest change shows before it is parsed. Numbers that were float32 are sto
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -63,6 +64,14 @@ class ReferenceWriter:
             self._open().write_table(table)
         except OSError as error:
             raise refusal("write the reference", self._file.path, error, hint=_HINT) from error
+
+    def give_up(self) -> None:
+        """Leave nothing behind, and write nothing more."""
+        with contextlib.suppress(OSError, ValueError):
+            if self._writer is not None:
+                self._writer.close()
+        self._writer = self._sink = None
+        self._file.discard()
 
     def __enter__(self) -> ReferenceWriter:
         return self

@@ -81,7 +81,7 @@ def test_a_cache_that_cannot_be_written_costs_no_verdict_and_is_said(
     ran = compare("orig", "sharp", "--cache-dir", "cache", "--output-path", "out", "--json")
     assert ran.code == 1
     assert any(
-        "scores could not be kept in the cache" in note and "the disk is full" in note
+        "not everything could be kept in the cache" in note and "the disk is full" in note
         for note in ran.document["notes"]
     )
     assert not [name for name in left(tmp_path / "cache") if name.endswith(".partial")]

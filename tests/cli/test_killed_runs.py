@@ -159,6 +159,27 @@ def test_two_runs_on_one_cache_do_each_block_once(
     assert result(runs[0]) == whole[0]
 
 
+@pytest.mark.parametrize(
+    "mode", [("--distributions", "reference"), ("--distributions", "off"), ("--sequential",)]
+)
+def test_two_runs_of_any_kind_do_each_block_once(
+    server: Server, words: list[object], tmp_path: Path, mode: tuple[str, ...]
+) -> None:
+    log, line = tmp_path / "journal", [*words, *mode, "--output-path", tmp_path / "out"]
+    runs = [server.start([*line, "--cache-dir", tmp_path / "cache"], log) for _ in range(2)]
+    assert [run.wait() in (0, 1) for run in runs] == [True, True], runs[0].err.read_text()
+    assert result(runs[0]) == result(runs[1])
+    # A look of documents takes the models in turn; what differs between them is another block.
+    assert max(Counter((block, what) for _, what, block in journal(log)).values()) <= 2
+    kept = Counter(block for _, what, block in journal(log) if what == "kept")
+    assert set(kept.values()) == {1}
+    assert len({pid for pid, what, _ in journal(log) if what == "scores"}) == 2
+    alone = server.start([*line, "--cache-dir", tmp_path / "other"], tmp_path / "alone")
+    assert alone.wait() in (0, 1)
+    assert result(alone) == result(runs[0])
+    assert {block for _, what, block in journal(tmp_path / "alone") if what == "kept"} == set(kept)
+
+
 def test_a_run_beside_one_that_is_killed_does_its_work_too(
     server: Server, words: list[object], whole: Whole, tmp_path: Path
 ) -> None:

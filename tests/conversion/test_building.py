@@ -149,6 +149,17 @@ def test_a_killed_builds_leftovers_are_not_used(folder: Path) -> None:
     assert not stale.exists()
 
 
+def test_a_build_in_use_is_held_beside_others_that_use_it(folder: Path) -> None:
+    import fcntl
+
+    entry = made(folder).parent
+    assert made(folder).parent == entry
+    with open(entry.with_name(f"{entry.name}.used"), "r+b") as used:
+        fcntl.flock(used, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(used, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 def test_two_builders_build_once(folder: Path) -> None:
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(lambda _: made(folder), range(2))

@@ -135,7 +135,7 @@ def test_scores_that_cannot_be_kept_are_used_and_said_once(
     monkeypatch.setattr(ScoreCache, "put", put)
     full = evaluator(tasks, tmp_path)
     evaluation = full.evaluate("m", FakeScorer())
-    assert evaluation.notes == ("scores could not be kept in the cache: the disk is full",)
+    assert evaluation.notes == ("not everything could be kept in the cache: the disk is full",)
     assert len(values(evaluation)) > 0
     with pytest.raises(Interrupted) as raised:
         full.evaluate("m", FakeScorer(fails={1: KeyboardInterrupt()}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
 from typing import Any
@@ -182,6 +183,16 @@ def test_what_a_process_holds_stays(cache: Path) -> None:
         assert half.exists()
         assert "scores/v1/aa11/b0.parquet" in names(cache)
     assert prune(cache, PruneRules(everything=True), now=NOW).in_use == 0
+
+
+@pytest.mark.parametrize("held", ["0123.used", "0123.lock"])
+def test_a_build_that_is_used_or_being_made_stays(cache: Path, held: str) -> None:
+    with open(cache / "builds" / held, "w+b") as used:
+        fcntl.flock(used, fcntl.LOCK_SH)
+        assert prune(cache, PruneRules(everything=True), now=NOW).in_use == 1
+        assert (cache / "builds" / "0123" / "model").exists()
+    prune(cache, PruneRules(everything=True), now=NOW)
+    assert names(cache) == set()
 
 
 def test_links_are_neither_listed_nor_followed(cache: Path, tmp_path: Path) -> None:

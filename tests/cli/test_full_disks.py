@@ -1,0 +1,146 @@
+"""A disk that refuses at any moment of a run costs what it was to keep, and never a score."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_disks import mounted_disk
+
+from evalguard.store.disk import HalfFile
+
+TASKS = ("--tasks", "sw_long,sw_choice,sw_text")
+# What a run says of its keeping, and what differs between any two runs.
+OWN = {"created", "run_folder", "command", "notes", "resources"}
+
+
+@pytest.fixture
+def refuses(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let the disk refuse, with an error, every file after the first so many."""
+
+    def after(files: int, number: int) -> None:
+        opened, begun = HalfFile.open, [0]
+
+        def refusing(self: HalfFile) -> Any:
+            begun[0] += 1
+            if begun[0] > files:
+                raise OSError(number, os.strerror(number))
+            return opened(self)
+
+        monkeypatch.setattr(HalfFile, "open", refusing)
+
+    return after
+
+
+def numbers(document: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in document.items() if key not in OWN}
+
+
+def check_said_once(document: dict[str, Any], cause: str) -> None:
+    said = [note for note in document["notes"] if "kept in the cache" in note]
+    assert len(said) <= 1, said
+    assert not said or cause in said[0]
+
+
+def half_files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.suffix in (".partial", ".lock")]
+
+
+@pytest.fixture(scope="module")
+def whole() -> dict[str, dict[str, Any]]:
+    """What runs on a patient disk came to, by mode."""
+    return {}
+
+
+def expected(compare: Any, whole: dict[str, Any], mode: str, tmp_path: Path) -> dict[str, Any]:
+    if mode not in whole:
+        words = ("--cache-dir", tmp_path / "patient", "--output-path", tmp_path / "reports")
+        whole[mode] = compare("orig", "sharp", *TASKS, *words, "--distributions", mode, "--json")
+        assert whole[mode].code == 1
+    return numbers(whole[mode].document)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("files", [0, 1, 2, 3, 4, 6, 9, 12])
+@pytest.mark.parametrize("mode", ["lockstep", "off"])
+def test_a_disk_that_is_full_in_the_middle_of_a_run_costs_no_score(
+    compare: Any, refuses: Any, whole: dict[str, Any], tmp_path: Path, files: int, mode: str
+) -> None:
+    patient = expected(compare, whole, mode, tmp_path)
+    refuses(files + 1, errno.ENOSPC)  # the check before the run still fits
+    words = ("--cache-dir", "cache", "--output-path", "out", "--distributions", mode)
+    ran = compare("orig", "sharp", *TASKS, *words, "--json")
+    assert ran.code == 1
+    assert numbers(ran.document) == patient
+    check_said_once(ran.document, "the disk is full")
+    assert ran.document["run_folder"] is None
+    assert half_files(tmp_path / "cache") == half_files(tmp_path / "out") == []
+
+
+@pytest.mark.parametrize(
+    ("number", "cause"),
+    [
+        (errno.EROFS, "the file system is read-only"),
+        (errno.EDQUOT, "the disk is full"),
+        (errno.EACCES, "no write permission"),
+        (errno.EIO, "Input/output error"),
+    ],
+)
+def test_whatever_a_disk_says_the_verdict_stands(
+    compare: Any, refuses: Any, tmp_path: Path, number: int, cause: str
+) -> None:
+    refuses(1, number)
+    ran = compare("orig", "sharp", "--cache-dir", "cache", "--output-path", "out", "--json")
+    assert ran.code == 1
+    check_said_once(ran.document, cause)
+    assert any("no run folder was written" in note for note in ran.document["notes"])
+    assert half_files(tmp_path) == []
+
+
+def test_a_full_disk_costs_the_reference_and_the_distributions_that_need_it(
+    compare: Any, refuses: Any, tmp_path: Path
+) -> None:
+    refuses(1, errno.ENOSPC)
+    words = ("--cache-dir", "cache", "--output-path", "out", "--distributions", "reference")
+    ran = compare("orig", "sharp", *words, "--json")
+    assert ran.code == 1
+    check_said_once(ran.document, "the disk is full")
+    (found,) = ran.document["distributions"]
+    assert "could not be kept" in json.dumps(found)
+
+
+@pytest.mark.parametrize("files", [1, 2])
+def test_a_reference_file_that_cannot_be_written_costs_that_file(
+    compare: Any, refuses: Any, tmp_path: Path, files: int
+) -> None:
+    refuses(files, errno.ENOSPC)
+    words = ("--cache-dir", "cache", "--output-path", "out", "--reference", "base.parquet")
+    ran = compare("orig", "sharp", *words, "--json")
+    assert ran.code == 1, ran.err
+    (note,) = [n for n in ran.document["notes"] if "no reference file was written" in n]
+    assert "the disk is full" in note
+    assert not (tmp_path / "base.parquet").exists()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with mounted_disk(tmp_path / "disk", size="4m") as place:
+        yield place
+
+
+def test_a_cache_that_became_read_only_is_read_and_says_nothing(compare: Any, disk: Path) -> None:
+    words = ("--cache-dir", disk / "cache", "--json", "-q")
+    first = compare("orig", "sharp", *words)
+    assert subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=False).returncode == 0
+    again = compare("orig", "sharp", *words)
+    assert numbers(again.document) == numbers(first.document)
+    assert again.document["notes"] == first.document["notes"]
+    other = compare("orig", "soft", *words)  # of which nothing is kept
+    check_said_once(other.document, "the file system is read-only")
+    assert any("kept in the cache" in note for note in other.document["notes"])
