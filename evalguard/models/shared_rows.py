@@ -11,6 +11,8 @@ from evalguard.models.scored_tokens import FedTokens
 
 # What one row for two has to save of the smaller one: a row that is shared needs a mask.
 _WORTH = 0.2
+# Room for continuations beside the longest piece, where that alone is as wide as a row may be.
+_WIDER = 1.25
 # At this width masked attention costs as much as everything else: every token is held against
 # every other one of its row, relative or not. Measured with a small model (hidden 192) on a CPU;
 # of a large one wide rows are cheaper than that.
@@ -30,11 +32,11 @@ def shared_rows(pieces: Iterable[FedTokens], *, widest: int) -> list[list[FedTok
     """Divide distinct pieces into rows, in the order of their tokens; some rows have one piece.
 
     Neighbours are put together, those that share most first, as long as one row costs clearly less
-    than two and is not wider than ``widest`` tokens (or than the longest piece twice).
+    than two and is not wider than ``widest`` tokens (or little wider than the longest piece).
     """
     ordered = in_order(pieces)
     widths = [len(piece.ids) - 1 for piece in ordered]
-    most = max([widest, *(2 * width for width in widths)])
+    most = max([widest, *(int(_WIDER * width) for width in widths)])
 
     def join(first: int, second: int, shared: int) -> int | None:
         both = first + second - shared

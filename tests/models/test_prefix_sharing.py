@@ -55,6 +55,11 @@ def tokens_read(scorer: LMScorer, requests: list[Request]) -> int:
     return sum(read)
 
 
+def trees_of(scorer: LMScorer, requests: list[Request]) -> list[Any]:
+    pieces = [piece for of in scorer.pieces(requests) for piece in of]
+    return [batch for batch in scorer._lm.batches(pieces) if isinstance(batch, TreeBatch)]
+
+
 def assert_as_in_lm_eval(scorer: LMScorer, folder: Path, requests: list[Request]) -> None:
     found = scorer.score(requests)
     expected = lm_eval_answers(folder, requests, batch_size=1, logits_cache=False)
@@ -140,11 +145,32 @@ def test_examples_before_all_documents_are_read_once(tmp_path: Path) -> None:
     assert tokens_read(scorer, requests) < 4 * longest
 
 
+@pytest.mark.parametrize("name", ["mistral: sliding window", "gemma3: two kinds of rotary"])
+def test_examples_stand_before_windows_as_in_lm_eval(tmp_path: Path, name: str) -> None:
+    folder = save_architecture(tmp_path, name, max_position_embeddings=400, sliding_window=90)
+    requests = choices(40, 8, examples=70)
+    scorer = opened(folder)
+    assert any(batch.trunk for batch in trees_of(scorer, requests))
+    assert_as_in_lm_eval(scorer, folder, requests)
+
+
+def test_lengths_at_which_rotary_frequencies_switch_share_no_trunk(tmp_path: Path) -> None:
+    rope = {
+        "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 120,
+        "short_factor": [1.0] * 4, "long_factor": [1.0, 2.0, 4.0, 8.0], "factor": 4.0,
+    }  # fmt: skip
+    folder = save_architecture(
+        tmp_path, "phi3: longrope", max_position_embeddings=400, rope_parameters=rope,
+        original_max_position_embeddings=120,
+    )  # fmt: skip
+    requests = [*choices(5, 12, examples=50), *choices(5, 3, examples=34)]
+    assert_as_in_lm_eval(opened(folder), folder, requests)
+
+
 def test_documents_that_share_nothing_are_read_in_plain_batches(tmp_path: Path) -> None:
     scorer = opened(save_llama(tmp_path, max_length=128))
     requests = choices(8, 30)[::4]
-    batches = scorer._lm.batches(piece for of in scorer.pieces(requests) for piece in of)
-    assert all(not isinstance(batch, TreeBatch) for batch in batches)
+    assert not trees_of(scorer, requests)
 
 
 def test_a_model_that_ignores_positions_is_scored_in_plain_batches(tmp_path: Path) -> None:
@@ -153,6 +179,25 @@ def test_a_model_that_ignores_positions_is_scored_in_plain_batches(tmp_path: Pat
         "hf", {"pretrained": str(folder)}, {}, POLICY, trust_remote_code=False, allow_pickle=False
     )
     breaking(lm.model, lambda named: named.pop("position_ids", None))
+    described = LMScorer(lm, POLICY, model_type="hf").describe()
+    assert described.computation["shares_prefixes"] is False
+    assert any("shared prefixes" in caveat for caveat in described.caveats)
+
+
+def test_activations_quantised_together_are_scored_in_plain_batches(tmp_path: Path) -> None:
+    """Dynamic int8: a scale for the whole pass, so that other passes give other scores."""
+    folder = save_llama(tmp_path)
+    lm: Any = load_lm(
+        "hf", {"pretrained": str(folder)}, {}, POLICY, trust_remote_code=False, allow_pickle=False
+    )
+
+    def rounded(_: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        scale = inputs[0].abs().amax() / 127
+        return ((inputs[0] / scale).round() * scale, *inputs[1:])
+
+    for module in lm.model.modules():
+        if isinstance(module, torch.nn.Linear):
+            module.register_forward_pre_hook(rounded)
     described = LMScorer(lm, POLICY, model_type="hf").describe()
     assert described.computation["shares_prefixes"] is False
     assert any("shared prefixes" in caveat for caveat in described.caveats)

@@ -84,7 +84,7 @@ def test_rows_hold_every_piece_once_and_cost_no_more_than_pieces_alone(
 ) -> None:
     rows = shared_rows(block, widest=widest)
     assert sorted((of for row in rows for of in row), key=hash) == sorted(block, key=hash)
-    limit = max([widest, *(2 * (len(of.ids) - 1) for of in block)])
+    limit = max([widest, *(int(1.25 * (len(of.ids) - 1)) for of in block)])
     for row in rows:
         width = prefix_tree(row).width
         assert len(row) == 1 or width <= limit
