@@ -20,7 +20,7 @@ ScorerName = Literal["fast", "harness"]
 DEFAULT_BATCH_SIZE = 16
 
 # How the caveat begins of a model that is to share prefixes and cannot; its reason follows.
-UNSHARED = "shared prefixes are read once for every continuation"
+UNSHARED = "shared prefixes are read again for every continuation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

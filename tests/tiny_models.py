@@ -12,6 +12,8 @@ from transformers import (
     Gemma2ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
     PreTrainedTokenizerFast,
     T5Config,
     T5ForConditionalGeneration,
@@ -70,6 +72,18 @@ def save_gemma2(folder: Path, *, max_length: int = 48, **changes: Any) -> Path:
     )  # fmt: skip
     torch.manual_seed(1)
     Gemma2ForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def save_mamba(folder: Path) -> Path:
+    """Save a two-layer state-space model."""
+    size = save_tokenizer(folder)
+    config = MambaConfig(
+        vocab_size=size, hidden_size=32, num_hidden_layers=2, state_size=4, initializer_range=0.3,
+        bos_token_id=0, eos_token_id=1, pad_token_id=1,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    MambaForCausalLM(config).save_pretrained(folder)
     return folder
 
 

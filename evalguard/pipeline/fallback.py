@@ -72,6 +72,6 @@ def _plainer(policy: ScoringPolicy, error: FallbackError) -> ScoringPolicy:
 
 
 _INSTEAD = {
-    "share_prefixes": "shared prefixes are read once for every continuation, by all models",
+    "share_prefixes": "shared prefixes are read again for every continuation, by all models",
     "scorer": "all models are scored by lm-eval's own path",
 }

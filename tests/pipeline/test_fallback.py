@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 from fake_models import FakeScorer
+from tiny_models import save_llama, save_mamba
 
+import evalguard
 from evalguard.config import GuardSet
 from evalguard.errors import FallbackError
 from evalguard.pipeline.choices import choose
@@ -93,7 +95,7 @@ def test_both_start_again_where_only_the_second_cannot(opened: Score) -> None:
     assert asked(policies) == [("a", True), ("b", True), ("a", False), ("b", False)]
     for evaluation in found:
         assert evaluation.notes == (
-            "shared prefixes are read once for every continuation, by all models "
+            "shared prefixes are read again for every continuation, by all models "
             "(b cannot share prefixes: it has a state)",
         )
         assert evaluation.description.computation["shares_prefixes"] is False
@@ -147,3 +149,33 @@ def test_the_user_can_turn_sharing_off(opened: Score) -> None:
     arguments, policies = opened({"a": Sharing("a"), "b": Sharing("b")}, share_prefixes=False)
     score_models(*arguments)
     assert asked(policies) == [("a", False), ("b", False)]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        pytest.param({"distributions": "reference"}, marks=pytest.mark.slow),
+        pytest.param({"worker": "always", "distributions": "off"}, marks=pytest.mark.slow),
+        pytest.param({"sequential": True}, marks=pytest.mark.slow),
+    ],
+)
+def test_a_state_space_port_is_compared_with_both_models_scored_alike(
+    task_folder: Path, tmp_path: Path, how: dict[str, Any]
+) -> None:
+    base = save_llama(tmp_path / "orig")
+    port = save_mamba(tmp_path / "port")
+    given = {"tasks": ("sw_choice",), "include_path": (task_folder,), "write": False, **how}
+    given |= {"base_model_args": {"dtype": "float32"}, "quiet": True}
+    given |= {"cand_model_args": {"dtype": "float32", "max_length": 48}}
+    again = evalguard.compare(base, port, cache_dir=tmp_path / "cache", **given)
+    plain = evalguard.compare(
+        base, port, cache_dir=tmp_path / "other", share_prefixes=False, **given
+    )
+    assert [note for note in again.report.notes if "prefixes" in note] == [
+        "shared prefixes are read again for every continuation, by all models "
+        "(port cannot share prefixes: layers of kind linear_attention keep a state, which no mask "
+        "divides)"
+    ]
+    assert not [note for note in plain.report.notes if "prefixes" in note]
+    assert again.report.comparisons == plain.report.comparisons
