@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-
-import torch
+from typing import TYPE_CHECKING
 
 from evalguard.divergence import Divergence
-from evalguard.models.device_divergence import divergence_of
 from evalguard.models.mismatch import other_tokens, other_widths
 from evalguard.models.no_room import with_room
 from evalguard.models.row_source import RowSource
@@ -16,11 +14,13 @@ from evalguard.models.seeding import seeded
 from evalguard.positions import joined
 from evalguard.scorer import Compared, Request, Response
 
+if TYPE_CHECKING:
+    from torch import Tensor as Rows
+
 Pieces = list[list[FedTokens]]
-Rows = torch.Tensor
 Pair = tuple[FedTokens, FedTokens]
 Answers = dict[FedTokens, ScoredTokens]
-Arriving = Iterator[tuple[ScoredTokens, Rows]]
+Arriving = Iterator[tuple[ScoredTokens, "Rows"]]
 
 # Numbers of one model (512 MiB) that may wait for the other's where batches are cut differently.
 _MOST_WAITING = 2**27
@@ -149,6 +149,8 @@ class _Meeting:
                 self._compare(pair)
 
     def _compare(self, pair: Pair) -> None:
+        from evalguard.models.device_divergence import divergence_of  # imports torch
+
         base, candidate = (rows[piece] for piece, rows in zip(pair, self._rows, strict=True))
         if base.shape != candidate.shape:
             self._give_up(other_widths(base.shape[1], candidate.shape[1]))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
-
-import torch
+from typing import TYPE_CHECKING, Protocol
 
 from evalguard.models.no_room import NoRoomError
 from evalguard.models.scored_tokens import FedTokens, ScoredTokens
 from evalguard.scorer import Request, Response
+
+if TYPE_CHECKING:
+    import torch
 
 
 class RowSource(Protocol):
