@@ -20,6 +20,12 @@ DISTRIBUTIONS = (
         help="Tokens of the base that a reference keeps. Default 64.",
     ),
 )
+MEMORY = click.option(
+    "--memory",
+    type=click.Choice(["auto", "lockstep", "sequential"]),
+    help="Load both models (lockstep) or one after the other (sequential). Default auto: both "
+    "where they fit.",
+)
 REFERENCE_FILE = click.option(
     "--reference",
     type=PATH,

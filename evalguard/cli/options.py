@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from evalguard.cli.distribution_options import DISTRIBUTIONS, REFERENCE_FILE
+from evalguard.cli.distribution_options import DISTRIBUTIONS, MEMORY, REFERENCE_FILE
 from evalguard.cli.task_options import MODEL_ARGS
 from evalguard.cli.values import PATH, BatchSize, Pairs, Size
 
@@ -165,6 +165,7 @@ RUNNING = (
     ),
     *DISTRIBUTIONS,
     REFERENCE_FILE,
+    MEMORY,
     NO_CACHE,
 )
 MARGIN = click.option(

@@ -63,6 +63,7 @@ class RunOptions:
     apply_chat_template: bool | str | None = None
     distributions: Literal["auto", "lockstep", "reference", "off"] | None = None
     reference_top_k: int | None = None
+    memory: Literal["auto", "lockstep", "sequential"] | None = None
     sequential: bool | None = None
     sequential_alpha: float | None = None
     cache_max_size: int | str | None = None

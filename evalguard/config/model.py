@@ -237,6 +237,11 @@ class RunEntry(_Entry):
     reference_top_k: int | None = Field(
         default=None, ge=1, description="Tokens of the base that a reference keeps."
     )
+    memory: Literal["auto", "lockstep", "sequential"] | None = Field(
+        default=None,
+        description="Both models loaded (lockstep), one after the other (sequential), or auto: "
+        "both where they fit.",
+    )
     sequential: bool | None = Field(
         default=None,
         description="Stop a task as soon as the verdict of all its documents is known.",

@@ -1,24 +1,46 @@
-"""Digests of files and folders, each file read once per process while it does not change."""
+"""Digests of files and folders, each file read once while it does not change."""
 
 from __future__ import annotations
 
 import hashlib
+import os
+import time
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
+
+# Below this a file is read faster than it is looked up.
+_BIG = 2**20
+# A file that changes twice within one tick of a file system's clock keeps its times; the coarsest
+# clock in use has ticks of two seconds (FAT). Git takes the same care ("racy git").
+_SETTLED_NS = 2_000_000_000
 
 
-def digest_path(path: Path) -> str:
+class KnownDigests(Protocol):
+    """Digests of files that outlive the process."""
+
+    def get(self, path: str, state: Sequence[int]) -> str | None:
+        """Return the digest of a file that is still in this state, or None."""
+
+    def put(self, path: str, state: Sequence[int], digest: str) -> None:
+        """Remember a file's digest."""
+
+
+def digest_path(path: Path, known: KnownDigests | None = None) -> str:
     """SHA-256 over a file's content, or over names and contents of all files in a folder.
 
     Hidden files and folders are left out, as are compiled Python files. Symbolic links count as
     what they point to, so that a hub snapshot has the digest of its files.
 
+    Args:
+        known: digests of big files from earlier processes.
+
     Raises:
         FileNotFoundError: there is no such path.
     """
     if path.is_file():
-        return _digest_file(path)
+        return _digest_file(path, known)
     if not path.is_dir():
         raise FileNotFoundError(path)
     whole = hashlib.sha256()
@@ -26,25 +48,48 @@ def digest_path(path: Path) -> str:
         inner = file.relative_to(path)
         hidden = any(part.startswith(".") or part == "__pycache__" for part in inner.parts)
         if not hidden and file.is_file():
-            whole.update(f"{inner.as_posix()}\0{_digest_file(file)}\n".encode())
+            whole.update(f"{inner.as_posix()}\0{_digest_file(file, known)}\n".encode())
     return whole.hexdigest()
 
 
-def _digest_file(path: Path) -> str:
-    status = path.stat()
-    return _digest_content(_FileState(str(path.resolve()), status.st_size, status.st_mtime_ns))
-
-
 class _FileState(NamedTuple):
-    path: str
+    """What changes with a file's content; the time of the last change of state cannot be set."""
+
     size: int
     modified_ns: int
+    changed_ns: int
+    inode: int
+    device: int
+
+    @classmethod
+    def of(cls, path: str) -> _FileState:
+        found = os.stat(path)
+        return cls(found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev)
+
+
+def _digest_file(path: Path, known: KnownDigests | None) -> str:
+    place = str(path.resolve())
+    state = _FileState.of(place)
+    if max(state.modified_ns, state.changed_ns) >= time.time_ns() - _SETTLED_NS:
+        return _digest_content(place)
+    if known is None or state.size < _BIG:
+        return _digest_settled(place, state)
+    found = known.get(place, state)
+    if found is None:
+        found = _digest_settled(place, state)
+        if _FileState.of(place) == state:
+            known.put(place, state, found)
+    return found
 
 
 @lru_cache(maxsize=4096)
-def _digest_content(state: _FileState) -> str:
+def _digest_settled(path: str, state: _FileState) -> str:  # noqa: ARG001 - part of the key
+    return _digest_content(path)
+
+
+def _digest_content(path: str) -> str:
     digest = hashlib.sha256()
-    with open(state.path, "rb") as file:
+    with open(path, "rb") as file:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()

@@ -57,6 +57,9 @@ class TaskRequests:
     lm_eval_task: Task = field(repr=False, compare=False)
     instances: tuple[Instance, ...] = field(repr=False, compare=False)
     documents: Mapping[int, Any] = field(repr=False, compare=False)
+    _cut: dict[tuple[int, int], list[Block]] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
 
     @property
     def n_documents(self) -> int:
@@ -77,8 +80,11 @@ class TaskRequests:
         Raises:
             ValueError: if a block would have no document.
         """
-        lengths = self.lengths or text_lengths(self.requests)
-        return cut_blocks(self.requests, lengths, size=size, window=window)
+        if (size, window) not in self._cut:
+            lengths = self.lengths or text_lengths(self.requests)
+            blocks = cut_blocks(self.requests, lengths, size=size, window=window)
+            self._cut[size, window] = blocks
+        return self._cut[size, window]
 
     def in_order(self, answers: Mapping[tuple[int, int], Response]) -> list[Response]:
         """Return answers, found by (doc_id, index), in the order of ``requests``."""

@@ -52,8 +52,8 @@ def scoring_identity(
         "tokenizer": tokenizer_digest(lm),
         "dtype": model_dtype(lm),
         "device": device_name(lm),
-        "threads": _threads(),
-        "arithmetic": _arithmetic(),
+        "threads": torch_threads(),
+        "arithmetic": arithmetic(),
         "attention": attention(lm),
         "packages": {**package_versions(), **_kernel_versions(), "code": scoring_code()},
         "policy": {**told_policy(policy), **batching(lm)},
@@ -192,18 +192,19 @@ def environment(lm: Any) -> dict[str, Value]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "device": device_name(lm),
-        "threads": _threads(),
+        "threads": torch_threads(),
         "packages": dict(package_versions()),
     }
 
 
-def _threads() -> int:
+def torch_threads() -> int:
+    """Return the number of CPU threads that torch computes with now."""
     import torch
 
     return torch.get_num_threads()
 
 
-def _arithmetic() -> dict[str, Value]:
+def arithmetic() -> dict[str, Value]:
     """Return torch's switches that change what a sum comes to."""
     import torch
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
+
+from evalguard.models.cgroup import container_room
 
 # Beside its weights a model needs room for activations and one batch's logits.
 _BESIDE_WEIGHTS = 1.25
@@ -12,10 +15,8 @@ _BESIDE_WEIGHTS = 1.25
 
 def weight_bytes(parameters: int, dtype: str) -> int:
     """Bytes of a model's weights; ``dtype`` as ``model_dtype`` names it, the most common first."""
-    import torch
-
-    kind = getattr(torch, dtype.partition("+")[0], None)
-    return parameters * (kind.itemsize if isinstance(kind, torch.dtype) else 4)
+    bits = re.search(r"\d+", dtype.partition("+")[0])  # float32, bfloat16, float8_e4m3fn
+    return parameters * (max(1, int(bits.group()) // 8) if bits else 4)
 
 
 def checkpoint_bytes(pretrained: object) -> int:
@@ -36,7 +37,10 @@ def room(device: str) -> int | None:
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     if device != "cpu":
         return None
-    return _linux_room() or _free_pages()
+    rooms = [
+        room for room in (_linux_room() or _free_pages(), container_room()) if room is not None
+    ]
+    return min(rooms, default=None)
 
 
 def fits(weights: int, device: str) -> bool:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from evalguard.errors import EvaluationError
 
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_PATIENCE = 5.0  # seconds that the hub has to answer
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 # what trainers leave beside the weights; transformers never loads these
 _TRAINER_FILES = ("training_args", "optimizer", "scheduler", "rng_state", "scaler")
@@ -74,6 +77,25 @@ def hub_commit(name: str, revision: str, subfolder: str = "") -> str | None:
         return None
     # .../snapshots/<commit>/<file>
     return Path(found).parents[file.count("/")].name
+
+
+def current_commit(name: str, revision: str, subfolder: str = "") -> str | None:
+    """Return the commit that loading a hub model would take now; None where that is not known.
+
+    A branch may have moved on: unless the machine is offline the hub is asked, and only a commit
+    that is here already counts.
+    """
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
+
+    here = hub_commit(name, revision, subfolder)
+    if here is None or constants.HF_HUB_OFFLINE or _COMMIT.fullmatch(revision):
+        return here
+    url = hf_hub_url(name, "config.json", subfolder=subfolder or None, revision=revision)
+    try:
+        told = get_hf_file_metadata(url, timeout=_PATIENCE).commit_hash
+    except Exception:  # noqa: BLE001 - network, hub or gate: loading says what is wrong
+        return None
+    return here if told == here else None
 
 
 def refuse_pickle(path: str) -> EvaluationError:

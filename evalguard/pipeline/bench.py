@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,8 +14,10 @@ from evalguard.pipeline.choices import Choices
 from evalguard.pipeline.evaluate import Evaluator
 from evalguard.pipeline.fallback import check_alike
 from evalguard.pipeline.interruption import interruptible
+from evalguard.pipeline.known_model import KnownModel, KnownModels
+from evalguard.pipeline.lazy_scorer import LazyScorer
 from evalguard.pipeline.meter import Meter
-from evalguard.pipeline.open_scorer import Opener, open_scorer
+from evalguard.pipeline.open_scorer import Opener, needs_worker, open_scorer
 from evalguard.pipeline.options import CompareOptions
 from evalguard.pipeline.places import placed
 from evalguard.pipeline.sources import ModelSource
@@ -26,34 +28,60 @@ from evalguard.store import ScoreCache, open_cache_dir
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """Where models are loaded and scored, one after the other, on the same tasks."""
+    """Where models are loaded and scored, one after the other, on the same tasks.
+
+    ``known`` is what is remembered of models; None: every model is loaded.
+    """
 
     evaluator: Evaluator
     choices: Choices
     options: CompareOptions
     cache_dir: Path
     opener: Opener
+    known: KnownModels | None = None
     _opened: list[Scorer] = field(default_factory=list)
 
     def load(self, source: ModelSource) -> Scorer:
-        """Load a model; the caller closes it.
+        """Load a model, or put that off where all about it is known; the caller closes it.
 
         Raises:
             EvalguardError: as loading does, with the place in the guard file where that is known.
             FallbackError: it cannot be scored as the models before it.
         """
-        self.evaluator.progress.note(f"loading {source.name}")
         policy = self.settled(source.policy or self.choices.policy)
-        loading = self.evaluator.meter.phase("loading", (source.name,))
-        with interruptible(f"loading {source.name}"), placed(source), loading:
-            scorer = self.opener(source.variant, policy, self.options, cache_dir=self.cache_dir)
-        self.evaluator.meter.loaded(scorer)
+        known = self._known(source, policy)
+        scorer = self._open(source, policy) if known is None else self._lazy(source, policy, known)
         try:
             check_alike(source.name, scorer.describe(), [one.describe() for one in self._opened])
         except FallbackError:
             scorer.close()
             raise
         self.follow(scorer)
+        return scorer
+
+    def _open(self, source: ModelSource, policy: ScoringPolicy) -> Scorer:
+        self.evaluator.progress.note(f"loading {source.name}")
+        loading = self.evaluator.meter.phase("loading", (source.name,))
+        with interruptible(f"loading {source.name}"), placed(source), loading:
+            scorer = self.opener(source.variant, policy, self.options, cache_dir=self.cache_dir)
+        self.evaluator.meter.loaded(scorer)
+        return scorer
+
+    def _known(self, source: ModelSource, policy: ScoringPolicy) -> KnownModel | None:
+        if self.known is None:
+            return None
+        if source.variant.build is not None:
+            self.evaluator.progress.note(f"building {source.name}, unless that is done")
+        with interruptible(f"reading the files of {source.name}"), placed(source):
+            worker = needs_worker(source.variant, self.options)
+            return self.known.of(source.variant, policy, worker=worker)
+
+    def _lazy(self, source: ModelSource, policy: ScoringPolicy, known: KnownModel) -> Scorer:
+        here = not needs_worker(source.variant, self.options)
+        scorer = LazyScorer(source.name, known, lambda: self._open(source, policy), here=here)
+        for problem in known.facts.problems:
+            self.evaluator.progress.note(problem)
+        known.facts.problems.clear()
         return scorer
 
     def follow(self, scorer: Scorer) -> None:
@@ -90,7 +118,12 @@ def bench(
         UsageError, EvaluationError, Interrupted: as loading tasks does.
     """
     cache_dir = open_cache_dir(options.cache_dir)
-    with Progress(quiet=options.quiet) as progress:
+    # Before tasks and models bring in libraries, which set variables of their own. Who gives an
+    # opener wants to see every model loaded.
+    known = KnownModels.kept_in(cache_dir) if options.use_cache and opener is None else None
+    with Progress(quiet=options.quiet) as progress, ExitStack() as stack:
+        if known is not None:
+            stack.callback(known.left)
         names = ", ".join(choices.tasks)
         progress.note(f"loading tasks: {names}")
         with interruptible(f"loading tasks ({names})"):
@@ -110,6 +143,7 @@ def bench(
             options=options,
             cache_dir=cache_dir,
             opener=opener or open_scorer,
+            known=known,
         )
         if options.use_cache:
             keep_to(choices.cache_max_size, cache_dir, progress.note)

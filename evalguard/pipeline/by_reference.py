@@ -65,19 +65,21 @@ class ByReference:
             file: where they are to be written, too.
             run: ends with the run, and with it what nothing would recognise later.
         """
+        with self.sessions.opened(base) as session:
+            return self._referenced(session, file, run)
+
+    def _referenced(
+        self, session: Session, file: Path | None, run: ExitStack
+    ) -> tuple[Evaluation, References]:
         evaluator = self.sessions.evaluator
-        with self.sessions.opened(base) as session, ExitStack() as stack:
-            check_shown(session)
-            top_k = self.sessions.choices.distributions.top_k
-            key = evaluator.key(session.scorer)
-            place = self.sessions.bench.cache_dir / "references"
-            if key is None:
-                place = Path(run.enter_context(TemporaryDirectory(prefix="evalguard-references-")))
-            kept = KeptBlocks(ReferenceCache(place), evaluator.note)
-            references = References(top_k=top_k, kept=kept, key=key)
+        check_shown(session)
+        with ExitStack() as stack:
+            references = self._references(session, run)
+            top_k = references.top_k
             writer = None
             if file is not None:
-                facts = facts_of(base, session.scorer.describe(), top_k) | {"samples": SAMPLES}
+                facts = facts_of(session.source, session.scorer.describe(), top_k)
+                facts |= {"samples": SAMPLES}
                 writer = stack.enter_context(_written(file, facts, evaluator.note))
             referenced = Referenced(
                 base=(session.name, session.scorer),
@@ -88,20 +90,55 @@ class ByReference:
             (ours,) = evaluator.evaluate_with(referenced)
         return ours, references
 
+    def references(self, session: Session, folder: Path | None = None) -> References:
+        """Return what is kept of a base, in the cache or another folder."""
+        return References(
+            top_k=self.sessions.choices.distributions.top_k,
+            kept=KeptBlocks(
+                ReferenceCache(folder or self.sessions.bench.cache_dir / "references"),
+                self.sessions.evaluator.note,
+            ),
+            key=self.sessions.evaluator.key(session.scorer),
+        )
+
+    def _references(self, session: Session, run: ExitStack) -> References:
+        if self.sessions.evaluator.key(session.scorer) is not None:
+            return self.references(session)
+        folder = run.enter_context(TemporaryDirectory(prefix="evalguard-references-"))
+        return self.references(session, Path(folder))
+
+    def evaluate_open(
+        self, first: Session, second: Session
+    ) -> tuple[list[Evaluation], Divergences]:
+        """Score the second model against what is kept of the first one.
+
+        Raises:
+            UsageError, EvaluationError, Interrupted: as ``evaluate``.
+        """
+        with ExitStack() as run:
+            ours, references = self._referenced(first, None, run)
+            theirs, found = self._compared(second, references, ours)
+        return [ours, theirs], found
+
     def _against(
         self, candidate: ModelSource, references: References, base: Evaluation
     ) -> tuple[Evaluation, Divergences]:
         with self.sessions.opened(candidate) as session:
-            check_shown(session)
-            if "tokens" not in self.sessions.choices.declared:
-                check_vocabularies(base.description, session.scorer.describe())
-            against = Against(
-                candidate=(session.name, session.scorer),
-                evaluator=self.sessions.evaluator,
-                references=references,
-                divergences_kept=self.kept,
-            )
-            (theirs,) = self.sessions.evaluator.evaluate_with(against)
+            return self._compared(session, references, base)
+
+    def _compared(
+        self, session: Session, references: References, base: Evaluation
+    ) -> tuple[Evaluation, Divergences]:
+        check_shown(session)
+        if "tokens" not in self.sessions.choices.declared:
+            check_vocabularies(base.description, session.scorer.describe())
+        against = Against(
+            candidate=(session.name, session.scorer),
+            evaluator=self.sessions.evaluator,
+            references=references,
+            divergences_kept=self.kept,
+        )
+        (theirs,) = self.sessions.evaluator.evaluate_with(against)
         return theirs, against.divergences
 
 

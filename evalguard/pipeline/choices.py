@@ -14,8 +14,12 @@ from evalguard.harness import TaskOptions
 from evalguard.limits import Limit
 from evalguard.pipeline.cache_limit import size_limit
 from evalguard.pipeline.clusters import ClusterChoice
-from evalguard.pipeline.distribution_choice import DistributionChoice, choose_distributions
-from evalguard.pipeline.options import CompareOptions
+from evalguard.pipeline.distribution_choice import (
+    DistributionChoice,
+    choose_distributions,
+    choose_memory,
+)
+from evalguard.pipeline.options import CompareOptions, MemoryUse
 from evalguard.pipeline.sources import ModelSource, RunSource, Source
 from evalguard.scorer import ScoringPolicy
 
@@ -30,6 +34,7 @@ class Choices:
     ``declared`` holds the differences between the two sides that the user declared to be meant,
     ``allow`` also those that a setting under test brings with it. ``sequential_alpha`` is the
     chance of a wrong verdict that a sequential run may have; None: all documents are asked.
+    ``memory`` says whether both models are loaded at the same time.
     ``cache_max_size`` is in bytes; None: no limit.
     """
 
@@ -41,6 +46,7 @@ class Choices:
     allow: frozenset[str]
     clusters: ClusterChoice = field(default_factory=ClusterChoice)
     distributions: DistributionChoice = field(default_factory=DistributionChoice)
+    memory: MemoryUse = "auto"
     sequential_alpha: float | None = None
     cache_max_size: int | None = None
     notes: tuple[str, ...] = ()
@@ -65,6 +71,7 @@ def choose(base: Source, candidate: Source, guards: GuardSet, options: CompareOp
             hint="name them with --tasks A,B or in the guard file (evalguard tasks lists them)",
         )
     declared = _declared(guard, base, candidate, options)
+    distributions = choose_distributions((base, candidate), run, options)
     return Choices(
         tasks=tasks,
         task_options=_task_options(guard, run, stored, options),
@@ -75,7 +82,8 @@ def choose(base: Source, candidate: Source, guards: GuardSet, options: CompareOp
         clusters=ClusterChoice(
             of_all=options.cluster, by_task=guard.clusters if guard is not None else {}
         ),
-        distributions=choose_distributions((base, candidate), run, options),
+        distributions=distributions,
+        memory=choose_memory(run, options, distributions),
         sequential_alpha=_sequential_alpha(run, options),
         cache_max_size=size_limit(options.cache_max_size, run.cache_max_size),
         notes=(*_notes(guards, guard), *_rolling_notes(base, candidate)),

@@ -9,7 +9,7 @@ from pathlib import Path
 from evalguard.config import RunOptions
 from evalguard.errors import UsageError
 from evalguard.gate import Gate
-from evalguard.pipeline.options import CompareOptions, DistributionMode
+from evalguard.pipeline.options import CompareOptions, DistributionMode, MemoryUse
 from evalguard.pipeline.sources import RunSource, Source
 
 DEFAULT_TOP_K = 64
@@ -62,6 +62,25 @@ def choose_distributions(
             hint="name the model instead of its run, or leave out --distributions",
         )
     return DistributionChoice(mode=mode, top_k=top_k, file=options.reference)
+
+
+def choose_memory(
+    run: RunOptions, options: CompareOptions, distributions: DistributionChoice
+) -> MemoryUse:
+    """Settle whether both models are loaded; the command line wins over the guard file.
+
+    Raises:
+        UsageError: for a way of comparing distributions that needs the opposite.
+    """
+    memory = options.memory or run.memory or "auto"
+    opposite = {"lockstep": "reference", "sequential": "lockstep"}.get(memory)
+    if distributions.mode == opposite:
+        loads = "one model at a time" if opposite == "reference" else "both models"
+        raise UsageError(
+            f"memory {memory} does not go with distributions {opposite}, which needs {loads}",
+            hint="leave out one of --memory and --distributions (memory and distributions)",
+        )
+    return memory
 
 
 def check_measurable(gate: Gate, choice: DistributionChoice) -> None:

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 
 from evalguard.errors import EvaluationError, Interrupted
 from evalguard.harness import Block, TaskRequests, TaskScores, TaskSet, score_tables
+from evalguard.harness.subset import documents_of
 from evalguard.pipeline.answering import Answered, Answering
 from evalguard.pipeline.divergences import TaskDivergences
 from evalguard.pipeline.interruption import KEPT, NOTHING_KEPT, interruptible
 from evalguard.pipeline.kept_blocks import Entry, KeptBlocks
+from evalguard.pipeline.lazy_scorer import LazyScorer
 from evalguard.pipeline.meter import Meter
 from evalguard.pipeline.passage import Passage, wait_for_others
 from evalguard.pipeline.soundness import only_sound
@@ -130,10 +132,9 @@ class Evaluator:
 
     def first_blocks(self, scorer: Scorer, documents: int) -> list[Block]:
         """Return the first documents of every task, for checks on a few of them."""
-        return [
-            self.requests(task, scorer).blocks(documents, window=documents)[0]
-            for task in self.tasks.names
-        ]
+        of_tasks = [self.requests(task, scorer) for task in self.tasks.names]
+        firsts = [documents_of(of, of.doc_ids[:documents]) for of in of_tasks]
+        return [first.blocks(documents, window=documents)[0] for first in firsts]
 
     def key(self, scorer: Scorer) -> str | None:
         """Under which a model's blocks are kept; None where they are not."""
@@ -143,7 +144,11 @@ class Evaluator:
     def kept(self, block: Block, scorer: Scorer) -> Sequence[Response] | None:
         """Return a model's answers to a block where they are kept."""
         found = self._kept.get(self.key(scorer), block.digest)
-        return found if found is not None and len(found) == len(block.requests) else None
+        if found is None or len(found) != len(block.requests):
+            return None
+        if isinstance(scorer, LazyScorer):
+            scorer.from_cache.add(block.digest)
+        return found
 
     def keep(self, block: Block, scorer: Scorer, responses: Sequence[Response]) -> None:
         """Keep a model's answers to a block.

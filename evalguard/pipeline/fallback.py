@@ -1,4 +1,7 @@
-"""Fallback: where one model cannot be scored as asked, all are scored in a plainer way."""
+"""Fallback: where one model cannot be scored as asked, all are scored in a plainer way.
+
+And where one is not what was known of it, all are scored once more, now that that is put right.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import TypeVar
 from evalguard.errors import FallbackError
 from evalguard.models.loading import HF_TYPES
 from evalguard.pipeline.choices import Choices
+from evalguard.pipeline.lazy_scorer import OtherModelError
 from evalguard.pipeline.sources import ModelSource
 from evalguard.scorer import UNSHARED, ModelDescription, ScoringPolicy
 
@@ -36,9 +40,15 @@ def with_fallback(
     if any(source.variant.model not in HF_TYPES for source in sources):
         choices = replace(choices, policy=replace(choices.policy, share_prefixes=False))
     notes: tuple[str, ...] = ()
+    put_right = False
     while True:
         try:
             return score(choices), notes
+        except OtherModelError:
+            # What was remembered of a model is put right, and its finished blocks stay kept.
+            if put_right:
+                raise
+            put_right = True
         except FallbackError as error:
             policy = _plainer(choices.policy, error)
             if policy == choices.policy:

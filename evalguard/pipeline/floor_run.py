@@ -149,7 +149,7 @@ class _Measuring:
             sessions = Sessions(replace(sessions.bench, evaluator=evaluator))
         together = self.choices.distributions.mode != "off"
         models = [self.source, source] if together else [source]
-        evaluation = Measuring(sessions).evaluate(models)[-1]
+        evaluation = Measuring(sessions, base_again=True).evaluate(models)[-1]
         problem = not_taken(variation, evaluation.description)
         if problem:
             raise EvaluationError(problem)

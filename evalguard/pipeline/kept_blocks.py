@@ -37,6 +37,10 @@ class KeptBlocks(Generic[Content]):
         self._tell(self.cache.problems)
         return found
 
+    def holds(self, key: str | None, block: str) -> bool:
+        """Whether a block seems to be there; nothing is read."""
+        return self.cache is not None and key is not None and self.cache.holds(key, block)
+
     def put(self, key: str | None, block: str, content: Content) -> None:
         """Keep a finished block where that is possible."""
         if self.cache is None or key is None:
@@ -93,6 +97,11 @@ class Entry:
         if self.key is not None:
             last = self.models[-1][1].describe()
             self.kept.describe(self.key, name=name, task=task, model=last)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the block seems to be kept."""
+        return self.kept.holds(self.key, self.block)
 
 
 @contextmanager

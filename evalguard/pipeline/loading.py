@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 from evalguard.conversion.apply import apply
 from evalguard.conversion.building import build
 from evalguard.conversion.code import code_digest
-from evalguard.conversion.digests import digest_path
+from evalguard.conversion.digests import KnownDigests
 from evalguard.conversion.planning import ConversionPlan, plan, with_build
 from evalguard.conversion.readback import check_environment, read_arguments, read_edits
 from evalguard.errors import SettingError
-from evalguard.models.loading import HF_TYPES, load_lm
-from evalguard.models.weights import hub_commit
+from evalguard.models.loading import load_lm
 from evalguard.pipeline.token_budget import give_budget
+from evalguard.pipeline.weight_digests import weights_of
 from evalguard.scorer import Scorer, ScoringPolicy
 from evalguard.settings import Value, Variant
 
@@ -30,8 +30,17 @@ if TYPE_CHECKING:
 _TINY_PARAMETERS = 20_000_000
 
 
-def open_scorer(variant: Variant, policy: ScoringPolicy, *, cache_dir: Path) -> Scorer:
+def open_scorer(
+    variant: Variant,
+    policy: ScoringPolicy,
+    *,
+    cache_dir: Path,
+    known: KnownDigests | None = None,
+) -> Scorer:
     """Load a variant with the settings of its assignment, and prove that every one took.
+
+    Args:
+        known: digests of big files from earlier runs; None: every file is read.
 
     Raises:
         UsageError: a name or argument that does not exist, or code that is not allowed.
@@ -42,16 +51,18 @@ def open_scorer(variant: Variant, policy: ScoringPolicy, *, cache_dir: Path) -> 
     """
     # recipes, hooks and libraries may print; stdout belongs to results
     with contextlib.redirect_stdout(sys.stderr):
-        return _open(variant, policy, cache_dir)
+        return _open(variant, policy, cache_dir, known)
 
 
-def _open(variant: Variant, policy: ScoringPolicy, cache_dir: Path) -> Scorer:
+def _open(
+    variant: Variant, policy: ScoringPolicy, cache_dir: Path, known: KnownDigests | None
+) -> Scorer:
     wanted = plan(variant)
     check_environment(wanted.env)
     model_args: Mapping[str, Value] = wanted.model_args
     if variant.build is not None:
         model_args = with_build(model_args, str(build(variant, wanted, cache_dir)))
-    return _loaded(variant, policy, wanted, model_args, cache_dir)
+    return _loaded(variant, policy, wanted, model_args, cache_dir=cache_dir, known=known)
 
 
 def _loaded(
@@ -59,7 +70,9 @@ def _loaded(
     policy: ScoringPolicy,
     wanted: ConversionPlan,
     model_args: Mapping[str, Value],
+    *,
     cache_dir: Path,
+    known: KnownDigests | None,
 ) -> Scorer:
     from evalguard.models.lm_scorer import LMScorer
 
@@ -85,7 +98,7 @@ def _loaded(
         model_type=variant.model,
         model_args=model_args,
         effective={setting.name: effective[setting.name] for setting in variant.settings},
-        provenance=_provenance(variant, wanted, model_args, effective),
+        provenance=_provenance(variant, wanted, weights_of(variant, model_args, known), effective),
         threads=threads,
         on_smaller_budget=lower,
     )
@@ -128,11 +141,10 @@ def _model_to_edit(lm: Any, variant: Variant, wanted: ConversionPlan) -> torch.n
 def _provenance(
     variant: Variant,
     wanted: ConversionPlan,
-    model_args: Mapping[str, Value],
+    weights: dict[str, Value] | None,
     effective: Mapping[str, Value],
 ) -> dict[str, Value] | None:
     """What the weights and the code of this model are; None where that cannot be proven."""
-    weights = weights_of(variant, model_args)
     if weights is None:
         return None
     code = {
@@ -144,23 +156,3 @@ def _provenance(
         for name, (target, value) in wanted.targets.items()
     }
     return {"weights": weights, "code": dict(code), "settings": settings}
-
-
-def weights_of(variant: Variant, model_args: Mapping[str, Value]) -> dict[str, Value] | None:
-    """Digests of a model's files, which need not be loaded; None where they prove nothing."""
-    weights: dict[str, Value] = {}
-    for name in ("pretrained", "peft", "delta", "tokenizer"):
-        source = model_args.get(name)
-        if not isinstance(source, str) or not source:
-            continue
-        if Path(source).expanduser().exists():
-            weights[name] = digest_path(Path(source).expanduser())
-        elif name == "pretrained" and variant.model in HF_TYPES:
-            revision = str(model_args.get("revision") or "main")
-            commit = hub_commit(source, revision, str(model_args.get("subfolder") or ""))
-            weights[name] = f"{source}@{commit}" if commit else None
-        elif name != "tokenizer":  # the tokenizer's own digest is in the identity
-            weights[name] = None
-    if "pretrained" not in weights or None in weights.values():
-        return None
-    return weights

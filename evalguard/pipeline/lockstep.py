@@ -12,6 +12,7 @@ from evalguard.pipeline.answering import Answered
 from evalguard.pipeline.divergences import Divergences
 from evalguard.pipeline.evaluate import Evaluator
 from evalguard.pipeline.kept_blocks import Entry, KeptBlocks
+from evalguard.pipeline.lazy_scorer import in_this_process
 from evalguard.scorer import Compared, Scorer
 from evalguard.settings import digest_of
 
@@ -21,14 +22,14 @@ class Lockstep:
     """Answers of two models in this process, with the divergences of their distributions.
 
     Attributes:
-        base, candidate: their names and scorers.
+        base, candidate: their names and scorers, both of this process.
         divergences_kept: finished divergences.
         seed: of models that draw random numbers.
         divergences: what was measured so far.
     """
 
-    base: tuple[str, LMScorer]
-    candidate: tuple[str, LMScorer]
+    base: tuple[str, Scorer]
+    candidate: tuple[str, Scorer]
     evaluator: Evaluator
     divergences_kept: KeptBlocks[Compared]
     seed: int
@@ -75,7 +76,7 @@ class Lockstep:
             self.divergences.add(candidate.requests, compared)
             return self._apart(base, candidate)
         ours, theirs, compared = score_in_lockstep(
-            self.base[1], self.candidate[1], base.requests, candidate.requests, seed=self.seed
+            *self._loaded(), base.requests, candidate.requests, seed=self.seed
         )
         self.evaluator.keep(base, self.base[1], ours)
         self.evaluator.keep(candidate, self.candidate[1], theirs)
@@ -98,6 +99,12 @@ class Lockstep:
         ours, ours_kept = self.evaluator.answered(base, self.base[1])
         theirs, theirs_kept = self.evaluator.answered(candidate, self.candidate[1])
         return Answered(responses=(ours, theirs), kept=(ours_kept, theirs_kept))
+
+    def _loaded(self) -> tuple[LMScorer, LMScorer]:
+        base, candidate = (in_this_process(scorer) for _, scorer in self.models)
+        assert base is not None
+        assert candidate is not None
+        return base, candidate
 
     def _key(self) -> str | None:
         keys = [self.evaluator.key(scorer) for _, scorer in self.models]

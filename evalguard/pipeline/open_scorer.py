@@ -12,7 +12,7 @@ from evalguard.pipeline.loading import open_scorer as open_here
 from evalguard.pipeline.options import CompareOptions
 from evalguard.scorer import Scorer, ScoringPolicy
 from evalguard.settings import Variant
-from evalguard.store import safe_name
+from evalguard.store import FileDigests, open_facts, safe_name
 
 
 class Opener(Protocol):
@@ -35,8 +35,9 @@ def open_scorer(
         EvaluationError: if the model cannot be loaded or a setting did not take.
     """
     needs = plan(variant)
-    if options.worker != "always" and not needs.needs_worker:
-        return open_here(variant, policy, cache_dir=cache_dir)
+    if not needs_worker(variant, options):
+        known = FileDigests(open_facts(cache_dir)) if options.use_cache else None
+        return open_here(variant, policy, cache_dir=cache_dir, known=known)
     return WorkerScorer(
         variant,
         policy,
@@ -45,3 +46,8 @@ def open_scorer(
         call_timeout=options.timeout,
         log=cache_dir / "logs" / f"worker-{os.getpid()}-{safe_name(variant.name)}.log",
     )
+
+
+def needs_worker(variant: Variant, options: CompareOptions) -> bool:
+    """Whether a variant is to run in a process of its own."""
+    return options.worker == "always" or plan(variant).needs_worker

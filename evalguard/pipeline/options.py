@@ -14,6 +14,7 @@ from evalguard.settings import Assignment, Value
 
 WorkerUse = Literal["auto", "always"]
 DistributionMode = Literal["auto", "lockstep", "reference", "off"]
+MemoryUse = Literal["auto", "lockstep", "sequential"]
 # What a user may declare to differ; settings under test excuse their own differences.
 MAY_DIFFER = frozenset({"prompt", "tokens"})
 
@@ -58,6 +59,8 @@ class CompareOptions:
         reference: file of the base's reference: read if it is there, in place of loading the
             base, else written. Implies distributions="reference".
         reference_top_k: tokens of the base that a reference keeps at every position; None: 64.
+        memory: "lockstep" loads both models, "sequential" one after the other; "auto": both where
+            they fit.
         check_batch_size: documents per task scored once more at batch size 1; 0: none.
         margin, fail_on, confidence: of the gate.
         gate_limits: absolute limits, ``{"kl_mean": 0.01, "same_top1": 0.98}``, added to those of
@@ -105,6 +108,7 @@ class CompareOptions:
     distributions: DistributionMode | None = None
     reference: Path | None = None
     reference_top_k: int | None = None
+    memory: MemoryUse | None = None
     check_batch_size: int = 0
     margin: float | None = None
     fail_on: str | None = None
@@ -147,6 +151,8 @@ class CompareOptions:
         if self.distributions not in (None, *get_args(DistributionMode)):
             modes = ", ".join(get_args(DistributionMode))
             raise _refused("distributions", self.distributions, f"one of {modes}")
+        if self.memory not in (None, *get_args(MemoryUse)):
+            raise _refused("memory", self.memory, f"one of {', '.join(get_args(MemoryUse))}")
         if self.reference_top_k is not None and not _is_count(self.reference_top_k, 1):
             raise _refused("reference_top_k", self.reference_top_k, "a number of tokens")
         for item in sorted(self.allow_differing - MAY_DIFFER):

@@ -12,6 +12,7 @@ from evalguard.pipeline.clusters import check_clusters
 from evalguard.pipeline.evaluate import Evaluator
 from evalguard.pipeline.fairness import TokenIds, check_encodings, check_vocabularies
 from evalguard.pipeline.interruption import interruptible
+from evalguard.pipeline.lazy_scorer import LazyScorer
 from evalguard.pipeline.sources import ModelSource
 from evalguard.scorer import ModelDescription, Request, Scorer
 
@@ -66,6 +67,7 @@ class Sessions:
             self._check_clusters(scorer)
             self._check_fair(scorer)
             yield Session(source=source, scorer=scorer)
+            self._say_unloaded(source, scorer)
         finally:
             scorer.close()
 
@@ -74,6 +76,11 @@ class Sessions:
         """Load several models, so that all are there at the same time."""
         with ExitStack() as stack:
             yield tuple(stack.enter_context(self.opened(source)) for source in sources)
+
+    def _say_unloaded(self, source: ModelSource, scorer: Scorer) -> None:
+        if isinstance(scorer, LazyScorer) and scorer.from_cache and not scorer.is_loaded:
+            kept = f"{source.name}: all {len(scorer.from_cache):,} blocks kept, not loaded"
+            self.evaluator.progress.note(kept)
 
     def _check_clusters(self, scorer: Scorer) -> None:
         """Refuse a field that no document has before anything is scored, not after."""

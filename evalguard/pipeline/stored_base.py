@@ -14,8 +14,8 @@ from evalguard.execution.codec import WireError
 from evalguard.execution.wire import DESCRIPTION
 from evalguard.harness import requests_digest
 from evalguard.models.identity import asked_batches, package_versions, told_args, told_policy
-from evalguard.pipeline.loading import weights_of
 from evalguard.pipeline.sources import ModelSource
+from evalguard.pipeline.weight_digests import weights_of
 from evalguard.reference import Reference
 from evalguard.scorer import ModelDescription, Request, Response, ScoringPolicy
 from evalguard.settings import digest_of

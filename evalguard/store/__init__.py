@@ -3,6 +3,8 @@
 from evalguard.store.block_cache import BlockCache
 from evalguard.store.budget_store import BudgetStore
 from evalguard.store.cache_location import default_cache_dir, open_cache_dir
+from evalguard.store.fact_cache import FactCache, open_facts
+from evalguard.store.file_digests import FileDigests
 from evalguard.store.file_name import safe_name
 from evalguard.store.floor_store import FloorStore
 from evalguard.store.inventory import inventory
@@ -17,6 +19,8 @@ __all__ = [
     "BlockCache",
     "BudgetStore",
     "DivergenceCache",
+    "FactCache",
+    "FileDigests",
     "FloorStore",
     "PruneRules",
     "ReferenceCache",
@@ -28,6 +32,7 @@ __all__ = [
     "default_cache_dir",
     "inventory",
     "open_cache_dir",
+    "open_facts",
     "prune",
     "read_result",
     "safe_name",

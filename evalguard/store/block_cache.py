@@ -100,6 +100,10 @@ class BlockCache(Generic[Content]):
             _mark_used(path)
         return found
 
+    def holds(self, key: str, block: str) -> bool:
+        """Whether there is a file of a block; only reading it tells whether it is whole."""
+        return self._path(key, block).is_file()
+
     def put(self, key: str, block: str, content: Content) -> None:
         """Keep a finished block.
 

@@ -87,7 +87,8 @@ def test_prune_removes_what_is_asked_for_and_the_next_run_makes_it_anew(
     )  # fmt: skip
     assert ran.document["freed"] == sum(item["size"] for item in ran.document["removed"])
     assert len(list(cache.rglob("*.parquet"))) == 1
-    compare("orig", "sharp", "--cache-dir", "cache", "--output-path", "out", "-q")
+    words = ("--cache-dir", "cache", "--output-path", "out", "-q", "--distributions", "lockstep")
+    compare("orig", "sharp", *words)
     assert set(cache.rglob("*.parquet")) == before
 
 
@@ -117,7 +118,7 @@ def test_a_limit_is_kept_to_after_a_run_which_keeps_its_own(
 
     for path in cache.rglob("*.parquet"):
         os.utime(path, (1, 1))
-    words = ("--cache-dir", "cache", "--output-path", "out")
+    words = ("--cache-dir", "cache", "--output-path", "out", "--distributions", "lockstep")
     ran = compare("orig", "soft", *words, "--cache-max-size", "1kB")
     assert "what was not used lately removed" in " ".join(ran.err.split())
     assert "what was used in the last hour stays" in " ".join(ran.err.split())

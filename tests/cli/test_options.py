@@ -48,6 +48,7 @@ SPELLINGS: dict[str, tuple[tuple[str, ...], object]] = {
     "confidence": (("--confidence", "0.9"), 0.9),
     "gate_limits": (("--gate_metric", "kl_mean=0.01", "--gate-metric", "same_top1=1"),
                     {"kl_mean": 0.01, "same_top1": 1}),
+    "memory": (("--memory", "sequential"), "sequential"),
     "sequential": (("--sequential",), True),
     "sequential_alpha": (("--sequential-alpha", "0.01"), 0.01),
     "strict": (("--strict",), True),

@@ -70,6 +70,7 @@ CHANGES: list[tuple[str, object]] = [
     ("run/cache_max_size", "20GB"), ("run/cache_max_size", "1.5 GiB"), ("run/cache_max_size", 0),
     ("run/cache_max_size", "lots"), ("run/cache_max_size", -1), ("run/cache_max_size", True),
     ("run/cache_max_size", "5Gi"), ("run/cache_max_size", " 5"), ("run/cache_max_size", None),
+    ("run/memory", "lockstep"), ("run/memory", "both"), ("run/memory", None),
     ("run/reference_top_k", 0), ("run/reference_top_k", 8),
     ("include_path", ["a", "b"]), ("include_path", []), ("include_path", 3), ("include_path", ""),
     ("gate/metrics", {}), ("gate/metrics", {"kl_men": 1}), ("gate/metrics/kl_mean", 0),

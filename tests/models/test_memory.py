@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from evalguard.models import memory
+from evalguard.models.cgroup import container_room
 from evalguard.models.memory import checkpoint_bytes, fits, room, weight_bytes
 
 
@@ -60,3 +61,41 @@ def test_a_gpus_room_counts_what_torch_holds_and_does_not_use() -> None:
     assert before is not None
     assert after is not None
     assert after > before - 2**27
+
+
+def group(folder: Path, **files: object) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (folder / f"memory.{name}").write_text(f"{content}\n")
+
+
+def test_the_tightest_group_around_a_container_counts(tmp_path: Path) -> None:
+    own, root = tmp_path / "cgroup", tmp_path / "fs"
+    own.write_text("0::/outer/inner\n")
+    group(root / "outer" / "inner", max="max", current=700)
+    assert container_room(own, root) is None
+    group(root / "outer", max=1000, current=700, stat="anon 5\ninactive_file 50")
+    assert container_room(own, root) == 350
+    group(root / "outer" / "inner", max=800, current=700, stat="inactive_file 0")
+    assert container_room(own, root) == 100
+    group(root / "outer" / "inner", max=800, current=900)
+    assert container_room(own, root) == 0
+
+
+def test_groups_of_the_first_version_count_too(tmp_path: Path) -> None:
+    own, root = tmp_path / "cgroup", tmp_path / "fs"
+    own.write_text("5:cpu,cpuacct:/docker/abc\n4:memory:/docker/abc\n")
+    # inside the container its own group is the root, and the path above is not there
+    group(root / "memory", limit_in_bytes=500, usage_in_bytes=200, stat="total_inactive_file 30")
+    assert container_room(own, root) == 330
+
+
+def test_without_groups_there_is_no_limit(tmp_path: Path) -> None:
+    assert container_room(tmp_path / "none", tmp_path) is None
+    (tmp_path / "odd").write_text("no colons here\n0::/x\n")
+    assert container_room(tmp_path / "odd", tmp_path) is None
+
+
+def test_what_a_container_allows_is_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "container_room", lambda: 12345)
+    assert room("cpu") == 12345

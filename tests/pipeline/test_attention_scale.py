@@ -74,6 +74,7 @@ def compared(folder: Path, candidate: str) -> CompareResult:
         "orig",
         candidate,
         config=folder / "guard.yaml",
+        distributions="lockstep",
         quiet=True,
         cache_dir=folder / "cache",
         output_path=folder / "out",

@@ -1,0 +1,105 @@
+"""KnownModel: what was read off a model when it was loaded before, from the same inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from evalguard.execution.codec import WireError
+from evalguard.execution.wire import DESCRIPTION, TOKEN_IDS
+from evalguard.harness import requests_digest
+from evalguard.models.surroundings import surroundings
+from evalguard.pipeline.loading_facts import loading_digest
+from evalguard.scorer import ModelDescription, Request, ScoringPolicy
+from evalguard.settings import Value, Variant, digest_of
+from evalguard.store import FactCache, FileDigests, open_facts
+
+TokenIds = Sequence[tuple[int, ...]]
+
+# A sample of requests has far fewer tokens; more would be read as slowly as they are encoded.
+_MOST_TOKENS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class KnownModel:
+    """Facts about one model, under the digest of all that goes into loading it."""
+
+    facts: FactCache
+    digest: str
+
+    @property
+    def description(self) -> ModelDescription | None:
+        """What was loaded, or None."""
+        found = self.facts.get("models", self.digest)
+        try:
+            return None if found is None else DESCRIPTION.decode(found["description"])
+        except (WireError, KeyError):  # of another version's shape
+            return None
+
+    def describe_as(self, description: ModelDescription) -> None:
+        """Remember what was loaded."""
+        self.facts.put("models", self.digest, {"description": DESCRIPTION.encode(description)})
+
+    def encoded(self, requests: Sequence[Request]) -> list[tuple[int, ...]] | None:
+        """Return how the model encoded these requests, or None."""
+        found = self.facts.get("encodings", self._of(requests))
+        try:
+            ids = None if found is None else TOKEN_IDS.decode(found["ids"])
+        except (WireError, KeyError):
+            return None
+        return list(ids) if ids is not None and len(ids) == len(requests) else None
+
+    def encode_as(self, requests: Sequence[Request], ids: TokenIds) -> None:
+        """Remember how the model encoded these requests."""
+        if sum(map(len, ids)) <= _MOST_TOKENS:
+            told = TOKEN_IDS.encode(tuple(tuple(of) for of in ids))
+            self.facts.put("encodings", self._of(requests), {"ids": told})
+
+    def _of(self, requests: Sequence[Request]) -> str:
+        return digest_of([self.digest, requests_digest(requests)])
+
+
+@dataclass(frozen=True, slots=True)
+class KnownModels:
+    """All models that were loaded before, found by what they are loaded from.
+
+    ``around``: machine, packages and environment, as they were when the run began.
+    """
+
+    cache_dir: Path
+    facts: FactCache
+    around: Mapping[str, Value]
+
+    @classmethod
+    def kept_in(cls, cache_dir: Path) -> KnownModels:
+        """What a cache folder knows, as seen from here and now."""
+        now = surroundings()
+        return cls(cache_dir, open_facts(cache_dir), _left_behind.get(digest_of(now), now))
+
+    def left(self) -> None:
+        """Take what the run itself brought in (libraries, variables that they set) for no change.
+
+        The next run of this process finds the same models then.
+        """
+        _left_behind[digest_of(surroundings())] = self.around
+
+    def of(self, variant: Variant, policy: ScoringPolicy, *, worker: bool) -> KnownModel | None:
+        """Return what is known of a model; None where that could be another one by now.
+
+        Raises:
+            EvalguardError: as loading does, for a variant that cannot be planned or built.
+        """
+        digest = loading_digest(
+            variant,
+            policy,
+            cache_dir=self.cache_dir,
+            surroundings=self.around,
+            worker=worker,
+            known=FileDigests(self.facts),
+        )
+        return None if digest is None else KnownModel(self.facts, digest)
+
+
+# Surroundings as a run left them (their digest) -> as it found them.
+_left_behind: dict[str, Mapping[str, Value]] = {}

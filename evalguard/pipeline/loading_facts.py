@@ -1,0 +1,96 @@
+"""What goes into loading a model: as long as none of it changes, the same model is loaded."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from evalguard.conversion.building import build
+from evalguard.conversion.code import code_digest
+from evalguard.conversion.digests import KnownDigests
+from evalguard.conversion.planning import ConversionPlan, plan, with_build
+from evalguard.execution.wire import VARIANT
+from evalguard.models.arguments import HF_TYPES
+from evalguard.models.weights import current_commit
+from evalguard.pipeline.weight_digests import weights_of
+from evalguard.redaction import redacted
+from evalguard.scorer import ScoringPolicy
+from evalguard.settings import Value, Variant, digest_of
+
+# Where the layers go depends on the memory that is free; other loaders bring code of their own.
+_UNSETTLED = ("parallelize", "tp_plan", "device_map", "gpus", "autogptq", "gptqmodel")
+
+
+def loading_digest(
+    variant: Variant,
+    policy: ScoringPolicy,
+    *,
+    cache_dir: Path,
+    surroundings: Mapping[str, Value],
+    worker: bool,
+    known: KnownDigests | None = None,
+) -> str | None:
+    """Digest of everything that decides what is loaded for a variant.
+
+    A build recipe is run if its output is not there yet: loading would need it too.
+
+    Args:
+        surroundings: machine, packages and environment.
+        worker: whether the model gets a process of its own.
+        known: digests of big files from earlier runs.
+
+    Returns:
+        None where something stays open: weights that cannot be proven, code from the hub, model
+        types of other libraries, a placement by free memory, a hub branch that may have moved.
+
+    Raises:
+        EvalguardError: as loading does, for a variant that cannot be planned or built.
+    """
+    if variant.model not in HF_TYPES or variant.trust_remote_code:
+        return None
+    wanted = plan(variant)
+    if any(wanted.model_args.get(name) for name in _UNSETTLED):
+        return None
+    model_args = wanted.model_args
+    if variant.build is not None:
+        with contextlib.redirect_stdout(sys.stderr):
+            model_args = with_build(model_args, str(build(variant, wanted, cache_dir)))
+    weights = weights_of(variant, model_args, known)
+    if weights is None or not _settled(model_args, weights):
+        return None
+    told: Value = VARIANT.encode(variant)
+    assert isinstance(told, dict)
+    told.pop("name", None)
+    return digest_of(
+        {
+            "variant": redacted(told),
+            "policy": asdict(policy),
+            "weights": weights,
+            "code": _code(variant, wanted),
+            "surroundings": dict(surroundings),
+            "worker": worker,
+        }
+    )
+
+
+def _settled(model_args: Mapping[str, Value], weights: Mapping[str, Value]) -> bool:
+    """Whether names of hub models stand for the files that loading would take now."""
+    tokenizer = model_args.get("tokenizer")
+    if isinstance(tokenizer, str) and tokenizer and "tokenizer" not in weights:
+        return False  # another repository, whose commit is not looked at
+    source = str(model_args["pretrained"])
+    if Path(source).expanduser().exists():
+        return True
+    revision = str(model_args.get("revision") or "main")
+    commit = current_commit(source, revision, str(model_args.get("subfolder") or ""))
+    return commit is not None and weights["pretrained"] == f"{source}@{commit}"
+
+
+def _code(variant: Variant, wanted: ConversionPlan) -> dict[str, Value]:
+    return {
+        call.function: code_digest(call.function, folder=variant.code_folder)
+        for call in wanted.calls
+    }

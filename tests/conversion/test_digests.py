@@ -1,0 +1,113 @@
+"""Digests of files: the same for the same bytes, and each file read once while it stands still."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from evalguard.conversion import digests
+from evalguard.conversion.digests import digest_path
+
+BIG = 2**20
+LONG_AGO = 1_600_000_000
+
+
+class Known:
+    """Digests in memory, which say what they were asked for."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, tuple[tuple[int, ...], str]] = {}
+        self.hits = 0
+
+    def get(self, path: str, state: Sequence[int]) -> str | None:
+        found = self.kept.get(path)
+        if found is None or found[0] != tuple(state):
+            return None
+        self.hits += 1
+        return found[1]
+
+    def put(self, path: str, state: Sequence[int], digest: str) -> None:
+        self.kept[path] = (tuple(state), digest)
+
+
+@pytest.fixture
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every file be older than the clocks of file systems are coarse."""
+    now = digests.time.time_ns
+    monkeypatch.setattr(digests.time, "time_ns", lambda: now() + 10**11)
+
+
+def big(path: Path, byte: bytes) -> str:
+    path.write_bytes(byte * BIG)
+    return hashlib.sha256(byte * BIG).hexdigest()
+
+
+@pytest.mark.usefixtures("settled")
+def test_a_big_file_is_read_once_and_known_from_then_on(tmp_path: Path) -> None:
+    known, path = Known(), tmp_path / "weights"
+    expected = big(path, b"a")
+    assert [digest_path(path, known) for _ in range(3)] == [expected] * 3
+    assert known.hits == 2
+    assert digest_path(path) == expected
+
+
+@pytest.mark.usefixtures("settled")
+def test_a_known_digest_is_believed_only_as_long_as_the_file_stands_still(tmp_path: Path) -> None:
+    known, path = Known(), tmp_path / "weights"
+    big(path, b"a")
+    digest_path(path, known)
+    expected = big(path, b"b")
+    os.utime(path, (LONG_AGO, LONG_AGO))  # as a copy with the old times would have it
+    assert digest_path(path, known) == expected
+    replaced = tmp_path / "other"
+    newest = big(replaced, b"c")
+    os.utime(replaced, (LONG_AGO, LONG_AGO))
+    replaced.replace(path)
+    assert digest_path(path, known) == newest
+    assert known.hits == 0
+
+
+def test_a_file_that_was_just_written_is_digested_again(tmp_path: Path) -> None:
+    known, path = Known(), tmp_path / "weights"
+    expected = big(path, b"a")
+    assert digest_path(path, known) == digest_path(path, known) == expected
+    assert known.kept == {}
+    # Rewritten within one tick of a coarse clock: size, times and inode are the same.
+    before = digests._FileState.of(str(path))
+    with path.open("r+b") as file:
+        file.write(b"b" * BIG)
+    os.utime(path, ns=(before.modified_ns, before.modified_ns))
+    assert digest_path(path) == hashlib.sha256(b"b" * BIG).hexdigest()
+
+
+@pytest.mark.usefixtures("settled")
+def test_small_files_are_read_every_time(tmp_path: Path) -> None:
+    known = Known()
+    (tmp_path / "config.json").write_text("{}")
+    big(tmp_path / "weights", b"a")
+    first = digest_path(tmp_path, known)
+    assert list(known.kept) == [str((tmp_path / "weights").resolve())]
+    assert digest_path(tmp_path, known) == first == digest_path(tmp_path)
+    (tmp_path / "config.json").write_text("[]")
+    assert digest_path(tmp_path, known) != first
+
+
+@pytest.mark.usefixtures("settled")
+def test_a_file_that_changes_while_it_is_read_is_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, path, read = Known(), tmp_path / "weights", digests._digest_content
+    big(path, b"a")
+
+    def changing(place: str) -> str:
+        found = read(place)
+        big(path, b"b")
+        return found
+
+    monkeypatch.setattr(digests, "_digest_content", changing)
+    digest_path(path, known)
+    assert known.kept == {}
