@@ -15,7 +15,7 @@ class KeptFolder:
     """What is kept of one model, or pair of models, in one way.
 
     Attributes:
-        kind: scores, references, divergences, builds, floors, facts, logs.
+        kind: scores, references, divergences, builds, floors, facts, devices, logs.
         key: name of the folder: a digest of everything that can change what is in it.
         name: the model's, as it was last called; "" where nobody wrote it down.
         model: what is known of the model: type, dtype, device.

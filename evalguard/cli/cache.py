@@ -64,13 +64,14 @@ def _verified(cache_dir: Path | None, as_json: bool) -> Answer:
 @click.option("--max-size", type=Size(), metavar="SIZE", help="Least recently used beyond 20GB.")
 @click.option("--model", metavar="NAME", help="Of these models only: a name, or how a key begins.")
 @click.option("--damaged", is_flag=True, help="What was set aside.")
-@click.option("--all", "everything", is_flag=True, help="All of it, floors too.")
+@click.option("--all", "everything", is_flag=True, help="All of it, what was measured too.")
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 @together(*_SHARED)
 def prune_command(cache_dir: Path | None, as_json: bool, dry_run: bool, **rules: Any) -> Job:
     """Remove what is old, too much, damaged, or of a model; what a run is using stays.
 
-    Without any rule, only what killed runs left half-written goes. Floors go with --all only.
+    Without any rule, only what killed runs left half-written goes. What was measured (floors,
+    token budgets) goes with --all only.
     """
     return partial(_pruned, cache_dir, as_json, dry_run, rules)
 

@@ -27,10 +27,7 @@ def give_budget(
     store = BudgetStore(cache_dir / "devices")
     with computing_with(threads):
         facts = budget_facts(lm)
-        budget = policy.token_budget or store.get(facts)
-        if not budget:
-            budget = measured(lm)
-            _remember(store, facts, budget)
+        budget = policy.token_budget or store.settled(facts, lambda: measured(lm))
     lm.token_budget = budget
 
     def lower(to: int) -> None:

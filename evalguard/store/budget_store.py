@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from evalguard.settings import Value, digest_of
 from evalguard.store.disk import make_private_folder, write_atomically
+from evalguard.store.file_lock import FileLock
 
 FORMAT = "evalguard.token-budget/1"
+# Measuring takes seconds.
+_PATIENCE, _PAUSE = 60.0, 0.05
 
 
 class BudgetStore:
@@ -31,6 +36,40 @@ class BudgetStore:
             return None
         valid = isinstance(budget, int) and not isinstance(budget, bool) and budget > 0
         return budget if known and valid else None
+
+    def settled(self, facts: Mapping[str, Value], measure: Callable[[], int]) -> int:
+        """Return the budget that is remembered; else measure and remember it.
+
+        Of several processes one measures, and the others take what it found: their budgets would
+        differ by what else the machine does, and so would the batches that their scores come from.
+        """
+        lock = self._turn(facts)
+        try:
+            budget = self.get(facts)
+            if budget is None:
+                budget = measure()
+                # A folder that cannot be written costs the next run a measurement; the score
+                # cache says so.
+                with contextlib.suppress(OSError):
+                    self.put(facts, budget)
+            return budget
+        finally:
+            if lock is not None:
+                lock.release()
+
+    def _turn(self, facts: Mapping[str, Value]) -> FileLock | None:
+        """Wait until nobody else measures; None where there are no locks, or somebody hangs."""
+        path, until = self._file(facts).with_suffix(".lock"), time.monotonic() + _PATIENCE
+        try:
+            make_private_folder(self._folder)
+            while self.get(facts) is None and time.monotonic() < until:
+                lock = FileLock.tried(path)
+                if lock is not None:
+                    return lock
+                time.sleep(_PAUSE)
+        except OSError:
+            pass
+        return None
 
     def put(self, facts: Mapping[str, Value], budget: int) -> None:
         """Remember a budget.

@@ -56,6 +56,7 @@ def items_of(cache_dir: Path) -> Iterator[Item]:
     for layout in folders(cache_dir / "facts"):
         for folder in folders(layout):
             yield from _files("facts", folder, re.compile(r".+\.json"))
+    yield from _files("devices", cache_dir / "devices", re.compile(r".+\.json"))
     logs = cache_dir / "logs"
     if logs.is_dir() and not logs.is_symlink():
         yield from _files("logs", logs, LOG)

@@ -16,6 +16,8 @@ from evalguard.store.cache_items import Item, items_of
 from evalguard.store.file_lock import FileLock
 from evalguard.store.layout import ABOUT, BLOCKS
 
+# Floors took long to measure; another token budget of a device makes other blocks.
+_STAY = ("floors", "devices")
 # Writing takes seconds: what is older and without a lock was left by a process that was killed.
 _ABANDONED = 3600.0
 
@@ -25,8 +27,8 @@ class PruneRules:
     """What is to go; without any rule, only what killed processes left.
 
     Attributes:
-        older_than: seconds since it was last used. Floors stay: they took long to measure.
-        max_size: bytes that may stay; the least recently used goes first, floors stay.
+        older_than: seconds since it was last used; floors and what was measured of devices stay.
+        max_size: bytes that may stay; the least recently used goes first, the same stay.
         model: only what belongs to models of this name, or whose key begins so; all of it, unless
             there is another rule.
         damaged: what was set aside.
@@ -75,7 +77,7 @@ def chosen(items: Sequence[Item], rules: PruneRules, *, now: float) -> list[tupl
             found[item.path] = (item, "asked for")
         elif rules.damaged and item.state == "damaged":
             found[item.path] = (item, "damaged")
-        elif item.kind != "floors" and item.used < now - older_than:
+        elif item.kind not in _STAY and item.used < now - older_than:
             found[item.path] = (item, "old")
     if rules.max_size is not None:
         left = [item for item in items if item.path not in found]
@@ -105,7 +107,7 @@ def _beyond(
     for item in oldest_first:
         if size <= most:
             return
-        if item.path in within and item.kind != "floors" and item.used < rules.used_before:
+        if item.path in within and item.kind not in _STAY and item.used < rules.used_before:
             size -= item.size
             yield item
 

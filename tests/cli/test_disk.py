@@ -12,6 +12,8 @@ import pytest
 from small_disks import mounted_disk
 from small_world import SmallWorld
 
+from evalguard.store.disk import HalfFile
+
 
 def left(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
@@ -88,16 +90,21 @@ def test_a_cache_that_cannot_be_written_costs_no_verdict_and_is_said(
 
 
 def test_scores_that_were_kept_before_the_disk_was_full_are_used_again(
-    compare: Any, full_after: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    compare: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ("--cache-dir", "cache", "--output-path", "out")
-    with monkeypatch.context():
-        full_after(4)  # one for the check, one block of each model, one of both
+    opened = HalfFile.open
+
+    def full_by_the_end(self: HalfFile) -> Any:
+        if self.path.name == "result.json":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return opened(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HalfFile, "open", full_by_the_end)
         first = compare("orig", "sharp", *words)
     assert first.code == 1
     assert "no run folder was written" in " ".join(first.out.split())
-    monkeypatch.undo()
-    monkeypatch.chdir(tmp_path)
 
     def score(*_: object) -> None:
         raise AssertionError("scored again")

@@ -1,0 +1,62 @@
+"""A token budget is measured by one process, and is that of all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from evalguard.store import BudgetStore, budget_store
+from evalguard.store.file_lock import FileLock
+
+FACTS = {"device": "cpu", "layers": 2}
+
+
+def never() -> int:
+    raise AssertionError("measured again")
+
+
+def test_what_was_measured_once_is_known(tmp_path: Path) -> None:
+    assert BudgetStore(tmp_path).settled(FACTS, lambda: 512) == 512
+    assert BudgetStore(tmp_path).settled(FACTS, never) == 512
+    assert BudgetStore(tmp_path).settled({**FACTS, "layers": 3}, lambda: 64) == 64
+    assert not list(tmp_path.glob("*.lock"))
+
+
+def test_while_another_process_measures_its_budget_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, other = BudgetStore(tmp_path), BudgetStore(tmp_path)
+    lock = FileLock.tried(other._file(FACTS).with_suffix(".lock"))
+    assert lock is not None
+
+    def found_meanwhile(_: float) -> None:
+        other.put(FACTS, 2048)
+        lock.release()
+
+    monkeypatch.setattr(budget_store.time, "sleep", found_meanwhile)
+    assert store.settled(FACTS, never) == 2048
+
+
+def test_one_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget_store, "_PATIENCE", 0.02)
+    monkeypatch.setattr(budget_store, "_PAUSE", 0.001)
+    store = BudgetStore(tmp_path)
+    lock = FileLock.tried(store._file(FACTS).with_suffix(".lock"))
+    assert lock is not None
+    assert store.settled(FACTS, lambda: 1024) == 1024
+    lock.release()
+
+
+def test_a_folder_that_cannot_be_made_costs_a_measurement(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert BudgetStore(tmp_path / "file" / "devices").settled(FACTS, lambda: 256) == 256
+
+
+def test_a_measurement_that_fails_frees_the_turn(tmp_path: Path) -> None:
+    def fails() -> int:
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        BudgetStore(tmp_path).settled(FACTS, fails)
+    assert list(tmp_path.iterdir()) == []
