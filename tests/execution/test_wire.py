@@ -292,3 +292,10 @@ def test_any_other_exception_is_an_evaluation_error_that_names_it_and_the_log() 
     assert type(got) is EvaluationError
     assert str(got) == "model 'm': ZeroDivisionError: division by zero"
     assert "w.log" in got.hint
+
+
+def test_what_has_to_be_given_up_comes_through_whole() -> None:
+    sent = errors.FallbackError("scores differ", giving_up="share_prefixes", hint="h")
+    got = to_exception(to_failure(sent), model="m", log="log")
+    assert isinstance(got, errors.FallbackError)
+    assert (str(got), got.giving_up, got.hint) == ("scores differ", "share_prefixes", "h")
