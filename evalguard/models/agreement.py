@@ -75,10 +75,18 @@ def rounding_unit(model: torch.nn.Module) -> float | None:
         for tensor in model.parameters()
         if tensor.dtype.is_floating_point
     ]
+    if any(tensor.is_cuda for tensor in model.parameters()) and _multiplies_in_tf32():
+        units.append(torch.finfo(torch.float16).eps)  # tf32 has as many digits
     unit = max(units, default=0.0)
-    if next(model.parameters()).is_cuda and torch.backends.cuda.matmul.allow_tf32:
-        unit = max(unit, torch.finfo(torch.float16).eps)
     return unit if unit > torch.finfo(torch.float32).eps else None
+
+
+def _multiplies_in_tf32() -> bool:
+    backends: Any = torch.backends
+    if hasattr(backends, "fp32_precision"):  # since torch 2.9; asking the old way may raise
+        own = str(backends.cuda.matmul.fp32_precision)
+        return (str(backends.fp32_precision) if own == "none" else own) == "tf32"
+    return bool(backends.cuda.matmul.allow_tf32)
 
 
 def _excess(one: ScoredTokens, other: ScoredTokens) -> float:

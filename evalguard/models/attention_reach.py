@@ -10,6 +10,8 @@ import torch
 
 # Implementations that take a mask of any shape; flash attention knows causal ones only.
 _ANY_MASK = ("eager", "sdpa")
+# What numbers are called that say how far a layer sees.
+_BORDERS = ("window", "chunk", "local")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,15 +46,13 @@ class AttentionReach:
     Attributes:
         kinds: what transformers calls each kind of layer, and its reach.
         dtype: of the masks; boolean, or that of an additive mask.
+        borders: numbers of the config from which on some layer may not see all that is before,
+            known to ``kinds`` or not.
     """
 
     kinds: Mapping[str, Reach]
     dtype: torch.dtype
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Lengths from which on some layer does not see all that is before."""
-        return tuple(reach.size for reach in self.kinds.values() if reach.size)
+    borders: tuple[int, ...] = ()
 
     def masks(
         self, seen: torch.Tensor, depths: torch.Tensor, seen_depths: torch.Tensor
@@ -94,7 +94,13 @@ def attention_reach(model: Any) -> AttentionReach | str:
             return f"the config names no size for layers of kind {name}"
         reaches[name] = Reach(kind=kind, size=int(size or 0))
     dtype = torch.bool if implementation == "sdpa" else model.dtype
-    return AttentionReach(kinds=reaches, dtype=dtype)
+    return AttentionReach(kinds=reaches, dtype=dtype, borders=_borders(config))
+
+
+def _borders(config: Any) -> tuple[int, ...]:
+    named = config.to_dict()
+    numbers = (value for name, value in named.items() if any(part in name for part in _BORDERS))
+    return tuple(sorted({n for n in numbers if isinstance(n, int) and n > 1}))
 
 
 _KINDS: dict[str, Literal["all", "window", "chunk"]] = {

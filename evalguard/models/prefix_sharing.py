@@ -20,7 +20,7 @@ from evalguard.models.tree_batch import TreeBatch, tree_batch
 from evalguard.models.trunk_cache import TrunkCache
 
 # A pass is held against plain batches again when it is so much larger than those checked before.
-_GROWTH = 1.25
+_GROWTH = 1.1
 # Pieces of a pass that are scored in plain batches, too.
 _CHECKED = 4
 
@@ -103,7 +103,7 @@ class PrefixSharing:
 
     def _beyond(self, size: int, checked: int) -> bool:
         # beyond a window it is another case, however little is the step
-        crossed = any(checked <= border < size for border in self.reach.sizes)
+        crossed = any(checked <= border < size for border in self.reach.borders)
         return crossed or size > checked * _GROWTH
 
 

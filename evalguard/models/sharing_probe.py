@@ -73,6 +73,6 @@ def _made_up(lm: Any, reach: AttentionReach) -> Iterator[list[PrefixTree]]:
     trunk = random.choice(ids, size=max(0, min(_TRUNK, room - 1))).tolist()
     together = [piece for length in _CONTEXTS for piece in pieces(length, trunk)]
     yield [prefix_tree(together, after=len(trunk))]
-    for size in reach.sizes:
+    for size in reach.borders:
         if _CONTEXTS[0] < size <= _FARTHEST:
             yield [prefix_tree(pieces(size + 4))]

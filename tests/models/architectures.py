@@ -52,11 +52,36 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
+# Others whose attention is special: tried with shared prefixes only.
+_LONGER = {**_SIZES, "max_position_embeddings": 400}
+ATTENTIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama4: chunks": (
+        "llama4_text",
+        {**_LONGER, "head_dim": 8, "attention_chunk_size": 24, "num_local_experts": 2,
+         "intermediate_size_mlp": 48, "no_rope_layers": [1, 0], "moe_layers": []},
+    ),
+    "gpt_oss: sinks, every other layer with a window": (
+        "gpt_oss",
+        {**_LONGER, "head_dim": 8, "sliding_window": 16, "num_local_experts": 4,
+         "num_experts_per_tok": 2},
+    ),
+    "bloom: distances instead of positions": (
+        "bloom",
+        {"hidden_size": 32, "n_layer": 2, "n_head": 4, "initializer_range": 0.3},
+    ),
+    "gpt_neo: windows of its own": (
+        "gpt_neo",
+        {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "window_size": 20,
+         "attention_types": [[["global", "local"], 1]], "max_position_embeddings": 400,
+         "initializer_range": 0.3},
+    ),
+}  # fmt: skip
+
 
 def save_architecture(folder: Path, name: str, **changes: Any) -> Path:
-    """Save a model of ARCHITECTURES, with other values for some of its config."""
+    """Save a model of these, with other values for some of its config."""
     size = save_tokenizer(folder)
-    kind, values = ARCHITECTURES[name]
+    kind, values = {**ARCHITECTURES, **ATTENTIONS}[name]
     common = {"vocab_size": size, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
     torch.manual_seed(0)
     config = CONFIG_MAPPING[kind](**{**common, **values, **changes})

@@ -86,12 +86,22 @@ SHARING = (
 
 
 @pytest.mark.parametrize("name", SHARING)
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("attention", [pytest.param("eager", marks=pytest.mark.slow), "sdpa"])
 def test_trees_score_as_in_lm_eval(tmp_path: Path, name: str, attention: str) -> None:
     folder = save_architecture(tmp_path, name)
     scorer = opened(folder, attn_implementation=attention)
     assert scorer.describe().computation["shares_prefixes"] is True
     assert_as_in_lm_eval(scorer, folder, choices(6, 9))
+
+
+@pytest.mark.parametrize(
+    "name", ["llama4: chunks", "gpt_oss: sinks, every other layer with a window"]
+)
+def test_layers_of_several_kinds_score_as_in_lm_eval(tmp_path: Path, name: str) -> None:
+    folder = save_architecture(tmp_path, name)
+    scorer = opened(folder)
+    assert scorer.describe().computation["shares_prefixes"] is True
+    assert_as_in_lm_eval(scorer, folder, choices(20, 8, examples=60))
 
 
 @pytest.mark.parametrize("layers", [["sliding_attention", "full_attention"], None])
@@ -108,9 +118,11 @@ def test_windows_of_some_layers_or_of_all_score_as_in_lm_eval(
         ("mamba: a state", "layers of kind linear_attention"),
         ("rwkv: a state without a mask", "scores differ from those of plain batches"),
         ("qwen3_5: gated delta rule", "layers of kind linear_attention"),
+        ("bloom: distances instead of positions", "the model failed in reading a few tokens"),
+        ("gpt_neo: windows of its own", "scores differ from those of plain batches"),
     ],
 )
-def test_a_model_with_a_state_is_scored_in_plain_batches_and_says_so(
+def test_a_model_that_cannot_read_trees_is_scored_in_plain_batches_and_says_so(
     tmp_path: Path, name: str, reason: str
 ) -> None:
     described = opened(save_architecture(tmp_path, name)).describe()
