@@ -14,9 +14,9 @@ from evalguard.models.identity import (
     model_dtype,
     scoring_identity,
     torch_model,
-    vocabulary,
 )
 from evalguard.models.no_room import RAN_OUT
+from evalguard.models.tokenizer_digest import vocabulary
 from evalguard.scorer import ModelDescription, ScoringPolicy
 
 if TYPE_CHECKING:

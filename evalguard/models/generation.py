@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lm_eval.models.huggingface import HFLM
-
 from evalguard.errors import EvaluationError
 from evalguard.models.dependence import noticeable, on_padding
+from evalguard.models.encoded_once import EncodedOnce
 from evalguard.models.generated_length import generated_length
 from evalguard.models.rope import switch_length
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
 
 
-class GuardedGeneration(HFLM):  # type: ignore[misc]
+class GuardedGeneration(EncodedOnce):
     """HFLM that generates one text at a time where a batch would change the answers.
 
     lm-eval pads the contexts of a batch on the left. A model that does not mask the padding (most

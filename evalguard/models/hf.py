@@ -154,6 +154,7 @@ class GuardedHFLM(PieceScoring):
         """Log-likelihood of whole texts; the windows of all texts share the batches."""
         if not self.own_path:
             return self._rolling_by_harness(requests, disable_tqdm)
+        self.encode_ahead(request.args[0] for request in requests)
         windows = [self._rolling_pairs(request.args[0]) for request in requests]
         answers = iter(self.score_pairs([pair for text in windows for pair in text]))
         self.scored = [[next(answers) for _ in text] for text in windows]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import json
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import evalguard
 from evalguard.models.batching import batching
+from evalguard.models.tokenizer_digest import tokenizer_digest
 from evalguard.redaction import is_secret
 from evalguard.settings import digest_of
 
@@ -82,39 +82,6 @@ def told_policy(policy: ScoringPolicy) -> dict[str, Value]:
 
 # what they led to is in the identity by itself
 _NOT_SCORING = ("device", "threads", "batch_size", "token_budget", "scorer", "share_prefixes")
-
-
-def tokenizer_digest(lm: Any) -> str:
-    """Digest of a tokenizer's rules, vocabulary and special tokens, and of what it puts first."""
-    tokenizer = _tokenizer(lm)
-    if tokenizer is None:
-        return ""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is not None:
-        rules = json.loads(backend.to_str())
-        for state in ("padding", "truncation"):  # left behind by the last call, not rules
-            rules.pop(state, None)
-    else:
-        rules = sorted(tokenizer.get_vocab().items())
-    special = {name: str(text) for name, text in tokenizer.special_tokens_map.items()}
-    template = getattr(tokenizer, "chat_template", None)
-    first = list(lm.tok_encode("a")) if hasattr(lm, "tok_encode") else []
-    return digest_of([type(tokenizer).__name__, rules, special, template, first])
-
-
-def vocabulary(lm: Any) -> tuple[str, int]:
-    """Return (digest, size) of the vocabulary; ("", 0) where the model shows none."""
-    tokenizer = _tokenizer(lm)
-    if tokenizer is None:
-        return "", 0
-    entries = sorted(tokenizer.get_vocab().items())
-    return digest_of(entries), len(entries)
-
-
-def _tokenizer(lm: Any) -> Any | None:
-    # Only where token ids are used: the dummy model's tokenizer would be fetched from the hub.
-    tokenizer = lm.tokenizer if hasattr(lm, "tok_encode") else None
-    return tokenizer if hasattr(tokenizer, "get_vocab") else None
 
 
 def torch_model(lm: Any) -> Any | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from evalguard.errors import EvaluationError
 from evalguard.models.answers import responses
 from evalguard.models.description import describe, with_batches
+from evalguard.models.encoded_texts import EncodedTexts, texts_of
 from evalguard.models.encoding import encode_request
 from evalguard.models.failures import failures, one_line
 from evalguard.models.fed_recorder import recorded
@@ -20,6 +21,7 @@ from evalguard.models.referencing import compared, referenced
 from evalguard.models.scored_tokens import FedTokens, ScoredTokens
 from evalguard.models.seeding import seeded
 from evalguard.models.threads import computing_with
+from evalguard.models.tokenizer_digest import shared_digest
 from evalguard.reference import Reference
 from evalguard.scorer import Compared, ModelDescription, Request, Response, ScoringPolicy
 
@@ -74,6 +76,7 @@ class LMScorer:
 
                 settle_sharing(lm)
             self._description = describe(lm, policy, model_type, arguments, effective, provenance)
+            _share_texts(lm)
 
     def describe(self) -> ModelDescription:
         """Return what was loaded, with every setting's effective value."""
@@ -235,6 +238,13 @@ class LMScorer:
             for name in given or LENGTH_NAMES[:1]:
                 options[name] = min(int(options.get(name, cap)), cap)  # type: ignore[arg-type]
         return (context, options)
+
+
+def _share_texts(lm: Any) -> None:
+    """Let a model have its texts encoded together with others of the same tokenizer."""
+    if hasattr(lm, "encode_ahead"):
+        same = shared_digest(lm)
+        lm.texts = texts_of(same) if same else EncodedTexts()
 
 
 def _ask(

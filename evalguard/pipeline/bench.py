@@ -9,6 +9,7 @@ from pathlib import Path
 
 from evalguard.errors import FallbackError
 from evalguard.harness import load_tasks
+from evalguard.models.encoded_texts import forget_texts
 from evalguard.pipeline.cache_limit import keep_to
 from evalguard.pipeline.choices import Choices
 from evalguard.pipeline.evaluate import Evaluator
@@ -122,6 +123,7 @@ def bench(
     # opener wants to see every model loaded.
     known = KnownModels.kept_in(cache_dir) if options.use_cache and opener is None else None
     with Progress(quiet=options.quiet) as progress, ExitStack() as stack:
+        stack.callback(forget_texts)
         if known is not None:
             stack.callback(known.left)
         names = ", ".join(choices.tasks)

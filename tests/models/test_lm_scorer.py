@@ -200,7 +200,7 @@ def test_description_tells_what_was_loaded(tiny_llama: Path) -> None:
 
 
 def test_identity_does_not_change_by_scoring(tiny_llama: Path) -> None:
-    from evalguard.models.identity import tokenizer_digest
+    from evalguard.models.tokenizer_digest import tokenizer_digest
 
     model = open_hf(tiny_llama)
     before = tokenizer_digest(model._lm)

@@ -1,0 +1,314 @@
+"""Texts are encoded once, many at a time, and to the ids that lm-eval's own code gives."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lm_eval.api.instance import Instance
+from lm_eval.models.huggingface import HFLM
+from lm_requests import TEXTS, pair_requests, rolling_requests
+from tiny_models import TEXT
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from evalguard.models import encoded_texts
+from evalguard.models.encoded_once import EncodedOnce
+from evalguard.models.encoded_texts import EncodedTexts, forget_texts, texts_of
+from evalguard.models.lm_scorer import LMScorer
+from evalguard.models.loading import load_lm
+from evalguard.models.lockstep import score_in_lockstep
+from evalguard.models.tokenizer_digest import shared_digest
+from evalguard.scorer import ScoringPolicy
+
+SPECIAL = ["<unk>", "<s>", "</s>"]
+
+
+def gpt2() -> Tokenizer:
+    """Byte-level BPE without a BOS."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train_from_iterator(
+        [TEXT],
+        trainers.BpeTrainer(
+            vocab_size=384, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+        ),
+    )
+    return tokenizer
+
+
+def llama() -> Tokenizer:
+    """BPE as sentencepiece writes it: a mark for spaces, one put first, bytes for the rest, BOS."""
+    bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    tokenizer.train_from_iterator(
+        [TEXT.replace(" ", "▁")],
+        trainers.BpeTrainer(
+            vocab_size=600, special_tokens=[*SPECIAL, *bytes_], show_progress=False
+        ),
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 1)]
+    )
+    return tokenizer
+
+
+def unigram() -> Tokenizer:
+    """A unigram model as sentencepiece has it, with an EOS after every text."""
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.NFKC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.train_from_iterator(
+        [TEXT],
+        trainers.UnigramTrainer(
+            vocab_size=120, special_tokens=SPECIAL, unk_token="<unk>", show_progress=False
+        ),
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", 2)]
+    )
+    return tokenizer
+
+
+def wordpiece() -> Tokenizer:
+    """Lower case, no spaces, and added tokens that take the space before them."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.train_from_iterator(
+        [TEXT],
+        trainers.WordPieceTrainer(vocab_size=200, special_tokens=SPECIAL, show_progress=False),
+    )
+    tokenizer.add_tokens([AddedToken("harbour", lstrip=True)])
+    return tokenizer
+
+
+KINDS: dict[str, Callable[[], Tokenizer]] = {
+    "gpt2": gpt2, "llama": llama, "unigram": unigram, "wordpiece": wordpiece
+}  # fmt: skip
+
+
+@functools.cache
+def tokenizer_of(kind: str) -> PreTrainedTokenizerFast:
+    return PreTrainedTokenizerFast(
+        tokenizer_object=KINDS[kind](), bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+    )
+
+
+class Asked:
+    """Answers with the token ids that it was asked."""
+
+    def _loglikelihood_tokens(self, requests: Any, **_: Any) -> Any:
+        return [(context, continuation) for _, context, continuation in requests]
+
+
+class PlainAsked(Asked, HFLM):
+    """lm-eval's own encoding."""
+
+
+class OnceAsked(Asked, EncodedOnce):
+    """Ours."""
+
+
+def model(kind: type, tokenizer: Any, add_bos: bool | None = None) -> Any:
+    """A Hugging Face model of lm-eval without any weights."""
+    lm = object.__new__(kind)
+    lm.tokenizer = tokenizer
+    lm.backend = "causal"
+    lm.add_bos_token = add_bos
+    lm.custom_prefix_token_id = lm.enable_thinking = None
+    return lm
+
+
+def asked(lm: Any, pairs: list[tuple[str, str]]) -> Any:
+    instances = [
+        Instance(request_type="loglikelihood", doc={}, arguments=pair, idx=0) for pair in pairs
+    ]
+    return lm.loglikelihood(instances, disable_tqdm=True)
+
+
+WORDS = st.sampled_from(
+    [
+        "the", " harbour", "  ", " ", "\n", "Mara", "<s>", "</s>", "é", "\ufb01", "漢字",
+        "🙂", "\t", "x ", "\u00a0",
+    ]
+)  # fmt: skip
+PART = st.lists(WORDS, max_size=8).map("".join)
+PAIRS = st.lists(st.tuples(PART, PART.filter(bool)), min_size=1, max_size=12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=30, deadline=None)
+@given(pairs=PAIRS, add_bos=st.sampled_from([None, True, False]), twice=st.booleans())
+def test_pairs_have_the_ids_that_lm_eval_gives_them(
+    kind: str, pairs: Any, add_bos: bool | None, twice: bool
+) -> None:
+    ours = model(OnceAsked, tokenizer_of(kind), add_bos)
+    ours.texts = EncodedTexts()
+    if twice:
+        with contextlib.suppress(IndexError):
+            asked(ours, pairs[::-1])
+    try:
+        expected = asked(model(PlainAsked, tokenizer_of(kind), add_bos), pairs)
+    except IndexError:  # a continuation of nothing but what the tokenizer drops, after no context
+        with pytest.raises(IndexError):
+            asked(ours, pairs)
+        return
+    assert asked(ours, pairs) == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("special", [None, True, False])
+@pytest.mark.parametrize("left", [None, 0, 3])
+def test_single_texts_have_the_ids_that_hflm_gives_them(
+    kind: str, special: bool | None, left: int | None
+) -> None:
+    plain, ours = model(PlainAsked, tokenizer_of(kind)), model(OnceAsked, tokenizer_of(kind))
+    ours.texts = EncodedTexts()
+    ours.encode_ahead(TEXTS)
+    for text in (*TEXTS, "<s>begun", " ", "<s>begun"):
+        expected = plain.tok_encode(text, special, left)
+        assert ours.tok_encode(text, special, left) == expected
+
+
+@pytest.fixture
+def encodings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every text that a tokenizer really encodes."""
+    seen: list[str] = []
+    original = PreTrainedTokenizerFast._encode_plus
+
+    def counted(self: Any, text: Any, *given: Any, **options: Any) -> Any:
+        seen.extend([text] if isinstance(text, str) else text)
+        return original(self, text, *given, **options)
+
+    monkeypatch.setattr(PreTrainedTokenizerFast, "_encode_plus", counted)
+    return seen
+
+
+def test_a_text_that_is_asked_again_is_not_encoded_again(encodings: list[str]) -> None:
+    ours = model(OnceAsked, tokenizer_of("llama"))
+    ours.texts = EncodedTexts()
+    pairs = [("the harbour", f" {word}") for word in "abcdef"]
+    asked(ours, pairs)
+    once = len(encodings)
+    assert encodings.count("the harbour a") <= 2  # in the batch, and alone to believe it
+    asked(ours, pairs)
+    assert len(encodings) == once
+    ids = ours.tok_encode("the harbour")
+    ids.append(7)  # the caller's own
+    assert ours.tok_encode("the harbour") == ids[:-1]
+
+
+def test_a_batch_that_differs_from_single_texts_is_not_believed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain, ours = (model(kind, tokenizer_of("gpt2")) for kind in (PlainAsked, OnceAsked))
+    ours.texts = EncodedTexts()
+    original = PreTrainedTokenizerBase.__call__
+
+    def other(self: Any, texts: Any, **options: Any) -> Any:
+        found = original(self, texts, **options)
+        found["input_ids"] = [[5, *ids] for ids in found["input_ids"]]
+        return found
+
+    monkeypatch.setattr(PreTrainedTokenizerBase, "__call__", other)
+    pairs = [("the", " harbour"), ("Mara", " x"), ("a", " b"), ("c", " d")]
+    assert asked(ours, pairs) == asked(plain, pairs)
+
+
+def test_what_was_encoded_first_goes_first_where_there_is_no_room() -> None:
+    texts = EncodedTexts(most=40)
+    for name in "abc":
+        texts.put(name * 4, None, [1, 2])
+    texts.put("dddd", False, [3, 4])
+    assert [texts.knows(name * 4, None) for name in "abcd"] == [False, True, True, False]
+    assert texts.get("dddd", False) == [3, 4]
+    texts.put("long" * 20, None, [1])
+    assert not texts.knows("long" * 20, None)
+    texts.put("a", None, [2**31 - 1])
+    assert texts.get("a", None) == [2**31 - 1]
+
+
+def open_scorer(folder: Path, **more: Any) -> LMScorer:
+    arguments = {"pretrained": str(folder), "dtype": "float32", **more}
+    policy = ScoringPolicy(device="cpu", threads=1, token_budget=64)
+    lm = load_lm("hf", arguments, {}, policy, trust_remote_code=False, allow_pickle=False)
+    return LMScorer(lm, policy, model_type="hf", model_args=arguments)
+
+
+def test_models_with_one_tokenizer_share_texts_and_others_do_not(tiny_llama: Path) -> None:
+    forget_texts()
+    first, second = open_scorer(tiny_llama), open_scorer(tiny_llama)
+    without = open_scorer(tiny_llama, add_bos_token=False)
+    assert first._lm.texts is second._lm.texts
+    assert first._lm.texts is not without._lm.texts
+    assert texts_of(shared_digest(first._lm)) is first._lm.texts
+    forget_texts()
+    assert encoded_texts._shared == {}
+
+
+def test_two_models_side_by_side_encode_every_text_once(
+    tiny_llama: Path, encodings: list[str]
+) -> None:
+    forget_texts()
+    base, candidate = open_scorer(tiny_llama), open_scorer(tiny_llama)
+    plain = open_scorer(tiny_llama)
+    plain._lm.texts = None
+    for requests in (pair_requests(), rolling_requests()):
+        encodings.clear()
+        ours, theirs, _ = score_in_lockstep(base, candidate, requests, requests, seed=1)
+        distinct = set(encodings)
+        assert len(encodings) <= len(distinct) + 2 * 2  # a sample of each batch is checked alone
+        expected = plain.score(requests)
+        for found in (ours, theirs):
+            assert [r.token_hash for r in found] == [r.token_hash for r in expected]
+            assert [r.loglikelihood for r in found] == [r.loglikelihood for r in expected]
+
+
+def test_a_tokenizer_in_python_shares_nothing_and_is_encoded_once(encodings: list[str]) -> None:
+    class Slow:
+        """Looks like one of a library of its own."""
+
+        is_fast = False
+        inner = tokenizer_of("gpt2")
+
+        def encode(self, text: str, **options: Any) -> Any:
+            return self.inner.encode(text, **options)
+
+        def decode(self, ids: Any) -> Any:
+            return self.inner.decode(ids)
+
+        bos_token_id, eos_token_id = 1, 2
+
+        def get_vocab(self) -> Any:
+            return self.inner.get_vocab()
+
+    ours, plain = (model(kind, Slow()) for kind in (OnceAsked, PlainAsked))
+    ours.texts = EncodedTexts()
+    assert shared_digest(ours) == ""
+    pairs = [("the harbour", " a"), ("the harbour", " b"), ("Mara", " c")]
+    assert asked(ours, pairs) == asked(plain, pairs)
+    encodings.clear()
+    asked(ours, pairs)
+    assert encodings == []
