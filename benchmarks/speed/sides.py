@@ -16,7 +16,7 @@ from evalguard.scorer import Response, Scorer, ScoringPolicy
 from evalguard.settings import Variant
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)
-_TRIED = 128  # documents that a batch size is tried on
+_TRIED = 48  # requests that a batch size is tried on
 
 
 class Harness:

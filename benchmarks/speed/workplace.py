@@ -80,7 +80,7 @@ class Workplace:
     def best_batch(self, shape: str) -> int:
         """The harness's best batch size on last words."""
         if shape not in self.batch_sizes:
-            self.harness(shape, self.requests(self.lastword(shape, 128)))
+            self.harness(shape, self.requests(self.lastword(shape, 64)))
         return self.batch_sizes[shape]
 
     def _made(self, name: str, make: Callable[[Path], Path]) -> Path:
