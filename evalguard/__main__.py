@@ -9,7 +9,7 @@ from typing import NoReturn
 
 # Importing torch and lm-eval makes a million objects that stay: looking for garbage among them a
 # thousand times, as Python does by itself, takes a quarter of the imports' time.
-_MANY_OBJECTS = 500_000
+MANY_OBJECTS = 500_000
 
 
 def run() -> NoReturn:
@@ -18,7 +18,7 @@ def run() -> NoReturn:
     An exception while evalguard itself is imported (a broken installation) would end Python with
     exit code 1, which means "regressed" here, and "bad" to ``git bisect run``.
     """
-    gc.set_threshold(_MANY_OBJECTS, 10, 10)
+    gc.set_threshold(MANY_OBJECTS, 10, 10)
     try:
         from evalguard.cli import main
     except KeyboardInterrupt:

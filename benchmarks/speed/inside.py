@@ -6,6 +6,7 @@ outermost ``forward`` of a model, or of its body, to leaving it.
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.speed.commands import IMPORTS
+from evalguard.__main__ import MANY_OBJECTS
 
 
 class Inside:
@@ -42,7 +44,8 @@ class Inside:
 
 def main() -> None:
     """Compare two models and print what that took."""
-    base, candidate, task, tasks, folder = sys.argv[1:]
+    base, candidate, task, tasks, cache = sys.argv[1:]
+    gc.set_threshold(MANY_OBJECTS, 10, 10)  # as the command does
     exec(IMPORTS)
     imports = time.process_time()
     from transformers.models.llama import modeling_llama
@@ -55,8 +58,7 @@ def main() -> None:
     start = time.process_time()
     result = evalguard.compare(
         base, candidate, tasks=[task], include_path=[Path(tasks)], quiet=True, device="cpu",
-        output_path=Path(folder) / "reports", cache_dir=Path(folder) / "inside-cache",
-        use_cache=True,
+        output_path=Path(cache) / "reports", cache_dir=Path(cache),
     )  # fmt: skip
     result.to_json()
     print(

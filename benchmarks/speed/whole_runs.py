@@ -28,7 +28,8 @@ def small(place: Workplace) -> Iterator[Row]:
         if turn < turns:
             theirs.append(commands.both(base, candidate, task, size))
     spent, own = _medians(theirs), _medians(ours)
-    how = f"n = {n:,}, bf16 candidate, lm_eval at batch size {size}; median of {repeats}, lm_eval of {turns}"
+    how = f"n = {n:,}, bf16 candidate, lm_eval at batch size {size}; median of {repeats}, "
+    how += f"lm_eval of {turns}"
     yield at_least(
         spent.cpu / own.cpu,
         6.0,
