@@ -36,6 +36,7 @@ _WITHOUT_EFFECT_ON_AA = frozenset(
         "strict",
         "git_bisect",
         "check_batch_size",
+        "verify_scorer",
         "floor",
         "output_path",
     }

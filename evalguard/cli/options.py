@@ -163,6 +163,13 @@ RUNNING = (
         metavar="N",
         help="Score N documents per task again at batch size 1.",
     ),
+    click.option(
+        "--verify-scorer",
+        type=click.IntRange(min=0),
+        default=0,
+        metavar="N",
+        help="Score N documents per task again by lm-eval's own path; other scores are an error.",
+    ),
     *DISTRIBUTIONS,
     REFERENCE_FILE,
     MEMORY,

@@ -127,7 +127,7 @@ class WorkerScorer:
     def score(self, requests: Sequence[Request]) -> list[Response]:
         """Score one block of requests, all of one kind; the answers in the order asked."""
         doing = f"scoring {_shown(requests)}"
-        return list(self._one_each(requests, self._call("score", requests, doing=doing)))
+        return list(self._one_each(requests, self._scored("score", requests, doing)))
 
     def score_reference(
         self, requests: Sequence[Request], *, top_k: int, samples: int
@@ -135,7 +135,7 @@ class WorkerScorer:
         """Score a block and keep ``top_k`` tokens of every distribution; in pieces."""
         doing = f"making a reference of {_shown(requests)}"
         wanted = ReferenceWanted(requests=tuple(requests), top_k=top_k, samples=samples)
-        told = cast(InParcels, self._call("score_reference", wanted, doing=doing))
+        told = cast(InParcels, self._scored("score_reference", wanted, doing))
         references = self._fetched("next_reference", told.lengths, doing)
         return list(self._one_each(requests, told.responses)), references
 
@@ -148,10 +148,16 @@ class WorkerScorer:
         for piece in parcels.pieces:
             self._call("give_reference", piece, doing=doing)
         wanted = ComparisonWanted(requests=tuple(requests), lengths=parcels.lengths)
-        told = cast(InParcels, self._call("score_against", wanted, doing=doing))
+        told = cast(InParcels, self._scored("score_against", wanted, doing))
         found = self._fetched("next_divergence", told.lengths, doing)
         responses = list(self._one_each(requests, told.responses))
         return responses, Compared(divergences=tuple(found), reason=told.reason)
+
+    def _scored(self, name: CallName, argument: object, doing: str) -> Any:
+        """Where memory ran out, the model cuts other batches, and its scores have that identity."""
+        value = self._call(name, argument, doing=doing)
+        self._description = cast(ModelDescription, self._call("describe", None, doing=doing))
+        return value
 
     def _fetched(self, name: CallName, lengths: Sequence[int], doing: str) -> list[Any]:
         """Fetch records piece by piece until all their positions are there."""

@@ -28,6 +28,7 @@ from evalguard.settings import Value, Variant
 
 CallName = Literal[
     "load",
+    "describe",
     "encode",
     "score",
     "score_reference",
@@ -153,6 +154,7 @@ _RAW: Codec[Value] = Codec(lambda value: value, lambda value: value)
 
 CALLS: Mapping[str, CallForm] = {
     "load": CallForm(_LOAD, DESCRIPTION),
+    "describe": CallForm(_NOTHING, DESCRIPTION),
     "encode": CallForm(REQUESTS, TOKEN_IDS),
     "score": CallForm(REQUESTS, RESPONSES),
     "score_reference": CallForm(_REFERENCE_WANTED, _IN_PARCELS),

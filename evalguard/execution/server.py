@@ -92,8 +92,10 @@ class _Desk:
             return form.value.encode(None)
         if self._scorer is None:
             raise WorkerError(f"asked for '{call.name}' before 'load'")
-        if call.name == "render_chat":
-            value: Any = self._scorer.render_chat(argument.messages, argument.add_generation_prompt)
+        if call.name == "describe":
+            value: Any = self._scorer.describe()
+        elif call.name == "render_chat":
+            value = self._scorer.render_chat(argument.messages, argument.add_generation_prompt)
         elif call.name in ("encode", "score"):
             value = getattr(self._scorer, call.name)(list(argument))
         else:

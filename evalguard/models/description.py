@@ -67,7 +67,9 @@ def describe(
 def with_batches(description: ModelDescription, lm: PieceScoring) -> ModelDescription:
     """Say how batches are cut now, where memory ran out since the model was described."""
     found = batching(lm)
-    if all(description.computation.get(name) == value for name, value in found.items()):
+    if not hasattr(lm, "make_room") or all(
+        description.computation.get(name) == value for name, value in found.items()
+    ):
         return description
     identity = description.identity
     if identity is not None:

@@ -181,13 +181,9 @@ class LMScorer:
         return smaller
 
     def _notice_batches(self) -> None:
-        """Where memory ran out, scores have another identity from now on."""
-        if not hasattr(self._lm, "make_room"):
-            return
         before, self._description = self._description, with_batches(self._description, self._lm)
-        budget = self._description.computation["token_budget"]
-        if self._description is not before and isinstance(budget, int):
-            self._on_smaller_budget(budget)
+        if self._description is not before:
+            self._on_smaller_budget(self._lm.token_budget)
 
     def _computed(self, step: Callable[[], T], kind: str, requests: Sequence[Request]) -> T:
         with computing_with(self._threads), failures(kind, requests), quiet():

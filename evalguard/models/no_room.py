@@ -6,7 +6,7 @@ import gc
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
-from evalguard.errors import EvaluationError
+from evalguard.errors import EvaluationError, FallbackError
 
 Found = TypeVar("Found")
 
@@ -16,13 +16,14 @@ RAN_OUT = "memory ran out"
 class NoRoomError(Exception):
     """A batch of several sequences is too large for the memory; a smaller one may not be.
 
-    ``tokens`` and ``sequences`` are what a batch may have from now on: half of what it had.
+    ``tokens`` and ``sequences`` are those of the batch; ``shared``: whether they share prefixes.
     """
 
-    def __init__(self, message: str, *, tokens: int, sequences: int) -> None:
+    def __init__(self, message: str, *, tokens: int, sequences: int, shared: bool) -> None:
         super().__init__(message)
         self.tokens = tokens
         self.sequences = sequences
+        self.shared = shared
 
 
 class Roomy(Protocol):
@@ -38,7 +39,8 @@ def with_room(scorers: Sequence[Roomy], attempt: Callable[[], Found]) -> Found:
     All of it is done anew, so that its scores are those of the smaller batches throughout.
 
     Raises:
-        EvaluationError: batches are as small as they can be.
+        FallbackError: batches are as small as they can be, with prefixes that are shared.
+        EvaluationError: they are, and share none.
     """
     while True:
         try:
@@ -48,6 +50,12 @@ def with_room(scorers: Sequence[Roomy], attempt: Callable[[], Found]) -> Found:
             found = error.with_traceback(None)
         _release()
         smaller = [scorer.make_room(found) for scorer in scorers]
+        if not any(smaller) and found.shared:
+            raise FallbackError(
+                f"{RAN_OUT} on one tree of prefixes: {found}",
+                giving_up="share_prefixes",
+                hint="--no-share-prefixes",
+            )
         if not any(smaller):
             raise EvaluationError(
                 f"{RAN_OUT} on the smallest batch there is: {found}",

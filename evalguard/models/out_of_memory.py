@@ -10,6 +10,7 @@ import torch
 from evalguard.models.failures import one_line
 from evalguard.models.no_room import NoRoomError
 from evalguard.models.packed_batch import PackedBatch
+from evalguard.models.tree_batch import TreeBatch
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -35,5 +36,6 @@ def room_for(batch: PackedBatch) -> Iterator[None]:
             raise
         said = one_line(error)
     if said:
-        tokens, sequences = batch.input_ids.numel(), batch.input_ids.shape[0]
-        raise NoRoomError(said, tokens=max(1, tokens // 2), sequences=max(1, sequences // 2))
+        sequences, shared = batch.input_ids.shape[0], isinstance(batch, TreeBatch)
+        tokens = batch.input_ids.numel()
+        raise NoRoomError(said, tokens=tokens, sequences=sequences, shared=shared)

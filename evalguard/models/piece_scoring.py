@@ -111,15 +111,18 @@ class PieceScoring(BatchScoring):
 
     def make_room(self, found: NoRoomError) -> bool:
         """Cut smaller batches from now on, after one that was too large; whether that can be."""
-        before = self.sequences, self.token_budget
         if self.sequences is None:
-            self.token_budget = min(self.token_budget, found.tokens)
+            if found.tokens > self.token_budget:  # what cannot be cut any smaller
+                return False
+            self.token_budget = max(1, found.tokens // 2)
             most = f"{self.token_budget:,} padded tokens"
         else:
-            self.sequences = min(self.sequences, found.sequences)
+            if found.sequences == 1:
+                return False
+            self.sequences = min(self.sequences, found.sequences // 2)
             most = f"{self.sequences} sequences"
         self.room_note = f"{RAN_OUT}: batches were halved, to {most} at last"
-        return before != (self.sequences, self.token_budget)
+        return True
 
     def _cut(self, lengths: Sequence[int]) -> list[int]:
         if self.sequences is not None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from evalguard.harness import TaskRequests, TaskScores, score_tables
+from evalguard.harness import TaskRequests, TaskScores
 from evalguard.harness.subset import documents_of
 from evalguard.pipeline.evaluate import Alone, Evaluation, Evaluator
 from evalguard.pipeline.sessions import Session
-from evalguard.pipeline.soundness import only_sound
 from evalguard.pipeline.sources import ModelSource
 from evalguard.scorer import ModelDescription, Response
 
@@ -54,9 +53,7 @@ class Asked:
         asked = self._tasks[task]
         part = documents_of(asked.requests, doc_ids)
         answers = part.in_order(asked.responses)
-        return only_sound(
-            score_tables(part, answers, source=self.source.name), part.requests, answers
-        )
+        return self.evaluator.scoring.scores(self.source.name, part, answers)
 
     def evaluation(self, drawn: Mapping[str, Sequence[int]]) -> Evaluation:
         """The model's scores of the documents that were drawn in the end."""

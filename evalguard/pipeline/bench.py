@@ -22,6 +22,7 @@ from evalguard.pipeline.open_scorer import Opener, needs_worker, open_scorer
 from evalguard.pipeline.options import CompareOptions
 from evalguard.pipeline.places import placed
 from evalguard.pipeline.sources import ModelSource
+from evalguard.pipeline.task_scoring import TaskScoring
 from evalguard.report.progress import Progress
 from evalguard.scorer import Scorer, ScoringPolicy
 from evalguard.store import ScoreCache, open_cache_dir
@@ -59,6 +60,14 @@ class Bench:
             raise
         self.follow(scorer)
         return scorer
+
+    def load_apart(self, source: ModelSource) -> Scorer:
+        """Load a model that need not be scored as the others; the caller closes it.
+
+        Raises:
+            EvalguardError: as loading does.
+        """
+        return self._open(source, source.policy or self.choices.policy)
 
     def _open(self, source: ModelSource, policy: ScoringPolicy) -> Scorer:
         self.evaluator.progress.note(f"loading {source.name}")
@@ -138,6 +147,7 @@ def bench(
             progress=progress,
             chat=bool(choices.task_options.apply_chat_template),
             meter=meter,
+            scoring=TaskScoring(documents=options.verify_scorer, seed=choices.task_options.seed),
         )
         yield Bench(
             evaluator=evaluator,

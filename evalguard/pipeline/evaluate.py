@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from evalguard.errors import EvaluationError, Interrupted
-from evalguard.harness import Block, TaskRequests, TaskScores, TaskSet, score_tables
+from evalguard.harness import Block, TaskRequests, TaskScores, TaskSet
 from evalguard.harness.subset import documents_of
 from evalguard.pipeline.answering import Answered, Answering
 from evalguard.pipeline.divergences import TaskDivergences
@@ -15,7 +15,7 @@ from evalguard.pipeline.kept_blocks import Entry, KeptBlocks
 from evalguard.pipeline.lazy_scorer import LazyScorer
 from evalguard.pipeline.meter import Meter
 from evalguard.pipeline.passage import Passage, wait_for_others
-from evalguard.pipeline.soundness import only_sound
+from evalguard.pipeline.task_scoring import TaskScoring
 from evalguard.report.progress import Progress
 from evalguard.scorer import ModelDescription, Response, Scorer
 from evalguard.settings import digest_of
@@ -57,6 +57,7 @@ class Evaluator:
     progress: Progress
     chat: bool = False
     meter: Meter = field(default_factory=Meter)
+    scoring: TaskScoring = field(default_factory=TaskScoring)
     notes: list[str] = field(default_factory=list)
     _kept: KeptBlocks[Sequence[Response]] = field(init=False)
 
@@ -224,7 +225,7 @@ class Evaluator:
         place = interruptible(f"scoring {names} on {passage.task}", hint=hint)
         with place, self.meter.phase("comparing"):
             return [
-                only_sound(score_tables(asked, told, source=name), asked.requests, told)
+                self.scoring.scores(name, asked, told)
                 for asked, told, (name, _) in zip(
                     passage.requests, passage.answers, models, strict=True
                 )

@@ -177,6 +177,8 @@ class Measuring:
 
     def _apart(self, sources: Sequence[ModelSource]) -> Hindrance | None:
         """Why two models cannot both be loaded into this process; None if they can."""
+        if self.sessions.choices.policy.scorer == "harness":
+            return Hindrance("lm-eval's own path (--scorer harness) shows none")
         for source in sources:
             if source.variant.model not in HF_TYPES:
                 return _no_rows(source.name, source.variant.model)

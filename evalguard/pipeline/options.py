@@ -62,6 +62,8 @@ class CompareOptions:
         memory: "lockstep" loads both models, "sequential" one after the other; "auto": both where
             they fit.
         check_batch_size: documents per task scored once more at batch size 1; 0: none.
+        verify_scorer: documents per task, drawn with the seed, scored once more by lm-eval's own
+            path; other scores are an error; 0: none.
         margin, fail_on, confidence: of the gate.
         gate_limits: absolute limits, ``{"kl_mean": 0.01, "same_top1": 0.98}``, added to those of
             the guard file or in place of them (``evalguard.limits.KINDS`` has the names).
@@ -110,6 +112,7 @@ class CompareOptions:
     reference_top_k: int | None = None
     memory: MemoryUse | None = None
     check_batch_size: int = 0
+    verify_scorer: int = 0
     margin: float | None = None
     fail_on: str | None = None
     confidence: float | None = None
@@ -141,7 +144,7 @@ class CompareOptions:
             raise _refused("scorer", self.scorer, " or ".join(get_args(ScorerName)))
         if self.token_budget is not None and not _is_count(self.token_budget, 0):
             raise _refused("token_budget", self.token_budget, "a number of tokens, 0 or more")
-        for name in ("threads", "check_batch_size"):
+        for name in ("threads", "check_batch_size", "verify_scorer"):
             if not _is_count(getattr(self, name), 0):
                 raise _refused(name, getattr(self, name), "a number, 0 or more")
         if self.timeout is not None and not 0 < self.timeout < math.inf:

@@ -59,6 +59,7 @@ def plan(
         options,
         use_cache=False,
         check_batch_size=0,
+        verify_scorer=0,
         distributions="off",
         reference=None,
         reference_top_k=None,

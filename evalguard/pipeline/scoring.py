@@ -15,6 +15,7 @@ from evalguard.pipeline.measuring import Measuring
 from evalguard.pipeline.meter import Meter
 from evalguard.pipeline.open_scorer import Opener
 from evalguard.pipeline.options import CompareOptions
+from evalguard.pipeline.scorer_check import check_scorer
 from evalguard.pipeline.sessions import Sessions
 from evalguard.pipeline.sources import ModelSource
 
@@ -54,9 +55,16 @@ def score_models(
 
 
 def checked(evaluation: Evaluation, source: ModelSource, sessions: Sessions) -> Evaluation:
-    """Add what a check of the batch size says, if there is to be one."""
-    if not sessions.bench.options.check_batch_size:
-        return evaluation
-    with interruptible(f"checking the batch size of {source.name}"):
-        note = check_batch_size(source, sessions.bench)
-    return replace(evaluation, notes=(*evaluation.notes, note))
+    """Add what checks of the batch size and of the scorer say, if there are to be any.
+
+    Raises:
+        EvaluationError: lm-eval's own path gives other scores.
+    """
+    options, notes = sessions.bench.options, evaluation.notes
+    if options.check_batch_size:
+        with interruptible(f"checking the batch size of {source.name}"):
+            notes = (*notes, check_batch_size(source, sessions.bench))
+    if options.verify_scorer:
+        with interruptible(f"verifying the scores of {source.name}"):
+            notes = (*notes, *check_scorer(source, sessions.bench))
+    return replace(evaluation, notes=notes)

@@ -30,6 +30,7 @@ SPELLINGS: dict[str, tuple[tuple[str, ...], object]] = {
     "scorer": (("--scorer", "harness"), "harness"),
     "share_prefixes": (("--no-share-prefixes",), False),
     "floor": (("--floor", "floor.json"), Path("floor.json")),
+    "verify_scorer": (("--verify_scorer", "4"), 4),
     "check_batch_size": (("--check_batch_size", "4"), 4),
     "cluster": (("--cluster", "story"), "story"),
     "distributions": (("--distributions", "lockstep"), "lockstep"),

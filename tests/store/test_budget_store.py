@@ -60,3 +60,34 @@ def test_a_measurement_that_fails_frees_the_turn(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
         BudgetStore(tmp_path).settled(FACTS, fails)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_budget_comes_back_for_the_same_facts_only(tmp_path: Path) -> None:
+    store = BudgetStore(tmp_path / "devices")
+    assert store.get(FACTS) is None
+    store.put(FACTS, 2048)
+    store.put(FACTS, 1024)
+    assert BudgetStore(tmp_path / "devices").get(FACTS) == 1024
+    assert store.get({**FACTS, "layers": 3}) is None
+
+
+@pytest.mark.parametrize(
+    "damage", ["", "{", "[]", '{"format": "other/1"}', "null", '"text"', "\x00"]
+)
+def test_a_damaged_file_is_as_if_it_were_not_there(tmp_path: Path, damage: str) -> None:
+    store = BudgetStore(tmp_path)
+    store.put(FACTS, 2048)
+    (file,) = tmp_path.glob("*.json")
+    file.write_text(damage)
+    assert store.get(FACTS) is None
+    store.put(FACTS, 512)
+    assert store.get(FACTS) == 512
+
+
+@pytest.mark.parametrize("budget", ["0", "-5", "true", "1.5", '"512"'])
+def test_what_is_no_budget_is_not_taken(tmp_path: Path, budget: str) -> None:
+    store = BudgetStore(tmp_path)
+    store.put(FACTS, 2048)
+    (file,) = tmp_path.glob("*.json")
+    file.write_text(file.read_text().replace("2048", budget))
+    assert store.get(FACTS) is None

@@ -1,0 +1,126 @@
+"""The scorer check: does lm-eval's own path give the scores that this run has?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import numpy as np
+
+from evalguard.errors import EvaluationError
+from evalguard.models.loading import HF_TYPES
+from evalguard.pipeline.bench import Bench
+from evalguard.pipeline.sources import ModelSource
+from evalguard.scorer import Request, Response
+
+# What float32 may leave of a document's log-likelihood, and of each nat of it: lm-eval adds up the
+# tokens of a long text in float32.
+_ABSOLUTE, _RELATIVE = 1e-4, 1e-6
+# The largest difference of a few documents scatters: what one other path does may well come out so
+# much larger than what another one does.
+_TIMES_NOISE = 4.0
+
+Key = tuple[str, int, int]
+Answers = Mapping[Key, Response]
+
+
+def check_scorer(source: ModelSource, bench: Bench) -> tuple[str, ...]:
+    """Score the documents that were set aside once more, by lm-eval's own path.
+
+    Returns:
+        One sentence per task, with the largest difference in natural-log likelihood.
+
+    Raises:
+        EvaluationError: a difference is more than rounding.
+    """
+    if source.variant.model not in HF_TYPES:
+        return (f"model type '{source.variant.model}' is scored by lm-eval's own path alone",)
+    if bench.choices.policy.scorer == "harness":
+        return ("scored by lm-eval's own path, which nothing was held against",)
+    kept = {
+        task: [pair for pair in pairs if pair[0].kind != "generate_until"]
+        for (model, task), pairs in bench.evaluator.scoring.aside.items()
+        if model == source.name
+    }
+    asked = [request for pairs in kept.values() for request, _ in pairs]
+    again = _by_harness(source, bench, asked)
+    ours = {_key(request): told for pairs in kept.values() for request, told in pairs}
+    found = {task: _compared([r for r, _ in pairs], ours, again) for task, pairs in kept.items()}
+    noise = 0.0
+    if not all(one.rounding for one in found.values()):
+        # in a narrow dtype: what other batches do to lm-eval's own path
+        noise = _compared(asked, _by_harness(source, bench, asked, batch_size=1), again).largest
+    return tuple(_said(source.name, task, one, noise) for task, one in found.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """Two paths' answers: the ``largest`` difference, and whether float32 rounding explains it."""
+
+    documents: int
+    largest: float
+    rounding: bool
+    flips: int
+
+
+def _compared(asked: Sequence[Request], ours: Answers, theirs: Answers) -> _Found:
+    pairs = [(ours[_key(request)], theirs[_key(request)]) for request in asked]
+    one, two = (
+        np.array([answer.loglikelihood for answer in side], dtype=np.float64)
+        for side in ([first for first, _ in pairs], [second for _, second in pairs])
+    )
+    same = (one == two) | (np.isnan(one) & np.isnan(two))
+    with np.errstate(invalid="ignore"):
+        apart = np.where(same, 0.0, np.abs(one - two))
+        allowed = _ABSOLUTE + _RELATIVE * np.abs(two)
+    return _Found(
+        documents=len({(request.task, request.doc_id) for request in asked}),
+        largest=float(apart.max(initial=0.0)),
+        rounding=bool((same | (apart <= allowed)).all()),
+        flips=sum(first.is_greedy != second.is_greedy for first, second in pairs),
+    )
+
+
+def _said(model: str, task: str, found: _Found, noise: float) -> str:
+    if not found.documents:
+        return f"{task} has no likelihood requests, so that its scores were not verified"
+    greedy = f"{found.flips} greedy answers differ" if found.flips else "greedy answers agree"
+    text = (
+        f"{task}: {found.documents} documents scored again by lm-eval's own path: largest "
+        f"difference {found.largest:.2g} nats, {greedy}"
+    )
+    if found.rounding:
+        return text
+    if found.largest <= _TIMES_NOISE * noise:
+        return f"{text}; other batches alone move that path's scores by {noise:.2g}"
+    raise EvaluationError(
+        f"{model} has other scores than lm-eval's own path gives: {text}; float32 allows "
+        f"{_ABSOLUTE:g}, and other batches move that path's scores by {noise:.2g}",
+        hint="--scorer harness scores by that path; please report the model",
+    )
+
+
+def _by_harness(
+    source: ModelSource, bench: Bench, asked: Sequence[Request], batch_size: int | None = None
+) -> Answers:
+    """Answers of lm-eval's own path, one kind of request of one task after the other."""
+    if not asked:
+        return {}
+    usual = source.policy or bench.choices.policy
+    policy = replace(usual, scorer="harness", batch_size=batch_size or usual.batch_size)
+    scorer = bench.load_apart(replace(source, name=f"{source.name} to verify", policy=policy))
+    told: dict[Key, Response] = {}
+    try:
+        ordered = sorted(asked, key=lambda request: (request.task, request.kind))
+        for _, group in groupby(ordered, key=lambda request: (request.task, request.kind)):
+            requests = list(group)
+            answers = scorer.score(requests)
+            told |= {_key(r): answer for r, answer in zip(requests, answers, strict=True)}
+    finally:
+        scorer.close()
+    return told
+
+
+def _key(request: Request) -> Key:
+    return request.task, request.doc_id, request.index
