@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from evalguard.harness import TaskRequests, TaskScores
 from evalguard.harness.subset import documents_of
-from evalguard.pipeline.evaluate import Alone, Evaluation, Evaluator
+from evalguard.pipeline.alone import Alone
+from evalguard.pipeline.evaluate import Evaluation, Evaluator
 from evalguard.pipeline.sessions import Session
 from evalguard.pipeline.sources import ModelSource
 from evalguard.scorer import ModelDescription, Response

@@ -88,7 +88,11 @@ class Bench:
 
     def _lazy(self, source: ModelSource, policy: ScoringPolicy, known: KnownModel) -> Scorer:
         here = not needs_worker(source.variant, self.options)
-        scorer = LazyScorer(source.name, known, lambda: self._open(source, policy), here=here)
+        told = known.description
+        budget = told.computation.get("token_budget") if told is not None else None
+        # Smaller than what is asked for where memory ran out: it would again.
+        same = replace(policy, token_budget=budget) if isinstance(budget, int) else policy
+        scorer = LazyScorer(source.name, known, lambda: self._open(source, same), here=here)
         for problem in known.facts.problems:
             self.evaluator.progress.note(problem)
         known.facts.problems.clear()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from evalguard.errors import EvaluationError, Interrupted
 from evalguard.harness import Block, TaskRequests, TaskScores, TaskSet
 from evalguard.harness.subset import documents_of
+from evalguard.pipeline.alone import Alone
 from evalguard.pipeline.answering import Answered, Answering
 from evalguard.pipeline.divergences import TaskDivergences
 from evalguard.pipeline.interruption import KEPT, NOTHING_KEPT, interruptible
@@ -234,31 +235,3 @@ class Evaluator:
     def _go_on(self, models: Sequence[tuple[str, Scorer]]) -> str:
         kept = not self._kept.lost and all(self.key(scorer) is not None for _, scorer in models)
         return KEPT if kept else NOTHING_KEPT
-
-
-@dataclass(slots=True)
-class Alone:
-    """One model answers by itself."""
-
-    name: str
-    scorer: Scorer
-    evaluator: Evaluator
-
-    @property
-    def models(self) -> Sequence[tuple[str, Scorer]]:
-        """The one model."""
-        return ((self.name, self.scorer),)
-
-    def entries(self, blocks: Sequence[Block]) -> Sequence[Entry]:
-        """The model's answers."""
-        return (self.evaluator.entry(blocks[0], self.models[0]),)
-
-    def kept(self, blocks: Sequence[Block]) -> Answered | None:
-        """Return the answers where they are kept."""
-        found = self.evaluator.kept(blocks[0], self.scorer)
-        return None if found is None else Answered(responses=(found,), kept=(True,))
-
-    def answer(self, blocks: Sequence[Block]) -> Answered:
-        """Answer a block, from the cache where it is there."""
-        responses, cached = self.evaluator.answered(blocks[0], self.scorer)
-        return Answered(responses=(responses,), kept=(cached,))

@@ -46,6 +46,33 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "mamba: a state": ("mamba", {**_STATE, "state_size": 4, "initializer_range": 0.3}),
     "rwkv: a state without a mask": ("rwkv", {**_STATE, "context_length": 48}),
     "qwen3_5: gated delta rule": ("qwen3_5_text", {**_SIZES, **_LINEAR}),
+    "falcon_h1: attention beside a state": (
+        "falcon_h1",
+        {
+            **_SIZES,
+            "head_dim": 8,
+            "mamba_d_ssm": 32,
+            "mamba_n_heads": 4,
+            "mamba_d_head": 8,
+            "mamba_d_state": 8,
+            "mamba_chunk_size": 8,
+            "lm_head_multiplier": 0.5,
+        },
+    ),
+    "recurrent_gemma: gated recurrences": (
+        "recurrent_gemma",
+        {
+            **_SIZES,
+            "head_dim": 8,
+            "lru_width": 32,
+            "attention_window_size": 8,
+            "num_hidden_layers": 3,
+            "logits_soft_cap": 5.0,
+            "w_init_variance_scale": 0.3,
+        },
+    ),
+    "cohere: scaled logits": ("cohere", {**_SIZES, "logit_scale": 0.25}),
+    "granite: divided logits": ("granite", {**_SIZES, "logits_scaling": 3.0}),
     "phi3: longrope": (
         "phi3",
         {**_SIZES, "rope_parameters": _LONGROPE, "original_max_position_embeddings": 24},

@@ -126,3 +126,9 @@ def test_more_to_generate_than_the_context_holds_says_what_to_do(tmp_path: Path)
     with pytest.raises(EvaluationError, match="leaves no room for a context") as raised:
         scorer(folder).score([request])
     assert "max_gen_toks" in raised.value.hint
+
+
+def test_logits_are_computed_at_the_scored_positions_only(folder: Path) -> None:
+    told = scorer(folder).describe()
+    assert told.computation["scorer"] == "fast"
+    assert not [caveat for caveat in told.caveats if "every position" in caveat]

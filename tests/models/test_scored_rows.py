@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from architectures import save_architecture
 from lm_requests import pair_requests, rolling_requests
 from strange_models import STRANGE, Scaled, open_strange
 from test_lm_scorer import POLICY, open_hf
@@ -102,6 +103,16 @@ def test_what_a_forward_does_with_its_logits_is_kept(tmp_path: Path) -> None:
     expected = open_strange(Scaled, tmp_path, HARNESS)
     for requests in (pair_requests(), rolling_requests()):
         assert_close(likelihoods(model, requests), likelihoods(expected, requests))
+
+
+@pytest.mark.parametrize("vocabulary", [32_000, 128_256])
+def test_large_vocabularies_score_as_by_the_harness(tmp_path: Path, vocabulary: int) -> None:
+    folder = save_architecture(tmp_path, "qwen3: wide heads", vocab_size=vocabulary)
+    model, expected = open_hf(folder), open_hf(folder, HARNESS)
+    seen = widths(model)
+    for requests in (pair_requests(), rolling_requests()):
+        assert_close(likelihoods(model, requests), likelihoods(expected, requests))
+    assert max(shape[1] for shape in seen) * vocabulary <= 7 * 2**20
 
 
 def test_of_two_tokens_as_probable_the_first_is_the_greedy_one(tiny_llama: Path) -> None:
