@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from evalguard.harness import Block
 from evalguard.pipeline.answering import Answered
 from evalguard.pipeline.kept_blocks import Entry
-from evalguard.scorer import Scorer
+from evalguard.scorer import Response, Scorer
 
-if TYPE_CHECKING:
-    from evalguard.pipeline.evaluate import Evaluator
+
+class Keeping(Protocol):
+    """What answers and keeps blocks, as ``Evaluator`` does."""
+
+    def entry(self, block: Block, model: tuple[str, Scorer]) -> Entry: ...
+
+    def kept(self, block: Block, scorer: Scorer) -> Sequence[Response] | None: ...
+
+    def answered(self, block: Block, scorer: Scorer) -> tuple[Sequence[Response], bool]: ...
 
 
 @dataclass(slots=True)
@@ -21,7 +28,7 @@ class Alone:
 
     name: str
     scorer: Scorer
-    evaluator: Evaluator
+    evaluator: Keeping
 
     @property
     def models(self) -> Sequence[tuple[str, Scorer]]:

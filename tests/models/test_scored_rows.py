@@ -73,9 +73,10 @@ def test_blocks_change_no_rows_of_a_piece(
 ) -> None:
     model, requests = open_hf(tiny_llama), rolling_requests()
     pieces = [piece for of in model.pieces(requests) for piece in of]
-    whole = {scored.fed: rows for scored, rows in model.rows(requests, pieces)}
+    whole = {scored.fed: rows.numpy() for scored, rows in model.rows(requests, pieces)}
     monkeypatch.setattr(scored_rows, "_ON_CPU", 5 * model.describe().vocabulary_size)
-    for scored, rows in model.rows(requests, pieces):
+    for scored, found in model.rows(requests, pieces):
+        rows = found.numpy()
         np.testing.assert_allclose(rows, whole[scored.fed], atol=1e-5)
         own = rows[np.arange(len(rows)), scored.fed.scored_ids]
         assert own.astype(np.float64).tobytes() == scored.logprobs.tobytes()
