@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from evalguard.errors import EvaluationError
+from evalguard.harness.asked_document import AskedDocument, asked_document
 from evalguard.harness.repeats import averaged_repeats
 from evalguard.harness.requests import TaskRequests, in_request_order
 from evalguard.harness.surroundings import lm_eval_surroundings, task_code
@@ -20,21 +21,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnsweredDocument:
-    """One document with its prompt, target and hashes as in lm-eval's sample files, and answers.
+    """One document, and what a model answered to each of its requests.
 
-    ``options`` are the texts to choose from, () where lm-eval chooses none of them.
+    ``token_hash`` is of all token ids fed for it; "" if a backend hid those of any request.
     """
 
-    doc_id: int
-    doc: Any
-    prompt: str
-    target: str
-    doc_hash: str
-    prompt_hash: str
-    target_hash: str
-    options: tuple[str, ...]
-    requests: tuple[Request, ...]
+    asked: AskedDocument
     responses: tuple[Response, ...]
+    token_hash: str
+
+    @property
+    def doc_id(self) -> int:
+        """lm-eval's number of the document."""
+        return self.asked.doc_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,14 +82,9 @@ def judge(task_requests: TaskRequests, responses: Sequence[Response]) -> Answers
             else {}
         )
         items |= {key: dict(metric.items) for key, metric in averaged.items()}
-        documents = []
-        for doc_id, doc in task_requests.documents.items():
-            with task_code(f"{what}, document {doc_id}"):
-                target = task.doc_to_target(doc)
-                asked = _Asked(doc_id, doc, by_document[doc_id][0], _options(task, doc))
-                documents.append(_document(asked, target, answered[doc_id]))
+        documents = tuple(_documents(task_requests, by_document, answered, what))
     repeats = {key: metric.repeats for key, metric in averaged.items()}
-    return Answers(documents=tuple(documents), items=items, filtered=filtered, repeats=repeats)
+    return Answers(documents=documents, items=items, filtered=filtered, repeats=repeats)
 
 
 def _filtered(
@@ -151,43 +145,28 @@ def _as_lm_eval(request: Request, response: Response) -> Any:
     )
 
 
-def _options(task: Any, doc: Any) -> tuple[str, ...]:
-    """A document's options, in lm-eval's order; () where the task is none of multiple choice.
+def _documents(
+    task_requests: TaskRequests,
+    by_document: Mapping[int, Sequence[Instance]],
+    answered: Mapping[int, Sequence[tuple[Request, Response]]],
+    what: str,
+) -> Iterator[AnsweredDocument]:
+    """Put documents and answers together; what all models share is made for the first one."""
+    known, task = task_requests.asked, task_requests.lm_eval_task
+    for doc_id, doc in task_requests.documents.items():
+        requests = tuple(request for request, _ in answered[doc_id])
+        asked = known.get(doc_id)
+        if asked is None or asked.doc is not doc or asked.requests != requests:
+            with task_code(f"{what}, document {doc_id}"):
+                asked = asked_document(task, doc, by_document[doc_id][0], requests)
+            known[doc_id] = asked
+        responses = tuple(response for _, response in answered[doc_id])
+        yield AnsweredDocument(asked=asked, responses=responses, token_hash=token_hash(responses))
 
-    A task with a ``process_results`` of its own chooses by its own rules: () too.
-    """
-    own_rules = callable(getattr(task.config, "process_results", None))
-    if task.OUTPUT_TYPE != "multiple_choice" or own_rules:
-        return ()
-    return tuple(task.doc_to_choice(doc))
 
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    doc_id: int
-    doc: Any
-    first: Instance
-    options: tuple[str, ...]
-
-
-def _document(
-    asked: _Asked, target: Any, answered: Sequence[tuple[Request, Response]]
-) -> AnsweredDocument:
-    """Hash a document exactly as lm_eval.evaluator.evaluate does for its sample files."""
-    from lm_eval.utils import handle_non_serializable, hash_string
-
-    doc = asked.first.doc
-    written = json.dumps(doc, indent=2, default=handle_non_serializable, ensure_ascii=False)
-    prompt = asked.first.arguments[0]
-    return AnsweredDocument(
-        doc_id=asked.doc_id,
-        doc=asked.doc,
-        prompt=prompt,
-        target=str(target),
-        doc_hash=hash_string(written),
-        prompt_hash=hash_string(prompt),
-        target_hash=hash_string(str(target)),
-        options=asked.options,
-        requests=tuple(request for request, _ in answered),
-        responses=tuple(response for _, response in answered),
-    )
+def token_hash(responses: Sequence[Response]) -> str:
+    """Hash of all token ids fed for one document; "" if a backend hid those of any request."""
+    hashes = [response.token_hash for response in responses]
+    if not all(hashes):
+        return ""
+    return hashlib.sha256("\n".join(hashes).encode()).hexdigest()

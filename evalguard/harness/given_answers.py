@@ -20,10 +20,10 @@ def given_answers(
 
 
 def _answer(document: AnsweredDocument, filtered: Sequence[Any], metric: str) -> str | None:
-    if document.requests[0].kind == "generate_until":
+    if document.asked.requests[0].kind == "generate_until":
         return filtered[0] if isinstance(filtered[0], str) else None
-    if not document.options:
+    if not document.asked.options:
         return None
     loglikelihoods = [loglikelihood for loglikelihood, _ in filtered]
-    chosen = chosen_option(metric, loglikelihoods, document.options)
+    chosen = chosen_option(metric, loglikelihoods, document.asked.options)
     return None if chosen is None else str(chosen)

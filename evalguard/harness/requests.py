@@ -11,6 +11,7 @@ import numpy as np
 
 from evalguard.document_fields import DocumentFields, read_fields
 from evalguard.errors import EvaluationError
+from evalguard.harness.asked_document import AskedDocument
 from evalguard.harness.blocks import Block, cut_blocks, text_lengths
 from evalguard.harness.options import TaskOptions
 from evalguard.harness.surroundings import lm_eval_surroundings, task_code
@@ -44,6 +45,7 @@ class TaskRequests:
         notes: what was asked for and could not be applied.
         average_repeats: whether repeated answers to a document are averaged (see ``repeats``).
         lengths: by doc_id, to sort the documents by; empty: that of their requests counts.
+        asked: by doc_id, what all models share of a document, as it was made for the first of them.
     """
 
     task: str
@@ -57,6 +59,10 @@ class TaskRequests:
     lm_eval_task: Task = field(repr=False, compare=False)
     instances: tuple[Instance, ...] = field(repr=False, compare=False)
     documents: Mapping[int, Any] = field(repr=False, compare=False)
+    asked: dict[int, AskedDocument] = field(repr=False, compare=False, default_factory=dict)
+    _fields: list[DocumentFields] = field(
+        init=False, repr=False, compare=False, default_factory=list
+    )
     _cut: dict[tuple[int, int], list[Block]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
@@ -69,7 +75,9 @@ class TaskRequests:
     @property
     def fields(self) -> DocumentFields:
         """Texts and whole numbers of the documents, which may say what they share."""
-        return read_fields(self.documents)
+        if not self._fields:
+            self._fields.append(read_fields(self.documents))
+        return self._fields[0]
 
     def blocks(self, size: int, *, window: int) -> list[Block]:
         """Cut the requests into blocks of ``size`` documents; see ``cut_blocks``.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from evalguard.document_fields import DocumentFields, read_fields
+from evalguard.document_fields import DocumentFields
 from evalguard.harness.aggregation import task_rescoring
 from evalguard.harness.answers import AnsweredDocument, Answers, judge
 from evalguard.harness.given_answers import given_answers
@@ -19,7 +18,6 @@ from evalguard.harness.samples import sample
 from evalguard.items import (
     DocumentStatistics,
     NotComparableError,
-    asked_hash,
     has_closed_form,
     read_items,
 )
@@ -78,20 +76,9 @@ def score_tables(
         task=task_requests.task,
         tables=tuple(tables),
         not_compared=tuple(left_out),
-        samples=tuple(
-            sample(document, answers.items, token_hash(document.responses))
-            for document in answers.documents
-        ),
-        fields=read_fields({document.doc_id: document.doc for document in answers.documents}),
+        samples=tuple(sample(document, answers.items) for document in answers.documents),
+        fields=task_requests.fields,
     )
-
-
-def token_hash(responses: Sequence[Response]) -> str:
-    """Hash of all token ids fed for one document; "" if a backend hid those of any request."""
-    hashes = [response.token_hash for response in responses]
-    if not all(hashes):
-        return ""
-    return hashlib.sha256("\n".join(hashes).encode()).hexdigest()
 
 
 def _table(
@@ -115,7 +102,8 @@ def _table(
     else:
         rescoring = task_rescoring(task, metric, of_documents, aggregation)
         statistics = DocumentStatistics.rescored(rescoring)
-    tokens = tuple(token_hash(document.responses) for document in documents)
+    asked = [document.asked for document in documents]
+    tokens = tuple(document.token_hash for document in documents)
     caveats = [*task_requests.notes, aggregation_caveat, direction_caveat]
     caveats += [_repeated(answers.repeats.get((filter_name, metric), 1))]
     caveats += [_truncated(documents), _missing(len(documents), task_requests.n_documents)]
@@ -129,12 +117,10 @@ def _table(
         values=statistics.values,
         weights=statistics.weights,
         rescoring=statistics.rescoring,
-        doc_hashes=tuple(document.doc_hash for document in documents),
-        prompt_hashes=tuple(document.prompt_hash for document in documents),
-        target_hashes=tuple(document.target_hash for document in documents),
-        asked_hashes=tuple(
-            asked_hash(request.arguments for request in document.requests) for document in documents
-        ),
+        doc_hashes=tuple(one.doc_hash for one in asked),
+        prompt_hashes=tuple(one.prompt_hash for one in asked),
+        target_hashes=tuple(one.target_hash for one in asked),
+        asked_hashes=tuple(one.asked_hash for one in asked),
         token_hashes=tokens if all(tokens) else (),
         answers=given_answers(answers, documents, filter_name, metric),
         cut=tuple(_depends_on_length(document) for document in documents),
@@ -147,7 +133,7 @@ def _table(
 
 def _depends_on_length(document: AnsweredDocument) -> bool:
     # whole texts are read in windows of the context's length; how many is not known here
-    rolling = any(request.kind == "loglikelihood_rolling" for request in document.requests)
+    rolling = any(request.kind == "loglikelihood_rolling" for request in document.asked.requests)
     return rolling or any(answer.truncated for answer in document.responses)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -69,21 +70,27 @@ class BatchScoring(GuardedGeneration):
         the softmax, shape (n_scored, vocabulary), on the model's device; each is made when it is
         asked for.
         """
-        blocks = self._blocks(batch, MovedBatch.of(batch, self.device))
-        waiting: list[tuple[torch.Tensor, torch.Tensor]] = []
-        for read in batch.reads:
-            missing = len(read.positions) - sum(len(targets) for _, targets in waiting)
-            while missing > 0:
-                waiting.append(next(blocks))
-                missing -= len(waiting[-1][1])
-            rows, targets = (
+        for part in self.scored_parts(batch):
+            yield from part
+
+    def scored_parts(self, batch: PackedBatch) -> Iterator[list[tuple[ScoredTokens, torch.Tensor]]]:
+        """Run one batch as ``scored_batch``; yield the pieces that are finished, many at a time."""
+        reads, waiting = list(batch.reads), []
+        for rows, targets in self._blocks(batch, MovedBatch.of(batch, self.device)):
+            waiting.append((rows, *chosen(rows, targets)))
+            ends = np.cumsum([len(read.positions) for read in reads])
+            finished = int(np.searchsorted(ends, sum(len(part[0]) for part in waiting), "right"))
+            if not finished:
+                continue
+            rows, told, greedy = (
                 torch.cat(parts) if len(parts) > 1 else parts[0]
                 for parts in zip(*waiting, strict=True)
             )
-            n = len(read.positions)
-            waiting = [(rows[n:], targets[n:])] if len(rows) > n else []
-            (scored,) = answers([read], *chosen(rows[:n], targets[:n]))
-            yield scored, rows[:n]
+            done, n = reads[:finished], int(ends[finished - 1])
+            reads, waiting = reads[finished:], [(rows[n:], told[n:], greedy[n:])]
+            cuts = ends[: finished - 1].tolist()
+            found = answers(done, told[:n], greedy[:n])
+            yield list(zip(found, torch.tensor_split(rows[:n], cuts), strict=True))
 
     def full_logits(self, moved: MovedBatch) -> torch.Tensor:
         """Return the logits where a batch is read, from logits at all positions."""

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# Looking through a million objects takes a third of a second; Python itself does it in time for
+# models of less than this (200 MB in float32).
+_WORTH_COLLECTING = 50_000_000
+
 
 class LMScorer:
     """Scores requests with an lm-eval model instance.
@@ -163,9 +167,11 @@ class LMScorer:
         lm, kind = self._open_lm(), requests[0].kind
         batches = lm.batches(pieces)
         while batch := self._computed(lambda: next(batches, None), kind, requests):
-            answers = lm.scored_batch(batch)
-            for _ in batch.reads:
-                yield self._computed(lambda: _as_float32(*next(answers)), kind, requests)  # noqa: B023
+            parts = lm.scored_parts(batch)
+            while part := self._computed(lambda: next(parts, None), kind, requests):  # noqa: B023
+                part.reverse()
+                while part:  # each is let go of before the next one
+                    yield _as_float32(*part.pop())
 
     def answer(
         self, requests: Sequence[Request], known: Mapping[FedTokens, ScoredTokens]
@@ -212,10 +218,12 @@ class LMScorer:
         if self._lm is None:
             return
         self._lm = None
-        gc.collect()
         import torch
 
-        if torch.cuda.is_available():
+        on_gpu = bool(torch.cuda.is_available())
+        if on_gpu or self._description.parameters >= _WORTH_COLLECTING:
+            gc.collect()
+        if on_gpu:
             torch.cuda.empty_cache()
 
     def _open_lm(self) -> Any:

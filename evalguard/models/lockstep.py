@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from evalguard.divergence import Divergence
 from evalguard.models.mismatch import other_tokens, other_widths
 from evalguard.models.no_room import with_room
 from evalguard.models.row_source import RowSource
 from evalguard.models.scored_tokens import FedTokens, ScoredTokens
 from evalguard.models.seeding import seeded
-from evalguard.positions import joined
+from evalguard.positions import cut, joined
 from evalguard.scorer import Compared, Request, Response
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ Arriving = Iterator[tuple[ScoredTokens, "Rows"]]
 
 # Numbers of one model (512 MiB) that may wait for the other's where batches are cut differently.
 _MOST_WAITING = 2**27
+# Numbers of one model (4 MiB) that are compared at once.
+_TOGETHER = 2**20
 
 
 def score_in_lockstep(
@@ -37,9 +41,9 @@ def score_in_lockstep(
     """Score one block with both models; every forward pass is done once.
 
     Each model keeps the batches that it has alone, so that its scores are the same to the last bit.
-    Held at a time: the logits of one batch of each model and the rows of one piece; where batches
-    are cut differently, rows wait for their partner, and where too many would have to, the block
-    is not compared. Where memory runs out on a batch of one model, both cut smaller ones.
+    Held at a time: the logits of one batch of each model, and the rows of one piece or 4 MiB; where
+    batches are cut differently, rows wait for their partner, and where too many would have to, the
+    block is not compared. Where memory runs out on a batch of one model, both cut smaller ones.
 
     Args:
         base_requests, candidate_requests: the same requests; their prompts may differ.
@@ -119,6 +123,7 @@ class _Meeting:
         self.answers: tuple[Answers, Answers] = ({}, {})
         self.divergences: dict[Pair, Divergence] = {}
         self._rows: tuple[dict[FedTokens, Rows], dict[FedTokens, Rows]] = ({}, {})
+        self._ready: list[tuple[Pair, Rows, Rows]] = []
         self._open: tuple[dict[FedTokens, list[Pair]], ...] = ({}, {})
         for pair in pairs:
             for side, piece in enumerate(pair):
@@ -129,6 +134,8 @@ class _Meeting:
         going: list[tuple[int, Arriving]] = [(0, base), (1, candidate)]
         while going:
             going = [(side, rows) for side, rows in going if self._next(side, rows)]
+        if not self.reason:
+            self._compare_ready()
 
     def _next(self, side: int, arriving: Arriving) -> bool:
         """Take a model's next piece, and let go of it before another one is made."""
@@ -149,19 +156,36 @@ class _Meeting:
                 self._compare(pair)
 
     def _compare(self, pair: Pair) -> None:
-        from evalguard.models.device_divergence import divergence_of  # imports torch
-
         base, candidate = (rows[piece] for piece, rows in zip(pair, self._rows, strict=True))
         if base.shape != candidate.shape:
             self._give_up(other_widths(base.shape[1], candidate.shape[1]))
             return
-        self.divergences[pair] = divergence_of(base, candidate, pair[0].scored_ids)
+        self._ready.append((pair, base, candidate))
         for side, piece in enumerate(pair):
             self._open[side][piece].remove(pair)
             if not self._open[side][piece]:
                 del self._rows[side][piece]
+        if sum(rows.numel() for _, rows, _ in self._ready) >= _TOGETHER:
+            self._compare_ready()
+
+    def _compare_ready(self) -> None:
+        """Compare what has met: many short pieces together take little longer than one of them."""
+        import torch
+
+        from evalguard.models.device_divergence import divergence_of
+
+        if not self._ready:
+            return
+        pairs, *sides = zip(*self._ready, strict=True)
+        self._ready.clear()
+        base, candidate = (side[0] if len(side) == 1 else torch.cat(side) for side in sides)
+        ids = np.concatenate([pair[0].scored_ids for pair in pairs])
+        found = divergence_of(base, candidate, ids)
+        lengths = [pair[0].n_scored for pair in pairs]
+        self.divergences.update(zip(pairs, cut(found, lengths), strict=True))
 
     def _give_up(self, reason: str) -> None:
         self.reason = reason
+        self._ready.clear()
         for rows in self._rows:
             rows.clear()

@@ -132,27 +132,28 @@ class PieceScoring(BatchScoring):
 
     def _all_fed(self, pairs: Sequence[IdPair]) -> list[FedTokens]:
         fed = []
+        longest = self.max_length  # which lm-eval looks up in the config every time
         for position, (context, continuation) in enumerate(pairs):
             try:
-                fed.append(self._fed(context, continuation))
+                fed.append(self._fed(context, continuation, longest))
             except EvaluationError as error:
                 raise UnscorablePairError(str(error), position=position, hint=error.hint) from error
         return fed
 
-    def _fed(self, context: Sequence[int], continuation: Sequence[int]) -> FedTokens:
+    def _fed(self, context: Sequence[int], continuation: Sequence[int], longest: int) -> FedTokens:
         if not context or not continuation:
             raise EvaluationError(
                 f"a request encodes to {len(context)} context and {len(continuation)} "
                 "continuation tokens; both need at least one",
                 hint="a document's target, or one of its choices, is empty",
             )
-        if len(continuation) > self.max_length:
+        if len(continuation) > longest:
             raise EvaluationError(
                 f"a continuation of {len(continuation)} tokens does not fit the model's context "
-                f"of {self.max_length}",
+                f"of {longest}",
                 hint="raise max_length in model_args if the model allows it",
             )
-        piece = FedTokens.of_pair(context, continuation, self.max_length)
+        piece = FedTokens.of_pair(context, continuation, longest)
         self.check_known(max(piece.ids))
         return piece
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,34 +48,52 @@ def _array(values: Sequence[Any]) -> tuple[pa.Array, bool]:
     kind = _type_of(values)
     if kind is not None:
         try:
-            return pa.array(_plain(values), kind), False
+            return pa.array(values if _is_plain(values) else _plain(values), kind), False
         except (OverflowError, pa.ArrowException):
             pass  # an integer beyond 64 bits: JSON keeps it
+        except UnicodeEncodeError:
+            return pa.array(_plain(values), kind), False
     texts = [None if value is None else json.dumps(_plain(value)) for value in values]
     return pa.array(texts, pa.string()), True
 
 
-def _type_of(values: Iterable[Any]) -> pa.DataType | None:
+def _is_plain(values: Sequence[Any]) -> bool:
+    """Whether values are Python's own, one deep or two, so that arrow takes them as they are."""
+    kinds = set(map(type, values)) - {type(None)}
+    if kinds == {list}:
+        kinds = set(map(type, chain.from_iterable(filter(None, values)))) - {type(None)}
+    return kinds <= _OWN
+
+
+def _type_of(values: Sequence[Any]) -> pa.DataType | None:
     """Return the arrow type that holds every value, or None if there is no such type."""
     import pyarrow as pa
 
-    present = [value for value in values if value is not None]
-    if not present:
+    kinds = {_kind(kind) for kind in set(map(type, values)) - {type(None)}}
+    if not kinds:
         return pa.null()
-    if all(isinstance(value, (list, tuple, np.ndarray)) for value in present):
-        inner = _type_of(item for value in present for item in value)
+    if kinds == {list}:
+        present = (value for value in values if value is not None)
+        inner = _type_of(list(chain.from_iterable(present)))
         return None if inner is None else pa.list_(inner)
-    kinds = {_kind(value) for value in present}
     if kinds == {int, float}:
         return pa.float64()
     types = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
     return types.get(kinds.pop()) if len(kinds) == 1 else None
 
 
-def _kind(value: Any) -> type:
-    if isinstance(value, np.generic):
-        value = value.item()
-    return type(value)
+def _kind(kind: type) -> type:
+    """The Python type that values of this type become."""
+    if issubclass(kind, (list, tuple, np.ndarray)):
+        return list
+    if issubclass(kind, np.str_):
+        return str
+    if issubclass(kind, np.generic):
+        return type(kind(0).item()) if issubclass(kind, (np.number, np.bool_)) else kind
+    return kind
+
+
+_OWN = frozenset({bool, int, float, str})
 
 
 def _plain(value: Any) -> Any:

@@ -167,9 +167,11 @@ def test_windows_of_another_length_are_not_compared_and_still_scored(
     assert bits(others) == bits(candidate.score(requests))
 
 
-def test_rows_alive_at_once_are_those_of_one_piece_of_each_model(
-    tiny_llama: Path, port: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("together", [0, 2**16])
+def test_rows_alive_at_once_are_those_of_one_piece_or_as_many_as_are_compared_together(
+    tiny_llama: Path, port: Path, monkeypatch: pytest.MonkeyPatch, together: int
 ) -> None:
+    monkeypatch.setattr(lockstep, "_TOGETHER", together)
     alive: dict[int, int] = {}
     most: list[int] = []
     original = lm_scorer._as_float32
@@ -188,8 +190,25 @@ def test_rows_alive_at_once_are_those_of_one_piece_of_each_model(
     assert len(pieces) == 30
     compared(base, open_hf(port), requests)
     longest = max(piece.n_scored for piece in pieces)
-    assert max(most) <= 2 * longest * base._lm.model.config.vocab_size
+    assert max(most) <= 2 * (together + longest * base._lm.model.config.vocab_size)
     assert alive == {}
+
+
+def test_pieces_that_are_compared_together_diverge_as_each_alone(
+    tiny_llama: Path, port: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = [*pair_requests()]
+    found = []
+    for together in (0, 2**13, 2**20):
+        monkeypatch.setattr(lockstep, "_TOGETHER", together)
+        found.append(compared(open_hf(tiny_llama), open_hf(port), requests)[2])
+    for other in found[1:]:
+        for one, more in zip(found[0].divergences, other.divergences, strict=True):
+            assert one is not None
+            assert more is not None
+            assert one.kl.tobytes() == more.kl.tobytes()
+            assert one.base_logprobs.tobytes() == more.base_logprobs.tobytes()
+            assert one.shared_top.tolist() == more.shared_top.tolist()
 
 
 def test_batches_too_different_are_given_up_and_still_scored(

@@ -268,7 +268,7 @@ def test_where_memory_runs_out_one_model_at_a_time_is_the_hint(
         raise RuntimeError("CUDA out of memory")
         yield
 
-    monkeypatch.setattr("evalguard.models.hf.GuardedHFLM.scored_batch", full)
+    monkeypatch.setattr("evalguard.models.hf.GuardedHFLM.scored_parts", full)
     with pytest.raises(EvaluationError, match="out of memory") as raised:
         score("llama", "other", tasks=("sw_word",))
     assert raised.value.hint == (
