@@ -23,6 +23,8 @@ def joined(parts: Sequence[R]) -> R:
     """
     if not parts:
         raise ValueError("no records to put together")
+    if len(parts) == 1:
+        return parts[0]
     first: Any = parts[0]
     fields = {}
     for field in dataclasses.fields(first):

@@ -66,8 +66,14 @@ class GuardedGeneration(EncodedOnce):
                 hint="this tokenizer does not fit the model; model_args.tokenizer names another",
             )
 
-    def _knows(self, token_id: int) -> bool:
+    @property
+    def embedded(self) -> int | None:
+        """Number of token ids that the model has an embedding for; None where it does not say."""
         rows = getattr(self.model.get_input_embeddings(), "num_embeddings", None)
+        return rows if isinstance(rows, int) else None
+
+    def _knows(self, token_id: int) -> bool:
+        rows = self.embedded
         return rows is None or token_id < rows
 
     def _check_room(self, options: Sequence[Mapping[str, Any]]) -> None:

@@ -132,10 +132,13 @@ class PieceScoring(BatchScoring):
 
     def _all_fed(self, pairs: Sequence[IdPair]) -> list[FedTokens]:
         fed = []
-        longest = self.max_length  # which lm-eval looks up in the config every time
+        # Looked up once: lm-eval and transformers go through their configs every time.
+        longest, embedded = self.max_length, self.embedded
         for position, (context, continuation) in enumerate(pairs):
             try:
                 fed.append(self._fed(context, continuation, longest))
+                if embedded is not None and max(fed[-1].ids) >= embedded:
+                    self.check_known(max(fed[-1].ids))
             except EvaluationError as error:
                 raise UnscorablePairError(str(error), position=position, hint=error.hint) from error
         return fed
@@ -153,9 +156,7 @@ class PieceScoring(BatchScoring):
                 f"of {longest}",
                 hint="raise max_length in model_args if the model allows it",
             )
-        piece = FedTokens.of_pair(context, continuation, longest)
-        self.check_known(max(piece.ids))
-        return piece
+        return FedTokens.of_pair(context, continuation, longest)
 
 
 def _unscored(piece: FedTokens) -> ScoredTokens:

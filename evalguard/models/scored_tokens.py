@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,14 @@ class FedTokens:
     ids: tuple[int, ...]
     n_scored: int
     truncated: bool = False
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Hash the ids once: pieces are looked up many times."""
+        object.__setattr__(self, "_hash", hash((self.ids, self.n_scored, self.truncated)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @classmethod
     def of_pair(

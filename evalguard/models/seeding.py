@@ -21,7 +21,12 @@ def seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices):
         random.seed(seed)
         np.random.seed(seed % 2**32)
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
+        # torch.manual_seed would note down for a GPU that nobody uses where it was called from.
+        if cuda.is_initialized():
+            cuda.manual_seed_all(seed)
+        if torch.backends.mps.is_available():
+            torch.mps.manual_seed(seed)
         try:
             yield
         finally:
