@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -44,12 +44,24 @@ def digest_path(path: Path, known: KnownDigests | None = None) -> str:
     if not path.is_dir():
         raise FileNotFoundError(path)
     whole = hashlib.sha256()
-    for file in sorted(path.rglob("*")):
+    for file in sorted(_files(path)):
         inner = file.relative_to(path)
-        hidden = any(part.startswith(".") or part == "__pycache__" for part in inner.parts)
-        if not hidden and file.is_file():
-            whole.update(f"{inner.as_posix()}\0{_digest_file(file, known)}\n".encode())
+        whole.update(f"{inner.as_posix()}\0{_digest_file(file, known)}\n".encode())
     return whole.hexdigest()
+
+
+def _files(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[Path]:
+    """Files of a folder and of all folders in it, links to folders too, each way in once."""
+    here = os.path.realpath(folder)
+    if here in above:  # a link back to where we are
+        return
+    for path in folder.iterdir():
+        if path.name.startswith(".") or path.name == "__pycache__":
+            continue
+        if path.is_dir():
+            yield from _files(path, above | {here})
+        elif path.is_file():
+            yield path
 
 
 class _FileState(NamedTuple):
@@ -63,7 +75,10 @@ class _FileState(NamedTuple):
 
     @classmethod
     def of(cls, path: str) -> _FileState:
-        found = os.stat(path)
+        # Network file systems ask their server when a file is opened; a look at it alone may show
+        # what it was a minute ago.
+        with open(path, "rb") as file:
+            found = os.fstat(file.fileno())
         return cls(found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev)
 
 

@@ -55,7 +55,7 @@ def scoring_identity(
         "threads": torch_threads(),
         "arithmetic": arithmetic(),
         "attention": attention(lm),
-        "packages": {**package_versions(), **_kernel_versions(), "code": scoring_code()},
+        "packages": {**package_versions(), **kernel_versions(), "code": scoring_code()},
         "policy": {**told_policy(policy), **batching(lm)},
     }
 
@@ -123,7 +123,7 @@ def package_versions() -> Mapping[str, Value]:
 
 
 @functools.cache
-def _kernel_versions() -> Mapping[str, Value]:
+def kernel_versions() -> Mapping[str, Value]:
     """Return the versions of packages that compute scores where they are installed."""
     found: dict[str, Value] = {}
     for name in _KERNELS:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import evalguard
+from evalguard.models.identity import kernel_versions, package_versions
 from evalguard.redaction import is_secret
 from evalguard.settings import digest_of
 
@@ -19,10 +20,11 @@ if TYPE_CHECKING:
 
 # Variables that these libraries, their kernels and compilers read.
 _READ = (
-    "ACCELERATE", "ATEN", "BNB", "BITSANDBYTES", "CUBLAS", "CUDA", "CUDNN", "DNNL", "FLA_",
-    "FLASH", "GOMP", "GPU_", "HF_", "HIP", "HSA", "HUGGINGFACE", "KMP_", "LMEVAL", "LM_EVAL",
-    "MIOPEN", "MKL", "NVIDIA", "NVTE", "OMP_", "ONEDNN", "OPENBLAS", "PYTHON", "PYTORCH", "ROCM",
-    "ROCR", "SAFETENSORS", "TOKENIZERS", "TORCH", "TRANSFORMERS", "TRITON", "XFORMERS", "XLA",
+    "ACCELERATE", "ASCEND_", "ATEN", "BITSANDBYTES", "BNB", "CUBLAS", "CUDA", "CUDNN", "DNNL",
+    "FLASH", "FLA_", "GOMP", "GPU_", "HF_", "HIP", "HSA", "HUGGINGFACE", "KMP_", "LD_", "LMEVAL",
+    "LM_EVAL", "LM_HARNESS", "MIOPEN", "MKL", "NPU_", "NVIDIA", "NVTE", "OMP_", "ONEDNN",
+    "OPENBLAS", "PJRT", "PT_HPU", "PYTHON", "PYTORCH", "ROCM", "ROCR", "SAFETENSORS", "TOKENIZERS",
+    "TORCH", "TRANSFORMERS", "TRITON", "USE_HUB_KERNELS", "XDG_CACHE", "XFORMERS", "XLA", "ZE_",
 )  # fmt: skip
 _INSTALLED = (".dist-info", ".egg-info", ".egg-link")
 
@@ -39,6 +41,7 @@ def surroundings() -> dict[str, Value]:
         "processor": _processor(),
         "accelerators": _accelerators(),
         "installed": digest_of(sorted(_installed())),
+        "packages": {**package_versions(), **kernel_versions()},
         "evalguard": _own_files(),
         "environment": digest_of(_variables()),
         "torch": _torch_as_it_is(),
@@ -76,12 +79,15 @@ def _installed() -> Iterator[str]:
 
 
 def _own_files() -> str:
-    """State of evalguard's own code: a checkout changes without its version."""
+    """Digest of evalguard's own code: a checkout changes without its version.
+
+    Times of its files say nothing: reproducible builds give all of them the same.
+    """
     folder = Path(evalguard.__file__).parent
-    digest = hashlib.sha256(evalguard.__version__.encode())
+    digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
-        found = path.stat()
-        digest.update(f"{path.relative_to(folder)} {found.st_size} {found.st_mtime_ns}\n".encode())
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        digest.update(f"{path.relative_to(folder)} {content}\n".encode())
     return digest.hexdigest()
 
 

@@ -16,7 +16,7 @@ from evalguard.execution.wire import VARIANT
 from evalguard.models.arguments import HF_TYPES
 from evalguard.models.weights import current_commit
 from evalguard.pipeline.weight_digests import weights_of
-from evalguard.redaction import redacted
+from evalguard.redaction import is_secret
 from evalguard.scorer import ScoringPolicy
 from evalguard.settings import Value, Variant, digest_of
 
@@ -64,9 +64,11 @@ def loading_digest(
     told: Value = VARIANT.encode(variant)
     assert isinstance(told, dict)
     told.pop("name", None)
+    # Only here are secrets no part of a model: what a setting is called says nothing of its value.
+    told["model_args"] = {k: v for k, v in variant.model_args.items() if not is_secret(k)}
     return digest_of(
         {
-            "variant": redacted(told),
+            "variant": told,
             "policy": asdict(policy),
             "weights": weights,
             "code": _code(variant, wanted),

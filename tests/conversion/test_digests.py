@@ -111,3 +111,45 @@ def test_a_file_that_changes_while_it_is_read_is_not_known(
     monkeypatch.setattr(digests, "_digest_content", changing)
     digest_path(path, known)
     assert known.kept == {}
+
+
+def test_a_linked_folder_counts_by_its_files_and_a_circle_ends(tmp_path: Path) -> None:
+    model, beside = tmp_path / "model", tmp_path / "beside"
+    model.mkdir()
+    beside.mkdir()
+    (beside / "tokenizer.json").write_text("a")
+    (model / "tokenizer").symlink_to(beside)
+    (beside / "again").symlink_to(model)
+    first = digest_path(model)
+    (beside / "tokenizer.json").write_text("b")
+    assert digest_path(model) != first
+    copied = tmp_path / "copied"
+    (copied / "tokenizer").mkdir(parents=True)
+    (copied / "tokenizer" / "tokenizer.json").write_text("b")
+    assert digest_path(model) == digest_path(copied)
+
+
+@pytest.mark.usefixtures("settled")
+def test_a_link_that_is_pointed_elsewhere_is_another_folder(tmp_path: Path) -> None:
+    known, link = Known(), tmp_path / "model"
+    digests = []
+    for byte in (b"a", b"b", b"a"):
+        folder = tmp_path / f"of-{byte.decode()}"
+        folder.mkdir(exist_ok=True)
+        big(folder / "weights", byte)
+        link.unlink(missing_ok=True)
+        link.symlink_to(folder)
+        digests.append(digest_path(link, known))
+    assert digests[0] == digests[2] != digests[1]
+
+
+@pytest.mark.usefixtures("settled")
+def test_a_change_through_another_name_of_the_file_is_seen(tmp_path: Path) -> None:
+    known, path, other = Known(), tmp_path / "weights", tmp_path / "hard-link"
+    big(path, b"a")
+    os.link(path, other)
+    digest_path(path, known)
+    before = other.stat()
+    expected = big(other, b"b")
+    os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert digest_path(path, known) == expected

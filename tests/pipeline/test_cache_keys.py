@@ -10,7 +10,8 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -22,12 +23,18 @@ import evalguard
 from evalguard.conversion import code
 from evalguard.harness import load_tasks
 from evalguard.models import identity
+from evalguard.pipeline import bench as benches
+from evalguard.pipeline import open_scorer as opening
+from evalguard.pipeline.bench import bench
+from evalguard.pipeline.choices import Choices
 from evalguard.pipeline.compare import prepare
 from evalguard.pipeline.evaluate import Evaluator
+from evalguard.pipeline.lazy_scorer import is_loaded
 from evalguard.pipeline.loading import open_scorer
-from evalguard.pipeline.options import make_options
+from evalguard.pipeline.options import CompareOptions, make_options
 from evalguard.pipeline.sources import ModelSource
 from evalguard.report.progress import Progress
+from evalguard.scorer import Scorer
 from evalguard.store import ScoreCache
 
 GUARD = """
@@ -87,38 +94,72 @@ class World:
 
     def places(self, **given: Any) -> Places:
         """Where the scores of the model would be kept."""
-        for read_once in (identity.package_versions, identity._kernel_versions):
-            read_once.cache_clear()
-        code._imported.pop("beside", None)
-        sys.modules.pop("beside", None)
-        before = list(sys.path)
-        try:
+        with afresh():
             return self._places(given)
-        finally:
-            sys.path[:] = before
 
     def _places(self, given: Mapping[str, Any]) -> Places:
-        options = make_options(None, **{"config": self.folder / "guard.yaml", **given})
-        (source, _), choices = prepare("orig", "orig", options)
-        assert isinstance(source, ModelSource)
+        source, choices, options = self._chosen(given)
         cache = self.folder / "cache"
         scorer = open_scorer(source.variant, choices.policy, cache_dir=cache)
-        tasks = load_tasks(choices.tasks, options=choices.task_options)
         evaluator = Evaluator(
-            tasks=tasks,
+            tasks=load_tasks(choices.tasks, options=choices.task_options),
             cache=ScoreCache(cache),
             progress=Progress(quiet=options.quiet, live=False),
             chat=bool(choices.task_options.apply_chat_template),
         )
-        key = evaluator.key(scorer)
-        assert key is not None
-        places = frozenset(
-            (key, block.digest)
-            for task in tasks.names
-            for block in evaluator.blocks(evaluator.requests(task, scorer))
-        )
+        places = places_of(evaluator, scorer)
         scorer.close()
         return places
+
+    def remembered(self, **given: Any) -> Remembered:
+        """Where a run looks for the scores of the model, which it loads only if it has to."""
+        with afresh():
+            source, choices, options = self._chosen(given)
+            with bench(choices, options) as place:
+                scorer = place.load(source)
+                loaded = is_loaded(scorer)
+                places = places_of(place.evaluator, scorer)
+                scorer.close()
+        return Remembered(places=places, loaded=loaded)
+
+    def _chosen(self, given: Mapping[str, Any]) -> tuple[ModelSource, Choices, CompareOptions]:
+        own = {"config": self.folder / "guard.yaml", "cache_dir": self.folder / "cache"}
+        options = make_options(None, **{**own, **given})
+        (source, _), choices = prepare("orig", "orig", options)
+        assert isinstance(source, ModelSource)
+        return source, choices, options
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """Where the scores would be kept, and whether the model was loaded to find that out."""
+
+    places: Places
+    loaded: bool
+
+
+def places_of(evaluator: Evaluator, scorer: Scorer) -> Places:
+    key = evaluator.key(scorer)
+    assert key is not None
+    return frozenset(
+        (key, block.digest)
+        for task in evaluator.tasks.names
+        for block in evaluator.blocks(evaluator.requests(task, scorer))
+    )
+
+
+@contextmanager
+def afresh() -> Iterator[None]:
+    """As in a process of its own: nothing that was read once, and nothing imported for a hook."""
+    for read_once in (identity.package_versions, identity.kernel_versions):
+        read_once.cache_clear()
+    code._imported.pop("beside", None)
+    sys.modules.pop("beside", None)
+    before = list(sys.path)
+    try:
+        yield
+    finally:
+        sys.path[:] = before
 
 
 def make_world(folder: Path, llama: Path) -> World:
@@ -316,3 +357,23 @@ def test_what_cannot_change_a_score_leaves_it_where_it_is(
     world: World, usual: Places, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     assert world.places(**(SAME[what](world, monkeypatch) or {})) == usual
+
+
+# Set by hand inside this process; what they stand for shows in files, versions and variables.
+_BY_HAND = {
+    "around: kind of device", "around: what attention became", "around: evalguard's own code"
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", sorted(CHANGES.keys() - _BY_HAND) + sorted(SAME))
+def test_a_remembered_model_has_its_scores_where_the_loaded_one_has_them(
+    world: World, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    for module in (benches, opening):  # a process for the hook would take ten times as long
+        monkeypatch.setattr(module, "needs_worker", lambda *_: False)
+    before = world.remembered()
+    again = world.remembered()
+    assert (before.loaded, again.loaded) == (True, False)
+    assert again.places == before.places
+    given = ({**CHANGES, **SAME})[what](world, monkeypatch) or {}
+    assert world.remembered(**given).places == world.places(**given)

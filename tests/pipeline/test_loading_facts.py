@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from evalguard.models import identity, weights
 from evalguard.models import surroundings as around
-from evalguard.models import weights
 from evalguard.models.surroundings import surroundings
 from evalguard.pipeline import loading_facts
 from evalguard.pipeline.loading_facts import loading_digest
@@ -68,6 +70,19 @@ def test_whatever_is_said_of_a_model_counts(
     folder: Path, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     assert digest(variant(folder, **changes), tmp_path) != digest(variant(folder), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["scale", "token", "hub_key", "cookie"])
+def test_a_settings_value_counts_whatever_the_setting_is_called(
+    folder: Path, tmp_path: Path, name: str
+) -> None:
+    target = Target(kind="attr", path="model.layers.*", attribute="scaling")
+    setting = Setting(name=name, reference=1.0, candidate=2.0, target=target)
+    found = {
+        digest(variant(folder, settings=(setting,), assignment={name: value}), tmp_path)
+        for value in (1.0, 2.0, "token=1", "token=2")
+    }
+    assert len(found) == 4
 
 
 @pytest.mark.parametrize(
@@ -174,7 +189,17 @@ def test_secrets_are_no_part_of_a_digest(
     assert surroundings() == before
 
 
-@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "TORCH_NEW", "HF_X"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "CUDA_VISIBLE_DEVICES",
+        "OMP_NUM_THREADS",
+        "TORCH_NEW",
+        "HF_X",
+        "LD_PRELOAD",
+        "USE_HUB_KERNELS",
+    ],
+)
 def test_variables_that_the_libraries_read_count(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,3 +232,29 @@ def test_an_installed_version_a_driver_and_torchs_switches_count(
         torch.use_deterministic_algorithms(deterministic)
     monkeypatch.setattr(around, "_text", lambda path: "580.1" if "nvidia" in str(path) else "")
     assert surroundings()["accelerators"] != after["accelerators"]
+
+
+def test_evalguards_own_code_counts_by_its_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = tmp_path / "own" / "models" / "code.py"
+    code.parent.mkdir(parents=True)
+    monkeypatch.setattr(around.evalguard, "__file__", str(tmp_path / "own" / "__init__.py"))
+    found = set()
+    for text in ("SCALE = 1", "SCALE = 2"):
+        code.write_text(text)
+        os.utime(code, (1, 1))  # as reproducible builds leave all of their files
+        found.add(str(surroundings()["evalguard"]))
+    assert len(found) == 2
+
+
+def test_a_version_counts_however_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = surroundings()
+    real = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: "9" if name == "torch" else real(name))
+    identity.package_versions.cache_clear()
+    try:
+        assert surroundings()["packages"] != before["packages"]
+    finally:
+        monkeypatch.undo()
+        identity.package_versions.cache_clear()
