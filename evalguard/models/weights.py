@@ -69,6 +69,12 @@ def check_model_folder(
 
 def hub_commit(name: str, revision: str, subfolder: str = "") -> str | None:
     """Return the commit of a hub model in the local cache; None if it is not there."""
+    snapshot = hub_snapshot(name, revision, subfolder)
+    return None if snapshot is None else snapshot.name
+
+
+def hub_snapshot(name: str, revision: str, subfolder: str = "") -> Path | None:
+    """Return the folder of a hub model in the local cache, called as its commit, or None."""
     from huggingface_hub import try_to_load_from_cache
 
     file = f"{subfolder}/config.json" if subfolder else "config.json"
@@ -76,7 +82,7 @@ def hub_commit(name: str, revision: str, subfolder: str = "") -> str | None:
     if not isinstance(found, str):
         return None
     # .../snapshots/<commit>/<file>
-    return Path(found).parents[file.count("/")].name
+    return Path(found).parents[file.count("/")]
 
 
 def current_commit(name: str, revision: str, subfolder: str = "") -> str | None:

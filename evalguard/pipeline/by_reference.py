@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from evalguard.errors import StoreError, UsageError
+from evalguard.errors import FallbackError, StoreError, UsageError
 from evalguard.pipeline.divergences import Divergences
 from evalguard.pipeline.evaluate import Evaluation
 from evalguard.pipeline.fairness import check_vocabularies
@@ -42,8 +42,9 @@ class ByReference:
             EvaluationError, Interrupted: as loading and scoring do.
         """
         file = self.sessions.choices.distributions.file
+        found_file = file is not None and file.exists()
         with ExitStack() as stack:
-            if file is not None and file.exists():
+            if file is not None and found_file:
                 policy = base.policy or self.sessions.choices.policy
                 stored = StoredBase(file, base, policy)
                 stack.callback(stored.close)
@@ -53,7 +54,8 @@ class ByReference:
                 (ours,) = self.sessions.evaluator.evaluate_with(answering)
             else:
                 ours, references = self._scored(base, file, stack)
-            theirs, found = self._against(candidate, references, ours)
+            with _starting_again(file, found_file):
+                theirs, found = self._against(candidate, references, ours)
         return [ours, theirs], found
 
     def _scored(
@@ -140,6 +142,35 @@ class ByReference:
         )
         (theirs,) = self.sessions.evaluator.evaluate_with(against)
         return theirs, against.divergences
+
+
+@contextmanager
+def _starting_again(file: Path | None, found: bool) -> Iterator[None]:
+    """Where both models have to start again, the file of a base that was scored otherwise goes.
+
+    Args:
+        found: whether it was there before; then it may have been hours of work, and stays.
+
+    Raises:
+        UsageError: it stays, so the candidate cannot be scored as its base was.
+    """
+    try:
+        yield
+    except FallbackError as error:
+        if file is None:
+            raise
+        if found:
+            option = _PLAINER[error.giving_up]
+            raise UsageError(
+                f"{file} holds a base that was scored otherwise than this candidate can be: "
+                f"{error}",
+                hint=f"make another file: --reference FILE {option}",
+            ) from error
+        file.unlink(missing_ok=True)
+        raise
+
+
+_PLAINER = {"share_prefixes": "--no-share-prefixes", "scorer": "--scorer harness"}
 
 
 @contextmanager

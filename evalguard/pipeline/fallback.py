@@ -40,15 +40,15 @@ def with_fallback(
     if any(source.variant.model not in HF_TYPES for source in sources):
         choices = replace(choices, policy=replace(choices.policy, share_prefixes=False))
     notes: tuple[str, ...] = ()
-    put_right = False
+    put_right = 0
     while True:
         try:
             return score(choices), notes
         except OtherModelError:
             # What was remembered of a model is put right, and its finished blocks stay kept.
-            if put_right:
+            put_right += 1
+            if put_right > len(sources):
                 raise
-            put_right = True
         except FallbackError as error:
             policy = _plainer(choices.policy, error)
             if policy == choices.policy:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from evalguard.execution.codec import WireError
 from evalguard.execution.wire import DESCRIPTION, TOKEN_IDS
 from evalguard.harness import requests_digest
 from evalguard.models.surroundings import surroundings
-from evalguard.pipeline.loading_facts import loading_digest
+from evalguard.pipeline.loading_facts import loading_facts
 from evalguard.scorer import ModelDescription, Request, ScoringPolicy
 from evalguard.settings import Value, Variant, digest_of
 from evalguard.store import FactCache, FileDigests, open_facts
@@ -23,10 +23,14 @@ _MOST_TOKENS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """Facts about one model, under the digest of all that goes into loading it."""
+    """Facts about one model, under the digest of all that goes into loading it.
+
+    ``proofs``: what of that stands in the identity of a loaded model, too.
+    """
 
     facts: FactCache
     digest: str
+    proofs: Mapping[str, Value] = field(default_factory=dict)
 
     @property
     def description(self) -> ModelDescription | None:
@@ -38,7 +42,10 @@ class KnownModel:
             return None
 
     def describe_as(self, description: ModelDescription) -> None:
-        """Remember what was loaded."""
+        """Remember what was loaded; not where files have changed since the digest was taken."""
+        identity = description.identity or {}
+        if any(identity.get(name) != proof for name, proof in self.proofs.items()):
+            return
         self.facts.put("models", self.digest, {"description": DESCRIPTION.encode(description)})
 
     def encoded(self, requests: Sequence[Request]) -> list[tuple[int, ...]] | None:
@@ -90,7 +97,7 @@ class KnownModels:
         Raises:
             EvalguardError: as loading does, for a variant that cannot be planned or built.
         """
-        digest = loading_digest(
+        found = loading_facts(
             variant,
             policy,
             cache_dir=self.cache_dir,
@@ -98,7 +105,10 @@ class KnownModels:
             worker=worker,
             known=FileDigests(self.facts),
         )
-        return None if digest is None else KnownModel(self.facts, digest)
+        if found is None:
+            return None
+        proofs = {name: found[name] for name in ("weights", "code")}
+        return KnownModel(self.facts, digest_of(found), proofs)
 
 
 # Surroundings as a run left them (their digest) -> as it found them.

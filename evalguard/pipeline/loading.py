@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from evalguard.conversion.apply import apply
 from evalguard.conversion.building import build
-from evalguard.conversion.code import code_digest
 from evalguard.conversion.digests import KnownDigests
 from evalguard.conversion.planning import ConversionPlan, plan, with_build
 from evalguard.conversion.readback import check_environment, read_arguments, read_edits
-from evalguard.errors import SettingError
+from evalguard.errors import EvaluationError, SettingError
 from evalguard.models.loading import load_lm
 from evalguard.pipeline.token_budget import give_budget
-from evalguard.pipeline.weight_digests import weights_of
+from evalguard.pipeline.weight_digests import code_digests, weights_of
 from evalguard.scorer import Scorer, ScoringPolicy
 from evalguard.settings import Value, Variant
 
@@ -76,6 +75,7 @@ def _loaded(
 ) -> Scorer:
     from evalguard.models.lm_scorer import LMScorer
 
+    before = _proofs(variant, wanted, model_args, known)
     lm: Any = load_lm(
         variant.model,
         model_args,
@@ -98,7 +98,7 @@ def _loaded(
         model_type=variant.model,
         model_args=model_args,
         effective={setting.name: effective[setting.name] for setting in variant.settings},
-        provenance=_provenance(variant, wanted, weights_of(variant, model_args, known), effective),
+        provenance=_provenance(variant, wanted, model_args, effective, before=before, known=known),
         threads=threads,
         on_smaller_budget=lower,
     )
@@ -141,18 +141,41 @@ def _model_to_edit(lm: Any, variant: Variant, wanted: ConversionPlan) -> torch.n
 def _provenance(
     variant: Variant,
     wanted: ConversionPlan,
-    weights: dict[str, Value] | None,
+    model_args: Mapping[str, Value],
     effective: Mapping[str, Value],
+    *,
+    before: Mapping[str, Value] | None,
+    known: KnownDigests | None,
 ) -> dict[str, Value] | None:
-    """What the weights and the code of this model are; None where that cannot be proven."""
-    if weights is None:
+    """What the weights and the code of this model are; None where that cannot be proven.
+
+    Raises:
+        EvaluationError: they were others ``before`` the model was loaded.
+    """
+    found = _proofs(variant, wanted, model_args, known)
+    if found is None:
         return None
-    code = {
-        call.function: code_digest(call.function, folder=variant.code_folder)
-        for call in wanted.calls
-    }
+    # What loading downloads was not there before.
+    if before is not None and before != found:
+        raise EvaluationError(
+            f"files that '{variant.name}' is loaded from changed while it was being loaded",
+            hint="run the same command again when they are finished",
+        )
     settings: dict[str, Value] = {
         name: [str(target), value, effective[name]]
         for name, (target, value) in wanted.targets.items()
     }
-    return {"weights": weights, "code": dict(code), "settings": settings}
+    return {**found, "settings": settings}
+
+
+def _proofs(
+    variant: Variant,
+    wanted: ConversionPlan,
+    model_args: Mapping[str, Value],
+    known: KnownDigests | None,
+) -> dict[str, Value] | None:
+    """Digests of the weights and of the code; None where the weights cannot be proven."""
+    weights = weights_of(variant, model_args, known)
+    if weights is None:
+        return None
+    return {"weights": weights, "code": dict(code_digests(variant, wanted))}

@@ -9,22 +9,21 @@ from dataclasses import asdict
 from pathlib import Path
 
 from evalguard.conversion.building import build
-from evalguard.conversion.code import code_digest
 from evalguard.conversion.digests import KnownDigests
-from evalguard.conversion.planning import ConversionPlan, plan, with_build
+from evalguard.conversion.planning import plan, with_build
 from evalguard.execution.wire import VARIANT
 from evalguard.models.arguments import HF_TYPES
 from evalguard.models.weights import current_commit
-from evalguard.pipeline.weight_digests import weights_of
+from evalguard.pipeline.weight_digests import code_digests, weights_of
 from evalguard.redaction import is_secret
 from evalguard.scorer import ScoringPolicy
-from evalguard.settings import Value, Variant, digest_of
+from evalguard.settings import Value, Variant
 
 # Where the layers go depends on the memory that is free; other loaders bring code of their own.
 _UNSETTLED = ("parallelize", "tp_plan", "device_map", "gpus", "autogptq", "gptqmodel")
 
 
-def loading_digest(
+def loading_facts(
     variant: Variant,
     policy: ScoringPolicy,
     *,
@@ -32,8 +31,8 @@ def loading_digest(
     surroundings: Mapping[str, Value],
     worker: bool,
     known: KnownDigests | None = None,
-) -> str | None:
-    """Digest of everything that decides what is loaded for a variant.
+) -> dict[str, Value] | None:
+    """Everything that decides what is loaded for a variant; ``weights`` and ``code`` are digests.
 
     A build recipe is run if its output is not there yet: loading would need it too.
 
@@ -66,16 +65,14 @@ def loading_digest(
     told.pop("name", None)
     # Only here are secrets no part of a model: what a setting is called says nothing of its value.
     told["model_args"] = {k: v for k, v in variant.model_args.items() if not is_secret(k)}
-    return digest_of(
-        {
-            "variant": told,
-            "policy": asdict(policy),
-            "weights": weights,
-            "code": _code(variant, wanted),
-            "surroundings": dict(surroundings),
-            "worker": worker,
-        }
-    )
+    return {
+        "variant": told,
+        "policy": asdict(policy),
+        "weights": weights,
+        "code": dict(code_digests(variant, wanted)),
+        "surroundings": dict(surroundings),
+        "worker": worker,
+    }
 
 
 def _settled(model_args: Mapping[str, Value], weights: Mapping[str, Value]) -> bool:
@@ -88,11 +85,4 @@ def _settled(model_args: Mapping[str, Value], weights: Mapping[str, Value]) -> b
         return True
     revision = str(model_args.get("revision") or "main")
     commit = current_commit(source, revision, str(model_args.get("subfolder") or ""))
-    return commit is not None and weights["pretrained"] == f"{source}@{commit}"
-
-
-def _code(variant: Variant, wanted: ConversionPlan) -> dict[str, Value]:
-    return {
-        call.function: code_digest(call.function, folder=variant.code_folder)
-        for call in wanted.calls
-    }
+    return commit is not None and str(weights["pretrained"]).split()[0] == f"{source}@{commit}"

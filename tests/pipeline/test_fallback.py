@@ -13,7 +13,7 @@ from tiny_models import save_llama, save_mamba
 
 import evalguard
 from evalguard.config import GuardSet
-from evalguard.errors import FallbackError
+from evalguard.errors import FallbackError, UsageError
 from evalguard.pipeline.choices import choose
 from evalguard.pipeline.options import CompareOptions
 from evalguard.pipeline.scoring import score_models
@@ -179,3 +179,27 @@ def test_a_state_space_port_is_compared_with_both_models_scored_alike(
     ]
     assert not [note for note in plain.report.notes if "prefixes" in note]
     assert again.report.comparisons == plain.report.comparisons
+
+
+@pytest.mark.slow
+def test_a_reference_file_is_made_anew_with_the_run_and_one_from_before_stays(
+    task_folder: Path, tmp_path: Path
+) -> None:
+    base, port = save_llama(tmp_path / "orig"), save_mamba(tmp_path / "port")
+    file = tmp_path / "reference"
+    given = {"tasks": ("sw_choice",), "include_path": (task_folder,), "write": False, "quiet": True}
+    given |= {"base_model_args": {"dtype": "float32"}, "cache_dir": tmp_path, "reference": file}
+    port_args = {"dtype": "float32", "max_length": 48}
+    written, read = (
+        evalguard.compare(base, port, cand_model_args=port_args, share_prefixes=share, **given)
+        for share in (True, False)  # the file is of a base that shared nothing
+    )
+    assert read.comparisons == written.comparisons
+    assert read.distributions == written.distributions
+    file.unlink()
+    evalguard.compare(base, base, **given)
+    before = file.read_bytes()
+    with pytest.raises(UsageError, match="scored otherwise than this candidate can be") as raised:
+        evalguard.compare(base, port, cand_model_args=port_args, **given)
+    assert "--no-share-prefixes" in raised.value.hint
+    assert file.read_bytes() == before

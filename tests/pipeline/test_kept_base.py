@@ -167,6 +167,21 @@ def test_scores_of_a_model_that_is_not_the_known_one_are_never_mixed(
     assert again[0].description.identity == right[0].description.identity
 
 
+def test_two_models_that_are_not_the_known_ones_are_both_put_right(
+    score: Score, loads: list[str], tmp_path: Path
+) -> None:
+    right = score("llama", "other", distributions="off")
+    facts = open_facts(tmp_path)
+    for path in (tmp_path / "facts" / "v1" / "models").iterdir():
+        known = facts.get("models", path.stem)
+        assert known is not None
+        known["description"]["identity"]["threads"] = 99
+        facts.put("models", path.stem, known)
+    loads.clear()
+    assert values(score("llama", "other", distributions="off")) == values(right)
+    assert loads == ["llama", "other"]
+
+
 @pytest.mark.parametrize("memory", ["sequential", "lockstep"])
 def test_memory_says_how_many_models_are_loaded_at_once(
     score: Score, memory: str, monkeypatch: pytest.MonkeyPatch

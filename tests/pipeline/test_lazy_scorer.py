@@ -109,6 +109,26 @@ def test_what_changes_no_score_is_taken_over(opened: Any) -> None:
     assert opened(Described()).describe().environment == {"host": "b"}
 
 
+def test_what_was_loaded_from_other_files_than_the_digests_is_not_remembered(
+    tmp_path: Path,
+) -> None:
+    facts, loads = FactCache(tmp_path / "facts"), []
+
+    def opened(weights: str) -> LazyScorer:
+        known = KnownModel(facts, "digest", {"weights": {"pretrained": "a"}})
+
+        def load() -> Scorer:
+            loads.append(weights)
+            return Described(identity={"weights": {"pretrained": weights}})
+
+        return LazyScorer("base", known, load, here=True)
+
+    opened("b")  # written over after the digest was taken
+    opened("a")
+    opened("a")
+    assert loads == ["b", "a"]
+
+
 def test_damaged_facts_only_cost_a_load(opened: Any, tmp_path: Path) -> None:
     opened(FakeScorer()).encode(ASKED)
     for path in tmp_path.rglob("*.json"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from importlib import metadata
 from pathlib import Path
@@ -12,10 +13,11 @@ import pytest
 from evalguard.models import identity, weights
 from evalguard.models import surroundings as around
 from evalguard.models.surroundings import surroundings
-from evalguard.pipeline import loading_facts
-from evalguard.pipeline.loading_facts import loading_digest
+from evalguard.pipeline import loading_facts as facts_module
+from evalguard.pipeline.loading_facts import loading_facts
+from evalguard.pipeline.weight_digests import weights_of
 from evalguard.scorer import ScoringPolicy
-from evalguard.settings import Setting, Target, Variant
+from evalguard.settings import Setting, Target, Variant, digest_of
 
 HERE = {"python": "3.11", "environment": "e"}
 
@@ -39,7 +41,8 @@ def digest(of: Variant, tmp_path: Path, **changes: Any) -> str | None:
         "policy": ScoringPolicy(), "cache_dir": tmp_path, "surroundings": HERE, "worker": False
     }  # fmt: skip
     given |= changes
-    return loading_digest(of, given.pop("policy"), **given)
+    found = loading_facts(of, given.pop("policy"), **given)
+    return None if found is None else digest_of(found)
 
 
 def test_the_same_inputs_have_the_same_digest_and_a_name_is_none(
@@ -146,10 +149,10 @@ def test_a_hub_models_commit_has_to_be_the_one_that_loading_takes(
 ) -> None:
     of = variant(folder, model_args={"pretrained": "owner/model"})
     known = {"pretrained": f"owner/model@{'a' * 40}"}
-    monkeypatch.setattr(loading_facts, "weights_of", lambda *_: known)
+    monkeypatch.setattr(facts_module, "weights_of", lambda *_: known)
     found = []
     for commit in ("a" * 40, "b" * 40, None):
-        monkeypatch.setattr(loading_facts, "current_commit", lambda *_, now=commit: now)
+        monkeypatch.setattr(facts_module, "current_commit", lambda *_, now=commit: now)
         found.append(digest(of, tmp_path))
     assert found[0]
     assert found[1:] == [None, None]
@@ -258,3 +261,36 @@ def test_a_version_counts_however_it_is_found(monkeypatch: pytest.MonkeyPatch) -
     finally:
         monkeypatch.undo()
         identity.package_versions.cache_clear()
+
+
+def test_a_hub_models_files_that_were_edited_by_hand_are_no_longer_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    cache, commit = tmp_path / "hub" / "models--owner--model", "c" * 40
+    for folder in ("refs", "blobs", f"snapshots/{commit}"):
+        (cache / folder).mkdir(parents=True)
+    (cache / "refs" / "main").write_text(commit)
+    contents = {"config.json": b"{}", "model.safetensors": b"weights"}
+    # printf '{}' | git hash-object --stdin; printf weights | sha256sum
+    blobs = {
+        "config.json": "9e26dfeeb6e641a33dae4961196235bdb965b21b",
+        "model.safetensors": hashlib.sha256(b"weights").hexdigest(),
+    }
+    for name, blob in blobs.items():
+        (cache / "blobs" / blob).write_bytes(contents[name])
+        (cache / "snapshots" / commit / name).symlink_to(cache / "blobs" / blob)
+    arguments = {"pretrained": "owner/model"}
+    of = variant(tmp_path, model_args=arguments)
+    assert weights_of(of, arguments) == {"pretrained": f"owner/model@{commit}"}
+    before = digest(of, tmp_path)
+    assert before is not None
+    found = {before}
+    for name, text in (("config.json", "[]"), ("model.safetensors", "weighty")):
+        (cache / "snapshots" / commit / name).write_text(text)
+        found.add(digest(of, tmp_path))
+    assert len(found) == 3
+    assert None not in found
