@@ -75,7 +75,7 @@ def compare(
         given_floor(options)  # refused now, not after the models were scored
         sources, choices = prepare(str(base), str(candidate), options)
         choices = checked_sequential(sources, choices, options)
-        check_measurable(choices.gate, choices.distributions)
+        check_measurable(choices.gate, choices.distributions, choices.policy.scorer)
         if options.write:
             check_writable(output)
     stops: Stops | None = None

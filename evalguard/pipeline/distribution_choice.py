@@ -11,6 +11,7 @@ from evalguard.errors import UsageError
 from evalguard.gate import Gate
 from evalguard.pipeline.options import CompareOptions, DistributionMode, MemoryUse
 from evalguard.pipeline.sources import RunSource, Source
+from evalguard.scorer import ScorerName
 
 DEFAULT_TOP_K = 64
 
@@ -43,7 +44,10 @@ def choose_distributions(
     mode = options.distributions or ("reference" if options.reference else run.distributions)
     mode = mode or "auto"
     if options.reference and mode != "reference":
-        raise UsageError(f"a reference file has no use with distributions {mode}")
+        raise UsageError(
+            f"a reference file has no use with distributions {mode}",
+            hint="leave out one of --reference and --distributions",
+        )
     top_k = options.reference_top_k or run.reference_top_k or DEFAULT_TOP_K
     if options.reference_top_k and options.reference and options.reference.exists():
         raise UsageError(
@@ -83,12 +87,20 @@ def choose_memory(
     return memory
 
 
-def check_measurable(gate: Gate, choice: DistributionChoice) -> None:
-    """Refuse limits on what is not measured, before hours of scoring.
+def check_measurable(gate: Gate, choice: DistributionChoice, scorer: ScorerName) -> None:
+    """Refuse what asks for distributions that are not measured, before hours of scoring.
 
     Raises:
-        UsageError: naming the limits.
+        UsageError: naming the limits, or the option.
     """
+    asked = choice.mode in ("lockstep", "reference")
+    if scorer == "harness" and (asked or (choice.mode == "auto" and gate.needs_distributions)):
+        what = f"distributions {choice.mode}" if asked else "a limit of the gate"
+        raise UsageError(
+            f"{what} needs the models' distributions, and lm-eval's own path (--scorer harness) "
+            "shows none",
+            hint="leave out one of the two",
+        )
     if choice.mode != "off" or not gate.needs_distributions:
         return
     names = ", ".join(limit.metric for limit in gate.limits if limit.of_distributions)
