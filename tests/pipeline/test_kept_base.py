@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -97,6 +99,15 @@ def test_without_the_cache_everything_is_loaded_again(score: Score, loads: list[
     score("llama", "other")
     score("llama", "other", use_cache=False)
     assert loads == ["llama", "other"] * 2
+
+
+@pytest.mark.slow
+def test_a_kept_model_starts_no_worker_process_again(score: Score, loads: list[str]) -> None:
+    given = {"worker": "always", "distributions": "off"}
+    first = score("llama", "other", **given)
+    again = score("llama", "other", **given)
+    assert loads == ["llama", "other"]
+    assert values(again) == values(first)
 
 
 def test_another_candidate_does_not_bring_the_base_back(score: Score, loads: list[str]) -> None:
@@ -234,3 +245,23 @@ def test_memory_and_distributions_that_want_the_opposite_are_refused(
     with pytest.raises(UsageError, match=f"memory {memory} does not go with") as raised:
         score("llama", "other", memory=memory, distributions=distributions)
     assert "--memory" in raised.value.hint
+
+
+@pytest.mark.slow
+def test_a_finished_comparison_imports_neither_torch_nor_transformers(
+    models: dict[str, Path], tmp_path: Path
+) -> None:
+    compare = (
+        "import sys, evalguard\n"
+        f"evalguard.compare({str(models['llama'])!r}, {str(models['other'])!r}, device='cpu',"
+        f" tasks=['sw_word'], include_path=[{str(models['tasks'])!r}], quiet=True,"
+        f" cache_dir={str(tmp_path / 'cache')!r}, output_path={str(tmp_path / 'out')!r})\n"
+        "print(sorted({'torch', 'transformers', 'lm_eval.models.huggingface'} & set(sys.modules)))"
+    )
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", compare], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for _ in range(2)
+    ]
+    assert told == ["['lm_eval.models.huggingface', 'torch', 'transformers']", "[]"]
