@@ -48,6 +48,7 @@ models:
       hook: {reference: 0, candidate: 0, target: "call:hook.py:apply"}
 tasks: [keyed, told]
 include_path: [tasks]
+run: {token_budget: 1024}  # measured in every world anew, it would differ now and then
 """
 HOOK = "from beside import NOTHING\n\n\ndef apply(model, value):\n    return NOTHING\n"
 CHOICE = """
