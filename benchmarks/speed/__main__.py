@@ -28,6 +28,7 @@ ROWS: dict[str, Callable[[Workplace], Iterator[Row]]] = {
     "same": same_scores.same_scores,
     "alone": scoring_time.alone,
     "choice": scoring_time.multiple_choice,
+    "few-shot": scoring_time.few_shot,
     "limit": scoring_time.limit,
     "small": whole_runs.small,
     "large": whole_runs.large,

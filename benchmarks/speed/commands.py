@@ -51,10 +51,16 @@ class Commands:
     def compare(
         self, base: Path, candidate: Path, task: str, cache: Path | None, *more: object
     ) -> tuple[Ran, dict[str, Any]]:
-        """One ``evalguard compare`` and its JSON document; ``cache`` None: a fresh one."""
+        """One ``evalguard compare`` and its JSON document.
+
+        ``cache`` None: a fresh one, in which only the device's token budget is known, as it is
+        after the first run on a machine.
+        """
         fresh = self.place.folder / "fresh-cache"
-        if cache is None:
-            shutil.rmtree(fresh, ignore_errors=True)
+        if cache is None and fresh.exists():
+            for found in fresh.iterdir():
+                if found.name != "devices":
+                    shutil.rmtree(found)
         words = [
             "-m", "evalguard", "compare", "--base", base, "--cand", candidate, "--tasks", task,
             "--include_path", self.place.tasks, "--output-path", self.place.folder / "reports",

@@ -20,6 +20,8 @@ SEED = 20261120
 _WORDS, _SPREAD, _FEWEST, _MOST = 57.0, 0.2, 27, 193
 _GREEDY = 0.6
 _SHARED_TOKENS, _CHOICES = 200, 4
+_EXAMPLES, _OWN = 1_000, 100  # tokens
+_TOKENS_PER_WORD = 1.33
 _LASTWORD = """
 task: {name}
 dataset_path: json
@@ -61,9 +63,20 @@ def choices(n: int) -> Iterator[dict[str, Any]]:
     """Contexts of about 200 tokens with four continuations."""
     rng = np.random.default_rng(SEED)
     for _ in range(n):
-        context = " ".join(words(rng, round(_SHARED_TOKENS / 1.33)))
+        context = " ".join(words(rng, round(_SHARED_TOKENS / _TOKENS_PER_WORD)))
         ends = [" ".join(words(rng, int(rng.integers(1, 4)))) for _ in range(_CHOICES)]
         yield {"context": context, "choices": ends, "gold": int(rng.integers(_CHOICES))}
+
+
+def few_shot(n: int) -> Iterator[dict[str, Any]]:
+    """Contexts that begin with the same examples, and end with words of their own."""
+    rng = np.random.default_rng(SEED)
+    examples = " ".join(words(rng, round(_EXAMPLES / _TOKENS_PER_WORD)))
+    for _ in range(n):
+        own = " ".join(words(rng, round(_OWN / _TOKENS_PER_WORD)))
+        ends = list(words(rng, _CHOICES))
+        gold = int(rng.integers(_CHOICES))
+        yield {"context": f"{examples} {own}", "choices": ends, "gold": gold}
 
 
 def write_lastword(folder: Path, name: str, documents: list[dict[str, str]]) -> str:

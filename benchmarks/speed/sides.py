@@ -9,7 +9,9 @@ from typing import Any
 from benchmarks.speed.timing import cpu_seconds
 from evalguard.harness import TaskRequests, TaskSet, load_tasks
 from evalguard.harness.options import TaskOptions
-from evalguard.pipeline.evaluate import Alone, Evaluator
+from evalguard.models.encoded_texts import EncodedTexts
+from evalguard.pipeline.alone import Alone
+from evalguard.pipeline.evaluate import Evaluator
 from evalguard.pipeline.loading import open_scorer
 from evalguard.report.progress import Progress
 from evalguard.scorer import Response, Scorer, ScoringPolicy
@@ -58,7 +60,8 @@ class Ours:
         self._evaluator = Evaluator(tasks=tasks, cache=None, progress=Progress(quiet=True))
 
     def score(self, requests: TaskRequests) -> list[Response]:
-        """Answer a task's requests in the blocks that a comparison has."""
+        """Answer a task's requests in the blocks that a comparison has; texts are encoded anew."""
+        vars(self.scorer)["_lm"].texts = EncodedTexts()
         alone = Alone("benchmark", self.scorer, self._evaluator)
         return self._evaluator.through([requests], alone)[0]
 

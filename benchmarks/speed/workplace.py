@@ -63,6 +63,13 @@ class Workplace:
             documents.write_choice(self.tasks, name, list(documents.choices(n)))
         return name
 
+    def few_shot(self, n: int) -> str:
+        """A task of n documents with four continuations each, after the same examples."""
+        name = f"speed_few_shot_{n}"
+        if not (self.tasks / f"{name}.yaml").exists():
+            documents.write_choice(self.tasks, name, list(documents.few_shot(n)))
+        return name
+
     def requests(self, task: str) -> TaskRequests:
         """What a task asks."""
         return tasks_of([task], self.tasks).requests(task)
