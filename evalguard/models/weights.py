@@ -78,7 +78,10 @@ def hub_snapshot(name: str, revision: str, subfolder: str = "") -> Path | None:
     from huggingface_hub import try_to_load_from_cache
 
     file = f"{subfolder}/config.json" if subfolder else "config.json"
-    found = try_to_load_from_cache(name, file, revision=revision)
+    try:
+        found = try_to_load_from_cache(name, file, revision=revision)
+    except ValueError:  # a name that no hub model can have: a folder that is not there
+        return None
     if not isinstance(found, str):
         return None
     # .../snapshots/<commit>/<file>

@@ -92,7 +92,8 @@ def test_a_comparison_stands_beside_the_floor_that_was_kept(
     floor: Run, compare: Run, own_cache: Path
 ) -> None:
     kept = floor("--json").document["floors"]
-    ran = compare("orig", "sharp", "--cache-dir", own_cache, "--json")
+    words = ("--cache-dir", own_cache, "--distributions", "lockstep")
+    ran = compare("orig", "sharp", *words, "--json")
     document = ran.document
     COMPARE.validate(document)
     sigmas = {one["metric"]: one["sigma"] for one in kept}
@@ -105,7 +106,7 @@ def test_a_comparison_stands_beside_the_floor_that_was_kept(
     (distribution,) = document["distributions"]
     assert distribution["floor"]["kl"] < 1e-9
     assert distribution["floor"]["times"] > 1000
-    text = " ".join(compare("orig", "sharp", "--cache-dir", own_cache).out.split())
+    text = " ".join(compare("orig", "sharp", *words).out.split())
     assert "Floor: the drift is more than 1,000 times what an unchanged model shows here" in text
     assert "; the mean KL is more than 1,000 times that of an unchanged model (" in text
 

@@ -122,7 +122,7 @@ def signalled(monkeypatch: pytest.MonkeyPatch) -> Any:
         ("evalguard.pipeline.bench.open_scorer", "interrupted while loading orig (base)"),
         ("evalguard.harness.tasks.build_requests", "interrupted while building the requests"),
         (
-            "evalguard.pipeline.evaluate.score_tables",
+            "evalguard.pipeline.task_scoring.score_tables",
             "while scoring orig (base) and orig (candidate)",
         ),
         (
