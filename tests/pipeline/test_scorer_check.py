@@ -53,6 +53,21 @@ def test_other_scores_are_refused(
         score("llama", "other", tasks=("sw_word",), verify_scorer=3, distributions="off")
 
 
+def test_other_greedy_answers_are_refused_too(
+    score: Score,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    original = batch_scoring.chosen
+
+    def wrong(rows: torch.Tensor, targets: torch.Tensor) -> Any:
+        told, greedy = original(rows, targets)
+        return told, torch.ones_like(greedy)
+
+    monkeypatch.setattr(batch_scoring, "chosen", wrong)
+    with pytest.raises(EvaluationError, match=r"answers that differ: [123];.* and 0 greedy"):
+        score("llama", "other", tasks=("sw_word",), verify_scorer=3, distributions="off")
+
+
 def test_a_narrow_dtype_is_allowed_what_batches_do_to_it(
     score: Score,  # noqa: F811
     models: dict[str, Path],  # noqa: F811
