@@ -16,6 +16,7 @@ from evalguard.pipeline.clusters import clustered, not_compared
 from evalguard.pipeline.distribution_choice import check_measurable
 from evalguard.pipeline.distributions import distributions_of
 from evalguard.pipeline.environment import environments
+from evalguard.pipeline.fairness import other_batches
 from evalguard.pipeline.groups import with_groups, without_aggregate
 from evalguard.pipeline.guards import find_guards
 from evalguard.pipeline.interruption import interruptible
@@ -231,4 +232,4 @@ def _notes(base: Scored, candidate: Scored) -> tuple[str, ...]:
         for note in side.notes
         if note not in both
     ]
-    return (*both, *own, *differences)
+    return (*both, *own, *differences, *other_batches(base.description, candidate.description))

@@ -1,4 +1,4 @@
-"""Checks two loaded models before the second one is scored: can they be compared at all?"""
+"""Checks two loaded models: can they be compared at all, and were they scored alike?"""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ from collections.abc import Sequence
 
 from evalguard.errors import MisalignedRunsError
 from evalguard.scorer import ModelDescription, Request
+from evalguard.settings import Value
 
 TokenIds = tuple[int, ...]
 
 _SHOWN_IDS = 8
+_BATCHES = {
+    "batch_size": "sequences per pass",
+    "token_budget": "padded tokens per pass",
+    "shares_prefixes": "shared prefixes",
+}
 _HINT = (
     "give both the same tokenizer (model_args: tokenizer); if the difference is under test, "
     "declare it: --allow-differing tokens, or differs: [tokens] on the pair"
@@ -63,6 +69,38 @@ def check_encodings(
         f"{_shown(theirs)})",
         hint=_HINT,
     )
+
+
+def other_batches(
+    base: ModelDescription | None, candidate: ModelDescription | None
+) -> tuple[str, ...]:
+    """Say where two models that have answered were not scored in the same batches.
+
+    Memory that runs out for one of them has it scored in smaller ones. Empty where they were, or
+    where one does not show it.
+    """
+    if base is None or candidate is None:
+        return ()
+    one, two = base.computation, candidate.computation
+    if one.get("scorer") is None or two.get("scorer") is None:
+        return ()
+    apart = [
+        f"{name}: {_plain(one.get(key))} and {_plain(two.get(key))}"
+        for key, name in _BATCHES.items()
+        if one.get(key) != two.get(key)
+    ]
+    if not apart:
+        return ()
+    return (
+        f"base and candidate were not scored in the same batches ({'; '.join(apart)}), so that "
+        "rounding differs between them",
+    )
+
+
+def _plain(value: Value) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else str(value or "not fixed")
 
 
 def _shown(ids: TokenIds) -> str:
