@@ -7,7 +7,7 @@ import re
 
 _WRITTEN = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)")
 _PREFIXES = "kMGTP"
-_BYTES = {"": 1, "b": 1}
+_BYTES = {"b": 1}
 _BYTES |= {f"{p}b".lower(): 1000 ** (n + 1) for n, p in enumerate(_PREFIXES)}
 _BYTES |= {f"{p}ib".lower(): 1024 ** (n + 1) for n, p in enumerate(_PREFIXES)}
 _BYTES |= {p.lower(): 1000 ** (n + 1) for n, p in enumerate(_PREFIXES)}
@@ -15,11 +15,14 @@ _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def parse_size(text: str) -> int:
-    """Return bytes: "20GB" is 20 * 1000**3, "20GiB" 20 * 1024**3, "500" 500.
+    """Return bytes: "20GB" is 20 * 1000**3, "20GiB" 20 * 1024**3, "0" 0.
 
     Raises:
-        ValueError: for anything else.
+        ValueError: for anything else, also for another number without a unit: who writes 20 and
+            means GB would lose all that is kept.
     """
+    if text == "0":
+        return 0
     return math.floor(_parsed(text, _BYTES, "a size such as 20GB or 500MB"))
 
 

@@ -67,11 +67,10 @@ _MODES = ("auto", "lockstep", "reference", "off")
 
 
 def _size(value: Any) -> Any:
-    whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0
     if isinstance(value, str):
         parse_size(value)
-    elif value is not None and not whole:
-        raise ValueError("a size such as 20GB, or a number of bytes")
+    elif value is not None and (isinstance(value, bool) or value != 0):
+        raise ValueError("a size such as 20GB, with its unit")
     return value
 
 
@@ -84,13 +83,11 @@ Limit = Annotated[Any, BeforeValidator(_limit), WithJsonSchema({"anyOf": [_COUNT
 BatchSize = Annotated[
     Any, BeforeValidator(_batch_size), WithJsonSchema({"anyOf": [_COUNT, {"const": "auto"}, _NULL]})
 ]
-_SIZE = r"^[0-9]+(\.[0-9]+)?\s*([kKmMgGtTpP]?[bB]?|[kKmMgGtTpP][iI][bB])$"
+_SIZE = r"^(0|[0-9]+(\.[0-9]+)?\s*([bB]|[kKmMgGtTpP][iI]?[bB]|[kKmMgGtTpP]))$"
 Size = Annotated[
     Any,
     BeforeValidator(_size),
-    WithJsonSchema(
-        {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": _SIZE}, _NULL]}
-    ),
+    WithJsonSchema({"anyOf": [{"const": 0}, {"type": "string", "pattern": _SIZE}, _NULL]}),
 ]
 ChatTemplate = Annotated[
     Any,

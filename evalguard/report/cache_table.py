@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
 
+from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from evalguard.amounts import size_text
@@ -53,9 +55,10 @@ def _listing_document(listing: CacheListing) -> dict[str, Any]:
 
 def _listing_blocks(listing: CacheListing, width: int) -> list[list[Text]]:
     title = f"{listing.folder}: {size_text(listing.size)}"
-    rows = [_HEAD, *(_row(entry) for entry in listing.entries)]
+    rows = _with_tasks([_HEAD, *(_row(entry) for entry in listing.entries)], width)
     widths = column_widths(rows, width)
-    table = [row_text(row, widths, width, style="" if row is not _HEAD else "bold") for row in rows]
+    styles = ["bold", *[""] * len(listing.entries)]
+    table = [row_text(r, widths, width, style=s) for r, s in zip(rows, styles, strict=True)]
     blocks = [prose(title, width), table if listing.entries else prose("It is empty.", width)]
     odd = _odd(listing)
     return [*blocks, *([prose(odd, width)] if odd else [])]
@@ -94,6 +97,17 @@ def _row(entry: KeptFolder) -> tuple[str, ...]:
         entry.key[:_SHORT_KEY],
         printable(", ".join(entry.tasks)),
     )
+
+
+def _with_tasks(rows: Sequence[tuple[str, ...]], width: int) -> list[tuple[str, ...]]:
+    """Rows whose last column, the tasks, is cut to the room beside the others."""
+    others = [row[:-1] for row in rows]
+    used = sum(max(cell_len(text) for text in column) + 2 for column in zip(*others, strict=True))
+    room = max(len(_HEAD[-1]), width - used)
+    return [
+        (*row, tasks if cell_len(tasks) <= room else set_cell_size(tasks, room - 1) + "…")
+        for *row, tasks in rows
+    ]
 
 
 def _odd(listing: CacheListing) -> str:

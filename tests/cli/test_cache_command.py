@@ -23,9 +23,10 @@ def test_ls_names_models_as_they_were_last_called(run: Any, cache: Path) -> None
     ran = run("cache", "ls", "--cache-dir", cache)
     assert ran.code == 0
     assert max(map(len, ran.out.splitlines())) <= 80
-    lines = [line.split() for line in ran.out.splitlines()]
+    lines = [line.split() for line in ran.out.splitlines() if line]
     assert ["orig", "scores"] in [line[:2] for line in lines]
     assert ["orig", "vs", "sharp", "divergences"] in [line[:4] for line in lines]
+    assert ["orig", "scores", "sw_word"] in [[*line[:2], line[-1]] for line in lines]
     document = run("cache", "ls", "--cache-dir", cache, "--json").document
     assert document["schema"] == "evalguard.cache/1"
     scores = {e["name"]: e for e in document["entries"] if e["kind"] == "scores"}
@@ -33,6 +34,22 @@ def test_ls_names_models_as_they_were_last_called(run: Any, cache: Path) -> None
     assert scores["orig"]["tasks"] == ["sw_word"]
     assert scores["orig"]["model"] == {"type": "hf", "dtype": "float32", "device": "cpu"}
     assert document["size"] == inventory(cache).size > 0
+
+
+def test_many_tasks_are_cut_to_the_room_beside_the_rest(run: Any, cache: Path) -> None:
+    for path in cache.rglob("about.json"):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "tasks": ["lambada"] * 20}))
+    lines = run("cache", "ls", "--cache-dir", cache).out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any("lambada" in line and line.endswith("…") for line in lines)
+
+
+def test_a_size_without_a_unit_removes_nothing(run: Any, cache: Path) -> None:
+    before = inventory(cache).size
+    ran = run("cache", "prune", "--max-size", "20", "--cache-dir", cache)
+    assert ran.code == 2
+    assert "'20' is not a size such as 20GB" in ran.err
+    assert inventory(cache).size == before
 
 
 def test_a_name_that_would_act_on_the_terminal_does_not(run: Any, cache: Path) -> None:
