@@ -15,6 +15,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "evalguard"
 CORE = {
+    "bisect",
     "errors",
     "settings",
     "scorer",

@@ -1,0 +1,80 @@
+"""Components: the ways in which settings make drift, one on/off function of an assignment each.
+
+A single setting acts when it is in. A pair or three act only together (all in); a pair is redundant
+(one in is enough). The drift of an assignment is the sum of the effects of what acts in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalguard.bisect.oracle import Floats, Mask
+
+Kind = Literal["additive", "together", "redundant"]
+
+# Prior odds that one more component is there, shared among all of its kind and size.
+_ADDITIVE, _PAIR, _THREE = 0.5, 0.04, 0.01
+MOST_IN_THREES = 16  # settings of which threes are considered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Component:
+    """One component; ``members`` are settings by number, in order."""
+
+    kind: Kind
+    members: tuple[int, ...]
+
+    def acts(self, masks: Mask) -> Mask:
+        """Whether it acts in each assignment; ``masks``: (..., n_settings), the result (...)."""
+        inside = masks[..., list(self.members)]
+        if self.kind == "redundant":
+            inside = ~inside
+        together: Mask = np.logical_and.reduce(inside, axis=-1)
+        return ~together if self.kind == "redundant" else together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Components:
+    """Everything that is considered, J components.
+
+    Attributes:
+        members: (J, 3) settings by number; a single stands there three times, a pair with its
+            second one twice.
+        redundant: (J,) whether one member is enough.
+        log_prior: (J,).
+    """
+
+    members: NDArray[np.intp]
+    redundant: Mask
+    log_prior: Floats
+
+    def __getitem__(self, number: int) -> Component:
+        members = tuple(sorted({int(member) for member in self.members[number]}))
+        kind: Kind = "additive" if len(members) == 1 else "together"
+        return Component(kind="redundant" if self.redundant[number] else kind, members=members)
+
+    def acting(self, masks: Mask) -> Mask:
+        """(m, J): which components act in each of m assignments, (m, n_settings)."""
+        one, two, three = (masks[:, self.members[:, place]] for place in range(3))
+        return np.where(self.redundant, one | two, one & two & three)
+
+
+def components_of(n: int, suspects: Sequence[int]) -> Components:
+    """All singles and pairs of n settings, and threes of the suspects."""
+    singles = [(one, one, one) for one in range(n)]
+    pairs = [(one, two, two) for one, two in combinations(range(n), 2)]
+    threes = list(combinations(sorted(suspects), 3))
+    sizes = [len(singles), len(pairs), len(pairs), len(threes)]
+    odds = [_ADDITIVE, _PAIR, _PAIR, _THREE]
+    log_odds = [np.log(share / max(size, 1)) for share, size in zip(odds, sizes, strict=True)]
+    return Components(
+        members=np.array(singles + pairs + pairs + threes, dtype=np.intp),
+        redundant=np.repeat([False, False, True, False], sizes),
+        log_prior=np.repeat(log_odds, sizes),
+    )

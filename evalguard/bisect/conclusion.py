@@ -1,0 +1,72 @@
+"""Conclusion: the result of a search, ended by itself or from outside."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from evalguard.bisect.attribution import culprits_of
+from evalguard.bisect.oracle import Mask
+from evalguard.bisect.result import BisectResult, Part, Suspect
+from evalguard.bisect.search import Search
+
+_SUSPECTED = 0.1  # probability from which on a setting is listed
+_PARTS = 4
+
+
+def conclusion(search: Search) -> BisectResult:
+    """Say what is proven, what is only suspected, and what is left."""
+    measured, case = search.measured, search.case
+    names = measured.settings
+    culprits = culprits_of(case.fit, case.proven, measured)
+    likely = np.argsort(-case.belief.inclusion, kind="stable")
+    suspects = [
+        Suspect(name=names[one], probability=float(min(case.belief.inclusion[one], 1.0)))
+        for one in likely
+        if case.belief.inclusion[one] >= _SUSPECTED and one not in case.proven
+    ]
+    repaired = case.plan.repaired
+    inert = measured.inert()
+    return BisectResult(
+        status=search.status,
+        culprits=culprits,
+        drift_sigma=measured.total,
+        unexplained_sigma=_left(search),
+        suspects=tuple(suspects),
+        parts=_parts(search) if search.status == "diffuse" else (),
+        repaired=() if repaired is None or not culprits else _names(names, repaired),
+        inert=_names(names, inert),
+        probes=tuple(measured.probes),
+        cost=measured.spent,
+    )
+
+
+def _left(search: Search) -> float:
+    """Drift with the culprits at reference: as measured, else what their effects leave."""
+    case, measured = search.case, search.measured
+    everybody = case.proven == case.belief.structure.members
+    repaired = case.plan.repaired
+    if everybody and repaired is not None and measured.complete(repaired):
+        return measured.mean(repaired)
+    effects = [
+        float(effect)
+        for component, effect in zip(case.fit.structure.components, case.fit.effects, strict=True)
+        if case.proven & set(component.members)
+    ]
+    return measured.total - sum(effects)
+
+
+def _names(names: tuple[str, ...], mask: Mask) -> tuple[str, ...]:
+    return tuple(name for name, inside in zip(names, mask, strict=True) if inside)
+
+
+def _parts(search: Search) -> tuple[Part, ...]:
+    """Neighbouring settings as they were declared, in up to four groups, and what each does."""
+    names = search.measured.settings
+    parts = []
+    for group in np.array_split(np.arange(len(names)), min(_PARTS, len(names))):
+        inside = np.zeros(len(names))
+        inside[group] = 1.0
+        sigma, error = search.posterior.part(inside)
+        settings = tuple(names[one] for one in group)
+        parts.append(Part(settings=settings, sigma=sigma, error_sigma=error))
+    return tuple(parts)

@@ -1,0 +1,50 @@
+"""Effort: how sure a search must be, and how much it may spend before it gives up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """Probabilities at which a search acts, and its limit.
+
+    Attributes:
+        verify: an answer that probable is measured on all documents.
+        accept: likewise, after that, to be given.
+        certain: to be given although the culprits do not account for all drift.
+        nothing: that there is no culprit.
+        diffuse: that the drift is spread over all settings.
+        z: standard errors that a culprit's effect must be away from 0.
+        least: full evaluations, before which no drift is called spread over all settings.
+        most: full evaluations, after which the search gives up.
+        draws: from the posterior, to choose a measurement.
+    """
+
+    verify: float = 0.65
+    accept: float = 0.8
+    certain: float = 0.97
+    nothing: float = 0.97
+    diffuse: float = 0.95
+    z: float = 3.0
+    least: float
+    most: float
+    draws: int = 96
+
+
+def effort_for(n: int, *, thorough: bool) -> Effort:
+    """The usual effort for n settings; a thorough one spends four times as much if it must."""
+    bits = log2(max(n, 2))
+    least, most = 0.5 + bits, 8.0 + 3.0 * bits
+    if not thorough:
+        return Effort(least=least, most=most)
+    return Effort(
+        verify=0.9,
+        accept=0.95,
+        certain=0.99,
+        nothing=0.99,
+        diffuse=0.98,
+        least=2 * least,
+        most=4 * most,
+    )

@@ -1,0 +1,164 @@
+"""Posterior: models that explain the rows, weighed, on two grounds.
+
+The ground is what settings do that are no culprits. On the sparse ground all of them together do
+little against the margin. On the diffuse ground each does its part of the drift.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+from evalguard.bisect.components import Components
+from evalguard.bisect.measurement import Rows
+from evalguard.bisect.oracle import Floats
+from evalguard.bisect.selection import Classes, Model, best_models, classes_of
+from evalguard.bisect.structure import Draw, Structure
+
+SMALL = 0.25  # of the margin: what all settings together may do that is no culprit
+_LEAST = 0.5  # of the margin: what a component does at least
+_DIFFUSE_ODDS = 0.005
+_UNEVEN = 0.4  # standard deviation of a setting's part of diffuse drift, of the mean part
+_DEPTHS = {False: 5, True: 1}  # most components on a sparse ground, on a diffuse one
+_FLOOR = 0.01  # of the margin: no measurement is believed closer than this
+_FORGOTTEN = 8.0  # in log: models that far below the best are dropped
+
+
+class Posterior:
+    """Models with weights and effects, given the rows; drifts in yardsticks.
+
+    Attributes:
+        models: (on a diffuse ground?, model), the best first.
+        weights: (len(models),), 1 in all.
+        diffuse: weight of those on a diffuse ground.
+    """
+
+    def __init__(self, rows: Rows, components: Components, *, margin: float, total: float) -> None:
+        self.components = components
+        self._rows, self._margin = rows, margin
+        self._masks = rows.masks.astype(np.float64)
+        n = self._masks.shape[1]
+        self._scale = max(abs(total) / 2.0, 2.0 * margin)
+        self._part = abs(total) / n
+        each = np.diag(rows.variance + (_FLOOR * margin) ** 2)
+        self._noise = each + (SMALL * margin) ** 2 / n * (self._masks @ self._masks.T)
+        spread = self._masks @ self._shared(self._masks.T)
+        self.classes: Classes = classes_of(components.acting(rows.masks), components.log_prior)
+        covariances = {False: self._noise, True: self._noise + spread}
+        self._inverse = {ground: np.linalg.inv(c) for ground, c in covariances.items()}
+        found = [
+            (ground, model)
+            for ground, covariance in covariances.items()
+            for model in best_models(
+                self.classes, rows.sigma, covariance, self._scale, _DEPTHS[ground]
+            )
+        ]
+        self._members: dict[int, tuple[NDArray[np.intp], Floats]] = {}
+        self._weigh(found)
+
+    def _weigh(self, found: list[tuple[bool, Model]]) -> None:
+        logs = np.array([m.log_weight + np.log(_DIFFUSE_ODDS) * ground for ground, m in found])
+        order = np.argsort(-logs, kind="stable")
+        order = order[logs[order] > logs[order[0]] - _FORGOTTEN]
+        effects, gains = self._effects([found[at] for at in order])
+        logs = logs[order] + gains
+        again = np.argsort(-logs, kind="stable")
+        self.models = [found[order[at]] for at in again]
+        self._posteriors = [effects[at] for at in again]
+        weights = np.exp(logs[again] - logs[again[0]])
+        self.weights: Floats = weights / weights.sum()
+        self.diffuse = float(sum(self.weights[[ground for ground, _ in self.models]]))
+
+    def likely_sizes(self, number: int) -> Floats:
+        """Root mean square of each effect of a model, with the sign of its mean."""
+        mean, root = self._posteriors[number]
+        sizes: Floats = np.copysign(np.sqrt(mean**2 + np.sum(root**2, axis=1)), mean)
+        return sizes
+
+    def draw(self, count: int, rng: np.random.Generator) -> list[Draw]:
+        """Draw structures with effects, to tell structures apart: effects that are known well, and
+        parts of diffuse drift, stand at their means.
+        """
+        picks = rng.choice(len(self.models), size=count, p=self.weights)
+        drawn = []
+        for at in np.sort(picks):
+            ground, model = self.models[at]
+            mean, root = self._posteriors[at]
+            loose = np.abs(mean) < 2.0 * np.sqrt(np.sum(root**2, axis=1))
+            effects = mean + loose * (root @ rng.standard_normal(mean.size))
+            members = tuple(self.components[self._pick(which, rng)] for which in model.classes)
+            each = self._each(model, effects) if ground else None
+            structure = Structure(components=members, diffuse=ground)
+            drawn.append(Draw(structure=structure, effects=effects, each=each))
+        return drawn
+
+    def part(self, settings: Floats) -> tuple[float, float]:
+        """Drift of some settings (n,) on a diffuse ground, and its standard error."""
+        cross = self._masks @ self._shared(settings)
+        weighed = self._inverse[True] @ cross
+        variance = float(settings @ self._shared(settings) - cross @ weighed)
+        return float(weighed @ self._rows.sigma), float(np.sqrt(max(variance, 0.0)))
+
+    def members(self, which: int) -> tuple[NDArray[np.intp], Floats]:
+        """Components of a class by number, and the chance of each, 1 in all."""
+        if which not in self._members:
+            self._members[which] = self.classes.members(which, self.components.log_prior)
+        return self._members[which]
+
+    def _pick(self, which: int, rng: np.random.Generator) -> int:
+        numbers, chances = self.members(which)
+        at = int(np.searchsorted(np.cumsum(chances), rng.random(), side="right"))
+        return int(numbers[min(at, numbers.size - 1)])
+
+    def _shared(self, settings: Floats) -> Floats:
+        """Prior covariance of the settings' parts of diffuse drift, times ``settings`` (n, ...)."""
+        shared: Floats = self._part**2 * (_UNEVEN**2 * settings + settings.sum(0))
+        return shared
+
+    def _effects(
+        self, models: list[tuple[bool, Model]]
+    ) -> tuple[list[tuple[Floats, Floats]], Floats]:
+        """Posterior mean of each model's effects with a root of their covariance, and its gain.
+
+        Models of one size on one ground are one batch.
+        """
+        effects: list[tuple[Floats, Floats]] = [(np.empty(0), np.empty((0, 0)))] * len(models)
+        gains = np.zeros(len(models))
+        batches: dict[tuple[bool, int], list[int]] = defaultdict(list)
+        for at, (ground, model) in enumerate(models):
+            batches[ground, len(model.classes)].append(at)
+        for (ground, size), batch in batches.items():
+            if not size:
+                continue
+            numbers = np.array([models[at][1].classes for at in batch])
+            acting = self.classes.acting.T[numbers].astype(np.float64)  # (batch, size, m)
+            weighed = acting @ self._inverse[ground]
+            precision = weighed @ acting.swapaxes(1, 2) + np.eye(size) / self._scale**2
+            covariance = np.linalg.inv(precision)
+            means = (covariance @ (weighed @ self._rows.sigma)[:, :, None])[:, :, 0]
+            roots = np.linalg.cholesky(covariance)
+            gains[batch] = self._log_material(means, roots)
+            for at, mean, root in zip(batch, means, roots, strict=True):
+                effects[at] = (mean, root)
+        return effects, gains
+
+    def _log_material(self, mean: Floats, root: Floats) -> Floats:
+        """What models gain by effects that are no smaller than a component may be; (batch,).
+
+        The normal prior, cut about 0: the share of the posterior beyond _LEAST against the prior's.
+        """
+        least = _LEAST * self._margin
+        spread = np.sqrt(np.sum(root**2, axis=-1))
+        inside = ndtr((least - mean) / spread) - ndtr((-least - mean) / spread)
+        before = 2.0 * ndtr(-least / self._scale)
+        gain: Floats = np.sum(np.log(np.maximum(1.0 - inside, 1e-12) / before), axis=-1)
+        return gain
+
+    def _each(self, model: Model, effects: Floats) -> Floats:
+        """Posterior mean of every setting's part of diffuse drift, given the effects."""
+        acting = self.classes.acting[:, list(model.classes)].astype(np.float64)
+        left = self._rows.sigma - acting @ effects
+        return self._shared(self._masks.T @ (self._inverse[True] @ left))

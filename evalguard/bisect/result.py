@@ -1,0 +1,83 @@
+"""BisectResult: who makes the drift, what each costs, how sure that is, and what it took."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from evalguard.bisect.components import Kind
+from evalguard.bisect.probe import Probe
+
+Status = Literal["minimal", "diffuse", "masked", "not_reproduced", "stopped", "unexplained"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Culprit:
+    """A setting that is shown, on all documents, to make drift.
+
+    Attributes:
+        name: of the setting.
+        sigma_alone: drift with it alone at its candidate value; None if that cannot be built.
+        sigma_in_context: what it adds where all other culprits are at their candidate value.
+        shapley_sigma: its share: what it adds on average over all orders of the culprits.
+        error_sigma: standard error of its effect (jitter).
+        role: additive; together: acts with its partner only; redundant: its partner does the same.
+    """
+
+    name: str
+    sigma_alone: float | None
+    sigma_in_context: float
+    shapley_sigma: float
+    error_sigma: float
+    role: Kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Neighbouring settings, and what they do as one, estimated: all that diffuse drift shows."""
+
+    settings: tuple[str, ...]
+    sigma: float
+    error_sigma: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspect:
+    """A setting that is suspected and not proven, with the probability that it is guilty."""
+
+    name: str
+    probability: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BisectResult:
+    """What a search found. All drifts in units of the yardstick, positive is worse.
+
+    Attributes:
+        status: minimal: the culprits are proven, without them the gate passes, and none can be
+            left out. masked: likewise, and some hide what others do. diffuse: spread over many
+            settings, of which none can be named. not_reproduced: the candidate is inside the
+            margin and nothing hides another's drift. stopped: interrupted, or out of budget.
+            unexplained: what is proven does not bring the drift inside the margin.
+        culprits: proven, the largest share first.
+        drift_sigma: of the candidate; NaN if it was not measured.
+        unexplained_sigma: drift that is left with all culprits at reference; NaN likewise.
+        suspects: not proven, the likeliest first.
+        parts: of diffuse drift.
+        repaired: settings that keep their candidate value in the repaired candidate, which was or
+            would have been measured: all but the culprits and what cannot be built without them.
+        inert: settings of assignments that scored every document measured as the base does.
+        probes: all measurements, in order.
+        cost: of the probes, in full evaluations; base and candidate are not in it.
+    """
+
+    status: Status
+    culprits: tuple[Culprit, ...] = ()
+    drift_sigma: float
+    unexplained_sigma: float
+    suspects: tuple[Suspect, ...] = ()
+    parts: tuple[Part, ...] = ()
+    repaired: tuple[str, ...] = ()
+    inert: tuple[str, ...] = ()
+    probes: tuple[Probe, ...] = ()
+    cost: float = 0.0

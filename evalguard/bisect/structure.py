@@ -1,0 +1,66 @@
+"""Structure: a possible answer, and what it predicts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from evalguard.bisect.components import Component
+from evalguard.bisect.oracle import Floats, Mask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Structure:
+    """Components, and whether the rest of the drift is spread over all settings."""
+
+    components: tuple[Component, ...]
+    diffuse: bool
+
+    @property
+    def members(self) -> frozenset[int]:
+        """The settings that it blames, by number."""
+        return frozenset(one for component in self.components for one in component.members)
+
+    def mask(self, n: int) -> Mask:
+        """(n,): its members at their candidate value."""
+        inside = np.zeros(n, dtype=np.bool_)
+        inside[list(self.members)] = True
+        return inside
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draw:
+    """A structure with effects, as drawn from what is believed.
+
+    ``effects``: one a component; ``each``: (n_settings,) on a diffuse ground, else None.
+    """
+
+    structure: Structure
+    effects: Floats
+    each: Floats | None
+
+    def predict(self, masks: Mask) -> Floats:
+        """Drift of each assignment; ``masks``: (s, n_settings), the result (s,)."""
+        drift = np.zeros(len(masks))
+        for component, effect in zip(self.structure.components, self.effects, strict=True):
+            drift += effect * component.acts(masks)
+        return drift if self.each is None else drift + masks @ self.each
+
+
+def material(effects: Floats, margin: float) -> list[int]:
+    """Which effects it takes to get past the margin; the others could stay.
+
+    The largest are added up until the margin is passed: that is a minimal failing set. It is left
+    out, and the rest is asked again, for either sign.
+    """
+    order = [int(at) for at in np.argsort(-np.abs(effects), kind="stable")]
+    kept: list[int] = []
+    for sign in (1.0, -1.0):
+        side = [at for at in order if sign * effects[at] > 0.0]
+        while sum(abs(float(effects[at])) for at in side) > margin:
+            total = 0.0
+            while total <= margin:
+                total += abs(float(effects[side[0]]))
+                kept.append(side.pop(0))
+    return sorted(kept)

@@ -1,0 +1,142 @@
+"""What a search says of each kind of drift: exact oracles first, jittery ones after."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planted_scores import NAMES, YARDSTICK, Drift, PlantedScores, effects
+
+from evalguard.bisect import BisectResult, find_culprits
+
+
+def searched(drift: Drift, *, jitter: float = 0.0, seed: int = 0, **more: object) -> BisectResult:
+    return find_culprits(
+        PlantedScores(drift, jitter=jitter, seed=seed), NAMES,
+        margin=1.0, yardstick=YARDSTICK, seed=seed, **more,
+    )  # type: ignore[arg-type]  # fmt: skip
+
+
+def named(result: BisectResult) -> set[str]:
+    return {culprit.name for culprit in result.culprits}
+
+
+def only_together(inside: frozenset[str]) -> float:
+    return 3.0 * (inside >= {"c", "h"})
+
+
+def either(inside: frozenset[str]) -> float:
+    return 3.0 * bool(inside & {"c", "h"})
+
+
+JITTER = pytest.mark.parametrize("jitter", [0.0, 0.2])
+
+
+@JITTER
+def test_one_culprit_is_named_with_what_it_costs(jitter: float) -> None:
+    result = searched(effects(e=3.0), jitter=jitter)
+    assert result.status == "minimal"
+    (culprit,) = result.culprits
+    assert (culprit.name, culprit.role) == ("e", "additive")
+    for sigma in (culprit.sigma_alone, culprit.sigma_in_context, culprit.shapley_sigma):
+        assert sigma == pytest.approx(3.0, abs=1e-6 + 4 * jitter)
+    assert result.unexplained_sigma == pytest.approx(0.0, abs=1e-6 + 4 * jitter)
+    assert result.repaired == tuple(name for name in NAMES if name != "e")
+
+
+@JITTER
+def test_several_culprits_are_named_at_once_the_largest_first(jitter: float) -> None:
+    result = searched(effects(a=2.0, g=6.0, l=4.0), jitter=jitter)
+    assert result.status == "minimal"
+    assert [culprit.name for culprit in result.culprits] == ["g", "l", "a"]
+    assert {culprit.role for culprit in result.culprits} == {"additive"}
+
+
+@JITTER
+def test_two_that_act_only_together_are_both_named_and_share_the_drift(jitter: float) -> None:
+    result = searched(only_together, jitter=jitter)
+    assert result.status == "minimal"
+    assert named(result) == {"c", "h"}
+    for culprit in result.culprits:
+        assert culprit.role == "together"
+        assert culprit.sigma_in_context == pytest.approx(3.0, abs=1e-3 + 4 * jitter)
+        assert culprit.shapley_sigma == pytest.approx(1.5, abs=1e-3 + 4 * jitter)
+
+
+@JITTER
+def test_two_of_which_either_is_enough_are_both_named(jitter: float) -> None:
+    result = searched(either, jitter=jitter)
+    assert result.status == "minimal"
+    assert named(result) == {"c", "h"}
+    for culprit in result.culprits:
+        assert culprit.role == "redundant"
+        assert culprit.sigma_alone == pytest.approx(3.0, abs=1e-3 + 4 * jitter)
+        assert culprit.sigma_in_context == pytest.approx(0.0, abs=1e-3 + 4 * jitter)
+        assert culprit.shapley_sigma == pytest.approx(1.5, abs=1e-3 + 4 * jitter)
+
+
+def test_three_that_act_only_together_are_named() -> None:
+    result = searched(lambda inside: 3.0 * (inside >= {"b", "f", "k"}), jitter=0.1)
+    assert named(result) == {"b", "f", "k"}
+
+
+@JITTER
+@pytest.mark.parametrize("hiding", [-3.0, -5.0])
+def test_a_setting_that_hides_anothers_drift_is_found_inside_the_margin_and_beyond(
+    hiding: float, jitter: float
+) -> None:
+    result = searched(effects(b=3.0, j=hiding), jitter=jitter)
+    assert result.status == "masked"
+    assert named(result) == {"b", "j"}
+    assert result.drift_sigma == pytest.approx(3.0 + hiding, abs=1e-6 + 4 * jitter)
+
+
+@JITTER
+def test_an_unchanged_candidate_is_not_reproduced_and_nobody_is_named(jitter: float) -> None:
+    result = searched(effects(), jitter=jitter)
+    assert result.status == "not_reproduced"
+    assert not result.culprits
+
+
+@JITTER
+def test_drift_spread_over_all_is_diffuse_names_parts_and_stays_cheap(jitter: float) -> None:
+    result = searched(effects(**dict.fromkeys(NAMES, 0.4)), jitter=jitter)
+    assert result.status == "diffuse"
+    assert not result.culprits
+    assert [name for part in result.parts for name in part.settings] == list(NAMES)
+    assert sum(part.sigma for part in result.parts) == pytest.approx(4.8, abs=1.0)
+    assert result.cost <= 6.0
+
+
+def test_a_culprit_inside_the_margin_is_not_needed_and_not_named() -> None:
+    result = searched(effects(d=4.0, e=0.7), jitter=0.1)
+    assert (result.status, named(result)) == ("minimal", {"d"})
+    assert result.unexplained_sigma == pytest.approx(0.7, abs=0.4)
+
+
+def test_two_that_pass_the_margin_only_as_a_sum_are_both_named() -> None:
+    result = searched(effects(d=0.8, e=0.8), jitter=0.05)
+    assert (result.status, named(result)) == ("minimal", {"d", "e"})
+
+
+def test_settings_that_change_nothing_are_listed_as_inert() -> None:
+    result = searched(effects(e=3.0))
+    assert "e" not in result.inert
+    assert result.inert
+
+
+@settings(max_examples=10)
+@given(
+    guilty=st.sets(st.sampled_from(NAMES), min_size=1, max_size=3),
+    sizes=st.lists(st.floats(1.5, 8.0), min_size=3, max_size=3),
+    seed=st.integers(0, 1 << 20),
+)
+def test_additive_effects_without_jitter_are_named_exactly(
+    guilty: set[str], sizes: list[float], seed: int
+) -> None:
+    planted = dict(zip(sorted(guilty), sizes, strict=False))
+    result = searched(effects(**planted), seed=seed)
+    assert (result.status, named(result)) == ("minimal", guilty)
+    for culprit in result.culprits:
+        assert culprit.sigma_alone == pytest.approx(planted[culprit.name], abs=1e-6)
+        assert culprit.shapley_sigma == pytest.approx(planted[culprit.name], abs=0.1)
