@@ -12,7 +12,7 @@ import numpy as np
 from evalguard.bisect.components import Component
 from evalguard.bisect.oracle import Floats
 from evalguard.bisect.posterior import Posterior
-from evalguard.bisect.structure import Structure, material
+from evalguard.bisect.structure import NOTHING, Structure, material
 
 _SPELT_OUT = 0.01  # of the best model's weight, and of a class: what has less is not spelt out
 _NEGLIGIBLE = 1e-4  # probability of a structure
@@ -51,7 +51,7 @@ def belief_of(posterior: Posterior, *, margin: float, n: int) -> Belief:
             best[key] = (share, structure)
         inclusion[list(members)] += share
     nothing = (False, frozenset[int]())
-    best.setdefault(nothing, (0.0, Structure(components=(), diffuse=False)))
+    best.setdefault(nothing, (0.0, NOTHING))
     top = max(chance, key=lambda key: chance[key], default=nothing)
     shares = np.array(list(chance.values()))
     rest = max(1.0 - float(shares.sum()), 0.0)

@@ -25,7 +25,7 @@ class Effort:
     verify: float = 0.65
     accept: float = 0.8
     certain: float = 0.97
-    nothing: float = 0.97
+    nothing: float = 0.993
     diffuse: float = 0.95
     z: float = 3.0
     least: float

@@ -46,7 +46,7 @@ class Posterior:
         each = np.diag(rows.variance + (_FLOOR * margin) ** 2)
         self._noise = each + (SMALL * margin) ** 2 / n * (self._masks @ self._masks.T)
         spread = self._masks @ self._shared(self._masks.T)
-        self.classes: Classes = classes_of(components.acting(rows.masks), components.log_prior)
+        self.classes: Classes = classes_of(components.acting(rows.masks), components.log_prior, n)
         covariances = {False: self._noise, True: self._noise + spread}
         self._inverse = {ground: np.linalg.inv(c) for ground, c in covariances.items()}
         found = [
@@ -80,9 +80,12 @@ class Posterior:
 
     def draw(self, count: int, rng: np.random.Generator) -> list[Draw]:
         """Draw structures with effects, to tell structures apart: effects that are known well, and
-        parts of diffuse drift, stand at their means.
+        parts of diffuse drift, stand at their means. That nothing is there is drawn at most every
+        second time: what is to be told apart from it must be there to be looked for.
         """
-        picks = rng.choice(len(self.models), size=count, p=self.weights)
+        nothing = np.array([not ground and not model.classes for ground, model in self.models])
+        chances = np.where(nothing, np.minimum(self.weights, self.weights @ ~nothing), self.weights)
+        picks = rng.choice(len(self.models), size=count, p=chances / chances.sum())
         drawn = []
         for at in np.sort(picks):
             ground, model = self.models[at]

@@ -22,6 +22,7 @@ from evalguard.bisect.measurement import Measurements
 from evalguard.bisect.oracle import Mask
 from evalguard.bisect.posterior import Posterior
 from evalguard.bisect.result import Status
+from evalguard.bisect.structure import NOTHING
 from evalguard.bisect.verification import Plan, plan_for, proven
 
 _INNOCENT = 0.01  # a setting that is guilty with less is cleared
@@ -123,12 +124,10 @@ class Search:
         structure, sure = self.case.belief.structure, self.case.belief.probability
         if structure.diffuse and (self.measured.spent < self._effort.least or not self._spread()):
             return None
+        if structure == NOTHING:
+            return self._given_up() if sure >= self._effort.nothing else None
         if not structure.components:
-            if structure.diffuse:
-                return "diffuse"
-            inside = abs(self.measured.total) <= self._margin
-            nothing: Status = "not_reproduced" if inside else "unexplained"
-            return nothing if sure >= self._effort.nothing else None
+            return "diffuse"
         guilty = self.case.proven == structure.members
         if sure < self._effort.accept or self.case.missing or not guilty:
             return None
@@ -151,6 +150,8 @@ class Search:
         structure = self.case.belief.structure
         if structure.diffuse and not structure.components and self._spread():
             return "diffuse"
+        if structure == NOTHING and abs(self.measured.total) <= self._margin:
+            return "not_reproduced"
         proven = not self.case.missing and self.case.proven == structure.members
         if structure.components and proven and not structure.diffuse:
             return self._proven_status(1.0) or "unexplained"

@@ -2,8 +2,9 @@
 
 A model is a set of components on a ground. Effects have a normal prior, so the likelihood of a
 model is that of a normal vector, and one component more is a rank-one update of it (Bayesian
-forward selection; a beam keeps the best models of each size). Components that no row tells apart
-are one class: they are told apart later, when rows are asked for that do.
+forward selection). A beam keeps the best models of each size, and a second one the best of single
+settings: where effects add up, a pair looks best alone and is no start for what is true.
+Components that no row tells apart are one class, told apart later, when rows are asked for that do.
 """
 
 from __future__ import annotations
@@ -36,11 +37,13 @@ class Classes:
         of: (J,) class of each component.
         acting: (m, U) in which rows a class acts.
         log_prior: (U,) of any one of its members.
+        plain: classes that hold a single setting.
     """
 
     of: NDArray[np.intp]
     acting: Mask
     log_prior: Floats
+    plain: NDArray[np.intp]
 
     def members(self, which: int, log_prior: Floats) -> tuple[NDArray[np.intp], Floats]:
         """Components of a class by number, and the chance of each, 1 in all."""
@@ -49,8 +52,11 @@ class Classes:
         return numbers, chances / chances.sum()
 
 
-def classes_of(acting: Mask, log_prior: Floats) -> Classes:
-    """Put components that act in the same rows into one class; ``acting``: (m, J)."""
+def classes_of(acting: Mask, log_prior: Floats, singles: int) -> Classes:
+    """Put components that act in the same rows into one class; ``acting``: (m, J).
+
+    ``singles``: how many components, the first ones, are single settings.
+    """
     packed = np.ascontiguousarray(np.packbits(acting, axis=0).T)
     keys = packed.view([("", packed.dtype, packed.shape[1])]).ravel()
     _, first, of = np.unique(keys, return_index=True, return_inverse=True)
@@ -58,7 +64,12 @@ def classes_of(acting: Mask, log_prior: Floats) -> Classes:
     top = np.full(first.size, -np.inf)
     np.maximum.at(top, of, log_prior)
     mass = np.bincount(of, weights=np.exp(log_prior - top[of]))
-    return Classes(of=of, acting=acting[:, first], log_prior=top + np.log(mass))
+    return Classes(
+        of=of,
+        acting=acting[:, first],
+        log_prior=top + np.log(mass),
+        plain=np.unique(of[:singles]),
+    )
 
 
 def best_models(
@@ -74,16 +85,16 @@ def best_models(
     columns = solve_triangular(root, classes.acting.astype(np.float64), lower=True)
     log_weight = -0.5 * float(left @ left) - float(np.sum(np.log(np.diag(root))))
     models = [Model(classes=(), log_weight=log_weight)]
-    growing = [
-        _Growing(classes=(), log_weight=log_weight, left=left, used=np.empty((0, left.size)))
-    ]
-    squares = np.einsum("mu,mu->u", columns, columns)
+    start = _Growing(classes=(), log_weight=log_weight, left=left, used=np.empty((0, left.size)))
+    everything = np.arange(columns.shape[1])
+    plain, growing = [start], [start]
     for _ in range(most):
-        growing = _grown(growing, columns, squares, classes.log_prior, scale**-2)
+        plain = _grown(plain, columns, classes.plain, classes.log_prior, scale**-2)
+        grown = _grown(growing, columns, everything, classes.log_prior, scale**-2)
+        growing = list({g.classes: g for g in (*grown, *plain)}.values())
         models += [Model(classes=g.classes, log_weight=g.log_weight) for g in growing]
         best = max(model.log_weight for model in models)
-        growing = [g for g in growing if g.log_weight > best - _NEGLIGIBLE]
-        if not growing:
+        if max(g.log_weight for g in growing) < best - _NEGLIGIBLE:
             break
     return models
 
@@ -99,21 +110,28 @@ class _Growing:
 
 
 def _grown(
-    parents: list[_Growing], columns: Floats, squares: Floats, log_prior: Floats, precision: float
+    parents: list[_Growing],
+    columns: Floats,
+    within: NDArray[np.intp],
+    log_prior: Floats,
+    precision: float,
 ) -> list[_Growing]:
-    """The best models with one component more than their parents."""
-    scores = np.empty((len(parents), squares.size))
+    """The best models with one component more than their parents, one of ``within``."""
+    offered = columns[:, within]
+    squares = np.einsum("mu,mu->u", offered, offered)
+    scores = np.empty((len(parents), within.size))
     for number, parent in enumerate(parents):
-        rest = squares - np.sum((parent.used @ columns) ** 2, axis=0)
+        rest = squares - np.sum((parent.used @ offered) ** 2, axis=0)
         size = precision + np.maximum(rest, 0.0)
-        gain = 0.5 * (parent.left @ columns) ** 2 / size - 0.5 * np.log(size / precision)
-        scores[number] = parent.log_weight + gain + log_prior
+        gain = 0.5 * (parent.left @ offered) ** 2 / size - 0.5 * np.log(size / precision)
+        scores[number] = parent.log_weight + gain + log_prior[within]
     flat = scores.ravel()
     count = min(flat.size, 3 * BEAM)
     chosen = np.argpartition(-flat, count - 1)[:count]
     grown: dict[tuple[int, ...], _Growing] = {}
     for at in chosen[np.argsort(-flat[chosen], kind="stable")]:
-        number, new = divmod(int(at), squares.size)
+        number, place = divmod(int(at), within.size)
+        new = int(within[place])
         parent = parents[number]
         key = tuple(sorted((*parent.classes, new)))
         if key in grown:

@@ -29,6 +29,9 @@ class Structure:
         return inside
 
 
+NOTHING = Structure(components=(), diffuse=False)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
     """A structure with effects, as drawn from what is believed.
