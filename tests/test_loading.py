@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -235,13 +236,24 @@ def test_loading_failures_keep_their_exit_code(tmp_path: Path) -> None:
     assert raised.value.exit_code == 3
 
 
+def _keep_as_the_hub_does(model: Path, repository: Path, commit: str) -> None:
+    """Files are blobs named after their content, and links to them stand in the snapshot."""
+    snapshot, blobs = repository / "snapshots" / commit, repository / "blobs"
+    for folder in (snapshot, blobs):
+        folder.mkdir(parents=True)
+    for file in model.iterdir():
+        blob = blobs / hashlib.sha256(file.read_bytes()).hexdigest()
+        shutil.copyfile(file, blob)
+        (snapshot / file.name).symlink_to(blob)
+
+
 def test_a_hub_snapshot_in_the_local_cache_is_identified_by_its_commit(
     tiny_llama: Path, tmp_path: Path
 ) -> None:
     """Read in a fresh process: the hub client reads its cache folder at import."""
     commit = "0123456789abcdef0123456789abcdef01234567"
     repository = tmp_path / "hub" / "models--owner--tiny"
-    shutil.copytree(tiny_llama, repository / "snapshots" / commit)
+    _keep_as_the_hub_does(tiny_llama, repository, commit)
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(commit)
     code = (

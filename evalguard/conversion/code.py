@@ -62,11 +62,14 @@ def code_digest(where: str, *, folder: str) -> str:
     """Digest of the source behind a function: its file and the modules beside it that it imports.
 
     An installed package counts by the function's file and the package's version. Data files that
-    the code reads are not seen. "" for a module without a source file.
+    the code reads are not seen. "" for a module without a source file, and for a file that is not
+    there, which is refused when the function is called.
     """
     path = where.rpartition(":")[0]
     if path.endswith(".py"):
         file = Path(folder, path)
+        if not file.is_file():
+            return ""
         return source_digest(file, local_sources(file, file.parent))
     file_of_module = _module_file(path)
     if file_of_module is None:
