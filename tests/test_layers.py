@@ -32,6 +32,7 @@ CORE = {
     "limits",
     "divergence",
     "document_fields",
+    "document_scale",
     "log_rows",
     "reference",
     "reference_check",

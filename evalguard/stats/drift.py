@@ -42,6 +42,7 @@ from evalguard.stats.corrected_t import corrected_t
 from evalguard.stats.estimate import Estimate, t_estimate
 from evalguard.stats.moments import Moments, mean_moments, moments
 from evalguard.stats.probability import normal_upper_tail
+from evalguard.stats.sigma_scale import SigmaScale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,20 +69,18 @@ class Drift:
     flips: tuple[int, int] | None = None
     corrected: Estimate | None = None
 
+    @property
+    def scale(self) -> SigmaScale:
+        """The map from drift to sigma."""
+        return SigmaScale(unit=self.unit, log_sign=self.log_sign)
+
     def sigma_of(self, drift: float) -> float:
         """Sigma of a drift on the estimation scale; +-inf where the unit is 0 and it is not."""
-        amount = drift if self.log_sign == 0 else self.log_sign * _expm1(self.log_sign * drift)
-        if self.unit == 0.0:
-            return math.copysign(math.inf, amount) if amount else 0.0
-        return amount / self.unit
+        return self.scale.sigma_of(drift)
 
     def drift_of(self, sigma: float) -> float:
         """The drift on the estimation scale that has this sigma (the inverse map)."""
-        amount = sigma * self.unit
-        if self.log_sign == 0:
-            return amount
-        inner = self.log_sign * amount
-        return self.log_sign * math.log1p(inner) if inner > -1.0 else math.inf
+        return self.scale.drift_of(sigma)
 
     @property
     def sigma(self) -> float:
@@ -184,7 +183,7 @@ def _perplexity_drift(paired: PairedScores, confidence: float) -> Drift:
         paired_stderr=estimate.stderr * candidate.point if estimate.stderr else 0.0,
         estimate=estimate,
         unit=base_rate.stderr,
-        log_sign=-1 if paired.base.higher_is_better else 1,
+        log_sign=SigmaScale.log_sign_of(paired.base),
         corrected=corrected,
     )
 
@@ -250,11 +249,3 @@ def _perplexity(rate: Moments) -> Moments:
     except OverflowError:
         value = math.inf
     return Moments(point=value, stderr=value * rate.stderr if rate.stderr else 0.0)
-
-
-def _expm1(x: float) -> float:
-    """exp(x) - 1, infinite beyond the largest double."""
-    try:
-        return math.expm1(x)
-    except OverflowError:
-        return math.inf

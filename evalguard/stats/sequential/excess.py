@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from evalguard.pairing import PairedScores
 from evalguard.stats.moments import moments
 from evalguard.stats.sequential.betting import Array
+from evalguard.stats.sigma_scale import SigmaScale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +89,6 @@ def excess(
             base's scores of all are known.
     """
     base, rows = paired.base, order
-    logs = base.aggregation in ("perplexity", "weighted_perplexity")
     bits = 1.0 / math.log(2.0) if base.aggregation == "bits_per_byte" else 1.0
     weights = np.ones(base.n) if base.weights is None else base.weights
     mean_weight = float(np.mean(weights))
@@ -97,14 +97,13 @@ def excess(
     influences = np.zeros(base.n)
     if unit is None:
         influences = _influences(residuals, weights, mean_weight)
-    log_sign = 0 if not logs else (-1 if base.higher_is_better else 1)
     return Excess(
         drifts=(paired.d * bits / mean_weight)[rows],
         weights=(weights / mean_weight)[rows],
         influences=influences[rows],
         unit=rate.stderr * bits * math.sqrt(base.n / population) if unit is None else unit,
         scatter=rate.stderr * bits * math.sqrt(base.n),
-        log_sign=log_sign,
+        log_sign=SigmaScale.log_sign_of(base),
         mean_weight=mean_weight,
     )
 
