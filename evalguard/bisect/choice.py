@@ -15,6 +15,9 @@ from evalguard.bisect.structure import Draw
 
 _RANDOM = 96  # random assignments proposed
 _FINALISTS = 12
+_GLANCE = 1 / 8  # share of the documents at which finalists are chosen
+_DENSITIES = (0.25, 0.5, 0.5, 0.75)  # of random assignments
+_SAVED = 0.9  # of the cost, if it is needed anyway
 _SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 
 
@@ -29,82 +32,69 @@ class Choice:
 
 def next_measurement(
     measured: Measurements,
-    sampled: list[Draw],
+    draws: list[Draw],
     buildable: Buildable,
     rng: np.random.Generator,
 ) -> Choice | None:
-    """The measurement with the most information per cost; None if nothing can be learnt."""
-    masks = _proposed(measured, sampled, rng)
-    wanted = _wanted(sampled, len(measured.settings))
+    """The measurement with the most information per cost; None if nothing can be learnt.
+
+    ``draws``: equally likely answers, to be told apart. Of what would be needed to prove one of
+    them anyway, only the rest of the cost counts.
+    """
+    proofs = Counter(mask.tobytes() for draw in draws for mask in _proofs(draw, measured))
+    masks = _proposed(measured, draws, rng)
     risks = buildable.risks(masks)
     masks, risks = masks[risks < LIKELY_FAILS], risks[risks < LIKELY_FAILS]
     if not len(masks):
         return None
-    predictions = np.array([draw.predict(masks) for draw in sampled])
-    order = np.argsort(-np.var(predictions, axis=0) * (1.0 - risks), kind="stable")
+    predictions = np.array([draw.predict(masks) for draw in draws])
     noise = measured.noise()
+    promise = _information(predictions[::2], noise / _GLANCE) * (1.0 - risks)
+    order = np.argsort(-promise, kind="stable")
     best: Choice | None = None
     for at in order[:_FINALISTS]:
-        mask = masks[at]
+        mask, risk = masks[at], float(risks[at])
         done = measured.measured(mask)
+        known = float(_information(predictions[:, [at]], noise / done)[0]) if done else 0.0
+        wanted = _SAVED * proofs[mask.tobytes()] / len(draws)
         for share in _SHARES:
             if share <= done + 1e-9:
                 continue
-            cost = measured.cost(mask, share)
-            told = _information(predictions[:, at], noise / share)
-            if done:
-                told -= _information(predictions[:, at], noise / done)
-            useful = wanted.get(mask.tobytes(), 0) / len(sampled)
-            expected = (1.0 - risks[at]) * cost * (1.0 - 0.9 * useful) + risks[at] * LAUNCH
-            rate = (1.0 - risks[at]) * told / expected
+            told = float(_information(predictions[:, [at]], noise / share)[0]) - known
+            cost = (1.0 - wanted) * measured.cost(mask, share)
+            rate = (1.0 - risk) * told / ((1.0 - risk) * cost + risk * LAUNCH)
             if best is None or rate > best.rate:
                 best = Choice(mask=mask, share=share, rate=rate)
     return best
 
 
-def _proposed(measured: Measurements, sampled: list[Draw], rng: np.random.Generator) -> Mask:
-    """Assignments worth a thought: what the suspects say, random subsets, unfinished ones."""
+def _proofs(draw: Draw, measured: Measurements) -> list[Mask]:
+    """What would be needed, about, to prove an answer: each member alone, and all others."""
     n = len(measured.settings)
-    inclusion = np.zeros(n)
-    proposed: list[Mask] = []
-    for draw in sampled:
-        members = np.zeros(n, dtype=np.bool_)
-        members[list(draw.structure.members)] = True
-        inclusion += members / len(sampled)
-        proposed += [members, ~members]
-        for one in draw.structure.members:
-            alone = np.zeros(n, dtype=np.bool_)
-            alone[one] = True
-            proposed.append(alone)
-    suspects = inclusion > 0.5 / len(sampled)
-    for number in range(_RANDOM):
-        inside = rng.random(n) < rng.choice([0.25, 0.5, 0.5, 0.75])
-        proposed.append(inside & suspects if number % 2 else inside)
-    proposed += measured.unfinished()
-    masks = np.unique(np.array(proposed), axis=0)
-    keep = np.array([mask.any() and not measured.complete(mask) for mask in masks])
-    kept: Mask = masks[keep]
-    return kept
+    return [*np.eye(n, dtype=np.bool_)[list(draw.structure.members)], ~draw.structure.mask(n)]
 
 
-def _wanted(sampled: list[Draw], n: int) -> Counter[bytes]:
-    """How many of the drawn structures an assignment would be needed to prove."""
-    counts: Counter[bytes] = Counter()
-    for draw in sampled:
-        members = np.zeros(n, dtype=np.bool_)
-        members[list(draw.structure.members)] = True
-        counts[(~members).tobytes()] += 1
-        for one in draw.structure.members:
-            alone = np.zeros(n, dtype=np.bool_)
-            alone[one] = True
-            counts[alone.tobytes()] += 1
-    return counts
+def _proposed(measured: Measurements, draws: list[Draw], rng: np.random.Generator) -> Mask:
+    """Assignments worth a thought: what the answers say, random subsets, unfinished ones."""
+    n = len(measured.settings)
+    members = np.array([draw.structure.mask(n) for draw in draws])
+    alone = np.eye(n, dtype=np.bool_)[members.any(axis=0)]
+    random = rng.random((_RANDOM, n)) < rng.choice(_DENSITIES, size=(_RANDOM, 1))
+    random[1::2] &= members.any(axis=0)
+    masks = np.unique(
+        np.concatenate([members, ~members, alone, random, measured.unfinished()]), axis=0
+    )
+    keep = [bool(mask.any()) and not measured.complete(mask) for mask in masks]
+    return np.asarray(masks[keep])
 
 
-def _information(predictions: Floats, variance: float) -> float:
-    """Lower bound (Kolchinsky and Tracey, 2017) of what a noisy look tells about which draw holds.
+def _information(predictions: Floats, variance: float) -> Floats:
+    """What a noisy look at each of s assignments tells about which answer holds, in nats; (s,).
 
-    ``predictions``: (k,) equally likely means; normal noise of that variance. In nats.
+    ``predictions``: (k, s) means, equally likely; normal noise of that variance. The estimate by
+    distances between the means (Kolchinsky and Tracey, 2017), scaled to be exact for two means that
+    are close, and for all that are far apart.
     """
-    apart = (predictions[:, None] - predictions[None, :]) ** 2 / (4.0 * variance)
-    return float(-np.mean(np.log(np.mean(np.exp(-apart), axis=1))))
+    apart = (predictions[:, None] - predictions[None, :]) ** 2
+    told: Floats = -np.mean(np.log(np.mean(np.exp(apart / (-4.0 * variance)), axis=1)), axis=0)
+    return told

@@ -152,9 +152,10 @@ class Measurements:
         shares = np.array([drift.size for drift in self._drift.values()]) / self.blocks.ends[-1]
         return float(np.median(rows.variance * shares)) + 1e-12
 
-    def unfinished(self) -> list[Mask]:
-        """Assignments measured on part of the documents."""
-        return [mask for mask in self._masks.values() if not self.complete(mask)]
+    def unfinished(self) -> Mask:
+        """(m, n_settings): assignments measured on part of the documents."""
+        masks = [mask for mask in self._masks.values() if not self.complete(mask)]
+        return np.array(masks, dtype=np.bool_).reshape(-1, len(self.settings))
 
     def inert(self) -> Mask:
         """Settings of assignments under which every document measured scored as the base's."""

@@ -136,12 +136,8 @@ class Search:
     def _proven_status(self, sure: float) -> Status | None:
         """The status where all members are proven, by what is left without them."""
         repaired = self.case.plan.repaired
-        left = np.inf if repaired is None else self.measured.mean(repaired)
-        hidden = -max(self._margin, self._effort.z * float(np.sqrt(self.measured.noise())))
-        if not hidden <= left <= self._margin and sure < self._effort.certain:
-            return None
-        if left > self._margin:
-            return "unexplained"
+        if repaired is None or self.measured.mean(repaired) > self._margin:
+            return "unexplained" if sure >= self._effort.certain else None
         effects = self.case.fit.effects
         return "masked" if effects.min() < 0.0 < effects.max() else "minimal"
 

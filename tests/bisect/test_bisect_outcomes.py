@@ -140,3 +140,12 @@ def test_additive_effects_without_jitter_are_named_exactly(
     for culprit in result.culprits:
         assert culprit.sigma_alone == pytest.approx(planted[culprit.name], abs=1e-6)
         assert culprit.shapley_sigma == pytest.approx(planted[culprit.name], abs=0.1)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_thorough_search_proves_an_effect_of_three_standard_errors_of_the_jitter(
+    seed: int,
+) -> None:
+    result = searched(effects(c=2.0), jitter=0.67, seed=seed, thorough=True)
+    assert (result.status, named(result)) == ("minimal", {"c"})
+    assert result.culprits[0].error_sigma * 3.0 <= abs(result.culprits[0].shapley_sigma)
