@@ -98,12 +98,17 @@ def _required(path: str, text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One conversion knob: its reference value, its candidate value, and where it is applied."""
+    """One conversion knob: its reference value, its candidate value, and where it is applied.
+
+    ``alternatives`` are further values that would do, in order of preference: what a recommended
+    conversion may use in place of the candidate's, if that is guilty.
+    """
 
     name: str
     reference: Value
     candidate: Value
     target: Target
+    alternatives: tuple[Value, ...] = ()
 
     @property
     def changes_encoding(self) -> bool:
@@ -194,7 +199,7 @@ class Variant:
 
     @property
     def digest(self) -> str:
-        """Hex digest of everything declared about this variant, its name excepted."""
+        """Hex digest of what is declared about this variant, but its name and alternatives."""
         build = self.build
         return digest_of(
             {

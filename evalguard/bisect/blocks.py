@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from evalguard.bisect.oracle import Floats, Indices
+from evalguard.errors import UsageError
 
 MOST_BLOCKS = 16
 FEWEST_DOCUMENTS = 16  # in a block: fewer show no variance
@@ -20,8 +22,8 @@ class Blocks:
         order: (n_documents,) indices.
         ends: (n_blocks,) lengths of the prefixes at which a measurement may pause; the last is
             n_documents.
-        lumpiness: variance of the candidate's drift among documents that stand in for each other,
-            which is how unevenly it falls into the blocks.
+        lumpiness: how unevenly the candidate's drift falls into the blocks: the variance of a
+            document that would make a prefix of independent documents as uneven.
     """
 
     order: Indices
@@ -29,9 +31,8 @@ class Blocks:
     lumpiness: float
 
     def up_to(self, share: float) -> int:
-        """Length of the shortest prefix that holds this share of the documents."""
-        wanted = share * self.ends[-1] - 1e-9
-        return next(end for end in self.ends if end >= wanted)
+        """Length of the prefix that is nearest to this share of the documents."""
+        return min(self.ends, key=lambda end: abs(end - share * self.ends[-1]))
 
 
 def stratified(drift: Floats, rng: np.random.Generator) -> Blocks:
@@ -52,3 +53,36 @@ def stratified(drift: Floats, rng: np.random.Generator) -> Blocks:
     whole = drift[ranked[: n - n % count]].reshape(-1, count)
     within = float(np.mean(np.var(whole, axis=1, ddof=1))) if count > 1 else 0.0
     return Blocks(order=order, ends=tuple(int(end) for end in ends), lumpiness=within)
+
+
+def ordered(blocks: Sequence[Indices], drift: Floats, rng: np.random.Generator) -> Blocks:
+    """Order given blocks so that every prefix drifts about as all documents do together.
+
+    ``drift``: (n_documents,) of the candidate.
+
+    Raises:
+        UsageError: where the blocks do not hold every document once.
+    """
+    given = [np.asarray(block, dtype=np.intp) for block in blocks if len(block)]
+    held = np.concatenate(given) if given else np.empty(0, dtype=np.intp)
+    if not np.array_equal(np.sort(held), np.arange(drift.size)):
+        raise UsageError(
+            f"the {len(given)} blocks of an oracle hold {held.size} documents, "
+            f"and it has {drift.size}, each in one block"
+        )
+    excess = np.array([float(np.sum(drift[block] - drift.mean())) for block in given])
+    left = [int(at) for at in rng.permutation(len(given))]
+    taken: list[int] = []
+    carried = 0.0
+    while left:
+        best = min(left, key=lambda at: abs(carried + excess[at]))
+        left.remove(best)
+        taken.append(best)
+        carried += excess[best]
+    sizes = np.array([block.size for block in given])
+    uneven = float(np.sum(excess**2 / sizes)) / (sizes.size - 1) if sizes.size > 1 else 0.0
+    return Blocks(
+        order=np.concatenate([given[at] for at in taken]),
+        ends=tuple(int(end) for end in np.cumsum(sizes[taken])),
+        lumpiness=uneven,
+    )

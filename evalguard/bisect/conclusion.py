@@ -16,7 +16,7 @@ _PARTS = 4
 def conclusion(search: Search) -> BisectResult:
     """Say what is proven, what is only suspected, and what is left."""
     measured, case = search.measured, search.case
-    names = measured.settings
+    names, reported = measured.settings, measured.yardstick.reported
     culprits = culprits_of(case.fit, case.proven, measured)
     likely = np.argsort(-case.belief.inclusion, kind="stable")
     suspects = [
@@ -29,8 +29,8 @@ def conclusion(search: Search) -> BisectResult:
     return BisectResult(
         status=search.status,
         culprits=culprits,
-        drift_sigma=measured.total,
-        unexplained_sigma=_left(search),
+        drift_sigma=reported(measured.total),
+        unexplained_sigma=reported(_left(search)),
         suspects=tuple(suspects),
         parts=_parts(search) if search.status == "diffuse" else (),
         repaired=() if repaired is None or not culprits else _names(names, repaired),
@@ -61,12 +61,13 @@ def _names(names: tuple[str, ...], mask: Mask) -> tuple[str, ...]:
 
 def _parts(search: Search) -> tuple[Part, ...]:
     """Neighbouring settings as they were declared, in up to four groups, and what each does."""
-    names = search.measured.settings
+    measured = search.measured
+    names = measured.settings
     parts = []
     for group in np.array_split(np.arange(len(names)), min(_PARTS, len(names))):
         inside = np.zeros(len(names))
         inside[group] = 1.0
-        sigma, error = search.posterior.part(inside)
+        sigma, error = measured.yardstick.reported_with_error(*search.posterior.part(inside))
         settings = tuple(names[one] for one in group)
         parts.append(Part(settings=settings, sigma=sigma, error_sigma=error))
     return tuple(parts)

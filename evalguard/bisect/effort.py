@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import log2
 
+from evalguard.bisect.jitter import deviations
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
@@ -27,19 +29,21 @@ class Effort:
     certain: float = 0.97
     nothing: float = 0.993
     diffuse: float = 0.95
-    z: float = 3.0
+    z: float
     least: float
     most: float
     draws: int = 96
 
 
-def effort_for(n: int, *, thorough: bool) -> Effort:
+def effort_for(n: int, *, documents: int, thorough: bool) -> Effort:
     """The usual effort for n settings; a thorough one spends four times as much if it must."""
+    z = deviations(3.0, documents)
     bits = log2(max(n, 2))
     least, most = 0.5 + bits, 8.0 + 3.0 * bits
     if not thorough:
-        return Effort(least=least, most=most)
+        return Effort(z=z, least=least, most=most)
     return Effort(
+        z=z,
         verify=0.9,
         accept=0.95,
         certain=0.99,

@@ -12,10 +12,12 @@ from evalguard.bisect.buildable import Buildable
 from evalguard.bisect.conclusion import conclusion
 from evalguard.bisect.effort import effort_for
 from evalguard.bisect.events import Event, Listener
+from evalguard.bisect.jitter import FEWEST
 from evalguard.bisect.measurement import Measurements, OutOfBudget
 from evalguard.bisect.oracle import Oracle
 from evalguard.bisect.result import BisectResult
 from evalguard.bisect.search import Search
+from evalguard.bisect.yardstick import Unit, Yardstick
 from evalguard.errors import UsageError
 from evalguard.settings import Constraint
 
@@ -33,13 +35,15 @@ def find_culprits(
     constraints: Sequence[Constraint] = (),
     thorough: bool = False,
     on_event: Listener | None = None,
+    unit: Unit | None = None,
 ) -> BisectResult:
     """Name the settings that make the drift between base and candidate, and prove it.
 
     The same arguments and the same answers of the oracle give the same result.
 
     Args:
-        oracle: scores documents under an assignment; see ``Oracle``.
+        oracle: scores documents under an assignment; see ``Oracle``, and ``BlockOracle`` and
+            ``ParallelOracle`` for what it may offer.
         settings: names of the settings that differ between base and candidate.
         margin: drift that is tolerated, in units of ``yardstick``.
         yardstick: the base's standard error, in units of the scores; drift is
@@ -51,13 +55,19 @@ def find_culprits(
             "candidate" and "reference". Base and candidate are taken to be buildable.
         thorough: be surer, and spend more; for effects of 2 to 4 standard errors of the jitter.
         on_event: called with every event, in order.
+        unit: from mean drift in yardsticks to what is reported, monotone; None: as it is.
 
     Raises:
-        UsageError: for arguments that make no sense.
+        UsageError: for arguments that make no sense, or fewer than 8 documents.
         Untestable: base or candidate themselves cannot be measured.
     """
     names = tuple(settings)
     _check(names, margin, yardstick, budget, constraints)
+    if oracle.n_documents < FEWEST:
+        raise UsageError(
+            f"a search needs {FEWEST} documents or more to see how far they scatter, "
+            f"got {oracle.n_documents}"
+        )
     rng = np.random.default_rng(seed)
     listen = on_event or _silent
     buildable = Buildable(names, constraints)
@@ -65,7 +75,7 @@ def find_culprits(
         measured = Measurements(
             oracle,
             names,
-            yardstick=yardstick,
+            yardstick=Yardstick(size=yardstick, unit=unit),
             budget=budget,
             buildable=buildable,
             rng=rng,
@@ -73,7 +83,7 @@ def find_culprits(
         )
     except KeyboardInterrupt:
         return BisectResult(status="stopped", drift_sigma=nan, unexplained_sigma=nan)
-    effort = effort_for(len(names), thorough=thorough)
+    effort = effort_for(len(names), documents=oracle.n_documents, thorough=thorough)
     search = Search(measured, buildable, margin=margin, effort=effort, rng=rng, listen=listen)
     with suppress(KeyboardInterrupt, OutOfBudget):  # "stopped" until it ends by itself
         search.run()

@@ -7,40 +7,87 @@ is, beside them, the draw of the documents: the same setting hurts some more tha
 from __future__ import annotations
 
 import numpy as np
+from scipy.special import ndtr
+from scipy.stats import chi2, t
 
 from evalguard.bisect.oracle import Floats
 
+FEWEST = 8  # documents that show how far they scatter
 _CONCENTRATED = 1.5  # times the smallest variance: drift sits on few documents
 _ENOUGH = 64  # documents to compare two assignments on
 _OWN_WEIGHT = 30.0  # documents that the variance of all assignments together counts for
 
 
-def error_variances(drifts: list[Floats], n: int, lumpiness: float) -> Floats:
-    """Variance of each mean drift about the mean over all n documents; (m,).
+class Jitter:
+    """Error variances of the assignments of a search, each row's statistics computed once.
 
-    ``drifts``: for each assignment its per-document drift over a prefix of one common order.
-    ``lumpiness``: variance of the candidate's drift within strata of the blocks.
-
-    With f the share measured and v the variance over documents, v/(fn) would do for a sample of
-    something inexhaustible. Here only jitter is: the variance of the mean is
-    (f j + (1 - f) max(v, lumpiness)) / (fn), where j, the jitter, is v itself or, if drift sits on
-    few documents, the variance of the difference to the assignment that shares them best.
+    ``n``: documents in all; ``lumpiness``: as of ``Blocks``.
     """
-    sizes = np.array([drift.size for drift in drifts], dtype=np.float64)
-    spread = np.array([np.var(drift) for drift in drifts])
-    pooled = float(np.sum(sizes * spread) / np.sum(sizes))
-    own = (
-        sizes * spread + _OWN_WEIGHT * min(pooled, float(np.min(spread[sizes >= min(n, _ENOUGH)])))
-    ) / (sizes + _OWN_WEIGHT)
-    own = np.where(spread > 0.0, own, 0.0)
-    smallest = float(np.min(own[own > 0.0], initial=np.inf))
-    jitter = own.copy()
-    for one in np.flatnonzero(own > _CONCENTRATED * smallest):
+
+    def __init__(self, n: int, lumpiness: float) -> None:
+        self._n, self._lumpiness = n, lumpiness
+        self._spread: dict[tuple[int, int], float] = {}
+        self._between: dict[tuple[int, int, int], float] = {}
+
+    def error_variances(self, drifts: list[Floats]) -> Floats:
+        """Variance of each mean drift about the mean over all n documents; (m,).
+
+        ``drifts``: for each assignment its per-document drift over a prefix of one common order;
+        from call to call more may come, and prefixes grow.
+
+        With f the share measured and v the variance over documents, v/(fn) would do for a sample of
+        something inexhaustible. Here only jitter is: the variance of the mean is
+        (f j + (1 - f) max(v, lumpiness)) / (fn), where j, the jitter, is v itself or, if drift sits
+        on few documents, the variance of the difference to the assignment that shares them best.
+        """
+        sizes = np.array([drift.size for drift in drifts], dtype=np.float64)
+        spread = np.array([self._spread_of(at, drift) for at, drift in enumerate(drifts)])
+        own = self._own(sizes, spread)
+        smallest = float(np.min(own[own > 0.0], initial=np.inf))
+        jitter = own.copy()
+        for one in np.flatnonzero(own > _CONCENTRATED * smallest):
+            jitter[one] = min(jitter[one], self._least_between(int(one), drifts))
+        share = sizes / self._n
+        variance: Floats = (share * jitter + (1.0 - share) * np.maximum(own, self._lumpiness)) / (
+            sizes
+        )
+        return variance
+
+    def _own(self, sizes: Floats, spread: Floats) -> Floats:
+        """Each variance over documents, steadied by the others'; (m,).
+
+        The smallest of many estimates from few documents is too small: it counts as what it is the
+        median of.
+        """
+        full = spread[sizes >= min(self._n, _ENOUGH)]
+        degrees = min(self._n, _ENOUGH) - 1
+        least = chi2.ppf(1.0 - 0.5 ** (1.0 / full.size), degrees) / degrees
+        pooled = float(np.sum(sizes * spread) / np.sum(sizes))
+        steady = min(pooled, float(np.min(full)) / min(float(least), 1.0))
+        own = (sizes * spread + _OWN_WEIGHT * steady) / (sizes + _OWN_WEIGHT)
+        return np.where(spread > 0.0, own, 0.0)
+
+    def _spread_of(self, one: int, drift: Floats) -> float:
+        key = (one, drift.size)
+        if key not in self._spread:
+            self._spread[key] = float(np.var(drift, ddof=1))
+        return self._spread[key]
+
+    def _least_between(self, one: int, drifts: list[Floats]) -> float:
+        """The smallest variance of the difference to another assignment."""
+        least = np.inf
         for other, drift in enumerate(drifts):
             common = min(drift.size, drifts[one].size)
-            if other != one and common >= _ENOUGH:
-                between = float(np.var(drifts[one][:common] - drift[:common]))
-                jitter[one] = min(jitter[one], between)
-    share = sizes / n
-    variance: Floats = (share * jitter + (1.0 - share) * np.maximum(own, lumpiness)) / sizes
-    return variance
+            if other == one or common < _ENOUGH:
+                continue
+            key = (min(one, other), max(one, other), common)
+            if key not in self._between:
+                difference = drifts[one][:common] - drift[:common]
+                self._between[key] = float(np.var(difference, ddof=1))
+            least = min(least, self._between[key])
+        return least
+
+
+def deviations(z: float, n: int) -> float:
+    """Standard errors, estimated on n documents, that are as rare as ``z`` exact ones."""
+    return float(t.isf(ndtr(-z), n - 1))

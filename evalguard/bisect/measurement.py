@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from evalguard.bisect.blocks import Blocks, stratified
+from evalguard.bisect.blocks import Blocks, ordered, stratified
 from evalguard.bisect.buildable import Buildable
 from evalguard.bisect.events import Listener, ProbeEnded, ProbeStarted
-from evalguard.bisect.jitter import error_variances
-from evalguard.bisect.oracle import Floats, Mask, Oracle, Untestable
+from evalguard.bisect.jitter import Jitter
+from evalguard.bisect.oracle import (
+    BlockOracle,
+    Floats,
+    Mask,
+    Oracle,
+    ParallelOracle,
+    Question,
+    Untestable,
+    asked,
+)
 from evalguard.bisect.probe import LAUNCH, Probe
+from evalguard.bisect.yardstick import Yardstick
 
 _FULL = 1e-9
 
@@ -28,13 +39,19 @@ class Rows:
         masks: (m, n_settings).
         sigma: (m,) mean drift in units of the yardstick.
         variance: (m,) of ``sigma`` as an estimate for all documents.
-        complete: (m,) whether all documents are measured.
+        share: (m,) of the documents that are measured.
     """
 
     masks: Mask
     sigma: Floats
     variance: Floats
-    complete: Mask
+    share: Floats
+
+    @property
+    def complete(self) -> Mask:
+        """(m,): whether all documents are measured."""
+        whole: Mask = self.share >= 1.0 - _FULL
+        return whole
 
 
 class Measurements:
@@ -49,28 +66,27 @@ class Measurements:
         oracle: Oracle,
         settings: tuple[str, ...],
         *,
-        yardstick: float,
+        yardstick: Yardstick,
         budget: float | None,
         buildable: Buildable,
         rng: np.random.Generator,
         listen: Listener,
     ) -> None:
-        self.settings = settings
+        self.settings, self.yardstick = settings, yardstick
         self.probes: list[Probe] = []
         self.spent = 0.0
-        self._oracle, self._yardstick, self._budget = oracle, yardstick, budget
+        self._oracle, self._budget = oracle, budget
         self._buildable, self._listen = buildable, listen
-        everything = np.arange(oracle.n_documents)
-        self._base = np.asarray(oracle.measure(frozenset(), everything), dtype=np.float64)
-        scores = np.asarray(oracle.measure(frozenset(settings), everything), dtype=np.float64)
-        for name, values in (("base", self._base), ("candidate", scores)):
-            if not np.isfinite(values).all():
-                raise Untestable(f"the {name}'s scores are not all finite")
-        self.blocks: Blocks = stratified(self._base - scores, rng)
+        self._base, drift = _sides(oracle, settings)
+        given = oracle.blocks if isinstance(oracle, BlockOracle) else None
+        self.blocks: Blocks = (
+            stratified(drift, rng) if given is None else ordered(given, drift, rng)
+        )
+        self._jitter = Jitter(drift.size, self.blocks.lumpiness)
         whole = np.ones(len(settings), dtype=np.bool_)
-        order = self.blocks.order
         self._masks = {whole.tobytes(): whole}
-        self._drift = {whole.tobytes(): (self._base - scores)[order]}
+        self._drift = {whole.tobytes(): drift[self.blocks.order]}
+        self._rows: Rows | None = None
         buildable.learn(whole, built=True)
 
     @property
@@ -82,7 +98,7 @@ class Measurements:
         """Mean drift over the documents measured under this assignment; 0 for the base."""
         if not mask.any():
             return 0.0
-        return float(np.mean(self._drift[mask.tobytes()])) / self._yardstick
+        return float(np.mean(self._drift[mask.tobytes()])) / self.yardstick.size
 
     def measured(self, mask: Mask) -> float:
         """Share of the documents that are measured under this assignment; 1 for the base."""
@@ -107,50 +123,71 @@ class Measurements:
             OutOfBudget: before anything is asked.
             KeyboardInterrupt: from the oracle; nothing is kept of this measurement.
         """
-        done, end = self._measured(mask), self.blocks.up_to(share)
-        if not mask.any() or done >= end:
-            return True
-        if self._buildable.refused(mask):
-            return False
-        cost = self.cost(mask, share)
-        if self._budget is not None and self.spent + cost > self._budget + _FULL:
+        return self.measure_all([mask], share)[0]
+
+    def measure_all(self, masks: Sequence[Mask], share: float) -> list[bool]:
+        """Measure different assignments, at once if the oracle can; see ``measure``.
+
+        Raises:
+            OutOfBudget: when what the budget allows is measured.
+        """
+        wanted = [mask for mask in masks if self._open(mask, share)]
+        costs = np.cumsum([self.cost(mask, share) for mask in wanted])
+        left = np.inf if self._budget is None else self._budget - self.spent + _FULL
+        affordable = wanted[: int(np.searchsorted(costs, left, side="right"))]
+        alone = not isinstance(self._oracle, ParallelOracle)
+        for batch in [[mask] for mask in affordable] if alone else [affordable]:
+            self._ask(batch, share)
+        if len(affordable) < len(wanted):
             raise OutOfBudget
-        names = tuple(name for name, inside in zip(self.settings, mask, strict=True) if inside)
-        self._listen(ProbeStarted(settings=names, documents=end - done, cost=cost))
-        asked = self.blocks.order[done:end]
-        try:
-            scores = np.asarray(self._oracle.measure(frozenset(names), asked), dtype=np.float64)
-            if not np.isfinite(scores).all():
-                raise Untestable("its scores are not all finite")
-        except Untestable as refusal:
-            self._keep(names, refusal.reason, 0, mask, LAUNCH if not done else 0.0)
-            self._buildable.learn(mask, built=False)
-            return False
-        key = mask.tobytes()
-        drift = self._base[asked] - scores
-        self._masks[key] = mask.copy()
-        self._drift[key] = np.concatenate([self._drift[key], drift]) if done else drift
-        self._buildable.learn(mask, built=True)
-        self._keep(names, "", end - done, mask, cost)
-        return True
+        return [not self._buildable.refused(mask) for mask in masks]
+
+    def _open(self, mask: Mask, share: float) -> bool:
+        """Whether there is anything to ask."""
+        done = self._measured(mask) >= self.blocks.up_to(share)
+        return bool(mask.any()) and not done and not self._buildable.refused(mask)
+
+    def _ask(self, masks: list[Mask], share: float) -> None:
+        questions: list[Question] = []
+        for mask in masks:
+            documents = self.blocks.order[self._measured(mask) : self.blocks.up_to(share)]
+            names = self._names(mask)
+            cost = self.cost(mask, share)
+            self._listen(ProbeStarted(settings=names, documents=documents.size, cost=cost))
+            questions.append((frozenset(names), documents))
+        for mask, question, answer in zip(
+            masks, questions, asked(self._oracle, questions), strict=True
+        ):
+            cost = self.cost(mask, share)
+            if isinstance(answer, Untestable):
+                self._buildable.learn(mask, built=False)
+                self._keep(mask, 0, LAUNCH if self._measured(mask) == 0 else 0.0, answer)
+                continue
+            key = mask.tobytes()
+            drift = np.concatenate(
+                [self._drift.get(key, np.empty(0)), self._base[question[1]] - answer]
+            )
+            self._masks[key], self._drift[key], self._rows = mask.copy(), drift, None
+            self._buildable.learn(mask, built=True)
+            self._keep(mask, question[1].size, cost, None)
 
     def rows(self) -> Rows:
         """All of it, as rows."""
-        drifts = list(self._drift.values())
-        n = self.blocks.ends[-1]
-        variances = error_variances(drifts, n, self.blocks.lumpiness)
-        return Rows(
-            masks=np.array(list(self._masks.values())),
-            sigma=np.array([np.mean(drift) for drift in drifts]) / self._yardstick,
-            variance=variances / self._yardstick**2,
-            complete=np.array([drift.size == n for drift in drifts]),
-        )
+        if self._rows is None:
+            drifts = list(self._drift.values())
+            unit = self.yardstick.size
+            self._rows = Rows(
+                masks=np.array(list(self._masks.values())),
+                sigma=np.array([np.mean(drift) for drift in drifts]) / unit,
+                variance=self._jitter.error_variances(drifts) / unit**2,
+                share=np.array([drift.size for drift in drifts]) / self.blocks.ends[-1],
+            )
+        return self._rows
 
     def noise(self) -> float:
         """Variance of a typical measurement of all documents, in squared yardsticks."""
         rows = self.rows()
-        shares = np.array([drift.size for drift in self._drift.values()]) / self.blocks.ends[-1]
-        return float(np.median(rows.variance * shares)) + 1e-12
+        return float(np.median(rows.variance * rows.share)) + 1e-12
 
     def unfinished(self) -> Mask:
         """(m, n_settings): assignments measured on part of the documents."""
@@ -169,22 +206,42 @@ class Measurements:
         drift = self._drift.get(mask.tobytes())
         return 0 if drift is None else drift.size
 
-    def _keep(
-        self, names: tuple[str, ...], refusal: str, documents: int, mask: Mask, cost: float
-    ) -> None:
+    def _names(self, mask: Mask) -> tuple[str, ...]:
+        return tuple(name for name, inside in zip(self.settings, mask, strict=True) if inside)
+
+    def _keep(self, mask: Mask, documents: int, cost: float, refusal: Untestable | None) -> None:
         self.spent += cost
-        drift = self._drift.get(mask.tobytes(), np.array([]))
-        known = bool(drift.size) and not refusal
+        drift = self._drift.get(mask.tobytes(), np.empty(0))
+        sigma = error = np.nan
+        if refusal is None:
+            sigma, error = self.yardstick.reported_with_error(
+                self.mean(mask), float(np.std(drift) / np.sqrt(drift.size)) / self.yardstick.size
+            )
         probe = Probe(
-            settings=names,
+            settings=self._names(mask),
             documents=documents,
             documents_so_far=drift.size,
-            drift_sigma=self.mean(mask) if known else np.nan,
-            error_sigma=float(np.std(drift) / np.sqrt(drift.size)) / self._yardstick
-            if known
-            else np.nan,
-            untestable=refusal,
+            drift_sigma=sigma,
+            error_sigma=error,
+            untestable="" if refusal is None else refusal.reason,
+            outcome="scored" if refusal is None else refusal.kind,
             cost=cost,
         )
         self.probes.append(probe)
         self._listen(ProbeEnded(probe=probe, spent=self.spent))
+
+
+def _sides(oracle: Oracle, settings: tuple[str, ...]) -> tuple[Floats, Floats]:
+    """Scores of the base, and the candidate's drift, on all documents.
+
+    Raises:
+        Untestable: one of them cannot be measured.
+    """
+    everything = np.arange(oracle.n_documents)
+    sides = [(frozenset[str](), everything), (frozenset(settings), everything)]
+    scores: list[Floats] = []
+    for name, answer in zip(("base", "candidate"), asked(oracle, sides), strict=True):
+        if isinstance(answer, Untestable):
+            raise Untestable(f"the {name}: {answer.reason}", kind=answer.kind, hint=answer.hint)
+        scores.append(answer)
+    return scores[0], scores[0] - scores[1]

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.errors import EvalguardError
+from evalguard.settings import Value
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
 Mask = NDArray[np.bool_]  # (n_settings,): which settings have their candidate value
+Question = tuple[frozenset[str], Indices]
+
+Refusal = Literal["cannot_build", "crashed", "out_of_memory", "timed_out", "not_finite"]
 
 
 class Untestable(EvalguardError):
     """An assignment that cannot be built or run. It is neither good nor bad.
 
-    ``reason`` says why: a crash, out of memory, timed out, refused by the model.
+    ``reason`` says why in words, ``kind`` in one of a few.
     """
 
-    def __init__(self, reason: str, *, hint: str = "") -> None:
+    def __init__(self, reason: str, *, kind: Refusal = "cannot_build", hint: str = "") -> None:
         super().__init__(reason, hint=hint)
         self.reason = reason
+        self.kind: Refusal = kind
 
 
 class Oracle(Protocol):
@@ -41,3 +47,61 @@ class Oracle(Protocol):
         Raises:
             Untestable: this assignment cannot be built or run.
         """
+
+
+@runtime_checkable
+class BlockOracle(Oracle, Protocol):
+    """An oracle that scores documents in blocks of its own."""
+
+    @property
+    def blocks(self) -> Sequence[Indices]:
+        """Every document once, in blocks that are scored together, each about a random sample.
+
+        Every question is a union of whole blocks.
+        """
+
+
+@runtime_checkable
+class ParallelOracle(Oracle, Protocol):
+    """An oracle that can answer several questions at once."""
+
+    def measure_all(self, questions: Sequence[Question]) -> list[Floats | Untestable]:
+        """As many answers, in their order; an Untestable is returned, not raised."""
+
+
+@runtime_checkable
+class ValueOracle(Oracle, Protocol):
+    """An oracle that knows values of settings beside reference and candidate."""
+
+    def measure_values(self, values: Mapping[str, Value], documents: Indices) -> Floats:
+        """As ``measure``: these settings have these values, all others their candidate's."""
+
+
+def asked(oracle: Oracle, questions: Sequence[Question]) -> list[Floats | Untestable]:
+    """Ask an oracle, at once where it can; scores that are no numbers are no answer.
+
+    Raises:
+        KeyboardInterrupt: from the oracle.
+    """
+    if len(questions) > 1 and isinstance(oracle, ParallelOracle):
+        answers: list[Floats | Untestable] = oracle.measure_all(questions)
+    else:
+        answers = [_asked(oracle, *question) for question in questions]
+    return [checked(answer) for answer in answers]
+
+
+def _asked(oracle: Oracle, settings: frozenset[str], documents: Indices) -> Floats | Untestable:
+    try:
+        return oracle.measure(settings, documents)
+    except Untestable as refusal:
+        return refusal
+
+
+def checked(answer: Floats | Untestable) -> Floats | Untestable:
+    """An answer; scores that are no numbers are none."""
+    if isinstance(answer, Untestable):
+        return answer
+    scores = np.asarray(answer, dtype=np.float64)
+    if np.isfinite(scores).all():
+        return scores
+    return Untestable("its scores are not all finite", kind="not_finite")

@@ -51,14 +51,15 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BisectResult:
-    """What a search found. All drifts in units of the yardstick, positive is worse.
+    """What a search found. All drifts as reported (see ``Yardstick``), positive is worse.
 
     Attributes:
         status: minimal: the culprits are proven, without them the gate passes, and none can be
             left out. masked: likewise, and some hide what others do. diffuse: spread over many
             settings, of which none can be named. not_reproduced: the candidate is inside the
             margin and nothing hides another's drift. stopped: interrupted, or out of budget.
-            unexplained: what is proven does not bring the drift inside the margin.
+            unexplained: what is proven does not bring the drift inside the margin; ``untestable``
+            says whether that is because assignments could not be built.
         culprits: proven, the largest share first.
         drift_sigma: of the candidate; NaN if it was not measured.
         unexplained_sigma: drift that is left with all culprits at reference; NaN likewise.
@@ -81,3 +82,8 @@ class BisectResult:
     inert: tuple[str, ...] = ()
     probes: tuple[Probe, ...] = ()
     cost: float = 0.0
+
+    @property
+    def untestable(self) -> tuple[Probe, ...]:
+        """Probes of assignments that could not be built or run, with the reason of each."""
+        return tuple(probe for probe in self.probes if probe.outcome != "scored")

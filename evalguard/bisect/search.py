@@ -106,10 +106,7 @@ class Search:
         case = self.case
         probable = case.belief.probability >= self._effort.verify
         if probable and case.belief.structure.components and case.missing:
-            mask = case.missing[0]
-            doubtful = case.belief.probability < self._effort.certain
-            first = doubtful and self.measured.measured(mask) < _FIRST
-            self.measured.measure(mask, _FIRST if first else 1.0)
+            self._verify(case)
         else:
             draws = self.posterior.draw(self._effort.draws, self._rng)
             choice = next_measurement(self.measured, draws, self._buildable, self._rng)
@@ -118,6 +115,15 @@ class Search:
             self.measured.measure(choice.mask, choice.share)
         self.consider()
         return None
+
+    def _verify(self, case: Case) -> None:
+        """Measure what is missing: a doubtful answer bit by bit, another at once."""
+        if case.belief.probability >= self._effort.certain:
+            self.measured.measure_all(case.missing, 1.0)
+            return
+        mask = case.missing[0]
+        first = self.measured.measured(mask) < _FIRST
+        self.measured.measure(mask, _FIRST if first else 1.0)
 
     def _ended(self) -> Status | None:
         """What the answer is, if it is one."""
@@ -174,7 +180,8 @@ class Search:
             self._listen(Cleared(settings=tuple(names[one] for one in fresh)))
             self._cleared |= cleared
         for one in sorted(self.case.proven - self._accepted):
-            self._listen(Accepted(setting=names[one], sigma=self._sigma(one)))
+            sigma = self.measured.yardstick.reported(self._sigma(one))
+            self._listen(Accepted(setting=names[one], sigma=sigma))
             self._accepted.add(one)
         proof = sum(self.measured.cost(mask, 1.0) for mask in self.case.missing)
         suspects = [int(one) for one in np.argsort(-belief.inclusion, kind="stable")]

@@ -49,6 +49,9 @@ def check_model(model: Inherited, document: Document) -> Iterator[Problem]:
             line = document.line(model.place("settings", other))
             message = f"settings '{name}' and '{other}' (line {line}) have one target, {target}"
             yield document.problem(loc, message)
+        if doubled := _doubled(setting):
+            message = f"an alternative of setting '{name}' is a value of it already: "
+            yield document.problem(loc, message + shown(doubled[0]))
         if target.kind == "build" and model.entry.build is None:
             message = f"setting '{name}' is a build input, and '{model.name}' has no build recipe"
             yield document.problem(
@@ -87,16 +90,29 @@ def _check_constraint(
         known = f"its settings: {', '.join(settings) or 'none'}"
         yield document.problem(loc, message + nearest(name, settings), known)
     elif not _is_value_of(settings[name], value):
-        reference, candidate = settings[name].reference, settings[name].candidate
         message = f"a constraint of '{model.name}' wants '{name}' to be {shown(value)}"
-        expected = f"its values are {json.dumps(reference)} and {json.dumps(candidate)}"
+        *others, last = map(json.dumps, _values(settings[name]))
+        expected = f"its values are {', '.join(others)} and {last}"
         yield document.problem(loc, f"{message}; {expected}")
+
+
+def _doubled(setting: SettingEntry) -> list[Value]:
+    """Alternatives that are the reference or candidate value, or stand there twice."""
+    texts = list(map(_text, _values(setting)))
+    return [value for at, value in enumerate(setting.alternatives, 2) if texts[at] in texts[:at]]
 
 
 def _is_value_of(setting: SettingEntry, value: Value) -> bool:
     # Compared as JSON: in Python, true equals 1.
-    texts = [json.dumps(v, sort_keys=True) for v in (setting.reference, setting.candidate)]
-    return json.dumps(value, sort_keys=True) in texts
+    return _text(value) in map(_text, _values(setting))
+
+
+def _values(setting: SettingEntry) -> tuple[Value, ...]:
+    return (setting.reference, setting.candidate, *setting.alternatives)
+
+
+def _text(value: Value) -> str:
+    return json.dumps(value, sort_keys=True)
 
 
 def _check_build(loc: Loc, build: BuildEntry, document: Document) -> Iterator[Problem]:

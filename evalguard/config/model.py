@@ -120,16 +120,21 @@ class SettingEntry(_Entry):
         "build.X or call:pkg.mod:function.",
         json_schema_extra={"pattern": TARGET_PATTERN},
     )
+    alternatives: list[JsonValue] = Field(
+        default_factory=list,
+        description="Other values that would do, the best first: tried in place of the candidate's "
+        "value if that is guilty.",
+    )
 
 
 class ConstraintEntry(_Entry):
     """Assignments that cannot be built: where `if` holds, `then` must hold too."""
 
     when: dict[Name, JsonValue] = Field(
-        alias="if", min_length=1, description="Setting name -> its reference or candidate value."
+        alias="if", min_length=1, description="Setting name -> one of its values."
     )
     then: dict[Name, JsonValue] = Field(
-        min_length=1, description="Setting name -> its reference or candidate value."
+        min_length=1, description="Setting name -> one of its values."
     )
 
 

@@ -88,7 +88,8 @@ def _uses(model: Inherited) -> Iterator[tuple[str, Loc]]:
 def _setting_use(setting: SettingEntry, target: Target) -> str:
     if target.kind == "call":
         return f"calls {target.path}"
-    whys = (_value_danger(target, value) for value in (setting.reference, setting.candidate))
+    values = (setting.reference, setting.candidate, *setting.alternatives)
+    whys = (_value_danger(target, value) for value in values)
     why = next(filter(None, whys), "")
     return f"sets {target}, which {why}" if why else ""
 

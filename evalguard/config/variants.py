@@ -30,6 +30,7 @@ def variant_of(model: Inherited, *, folder: Path, code_allowed: bool) -> Variant
             reference=resolved(name, setting.reference),
             candidate=resolved(name, setting.candidate),
             target=targets[name],
+            alternatives=tuple(resolved(name, value) for value in setting.alternatives),
         )
         for name, setting in entry.settings.items()
     )

@@ -45,7 +45,7 @@ class PlantedScores:
             raise KeyboardInterrupt
         self.asked.append((candidate_settings, documents))
         if self._cannot(candidate_settings):
-            raise Untestable("out of memory")
+            raise Untestable("out of memory", kind="out_of_memory")
         noise = np.zeros(N)
         if candidate_settings and self._jitter:
             key = zlib.crc32(" ".join(sorted(candidate_settings)).encode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,24 @@ def test_trust_is_said_for_each_model_and_never_inherited(tmp_path: Path) -> Non
     variants = load(tmp_path, CHAIN).variants
     trusted = {name: (v.trust_remote_code, v.allow_pickle) for name, v in variants.items()}
     assert trusted == {"a": (True, True), "b": (False, False), "c": (True, False)}
+
+
+def test_alternatives_are_values_in_order_and_constraints_may_name_them(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    variant = load(
+        tmp_path,
+        "models: {m: {settings: {"
+        "dtype: {reference: float32, candidate: float16, target: model_args.dtype,"
+        " alternatives: [bfloat16, auto]},"
+        "weights: {reference: org/a, candidate: org/b, target: model_args.pretrained,"
+        " alternatives: [theirs]}},"
+        "constraints: [{if: {dtype: auto}, then: {weights: theirs}}]}}",
+    ).variants["m"]
+    assert variant.settings[0].alternatives == ("bfloat16", "auto")
+    assert variant.settings[1].alternatives == (str(tmp_path / "theirs"),)
+    assert variant.constraints[0].then == {"weights": str(tmp_path / "theirs")}
+    bare = replace(variant, settings=tuple(replace(s, alternatives=()) for s in variant.settings))
+    assert bare.digest == variant.digest  # no evaluation depends on them
 
 
 ANCHORS = """\

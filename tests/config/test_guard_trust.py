@@ -25,6 +25,11 @@ NEEDS_CODE = {
         "settings: {s: {reference: eager, candidate: a/b, target: config._attn_implementation}}",
         "loads a kernel from the hub",
     ),
+    "kernel alternative": (
+        "settings: {s: {reference: eager, candidate: sdpa, alternatives: [a/b], "
+        "target: config._attn_implementation}}",
+        "loads a kernel from the hub",
+    ),
     "server": ("{model: local-completions, model_args: {base_url: 'http://x'}}", "reach servers"),
     "pickled steering": ("{model: steered, model_args: {steer_path: s.pt}}", "load pickles"),
     "kernels": ("model_args: {use_kernels: true}", "model_args.use_kernels is not known"),
