@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from evalguard.across_tasks import AcrossTasks
+from evalguard.bisect_report import BisectReport
 from evalguard.comparison import Comparison
 from evalguard.distribution_comparison import DistributionComparison
 from evalguard.resources import Resources
@@ -72,7 +73,8 @@ class CompareReport:
         distributions: how the two models' distributions differ, one per task; () where that was
             not measured.
         sequential: where a run that may stop early did; None in an ordinary run.
-        bisect: reserved for the result of a bisection; None where there was none.
+        bisect: which settings make the drift; None, with ``bisect_reason`` where one was to be
+            expected, where there was no bisection.
         resources: what it took; None where nobody measured. No part of a report's equality.
         version: evalguard's own version.
     """
@@ -92,6 +94,7 @@ class CompareReport:
     across_tasks_reason: str = ""
     distributions: tuple[DistributionComparison, ...] = ()
     sequential: SequentialRun | None = None
-    bisect: None = None
+    bisect: BisectReport | None = None
+    bisect_reason: str = ""
     resources: Resources | None = field(default=None, compare=False)
     version: str = ""

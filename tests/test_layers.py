@@ -16,6 +16,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "evalguard"
 CORE = {
     "bisect",
+    "bisect_report",
     "errors",
     "settings",
     "scorer",

@@ -17,6 +17,7 @@ from evalguard.compare_report import CompareReport, RunIdentity
 from evalguard.comparison import Comparison
 from evalguard.distribution_comparison import DistributionComparison
 from evalguard.report.across_tasks import across_document
+from evalguard.report.bisect_document import bisect_document
 from evalguard.report.distributions import distribution_document
 from evalguard.report.influence import influence_document
 from evalguard.report.limits import limit_document
@@ -53,6 +54,7 @@ def document(report: CompareReport) -> dict[str, Any]:
         "environment": dict(report.environment),
         "across_tasks": across_document(report.across_tasks),
         "sequential": sequential_document(report.sequential),
+        "bisect": bisect_document(report.bisect),
         "resources": resources_document(report.resources),
     }
     lost: list[str] = []
@@ -74,7 +76,8 @@ def document(report: CompareReport) -> dict[str, Any]:
         "across_tasks": values["across_tasks"],
         "across_tasks_reason": report.across_tasks_reason,
         "sequential": values["sequential"],
-        "bisect": report.bisect,
+        "bisect": values["bisect"],
+        "bisect_reason": report.bisect_reason,
         "resources": values["resources"],
         "environment": values["environment"],
         "notes": notes,

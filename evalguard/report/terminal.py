@@ -12,6 +12,8 @@ from evalguard.comparison import Comparison
 from evalguard.report import rounding
 from evalguard.report.across_tasks import across_text
 from evalguard.report.answers import answer_lines
+from evalguard.report.bisect_meaning import guilty_text, whole_meaning
+from evalguard.report.bisect_table import bisect_lines, fix_lines
 from evalguard.report.distribution_table import distribution_lines
 from evalguard.report.floor_words import floor_line
 from evalguard.report.influence import influence_text
@@ -19,7 +21,7 @@ from evalguard.report.limits import limit_line, limit_tally
 from evalguard.report.page import NARROWEST, page, prose, prose_width
 from evalguard.report.plain_text import fitted, padded, printable, wrapped
 from evalguard.report.resources import resources_text
-from evalguard.report.sentence import Meaning, meaning
+from evalguard.report.sentence import Meaning
 from evalguard.report.stopping import stopping_texts
 from evalguard.report.subtasks import shown
 from evalguard.report.table import table
@@ -49,8 +51,10 @@ def render(report: CompareReport, *, width: int, color: bool) -> str:
         _caveats(report, width),
         _left_out(report, width),
         _saved(report, width),
+        bisect_lines(report, width),
+        fix_lines(report, width),
         # Last, where the eye is when the command ends.
-        _meaning(meaning(report), width),
+        _meaning(whole_meaning(report), width),
     ]
     return page(blocks, width, color=color)
 
@@ -113,7 +117,7 @@ def _verdict(report: CompareReport, width: int) -> list[Text]:
     word = gate.state.upper()
     facts = (
         f"{tallies(report)}{limit_tally(gate.limits)}; "
-        f"exit code {report.exit_code}. "
+        f"exit code {report.exit_code}{guilty_text(report)}. "
         f"Gate: margin {margin_text(gate.margin)} sigma, fail on {printable(gate.fail_on)}"
         f"{_false_alarm(gate.family_false_alarm)}."
     )

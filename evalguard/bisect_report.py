@@ -1,0 +1,211 @@
+"""BisectReport: which settings make the drift, what that rests on, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from evalguard.comparison import Outcome
+from evalguard.settings import Value
+
+if TYPE_CHECKING:
+    from evalguard.bisect.components import Kind
+    from evalguard.bisect.result import Part, Status, Suspect
+    from evalguard.gate_reason import GateState
+
+Ended = Literal["", "interrupted", "budget", "failed"]
+
+# Of several searches the first of these that one of them has is the status of all.
+_GRAVEST: tuple[Status, ...] = (
+    "stopped",
+    "unexplained",
+    "diffuse",
+    "not_reproduced",
+    "masked",
+    "minimal",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuiltySetting:
+    """A setting that is shown, on all documents, to make drift; all drifts in sigma.
+
+    Attributes:
+        setting: its name; ``target`` is where it is applied.
+        reference, candidate: its value in the base, and in the candidate that was searched.
+        sigma_alone: drift with it alone at its candidate value; None if that cannot be built.
+        sigma_in_context: what it adds where all other culprits are at their candidate value.
+        shapley_sigma: its share: what it adds on average over all orders of the culprits.
+        error_sigma: standard error of its effect (jitter).
+        role: additive; together: acts with its partner only; redundant: its partner does the same.
+        task, filter, metric: on which it was found guilty.
+    """
+
+    setting: str
+    reference: Value
+    candidate: Value
+    target: str
+    sigma_alone: float | None
+    sigma_in_context: float
+    shapley_sigma: float
+    error_sigma: float
+    role: Kind
+    task: str
+    filter: str
+    metric: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UntestableAssignment:
+    """Settings that, together at their candidate value and all others at reference, cannot run."""
+
+    settings: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricSearch:
+    """The search for who makes one metric drift; all drifts in sigma, positive is worse.
+
+    Attributes:
+        task, filter, metric: of n documents; ``margin`` is the drift that was tolerated.
+        settings: those that were searched; they differ between base and candidate.
+        repaired_before: settings that earlier searches found guilty, at reference in this one.
+        drift_sigma: of the candidate from the assignment with all settings at reference; None if
+            it was not measured. ``outside_sigma``: of that assignment from the base, which no
+            setting explains; 0 where the two are one.
+        unexplained_sigma: what is left of the drift with all culprits at reference; None likewise.
+        suspects: not proven, the likeliest first. ``parts``: of diffuse drift.
+        cleared: settings that are neither culprits nor suspects nor inert.
+        inert: settings that changed no document's score.
+        evaluations: cost in full evaluations of the metric's documents; ``probes``: measurements.
+        ended: why a search that is "stopped" ended, ``failure`` with which error.
+    """
+
+    task: str
+    filter: str
+    metric: str
+    status: Status
+    n: int
+    margin: float
+    settings: tuple[str, ...]
+    repaired_before: tuple[str, ...] = ()
+    drift_sigma: float | None
+    outside_sigma: float = 0.0
+    unexplained_sigma: float | None
+    culprits: tuple[GuiltySetting, ...] = ()
+    suspects: tuple[Suspect, ...] = ()
+    parts: tuple[Part, ...] = ()
+    cleared: tuple[str, ...] = ()
+    inert: tuple[str, ...] = ()
+    untestable: tuple[UntestableAssignment, ...] = ()
+    evaluations: float
+    probes: int
+    seed: int
+    ended: Ended = ""
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairedMetric:
+    """One metric of the repaired candidate, judged as the candidate's was."""
+
+    task: str
+    filter: str
+    metric: str
+    sigma: float | None
+    outcome: Outcome
+    gated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repaired:
+    """The candidate with the culprits at reference, compared on all tasks by the same gate.
+
+    Attributes:
+        assignment: value of every setting.
+        reset: settings that were put back to reference: the culprits, and what cannot be built
+            without them.
+        passed, state: the gate's answer; None where ``failure`` says why it was not asked.
+    """
+
+    assignment: Mapping[str, Value]
+    reset: tuple[str, ...]
+    passed: bool | None
+    state: GateState | None
+    metrics: tuple[RepairedMetric, ...] = ()
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommended:
+    """The assignment nearest to the candidate that passes the gate, measured on all documents.
+
+    ``values`` of the culprits; every other setting keeps its candidate value.
+    """
+
+    values: Mapping[str, Value]
+    drift_sigma: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BisectReport:
+    """A finished bisection; plain data for the reports.
+
+    Attributes:
+        searches: one a metric, in the order in which they were made; each was made with the
+            culprits of those before at reference.
+        repaired: None where there are no culprits.
+        recommended: values beyond the two of each setting; None where none were declared, or
+            none is better than reference.
+        derived: whether the settings are differences of the two models that nobody declared.
+        fix: lines of a guard file that put the culprits right, and ``fix_where`` they belong.
+        proof: the command that shows that; ``resume`` the one that goes on with a stopped search.
+        seconds: of the bisection alone; ``expected`` evaluations for 1, 2 and 3 culprits.
+        notes: what else is to be said, one line each.
+        method: of the search, in words; ``versions`` of what it ran with.
+    """
+
+    searches: tuple[MetricSearch, ...]
+    repaired: Repaired | None = None
+    recommended: Recommended | None = None
+    derived: bool = False
+    fix: str = ""
+    fix_where: str = ""
+    proof: str = ""
+    resume: str = ""
+    seconds: float | None = field(default=None, compare=False)
+    expected: tuple[float, ...] = ()
+    budget: float | None = None
+    thorough: bool = False
+    jobs: int = 1
+    notes: tuple[str, ...] = ()
+    method: str = "Bayesian selection over settings, verified on all documents"
+    versions: Mapping[str, Value] = field(default_factory=dict)
+
+    @property
+    def status(self) -> Status:
+        """Of all searches; the gravest of them where they differ."""
+        found = {search.status for search in self.searches}
+        return next(status for status in _GRAVEST if status in found)
+
+    @property
+    def culprits(self) -> tuple[GuiltySetting, ...]:
+        """Of all searches, in their order."""
+        return tuple(culprit for search in self.searches for culprit in search.culprits)
+
+    @property
+    def unexplained_sigma(self) -> float | None:
+        """Drift of the first metric that is left with its culprits at reference."""
+        return self.searches[0].unexplained_sigma
+
+    @property
+    def evaluations(self) -> float:
+        """Cost of all searches, in full evaluations."""
+        return sum(search.evaluations for search in self.searches)
+
+    @property
+    def probes(self) -> int:
+        """Measurements of all searches."""
+        return sum(search.probes for search in self.searches)

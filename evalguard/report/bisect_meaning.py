@@ -1,0 +1,44 @@
+"""The last sentence of a report with a bisection: who is guilty, and what to do next."""
+
+from __future__ import annotations
+
+from evalguard.bisect_report import BisectReport
+from evalguard.compare_report import CompareReport
+from evalguard.report.bisect_words import answer, listed
+from evalguard.report.plain_text import printable
+from evalguard.report.sentence import Meaning, meaning
+
+
+def whole_meaning(report: CompareReport) -> Meaning:
+    """Say what a comparison means, together with its bisection where there was one."""
+    said = meaning(report)
+    if report.bisect is None:
+        return said
+    told = " ".join(f"{answer(search)}." for search in report.bisect.searches)
+    step, command = _next(report.bisect, said)
+    return Meaning(sentence=f"{said.sentence} {told}", next_step=step, command=command)
+
+
+def guilty_text(report: CompareReport) -> str:
+    """Return "; guilty: a and b" for the line with the exit code, "" where nobody is named."""
+    culprits = () if report.bisect is None else report.bisect.culprits
+    return f"; guilty: {listed([c.setting for c in culprits])}" if culprits else ""
+
+
+def _next(found: BisectReport, said: Meaning) -> tuple[str, str]:
+    if found.status == "stopped" and found.resume:
+        return "to go on where it stopped", printable(found.resume)
+    if found.repaired is not None and found.proof:
+        passed = "that the gate passes without" if found.repaired.passed else "what is left without"
+        return f"to see {passed} {listed(found.repaired.reset)}", printable(found.proof)
+    if found.status == "diffuse":
+        return (
+            "repair the group that does most, or look for what its settings have in common; no "
+            "single one will do",
+            "",
+        )
+    if found.status == "unexplained":
+        return "search longer (--bisect-thorough), or on more documents (a higher --limit)", ""
+    if found.status == "not_reproduced" and found.searches[0].outside_sigma > 0.0:
+        return "declare what else differs between the two models as settings", ""
+    return said.next_step, said.command

@@ -1,0 +1,140 @@
+"""Bisections that the tests of report/ render: one of every status."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from evalguard.bisect import Part, Suspect
+from evalguard.bisect_report import (
+    BisectReport,
+    GuiltySetting,
+    MetricSearch,
+    Repaired,
+    RepairedMetric,
+    UntestableAssignment,
+)
+
+WHERE: dict[str, Any] = {"task": "lambada_openai", "filter": "none", "metric": "perplexity"}
+NAMES = tuple(f"setting_{letter}" for letter in "abcdefgh")
+
+
+def culprit(name: str = "attn_softcap", sigma: float = 1.4, **changes: Any) -> GuiltySetting:
+    """A setting that is guilty by itself."""
+    fields: dict[str, Any] = {
+        "setting": name,
+        "reference": 40.0,
+        "candidate": None,
+        "target": "attr:model.layers.*.self_attn.attn_logit_softcapping",
+        "sigma_alone": sigma,
+        "sigma_in_context": sigma,
+        "shapley_sigma": sigma,
+        "error_sigma": 0.02,
+        "role": "additive",
+        **WHERE,
+    }
+    return GuiltySetting(**{**fields, **changes})
+
+
+def search(**changes: Any) -> MetricSearch:
+    """One guilty setting of eight."""
+    fields: dict[str, Any] = {
+        **WHERE,
+        "status": "minimal",
+        "n": 5153,
+        "margin": 1.0,
+        "settings": ("attn_softcap", *NAMES[1:]),
+        "drift_sigma": 1.465,
+        "unexplained_sigma": 0.06,
+        "culprits": (culprit(),),
+        "cleared": NAMES[1:7],
+        "inert": NAMES[7:],
+        "untestable": (
+            UntestableAssignment(settings=("setting_b", "setting_c"), reason="out of memory"),
+        ),
+        "evaluations": 3.4,
+        "probes": 12,
+        "seed": 1234,
+    }
+    return MetricSearch(**{**fields, **changes})
+
+
+def bisection(*searches: MetricSearch, **changes: Any) -> BisectReport:
+    """A finished bisection."""
+    fields: dict[str, Any] = {
+        "searches": searches or (search(),),
+        "repaired": Repaired(
+            assignment={"attn_softcap": 40.0, "setting_b": 1},
+            reset=("attn_softcap",),
+            passed=True,
+            state="passed",
+            metrics=(RepairedMetric(**WHERE, sigma=0.06, outcome="unchanged", gated=True),),
+        ),
+        "fix": "models:\n  fla-port:\n    settings:\n      attn_softcap: {candidate: 40.0}",
+        "fix_where": "configs/demo.yaml:21",
+        "proof": "evalguard compare --base orig --cand fla-port --set attn_softcap=reference",
+        "seconds": 48.0,
+        "expected": (2.5, 4.1, 5.6),
+        "versions": {"numpy": "2.4.6"},
+    }
+    return BisectReport(**{**fields, **changes})
+
+
+TOGETHER = search(
+    culprits=(
+        culprit("norm_dtype", sigma_alone=0.02, shapley_sigma=0.7, role="together"),
+        culprit("prefill", sigma_alone=-0.01, shapley_sigma=0.7, role="together"),
+    )
+)
+OPEN: dict[str, Any] = {"culprits": (), "cleared": (), "inert": (), "untestable": ()}
+BY_STATUS: dict[str, BisectReport] = {
+    "minimal": bisection(),
+    "together": bisection(TOGETHER),
+    "redundant": bisection(
+        search(
+            culprits=tuple(
+                culprit(name, sigma_in_context=0.0, shapley_sigma=0.7, role="redundant")
+                for name in ("norm_dtype", "prefill")
+            )
+        )
+    ),
+    "masked": bisection(
+        search(status="masked", culprits=(culprit(sigma=2.4), culprit("norm_dtype", -1.1)))
+    ),
+    "diffuse": bisection(
+        search(
+            **OPEN,
+            status="diffuse",
+            unexplained_sigma=1.465,
+            parts=(
+                Part(settings=NAMES[:4], sigma=0.9, error_sigma=0.1),
+                Part(settings=NAMES[4:], sigma=0.5, error_sigma=0.1),
+            ),
+        ),
+        repaired=None, fix="", fix_where="", proof="",
+    ),
+    "not_reproduced": bisection(
+        search(
+            **OPEN, status="not_reproduced", drift_sigma=0.1, unexplained_sigma=0.1,
+            outside_sigma=1.36,
+        ),
+        repaired=None, fix="", fix_where="", proof="",
+    ),
+    "stopped": bisection(
+        search(
+            **{**OPEN, "culprits": (culprit(),)},
+            status="stopped",
+            ended="interrupted",
+            suspects=(Suspect(name="norm_dtype", probability=0.62),),
+        ),
+        resume="evalguard bisect --resume reports/20261120T110000Z-orig-vs-fla-port",
+    ),
+    "unexplained": bisection(
+        search(
+            **OPEN,
+            status="unexplained",
+            unexplained_sigma=None,
+            suspects=(Suspect(name="norm_dtype", probability=0.62),),
+        ),
+        repaired=None, fix="", fix_where="", proof="",
+    ),
+}  # fmt: skip

@@ -1,0 +1,141 @@
+"""A bisection in the JSON document and in the terminal: every outcome in plain words."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import jsonschema
+import pytest
+from any_reports import names
+from example_bisections import BY_STATUS, bisection, culprit, search
+from example_reports import comparison, report
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from evalguard.bisect_report import BisectReport
+from evalguard.report.contract import document, schema
+from evalguard.report.terminal import render
+
+VALIDATOR = jsonschema.Draft202012Validator(schema())
+
+
+def shown(found: BisectReport, width: int = 80) -> str:
+    return " ".join(render(report(comparison(), bisect=found), width=width, color=False).split())
+
+
+@pytest.mark.parametrize("status", BY_STATUS)
+def test_every_outcome_is_a_document_of_the_contract(status: str) -> None:
+    written = document(report(comparison(), bisect=BY_STATUS[status]))
+    VALIDATOR.validate(written)
+    assert json.loads(json.dumps(written, allow_nan=False)) == written
+    assert set(written["bisect"]) == set(schema()["$defs"]["bisect"]["oneOf"][1]["properties"])
+
+
+@pytest.mark.parametrize("status", BY_STATUS)
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_no_line_is_wider_than_the_terminal(status: str, width: int) -> None:
+    found = dataclasses.replace(BY_STATUS[status], fix="")
+    text = render(report(comparison(), bisect=found), width=width, color=False)
+    assert max(cell_len(line) for line in text.split("\n")) <= width
+
+
+def test_the_promised_keys_hold_the_numbers_of_the_report() -> None:
+    written = document(report(comparison(), bisect=bisection()))["bisect"]
+    assert written["status"] == "minimal"
+    assert written["unexplained_sigma"] == 0.06
+    assert (written["evaluations"], written["probes"]) == (3.4, 12)
+    (guilty,) = written["culprits"]
+    assert (guilty["setting"], guilty["reference"], guilty["candidate"]) == (
+        "attn_softcap", 40.0, None,
+    )  # fmt: skip
+    assert (guilty["sigma_alone"], guilty["role"]) == (1.4, "additive")
+
+
+def test_one_guilty_setting_is_named_with_its_size_and_the_way_to_see_it() -> None:
+    text = shown(BY_STATUS["minimal"])
+    assert "comes from attn_softcap; without it, +0.06 sigma are left." in text
+    assert "exit code 1; guilty: attn_softcap." in text
+    assert text.endswith("--set attn_softcap=reference")
+
+
+def test_what_is_cleared_is_said_with_what_it_rests_on() -> None:
+    text = shown(BY_STATUS["minimal"])
+    assert "together all at their candidate value, +0.06 sigma on all 5,153 documents" in text
+    assert "No effect, bit-identical scores: setting_h" in text
+
+
+def test_roles_are_shown_where_they_tell_something() -> None:
+    assert "which act only together" in shown(BY_STATUS["together"])
+    assert "each of which would be enough" in shown(BY_STATUS["redundant"])
+    assert "additive" not in shown(BY_STATUS["minimal"])
+
+
+def test_a_setting_that_hides_others_is_named_as_such() -> None:
+    assert "norm_dtype acts the other way" in shown(BY_STATUS["masked"])
+
+
+def test_drift_that_cannot_be_narrowed_is_an_answer_and_no_failure() -> None:
+    text = shown(BY_STATUS["diffuse"])
+    assert "No single setting makes the drift" in text
+    assert "setting_a, setting_b, setting_c and setting_d (+0.90)" in text
+    for word in ("fail", "error:", "could not"):
+        assert word not in text.partition("Bisection of")[2]
+
+
+def test_drift_that_no_setting_makes_is_said_to_lie_outside() -> None:
+    text = shown(BY_STATUS["not_reproduced"])
+    assert "+1.36 sigma lie outside the settings" in text
+    assert "guilty:" not in text
+
+
+def test_a_stopped_search_says_what_is_proven_what_is_suspected_and_how_to_go_on() -> None:
+    text = shown(BY_STATUS["stopped"])
+    assert "attn_softcap is proven guilty so far; suspected, not proven: norm_dtype (62%)" in text
+    assert text.endswith("evalguard bisect --resume reports/20261120T110000Z-orig-vs-fla-port")
+
+
+def test_several_searches_have_the_gravest_status_and_all_culprits() -> None:
+    second = search(
+        metric="acc", culprits=(culprit("norm_dtype", metric="acc"),), repaired_before=("a",)
+    )
+    found = bisection(search(), second)
+    assert found.status == "minimal"
+    assert [one.setting for one in found.culprits] == ["attn_softcap", "norm_dtype"]
+    assert found.evaluations == pytest.approx(6.8)
+    assert found.probes == 24
+    assert bisection(search(), dataclasses.replace(second, status="stopped")).status == "stopped"
+
+
+def test_a_reason_stands_where_a_bisection_was_to_be_expected() -> None:
+    without = report(comparison(), bisect_reason="the candidate is a finished run")
+    assert "Not bisected: the candidate is a finished run." in render(
+        without, width=80, color=False
+    )
+    assert document(without)["bisect"] is None
+    assert document(without)["bisect_reason"] == "the candidate is a finished run"
+
+
+@given(names, st.one_of(st.floats(), st.none()), st.floats())
+@settings(max_examples=60, deadline=None)
+def test_hostile_names_and_any_number_are_safe(
+    name: str, sigma: float | None, error: float
+) -> None:
+    found = bisection(
+        search(
+            task=name,
+            culprits=(culprit(name, 1.0, sigma_alone=sigma, error_sigma=error, candidate=name),),
+            drift_sigma=sigma,
+            unexplained_sigma=sigma,
+            cleared=(name,),
+        ),
+        fix=name, proof=name, notes=(name,),
+    )  # fmt: skip
+    whole = report(comparison(), bisect=found)
+    VALIDATOR.validate(document(whole))
+    text = render(whole, width=80, color=False)
+    assert all(char == "\n" or char.isprintable() for char in text)
+    if sigma is not None and not math.isfinite(sigma):
+        assert document(whole)["bisect"]["drift_sigma"] is None
