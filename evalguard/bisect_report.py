@@ -11,6 +11,7 @@ from evalguard.settings import Value
 
 if TYPE_CHECKING:
     from evalguard.bisect.components import Kind
+    from evalguard.bisect.oracle import Refusal
     from evalguard.bisect.result import Part, Status, Suspect
     from evalguard.gate_reason import GateState
 
@@ -58,9 +59,13 @@ class GuiltySetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UntestableAssignment:
-    """Settings that, together at their candidate value and all others at reference, cannot run."""
+    """Settings that, together at their candidate value and all others at reference, cannot run.
+
+    ``reason`` says why in words, ``outcome`` in one of a few.
+    """
 
     settings: tuple[str, ...]
+    outcome: Refusal
     reason: str
 
 

@@ -80,7 +80,8 @@ def _search(search: MetricSearch) -> dict[str, Any]:
         "cleared": list(search.cleared),
         "inert": list(search.inert),
         "untestable": [
-            {"settings": list(one.settings), "reason": one.reason} for one in search.untestable
+            {"settings": list(one.settings), "outcome": one.outcome, "reason": one.reason}
+            for one in search.untestable
         ],
         "evaluations": search.evaluations,
         "probes": search.probes,

@@ -49,7 +49,11 @@ def search(**changes: Any) -> MetricSearch:
         "cleared": NAMES[1:7],
         "inert": NAMES[7:],
         "untestable": (
-            UntestableAssignment(settings=("setting_b", "setting_c"), reason="out of memory"),
+            UntestableAssignment(
+                settings=("setting_b", "setting_c"),
+                outcome="out_of_memory",
+                reason="out of memory",
+            ),
         ),
         "evaluations": 3.4,
         "probes": 12,
