@@ -13,9 +13,10 @@ from evalguard.errors import UsageError, nearest
 Value = None | bool | int | float | str | list["Value"] | dict[str, "Value"]
 Assignment = Mapping[str, Value]
 
-TargetKind = Literal["model_args", "config", "attr", "dtype", "env", "build", "call"]
+TargetKind = Literal["model_args", "config", "attr", "dtype", "weights", "env", "build", "call"]
 TARGET_KINDS: tuple[str, ...] = get_args(TargetKind)
 _DOTTED = ("model_args", "config", "env", "build")
+_GLOBBED = ("dtype", "weights")
 
 # model_args that change what a tokenizer emits: a setting on one of them declares that base and
 # candidate are meant to read different token ids.
@@ -40,8 +41,8 @@ class Target:
     """Where a setting is applied.
 
     ``model_args.X``, ``config.X``, ``env.X`` and ``build.X`` have ``path`` X; ``attr:GLOB.X`` has
-    ``path`` GLOB and ``attribute`` X; ``dtype:GLOB`` and ``call:pkg.mod:function`` have ``path``
-    only.
+    ``path`` GLOB and ``attribute`` X; ``dtype:GLOB``, ``weights:GLOB`` and
+    ``call:pkg.mod:function`` have ``path`` only.
     """
 
     kind: TargetKind
@@ -67,8 +68,8 @@ class Target:
                     hint="write attr:GLOB.NAME, e.g. attr:model.layers.*.self_attn.scaling",
                 )
             return cls(kind="attr", path=path, attribute=attribute)
-        if colon and kind == "dtype":
-            return cls(kind="dtype", path=_required(rest, text))
+        if colon and kind in _GLOBBED:
+            return cls(kind=kind, path=_required(rest, text))  # type: ignore[arg-type]
         if colon and kind == "call":
             module, inner, function = rest.rpartition(":")
             if not (module and inner and function.isidentifier()):
@@ -80,8 +81,8 @@ class Target:
         head = kind if colon else text.partition(".")[0]
         raise UsageError(
             f"unknown target '{text}'{nearest(head, TARGET_KINDS)}",
-            hint="targets: model_args.X, config.X, attr:GLOB.X, dtype:GLOB, env.X, build.X, "
-            "call:pkg.mod:function",
+            hint="targets: model_args.X, config.X, attr:GLOB.X, dtype:GLOB, weights:GLOB, env.X, "
+            "build.X, call:pkg.mod:function",
         )
 
     def __str__(self) -> str:

@@ -294,3 +294,52 @@ def test_modules_made_by_a_hook_are_in_evaluation_mode(tiny_llama: Path, tmp_pat
     allowed = {"allow_code": True, "code_folder": str(tmp_path)}
     scorer, _ = opened(tiny_llama, {"call:dropout.py:add": 0.5}, **allowed)
     assert score(scorer) == score(opened(tiny_llama)[0])
+
+
+def copy_with_other_weights(folder: Path, to: Path) -> Path:
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(folder, to)
+    tensors = load_file(to / "model.safetensors")
+    changed = {name: tensor.flip(0) * 1.5 for name, tensor in tensors.items()}
+    save_file(changed, to / "model.safetensors", metadata={"format": "pt"})
+    return to
+
+
+def test_with_all_weights_of_another_checkpoint_a_model_is_that_one(
+    tiny_llama: Path, tmp_path: Path
+) -> None:
+    other = copy_with_other_weights(tiny_llama, tmp_path / "other")
+    wanted = score(opened(other)[0])
+    scorer, told = opened(tiny_llama, {"weights:**": str(other)})
+    assert told.effective == {"weights:**": str(other)}
+    assert score(scorer) == wanted
+    assert score(opened(tiny_llama, {"weights:**": None})[0]) == score(opened(tiny_llama)[0])
+    part = score(opened(tiny_llama, {"weights:model.layers.1.mlp": str(other)})[0])
+    assert part not in (wanted, score(opened(tiny_llama)[0]))
+
+
+def test_weights_are_cast_as_the_model_was_loaded_and_edited_afterwards(
+    tiny_llama: Path, tmp_path: Path
+) -> None:
+    other = copy_with_other_weights(tiny_llama, tmp_path / "other")
+    more: dict[str, Value] = {
+        "model_args.dtype": "bfloat16",
+        "attr:model.norm.weight": 0.5,
+        "dtype:model.layers.0.mlp": "float32",
+    }
+    scorer, _ = opened(tiny_llama, {**more, "weights:**": str(other)})
+    assert score(scorer) == score(opened(other, more)[0])
+
+
+def test_the_files_that_weights_are_taken_from_are_part_of_the_identity(
+    tiny_llama: Path, tmp_path: Path
+) -> None:
+    other = copy_with_other_weights(tiny_llama, tmp_path / "other")
+    targets: dict[str, Value] = {"weights:model.norm": str(other)}
+    first = opened(tiny_llama, targets)[1].identity
+    assert first == opened(tiny_llama, targets)[1].identity
+    content = bytearray((other / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (other / "model.safetensors").write_bytes(content)
+    assert opened(tiny_llama, targets)[1].identity != first

@@ -25,7 +25,7 @@ NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*$"
 # Kept in step with evalguard.settings.Target.parse by a test.
 TARGET_PATTERN = (
     r"^(model_args\.[\s\S]+|config\.[\s\S]+|env\.[\s\S]+|build\.[\s\S]+"
-    r"|attr:[\s\S]+\.[^.]+|dtype:[\s\S]+|call:[\s\S]+:[^\W\d]\w*)$"
+    r"|attr:[\s\S]+\.[^.]+|dtype:[\s\S]+|weights:[\s\S]+|call:[\s\S]+:[^\W\d]\w*)$"
 )
 
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
@@ -116,8 +116,8 @@ class SettingEntry(_Entry):
     reference: JsonValue = Field(description="The value the original model has.")
     candidate: JsonValue = Field(description="The value the converted model has.")
     target: str = Field(
-        description="Where it is applied: model_args.X, config.X, attr:GLOB.X, dtype:GLOB, env.X, "
-        "build.X or call:pkg.mod:function.",
+        description="Where it is applied: model_args.X, config.X, attr:GLOB.X, dtype:GLOB, "
+        "weights:GLOB, env.X, build.X or call:pkg.mod:function.",
         json_schema_extra={"pattern": TARGET_PATTERN},
     )
     alternatives: list[JsonValue] = Field(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from evalguard.config.inherit import Inherited
 from evalguard.config.model import BuildEntry
-from evalguard.config.paths import resolve_model_args, resolve_value
+from evalguard.config.paths import resolve_model, resolve_model_args, resolve_value
 from evalguard.settings import BuildRecipe, Constraint, Setting, Target, Value, Variant
 
 
@@ -21,6 +21,8 @@ def variant_of(model: Inherited, *, folder: Path, code_allowed: bool) -> Variant
 
     def resolved(name: str, value: Value) -> Value:
         target = targets[name]
+        if target.kind == "weights" and isinstance(value, str):
+            return resolve_model(value, folder)
         is_argument = target.kind == "model_args"
         return resolve_value(target.path, value, folder) if is_argument else value
 

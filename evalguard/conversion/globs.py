@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 
 from evalguard.errors import SettingError
 
+_COMMA = re.compile(r",(?![^\[]*\])")  # not inside a set of characters
+
 
 def compile_glob(glob: str) -> re.Pattern[str]:
     """Translate a pattern over dotted names.
@@ -39,20 +41,25 @@ def compile_glob(glob: str) -> re.Pattern[str]:
 
 
 def matching(glob: str, names: Sequence[str], *, setting: str) -> list[str]:
-    """Return the names that a pattern matches in full, in the order given.
+    """Return the names that a pattern, or one of several with commas between, matches in full.
+
+    They are in the order given, each once.
 
     Raises:
-        SettingError: if there is none; it names the nearest module names.
+        SettingError: if a pattern matches none; it names the nearest module names.
     """
-    pattern = compile_glob(glob)
-    found = [name for name in names if name and pattern.fullmatch(name)]
-    if not found:
-        raise SettingError(
-            f"setting '{setting}': no module is named '{glob}'",
-            hint=f"nearest: {', '.join(_nearest_names(glob, names)) or 'none'} "
-            "('*' stays within one dotted part, '**' crosses dots)",
-        )
-    return found
+    found: set[str] = set()
+    for one in map(str.strip, _COMMA.split(glob)):
+        pattern = compile_glob(one)
+        matched = {name for name in names if name and pattern.fullmatch(name)}
+        if not matched:
+            raise SettingError(
+                f"setting '{setting}': no module is named '{one}'",
+                hint=f"nearest: {', '.join(_nearest_names(one, names)) or 'none'} "
+                "('*' stays within one dotted part, '**' crosses dots)",
+            )
+        found |= matched
+    return [name for name in names if name in found]
 
 
 def _nearest_names(glob: str, names: Iterable[str], count: int = 4) -> list[str]:

@@ -33,6 +33,18 @@ class DtypeEdit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsEdit:
+    """``weights:GLOB``: take the tensors that ``glob`` names from ``checkpoint``.
+
+    A folder, a hub id or ``owner/name@revision``; None: they stay as they were loaded.
+    """
+
+    setting: str
+    glob: str
+    checkpoint: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HookCall:
     """``call:WHERE``: call the user's function with the loaded model and ``value``."""
 
@@ -48,7 +60,7 @@ class ConversionPlan:
     Attributes:
         model_args: the variant's model_args with its ``model_args.X`` settings laid over them.
         config_overrides: dotted path in the Hugging Face config -> value.
-        attributes, dtypes, calls: edits of the loaded model, in the order of declaration.
+        weights, attributes, dtypes, calls: edits of the loaded model, in the order of declaration.
         env: environment variables that must be set before any import; None means "must be unset".
         build_inputs: inputs of the build recipe, the ``build.X`` settings laid over the fixed ones.
         targets: setting name -> (target, value), for reading back.
@@ -56,6 +68,7 @@ class ConversionPlan:
 
     model_args: Mapping[str, Value]
     config_overrides: Mapping[str, Value] = field(default_factory=dict)
+    weights: tuple[WeightsEdit, ...] = ()
     attributes: tuple[AttributeEdit, ...] = ()
     dtypes: tuple[DtypeEdit, ...] = ()
     calls: tuple[HookCall, ...] = ()
@@ -75,7 +88,13 @@ class ConversionPlan:
     @property
     def edits_model(self) -> bool:
         """Whether the loaded torch model has to be edited."""
-        return bool(self.attributes or self.dtypes or self.calls)
+        return bool(self.weights or self.attributes or self.dtypes or self.calls)
+
+    @property
+    def checkpoints(self) -> tuple[str, ...]:
+        """The other checkpoints that weights are taken from, each once."""
+        taken = (edit.checkpoint for edit in self.weights)
+        return tuple(sorted({one for one in taken if one is not None}))
 
 
 def plan(variant: Variant) -> ConversionPlan:
@@ -83,7 +102,7 @@ def plan(variant: Variant) -> ConversionPlan:
 
     Raises:
         SettingError: two settings write the same place, a build input that the recipe never
-            reads, a dtype that is no name, an environment value that is no scalar.
+            reads, a dtype or checkpoint that is no name, an environment value that is no scalar.
     """
     targets = {
         setting.name: (setting.target, variant.assignment.get(setting.name, setting.candidate))
@@ -97,6 +116,11 @@ def plan(variant: Variant) -> ConversionPlan:
     return ConversionPlan(
         model_args={**variant.model_args, **by_path["model_args"]},
         config_overrides=by_path["config"],
+        weights=tuple(
+            WeightsEdit(setting=name, glob=t.path, checkpoint=_checkpoint_name(name, v))
+            for name, (t, v) in targets.items()
+            if t.kind == "weights"
+        ),
         attributes=tuple(
             AttributeEdit(setting=name, glob=t.path, attribute=t.attribute, value=v)
             for name, (t, v) in targets.items()
@@ -164,6 +188,15 @@ def _dtype_name(setting: str, value: Value) -> str:
         raise SettingError(
             f"setting '{setting}': {value!r} is no dtype",
             hint="write a torch dtype by name, e.g. float32 or bfloat16",
+        )
+    return value
+
+
+def _checkpoint_name(setting: str, value: Value) -> str | None:
+    if value is not None and (not isinstance(value, str) or not value):
+        raise SettingError(
+            f"setting '{setting}': {value!r} is no checkpoint",
+            hint="write a model folder or a hub id, or null for the weights as they were loaded",
         )
     return value
 

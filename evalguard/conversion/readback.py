@@ -65,10 +65,11 @@ def read_arguments(
 def read_edits(
     model: torch.nn.Module | None, plan: ConversionPlan, *, code_folder: str, allow_code: bool
 ) -> dict[str, Value]:
-    """Read ``attr``, ``dtype``, ``call``, ``env`` and ``build`` settings back.
+    """Read ``weights``, ``attr``, ``dtype``, ``call``, ``env`` and ``build`` settings back.
 
     A hook that has a ``read_back(model)`` attribute is asked for its value; any other is recorded
-    as ``{"called": value}``. A build input is recorded as it was given to the recipe.
+    as ``{"called": value}``. A build input is recorded as it was given to the recipe. Weights were
+    compared with the checkpoint's when they were put in, before later edits could touch them.
 
     Raises:
         SettingError: the model holds another value than asked.
@@ -81,6 +82,7 @@ def read_edits(
             effective[name] = plan.build_inputs[target.path]
     if model is None:
         return effective
+    effective |= {taken.setting: taken.checkpoint for taken in plan.weights}
     for edit in plan.attributes:
         effective[edit.setting] = read_attribute(model, edit)
     for dtype in plan.dtypes:

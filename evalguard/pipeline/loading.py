@@ -6,6 +6,7 @@ The adapters do not know each other; this is where they meet.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from evalguard.conversion.building import build
 from evalguard.conversion.digests import KnownDigests
 from evalguard.conversion.planning import ConversionPlan, plan, with_build
 from evalguard.conversion.readback import check_environment, read_arguments, read_edits
+from evalguard.conversion.taken_weights import ReadTensors, take_weights
 from evalguard.errors import EvaluationError, SettingError
 from evalguard.models.loading import load_lm
 from evalguard.pipeline.token_budget import give_budget
@@ -26,6 +28,7 @@ from evalguard.settings import Value, Variant
 if TYPE_CHECKING:
     import torch
 
+_EDITS = ("weights", "attr", "dtype", "call")  # targets inside the loaded model
 _TINY_PARAMETERS = 20_000_000
 
 
@@ -88,6 +91,7 @@ def _loaded(
     model = _model_to_edit(lm, variant, wanted)
     code = {"code_folder": variant.code_folder, "allow_code": variant.allow_code}
     if model is not None:
+        take_weights(model, wanted.weights, reader(variant))
         apply(model, wanted, **code)  # type: ignore[arg-type]
     effective |= read_edits(model, wanted, **code)  # type: ignore[arg-type]
     threads = _threads(policy, _parameters(lm))
@@ -102,6 +106,13 @@ def _loaded(
         threads=threads,
         on_smaller_budget=lower,
     )
+
+
+def reader(variant: Variant) -> ReadTensors:
+    """Return what reads tensors of other checkpoints for a variant's ``weights:`` settings."""
+    from evalguard.models.checkpoint_tensors import checkpoint_tensors
+
+    return functools.partial(checkpoint_tensors, allow_pickle=variant.allow_pickle)
 
 
 def _threads(policy: ScoringPolicy, parameters: int) -> int:
@@ -129,11 +140,11 @@ def _model_to_edit(lm: Any, variant: Variant, wanted: ConversionPlan) -> torch.n
         return None
     model: torch.nn.Module | None = torch_model(lm)
     if model is None:
-        names = [n for n, (t, _) in wanted.targets.items() if t.kind in ("attr", "dtype", "call")]
+        names = [n for n, (t, _) in wanted.targets.items() if t.kind in _EDITS]
         raise SettingError(
             f"setting '{names[0]}' edits a torch model, and model type "
             f"'{variant.model}' has none in this process",
-            hint="attr:, dtype: and call: settings work with model: hf",
+            hint="weights:, attr:, dtype: and call: settings work with model: hf",
         )
     return model
 
@@ -175,7 +186,7 @@ def _proofs(
     known: KnownDigests | None,
 ) -> dict[str, Value] | None:
     """Digests of the weights and of the code; None where the weights cannot be proven."""
-    weights = weights_of(variant, model_args, known)
+    weights = weights_of(variant, model_args, known, checkpoints=wanted.checkpoints)
     if weights is None:
         return None
     return {"weights": weights, "code": dict(code_digests(variant, wanted))}

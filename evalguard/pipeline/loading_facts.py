@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from evalguard.conversion.digests import KnownDigests
 from evalguard.conversion.planning import plan, with_build
 from evalguard.execution.wire import VARIANT
 from evalguard.models.arguments import HF_TYPES
+from evalguard.models.checkpoint_files import split_revision
 from evalguard.models.weights import current_commit
 from evalguard.pipeline.weight_digests import code_digests, weights_of
 from evalguard.redaction import is_secret
@@ -57,8 +58,8 @@ def loading_facts(
     if variant.build is not None:
         with contextlib.redirect_stdout(sys.stderr):
             model_args = with_build(model_args, str(build(variant, wanted, cache_dir)))
-    weights = weights_of(variant, model_args, known)
-    if weights is None or not _settled(model_args, weights):
+    weights = weights_of(variant, model_args, known, checkpoints=wanted.checkpoints)
+    if weights is None or not _settled(model_args, weights, wanted.checkpoints):
         return None
     told: Value = VARIANT.encode(variant)
     assert isinstance(told, dict)
@@ -75,14 +76,24 @@ def loading_facts(
     }
 
 
-def _settled(model_args: Mapping[str, Value], weights: Mapping[str, Value]) -> bool:
+def _settled(
+    model_args: Mapping[str, Value], weights: Mapping[str, Value], checkpoints: Sequence[str]
+) -> bool:
     """Whether names of hub models stand for the files that loading would take now."""
     tokenizer = model_args.get("tokenizer")
     if isinstance(tokenizer, str) and tokenizer and "tokenizer" not in weights:
         return False  # another repository, whose commit is not looked at
-    source = str(model_args["pretrained"])
+    revision = str(model_args.get("revision") or "main")
+    subfolder = str(model_args.get("subfolder") or "")
+    named = [("pretrained", (str(model_args["pretrained"]), revision), subfolder)]
+    named += [(f"weights:{one}", split_revision(one), "") for one in checkpoints]
+    return all(
+        _is_current(source, at, inside, weights[name]) for name, (source, at), inside in named
+    )
+
+
+def _is_current(source: str, revision: str, subfolder: str, digest: Value) -> bool:
     if Path(source).expanduser().exists():
         return True
-    revision = str(model_args.get("revision") or "main")
-    commit = current_commit(source, revision, str(model_args.get("subfolder") or ""))
-    return commit is not None and str(weights["pretrained"]).split()[0] == f"{source}@{commit}"
+    commit = current_commit(source, revision, subfolder)
+    return commit is not None and str(digest).split()[0] == f"{source}@{commit}"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from evalguard.conversion.code import code_digest
 from evalguard.conversion.digests import KnownDigests, digest_path
 from evalguard.conversion.planning import ConversionPlan
 from evalguard.models.arguments import HF_TYPES
+from evalguard.models.checkpoint_files import split_revision
 from evalguard.models.weights import hub_snapshot
 from evalguard.settings import Value, Variant, digest_of
 
@@ -18,12 +19,17 @@ _LARGEST_IN_GIT = 20_000_000
 
 
 def weights_of(
-    variant: Variant, model_args: Mapping[str, Value], known: KnownDigests | None = None
+    variant: Variant,
+    model_args: Mapping[str, Value],
+    known: KnownDigests | None = None,
+    *,
+    checkpoints: Sequence[str] = (),
 ) -> dict[str, Value] | None:
     """Digests of a model's files, which need not be loaded; None where they prove nothing.
 
     Args:
         known: digests of big files from earlier runs.
+        checkpoints: others that settings take weights from, under ``weights:NAME``.
     """
     weights: dict[str, Value] = {}
     for name in ("pretrained", "peft", "delta", "tokenizer"):
@@ -34,14 +40,23 @@ def weights_of(
             weights[name] = digest_path(Path(source).expanduser(), known)
         elif name == "pretrained" and variant.model in HF_TYPES:
             revision = str(model_args.get("revision") or "main")
-            snapshot = hub_snapshot(source, revision, str(model_args.get("subfolder") or ""))
-            commit = None if snapshot is None else f"{snapshot.name}{_edits(snapshot, known)}"
-            weights[name] = f"{source}@{commit}" if commit else None
+            weights[name] = _commit(source, revision, str(model_args.get("subfolder") or ""), known)
         elif name != "tokenizer":  # the tokenizer's own digest is in the identity
             weights[name] = None
+    for checkpoint in checkpoints:
+        source, revision = split_revision(checkpoint)
+        folder = Path(source).expanduser()
+        digest = digest_path(folder, known) if folder.exists() else None
+        weights[f"weights:{checkpoint}"] = digest or _commit(source, revision, "", known)
     if "pretrained" not in weights or None in weights.values():
         return None
     return weights
+
+
+def _commit(source: str, revision: str, subfolder: str, known: KnownDigests | None) -> str | None:
+    """A hub model by its commit, which stands for its files; None if it is not here."""
+    snapshot = hub_snapshot(source, revision, subfolder)
+    return None if snapshot is None else f"{source}@{snapshot.name}{_edits(snapshot, known)}"
 
 
 def _edits(snapshot: Path, known: KnownDigests | None) -> str:

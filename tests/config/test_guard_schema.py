@@ -104,10 +104,21 @@ def test_unknown_keys_do_not_fit() -> None:
     assert is_valid(changed("models/orig/model", "hf"))
 
 
-KINDS = ["model_args.", "config.", "attr:", "dtype:", "env.", "build.", "call:", "confg.", ""]
+KINDS = [
+    "model_args.",
+    "config.",
+    "attr:",
+    "dtype:",
+    "weights:",
+    "env.",
+    "build.",
+    "call:",
+    "confg.",
+    "",
+]
 
 
-@given(st.sampled_from(KINDS), st.text("ab_1.:*/é\n ", max_size=8))
+@given(st.sampled_from([*KINDS, "confg.", ""]), st.text("ab_1.:*/é\n ", max_size=8))
 def test_the_schemas_pattern_of_targets_is_the_parsers(kind: str, rest: str) -> None:
     text = kind + rest
     try:

@@ -49,3 +49,13 @@ def test_a_pattern_that_matches_nothing_names_the_nearest_modules() -> None:
     with pytest.raises(SettingError, match=r"setting 'eps': no module is named") as raised:
         matching("model.layers.*.inputlayernorm", NAMES, setting="eps")
     assert "model.layers.*.input_layernorm" in raised.value.hint
+
+
+def test_a_comma_stands_between_patterns_of_which_each_must_match() -> None:
+    assert matching("lm_head, model.norm", NAMES, setting="s") == ["model.norm", "lm_head"]
+    assert matching("model.layers.[0,1]", NAMES, setting="s") == [
+        "model.layers.0",
+        "model.layers.1",
+    ]
+    with pytest.raises(SettingError, match="no module is named 'lm_haed'"):
+        matching("model.norm,lm_haed", NAMES, setting="s")

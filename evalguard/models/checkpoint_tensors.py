@@ -1,0 +1,174 @@
+"""Tensors of another checkpoint, as loading them into a model's architecture gives them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evalguard.errors import SettingError, nearest
+from evalguard.models.checkpoint_files import CheckpointFiles, checkpoint_files
+from evalguard.models.loading_names import loading_names, tied_names, weight_mapping
+from evalguard.models.quiet import quiet
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+
+def checkpoint_tensors(
+    model: torch.nn.Module, name: str, wanted: Sequence[str], *, allow_pickle: bool
+) -> dict[str, torch.Tensor]:
+    """Read some of a model's tensors from another checkpoint.
+
+    Only what is wanted is read. transformers itself renames, converts and casts it, as it does
+    when it loads that checkpoint into this architecture, so that the values are bit for bit those
+    of a model loaded from there in the same dtypes. Where a tensor that can be tied to another
+    one is not stored, the other one is taken, and both are one tensor.
+
+    Args:
+        model: a transformers model as it was loaded, with nothing edited since.
+        name: folder, hub id, or ``owner/name@revision``.
+        wanted: names in ``model.state_dict()``.
+
+    Returns:
+        Name -> tensor of the shape, dtype and device of the model's own.
+
+    Raises:
+        EvaluationError: no such checkpoint, or pickled weights that were not allowed.
+        SettingError: the model or the checkpoint is quantised, the model is not wholly in memory
+            or no transformers model, or tensors are missing or of other shapes.
+    """
+    from transformers import PreTrainedModel
+
+    if not isinstance(model, PreTrainedModel):
+        raise SettingError(
+            f"weights of a {type(model).__name__} cannot be taken from another checkpoint",
+            hint="weights: settings work with transformers models, without peft",
+        )
+    files = checkpoint_files(name, allow_pickle=allow_pickle)
+    _refuse_quantised(model, files)
+    twin = _empty_twin(model, wanted)
+    read = _loaded(twin, files, {*wanted})
+    own = model.state_dict()
+    moved: dict[int, torch.Tensor] = {}  # tied tensors stay one
+    return {one: moved.setdefault(id(read[one]), read[one].to(own[one].device)) for one in wanted}
+
+
+def _refuse_quantised(model: PreTrainedModel, files: CheckpointFiles) -> None:
+    if getattr(model, "hf_quantizer", None) is not None:
+        raise SettingError(
+            "the weights of a quantised model cannot be taken from another checkpoint one by one",
+            hint="let a setting choose the whole checkpoint: target model_args.pretrained",
+        )
+    if files.quantisation:
+        raise SettingError(
+            f"{files.name} holds quantised weights ({files.quantisation})",
+            hint="name the checkpoint that it was quantised from",
+        )
+
+
+def _empty_twin(model: PreTrainedModel, wanted: Sequence[str]) -> PreTrainedModel:
+    """The same modules, names and dtypes, with tensors that hold nothing."""
+    import torch
+
+    state = model.state_dict()
+    elsewhere = [name for name in wanted if state[name].device.type == "meta"]
+    if elsewhere:
+        raise SettingError(
+            f"{elsewhere[0]} is not in memory, so it cannot be replaced",
+            hint="load the model without offloading",
+        )
+    empty: dict[int, Any] = {}
+    for tensor in (*model.parameters(), *model.buffers()):
+        made = torch.empty_like(tensor, device="meta")
+        empty[id(tensor)] = (
+            torch.nn.Parameter(made, requires_grad=False)
+            if isinstance(tensor, torch.nn.Parameter)
+            else made
+        )
+    return copy.deepcopy(model, empty)
+
+
+def _loaded(
+    twin: PreTrainedModel, files: CheckpointFiles, wanted: set[str]
+) -> dict[str, torch.Tensor]:
+    from transformers.modeling_utils import LoadStateDictConfig
+
+    tied = tied_names(twin)
+    needed = wanted | {tied[name] for name in wanted & tied.keys()}
+    needed |= {name for name, source in tied.items() if source in wanted}
+    with ExitStack() as stack, quiet():
+        stored = dict(_stored(files, stack))
+        names = loading_names(twin, stored)
+        state = {key: stored[key] for key, made in names.items() if needed.intersection(made)}
+        report, _ = twin._load_pretrained_model(
+            twin,
+            state_dict=state,
+            checkpoint_files=None,
+            load_config=LoadStateDictConfig(weight_mapping=weight_mapping(twin)),
+        )
+        read = _with_ties(twin, tied)
+    _check(files.name, wanted, read, report, names)
+    return read
+
+
+def _stored(files: CheckpointFiles, stack: ExitStack) -> Iterator[tuple[str, Any]]:
+    """All tensors of a checkpoint by name, none of them read yet."""
+    for path in files.files:
+        yield from _pickled(path) if files.pickled else _lazy(path, stack)
+
+
+def _lazy(path: Path, stack: ExitStack) -> Iterator[tuple[str, Any]]:
+    from safetensors import safe_open
+
+    file = stack.enter_context(safe_open(str(path), framework="pt"))
+    for key in file.keys():  # noqa: SIM118 - no mapping
+        yield key, file.get_slice(key)
+
+
+def _pickled(path: Path) -> Iterator[tuple[str, Any]]:
+    import torch
+
+    yield from torch.load(path, map_location="cpu", weights_only=True, mmap=True).items()
+
+
+def _with_ties(twin: PreTrainedModel, tied: dict[str, str]) -> dict[str, torch.Tensor]:
+    """What was read by name, tied tensors under both of their names."""
+    read = {name: one for name, one in twin.state_dict().items() if one.device.type != "meta"}
+    for name, source in tied.items():
+        if source in read:
+            read.setdefault(name, read[source])
+        elif name in read:
+            read[source] = read[name]
+    return read
+
+
+def _check(
+    checkpoint: str,
+    wanted: set[str],
+    read: dict[str, torch.Tensor],
+    report: Any,
+    names: dict[str, tuple[str, ...]],
+) -> None:
+    others = sorted(one for one in report.mismatched_keys if one[0] in wanted)
+    if others:
+        shown = [f"{name}: {list(stored)} there, {list(own)} here" for name, stored, own in others]
+        raise SettingError(
+            f"{checkpoint} has other shapes for {len(others)} of the weights ({_few(shown)})",
+            hint="only models of one shape can exchange weights",
+        )
+    lacking = sorted(wanted - read.keys())
+    if lacking:
+        known = sorted({name for made in names.values() for name in made})
+        close = nearest(lacking[0], known)
+        raise SettingError(
+            f"{checkpoint} lacks {len(lacking)} of the weights ({_few(lacking)}){close}",
+            hint="only models with the same modules can exchange weights",
+        )
+
+
+def _few(shown: Sequence[str]) -> str:
+    return ", ".join(shown[:3]) + (", ..." if len(shown) > 3 else "")
