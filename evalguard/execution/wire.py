@@ -20,7 +20,15 @@ from evalguard.execution.codec import (
     sequence,
 )
 from evalguard.scorer import ModelDescription, Request, Response, ScoringPolicy
-from evalguard.settings import BuildRecipe, Constraint, Setting, Target, Value, Variant
+from evalguard.settings import (
+    TARGET_KINDS,
+    BuildRecipe,
+    Constraint,
+    Setting,
+    Target,
+    Value,
+    Variant,
+)
 
 
 def one_of(*choices: Value) -> Codec[Any]:
@@ -36,13 +44,15 @@ def one_of(*choices: Value) -> Codec[Any]:
 
 _VALUES = mapping(PLAIN)
 
-_TARGET = record(
-    Target,
-    kind=one_of("model_args", "config", "attr", "dtype", "env", "build", "call"),
-    path=TEXT,
-    attribute=TEXT,
+_TARGET = record(Target, kind=one_of(*TARGET_KINDS), path=TEXT, attribute=TEXT)
+_SETTING = record(
+    Setting,
+    name=TEXT,
+    reference=PLAIN,
+    candidate=PLAIN,
+    target=_TARGET,
+    alternatives=sequence(PLAIN),
 )
-_SETTING = record(Setting, name=TEXT, reference=PLAIN, candidate=PLAIN, target=_TARGET)
 _CONSTRAINT = record(Constraint, when=_VALUES, then=_VALUES)
 _BUILD = record(
     BuildRecipe,
