@@ -23,11 +23,11 @@ import lm_eval.models.huggingface, pyarrow.parquet, transformers.models.llama.mo
 import evalguard.pipeline.compare, evalguard.pipeline.evaluate
 import evalguard.pipeline.lockstep as lockstep
 from evalguard.cli import main
-from evalguard.harness import requests_digest
+from evalguard.harness import BlockCut, requests_digest
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.store import BlockCache
 
-evalguard.pipeline.evaluate.DOCUMENTS_PER_BLOCK = 10
+evalguard.pipeline.evaluate.BLOCK_CUT = BlockCut(fewest=10, most=10)
 alone, together, put = LMScorer.score, lockstep.score_in_lockstep, BlockCache.put
 
 

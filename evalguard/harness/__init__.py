@@ -1,6 +1,6 @@
 """lm-eval's tasks: their requests as plain data, and their scores as ScoreTables."""
 
-from evalguard.harness.blocks import Block, requests_digest
+from evalguard.harness.blocks import Block, BlockCut, requests_digest
 from evalguard.harness.options import TaskOptions
 from evalguard.harness.requests import TaskRequests
 from evalguard.harness.tables import TaskScores, score_tables
@@ -8,6 +8,7 @@ from evalguard.harness.tasks import TaskSet, load_tasks, task_names
 
 __all__ = [
     "Block",
+    "BlockCut",
     "TaskOptions",
     "TaskRequests",
     "TaskScores",

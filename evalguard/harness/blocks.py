@@ -1,15 +1,19 @@
-"""Blocks: requests cut into pieces of whole documents, of similar length among themselves."""
+"""Blocks: requests cut into pieces of whole documents, each a fair sample as to their lengths."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from evalguard.scorer import Request, RequestKind
 from evalguard.settings import digest_of
 
 _Document = tuple[Request, ...]
+
+# Of documents sorted by length, that a block is made of: as many strata as give it the lengths of
+# its window, and as few as leave batches of equal lengths in it.
+_RUNS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,43 +34,95 @@ class Block:
         return self.requests[0].kind
 
 
-def cut_blocks(
-    requests: Sequence[Request], lengths: Mapping[int, int], *, size: int, window: int
-) -> list[Block]:
-    """Cut requests into blocks of ``size`` documents, always at the same places.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockCut:
+    """Where requests are cut into blocks.
 
-    Batches never cross a block, so a block of documents of similar length needs less padding. The
-    documents are taken ``window`` at a time in their order, and each window's are sorted by length,
-    the longest first: what does not fit into memory shows early. A run over the first documents has
-    the whole windows' blocks in common with a run over all of them. Inside a block the documents
-    keep their order.
+    Batches never cross a block, so another cut gives other batches. What was measured of block
+    sizes and padding is in docs/speed.md.
+
+    Attributes:
+        window: documents that are sorted by length together, in the task's order.
+        share: a block has a part of ``1 / share`` of the documents up to its window's end, so that
+            runs over few documents have several blocks, too, and a window's blocks do not depend on
+            what comes after it. Documents drawn from others count as many as those.
+        fewest, most: documents of a block; a window of less than ``fewest`` is one block.
+
+    Raises:
+        ValueError: if a block could have no document.
+    """
+
+    window: int = 1024
+    share: int = 16
+    fewest: int = 16
+    most: int = 128
+
+    def __post_init__(self) -> None:
+        """Check that every block has documents."""
+        if not (1 <= self.fewest <= self.most and self.window >= 1 and self.share >= 1):
+            raise ValueError(f"a block needs at least 1 document, got {self}")
+
+    def parts(self, documents: int, end: int) -> int:
+        """Return how many blocks a window of so many documents is cut into.
+
+        Args:
+            documents: of the window.
+            end: documents up to the window's end, or that the window was drawn from.
+        """
+        size = min(max(-(-end // self.share), self.fewest), self.most)
+        return max(1, min(-(-documents // size), documents // self.fewest))
+
+
+def cut_blocks(
+    requests: Sequence[Request], lengths: Mapping[int, int], cut: BlockCut, *, drawn_from: int = 0
+) -> list[Block]:
+    """Cut requests into blocks of documents, always at the same places.
+
+    The documents are taken a window at a time in their order. Each window's are sorted by length,
+    and runs of neighbours are dealt to its blocks in turn, so that every block is a fair sample of
+    its window as to length, and yet holds documents of equal length to make batches of. The longest
+    come first: what does not fit into memory shows early. A run over the first documents has the
+    whole windows' blocks in common with a run over all of them. Inside a block the documents keep
+    their order.
 
     Args:
         requests: of one task, those of one kind after those of another, by document.
         lengths: of every document, in any unit.
-        size, window: numbers of documents.
-
-    Raises:
-        ValueError: if a block would have no document.
+        cut: where to cut.
+        drawn_from: documents that these were drawn from; 0: they are no part of others.
     """
-    if size < 1 or window < 1:
-        raise ValueError(f"a block needs at least 1 document, got {size} in a window of {window}")
     blocks: list[Block] = []
     for _, of_kind in groupby(requests, key=lambda request: request.kind):
         documents = [tuple(of) for _, of in groupby(of_kind, key=lambda request: request.doc_id)]
-        for start in range(0, len(documents), window):
-            for part in _parts(documents[start : start + window], lengths, size):
+        for start in range(0, len(documents), cut.window):
+            window = documents[start : start + cut.window]
+            count = cut.parts(len(window), max(start + len(window), drawn_from))
+            longest_first = sorted(window, key=lambda document: -lengths[document[0].doc_id])
+            for part in _dealt(longest_first, count):
+                part.sort(key=lambda document: document[0].doc_id)
                 blocks.append(_block(len(blocks), part))
     return blocks
 
 
-def _parts(
-    documents: Sequence[_Document], lengths: Mapping[int, int], size: int
-) -> Iterator[list[_Document]]:
-    """One window's documents in blocks, the longest first."""
-    longest_first = sorted(documents, key=lambda document: -lengths[document[0].doc_id])
-    for start in range(0, len(documents), size):
-        yield sorted(longest_first[start : start + size], key=lambda document: document[0].doc_id)
+def _dealt(longest_first: Sequence[_Document], count: int) -> list[list[_Document]]:
+    """Deal sorted documents to blocks: as many runs of neighbours to each, back and forth."""
+    sizes = _shares(len(longest_first), count)
+    blocks: list[list[_Document]] = [[] for _ in sizes]
+    rows = min(_RUNS, max(1, sizes[0]))
+    start = 0
+    for row in range(rows):
+        # Back and forth: else the first block would have the longer documents of every row.
+        for place in reversed(range(count)) if row % 2 else range(count):
+            end = start + _shares(sizes[place], rows)[row]
+            blocks[place] += longest_first[start:end]
+            start = end
+    return blocks
+
+
+def _shares(total: int, parts: int) -> list[int]:
+    """Split a number into whole parts that differ by at most 1."""
+    ends = [total * part // parts for part in range(parts + 1)]
+    return [end - start for start, end in pairwise(ends)]
 
 
 def _block(index: int, documents: Sequence[_Document]) -> Block:

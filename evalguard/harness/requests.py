@@ -12,7 +12,7 @@ import numpy as np
 from evalguard.document_fields import DocumentFields, read_fields
 from evalguard.errors import EvaluationError
 from evalguard.harness.asked_document import AskedDocument
-from evalguard.harness.blocks import Block, cut_blocks, text_lengths
+from evalguard.harness.blocks import Block, BlockCut, cut_blocks, text_lengths
 from evalguard.harness.options import TaskOptions
 from evalguard.harness.surroundings import lm_eval_surroundings, task_code
 from evalguard.scorer import Request, RequestKind, Response
@@ -44,6 +44,7 @@ class TaskRequests:
         run: what both sides of a comparison must share beside the documents.
         notes: what was asked for and could not be applied.
         average_repeats: whether repeated answers to a document are averaged (see ``repeats``).
+        drawn_from: documents that these were drawn from; 0: they are no part of others.
         lengths: by doc_id, to sort the documents by; empty: that of their requests counts.
         asked: by doc_id, what all models share of a document, as it was made for the first of them.
     """
@@ -55,6 +56,7 @@ class TaskRequests:
     run: Mapping[str, Value]
     notes: tuple[str, ...] = ()
     average_repeats: bool = True
+    drawn_from: int = 0
     lengths: Mapping[int, int] = field(default_factory=dict, repr=False)
     lm_eval_task: Task = field(repr=False, compare=False)
     instances: tuple[Instance, ...] = field(repr=False, compare=False)
@@ -63,7 +65,7 @@ class TaskRequests:
     _fields: list[DocumentFields] = field(
         init=False, repr=False, compare=False, default_factory=list
     )
-    _cut: dict[tuple[int, int], list[Block]] = field(
+    _cut: dict[BlockCut, list[Block]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
 
@@ -79,20 +81,16 @@ class TaskRequests:
             self._fields.append(read_fields(self.documents))
         return self._fields[0]
 
-    def blocks(self, size: int, *, window: int) -> list[Block]:
-        """Cut the requests into blocks of ``size`` documents; see ``cut_blocks``.
+    def blocks(self, cut: BlockCut) -> list[Block]:
+        """Cut the requests into blocks; see ``cut_blocks``.
 
         Where each model has a chat template of its own, the documents are sorted by their own
         length, not the prompts', so that all models have the same documents in a block.
-
-        Raises:
-            ValueError: if a block would have no document.
         """
-        if (size, window) not in self._cut:
+        if cut not in self._cut:
             lengths = self.lengths or text_lengths(self.requests)
-            blocks = cut_blocks(self.requests, lengths, size=size, window=window)
-            self._cut[size, window] = blocks
-        return self._cut[size, window]
+            self._cut[cut] = cut_blocks(self.requests, lengths, cut, drawn_from=self.drawn_from)
+        return self._cut[cut]
 
     def in_order(self, answers: Mapping[tuple[int, int], Response]) -> list[Response]:
         """Return answers, found by (doc_id, index), in the order of ``requests``."""

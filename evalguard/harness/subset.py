@@ -29,7 +29,7 @@ def random_subset(requests: TaskRequests, size: int, *, seed: int) -> TaskReques
         return requests
     drawn = np.random.default_rng(seed).choice(requests.n_documents, size=size, replace=False)
     part = documents_of(requests, [requests.doc_ids[position] for position in drawn.tolist()])
-    return replace(part, run={**requests.run, "limit": size})
+    return replace(part, drawn_from=0, run={**requests.run, "limit": size})
 
 
 def documents_of(requests: TaskRequests, doc_ids: Collection[int]) -> TaskRequests:
@@ -40,13 +40,15 @@ def documents_of(requests: TaskRequests, doc_ids: Collection[int]) -> TaskReques
         doc_ids: lm-eval's, in any order; each is one of ``requests``.
 
     Returns:
-        Requests with these documents, ascending; everything else is that of all documents.
+        Requests with these documents, ascending, which know how many they were drawn from;
+        everything else is that of all documents.
     """
     kept = frozenset(doc_ids)
     return replace(
         requests,
         doc_ids=tuple(doc_id for doc_id in requests.doc_ids if doc_id in kept),
         requests=tuple(r for r in requests.requests if r.doc_id in kept),
+        drawn_from=requests.drawn_from or requests.n_documents,
         instances=tuple(i for i in requests.instances if i.doc_id in kept),
         documents={key: value for key, value in requests.documents.items() if key in kept},
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from evalguard.errors import EvaluationError, Interrupted
-from evalguard.harness import Block, TaskRequests, TaskScores, TaskSet
+from evalguard.harness import Block, BlockCut, TaskRequests, TaskScores, TaskSet
 from evalguard.harness.subset import documents_of
 from evalguard.pipeline.alone import Alone
 from evalguard.pipeline.answering import Answered, Answering
@@ -23,11 +23,7 @@ from evalguard.settings import digest_of
 from evalguard.store import ScoreCache
 from evalguard.task_group import TaskGroup
 
-# Batches never cross a block, so another size gives other batches. Cut from windows of 1,024 sorted
-# documents, blocks of 128 need about half the padding of unsorted ones, and hardly more than if all
-# documents were sorted (docs/speed.md); of larger blocks a killed run would lose more.
-DOCUMENTS_PER_BLOCK = 128
-DOCUMENTS_PER_WINDOW = 1024
+BLOCK_CUT = BlockCut()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +122,7 @@ class Evaluator:
 
     def blocks(self, requests: TaskRequests) -> list[Block]:
         """Cut a task's requests into the blocks in which they are answered and kept."""
-        return requests.blocks(DOCUMENTS_PER_BLOCK, window=DOCUMENTS_PER_WINDOW)
+        return requests.blocks(BLOCK_CUT)
 
     def requests(self, task: str, scorer: Scorer) -> TaskRequests:
         """Return what a task asks of this model; the same for all unless it renders the chat."""
@@ -136,7 +132,8 @@ class Evaluator:
         """Return the first documents of every task, for checks on a few of them."""
         of_tasks = [self.requests(task, scorer) for task in self.tasks.names]
         firsts = [documents_of(of, of.doc_ids[:documents]) for of in of_tasks]
-        return [first.blocks(documents, window=documents)[0] for first in firsts]
+        whole = BlockCut(window=documents, fewest=documents, most=documents)
+        return [first.blocks(whole)[0] for first in firsts]
 
     def key(self, scorer: Scorer) -> str | None:
         """Under which a model's blocks are kept; None where they are not."""

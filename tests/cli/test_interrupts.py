@@ -16,7 +16,11 @@ from small_world import N_LONG, SmallWorld
 import evalguard
 from evalguard.cli.interrupts import Interrupts
 from evalguard.models.lm_scorer import LMScorer
-from evalguard.pipeline.evaluate import DOCUMENTS_PER_BLOCK
+from evalguard.pipeline.evaluate import BLOCK_CUT
+
+BLOCKS = BLOCK_CUT.parts(N_LONG, N_LONG)
+# Blocks are dealt evenly: none is more than a document larger than another.
+LAST = -(-N_LONG // BLOCKS)
 
 # The command with a model that counts the blocks it scores, and stops in the middle of one.
 COUNTING = """
@@ -41,7 +45,7 @@ main(sys.argv[1:])
 
 @pytest.fixture
 def command(world: SmallWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A comparison of a model with itself on three blocks of documents."""
+    """A comparison of a model with itself on some blocks of documents."""
     monkeypatch.setenv("EVALGUARD_CACHE_DIR", str(tmp_path / "cache"))
     words = ["compare", "--config", world.guard, "--base", "orig", "--cand", "orig"]
     words += ["--tasks", "sw_long", "--threads", 1]
@@ -72,12 +76,12 @@ def test_ctrl_c_keeps_what_is_finished_and_the_same_command_goes_on(
 ) -> None:
     (tmp_path / "count").touch()
     command += ["--distributions", "off"]  # one model after the other, so that blocks count
-    process = start(command, COUNT=str(tmp_path / "count"), STOP_AFTER="2")
+    process = start(command, COUNT=str(tmp_path / "count"), STOP_AFTER=str(BLOCKS - 1))
     wait_for(tmp_path / "count.stopped", process)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
-    done = f"{2 * DOCUMENTS_PER_BLOCK} of {N_LONG} documents done"
+    done = f"{N_LONG - LAST} of {N_LONG} documents done"
     assert f"stopped: interrupted: orig (base) on sw_long, {done}" in err
     assert "hint: finished blocks of documents are kept; the same command goes on from there" in err
     assert "Traceback" not in err
@@ -93,7 +97,7 @@ def test_ctrl_c_keeps_what_is_finished_and_the_same_command_goes_on(
     assert ran.code == 0
     assert ran.document["comparisons"][0]["n"] == N_LONG
     # The base's last block; the candidate is the same model, so all of it was kept by then.
-    assert scored == [N_LONG - 2 * DOCUMENTS_PER_BLOCK]
+    assert scored == [LAST]
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from small_world import SmallWorld
 pytestmark = pytest.mark.slow
 
 TASKS = "sw_long,sw_choice,sw_text"
-BLOCKS = 30 + 3 + 3  # of ten documents
+BLOCKS = 30 + 2 + 2  # of ten documents or twelve
 KILLS, ROUNDS = 30, 3
 SEED = 20261120
 Whole = tuple[dict[str, Any], float]

@@ -17,7 +17,7 @@ from evalguard.report.progress import Progress
 from evalguard.scorer import Request, Response
 from evalguard.store import ScoreCache
 
-BLOCKS = 4  # 300 documents of sw_long, 24 of sw_word
+BLOCKS = 17  # 300 documents of sw_long, 24 of sw_word
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_what_another_process_is_scoring_is_put_off_across_tasks(
     assert len(other.scored) == BLOCKS - 1  # all but the block that is held, of both tasks
     assert len(mine.scored) == 1
     assert set(mine.scored) & set(other.scored) == set()
-    assert said.getvalue().count("waiting for 128 documents of sw_long that another") == 1
+    assert said.getvalue().count("waiting for 18 documents of sw_long that another") == 1
     assert values(evaluation) == values(evaluator(tasks, tmp_path).evaluate("m", FakeScorer()))
     assert list(evaluation.scores) == ["sw_long", "sw_word"]
     assert not list(tmp_path.rglob("*.lock"))
