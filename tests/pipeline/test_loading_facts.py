@@ -149,7 +149,7 @@ def test_a_hub_models_commit_has_to_be_the_one_that_loading_takes(
 ) -> None:
     of = variant(folder, model_args={"pretrained": "owner/model"})
     known = {"pretrained": f"owner/model@{'a' * 40}"}
-    monkeypatch.setattr(facts_module, "weights_of", lambda *_: known)
+    monkeypatch.setattr(facts_module, "weights_of", lambda *_, **__: known)
     found = []
     for commit in ("a" * 40, "b" * 40, None):
         monkeypatch.setattr(facts_module, "current_commit", lambda *_, now=commit: now)
