@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evalguard.errors import SettingError, nearest
 from evalguard.models.checkpoint_files import CheckpointFiles, checkpoint_files
-from evalguard.models.loading_names import loading_names, tied_names, weight_mapping
+from evalguard.models.loading_names import LoadedInto, loading_names, tied_names, weight_mapping
 from evalguard.models.quiet import quiet
+from evalguard.models.stored_tensors import stored_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -101,9 +101,9 @@ def _loaded(
     needed = wanted | {tied[name] for name in wanted & tied.keys()}
     needed |= {name for name, source in tied.items() if source in wanted}
     with ExitStack() as stack, quiet():
-        stored = dict(_stored(files, stack))
+        stored = stored_tensors(files, stack)
         names = loading_names(twin, stored)
-        state = {key: stored[key] for key, made in names.items() if needed.intersection(made)}
+        state = {key: stored[key] for key, made in names.items() if needed & {*made.names}}
         report, _ = twin._load_pretrained_model(
             twin,
             state_dict=state,
@@ -113,26 +113,6 @@ def _loaded(
         read = _with_ties(twin, tied)
     _check(files.name, wanted, read, report, names)
     return read
-
-
-def _stored(files: CheckpointFiles, stack: ExitStack) -> Iterator[tuple[str, Any]]:
-    """All tensors of a checkpoint by name, none of them read yet."""
-    for path in files.files:
-        yield from _pickled(path) if files.pickled else _lazy(path, stack)
-
-
-def _lazy(path: Path, stack: ExitStack) -> Iterator[tuple[str, Any]]:
-    from safetensors import safe_open
-
-    file = stack.enter_context(safe_open(str(path), framework="pt"))
-    for key in file.keys():  # noqa: SIM118 - no mapping
-        yield key, file.get_slice(key)
-
-
-def _pickled(path: Path) -> Iterator[tuple[str, Any]]:
-    import torch
-
-    yield from torch.load(path, map_location="cpu", weights_only=True, mmap=True).items()
 
 
 def _with_ties(twin: PreTrainedModel, tied: dict[str, str]) -> dict[str, torch.Tensor]:
@@ -151,7 +131,7 @@ def _check(
     wanted: set[str],
     read: dict[str, torch.Tensor],
     report: Any,
-    names: dict[str, tuple[str, ...]],
+    names: dict[str, LoadedInto],
 ) -> None:
     others = sorted(one for one in report.mismatched_keys if one[0] in wanted)
     if others:
@@ -162,7 +142,7 @@ def _check(
         )
     lacking = sorted(wanted - read.keys())
     if lacking:
-        known = sorted({name for made in names.values() for name in made})
+        known = sorted({name for made in names.values() for name in made.names})
         close = nearest(lacking[0], known)
         raise SettingError(
             f"{checkpoint} lacks {len(lacking)} of the weights ({_few(lacking)}){close}",

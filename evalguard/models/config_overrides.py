@@ -38,6 +38,20 @@ def override_config(config: Any, overrides: Mapping[str, Value]) -> None:
             raise SettingError(f"config.{path} cannot be {value!r}: {reason}") from error
 
 
+def overridden(config: Any, overrides: Mapping[str, Value], pretrained: str, **where: Any) -> None:
+    """Set dotted paths in a config that was just read, and what it derives from them, in place.
+
+    ``pretrained`` and ``where`` (revision, subfolder, ...) are what it was read from.
+
+    Raises:
+        SettingError: as ``override_config``.
+    """
+    override_config(config, overrides)
+    if overrides and not where.get("gguf_file"):
+        stored, _ = type(config).get_config_dict(pretrained, **where)
+        derive(config, stored, overrides)
+
+
 def derive(config: Any, stored: Mapping[str, Any], overrides: Mapping[str, Value]) -> None:
     """Let a config work out anew what it derives from overridden attributes, in place.
 

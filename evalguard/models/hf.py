@@ -9,7 +9,7 @@ from lm_eval import utils
 
 from evalguard.errors import EvaluationError, SettingError
 from evalguard.models.checkpoint import RecordingLoader, refuse_random_weights
-from evalguard.models.config_overrides import derive, override_config
+from evalguard.models.config_overrides import overridden, override_config
 from evalguard.models.piece_scoring import DEFAULT_TOKEN_BUDGET, PieceScoring
 from evalguard.models.scored_tokens import ScoredTokens
 
@@ -86,10 +86,7 @@ class GuardedHFLM(PieceScoring):
 
     def _get_config(self, pretrained: str, **where: Any) -> None:
         super()._get_config(pretrained, **where)
-        override_config(self._config, self._config_overrides)
-        if self._config_overrides and not where.get("gguf_file"):
-            stored, _ = type(self._config).get_config_dict(pretrained, **where)
-            derive(self._config, stored, self._config_overrides)
+        overridden(self._config, self._config_overrides, pretrained, **where)
 
     def _create_model(self, pretrained: str, **arguments: Any) -> None:
         other_loader = arguments.get("autogptq") or arguments.get("gptqmodel")
@@ -103,7 +100,7 @@ class GuardedHFLM(PieceScoring):
             super()._create_model(pretrained, **arguments)
             return
         # transformers lays unknown arguments over a config only if it reads that config itself
-        for name in [n for n in arguments if n not in _OWN_ARGUMENTS and hasattr(self.config, n)]:
+        for name in [n for n in arguments if n not in OWN_ARGUMENTS and hasattr(self.config, n)]:
             override_config(self._config, {name: arguments.pop(name)})
         arguments["config"] = self._config
         if not self._allow_pickle:
@@ -187,7 +184,8 @@ class GuardedHFLM(PieceScoring):
         return [(float(answer.logprobs.sum()), answer.is_greedy) for answer in answers]
 
 
-_OWN_ARGUMENTS = frozenset(
+# of lm-eval and transformers, never attributes of a config
+OWN_ARGUMENTS = frozenset(
     {
         "revision", "dtype", "trust_remote_code", "parallelize", "gpus", "max_memory_per_gpu",
         "max_cpu_memory", "offload_folder", "tp_plan", "peft", "delta", "autogptq", "gptqmodel",

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def loading_names(model: PreTrainedModel, stored: Iterable[str]) -> dict[str, tuple[str, ...]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedInto:
+    """The tensors of a model that one of a checkpoint becomes, or becomes a part of.
+
+    ``converted``: whether it is stacked, split or transposed on the way; else it only gets that
+    name.
+    """
+
+    names: tuple[str, ...]
+    converted: bool = False
+
+
+def loading_names(model: PreTrainedModel, stored: Iterable[str]) -> dict[str, LoadedInto]:
     """Map names in a checkpoint to names in the model's state, as transformers does.
 
     Several stored tensors may become one of the model (experts that are stacked), and one may
@@ -21,18 +34,17 @@ def loading_names(model: PreTrainedModel, stored: Iterable[str]) -> dict[str, tu
     mapping = weight_mapping(model)
     renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
     converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
-    targets = {
-        pattern: one.target_patterns for one in converters for pattern in one.source_patterns
-    }
+    targets = {name: one.target_patterns for one in converters for name in one.source_patterns}
     state: dict[str, Any] = model.state_dict()
     prefix = model.base_model_prefix
-    found: dict[str, tuple[str, ...]] = {}
+    found: dict[str, LoadedInto] = {}
     for key in stored:
         name, pattern = rename_source_key(key, renamings, converters, prefix, state)
         if name not in state and key in state:  # it has its final name, which a renaming changed
             name, pattern = key, None
         if name in state:
-            found[key] = _all_targets(name, targets.get(pattern or "", ()), state)
+            names = _all_targets(name, targets.get(pattern or "", ()), state)
+            found[key] = LoadedInto(names=names, converted=pattern is not None)
     return found
 
 

@@ -1,0 +1,194 @@
+"""Settings from the weights of two models: by kind, by layer, by module, or as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from evalguard.conversion.globs import covering
+from evalguard.models.checkpoint_comparison import (
+    CheckpointComparison,
+    compare_checkpoints,
+    shape_differences,
+)
+from evalguard.models.loading_names import loading_names
+from evalguard.models.stored_tensors import stored_tensors
+from evalguard.models.weight_kinds import WEIGHT_KINDS, WeightPlace, weight_places
+from evalguard.pipeline.bisection.derived_arguments import argument
+from evalguard.pipeline.bisection.sides import HFSide
+from evalguard.settings import Setting, Target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DerivedWeights:
+    """Settings for weights; ``groups`` as of ``Derived``; ``whole``: one for the checkpoint."""
+
+    settings: list[Setting] = field(default_factory=list)
+    groups: Mapping[str, tuple[Setting, ...]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    whole: bool = False
+    complete: bool = True
+
+
+def weight_settings(base: HFSide, candidate: HFSide) -> DerivedWeights:
+    """Return settings for all weights that differ.
+
+    In groups where the two models have the same modules and plain weights; else one setting that
+    takes the base's whole checkpoint, with a note that says why.
+    """
+    if _one_place(base) == _one_place(candidate):
+        return DerivedWeights(notes=["weights: both models have the same checkpoint"])
+    name, why = _why_whole(base, candidate)
+    if not why:
+        return _grouped(base, candidate)
+    return _whole(base, candidate, name, why)
+
+
+def _one_place(side: HFSide) -> tuple[Any, ...]:
+    given = side.model_args
+    place = (given["pretrained"], given.get("revision") or "main", given.get("subfolder") or "")
+    return (*place, given.get("gguf_file"))
+
+
+def _why_whole(base: HFSide, candidate: HFSide) -> tuple[str, str]:
+    """The name of a setting for the whole checkpoint, and why there are no groups; "" if not."""
+    if base.quantisation or candidate.quantisation:
+        return "quantization", "weights are quantised, so a part of them cannot be exchanged"
+    for side in (base, candidate):
+        if side.other_weights:
+            return "weights", f"model_args.{side.other_weights} changes weights as they are loaded"
+        if side.model is None:
+            return "model", side.why_no_model
+        if side.files is None and not side.model_args.get("gguf_file"):
+            return "weights", side.why_no_files
+    if type(base.model) is not type(candidate.model):
+        kinds = [type(side.model).__name__ for side in (base, candidate)]
+        return "model", f"the architectures differ ({kinds[0]}, {kinds[1]})"
+    assert base.model is not None
+    assert candidate.model is not None
+    shapes = shape_differences(base.model, candidate.model)
+    if shapes:
+        shown = "; ".join(shapes[:3]) + ("; ..." if len(shapes) > 3 else "")
+        return "model", f"{len(shapes)} tensors have other names or shapes ({shown})"
+    return "", ""
+
+
+def _whole(base: HFSide, candidate: HFSide, name: str, why: str) -> DerivedWeights:
+    note = f"{name}: one setting for the whole checkpoint, because {why}"
+    if name == "model":
+        note += "; to look inside, declare settings of the candidate in a guard file"
+    for argument_name in ("revision", "subfolder", "gguf_file"):
+        one, other = (side.model_args.get(argument_name) or "" for side in (base, candidate))
+        if one != other:
+            note = f"{name}: no setting, because {why} and model_args.{argument_name} differs, too"
+            return DerivedWeights(notes=[note], complete=False)
+    if _would_trust_more(base, candidate):
+        note = f"{name}: no setting, because {why} and only the candidate may run code of its own"
+        return DerivedWeights(notes=[note], complete=False)
+    places = (str(side.model_args["pretrained"]) for side in (base, candidate))
+    setting = argument("pretrained", *places, called=name)
+    return DerivedWeights(settings=[setting], notes=[note], whole=True)
+
+
+def _would_trust_more(base: HFSide, candidate: HFSide) -> bool:
+    """Whether the base's files would be loaded with the candidate's leave to run code."""
+    own_code = bool(getattr(base.config, "auto_map", None))
+    return own_code and candidate.variant.trust_remote_code and not base.variant.trust_remote_code
+
+
+def _grouped(base: HFSide, candidate: HFSide) -> DerivedWeights:
+    model = candidate.model
+    assert model is not None
+    if base.files is None:  # a gguf file, which transformers reads as a whole
+        note = f"weights: no setting, because {base.why_no_files} of the base"
+        return DerivedWeights(notes=[note], complete=False)
+    notes: list[str] = []
+    if candidate.files is None:
+        found = CheckpointComparison(differing=_all_stored(base))
+        notes.append(f"weights: not compared, because {candidate.why_no_files} of the candidate")
+    else:
+        dtypes = {side.dtype or "float32" for side in (base, candidate)}
+        found = compare_checkpoints(model, base.files, candidate.files, sorted(dtypes))
+    if found.unmatched:
+        few = ", ".join(found.unmatched[:3]) + (", ..." if len(found.unmatched) > 3 else "")
+        why = f"{len(found.unmatched)} tensors are stored in one of the checkpoints only ({few})"
+        return _whole(base, candidate, "weights", why)
+    if found.same:
+        notes.append(f"weights: {len(found.same)} tensors are the same in both and were left out")
+    groups = _Groups(places=weight_places(model), checkpoint=base.checkpoint)
+    settings = groups.by_kind(found.differing)
+    return DerivedWeights(settings=settings, groups=groups.finer, notes=notes)
+
+
+def _all_stored(side: HFSide) -> tuple[str, ...]:
+    assert side.model is not None
+    assert side.files is not None
+    with ExitStack() as stack:
+        names = loading_names(side.model, stored_tensors(side.files, stack))
+    return tuple(dict.fromkeys(name for into in names.values() for name in into.names))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Groups:
+    """Cuts tensors into groups: kinds, the layers of a kind, the modules of a layer's kind."""
+
+    places: Mapping[str, WeightPlace]
+    checkpoint: str
+    finer: dict[str, tuple[Setting, ...]] = field(default_factory=dict)
+
+    def by_kind(self, tensors: Iterable[str]) -> list[Setting]:
+        parts = _cut(tensors, lambda one: self.places[one].kind)
+        ordered = [kind for kind in WEIGHT_KINDS if kind in parts]
+        return [
+            self._setting(f"weights.{kind}", parts[kind], lambda names: self._by_layer(names))
+            for kind in ordered
+        ]
+
+    def _by_layer(self, tensors: list[str]) -> list[Setting]:
+        parts = _cut(tensors, self._layer_name)
+        return [
+            self._setting(name, inside, lambda names: self._by_module(names))
+            for name, inside in parts.items()
+        ]
+
+    def _by_module(self, tensors: list[str]) -> list[Setting]:
+        parts = _cut(tensors, self._module_name)
+        return [self._setting(name, inside) for name, inside in parts.items()]
+
+    def _layer_name(self, tensor: str) -> str:
+        place = self.places[tensor]
+        if place.layer is None:
+            return self._module_name(tensor)
+        return f"weights.layers.{place.layer}.{place.kind}"
+
+    def _module_name(self, tensor: str) -> str:
+        """A module, or the tensor itself where modules stand beside it (a mixer's own)."""
+        module = self.places[tensor].module
+        beside = any(other.startswith(f"{module}.") for other in self._modules())
+        return f"weights.{tensor if beside or not module else module}"
+
+    def _modules(self) -> set[str]:
+        return {place.module for place in self.places.values()}
+
+    def _setting(
+        self,
+        name: str,
+        tensors: list[str],
+        finer: Callable[[list[str]], list[Setting]] | None = None,
+    ) -> Setting:
+        inner = finer(tensors) if finer else []
+        while len(inner) == 1 and inner[0].name in self.finer:
+            inner = list(self.finer.pop(inner[0].name))
+        if len(inner) > 1:
+            self.finer[name] = tuple(inner)
+        target = Target(kind="weights", path=covering(tensors, self.places))
+        return Setting(name=name, reference=self.checkpoint, candidate=None, target=target)
+
+
+def _cut(tensors: Iterable[str], name_of: Callable[[str], str]) -> dict[str, list[str]]:
+    parts: dict[str, list[str]] = {}
+    for one in tensors:
+        parts.setdefault(name_of(one), []).append(one)
+    return parts
