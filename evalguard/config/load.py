@@ -8,8 +8,9 @@ from pathlib import Path
 from evalguard.config.checks import check_entry, check_model, check_pairs
 from evalguard.config.document import Document, read_document
 from evalguard.config.domain import GateOptions, Guard, Origin, Pair, RunOptions
+from evalguard.config.gate_entry import GateEntry
 from evalguard.config.inherit import Inherited, inherit
-from evalguard.config.model import GateEntry, GuardFile, PairEntry
+from evalguard.config.model import GuardFile, PairEntry
 from evalguard.config.paths import resolve_path
 from evalguard.config.problems import Problem, raise_problems
 from evalguard.config.trust import code_uses

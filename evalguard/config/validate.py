@@ -8,18 +8,17 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from evalguard.config.document import Document
+from evalguard.config.gate_entry import GateEntry, LimitsEntry
 from evalguard.config.model import (
     BuildEntry,
     ConstraintEntry,
-    GateEntry,
     GuardFile,
-    LimitsEntry,
     ModelEntry,
     PairEntry,
-    RunEntry,
     SettingEntry,
 )
 from evalguard.config.problems import Problem
+from evalguard.config.run_entry import RunEntry
 from evalguard.config.yaml_nodes import Loc
 from evalguard.errors import nearest
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
-from evalguard.document_fields import DocumentFields
 from evalguard.harness import TaskRequests
-from evalguard.pairing.rows import picked
 from evalguard.pipeline.asked import Asked
 from evalguard.pipeline.bench import bench
 from evalguard.pipeline.choices import Choices
 from evalguard.pipeline.clusters import clustered
 from evalguard.pipeline.draw import Draw, Tables
+from evalguard.pipeline.drawn_tables import SideTables, by_key, drawn_only, of_run, of_task
 from evalguard.pipeline.evaluate import Evaluation
 from evalguard.pipeline.fallback import with_fallback
 from evalguard.pipeline.judging import comparable
@@ -27,12 +24,9 @@ from evalguard.pipeline.scoring import checked
 from evalguard.pipeline.sessions import Sessions
 from evalguard.pipeline.sources import ModelSource, RunSource, Source
 from evalguard.pipeline.stops import Stops
-from evalguard.scores import NotCompared, ScoreTable
 from evalguard.stats.sequential import StoppingRule, document_order, planned_looks
 from evalguard.stats.sequential.looks import FACTOR
 from evalguard.stopping import SequentialRun
-
-_Side = tuple[tuple[ScoreTable, ...], tuple[NotCompared, ...], Mapping[str, DocumentFields]]
 
 # Models that take turns in memory are loaded anew for every look: then each look doubles.
 _TAKING_TURNS = 10.0**0.3
@@ -139,7 +133,7 @@ class _Run:
         drawn = {draw.task: draw.drawn for draw in self.draws.values()}
         asked = iter(self.asked)
         base, candidate = (
-            _drawn_only(scored_run(source), self.draws)
+            drawn_only(scored_run(source), self.draws)
             if isinstance(source, RunSource)
             else scored_model(source, self._checked(source, next(asked).evaluation(drawn)))
             for source in self.sources
@@ -201,7 +195,7 @@ class _Run:
             looks, reason = looks[-1:], f"the gate judges its group {grouped[0]} as a whole"
         documents = set(requests.doc_ids)
         runs = [source for source in self.sources if isinstance(source, RunSource)]
-        tables = [table for source in runs for table in _of_task(source, requests.task)]
+        tables = [table for source in runs for table in of_task(source, requests.task)]
         if any(set(table.doc_ids.tolist()) != documents for table in tables):
             looks, reason = looks[-1:], "the finished run has other documents"
         return Draw(
@@ -225,51 +219,21 @@ class _Run:
     def _tables(self, draw: Draw) -> tuple[Tables, Tables]:
         """Both sides' scores of the documents drawn so far, by metric."""
         asked = iter(self.asked)
-        sides: list[_Side] = []
+        sides: list[SideTables] = []
         for source in self.sources:
             if isinstance(source, RunSource):
-                sides.append(_of_run(source, draw))
+                sides.append(of_run(source, draw))
             else:
                 scores = next(asked).scores(draw.task, draw.drawn)
                 sides.append((scores.tables, scores.not_compared, {draw.task: scores.fields}))
         (base, left_of_base, fields), (candidate, left, candidate_fields) = sides
         clusters = self.choices.clusters
         return (
-            _by_key(clustered(comparable(base, left), fields, clusters)),
-            _by_key(clustered(comparable(candidate, left_of_base), candidate_fields, clusters)),
+            by_key(clustered(comparable(base, left), fields, clusters)),
+            by_key(clustered(comparable(candidate, left_of_base), candidate_fields, clusters)),
         )
 
     def _base_of_all(self, draw: Draw) -> Tables:
         """The base's scores of all documents, where they come from a finished run."""
         base = self.sources[0]
-        return _by_key(_of_task(base, draw.task)) if isinstance(base, RunSource) else {}
-
-
-def _of_run(source: RunSource, draw: Draw) -> _Side:
-    """A finished run's scores of the documents drawn so far."""
-    tables = tuple(_picked(table, draw) for table in _of_task(source, draw.task))
-    left_out = tuple(left for left in source.run.not_compared if left.task == draw.task)
-    fields = {task: of for task, of in source.run.fields.items() if task == draw.task}
-    return tables, left_out, fields
-
-
-def _of_task(source: RunSource, task: str) -> tuple[ScoreTable, ...]:
-    return tuple(table for table in source.run.tables if table.task == task)
-
-
-def _drawn_only(side: Scored, draws: Mapping[str, Draw]) -> Scored:
-    """A finished run's side, with the documents that the other side was asked."""
-    tables = tuple(
-        _picked(table, draws[table.task]) if table.task in draws else table for table in side.tables
-    )
-    return replace(side, tables=tables)
-
-
-def _picked(table: ScoreTable, draw: Draw) -> ScoreTable:
-    if draw.complete:
-        return table
-    return picked(table, np.flatnonzero(np.isin(table.doc_ids, np.asarray(draw.drawn))))
-
-
-def _by_key(tables: Iterable[ScoreTable]) -> Tables:
-    return {table.key: table for table in tables}
+        return by_key(of_task(base, draw.task)) if isinstance(base, RunSource) else {}

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from evalguard.config import TEMPLATE, embedded_folder, schema
-from evalguard.config.model import TARGET_PATTERN, GuardFile, LimitsEntry
+from evalguard.config.gate_entry import LimitsEntry
+from evalguard.config.model import TARGET_PATTERN, GuardFile
 from evalguard.errors import UsageError
 from evalguard.limits import KINDS as LIMITS
 from evalguard.settings import Target

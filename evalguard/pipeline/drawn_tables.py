@@ -1,0 +1,49 @@
+"""Drawn tables: what a finished run says of the documents that a sequential run has drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from evalguard.document_fields import DocumentFields
+from evalguard.pairing.rows import picked
+from evalguard.pipeline.draw import Draw, Tables
+from evalguard.pipeline.scored import Scored
+from evalguard.pipeline.sources import RunSource
+from evalguard.scores import NotCompared, ScoreTable
+
+SideTables = tuple[tuple[ScoreTable, ...], tuple[NotCompared, ...], Mapping[str, DocumentFields]]
+
+
+def of_run(source: RunSource, draw: Draw) -> SideTables:
+    """A finished run's scores of the documents drawn so far."""
+    tables = tuple(_picked(table, draw) for table in of_task(source, draw.task))
+    left_out = tuple(left for left in source.run.not_compared if left.task == draw.task)
+    fields = {task: of for task, of in source.run.fields.items() if task == draw.task}
+    return tables, left_out, fields
+
+
+def of_task(source: RunSource, task: str) -> tuple[ScoreTable, ...]:
+    """A finished run's scores of a task."""
+    return tuple(table for table in source.run.tables if table.task == task)
+
+
+def drawn_only(side: Scored, draws: Mapping[str, Draw]) -> Scored:
+    """A finished run's side, with the documents that the other side was asked."""
+    tables = tuple(
+        _picked(table, draws[table.task]) if table.task in draws else table for table in side.tables
+    )
+    return replace(side, tables=tables)
+
+
+def _picked(table: ScoreTable, draw: Draw) -> ScoreTable:
+    if draw.complete:
+        return table
+    return picked(table, np.flatnonzero(np.isin(table.doc_ids, np.asarray(draw.drawn))))
+
+
+def by_key(tables: Iterable[ScoreTable]) -> Tables:
+    """Tables by task, filter and metric."""
+    return {table.key: table for table in tables}
