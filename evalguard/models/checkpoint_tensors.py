@@ -104,12 +104,13 @@ def _loaded(
         stored = stored_tensors(files, stack)
         names = loading_names(twin, stored)
         state = {key: stored[key] for key, made in names.items() if needed & {*made.names}}
-        report, _ = twin._load_pretrained_model(
+        answer = twin._load_pretrained_model(
             twin,
             state_dict=state,
             checkpoint_files=None,
             load_config=LoadStateDictConfig(weight_mapping=weight_mapping(twin)),
         )
+        report = answer[0] if isinstance(answer, tuple) else answer  # as transformers 5.0 gives it
         read = _with_ties(twin, tied)
     _check(files.name, wanted, read, report, names)
     return read

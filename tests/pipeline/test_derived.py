@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from architectures import save_architecture
 from changed_models import at_reference, changed, edit_json, model, scores
 from safetensors.torch import load_file, save_file
 from tiny_models import save_llama, save_mamba
-
-sys.path.append(str(Path(__file__).parents[1] / "models"))
-from architectures import save_architecture
 
 from evalguard.pipeline.bisection.derived import Derived, derived
 from evalguard.settings import Setting, Target, Variant
