@@ -13,9 +13,11 @@ from evalguard.errors import UsageError, nearest
 Value = None | bool | int | float | str | list["Value"] | dict[str, "Value"]
 Assignment = Mapping[str, Value]
 
-TargetKind = Literal["model_args", "config", "attr", "dtype", "weights", "env", "build", "call"]
+TargetKind = Literal[
+    "model_args", "config", "attr", "dtype", "weights", "generation", "env", "build", "call"
+]
 TARGET_KINDS: tuple[str, ...] = get_args(TargetKind)
-_DOTTED = ("model_args", "config", "env", "build")
+_DOTTED = ("model_args", "config", "generation", "env", "build")
 _GLOBBED = ("dtype", "weights")
 
 # model_args that change what a tokenizer emits: a setting on one of them declares that base and
@@ -40,7 +42,8 @@ LENGTH_ARGS = frozenset({"max_length"})
 class Target:
     """Where a setting is applied.
 
-    ``model_args.X``, ``config.X``, ``env.X`` and ``build.X`` have ``path`` X; ``attr:GLOB.X`` has
+    ``model_args.X``, ``config.X``, ``generation.X``, ``env.X`` and ``build.X`` have ``path`` X;
+    ``attr:GLOB.X`` has
     ``path`` GLOB and ``attribute`` X; ``dtype:GLOB``, ``weights:GLOB`` and
     ``call:pkg.mod:function`` have ``path`` only.
     """
@@ -81,8 +84,8 @@ class Target:
         head = kind if colon else text.partition(".")[0]
         raise UsageError(
             f"unknown target '{text}'{nearest(head, TARGET_KINDS)}",
-            hint="targets: model_args.X, config.X, attr:GLOB.X, dtype:GLOB, weights:GLOB, env.X, "
-            "build.X, call:pkg.mod:function",
+            hint="targets: model_args.X, config.X, attr:GLOB.X, dtype:GLOB, weights:GLOB, "
+            "generation.X, env.X, build.X, call:pkg.mod:function",
         )
 
     def __str__(self) -> str:

@@ -15,7 +15,7 @@ from evalguard.config.run_entry import RunEntry
 
 # Kept in step with evalguard.settings.Target.parse by a test.
 TARGET_PATTERN = (
-    r"^(model_args\.[\s\S]+|config\.[\s\S]+|env\.[\s\S]+|build\.[\s\S]+"
+    r"^(model_args\.[\s\S]+|config\.[\s\S]+|generation\.[\s\S]+|env\.[\s\S]+|build\.[\s\S]+"
     r"|attr:[\s\S]+\.[^.]+|dtype:[\s\S]+|weights:[\s\S]+|call:[\s\S]+:[^\W\d]\w*)$"
 )
 
@@ -27,7 +27,7 @@ class SettingEntry(Entry):
     candidate: JsonValue = Field(description="The value the converted model has.")
     target: str = Field(
         description="Where it is applied: model_args.X, config.X, attr:GLOB.X, dtype:GLOB, "
-        "weights:GLOB, env.X, build.X or call:pkg.mod:function.",
+        "weights:GLOB, generation.X, env.X, build.X or call:pkg.mod:function.",
         json_schema_extra={"pattern": TARGET_PATTERN},
     )
     alternatives: list[JsonValue] = Field(

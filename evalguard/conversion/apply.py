@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from evalguard.conversion.attributes import set_attribute
 from evalguard.conversion.code import load_function
 from evalguard.conversion.dtypes import set_dtypes
+from evalguard.conversion.generation import set_generation
 from evalguard.errors import EvalguardError, SettingError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 def apply(
     model: torch.nn.Module, plan: ConversionPlan, *, code_folder: str, allow_code: bool
 ) -> None:
-    """Apply attribute, call and dtype edits, in this order, each kind in order of declaration.
+    """Apply generation, attribute, call and dtype edits, in this order, each as declared.
 
     Attributes come first, so that a hook sees them. Hooks come before dtypes, because a hook may
     replace modules or weights (a quantiser), and a dtype must reach what the model ends up with.
@@ -30,6 +31,7 @@ def apply(
     """
     import torch
 
+    set_generation(model, plan.generation)
     with torch.no_grad():
         for edit in plan.attributes:
             set_attribute(model, edit)

@@ -61,6 +61,7 @@ class ConversionPlan:
         model_args: the variant's model_args with its ``model_args.X`` settings laid over them.
         config_overrides: dotted path in the Hugging Face config -> value.
         weights, attributes, dtypes, calls: edits of the loaded model, in the order of declaration.
+        generation: setting name -> (attribute of the generation config, value).
         env: environment variables that must be set before any import; None means "must be unset".
         build_inputs: inputs of the build recipe, the ``build.X`` settings laid over the fixed ones.
         targets: setting name -> (target, value), for reading back.
@@ -72,6 +73,7 @@ class ConversionPlan:
     attributes: tuple[AttributeEdit, ...] = ()
     dtypes: tuple[DtypeEdit, ...] = ()
     calls: tuple[HookCall, ...] = ()
+    generation: Mapping[str, tuple[str, Value]] = field(default_factory=dict)
     env: Mapping[str, str | None] = field(default_factory=dict)
     build_inputs: Mapping[str, Value] = field(default_factory=dict)
     targets: Mapping[str, tuple[Target, Value]] = field(default_factory=dict)
@@ -88,7 +90,7 @@ class ConversionPlan:
     @property
     def edits_model(self) -> bool:
         """Whether the loaded torch model has to be edited."""
-        return bool(self.weights or self.attributes or self.dtypes or self.calls)
+        return bool(self.weights or self.attributes or self.dtypes or self.calls or self.generation)
 
     @property
     def checkpoints(self) -> tuple[str, ...]:
@@ -131,6 +133,7 @@ def plan(variant: Variant) -> ConversionPlan:
             for name, (t, v) in targets.items()
             if t.kind == "dtype"
         ),
+        generation={n: (t.path, v) for n, (t, v) in targets.items() if t.kind == "generation"},
         calls=tuple(
             HookCall(setting=name, function=t.path, value=v)
             for name, (t, v) in targets.items()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from evalguard.conversion.attributes import read_attribute
 from evalguard.conversion.code import load_function
 from evalguard.conversion.dtypes import read_dtype
+from evalguard.conversion.generation import read_generation
 from evalguard.errors import SettingError
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def read_arguments(
 def read_edits(
     model: torch.nn.Module | None, plan: ConversionPlan, *, code_folder: str, allow_code: bool
 ) -> dict[str, Value]:
-    """Read ``weights``, ``attr``, ``dtype``, ``call``, ``env`` and ``build`` settings back.
+    """Read ``weights``, ``generation``, ``attr``, ... settings: all but arguments and configs.
 
     A hook that has a ``read_back(model)`` attribute is asked for its value; any other is recorded
     as ``{"called": value}``. A build input is recorded as it was given to the recipe. Weights were
@@ -83,6 +84,8 @@ def read_edits(
     if model is None:
         return effective
     effective |= {taken.setting: taken.checkpoint for taken in plan.weights}
+    for setting, (name, value) in plan.generation.items():
+        effective[setting] = read_generation(model, setting, name, value)
     for edit in plan.attributes:
         effective[edit.setting] = read_attribute(model, edit)
     for dtype in plan.dtypes:

@@ -28,7 +28,7 @@ from evalguard.settings import Value, Variant
 if TYPE_CHECKING:
     import torch
 
-_EDITS = ("weights", "attr", "dtype", "call")  # targets inside the loaded model
+_EDITS = ("weights", "generation", "attr", "dtype", "call")  # targets inside the loaded model
 _TINY_PARAMETERS = 20_000_000
 
 
@@ -144,7 +144,7 @@ def _model_to_edit(lm: Any, variant: Variant, wanted: ConversionPlan) -> torch.n
         raise SettingError(
             f"setting '{names[0]}' edits a torch model, and model type "
             f"'{variant.model}' has none in this process",
-            hint="weights:, attr:, dtype: and call: settings work with model: hf",
+            hint="weights:, generation., attr:, dtype: and call: settings work with model: hf",
         )
     return model
 

@@ -108,6 +108,7 @@ def test_unknown_keys_do_not_fit() -> None:
 KINDS = [
     "model_args.",
     "config.",
+    "generation.",
     "attr:",
     "dtype:",
     "weights:",

@@ -40,6 +40,15 @@ def scores(variant: Variant, cache_dir: Path) -> list[float | None]:
     return found
 
 
+def generated(variant: Variant, cache_dir: Path) -> str | None:
+    """What a model writes after a few words."""
+    options: dict[str, Value] = {"until": ["@@"], "max_gen_toks": 12}
+    request = Request(
+        task="t", doc_id=0, index=0, kind="generate_until", arguments=("Mara carried", options)
+    )
+    return open_scorer(variant, POLICY, cache_dir=cache_dir).score([request])[0].text
+
+
 def at_reference(variant: Variant) -> Variant:
     return variant.assigned({one.name: one.reference for one in variant.settings})
 

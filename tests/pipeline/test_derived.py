@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from architectures import save_architecture
-from changed_models import at_reference, changed, edit_json, model, scores
+from changed_models import at_reference, changed, edit_json, generated, model, scores
 from safetensors.torch import load_file, save_file
 from tiny_models import save_llama, save_mamba
 
@@ -256,13 +256,23 @@ def test_quantisation_is_one_setting_that_takes_the_whole_checkpoint(tmp_path: P
     assert scores(at_reference(found.variant), tmp_path) == scores(model(base), tmp_path)
 
 
-def test_other_generation_configs_are_told(tmp_path: Path) -> None:
+def test_attributes_of_the_generation_config_are_settings(tmp_path: Path) -> None:
     base = save_llama(tmp_path / "base")
     candidate = changed(base, tmp_path / "cand", only=NOTHING)
     edit_json(candidate / "generation_config.json", repetition_penalty=1.3)
     found = derived(model(base), model(candidate))
-    assert not found.complete
-    assert "repetition_penalty is None in the base, 1.3 in the candidate" in " ".join(found.notes)
+    assert names(found) == ["generation.repetition_penalty"]
+    assert values(found, "generation.repetition_penalty") == (None, 1.3)
+    texts = {
+        name: generated(variant, tmp_path)
+        for name, variant in {
+            "base": model(base), "candidate": model(candidate), "all": found.variant,
+            "none": at_reference(found.variant),
+        }.items()
+    }  # fmt: skip
+    assert texts["all"] == texts["candidate"]
+    assert texts["none"] == texts["base"]
+    assert texts["base"] != texts["candidate"]
 
 
 def test_declared_settings_stay_and_win(tmp_path: Path) -> None:
@@ -292,3 +302,30 @@ def test_models_without_a_config_give_nothing_and_say_so(tmp_path: Path) -> None
     assert found.notes == (
         "'x' is of model type dummy, which shows no config: declare settings in a guard file",
     )
+
+
+def test_hub_models_are_found_in_the_cache_under_their_id_or_a_revision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "hub"
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    base = save_llama(tmp_path / "base")
+    candidate = changed(base, tmp_path / "cand", only="mlp")
+    edit_json(candidate / "tokenizer.json", post_processor=None)
+    for name, folder in (("base", base), ("cand", candidate)):
+        place = cache / f"models--owner--{name}"
+        for commit in ("a" * 40, "b" * 40):
+            shutil.copytree(folder, place / "snapshots" / commit)
+        (place / "refs").mkdir()
+        (place / "refs" / "main").write_text("a" * 40)
+    main = derived(model(Path("owner/base")), model(Path("owner/cand")))
+    assert values(main, "weights.mlp") == ("owner/base", None)
+    assert values(main, "tokenizer") == ("owner/base", None)
+    assert scores(at_reference(main.variant), tmp_path) == scores(model(base), tmp_path)
+    old = derived(model(Path("owner/base"), revision="b" * 40), model(Path("owner/cand")))
+    assert values(old, "weights.mlp") == (f"owner/base@{'b' * 40}", None)
+    assert values(old, "tokenizer")[0] == str(
+        cache / "models--owner--base" / "snapshots" / ("b" * 40)
+    )
+    assert scores(at_reference(old.variant), tmp_path) == scores(model(base), tmp_path)

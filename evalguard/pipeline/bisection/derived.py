@@ -13,9 +13,9 @@ from evalguard.pipeline.bisection.derived_config import (
     left_over,
     shaping,
 )
+from evalguard.pipeline.bisection.derived_generation import generation_settings
 from evalguard.pipeline.bisection.derived_tokens import token_settings, tokenizer_name
 from evalguard.pipeline.bisection.derived_weights import DerivedWeights, weight_settings
-from evalguard.pipeline.bisection.generation import generation_differences
 from evalguard.pipeline.bisection.sides import HFSide, is_derivable
 from evalguard.settings import Constraint, Setting, Variant
 
@@ -95,16 +95,16 @@ class _Found:
         given, odd_arguments = argument_settings(base, candidate)
         tokens, odd_tokens = token_settings(base, candidate)
         config, constraints, odd_config = _config(base, candidate, weights)
+        generation = generation_settings(base, candidate)
         if weights.whole:
             tokens = [_explicit(one, candidate) for one in tokens]
-        settings = [*given, *tokens, *config, *weights.settings]
+        settings = [*given, *tokens, *config, *generation, *weights.settings]
         left = left_over(base, candidate, settings)
         open_ends = [
             *odd_arguments,
             *odd_tokens,
             *odd_config,
             *left,
-            *generation_differences(base.model_args, candidate.model_args, whole=weights.whole),
         ]
         return cls(
             settings=settings,
