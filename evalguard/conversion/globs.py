@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from evalguard.errors import SettingError
 
@@ -60,40 +60,6 @@ def matching(glob: str, names: Sequence[str], *, setting: str) -> list[str]:
             )
         found |= matched
     return [name for name in names if name in found]
-
-
-def covering(wanted: Collection[str], tensors: Collection[str]) -> str:
-    """Return a pattern that names exactly these tensors of a model, as briefly as can be.
-
-    Modules stand for all that is in them; modules that differ in their numbers only, and are all
-    wanted, share a pattern.
-
-    Args:
-        wanted: names among ``tensors``.
-        tensors: names of all tensors of the model.
-    """
-    inside: dict[str, set[str]] = {}
-    for tensor in tensors:
-        for name in _upwards(tensor):
-            inside.setdefault(name, set()).add(tensor)
-    whole = set(wanted)
-    chosen = dict.fromkeys(
-        [name for name in _upwards(tensor) if inside[name] <= whole][-1] for tensor in wanted
-    )
-    patterns: list[str] = []
-    for name in chosen:
-        folded = re.sub(r"(?<=\.)\d+(?=\.|$)", "*", name)
-        fits = compile_glob(folded).fullmatch
-        named = [other for other in inside if fits(other)]
-        shared = len(named) > 1 and all(other in chosen for other in named)
-        patterns.append(folded if shared else name)
-    return ",".join(dict.fromkeys(patterns))
-
-
-def _upwards(name: str) -> list[str]:
-    """A dotted name and those of all that it is in, from the inside out."""
-    parts = name.split(".")
-    return [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
 
 
 def _nearest_names(glob: str, names: Iterable[str], count: int = 4) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from changed_models import at_reference, changed, edit_json, generated, model, s
 from safetensors.torch import load_file, save_file
 from tiny_models import save_llama, save_mamba
 
+from evalguard.errors import UsageError
 from evalguard.pipeline.bisection.derived import Derived, derived
 from evalguard.settings import Setting, Target, Variant
 
@@ -148,6 +150,21 @@ def test_bookkeeping_and_training_values_are_no_settings_and_unknown_keys_are_to
 
 
 def test_attributes_that_fit_the_weights_only_together_are_held_together(tmp_path: Path) -> None:
+    base = save_llama(tmp_path / "base")  # 4 heads of 8, 2 keys
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 4}
+    candidate = changed(base, tmp_path / "cand", config=heads)
+    found = derived(model(base), model(candidate))
+    assert {f"config.{name}" for name in heads} <= set(names(found))
+    assert found.complete
+    assert scores(at_reference(found.variant), tmp_path) == scores(model(base), tmp_path)
+    assert scores(found.variant, tmp_path) == scores(model(candidate), tmp_path)
+    with pytest.raises(UsageError, match="a constraint excludes this assignment"):
+        found.variant.assigned({"config.head_dim": 8})
+    with pytest.raises(UsageError, match="a constraint excludes this assignment"):
+        found.variant.assigned({"config.head_dim": 8, "config.num_attention_heads": 4})
+
+
+def test_attributes_that_shape_weights_come_with_them(tmp_path: Path) -> None:
     base = save_architecture(tmp_path / "base", "qwen3: wide heads")  # 4 heads of 16, 2 keys
     heads = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 8}
     candidate = changed(base, tmp_path / "cand", config=heads, only=NOTHING)
@@ -157,7 +174,7 @@ def test_attributes_that_fit_the_weights_only_together_are_held_together(tmp_pat
             tensors[name] = tensors[name][:8].clone()
     save_file(tensors, candidate / "model.safetensors", metadata={"format": "pt"})
     found = derived(model(base), model(candidate))  # the norms have other shapes
-    assert "model" in names(found)
+    assert names(found) == ["model"]
     assert scores(at_reference(found.variant), tmp_path) == scores(model(base), tmp_path)
 
 
@@ -329,3 +346,14 @@ def test_hub_models_are_found_in_the_cache_under_their_id_or_a_revision(
         cache / "models--owner--base" / "snapshots" / ("b" * 40)
     )
     assert scores(at_reference(old.variant), tmp_path) == scores(model(base), tmp_path)
+
+
+def test_a_base_with_pickled_weights_is_read_with_the_leave_it_has(tmp_path: Path) -> None:
+    base = save_llama(tmp_path / "base")
+    candidate = changed(base, tmp_path / "cand", only="mlp")
+    torch.save(load_file(base / "model.safetensors"), base / "pytorch_model.bin")
+    (base / "model.safetensors").unlink()
+    allowed = replace(model(base), allow_pickle=True)
+    found = derived(allowed, model(candidate))
+    assert names(found) == ["weights.mlp"]
+    assert scores(at_reference(found.variant), tmp_path) == scores(allowed, tmp_path)

@@ -71,10 +71,16 @@ def derived(base: Variant, candidate: Variant) -> Derived:
     added = _named_apart(_undeclared(found.settings, candidate), declared)
     names = {setting.name for setting in added}
     made = _at_candidate(candidate, (*candidate.settings, *added))
+    # Settings read the base's files too, with the leave that was given for them.
+    pickled = sides[0].files is not None and sides[0].files.pickled
     constraints = [one for one in found.constraints if {*one.when, *one.then} <= names]
     edits = _edits(base, candidate)
     return Derived(
-        variant=replace(made, constraints=(*candidate.constraints, *constraints)),
+        variant=replace(
+            made,
+            constraints=(*candidate.constraints, *constraints),
+            allow_pickle=candidate.allow_pickle or pickled,
+        ),
         groups={name: finer for name, finer in found.groups.items() if name not in declared},
         notes=(*found.notes, *edits),
         complete=found.complete and not edits and _only_plain(candidate),

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from evalguard.conversion.globs import covering
+from evalguard.conversion.covering import Covering
 from evalguard.models.checkpoint_comparison import (
     CheckpointComparison,
     compare_checkpoints,
@@ -84,18 +84,18 @@ def _whole(base: HFSide, candidate: HFSide, name: str, why: str) -> DerivedWeigh
         if one != other:
             note = f"{name}: no setting, because {why} and model_args.{argument_name} differs, too"
             return DerivedWeights(notes=[note], complete=False)
-    if _would_trust_more(base, candidate):
-        note = f"{name}: no setting, because {why} and only the candidate may run code of its own"
+    if _trust_differs(base, candidate):
+        note = f"{name}: no setting, because {why} and only one of the two may run code of its own"
         return DerivedWeights(notes=[note], complete=False)
     places = (str(side.model_args["pretrained"]) for side in (base, candidate))
     setting = argument("pretrained", *places, called=name)
     return DerivedWeights(settings=[setting], notes=[note], whole=True)
 
 
-def _would_trust_more(base: HFSide, candidate: HFSide) -> bool:
-    """Whether the base's files would be loaded with the candidate's leave to run code."""
+def _trust_differs(base: HFSide, candidate: HFSide) -> bool:
+    """Whether the base's files bring code and would be loaded with another leave to run it."""
     own_code = bool(getattr(base.config, "auto_map", None))
-    return own_code and candidate.variant.trust_remote_code and not base.variant.trust_remote_code
+    return own_code and candidate.variant.trust_remote_code != base.variant.trust_remote_code
 
 
 def _grouped(base: HFSide, candidate: HFSide) -> DerivedWeights:
@@ -117,7 +117,7 @@ def _grouped(base: HFSide, candidate: HFSide) -> DerivedWeights:
         return _whole(base, candidate, "weights", why)
     if found.same:
         notes.append(f"weights: {len(found.same)} tensors are the same in both and were left out")
-    groups = _Groups(places=weight_places(model), checkpoint=base.checkpoint)
+    groups = _Groups.of(weight_places(model), base.checkpoint)
     settings = groups.by_kind(found.differing)
     return DerivedWeights(settings=settings, groups=groups.finer, notes=notes)
 
@@ -136,7 +136,20 @@ class _Groups:
 
     places: Mapping[str, WeightPlace]
     checkpoint: str
+    covering: Covering
+    holding: frozenset[str]  # modules that hold other modules with tensors
     finer: dict[str, tuple[Setting, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, places: Mapping[str, WeightPlace], checkpoint: str) -> _Groups:
+        modules = {place.module for place in places.values()}
+        above = {name[:at] for name in modules for at, part in enumerate(name) if part == "."}
+        return cls(
+            places=places,
+            checkpoint=checkpoint,
+            covering=Covering(places),
+            holding=frozenset(modules & above),
+        )
 
     def by_kind(self, tensors: Iterable[str]) -> list[Setting]:
         parts = _cut(tensors, lambda one: self.places[one].kind)
@@ -166,11 +179,8 @@ class _Groups:
     def _module_name(self, tensor: str) -> str:
         """A module, or the tensor itself where modules stand beside it (a mixer's own)."""
         module = self.places[tensor].module
-        beside = any(other.startswith(f"{module}.") for other in self._modules())
-        return f"weights.{tensor if beside or not module else module}"
-
-    def _modules(self) -> set[str]:
-        return {place.module for place in self.places.values()}
+        alone = module and module not in self.holding
+        return f"weights.{module if alone else tensor}"
 
     def _setting(
         self,
@@ -183,7 +193,7 @@ class _Groups:
             inner = list(self.finer.pop(inner[0].name))
         if len(inner) > 1:
             self.finer[name] = tuple(inner)
-        target = Target(kind="weights", path=covering(tensors, self.places))
+        target = Target(kind="weights", path=self.covering.pattern(tensors))
         return Setting(name=name, reference=self.checkpoint, candidate=None, target=target)
 
 
