@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from evalguard.divergence import Divergence
 from evalguard.reference import Reference
-from evalguard.settings import Value
+from evalguard.settings import Value, Variant
 
 RequestKind = Literal["loglikelihood", "loglikelihood_rolling", "generate_until"]
 ScorerName = Literal["fast", "harness"]
@@ -159,6 +159,20 @@ class Scorer(Protocol):
 
     def close(self) -> None:
         """Release the model. May be called twice."""
+
+
+class ReassignableScorer(Scorer, Protocol):
+    """A scorer whose settings can be given other values, where that is safe."""
+
+    def reassign(self, variant: Variant) -> bool:
+        """Become another assignment of the same model, bit for bit as if it were loaded so.
+
+        Description, identity and batches follow.
+
+        Returns:
+            False where only loading can do that. The scorer is of no use any more then, nor after
+            an error.
+        """
 
 
 class DistributionScorer(Scorer, Protocol):

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import gc
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evalguard.errors import EvaluationError
 from evalguard.models.answers import responses
-from evalguard.models.description import describe, with_batches
-from evalguard.models.encoded_texts import EncodedTexts, texts_of
+from evalguard.models.asking import arguments_of, ask
+from evalguard.models.assigned import Assigned, Reassigning
+from evalguard.models.chat import rendered
+from evalguard.models.description import with_batches
 from evalguard.models.encoding import encode_request
-from evalguard.models.failures import failures, one_line
+from evalguard.models.failures import failures
 from evalguard.models.fed_recorder import recorded
-from evalguard.models.generated_length import LENGTH_NAMES
 from evalguard.models.no_room import NoRoomError
 from evalguard.models.quiet import quiet
+from evalguard.models.reading_off import read_off
 from evalguard.models.referencing import compared, referenced
 from evalguard.models.scored_tokens import FedTokens, ScoredTokens
 from evalguard.models.seeding import seeded
 from evalguard.models.threads import computing_with
-from evalguard.models.tokenizer_digest import shared_digest
 from evalguard.reference import Reference
 from evalguard.scorer import Compared, ModelDescription, Request, Response, ScoringPolicy
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import torch
     from lm_eval.api.model import LM
 
-    from evalguard.settings import Value
+    from evalguard.settings import Value, Variant
 
 
 T = TypeVar("T")
@@ -47,11 +47,8 @@ class LMScorer:
         policy: how requests are scored; its seed is set before every block, so that a block's
             answers do not depend on the blocks before it.
         model_type, model_args: what ``lm`` was made from.
-        effective: setting name -> value read back.
-        provenance: digests of weights and code; None where the weights cannot be proven, so that
-            scores must not be cached.
-        threads: CPU threads that torch computes with; 0: as many as it uses at the time.
-        on_smaller_budget: takes the token budget that is left where memory ran out.
+        assigned: the assignment of settings that it carries.
+        reassigning: lets it carry another one; None: nothing does.
 
     Raises:
         EvaluationError: the model cannot read a few tokens.
@@ -64,23 +61,46 @@ class LMScorer:
         *,
         model_type: str,
         model_args: Mapping[str, Value] | None = None,
-        effective: Mapping[str, Value] | None = None,
-        provenance: Mapping[str, Value] | None = None,
-        threads: int = 0,
-        on_smaller_budget: Callable[[int], None] = lambda _: None,
+        assigned: Assigned | None = None,
+        reassigning: Reassigning | None = None,
     ) -> None:
         self._lm: Any = lm
-        self._on_smaller_budget = on_smaller_budget
         self._policy = policy
-        self._threads = threads
-        arguments = dict(model_args or {})
-        with computing_with(threads), failures("reading a few tokens", ()), quiet():
-            if policy.share_prefixes and getattr(lm, "own_path", False):
-                from evalguard.models.sharing_probe import settle_sharing
+        self._model_type = model_type
+        self._model_args = dict(model_args or {})
+        self._reassigning = reassigning
+        self._spoilt = False
+        self._assigned = assigned or Assigned()
+        self._description = self._read_off()
 
-                settle_sharing(lm)
-            self._description = describe(lm, policy, model_type, arguments, effective, provenance)
-            _share_texts(lm)
+    def _read_off(self) -> ModelDescription:
+        return read_off(
+            self._lm,
+            self._policy,
+            model_type=self._model_type,
+            model_args=self._model_args,
+            assigned=self._assigned,
+        )
+
+    def reassign(self, variant: Variant) -> bool:
+        """Become another assignment of the same model, bit for bit as if it were loaded so.
+
+        Returns:
+            False where only loading can do that. The scorer is of no use any more then, nor after
+            an error.
+
+        Raises:
+            EvaluationError: a setting could not be applied or did not take.
+        """
+        self._open_lm()
+        self._spoilt = True
+        assigned = None if self._reassigning is None else self._reassigning(variant)
+        if assigned is None:
+            return False
+        self._assigned = assigned
+        self._description = self._read_off()
+        self._spoilt = False
+        return True
 
     def describe(self) -> ModelDescription:
         """Return what was loaded, with every setting's effective value."""
@@ -110,13 +130,14 @@ class LMScorer:
         if len(kinds) > 1:
             raise EvaluationError(f"one block asks for {' and '.join(kinds)}; one kind is allowed")
         lm, kind = self._open_lm(), kinds[0]
-        arguments = [self._arguments(request) for request in requests]
+        most = self._policy.max_gen_toks
+        arguments = [arguments_of(request, most) for request in requests]
         seeds = seeded(self._policy.seed)
-        threads = computing_with(self._threads)
+        threads = computing_with(self._assigned.threads)
         with threads, failures(kind, requests), quiet(), seeds, recorded(lm) as fed:
             if hasattr(lm, "scored"):
                 lm.scored = []
-            answers = _ask(lm, kind, requests, arguments)
+            answers = ask(lm, kind, requests, arguments)
             if len(answers) != len(requests):
                 raise EvaluationError(
                     f"the model gave {len(answers)} answers to {len(requests)} requests"
@@ -189,10 +210,10 @@ class LMScorer:
     def _notice_batches(self) -> None:
         before, self._description = self._description, with_batches(self._description, self._lm)
         if self._description is not before:
-            self._on_smaller_budget(self._lm.token_budget)
+            self._assigned.on_smaller_budget(self._lm.token_budget)
 
     def _computed(self, step: Callable[[], T], kind: str, requests: Sequence[Request]) -> T:
-        with computing_with(self._threads), failures(kind, requests), quiet():
+        with computing_with(self._assigned.threads), failures(kind, requests), quiet():
             return step()
 
     def render_chat(
@@ -203,21 +224,13 @@ class LMScorer:
         Raises:
             EvaluationError: the model has none.
         """
-        lm = self._open_lm()
-        history = [dict(message) for message in messages]
-        try:
-            return str(lm.apply_chat_template(history, add_generation_prompt=add_generation_prompt))
-        except Exception as error:
-            raise EvaluationError(
-                f"the model's chat template cannot be applied: {one_line(error)}",
-                hint="run without --apply_chat_template, or give the tokenizer a chat template",
-            ) from error
+        return rendered(self._open_lm(), messages, add_generation_prompt=add_generation_prompt)
 
     def close(self) -> None:
         """Release the model. May be called twice."""
         if self._lm is None:
             return
-        self._lm = None
+        self._lm = self._reassigning = None
         import torch
 
         on_gpu = bool(torch.cuda.is_available())
@@ -229,46 +242,12 @@ class LMScorer:
     def _open_lm(self) -> Any:
         if self._lm is None:
             raise EvaluationError("this model was closed")
+        if self._spoilt:
+            raise EvaluationError(
+                "this model was left between two assignments of its settings",
+                hint="load it anew",
+            )
         return self._lm
-
-    def _arguments(self, request: Request) -> tuple[Any, ...]:
-        cap = self._policy.max_gen_toks
-        if request.kind != "generate_until":
-            return request.arguments
-        context, options = request.arguments
-        options = dict(options) if isinstance(options, dict) else {}
-        if cap is not None:
-            given = [name for name in LENGTH_NAMES if options.get(name) is not None]
-            for name in given or LENGTH_NAMES[:1]:
-                options[name] = min(int(options.get(name, cap)), cap)  # type: ignore[arg-type]
-        return (context, options)
-
-
-def _share_texts(lm: Any) -> None:
-    """Let a model have its texts encoded together with others of the same tokenizer."""
-    if hasattr(lm, "encode_ahead"):
-        same = shared_digest(lm)
-        lm.texts = texts_of(same) if same else EncodedTexts()
-
-
-def _ask(
-    lm: Any, kind: str, requests: Sequence[Request], arguments: Sequence[tuple[Any, ...]]
-) -> list[Any]:
-    from lm_eval.api.instance import Instance
-
-    instances = [
-        Instance(
-            request_type=request.kind,
-            doc={},
-            arguments=asked,
-            idx=request.index,
-            metadata=(request.task, request.doc_id, 1),
-        )
-        for request, asked in zip(requests, arguments, strict=True)
-    ]
-    method = getattr(lm, kind)
-    known = inspect.signature(method).parameters
-    return list(method(instances, **({"disable_tqdm": True} if "disable_tqdm" in known else {})))
 
 
 def _as_float32(scored: ScoredTokens, rows: torch.Tensor) -> tuple[ScoredTokens, torch.Tensor]:

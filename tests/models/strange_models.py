@@ -11,6 +11,7 @@ from tiny_models import save_llama
 from transformers import LlamaForCausalLM
 from transformers.modeling_outputs import CausalLMOutput
 
+from evalguard.models.assigned import Assigned
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.loading import load_lm
 from evalguard.scorer import ScoringPolicy
@@ -91,4 +92,6 @@ def open_strange(kind: type[LlamaForCausalLM], folder: Path, policy: ScoringPoli
     arguments = {"pretrained": str(save_llama(folder)), "dtype": "float32"}
     lm: Any = load_lm("hf", arguments, {}, policy, trust_remote_code=False, allow_pickle=False)
     lm._model = kind.from_pretrained(folder, dtype=torch.float32).eval()
-    return LMScorer(lm, policy, model_type="hf", model_args=arguments, provenance={})
+    return LMScorer(
+        lm, policy, model_type="hf", model_args=arguments, assigned=Assigned(provenance={})
+    )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from evalguard.models.assigned import Assigned
 from evalguard.models.computation import computation
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.loading import load_lm
@@ -22,7 +23,9 @@ ASKED = Request(
 def opened(folder: Path, policy: ScoringPolicy, **model_args: Any) -> LMScorer:
     arguments = {"pretrained": str(folder), "dtype": "bfloat16", **model_args}
     lm = load_lm("hf", arguments, {}, policy, trust_remote_code=False, allow_pickle=False)
-    return LMScorer(lm, policy, model_type="hf", model_args=arguments, provenance={})
+    return LMScorer(
+        lm, policy, model_type="hf", model_args=arguments, assigned=Assigned(provenance={})
+    )
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])

@@ -18,6 +18,7 @@ from lm_requests import CONTEXTS, lm_eval_answers, pair_requests, rolling_reques
 from tiny_models import save_t5
 
 from evalguard.errors import EvaluationError
+from evalguard.models.assigned import Assigned
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.loading import load_lm
 from evalguard.scorer import Request, ScoringPolicy
@@ -28,7 +29,9 @@ POLICY = ScoringPolicy(batch_size=4, device="cpu")
 def open_hf(folder: Path, policy: ScoringPolicy = POLICY, **model_args: Any) -> LMScorer:
     arguments = {"pretrained": str(folder), "dtype": "float32", **model_args}
     lm = load_lm("hf", arguments, {}, policy, trust_remote_code=False, allow_pickle=False)
-    return LMScorer(lm, policy, model_type="hf", model_args=arguments, provenance={})
+    return LMScorer(
+        lm, policy, model_type="hf", model_args=arguments, assigned=Assigned(provenance={})
+    )
 
 
 def open_plain(folder: Path) -> LMScorer:

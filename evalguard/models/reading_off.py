@@ -1,0 +1,50 @@
+"""All that follows from what a loaded model computes now: found out by running it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from evalguard.models.assigned import Assigned
+from evalguard.models.description import describe
+from evalguard.models.encoded_texts import EncodedTexts, texts_of
+from evalguard.models.failures import failures
+from evalguard.models.quiet import quiet
+from evalguard.models.threads import computing_with
+from evalguard.models.tokenizer_digest import shared_digest
+from evalguard.scorer import ModelDescription, ScoringPolicy
+
+if TYPE_CHECKING:
+    from evalguard.settings import Value
+
+
+def read_off(
+    lm: Any,
+    policy: ScoringPolicy,
+    *,
+    model_type: str,
+    model_args: Mapping[str, Value],
+    assigned: Assigned,
+) -> ModelDescription:
+    """Settle how a model is scored, as far as the policy leaves that to it, and describe it.
+
+    Raises:
+        EvaluationError: the model cannot read a few tokens.
+    """
+    with computing_with(assigned.threads), failures("reading a few tokens", ()), quiet():
+        if policy.share_prefixes and getattr(lm, "own_path", False):
+            from evalguard.models.sharing_probe import settle_sharing
+
+            settle_sharing(lm)
+        described = describe(
+            lm, policy, model_type, model_args, assigned.effective, assigned.provenance
+        )
+        _share_texts(lm)
+    return described
+
+
+def _share_texts(lm: Any) -> None:
+    """Let a model have its texts encoded together with others of the same tokenizer."""
+    if hasattr(lm, "encode_ahead"):
+        same = shared_digest(lm)
+        lm.texts = texts_of(same) if same else EncodedTexts()
