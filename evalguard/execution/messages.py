@@ -17,6 +17,7 @@ from evalguard.execution.codec import (
     Codec,
     WireError,
     mapping,
+    optional,
     record,
     sequence,
 )
@@ -26,8 +27,12 @@ from evalguard.execution.wire import DESCRIPTION, POLICY, REQUESTS, RESPONSES, T
 from evalguard.scorer import Request, Response, ScoringPolicy
 from evalguard.settings import Value, Variant
 
+# Raised with every change of what is said, or of what it means.
+PROTOCOL = 2
+
 CallName = Literal[
     "load",
+    "reassign",
     "describe",
     "encode",
     "score",
@@ -43,16 +48,18 @@ CallName = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What a worker needs to load a model.
+    """What a worker needs to load a model, in place of the one that it has.
 
     ``import_path`` replaces the worker's ``sys.path``, so that hooks are found as in the parent;
-    empty for an interpreter that has packages of its own.
+    empty for an interpreter that has packages of its own. ``reusable``: other values are to be
+    assigned to the settings later.
     """
 
     variant: Variant
     policy: ScoringPolicy
     cache_dir: str
     import_path: tuple[str, ...]
+    reusable: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +117,7 @@ class Hello:
 
     evalguard: str
     python: str
+    protocol: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +151,14 @@ class CallForm:
     value: Codec[Any]
 
 
-_LOAD = record(Load, variant=VARIANT, policy=POLICY, cache_dir=TEXT, import_path=sequence(TEXT))
+_LOAD = record(
+    Load,
+    variant=VARIANT,
+    policy=POLICY,
+    cache_dir=TEXT,
+    import_path=sequence(TEXT),
+    reusable=BOOLEAN,
+)
 _CHAT = record(Chat, messages=sequence(mapping(TEXT)), add_generation_prompt=BOOLEAN)
 _NOTHING = PLAIN
 _REFERENCE_WANTED = record(ReferenceWanted, requests=REQUESTS, top_k=INTEGER, samples=INTEGER)
@@ -154,6 +169,7 @@ _RAW: Codec[Value] = Codec(lambda value: value, lambda value: value)
 
 CALLS: Mapping[str, CallForm] = {
     "load": CallForm(_LOAD, DESCRIPTION),
+    "reassign": CallForm(VARIANT, optional(DESCRIPTION)),  # None: only loading can do that
     "describe": CallForm(_NOTHING, DESCRIPTION),
     "encode": CallForm(REQUESTS, TOKEN_IDS),
     "score": CallForm(REQUESTS, RESPONSES),
@@ -168,7 +184,7 @@ CALLS: Mapping[str, CallForm] = {
 
 _MESSAGES: dict[type[Any], Codec[Any]] = {
     Call: record(Call, number=INTEGER, name=TEXT, argument=_RAW),
-    Hello: record(Hello, evalguard=TEXT, python=TEXT),
+    Hello: record(Hello, evalguard=TEXT, python=TEXT, protocol=INTEGER),
     Beat: record(Beat, answered=INTEGER),
     Answer: record(Answer, number=INTEGER, value=_RAW),
     Refusal: record(Refusal, number=INTEGER, failure=FAILURE),

@@ -7,7 +7,7 @@ import platform
 import sys
 import traceback
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import evalguard
 from evalguard.errors import WorkerError
@@ -15,16 +15,18 @@ from evalguard.execution.counter import Counter
 from evalguard.execution.failures import to_failure
 from evalguard.execution.heartbeat import Heartbeat
 from evalguard.execution.inbox import Inbox, Outbox
-from evalguard.execution.messages import CALLS, Answer, Call, Hello, Load, Refusal, framed
-from evalguard.scorer import Scorer, ScoringPolicy
+from evalguard.execution.messages import CALLS, PROTOCOL, Answer, Call, Hello, Load, Refusal, framed
+from evalguard.scorer import ModelDescription, ReassignableScorer, Scorer, ScoringPolicy
 from evalguard.settings import Variant
 
 
 class OpenScorer(Protocol):
     """Loads a variant in this process."""
 
-    def __call__(self, variant: Variant, policy: ScoringPolicy, *, cache_dir: Path) -> Scorer:
-        """Return the loaded model."""
+    def __call__(
+        self, variant: Variant, policy: ScoringPolicy, *, cache_dir: Path, reusable: bool
+    ) -> Scorer:
+        """Return the loaded model; a ``ReassignableScorer`` where it is to be reusable."""
 
 
 def serve(requests_fd: int, replies_fd: int, open_scorer: OpenScorer, *, beat: float = 1.0) -> None:
@@ -49,7 +51,9 @@ def serve(requests_fd: int, replies_fd: int, open_scorer: OpenScorer, *, beat: f
     inbox = Inbox(requests_fd)
     heartbeat = Heartbeat(outbox, beat)
     desk = _Desk(open_scorer)
-    hello = Hello(evalguard=evalguard.__version__, python=platform.python_version())
+    hello = Hello(
+        evalguard=evalguard.__version__, python=platform.python_version(), protocol=PROTOCOL
+    )
     outbox.write(framed(hello))
     try:
         name = ""
@@ -94,6 +98,8 @@ class _Desk:
             raise WorkerError(f"asked for '{call.name}' before 'load'")
         if call.name == "describe":
             value: Any = self._scorer.describe()
+        elif call.name == "reassign":
+            value = self._reassign(argument, self._scorer)
         elif call.name == "render_chat":
             value = self._scorer.render_chat(argument.messages, argument.add_generation_prompt)
         elif call.name in ("encode", "score"):
@@ -109,9 +115,15 @@ class _Desk:
             scorer.close()
 
     def _load(self, load: Load) -> Any:
-        if self._scorer is not None:
-            raise WorkerError("asked for 'load' twice")
+        self.close()  # before the next one takes its memory
+        self._counter = Counter()
         if load.import_path:
             sys.path[:] = load.import_path
-        self._scorer = self._open_scorer(load.variant, load.policy, cache_dir=Path(load.cache_dir))
+        self._scorer = self._open_scorer(
+            load.variant, load.policy, cache_dir=Path(load.cache_dir), reusable=load.reusable
+        )
         return self._scorer.describe()
+
+    def _reassign(self, variant: Variant, scorer: Scorer) -> ModelDescription | None:
+        became = cast(ReassignableScorer, scorer).reassign(variant)
+        return scorer.describe() if became else None

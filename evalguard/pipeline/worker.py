@@ -17,12 +17,14 @@ from evalguard.scorer import Scorer, ScoringPolicy
 from evalguard.settings import Variant
 
 
-def open_in_process(variant: Variant, policy: ScoringPolicy, *, cache_dir: Path) -> Scorer:
+def open_in_process(
+    variant: Variant, policy: ScoringPolicy, *, cache_dir: Path, reusable: bool
+) -> Scorer:
     """Load a variant in this process."""
     # Not before it is needed: torch takes long to import, and the parent waits for a hello.
     from evalguard.pipeline.loading import open_scorer
 
-    return open_scorer(variant, policy, cache_dir=cache_dir)
+    return open_scorer(variant, policy, cache_dir=cache_dir, reusable=reusable)
 
 
 def main(

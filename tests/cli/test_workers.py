@@ -47,7 +47,7 @@ def test_everything_in_workers_gives_the_same_document_as_here(compare: Any) -> 
 def fake(monkeypatch: pytest.MonkeyPatch, refused: Any, world: SmallWorld, tmp_path: Path) -> Any:
     """Compare models of arithmetic, in workers that misbehave as the model type says."""
     monkeypatch.setattr(
-        "evalguard.execution.client.worker_command",
+        "evalguard.execution.line.worker_command",
         lambda python: [sys.executable, "-u", str(FAKE), "evalguard.pipeline.worker"],
     )
     llama = world.models["llama"]

@@ -153,6 +153,15 @@ class FakeScorer:
     ) -> str:
         return "|".join(m["content"] for m in messages) + ("|>" if add_generation_prompt else "")
 
+    def reassign(self, variant: Variant) -> bool:
+        """A model called otherwise cannot be had without loading."""
+        if variant.model in MISDEEDS:
+            MISDEEDS[variant.model]()
+        if variant.model != self.variant.model:
+            return False
+        self.variant = variant
+        return True
+
     def close(self) -> None:
         print("closed")
         if self.variant.model == "close-fails":
@@ -161,7 +170,9 @@ class FakeScorer:
             time.sleep(60)
 
 
-def open_fake(variant: Variant, policy: ScoringPolicy, *, cache_dir: Path) -> FakeScorer:
+def open_fake(
+    variant: Variant, policy: ScoringPolicy, *, cache_dir: Path, reusable: bool
+) -> FakeScorer:
     if variant.model in MISDEEDS:
         MISDEEDS[variant.model]()
     return FakeScorer(variant, policy, cache_dir)

@@ -44,7 +44,14 @@ VARIANT = Variant(
 REQUEST = Request(task="t", doc_id=0, index=0, kind="loglikelihood", arguments=("a", "b"))
 RESPONSE = Response(loglikelihood=-1.0, is_greedy=True, token_logprobs=np.array([-1.0]))
 ARGUMENTS: dict[str, Any] = {
-    "load": Load(variant=VARIANT, policy=ScoringPolicy(), cache_dir="/c", import_path=("/p",)),
+    "load": Load(
+        variant=VARIANT,
+        policy=ScoringPolicy(),
+        cache_dir="/c",
+        import_path=("/p",),
+        reusable=True,
+    ),
+    "reassign": VARIANT,
     "encode": (REQUEST,),
     "score": (REQUEST,),
     "render_chat": Chat(messages=({"role": "user", "content": "c"},), add_generation_prompt=True),
@@ -52,6 +59,7 @@ ARGUMENTS: dict[str, Any] = {
 }
 VALUES: dict[str, Any] = {
     "load": ModelDescription(model_type="hf", effective={"s": 1}, identity={"a": 1}),
+    "reassign": ModelDescription(model_type="hf"),
     "encode": ((1, 2), ()),
     "score": (RESPONSE,),
     "render_chat": "text",
@@ -61,7 +69,7 @@ ENCODED = [CALLS[name].argument.encode(value) for name, value in ARGUMENTS.items
 ENCODED += [CALLS[name].value.encode(value) for name, value in VALUES.items()]
 FAILURE = Failure(kind="UsageError", message="m", hint="h", where="", giving_up="", expected=True)
 MESSAGES = [
-    Hello(evalguard="1", python="3"),
+    Hello(evalguard="1", python="3", protocol=2),
     Beat(answered=1),
     Call(number=1, name="score", argument=[]),
     Answer(number=1, value={"a": 1}),

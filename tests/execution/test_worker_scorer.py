@@ -28,7 +28,7 @@ from evalguard.errors import (
     UsageError,
     WorkerError,
 )
-from evalguard.execution import client
+from evalguard.execution import client, line
 from evalguard.execution.client import WorkerScorer
 from evalguard.execution.process import worker_command
 from evalguard.scorer import Request, Response, Scorer, ScoringPolicy
@@ -441,6 +441,39 @@ def test_a_worker_whose_parent_is_killed_ends_busy_or_not(
     wait_until_gone(child)
 
 
+def test_a_worker_becomes_another_assignment_and_says_so(open_worker: Open) -> None:
+    scorer = open_worker()
+    pid = scorer.pid
+    assert scorer.reassign(VARIANT.assigned({"s": 1}))
+    assert scorer.describe().effective == {"s": 1}
+    assert len(scorer.score([request("a")])) == 1
+    other = replace(VARIANT, model="another")
+    assert not scorer.reassign(other)
+    scorer.load(other, ScoringPolicy(seed=5), cache_dir=Path("/elsewhere"))
+    assert scorer.describe().model_type == "another"
+    assert scorer.describe().identity == {"policy": 5, "cache": "/elsewhere"}
+    assert scorer.pid == pid
+
+
+def test_what_was_loaded_is_released_before_the_next_one(open_worker: Open, tmp_path: Path) -> None:
+    scorer = open_worker()
+    with pytest.raises(UsageError, match="no such thing"):
+        scorer.load(replace(VARIANT, model="usage"), ScoringPolicy(), cache_dir=tmp_path)
+    assert (tmp_path / "logs" / "w.log").read_text().startswith("closed\nTraceback")
+    with pytest.raises(WorkerError, match="asked for 'score' before 'load'"):
+        scorer.score([request("a")])
+    scorer.load(VARIANT, ScoringPolicy(), cache_dir=tmp_path)
+    assert len(scorer.score([request("a")])) == 1
+
+
+def test_a_worker_that_dies_while_it_is_assigned_anew_is_an_error(open_worker: Open) -> None:
+    scorer = open_worker()
+    assert scorer.is_open
+    with pytest.raises(WorkerError, match=r"SIGKILL.* while assigning other values to settings"):
+        scorer.reassign(replace(VARIANT, model="sigkill"))
+    assert not scorer.is_open
+
+
 def test_another_version_of_evalguard_is_refused(open_worker: Open) -> None:
     with pytest.raises(WorkerError, match=r"has evalguard 9.9 \(Python .*while starting") as caught:
         open_worker(env={"FAKE_VERSION": "9.9"})
@@ -450,7 +483,7 @@ def test_another_version_of_evalguard_is_refused(open_worker: Open) -> None:
 def test_a_worker_that_never_says_hello_is_an_error(
     open_worker: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "_START_SILENCE", 1.0)
+    monkeypatch.setattr(line, "_START_SILENCE", 1.0)
     with pytest.raises(WorkerError, match=r"no sign of life for 1 s.*while starting"):
         open_worker(env={"FAKE_START": "silent"}, heartbeat_timeout=1.0)
 

@@ -1,0 +1,170 @@
+"""Line: calls to one worker process, each with its answer or one clear error."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import evalguard
+from evalguard.errors import WorkerError
+from evalguard.execution.channel import Channel, PipeClosed
+from evalguard.execution.codec import WireError
+from evalguard.execution.failures import to_exception
+from evalguard.execution.messages import (
+    CALLS,
+    PROTOCOL,
+    Answer,
+    Call,
+    CallName,
+    Hello,
+    Refusal,
+    framed,
+)
+from evalguard.execution.process import WorkerProcess, worker_command
+from evalguard.execution.process_memory import peak_memory
+
+# An interpreter on a slow disk may take this long to import numpy, before it can say anything.
+_START_SILENCE = 60.0
+
+
+class Line:
+    """A worker process, and what is said to it.
+
+    An error that a call raised there leaves the worker ready for the next one. A worker that dies,
+    falls silent, exceeds ``timeout`` or sends garbage is killed with its children, and the
+    ``WorkerError`` carries the end of its log. An exception in this process during a call, Ctrl-C
+    included, kills the worker before it goes on.
+
+    Args:
+        name: of the model, for messages.
+        python: interpreter of the worker; it must have this version of evalguard.
+        env: environment variables set over this process's own; None takes one away.
+        log: file to which the worker's stdout and stderr are appended.
+        silence: seconds without a sign of life during a call after which a worker is wedged.
+        timeout: seconds that one call may take; None: no limit.
+
+    Raises:
+        WorkerError: the worker cannot be started, or is no worker of this version.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        python: str,
+        env: Mapping[str, str | None],
+        log: Path,
+        silence: float,
+        timeout: float | None,
+    ) -> None:
+        self.name = name
+        self.timeout = timeout
+        self._silence = silence
+        self._numbers = itertools.count(1)
+        self._peak_memory: int | None = None
+        command = [*worker_command(python), "--beat", f"{min(1.0, silence / 5):g}"]
+        self._process = WorkerProcess(command, env=env, log=log)
+        # Also when nobody calls close(): at garbage collection and at exit of this process.
+        self.kill = weakref.finalize(self, self._process.kill)
+        self._channel = Channel(
+            self._process.requests_fd,
+            self._process.replies_fd,
+            is_running=self._process.is_running,
+        )
+        self._greet()
+
+    @property
+    def pid(self) -> int:
+        """Process id of the worker."""
+        return self._process.pid
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the worker was not ended from here."""
+        return self.kill.alive
+
+    @property
+    def peak_memory(self) -> int | None:
+        """Largest resident set of the worker in bytes, up to its end; None where not known."""
+        return peak_memory(self.pid) if self.is_open else self._peak_memory
+
+    def call(self, name: CallName, argument: object, *, doing: str) -> Any:
+        """Return what the worker answers.
+
+        Raises:
+            WorkerError: it has ended, or does so now.
+            EvalguardError: what the call raised there.
+        """
+        if not self.is_open:
+            raise WorkerError(
+                f"the worker of model '{self.name}' has ended; it cannot go on {doing}",
+                log=str(self._process.log),
+            )
+        form = CALLS[name]
+        call = Call(number=next(self._numbers), name=name, argument=form.argument.encode(argument))
+        reply = self._exchange(framed(call), doing, silence=self._silence)
+        if isinstance(reply, Refusal) and reply.number == call.number:
+            raise to_exception(reply.failure, model=self.name, log=str(self._process.log))
+        if not isinstance(reply, Answer) or reply.number != call.number:
+            number = getattr(reply, "number", "")
+            said = f"answered call {call.number} with {type(reply).__name__} {number}".rstrip()
+            raise self.broken(WorkerError(said), doing)
+        try:
+            return form.value.decode(reply.value)
+        except WireError as error:
+            raise self.broken(WorkerError(f"sent a damaged answer: {error}"), doing) from error
+
+    def finish(self) -> None:
+        """End a worker that was asked to end."""
+        self._process.finish()
+
+    def hang_up(self) -> None:
+        """Kill the worker if it has not ended; remember how much memory it took."""
+        if self.is_open:
+            self._peak_memory = self.peak_memory
+            self.kill()
+
+    def broken(self, error: WorkerError, doing: str) -> WorkerError:
+        """Kill the worker; return ``error`` with its circumstances and the end of the log."""
+        gone = isinstance(error, PipeClosed)
+        fate = self._process.fate(wait=2.0 if gone else 0.0)
+        self.kill()
+        what = fate if gone and fate else "; it ".join(filter(None, [str(error), fate]))
+        tail = self._process.log_tail()
+        log = str(self._process.log)
+        ending = f"the end of its log ({log}):\n{tail}" if tail else f"its log ({log}) is empty"
+        hint = error.hint
+        if "SIGKILL" in fate:
+            hint = "if memory ran out, try a smaller --batch_size"
+        return WorkerError(
+            f"the worker of model '{self.name}' {what} while {doing}; {ending}", log=log, hint=hint
+        )
+
+    def _greet(self) -> None:
+        doing = "starting"
+        hello = self._exchange(b"", doing, silence=max(self._silence, _START_SILENCE))
+        if not isinstance(hello, Hello):
+            raise self.broken(WorkerError(f"began with {type(hello).__name__}, not Hello"), doing)
+        if (hello.evalguard, hello.protocol) != (evalguard.__version__, PROTOCOL):
+            error = WorkerError(
+                f"has evalguard {hello.evalguard} (Python {hello.python}, protocol "
+                f"{hello.protocol}), this process has {evalguard.__version__} (protocol "
+                f"{PROTOCOL})",
+                hint="install the same version of evalguard for both interpreters",
+            )
+            raise self.broken(error, doing)
+
+    def _exchange(
+        self, frame: bytes, doing: str, *, silence: float
+    ) -> Answer | Call | Hello | Refusal:
+        try:
+            return self._channel.exchange(frame, silence=silence, timeout=self.timeout)
+        except WorkerError as error:
+            raise self.broken(error, doing) from error
+        except BaseException:
+            # Ctrl-C: the answer to this call would be taken for that of the next one.
+            self.kill()
+            raise
