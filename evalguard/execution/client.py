@@ -84,9 +84,9 @@ class WorkerScorer:
         return self._line.pid
 
     @property
-    def is_open(self) -> bool:
-        """Whether the worker can be asked anything: it was neither closed nor killed."""
-        return self._line.is_open
+    def is_running(self) -> bool:
+        """Whether the worker has not ended, neither from here nor by itself."""
+        return self._line.is_running
 
     @property
     def peak_memory(self) -> int | None:

@@ -87,6 +87,11 @@ class Line:
         return self.kill.alive
 
     @property
+    def is_running(self) -> bool:
+        """Whether the worker has not ended, neither from here nor by itself."""
+        return self.is_open and self._process.is_running()
+
+    @property
     def peak_memory(self) -> int | None:
         """Largest resident set of the worker in bytes, up to its end; None where not known."""
         return peak_memory(self.pid) if self.is_open else self._peak_memory

@@ -21,7 +21,7 @@ from evalguard.scorer import ScoringPolicy
 from evalguard.settings import Value, Variant
 
 # Where the layers go depends on the memory that is free; other loaders bring code of their own.
-_UNSETTLED = ("parallelize", "tp_plan", "device_map", "gpus", "autogptq", "gptqmodel")
+UNSETTLED = ("parallelize", "tp_plan", "device_map", "gpus", "autogptq", "gptqmodel")
 
 
 def loading_facts(
@@ -52,7 +52,7 @@ def loading_facts(
     if variant.model not in HF_TYPES or variant.trust_remote_code:
         return None
     wanted = plan(variant)
-    if any(wanted.model_args.get(name) for name in _UNSETTLED):
+    if any(wanted.model_args.get(name) for name in UNSETTLED):
         return None
     model_args = wanted.model_args
     if variant.build is not None:

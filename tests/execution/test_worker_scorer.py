@@ -468,10 +468,10 @@ def test_what_was_loaded_is_released_before_the_next_one(open_worker: Open, tmp_
 
 def test_a_worker_that_dies_while_it_is_assigned_anew_is_an_error(open_worker: Open) -> None:
     scorer = open_worker()
-    assert scorer.is_open
+    assert scorer.is_running
     with pytest.raises(WorkerError, match=r"SIGKILL.* while assigning other values to settings"):
         scorer.reassign(replace(VARIANT, model="sigkill"))
-    assert not scorer.is_open
+    assert not scorer.is_running
 
 
 def test_another_version_of_evalguard_is_refused(open_worker: Open) -> None:

@@ -1,0 +1,182 @@
+"""ReusedModel: one model after another, with as little starting and loading as is safe."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+
+from evalguard.conversion import plan
+from evalguard.errors import BuildError, EvalguardError, EvaluationError, SettingError, WorkerError
+from evalguard.execution import WorkerScorer
+from evalguard.execution.wire import VARIANT
+from evalguard.models.arguments import HF_TYPES
+from evalguard.pipeline.loading_facts import UNSETTLED
+from evalguard.pipeline.options import CompareOptions
+from evalguard.pipeline.sources import ModelSource
+from evalguard.pipeline.wanted_model import same_loading
+from evalguard.scorer import Scorer, ScoringPolicy
+from evalguard.settings import Variant, digest_of
+from evalguard.store import safe_name
+
+# What is wrong with an assignment itself, in whatever process.
+_OWN_FAULT = (SettingError, BuildError, WorkerError)
+_numbers = itertools.count(1)
+
+_Loaded = tuple[Variant, ScoringPolicy]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reuse:
+    """How often a model came about in which way.
+
+    Attributes:
+        started: in a new worker process.
+        loaded: in the worker of the one before.
+        reassigned: by other values for settings of the one before, without loading.
+    """
+
+    started: int = 0
+    loaded: int = 0
+    reassigned: int = 0
+
+
+class ReusedModel:
+    """A model that becomes another one, in a worker process that stays where that is safe.
+
+    Whatever way a model came about, it is bit for bit what a fresh process would have loaded:
+    values are assigned anew to settings of the loaded model that can be taken back exactly; another
+    model is loaded in the same process where nothing of the one before can have changed how it is
+    loaded or computes (another environment, hooks, the hub's code, other libraries' loaders); and
+    what fails in a used process without being at fault itself is tried in a new one.
+
+    Args:
+        policy: how models are scored, unless a source has a policy of its own.
+        options: of the comparison; ``timeout`` holds for every call, loading included.
+        cache_dir: of builds, digests and logs.
+
+    Attributes:
+        reuse: how often a model came about in which way.
+    """
+
+    def __init__(self, policy: ScoringPolicy, options: CompareOptions, cache_dir: Path) -> None:
+        self._policy = policy
+        self._options = options
+        self._cache_dir = cache_dir
+        self._number = next(_numbers)
+        self._scorer: WorkerScorer | None = None
+        self._env: Mapping[str, str | None] = {}
+        self._used_by: Variant | None = None  # the last one that this process was to load
+        self._loaded: _Loaded | None = None
+        self.reuse = Reuse()
+
+    def at(self, source: ModelSource) -> Scorer:
+        """Be this model; the scorer is good until the next call.
+
+        A worker that has died is replaced.
+
+        Raises:
+            EvalguardError: as loading does. The next call is not affected by that.
+        """
+        wanted = source.variant, source.policy or self._policy
+        worker = self._worker_for(*wanted)
+        if worker is None:
+            return self._started(*wanted)
+        loaded, self._loaded = self._loaded, None
+        if _equal(loaded, wanted) or self._reassigned(worker, loaded, *wanted):
+            self._loaded = wanted
+            return worker
+        try:
+            worker.load(*wanted, cache_dir=self._cache_dir, reusable=True)
+        except _OWN_FAULT:
+            raise
+        except EvaluationError:
+            return self._started(*wanted)
+        self._used_by, self._loaded = source.variant, wanted
+        self.reuse = replace(self.reuse, loaded=self.reuse.loaded + 1)
+        return worker
+
+    def close(self) -> None:
+        """End the worker. May be called twice.
+
+        Raises:
+            EvalguardError: what releasing the model raised; the worker has ended all the same.
+        """
+        scorer, self._scorer, self._loaded = self._scorer, None, None
+        if scorer is not None:
+            scorer.close()
+
+    def __enter__(self) -> ReusedModel:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _worker_for(self, variant: Variant, policy: ScoringPolicy) -> WorkerScorer | None:
+        """The worker that runs, if it can take this variant."""
+        worker, before = self._scorer, self._used_by
+        if worker is None or before is None or not worker.is_running:
+            return None
+        if _equal(self._loaded, (variant, policy)):
+            return worker
+        free = _leaves_no_trace(before) and _leaves_no_trace(variant)
+        return worker if free and dict(plan(variant).env) == dict(self._env) else None
+
+    def _reassigned(
+        self,
+        worker: WorkerScorer,
+        loaded: _Loaded | None,
+        variant: Variant,
+        policy: ScoringPolicy,
+    ) -> bool:
+        if loaded is None or loaded[1] != policy or not same_loading(loaded[0], variant):
+            return False
+        if not worker.reassign(variant):
+            return False
+        self.reuse = replace(self.reuse, reassigned=self.reuse.reassigned + 1)
+        return True
+
+    def _started(self, variant: Variant, policy: ScoringPolicy) -> WorkerScorer:
+        with contextlib.suppress(EvalguardError):  # it has ended all the same
+            self.close()
+        env = plan(variant).env
+        name = f"probe-{os.getpid()}-{self._number}-{safe_name(variant.name)}.log"
+        self._used_by, self._env = variant, env
+        self._scorer = WorkerScorer(
+            variant,
+            policy,
+            cache_dir=self._cache_dir,
+            env=env,
+            call_timeout=self._options.timeout,
+            log=self._cache_dir / "logs" / name,
+            reusable=True,
+        )
+        self._loaded = variant, policy
+        self.reuse = replace(self.reuse, started=self.reuse.started + 1)
+        return self._scorer
+
+
+def _equal(one: _Loaded | None, other: _Loaded) -> bool:
+    """Whether two models are declared alike; 1, 1.0 and true are three values."""
+    if one is None or one[1] != other[1]:
+        return False
+    return digest_of(VARIANT.encode(one[0])) == digest_of(VARIANT.encode(other[0]))
+
+
+def _leaves_no_trace(variant: Variant) -> bool:
+    """Whether loading a variant changes nothing in its process that a later one could meet.
+
+    A hook may patch a library, as may code from the hub; other loaders bring libraries that do.
+    """
+    wanted = plan(variant)
+    foreign = variant.trust_remote_code or any(wanted.model_args.get(n) for n in UNSETTLED)
+    return variant.model in HF_TYPES and not wanted.calls and not foreign
