@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Literal
+
+WorkerEnd = Literal["killed", "late", ""]
 
 EXIT_PASSED = 0
 EXIT_REGRESSED = 1
@@ -68,11 +71,18 @@ class FallbackError(EvaluationError):
 
 
 class WorkerError(EvaluationError):
-    """A worker process died, hung or spoke garbage. ``log`` is the path of its captured output."""
+    """A worker process died, hung or spoke garbage. ``log`` is the path of its captured output.
 
-    def __init__(self, message: str, *, log: str = "", hint: str = "") -> None:
+    ``cause`` tells these apart: "killed" (what the system does where memory runs out), "late" (no
+    answer or no sign of life in time), "" for any other.
+    """
+
+    def __init__(
+        self, message: str, *, log: str = "", cause: WorkerEnd = "", hint: str = ""
+    ) -> None:
         super().__init__(message, hint=hint)
         self.log = log
+        self.cause: WorkerEnd = cause
 
 
 class MisalignedRunsError(EvaluationError):

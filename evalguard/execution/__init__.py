@@ -4,6 +4,7 @@
 """
 
 from evalguard.execution.client import WorkerScorer
+from evalguard.execution.process import kill_workers_of
 from evalguard.execution.process_memory import peak_memory
 
-__all__ = ["WorkerScorer", "peak_memory"]
+__all__ = ["WorkerScorer", "kill_workers_of", "peak_memory"]

@@ -77,12 +77,14 @@ class Channel:
         now = time.monotonic()
         if now - self._heard >= silence:
             raise WorkerError(
-                f"gave no sign of life for {silence:g} s: it is stopped, or stuck in native code"
+                f"gave no sign of life for {silence:g} s: it is stopped, or stuck in native code",
+                cause="late",
             )
         if timeout is not None and now - started >= timeout:
             raise WorkerError(
                 f"gave no answer within {timeout:g} s, though it is alive "
                 f"({self._beats} heartbeats)",
+                cause="late",
                 hint="allow a call more time with --timeout SECONDS",
             )
 

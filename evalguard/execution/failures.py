@@ -88,6 +88,7 @@ def to_exception(failure: Failure, *, model: str, log: str) -> EvalguardError:
         error.where = failure.where
     if isinstance(error, errors.WorkerError):
         error.log = log
+        error.cause = ""
     if isinstance(error, errors.FallbackError):
         error.giving_up = failure.giving_up
     return error

@@ -141,11 +141,14 @@ class Line:
         tail = self._process.log_tail()
         log = str(self._process.log)
         ending = f"the end of its log ({log}):\n{tail}" if tail else f"its log ({log}) is empty"
-        hint = error.hint
-        if "SIGKILL" in fate:
+        hint, killed = error.hint, gone and "SIGKILL" in fate
+        if killed:
             hint = "if memory ran out, try a smaller --batch_size"
         return WorkerError(
-            f"the worker of model '{self.name}' {what} while {doing}; {ending}", log=log, hint=hint
+            f"the worker of model '{self.name}' {what} while {doing}; {ending}",
+            log=log,
+            cause="killed" if killed else error.cause,
+            hint=hint,
         )
 
     def _greet(self) -> None:

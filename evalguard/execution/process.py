@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+import weakref
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from evalguard.errors import WorkerError
@@ -54,6 +56,17 @@ def _not_started(program: str, log: Path, error: Exception) -> WorkerError:
     return WorkerError(f"cannot start a worker process ({program}): {error}", log=str(log))
 
 
+def kill_workers_of(threads: Collection[threading.Thread]) -> None:
+    """Kill the workers that these threads have started and may be waiting for.
+
+    The threads notice at their next look at the pipes, and clear up by themselves.
+    """
+    for process in list(_started):
+        if process.thread in threads and process.is_open:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
 class WorkerProcess:
     """A worker process in a session of its own, with two pipes and a captured log.
 
@@ -63,6 +76,7 @@ class WorkerProcess:
         requests_fd: this side's (writing) end of the request pipe.
         replies_fd: this side's (reading) end of the reply pipe.
         log: file to which the worker's stdout and stderr are appended.
+        thread: which started it.
     """
 
     def __init__(self, command: Sequence[str], *, env: Mapping[str, str | None], log: Path) -> None:
@@ -74,6 +88,7 @@ class WorkerProcess:
         self.log = log
         self.requests_fd = self.replies_fd = -1
         self._owner = os.getpid()
+        self.thread = threading.current_thread()
         workers_ends: list[int] = []
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
@@ -100,6 +115,12 @@ class WorkerProcess:
         finally:
             for descriptor in workers_ends:
                 os.close(descriptor)
+        _started.add(self)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the worker was not ended from here yet: its number is still its own."""
+        return self.requests_fd >= 0
 
     @property
     def pid(self) -> int:
@@ -158,3 +179,6 @@ class WorkerProcess:
             if descriptor >= 0:
                 os.close(descriptor)
         self.requests_fd = self.replies_fd = -1
+
+
+_started: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()

@@ -9,7 +9,7 @@ from evalguard.store.file_name import safe_name
 from evalguard.store.floor_store import FloorStore
 from evalguard.store.inventory import inventory
 from evalguard.store.journal import Journal
-from evalguard.store.journal_entry import Entry, Outcome
+from evalguard.store.journal_entry import Entry
 from evalguard.store.pruning import PruneRules, prune
 from evalguard.store.record_cache import DivergenceCache, ReferenceCache
 from evalguard.store.reference_file import ReferenceFile, ReferenceWriter
@@ -26,7 +26,6 @@ __all__ = [
     "FileDigests",
     "FloorStore",
     "Journal",
-    "Outcome",
     "PruneRules",
     "ReferenceCache",
     "ReferenceFile",

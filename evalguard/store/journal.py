@@ -40,11 +40,15 @@ class Journal:
     _of: str = ""
 
     @classmethod
-    def opened(cls, path: Path, header: Mapping[str, Value]) -> Journal:
+    def opened(
+        cls, path: Path, header: Mapping[str, Value], *, search: Mapping[str, Value] | None = None
+    ) -> Journal:
         """Open a journal, or begin one; entries of another header are not used.
 
         Args:
-            header: everything that all entries have in common: versions, sides, metric, seed.
+            header: what all searches of a bisection have in common: versions, sides, seed.
+            search: what tells them apart (the metric, settings repaired before): several of one
+                bisection write one journal.
 
         Raises:
             StoreError: another process writes it, or the disk refuses.
@@ -53,7 +57,7 @@ class Journal:
         try:
             make_folder(path.parent)
             journal._take_lock()
-            journal._open({"schema": SCHEMA, **header})
+            journal._open({"schema": SCHEMA, "of": dict(header), "search": dict(search or {})})
         except OSError as error:
             journal.close()
             raise refusal("write to", path, error, hint=_HINT) from error
@@ -76,7 +80,7 @@ class Journal:
         Raises:
             StoreError: the disk refuses; the journal is as it was.
         """
-        self._append({"of": self._of, **entry.told()})
+        self._append({"journal": self._of, **entry.told()})
         self._entries[entry.assignment, entry.block] = entry
 
     def close(self) -> None:
@@ -116,31 +120,31 @@ class Journal:
             self.problems.append(f"the last line of {self.path} was never finished: it is left out")
             os.ftruncate(self._file, self._end)
         self._of = digest_of(header)
-        if not self._read(data[: self._end]):
+        if not self._read(data[: self._end], header):
             self._append(header)
 
-    def _read(self, data: bytes) -> bool:
+    def _read(self, data: bytes, header: Mapping[str, Value]) -> bool:
         """Take the entries of this header; return whether it is there."""
-        said = False
+        headers: dict[str, Value] = {}  # their digest -> what they are of
         damaged = foreign = 0
         for line in data.splitlines():
             record = from_line(line)
             if record is None:
                 damaged += 1
             elif "schema" in record:
-                said = said or digest_of(record) == self._of
-            elif record.pop("of", "") != self._of:
-                foreign += 1
+                headers[digest_of(record)] = record.get("of")
+            elif (of := record.pop("journal", "")) != self._of:
+                foreign += headers.get(of) != header["of"]
             else:
                 damaged += not self._take(record)
         if damaged:
             self.problems.append(f"damaged lines of {self.path} are left out: {damaged}")
         if foreign:
             self.problems.append(
-                f"{self.path} has {foreign} finished blocks of another bisection (sides, metric, "
-                "seed or versions differ): they are not used"
+                f"{self.path} has {foreign} finished blocks of another bisection (other versions, "
+                "base or seed): they are not used"
             )
-        return said
+        return self._of in headers
 
     def _take(self, record: Mapping[str, Any]) -> bool:
         try:

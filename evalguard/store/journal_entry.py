@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from evalguard.bisect.oracle import Refusal
+from evalguard.bisect.probe import Outcome
 from evalguard.settings import Value, digest_of
 
-Outcome = Literal["scored", "cannot be built", "out of memory", "timed out", "crashed"]
-_OUTCOMES: tuple[str, ...] = get_args(Outcome)
+_OUTCOMES: tuple[str, ...] = ("scored", *get_args(Refusal))
 _CHECK = "check"
 
 

@@ -70,7 +70,7 @@ def test_every_line_is_json_that_people_can_read(tmp_path: Path) -> None:
     lines = written(tmp_path / "journal.jsonl", 1).splitlines()
     header, first = (json.loads(line) for line in lines)
     assert header["schema"] == "evalguard.journal/1"
-    assert {**HEADER, **header} == header
+    assert header["of"] == HEADER
     assert first["settings"] == ["norm", "scale"]
     assert first["outcome"] == "scored"
 
@@ -127,7 +127,7 @@ def test_a_changed_bit_costs_a_line_and_never_changes_a_number(
 
 def test_the_last_of_two_entries_counts(tmp_path: Path) -> None:
     journal = Journal.opened(tmp_path / "j", HEADER)
-    journal.add(entry(0, outcome="timed out", values=None))
+    journal.add(entry(0, outcome="timed_out", values=None))
     journal.add(entry(0))
     journal.close()
     again = Journal.opened(tmp_path / "j", HEADER)
@@ -166,6 +166,22 @@ def test_a_damaged_header_lends_its_entries_to_no_other(tmp_path: Path) -> None:
     first = Journal.opened(path, HEADER)
     assert told(first, 0) == dict(entry(0).told())
     first.close()
+
+
+def test_searches_of_one_bisection_share_a_journal(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    for metric in ("acc", "perplexity", "acc"):
+        journal = Journal.opened(path, HEADER, search={"metric": metric})
+        assert journal.problems == []
+        assert len(journal) == 0 or metric == "acc"
+        journal.add(entry(1, values=np.array([float(len(metric))])))
+        journal.close()
+    again = Journal.opened(path, HEADER, search={"metric": "perplexity"})
+    found = again.get("a0", "b1")
+    assert found is not None
+    assert found.values is not None
+    assert found.values.tolist() == [10.0]
+    again.close()
 
 
 def test_two_processes_do_not_write_one_journal(tmp_path: Path) -> None:

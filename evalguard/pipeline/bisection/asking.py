@@ -1,0 +1,105 @@
+"""Asking: what an assignment is asked about documents, and what its answers are worth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from evalguard.bisect import Untestable
+from evalguard.bisect.oracle import Floats
+from evalguard.errors import EvalguardError, EvaluationError
+from evalguard.harness import Block, TaskRequests
+from evalguard.harness.subset import documents_of
+from evalguard.pipeline.bisection.assigned import Assigned
+from evalguard.pipeline.bisection.document_blocks import DocumentBlock, Parts, cut_as_compared
+from evalguard.pipeline.bisection.refusals import refusal_of
+from evalguard.pipeline.bisection.runner import Runner
+from evalguard.pipeline.evaluate import Evaluator
+from evalguard.scorer import Response
+
+
+@dataclass(slots=True, kw_only=True)
+class Asking:
+    """One task, asked as in the comparison.
+
+    Attributes:
+        key: (task, filter, metric).
+        rows: doc_ids of the base's table.
+        parts: doc_ids that a sequential run asked look by look; (): all at once.
+        doc_ids: of every block of the task, the same under every assignment.
+    """
+
+    evaluator: Evaluator
+    key: tuple[str, str, str]
+    rows: Sequence[int]
+    parts: Parts = ()
+    doc_ids: Sequence[tuple[int, ...]] = ()
+
+    def cut(self, assigned: Assigned, runner: Runner) -> Sequence[Block]:
+        """Build an assignment's requests, once, and cut them into blocks as compare does.
+
+        Raises:
+            EvalguardError: they cannot be built; where every model has its own chat template, the
+                assignment's has to be loaded for it.
+        """
+        if assigned.requests is None:
+            assigned.requests = self._requests(assigned, runner)
+            assigned.blocks = cut_as_compared(assigned.requests, self.evaluator.blocks, self.parts)
+            doc_ids = [block.doc_ids for block in assigned.blocks]
+            self.doc_ids = self.doc_ids or doc_ids
+            if doc_ids != list(self.doc_ids):
+                raise EvaluationError(f"task '{self.key[0]}' is cut into other blocks of documents")
+        return assigned.blocks
+
+    def blocks(self, assigned: Assigned, block: DocumentBlock, runner: Runner) -> list[Block]:
+        """What an assignment is asked about the documents of a block.
+
+        Raises:
+            EvalguardError: as ``cut``.
+        """
+        found = self.cut(assigned, runner)
+        return [found[place] for place in block.blocks]
+
+    def values(
+        self,
+        assigned: Assigned,
+        block: DocumentBlock,
+        told: Mapping[tuple[int, int], Response],
+    ) -> Floats:
+        """What the metric's table has for the documents of a block, shape (k,).
+
+        Raises:
+            Untestable: the answers give no value for one of them.
+        """
+        assert assigned.requests is not None
+        part = documents_of(assigned.requests, block.doc_ids)
+        task, filter_name, metric = self.key
+        try:
+            answers = part.in_order(told)
+            scores = self.evaluator.scoring.scores(assigned.source.name, part, answers)
+        except EvalguardError as error:
+            raise refusal_of(error, loaded=True) from error
+        table = next((table for table in scores.tables if table.key == self.key), None)
+        found: dict[int, float] = {}
+        if table is not None:
+            found = dict(zip(table.doc_ids.tolist(), table.values.tolist(), strict=True))
+        wanted = [self.rows[row] for row in block.documents.tolist()]
+        missing = [doc_id for doc_id in wanted if doc_id not in found]
+        if missing:
+            why = [left.reason for left in scores.not_compared if left.metric == metric]
+            raise Untestable(
+                f"its answers to {task} give no {metric} ({filter_name}) for document {missing[0]}"
+                + "".join(f": {reason}" for reason in why[:1]),
+                kind="not_finite",
+            )
+        return np.array([found[doc_id] for doc_id in wanted], dtype=np.float64)
+
+    def _requests(self, assigned: Assigned, runner: Runner) -> TaskRequests:
+        tasks, task = self.evaluator.tasks, self.key[0]
+        if not self.evaluator.chat:
+            return tasks.requests(task)
+        return runner.ask(
+            assigned.source, lambda scorer: tasks.requests(task, render_chat=scorer.render_chat)
+        )

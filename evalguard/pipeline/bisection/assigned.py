@@ -1,0 +1,94 @@
+"""Assigned: the candidate under one assignment of its settings, and all that is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from evalguard.bisect import Untestable
+from evalguard.bisect.oracle import Floats
+from evalguard.errors import EvaluationError
+from evalguard.harness import Block, TaskRequests
+from evalguard.pipeline.known_model import KnownModel
+from evalguard.pipeline.lazy_scorer import OtherModelError
+from evalguard.pipeline.sources import ModelSource
+from evalguard.scorer import ModelDescription, Response
+from evalguard.settings import digest_of
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Assigned:
+    """One assignment.
+
+    Attributes:
+        source: the candidate under it.
+        known: what is remembered of the model from earlier runs.
+        settings: those at their candidate value.
+        description: what was loaded, now or before.
+        refusal: why it cannot be tested.
+        values: by document block, what the metric's table has for its documents.
+        requests, blocks: what it is asked; None, until that is known.
+        answers: responses to blocks of which not all of a document block's are there.
+    """
+
+    source: ModelSource
+    known: KnownModel | None
+    settings: tuple[str, ...] = ()
+    description: ModelDescription | None = None
+    refusal: Untestable | None = None
+    values: dict[str, Floats] = field(default_factory=dict)
+    requests: TaskRequests | None = None
+    blocks: Sequence[Block] = ()
+    answers: dict[str, Sequence[Response]] = field(default_factory=dict)
+    _loaded: bool = False
+
+    @property
+    def digest(self) -> str:
+        """Of all that decides its scores: settings, weights, code, environment; "" if unproven."""
+        if self.known is not None:
+            return self.known.digest
+        return self.key or ""
+
+    @property
+    def key(self) -> str | None:
+        """Under which its responses are kept, as compare keeps them; None where they are not."""
+        identity = None if self.description is None else self.description.identity
+        return None if identity is None else digest_of(dict(identity))
+
+    def describe_as(self, found: ModelDescription) -> None:
+        """Take in what was loaded.
+
+        Raises:
+            OtherModelError: it is not what was remembered; that is put right for the next time.
+            EvaluationError: files have changed since the bisection began.
+        """
+        before, self.description = self.description, found
+        identity = found.identity or {}
+        if self.known is None:
+            if self._loaded and before is not None and before.identity != found.identity:
+                raise self._changed()
+        elif any(identity.get(name) != proof for name, proof in self.known.proofs.items()):
+            raise self._changed()
+        elif before is None or before.identity != found.identity:
+            self.known.describe_as(found)
+            if before is not None and not _smaller_batches(before, found):
+                raise OtherModelError(
+                    f"{self.source.name} is not what it was when it was loaded before, though "
+                    "nothing that it is loaded from has changed",
+                    hint="what was remembered of it is put right: run the same command again",
+                )
+        self._loaded = True
+
+    def _changed(self) -> EvaluationError:
+        return EvaluationError(
+            f"files that '{self.source.name}' is loaded from changed while it was bisected",
+            hint="run the same command again when they are finished",
+        )
+
+
+def _smaller_batches(before: ModelDescription, found: ModelDescription) -> bool:
+    """Whether only batches differ, as where memory ran out."""
+    ours, theirs = dict(before.identity or {}), dict(found.identity or {})
+    ours.pop("policy", None)
+    theirs.pop("policy", None)
+    return ours == theirs

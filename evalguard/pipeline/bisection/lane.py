@@ -1,0 +1,144 @@
+"""Lane: one thread that owns one model at a time, in a worker process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Protocol
+
+from evalguard.errors import EvalguardError, EvaluationError, WorkerError
+from evalguard.harness import Block
+from evalguard.pipeline.bisection.runner import Done, Failed, Work
+from evalguard.pipeline.bisection.schedule import Schedule
+from evalguard.pipeline.places import placed
+from evalguard.pipeline.sources import ModelSource
+from evalguard.scorer import Scorer
+
+Event = Done | Failed | BaseException | None
+
+
+class Reusable(Protocol):
+    """A model that becomes another one, as ``ReusedModel``."""
+
+    def at(self, source: ModelSource) -> Scorer:
+        """Be this model."""
+
+    def close(self) -> None:
+        """Release it."""
+
+
+class Lane:
+    """Loads and scores in a thread of its own, so that lanes wait for their workers side by side.
+
+    Attributes:
+        since: when what is under way began (``time.monotonic``); 0 where nothing is.
+        documents: of the block that is under way; 0 while a model is loaded.
+        overdue: whether its worker is ended because it took too long.
+    """
+
+    def __init__(self, number: int, opened: Callable[[], Reusable]) -> None:
+        self.since = 0.0
+        self.documents = 0
+        self.overdue = False
+        self._opened = opened
+        self._model: Reusable | None = None
+        self._loaded: ModelSource | None = None
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self.thread = threading.Thread(target=self._work, name=f"probe {number}", daemon=True)
+        self.thread.start()
+
+    def drain(self, schedule: Schedule, out: SimpleQueue[Event]) -> None:
+        """Begin to take blocks from a schedule; None goes out when nothing is left for this one."""
+        self._jobs.put(lambda: self._drain(schedule, out))
+
+    def ask(
+        self, source: ModelSource, question: Callable[[Scorer], None], out: SimpleQueue[Event]
+    ) -> None:
+        """Ask a model something; None goes out when it has answered, or what it raised."""
+        self._jobs.put(lambda: self._ask(source, question, out))
+
+    def stop(self) -> None:
+        """Release the model and end the thread, as soon as what is under way has ended."""
+        self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+        self._drop()
+
+    def _drain(self, schedule: Schedule, out: SimpleQueue[Event]) -> None:
+        before: Work | None = None
+        while (taken := schedule.take(self._loaded, before)) is not None:
+            before, block = taken
+            done = self._one(before, block)
+            if isinstance(done, Failed):
+                schedule.drop(before)
+            out.put(done)
+        out.put(None)
+
+    def _ask(
+        self, source: ModelSource, question: Callable[[Scorer], None], out: SimpleQueue[Event]
+    ) -> None:
+        try:
+            question(self._at(source))
+        except BaseException as error:  # noqa: BLE001  it belongs to who asked
+            self._drop()
+            out.put(error)
+        else:
+            out.put(None)
+        self.since = 0.0
+
+    def _one(self, work: Work, block: Block) -> Done | Failed:
+        started, loading, loaded = time.monotonic(), 0.0, False
+        try:
+            there = self._loaded is work.source
+            scorer = self._at(work.source)
+            loading = 0.0 if there else time.monotonic() - started
+            loaded, self.documents, self.since = True, len(block.doc_ids), time.monotonic()
+            responses = scorer.score(block.requests)
+            return Done(
+                work=work,
+                block=block,
+                responses=responses,
+                description=scorer.describe(),
+                seconds=time.monotonic() - self.since,
+                loading=loading,
+            )
+        except BaseException as error:  # noqa: BLE001  a thread that dies would be waited for
+            self._drop()
+            took = time.monotonic() - started
+            told = self._told(error, took)
+            return Failed(work=work, error=told, loaded=loaded, seconds=took)
+        finally:
+            self.since = 0.0
+
+    def _told(self, error: BaseException, took: float) -> EvalguardError:
+        if self.overdue:
+            self.overdue = False
+            late = f"gave no answer within {took:.0f} s, far longer than any probe before it"
+            return WorkerError(late, cause="late", hint="--timeout SECONDS allows it more time")
+        return error if isinstance(error, EvalguardError) else _unexpected(error)
+
+    def _at(self, source: ModelSource) -> Scorer:
+        self.documents, self.since = 0, time.monotonic()
+        if self._model is None:
+            self._model = self._opened()
+        self._loaded = None
+        with placed(source):
+            scorer = self._model.at(source)
+        self._loaded = source
+        return scorer
+
+    def _drop(self) -> None:
+        """Let go of a model that failed: what it left behind must not be the next one's."""
+        model, self._model, self._loaded = self._model, None, None
+        if model is not None:
+            with contextlib.suppress(EvalguardError):
+                model.close()
+
+
+def _unexpected(error: BaseException) -> EvaluationError:
+    return EvaluationError(f"{type(error).__name__}: {error}")

@@ -1,0 +1,170 @@
+"""Opening an oracle over a model: tasks, caches, journal and workers, gone when it is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import evalguard
+from evalguard.document_scale import DocumentScale
+from evalguard.errors import EvaluationError, UsageError
+from evalguard.pipeline.bisection.asking import Asking
+from evalguard.pipeline.bisection.assigned import Assigned
+from evalguard.pipeline.bisection.document_blocks import Parts, document_blocks
+from evalguard.pipeline.bisection.effective import differing
+from evalguard.pipeline.bisection.ends import settle_ends
+from evalguard.pipeline.bisection.fresh_model import FreshModel
+from evalguard.pipeline.bisection.local_runner import LocalRunner
+from evalguard.pipeline.bisection.model_oracle import ModelOracle
+from evalguard.pipeline.bisection.place import Key, Place
+from evalguard.pipeline.bisection.probes import Probes
+from evalguard.pipeline.bisection.records import Records
+from evalguard.pipeline.bisection.runner import Runner
+from evalguard.pipeline.bisection.suspicion import Suspicion
+from evalguard.pipeline.cache_limit import keep_to
+from evalguard.pipeline.choices import Choices
+from evalguard.pipeline.kept_blocks import KeptBlocks
+from evalguard.pipeline.meter import Meter
+from evalguard.pipeline.options import CompareOptions
+from evalguard.pipeline.scored import Scored
+from evalguard.pipeline.sources import ModelSource
+from evalguard.scores import ScoreTable
+from evalguard.settings import Value, digest_of
+from evalguard.store import Journal
+
+
+@contextmanager
+def model_oracle(
+    candidate: ModelSource,
+    scored: tuple[Scored, Scored],
+    key: Key,
+    choices: Choices,
+    options: CompareOptions,
+    *,
+    journal: Path | None,
+    jobs: int = 1,
+    say: Callable[[str], None],
+    asked_in: Parts = (),
+    meter: Meter | None = None,
+    runner: Runner | None = None,
+) -> Iterator[ModelOracle]:
+    """Open an oracle over a candidate's settings; every process that it started ends with it.
+
+    Documents, prompts, batches and blocks are those of the comparison, and so are the places in the
+    score cache: what was scored before, under any assignment, is not scored again.
+
+    Args:
+        candidate: as it was compared; its settings that are not at reference are searched.
+        scored: base and candidate, as compared.
+        key: (task, filter, metric) whose drift is searched.
+        journal: where finished probes are written down; None: nowhere.
+        jobs: worker processes at the same time.
+        say: takes what a person is to know.
+        asked_in: doc_ids that a sequential run asked, look by look.
+        meter: of the comparison, whose times are the first estimate.
+        runner: runs probes elsewhere.
+
+    Raises:
+        UsageError: the metric is no sum over documents, or was not compared.
+        EvaluationError: the model with all settings at reference cannot be loaded.
+        StoreError: the journal cannot be written, or another process writes it.
+    """
+    if jobs < 1:
+        raise UsageError(f"{jobs} jobs answer nothing", hint="--jobs N, 1 or more")
+    tables = _table(scored[0], key), _table(scored[1], key)
+    DocumentScale.of(tables[0])  # refused now, not after the task was loaded
+    with ExitStack() as stack:
+        place = Place.opened(candidate, scored, choices, options, key, say, stack)
+        workers = runner or _local(place, jobs)
+        stack.callback(workers.close)
+        book = None
+        if journal is not None:
+            book = Journal.opened(journal, _header(scored, choices), search=_search(candidate, key))
+            stack.callback(book.close)
+            for problem in book.problems:
+                say(problem)
+        declared = differing(candidate.variant)
+        reference = place.assigned({setting.name: setting.reference for setting in declared})
+        oracle = _oracle(place, reference, tables[0], workers, book, asked_in)
+        settle_ends(oracle, reference, place, scored, tables, in_parts=bool(asked_in))
+        if meter is not None:
+            oracle.expected_load = meter.seconds_per_load()
+            oracle.expected_document = meter.seconds_per_document(candidate.name, key[0]) or 0.0
+        yield oracle
+        if options.use_cache:
+            keep_to(choices.cache_max_size, place.cache_dir, say)
+
+
+def _local(place: Place, jobs: int) -> LocalRunner:
+    def opened() -> FreshModel:
+        return FreshModel(place.policy, place.options, place.cache_dir)
+
+    return LocalRunner(opened, jobs=jobs, watch=place.options.timeout is None)
+
+
+def _oracle(
+    place: Place,
+    reference: Assigned,
+    table: ScoreTable,
+    runner: Runner,
+    journal: Journal | None,
+    asked_in: Parts,
+) -> ModelOracle:
+    evaluator = place.evaluator
+    rows = table.doc_ids.tolist()
+    asking = Asking(evaluator=evaluator, key=place.key, rows=rows, parts=asked_in)
+    blocks = asking.cut(reference, runner)
+    cut = document_blocks(blocks, rows)
+    if sum(block.documents.size for block in cut) != len(rows):
+        raise EvaluationError(
+            f"{place.key[0]}: the base was scored on {len(rows):,} documents, of which the task "
+            f"has {sum(block.documents.size for block in cut):,} by now",
+            hint="compare again: the task, or its data, changed since",
+        )
+    probes = Probes(
+        asking=asking,
+        runner=runner,
+        records=Records(
+            kept=KeptBlocks(evaluator.cache, evaluator.note),
+            journal=journal,
+            timeout=place.options.timeout,
+        ),
+        policy=place.policy,
+        suspicion=Suspicion(control=place.candidate, block=blocks[cut[0].blocks[0]]),
+    )
+    return ModelOracle(
+        candidate=place.candidate,
+        scale=DocumentScale.of(table),
+        declared=differing(place.candidate.variant),
+        document_blocks=cut,
+        probes=probes,
+        assigned_to=place.assigned,
+    )
+
+
+def _table(side: Scored, key: Key) -> ScoreTable:
+    found = next((table for table in side.tables if table.key == key), None)
+    if found is None:
+        raise UsageError(
+            f"{side.identity.name} has no scores of {key[0]} ({key[1]}) {key[2]}",
+            hint="a group of tasks is searched by one of its tasks",
+        )
+    return found
+
+
+def _header(scored: tuple[Scored, Scored], choices: Choices) -> dict[str, Value]:
+    return {
+        "evalguard": evalguard.__version__,
+        "base": scored[0].identity.digest,
+        "base_name": scored[0].identity.name,
+        "seed": choices.task_options.seed,
+    }
+
+
+def _search(candidate: ModelSource, key: Key) -> dict[str, Value]:
+    return {
+        "candidate": digest_of([candidate.variant.digest, dict(candidate.variant.assignment)]),
+        "candidate_name": candidate.name,
+        "metric": list(key),
+    }
