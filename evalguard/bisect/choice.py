@@ -58,7 +58,7 @@ def next_measurement(
         known = float(_information(predictions[:, [at]], noise / done)[0]) if done else 0.0
         wanted = _SAVED * proofs[mask.tobytes()] / len(draws)
         for share in _SHARES:
-            if share <= done + 1e-9:
+            if measured.cost(mask, share) <= 0.0:  # no block ends between here and there
                 continue
             told = float(_information(predictions[:, [at]], noise / share)[0]) - known
             cost = (1.0 - wanted) * measured.cost(mask, share)

@@ -122,7 +122,7 @@ class Search:
             self.measured.measure_all(case.missing, 1.0)
             return
         mask = case.missing[0]
-        first = self.measured.measured(mask) < _FIRST
+        first = self.measured.cost(mask, _FIRST) > 0.0  # else no block ends before it
         self.measured.measure(mask, _FIRST if first else 1.0)
 
     def _ended(self) -> Status | None:
