@@ -81,11 +81,22 @@ class Probes:
         self.suspicion.check(self.runner)
 
     def _missing(self, assigned: Assigned, blocks: Iterable[DocumentBlock]) -> list[DocumentBlock]:
+        if assigned.description is None and self.records.may_know(assigned):
+            self._describe(assigned)
         for block in blocks:
             self.records.recall(assigned, block)
         if assigned.refusal is not None:
             return []
         return [block for block in blocks if block.digest not in assigned.values]
+
+    def _describe(self, assigned: Assigned) -> None:
+        """Load a model only to see which one it is: it may have been asked before."""
+        try:
+            found = self.runner.ask(assigned.source, lambda scorer: scorer.describe())
+        except EvalguardError as error:
+            self._refuse(assigned, refusal_of(error, loaded=False), 0.0)
+        else:
+            assigned.describe_as(found)
 
     def _unanswered(self, assigned: Assigned, block: DocumentBlock) -> list[Block]:
         """What the model has to be asked for a document block; () where all of it is kept."""
@@ -98,8 +109,10 @@ class Probes:
             kept = self.records.responses(assigned, one)
             if kept is not None:
                 assigned.answers[one.digest] = kept
-        self._conclude(assigned, block)
-        return [one for one in asked if one.digest not in assigned.answers]
+        left = [one for one in asked if one.digest not in assigned.answers]
+        if not left:
+            self._conclude(assigned, block)
+        return left
 
     def _done(self, assigned: Assigned, blocks: Sequence[DocumentBlock], done: Done) -> None:
         self.loading_seconds += done.loading

@@ -30,6 +30,10 @@ class Records:
     journal: Journal | None
     timeout: float | None = None
 
+    def may_know(self, assigned: Assigned) -> bool:
+        """Whether the journal may have something of a model that only loading identifies."""
+        return self.journal is not None and len(self.journal) > 0 and not assigned.digest
+
     def recall(self, assigned: Assigned, block: DocumentBlock) -> None:
         """Take in what the journal has of a document block, and why there will be nothing."""
         if self.journal is None or not assigned.digest or block.digest in assigned.values:
