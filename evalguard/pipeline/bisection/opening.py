@@ -14,12 +14,12 @@ from evalguard.pipeline.bisection.assigned import Assigned
 from evalguard.pipeline.bisection.document_blocks import Parts, document_blocks
 from evalguard.pipeline.bisection.effective import differing
 from evalguard.pipeline.bisection.ends import settle_ends
-from evalguard.pipeline.bisection.fresh_model import FreshModel
 from evalguard.pipeline.bisection.local_runner import LocalRunner
 from evalguard.pipeline.bisection.model_oracle import ModelOracle
 from evalguard.pipeline.bisection.place import Key, Place
 from evalguard.pipeline.bisection.probes import Probes
 from evalguard.pipeline.bisection.records import Records
+from evalguard.pipeline.bisection.reused_model import ReusedModel
 from evalguard.pipeline.bisection.runner import Runner
 from evalguard.pipeline.bisection.suspicion import Suspicion
 from evalguard.pipeline.cache_limit import keep_to
@@ -97,8 +97,8 @@ def model_oracle(
 
 
 def _local(place: Place, jobs: int) -> LocalRunner:
-    def opened() -> FreshModel:
-        return FreshModel(place.policy, place.options, place.cache_dir)
+    def opened() -> ReusedModel:
+        return ReusedModel(place.policy, place.options, place.cache_dir)
 
     return LocalRunner(opened, jobs=jobs, watch=place.options.timeout is None)
 
