@@ -1,0 +1,36 @@
+"""A guard file for a sampled model and a candidate with settings, as a user would write it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import yaml
+
+from benchmarks.bisect_truth import model_args
+from benchmarks.sampled_models import TASK, Sampled
+from evalguard.settings import Setting
+
+BASE, CANDIDATE = "orig", "port"
+
+
+def write_guard(path: Path, place: Sampled, settings: Iterable[Setting]) -> Path:
+    """Write the guard file of one comparison."""
+    declared = {
+        setting.name: {
+            "reference": setting.reference,
+            "candidate": setting.candidate,
+            "target": str(setting.target),
+        }
+        for setting in settings
+    }
+    guard = {
+        "models": {
+            BASE: {"model": "hf", "model_args": model_args(place)},
+            CANDIDATE: {"extends": BASE, "settings": declared},
+        },
+        "tasks": [TASK],
+        "include_path": [str(place.tasks)],
+    }
+    path.write_text(yaml.safe_dump(guard, sort_keys=False), encoding="utf-8")
+    return path
