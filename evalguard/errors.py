@@ -58,11 +58,14 @@ class BuildError(EvaluationError):
     """A build recipe failed; nothing of its output is used."""
 
 
+GIVEN_UP = ("share_prefixes", "scorer")
+
+
 class FallbackError(EvaluationError):
     """A model cannot be scored as the policy asks, only in a plainer way.
 
     Base and candidate are scored alike, so both have to start again. ``giving_up`` names the field
-    of the policy: "share_prefixes" or "scorer".
+    of the policy, one of ``GIVEN_UP``.
     """
 
     def __init__(self, message: str, *, giving_up: str, hint: str = "") -> None:

@@ -15,6 +15,8 @@ from evalguard.settings import Value, Variant
 
 RequestKind = Literal["loglikelihood", "loglikelihood_rolling", "generate_until"]
 ScorerName = Literal["fast", "harness"]
+# "full logits": the fast path with logits at all positions, for models that need it.
+ScoringPath = Literal["fast", "full logits", "harness"]
 
 # Sequences of a batch where batches are cut by number and nobody gave one, as lm-eval has it here.
 DEFAULT_BATCH_SIZE = 16
@@ -75,7 +77,8 @@ class ScoringPolicy:
             ``token_budget`` has room for.
         token_budget: padded tokens of a forward pass; 0: what is measured to be best on this
             device, for the first model that is loaded.
-        scorer: "harness" takes lm-eval's own path to the scores of a Hugging Face model.
+        scorer: "harness" takes lm-eval's own path to the scores of a Hugging Face model; "full
+            logits" computes logits at all positions, not only at the scored ones.
         share_prefixes: whether tokens that several continuations have before them may be read once.
         device: "" means: CUDA if there is one, else CPU.
         rolling_bos: "once" scores a text's first real token given BOS; "lm-eval" scores BOS given
@@ -86,7 +89,7 @@ class ScoringPolicy:
 
     batch_size: int | None = None
     token_budget: int = 0
-    scorer: ScorerName = "fast"
+    scorer: ScoringPath = "fast"
     share_prefixes: bool = True
     device: str = ""
     rolling_bos: Literal["once", "lm-eval"] = "once"

@@ -87,7 +87,7 @@ POLICY: Codec[ScoringPolicy] = rooted(
         ScoringPolicy,
         batch_size=optional(INTEGER),
         token_budget=INTEGER,
-        scorer=one_of("fast", "harness"),
+        scorer=one_of("fast", "full logits", "harness"),
         share_prefixes=BOOLEAN,
         device=TEXT,
         rolling_bos=one_of("once", "lm-eval"),

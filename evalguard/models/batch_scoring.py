@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -11,16 +12,18 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from evalguard.errors import FallbackError
 from evalguard.models.chosen_tokens import answers, chosen
 from evalguard.models.generation import GuardedGeneration
 from evalguard.models.moved_batch import MovedBatch
 from evalguard.models.out_of_memory import room_for
 from evalguard.models.packed_batch import PackedBatch, Read
 from evalguard.models.prefix_sharing import PrefixSharing
-from evalguard.models.rows_check import rows_or_reason
+from evalguard.models.rows_check import as_fallback, hold_longest, rows_or_reason
 from evalguard.models.scored_rows import ScoredRows
-from evalguard.models.scored_tokens import ScoredTokens
+from evalguard.models.scored_tokens import FedTokens, ScoredTokens
 from evalguard.models.tree_batch import TreeBatch
+from evalguard.scorer import ScoringPath
 
 
 class BatchScoring(GuardedGeneration):
@@ -30,18 +33,24 @@ class BatchScoring(GuardedGeneration):
     model's own logits; else logits are computed at all positions, and ``rows_reason`` says why.
 
     Attributes:
+        scorer: "full logits" has logits computed at all positions without trying.
         sharing: how prefixes that several pieces share are read once; None: they are not.
+        gave_up: what real documents showed that the model cannot do; None: nothing.
     """
+
+    scorer: ScoringPath
 
     rows_reason = ""
     sharing: PrefixSharing | None = None
+    gave_up: FallbackError | None = None
     _rows: ScoredRows | None = None
     _settled = False
 
     def settle(self) -> None:
         """Try, once, whether the model can be scored at chosen positions only."""
         if not self._settled:
-            self._rows, self.rows_reason = rows_or_reason(self)
+            if self.scorer == "fast":
+                self._rows, self.rows_reason = rows_or_reason(self)
             self._settled = True
 
     @property
@@ -49,6 +58,27 @@ class BatchScoring(GuardedGeneration):
         """Whether logits are computed at the scored positions only."""
         self.settle()
         return self._rows is not None
+
+    def check_rows(self, pieces: Iterable[FedTokens]) -> None:
+        """Hold the longest piece's logits against those at all positions, if none as long was.
+
+        Raises:
+            FallbackError: they differ by more than rounding.
+        """
+        self.settle()
+        if self._rows is not None:
+            with self.giving_up():
+                hold_longest(self, self._rows, pieces)
+
+    @contextmanager
+    def giving_up(self) -> Iterator[None]:
+        """Note, for later runs, what this model turns out to be unable to do."""
+        try:
+            yield
+        except FallbackError as error:
+            # without the traceback, whose frames hold memory
+            self.gave_up = FallbackError(str(error), giving_up=error.giving_up, hint=error.hint)
+            raise
 
     def told(self, batches: Iterator[PackedBatch]) -> list[ScoredTokens]:
         """Score batches; nothing waits for a GPU before the last one is on its way."""
@@ -133,7 +163,8 @@ class BatchScoring(GuardedGeneration):
         rows = self._rows
         if rows is None:
             yield self.full_logits(moved)
-        else:
+            return
+        with self.giving_up(), as_fallback():
             yield from rows.logits(moved, lambda: self._run(moved, unread=rows.unread))
 
     @cached_property

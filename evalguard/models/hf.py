@@ -16,7 +16,7 @@ from evalguard.models.scored_tokens import ScoredTokens
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
 
-    from evalguard.scorer import ScorerName
+    from evalguard.scorer import ScoringPath
     from evalguard.settings import Value
 
 Pair = tuple[tuple[str, str] | None, list[int], list[int]]
@@ -44,7 +44,7 @@ class GuardedHFLM(PieceScoring):
         softmax_dtype: Literal["float32", "model"] = "float32",
         sequences: int | None = None,
         token_budget: int = 0,
-        scorer: ScorerName = "fast",
+        scorer: ScoringPath = "fast",
         **model_args: Any,
     ) -> None:
         """Load a model; ``model_args`` are HFLM's own.
@@ -58,7 +58,8 @@ class GuardedHFLM(PieceScoring):
             softmax_dtype: of log-softmax; "model": that of the logits.
             sequences: of a batch; None: as many as ``token_budget`` has room for.
             token_budget: padded tokens of a batch; 0: a default.
-            scorer: "harness" leaves likelihoods to lm-eval's own methods.
+            scorer: "harness" leaves likelihoods to lm-eval's own methods; "full logits" computes
+                logits at all positions.
 
         Raises:
             SettingError: an override names nothing in the config.
@@ -117,7 +118,7 @@ class GuardedHFLM(PieceScoring):
     @property
     def own_path(self) -> bool:
         """Whether likelihoods are evalguard's work, not that of lm-eval's own methods."""
-        return self.scorer == "fast" and self.backend == "causal"
+        return self.scorer != "harness" and self.backend == "causal"
 
     def tok_encode(self, string: str, *given: Any, **options: Any) -> list[int]:
         """Encode a text; whole ones, while lm-eval cuts them into windows, as ``rolling_ids``."""

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from evalguard.errors import EvaluationError
+from evalguard.errors import EvaluationError, FallbackError
 from evalguard.models.answers import responses
 from evalguard.models.asking import arguments_of, ask
 from evalguard.models.assigned import Assigned, Reassigning
@@ -105,6 +105,11 @@ class LMScorer:
     def describe(self) -> ModelDescription:
         """Return what was loaded, with every setting's effective value."""
         return self._description
+
+    @property
+    def gave_up(self) -> FallbackError | None:
+        """What documents have shown that this model cannot do as the policy asks."""
+        return getattr(self._lm, "gave_up", None)
 
     def encode(self, requests: Sequence[Request]) -> list[tuple[int, ...]]:
         """Return the token ids each request would feed (untruncated); () where unknown.

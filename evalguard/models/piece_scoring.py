@@ -83,10 +83,12 @@ class PieceScoring(BatchScoring):
         """Cut the distinct pieces into batches; those that share prefixes first, in trees.
 
         Raises:
-            FallbackError: trees of these pieces turn out to be scored otherwise.
+            FallbackError: trees of these pieces turn out to be scored otherwise, or so does the
+                longest of them at its scored positions only.
         """
         switch = switch_length(self.config)
         distinct = set(pieces)
+        self.check_rows(distinct)
         beyond = {p for p in distinct if switch is not None and len(p.ids) - 1 > switch}
         for group in (beyond, distinct - beyond):
             alone: Iterable[FedTokens] = group
@@ -95,7 +97,8 @@ class PieceScoring(BatchScoring):
                 plan = sharing_plan(
                     group, widest=self.token_budget, cut=self._cut, trunks=group is not beyond
                 )
-                yield from self.sharing.batches(self, plan)
+                with self.giving_up():
+                    yield from self.sharing.batches(self, plan)
                 alone = plan.alone
             yield from self.plain_batches(alone)
 

@@ -1,12 +1,14 @@
-"""Does the fast path give a model's own logits? Tried on two short sequences after loading."""
+"""Does the fast path give a model's own logits? Tried after loading, and on the longest pieces."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from evalguard.errors import FallbackError
 from evalguard.models.agreement import rounding_unit
 from evalguard.models.dependence import largest_change, probe_ids
 from evalguard.models.failures import one_line
@@ -17,6 +19,10 @@ from evalguard.models.scored_rows import NoScoredRowsError, ScoredRows
 from evalguard.models.scored_tokens import FedTokens
 
 _SCORED = (3, 2)
+# A piece is held against logits at all positions when it is so much longer than those before.
+_GROWTH = 1.1
+# Numbers of such logits: 256 MiB and 1 GiB of float32.
+_MOST_ON_CPU, _MOST_ON_GPU = 2**26, 2**28
 _AT_A_TIME = 3
 # Units in the last place by which sums in another order may differ: many terms in float32, and the
 # last rounding of one sum in a narrower dtype.
@@ -32,24 +38,91 @@ def rows_or_reason(lm: Any) -> tuple[ScoredRows | None, str]:
     Args:
         lm: a ``PieceScoring``.
     """
-    batch = MovedBatch.of(_probe(probe_ids(lm)), lm.device)
-    plain = lm.full_logits(batch)
-    most = _AT_A_TIME * plain.shape[1]
+    batch = _probe(probe_ids(lm))
+    tried = ScoredRows(lm.model, lm.forward)
+    tried = ScoredRows(lm.model, lm.forward, most_logits=_AT_A_TIME * tried.width)
+    reason = _difference(lm, tried, batch)
+    if reason:
+        return None, reason
+    rows = ScoredRows(lm.model, lm.forward)
+    rows.checked = batch.input_ids.shape[1]
+    return rows, ""
+
+
+def hold_longest(lm: Any, rows: ScoredRows, pieces: Iterable[FedTokens]) -> None:
+    """Hold the logits of the longest piece against those of the model's ordinary forward pass.
+
+    Only where it is clearly longer than all that were held before. Of a piece with more logits than
+    are to be held at once, or than there is memory for, the end is taken.
+
+    Args:
+        lm: a ``PieceScoring``; ``rows``: its own.
+
+    Raises:
+        FallbackError: they are others.
+    """
+    longest = max(pieces, key=lambda piece: len(piece.ids), default=None)
+    if longest is None or len(longest.ids) - 1 <= rows.checked * _GROWTH:
+        return
+    most = (_MOST_ON_CPU if lm.device.type == "cpu" else _MOST_ON_GPU) // rows.width
+    length, reason = min(len(longest.ids) - 1, most), None
+    while reason is None and length > rows.checked:
+        end = FedTokens(ids=longest.ids[-length - 1 :], n_scored=min(longest.n_scored, length))
+        reason = _difference_if_room(lm, rows, padded([end]))
+        if reason:
+            raise _fallback(f"of {length:,} tokens, {reason}")
+        length //= 2
+    rows.checked = len(longest.ids) - 1
+
+
+@contextmanager
+def as_fallback() -> Iterator[None]:
+    """Turn a head that is called otherwise than it was into a fallback to all positions."""
     try:
-        tried = ScoredRows(lm.model, lm.forward, most_logits=most)
-        found = torch.cat(list(tried.logits(batch, lambda: lm.forward(input_ids=batch.input_ids))))
+        yield
     except NoScoredRowsError as error:
-        return None, str(error)
+        raise _fallback(f"on a real document {error}") from error
+
+
+def _fallback(reason: str) -> FallbackError:
+    return FallbackError(
+        f"logits cannot be computed at the scored positions only: {reason}",
+        giving_up="scorer",
+        hint="--scorer harness",
+    )
+
+
+def _difference_if_room(lm: Any, rows: ScoredRows, probe: PackedBatch) -> str | None:
+    try:
+        return _difference(lm, rows, probe)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+    return None
+
+
+def _difference(lm: Any, rows: ScoredRows, probe: PackedBatch) -> str:
+    """What is wrong with logits at chosen positions; "" if they are the model's own."""
+    batch = MovedBatch.of(probe, lm.device)
+    plain = lm.full_logits(batch)
+    limit = rounding(lm.model, plain)
+    done = 0
+    try:
+        for found in rows.logits(batch, lambda: lm.forward(input_ids=batch.input_ids)):
+            own = plain[done : done + len(found)]
+            done += len(found)
+            if found.shape != own.shape:
+                return f"it gives logits of {tuple(found.shape)} for {tuple(own.shape)}"
+            change = largest_change(found.float(), own.float())
+            if not change <= limit:
+                return f"its logits differ by {change:.2g} from those at all positions"
+    except NoScoredRowsError as error:
+        return str(error)
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        return None, one_line(error)
-    if found.shape != plain.shape:
-        return None, f"it gives logits of {tuple(found.shape)} for {tuple(plain.shape)}"
-    change = largest_change(found.float(), plain.float())
-    if not change <= rounding(lm.model, plain):
-        return None, f"its logits differ by {change:.2g} from those at all positions"
-    return ScoredRows(lm.model, lm.forward), ""
+        return one_line(error)
+    return ""
 
 
 def rounding(model: Any, logits: torch.Tensor) -> float:

@@ -43,6 +43,9 @@ class ScoredRows:
         forward: computes logits from the model's named inputs.
         most_logits: numbers that may be held at a time; None: what suits the device.
 
+    Attributes:
+        checked: length of the longest sequence of which the logits were held against those at all
+            positions.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class ScoredRows:
         self._forward = forward
         self._most = most_logits
         self._replacing: list[Replace] = []
+        self.checked = 0
 
     def logits(self, batch: MovedBatch, run: Callable[[], torch.Tensor]) -> Iterator[torch.Tensor]:
         """Run one batch; yield the logits of its places, in order, in blocks (n, vocabulary).
@@ -92,11 +96,15 @@ class ScoredRows:
         blocks: tuple[Hidden, ...] = torch.split(rows, self._rows_at_a_time(hidden), dim=1)
         return blocks
 
+    @property
+    def width(self) -> int:
+        """Numbers of a row of logits, as far as the output embedding shows it."""
+        weight = getattr(self._model.get_output_embeddings(), "weight", None)
+        return max(1, weight.shape[0]) if isinstance(weight, torch.Tensor) else _WIDEST
+
     def _rows_at_a_time(self, hidden: Hidden) -> int:
         most = self._most or (_ON_CPU if hidden.device.type == "cpu" else _ON_GPU)
-        weight = getattr(self._model.get_output_embeddings(), "weight", None)
-        width = weight.shape[0] if isinstance(weight, torch.Tensor) else _WIDEST
-        return max(1, most // max(1, width))
+        return max(1, most // self.width)
 
     def _pass(self, replace: Replace, run: Callable[[], torch.Tensor]) -> torch.Tensor:
         with self._given(replace) as given:

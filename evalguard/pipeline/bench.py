@@ -48,10 +48,13 @@ class Bench:
 
         Raises:
             EvalguardError: as loading does, with the place in the guard file where that is known.
-            FallbackError: it cannot be scored as the models before it.
+            FallbackError: it cannot be scored as the models before it, or as is asked, which an
+                earlier run has found.
         """
         policy = self.settled(source.policy or self.choices.policy)
         known = self._known(source, policy)
+        if known is not None and known.gave_up is not None:
+            raise known.gave_up
         scorer = self._open(source, policy) if known is None else self._lazy(source, policy, known)
         try:
             check_alike(source.name, scorer.describe(), [one.describe() for one in self._opened])

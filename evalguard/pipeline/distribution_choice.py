@@ -11,7 +11,7 @@ from evalguard.errors import UsageError
 from evalguard.gate import Gate
 from evalguard.pipeline.options import CompareOptions, DistributionMode, MemoryUse
 from evalguard.pipeline.sources import RunSource, Source
-from evalguard.scorer import ScorerName
+from evalguard.scorer import ScoringPath
 
 DEFAULT_TOP_K = 64
 
@@ -87,7 +87,7 @@ def choose_memory(
     return memory
 
 
-def check_measurable(gate: Gate, choice: DistributionChoice, scorer: ScorerName) -> None:
+def check_measurable(gate: Gate, choice: DistributionChoice, scorer: ScoringPath) -> None:
     """Refuse what asks for distributions that are not measured, before hours of scoring.
 
     Raises:

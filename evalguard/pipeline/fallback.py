@@ -78,10 +78,10 @@ def check_alike(name: str, told: ModelDescription, before: Sequence[ModelDescrip
 def _plainer(policy: ScoringPolicy, error: FallbackError) -> ScoringPolicy:
     if error.giving_up == "share_prefixes":
         return replace(policy, share_prefixes=False)
-    return replace(policy, scorer="harness")
+    return replace(policy, scorer="full logits")
 
 
 _INSTEAD = {
     "share_prefixes": "shared prefixes are read again for every continuation, by all models",
-    "scorer": "all models are scored by lm-eval's own path",
+    "scorer": "logits are computed at every position, not only at the scored ones, by all models",
 }

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from evalguard.errors import GIVEN_UP, FallbackError
 from evalguard.execution.codec import WireError
 from evalguard.execution.wire import DESCRIPTION, TOKEN_IDS
 from evalguard.harness import requests_digest
@@ -47,6 +48,20 @@ class KnownModel:
         if any(identity.get(name) != proof for name, proof in self.proofs.items()):
             return
         self.facts.put("models", self.digest, {"description": DESCRIPTION.encode(description)})
+
+    @property
+    def gave_up(self) -> FallbackError | None:
+        """What documents of an earlier run have shown that it cannot do, or None."""
+        found = self.facts.get("given_up", self.digest)
+        if found is None or found.get("giving_up") not in GIVEN_UP:
+            return None
+        reason, hint = f"found in an earlier run: {found.get('reason')}", str(found.get("hint"))
+        return FallbackError(reason, giving_up=found["giving_up"], hint=hint)
+
+    def give_up(self, error: FallbackError) -> None:
+        """Remember what the model cannot do, so that no later run tries it on documents again."""
+        told = {"giving_up": error.giving_up, "reason": str(error), "hint": error.hint}
+        self.facts.put("given_up", self.digest, told)
 
     def encoded(self, requests: Sequence[Request]) -> list[tuple[int, ...]] | None:
         """Return how the model encoded these requests, or None."""

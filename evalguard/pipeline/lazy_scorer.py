@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import cast
 
-from evalguard.errors import EvaluationError
+from evalguard.errors import EvaluationError, FallbackError
 from evalguard.execution.wire import DESCRIPTION
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.pipeline.known_model import KnownModel
@@ -51,10 +52,23 @@ class LazyScorer:
         description = known.description
         # One without an identity is none that could be found again.
         if description is None or description.identity is None:
-            self._scorer = load()
+            self._scorer = self._loaded()
             description = self._scorer.describe()
             known.describe_as(description)
         self._description = description
+
+    def _loaded(self) -> Scorer:
+        with self._remembering():
+            return self._load()
+
+    @contextmanager
+    def _remembering(self) -> Iterator[None]:
+        """Remember what the model turns out to be unable to do."""
+        try:
+            yield
+        except FallbackError as error:
+            self._known.give_up(error)
+            raise
 
     @property
     def loaded(self) -> Scorer:
@@ -67,7 +81,7 @@ class LazyScorer:
         if self._closed:
             raise EvaluationError("this model was closed")
         if self._scorer is None:
-            scorer = self._load()
+            scorer = self._loaded()
             try:
                 self._check(scorer.describe())
             except EvaluationError:
@@ -95,20 +109,24 @@ class LazyScorer:
 
     def score(self, requests: Sequence[Request]) -> list[Response]:
         """Score one block of requests."""
-        return self.loaded.score(requests)
+        with self._remembering():
+            return self.loaded.score(requests)
 
     def score_reference(
         self, requests: Sequence[Request], *, top_k: int, samples: int
     ) -> tuple[list[Response], list[Reference | None]]:
         """Score a block and keep what a candidate's distributions can be compared with."""
         scorer = cast(DistributionScorer, self.loaded)
-        return scorer.score_reference(requests, top_k=top_k, samples=samples)
+        with self._remembering():
+            return scorer.score_reference(requests, top_k=top_k, samples=samples)
 
     def score_against(
         self, requests: Sequence[Request], references: Sequence[Reference | None]
     ) -> tuple[list[Response], Compared]:
         """Score a block and compare its distributions with the base's."""
-        return cast(DistributionScorer, self.loaded).score_against(requests, references)
+        scorer = cast(DistributionScorer, self.loaded)
+        with self._remembering():
+            return scorer.score_against(requests, references)
 
     def render_chat(
         self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool
@@ -121,6 +139,10 @@ class LazyScorer:
         self._closed = True
         if self._scorer is not None:
             self._remember(self._scorer.describe())
+            # In lock-step the model is asked directly.
+            gave_up = self._scorer.gave_up if isinstance(self._scorer, LMScorer) else None
+            if gave_up is not None:
+                self._known.give_up(gave_up)
             self._scorer.close()
 
     def _check(self, found: ModelDescription) -> None:

@@ -11,10 +11,18 @@ import pytest
 import torch
 from architectures import save_architecture
 from lm_requests import pair_requests, rolling_requests
-from strange_models import STRANGE, Scaled, open_strange
+from strange_models import (
+    STRANGE,
+    LateByPosition,
+    LateTwice,
+    Scaled,
+    TwiceForMany,
+    open_strange,
+)
 from test_lm_scorer import POLICY, open_hf
 
-from evalguard.models import scored_rows
+from evalguard.errors import FallbackError
+from evalguard.models import rows_check, scored_rows
 from evalguard.models.lm_scorer import LMScorer
 
 HARNESS = replace(POLICY, scorer="harness")
@@ -62,6 +70,7 @@ def test_many_positions_go_through_in_blocks(
     expected = open_hf(tiny_gemma2, HARNESS)
     monkeypatch.setattr(scored_rows, "_ON_CPU", rows * vocabulary)
     model = open_hf(tiny_gemma2)
+    model.score(rolling_requests())  # the first long texts are held against all positions, too
     seen = widths(model)
     for requests in (pair_requests(), rolling_requests()):
         assert_close(likelihoods(model, requests), likelihoods(expected, requests))
@@ -96,6 +105,75 @@ def test_a_model_that_needs_all_positions_is_scored_by_its_full_logits(
     expected = open_strange(kind, tmp_path, HARNESS)
     # the harness batches whole texts in another way, which moves what is quantised together
     assert_close(likelihoods(model, pair_requests()), likelihoods(expected, pair_requests()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (LateByPosition, r"of 48 tokens, its logits differ by"),
+        (LateTwice, r"of 48 tokens, its output embedding is given"),
+        (TwiceForMany, r"on a real document its output embedding is given"),
+    ],
+)
+def test_a_head_that_computes_otherwise_on_long_or_many_inputs_is_found_before_any_answer(
+    kind: Any, reason: str, tmp_path: Path
+) -> None:
+    policy = replace(POLICY, share_prefixes=False)
+    model = open_strange(kind, tmp_path, policy)
+    assert model.describe().computation["scorer"] == "fast"
+    short = replace(pair_requests()[0], arguments=("a", " b"))
+    (answer,) = model.score([short])
+    with pytest.raises(FallbackError, match=reason) as raised:
+        model.score(pair_requests())
+    assert raised.value.giving_up == "scorer"
+    assert str(model.gave_up) == str(raised.value)
+    plain = open_strange(kind, tmp_path, replace(policy, scorer="full logits"))
+    told = plain.describe()
+    assert told.computation["scorer"] == "full logits"
+    assert not any("every position" in caveat for caveat in told.caveats)
+    expected = open_strange(kind, tmp_path, HARNESS)
+    for requests in (pair_requests(), rolling_requests()):
+        assert_close(likelihoods(plain, requests), likelihoods(expected, requests))
+    assert_close([(answer.loglikelihood, answer.is_greedy)], likelihoods(expected, [short]))
+
+
+def test_the_longest_pieces_are_held_against_all_positions_once(tiny_llama: Path) -> None:
+    model, longest = open_hf(tiny_llama, replace(POLICY, share_prefixes=False)), 48
+    shapes = widths(model)
+    whole = lambda: [shape for shape in shapes if shape[:2] == (1, longest)]  # noqa: E731
+    model.score(pair_requests())
+    assert len(whole()) == 1
+    model.score(pair_requests())
+    model.score(pair_requests()[:2])
+    assert len(whole()) == 1
+
+
+def test_of_a_text_with_too_many_logits_the_end_is_held_against_all_positions(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = open_hf(tiny_llama, replace(POLICY, share_prefixes=False))
+    shapes = widths(model)
+    monkeypatch.setattr(rows_check, "_MOST_ON_CPU", 30 * model.describe().vocabulary_size)
+    model.score(pair_requests())
+    assert (1, 30) in {shape[:2] for shape in shapes}
+    assert max(shape[1] for shape in shapes) == 30
+
+
+def test_where_memory_runs_out_less_of_the_longest_text_is_held(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = open_hf(tiny_llama, replace(POLICY, share_prefixes=False))
+    original, tried = model._lm.full_logits, []
+
+    def full(batch: Any) -> torch.Tensor:
+        tried.append(batch.input_ids.shape[1])
+        if tried[-1] > 20:
+            raise MemoryError
+        return original(batch)
+
+    monkeypatch.setattr(model._lm, "full_logits", full)
+    model.score(pair_requests())
+    assert tried == [48, 24, 12]
 
 
 def test_what_a_forward_does_with_its_logits_is_kept(tmp_path: Path) -> None:

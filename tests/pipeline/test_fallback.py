@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 from fake_models import FakeScorer
+from strange_models import LateTwice
 from tiny_models import save_llama, save_mamba
 
 import evalguard
 from evalguard.config import GuardSet
 from evalguard.errors import FallbackError, UsageError
+from evalguard.pipeline import loading
 from evalguard.pipeline.choices import choose
 from evalguard.pipeline.options import CompareOptions
 from evalguard.pipeline.scoring import score_models
@@ -122,11 +124,13 @@ def test_a_sequential_run_starts_again_too(opened: Score) -> None:
     assert "scores differ by 0.3 nats" in base.notes[0]
 
 
-def test_lm_evals_own_path_is_taken_where_a_model_gives_ours_up(opened: Score) -> None:
+def test_logits_are_computed_at_all_positions_where_a_model_needs_them(opened: Score) -> None:
     arguments, policies = opened({"a": Sharing("a"), "b": Sharing("b", fails={0: late("scorer")})})
     found = score_models(*arguments)
-    assert [policy.scorer for _, policy in policies] == ["fast", "fast", "harness", "harness"]
-    assert "lm-eval's own path" in found[1].notes[0]
+    assert [policy.scorer for _, policy in policies] == [
+        "fast", "fast", "full logits", "full logits"
+    ]  # fmt: skip
+    assert "logits are computed at every position" in found[1].notes[0]
 
 
 def test_a_model_that_fails_again_without_sharing_is_an_error(opened: Score) -> None:
@@ -203,3 +207,31 @@ def test_a_reference_file_is_made_anew_with_the_run_and_one_from_before_stays(
         evalguard.compare(base, port, cand_model_args=port_args, **given)
     assert "--no-share-prefixes" in raised.value.hint
     assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize("distributions", ["lockstep", "off"])
+def test_what_only_documents_show_is_known_to_the_next_run(
+    task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, distributions: str
+) -> None:
+    """The candidate's head is called twice on texts of more than 20 tokens."""
+    loaded: list[str] = []
+    load = loading.load_lm
+
+    def noted(model_type: str, arguments: Any, overrides: Any, policy: Any, **given: Any) -> Any:
+        lm: Any = load(model_type, arguments, overrides, policy, **given)
+        loaded.append(f"{Path(arguments['pretrained']).name}: {policy.scorer}")
+        if loaded[-1].startswith("port"):
+            lm._model = LateTwice.from_pretrained(arguments["pretrained"]).eval()
+        return lm
+
+    monkeypatch.setattr(loading, "load_lm", noted)
+    base, port = save_llama(tmp_path / "orig"), save_llama(tmp_path / "port", tied=False)
+    given = {"tasks": ("sw_word",), "include_path": (task_folder,), "write": False, "quiet": True}
+    given |= {"distributions": distributions, "cache_dir": tmp_path / "cache"}
+    given |= {"share_prefixes": False}
+    given |= {f"{side}_model_args": {"dtype": "float32"} for side in ("base", "cand")}
+    first, second = (evalguard.compare(base, port, **given) for _ in range(2))
+    assert first.report.comparisons == second.report.comparisons
+    assert loaded == ["orig: fast", "port: fast", "orig: full logits", "port: full logits"]
+    (note,) = [note for note in second.report.notes if "every position" in note]
+    assert "found in an earlier run: logits cannot be computed at the scored positions" in note

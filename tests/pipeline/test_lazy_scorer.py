@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fake_models import FakeScorer
 
-from evalguard.errors import EvaluationError
+from evalguard.errors import EvaluationError, FallbackError
 from evalguard.pipeline.known_model import KnownModel
 from evalguard.pipeline.lazy_scorer import LazyScorer, OtherModelError, in_this_process, is_loaded
 from evalguard.scorer import ModelDescription, Request, Scorer
@@ -162,3 +162,17 @@ def test_a_model_of_another_process_is_none_of_this_one(tmp_path: Path) -> None:
     known = KnownModel(FactCache(tmp_path), "digest")
     assert in_this_process(LazyScorer("m", known, FakeScorer, here=False)) is None
     assert in_this_process(LazyScorer("m", known, FakeScorer, here=True)) is None  # no LMScorer
+
+
+def test_what_documents_show_a_model_cannot_do_is_remembered(opened: Any, tmp_path: Path) -> None:
+    late = FallbackError("scores differ by 0.3 nats", giving_up="share_prefixes", hint="--no")
+    known = KnownModel(FactCache(tmp_path / "facts"), "digest")
+    assert known.gave_up is None
+    with pytest.raises(FallbackError):
+        opened(FakeScorer(fails={0: late})).score(ASKED)
+    assert known.gave_up is not None
+    assert str(known.gave_up) == "found in an earlier run: scores differ by 0.3 nats"
+    assert (known.gave_up.giving_up, known.gave_up.hint) == ("share_prefixes", "--no")
+    assert KnownModel(known.facts, "another").gave_up is None
+    known.facts.put("given_up", "digest", {"giving_up": "of another version", "reason": ""})
+    assert known.gave_up is None

@@ -78,6 +78,35 @@ class Scaled(LlamaForCausalLM):  # type: ignore[misc]
         return CausalLMOutput(logits=torch.tanh(logits / 3) * 3 * 0.5)
 
 
+class LateByPosition(LlamaForCausalLM):  # type: ignore[misc]
+    """Makes logits smaller from a position on that short texts do not reach."""
+
+    def forward(self, input_ids: torch.Tensor, **_: Any) -> CausalLMOutput:
+        logits = self.lm_head(self.model(input_ids).last_hidden_state)
+        places = torch.arange(logits.shape[1])[None, :, None]
+        return CausalLMOutput(logits=torch.where(places < LATE, logits, logits / 2))
+
+
+class LateTwice(LlamaForCausalLM):  # type: ignore[misc]
+    """Goes through its output embedding in two halves where a text is long."""
+
+    def forward(self, input_ids: torch.Tensor, **_: Any) -> CausalLMOutput:
+        hidden = self.model(input_ids).last_hidden_state
+        parts = [hidden] if hidden.shape[1] <= LATE else hidden.chunk(2, dim=1)
+        return CausalLMOutput(logits=torch.cat([self.lm_head(part) for part in parts], dim=1))
+
+
+class TwiceForMany(LlamaForCausalLM):  # type: ignore[misc]
+    """Goes through its output embedding twice where a batch has many rows."""
+
+    def forward(self, input_ids: torch.Tensor, **_: Any) -> CausalLMOutput:
+        hidden = self.model(input_ids).last_hidden_state
+        parts = [hidden] if len(hidden) <= 2 else hidden.chunk(2)
+        return CausalLMOutput(logits=torch.cat([self.lm_head(part) for part in parts]))
+
+
+LATE = 20  # positions
+
 STRANGE = {
     WithoutItsModule: "called 0 times",
     Twice: "called 2 times",
