@@ -53,6 +53,11 @@ class BatchScoring(GuardedGeneration):
                 self._rows, self.rows_reason = rows_or_reason(self)
             self._settled = True
 
+    def unsettle(self) -> None:
+        """Forget what was tried: the model computes something else from now on."""
+        self._rows, self.rows_reason, self.gave_up = None, "", None
+        self._settled = False
+
     @property
     def only_scored_positions(self) -> bool:
         """Whether logits are computed at the scored positions only."""

@@ -32,6 +32,8 @@ def read_off(
         EvaluationError: the model cannot read a few tokens.
     """
     with computing_with(assigned.threads), failures("reading a few tokens", ()), quiet():
+        if hasattr(lm, "unsettle"):
+            lm.unsettle()
         if policy.share_prefixes and getattr(lm, "own_path", False):
             from evalguard.models.sharing_probe import settle_sharing
 
