@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from tiny_models import save_gemma2, save_llama
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from evalguard.errors import EvaluationError, SettingError
 from evalguard.execution.wire import DESCRIPTION, RESPONSES
@@ -146,11 +146,30 @@ class Fresh:
         return self._known[key]
 
 
-@pytest.fixture(scope="module", params=list(MODELS))
+def another(folder: Path, place: Path) -> Path:
+    """The same model with other weights."""
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(0.875)
+    model.save_pretrained(place)
+    return place
+
+
+SLOW = ("llama-untied", "gpt2")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in MODELS],
+)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     save, targets = MODELS[request.param]
     folder = save(tmp_path_factory.mktemp(request.param))
-    return targets, Fresh(folder, tmp_path_factory.mktemp("cache"))
+    other = str(another(folder, tmp_path_factory.mktemp("other")))
+    first = "transformer.h.0" if request.param == "gpt2" else "model.layers.0"
+    taken: dict[str, list[Value]] = {f"weights:{first}": [None, other], "weights:**.mlp": [other]}
+    return {**targets, **taken}, Fresh(folder, tmp_path_factory.mktemp("cache"))
 
 
 def assignments(targets: Mapping[str, list[Value]]) -> st.SearchStrategy[dict[str, Value]]:
@@ -327,3 +346,30 @@ def test_weights_that_memory_has_no_room_for_are_not_kept(
     assert asked == [32 * 4]
     scorer.score(next(blocks()))
     assert not scorer.reassign(variant(tiny_llama, {NORM: "float32"}))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_weights_that_were_replaced_on_a_gpu_wait_in_this_machines_memory(
+    tiny_llama: Path, tmp_path: Path
+) -> None:
+    policy = ScoringPolicy(device="cuda", threads=1)
+
+    def loaded(values: Values, *, reusable: bool) -> LMScorer:
+        one = variant(tiny_llama, values)
+        scorer = open_scorer(one, policy, cache_dir=tmp_path, reusable=reusable)
+        assert isinstance(scorer, LMScorer)
+        return scorer
+
+    sequence: list[Values] = [
+        {"dtype:model.layers.*": "bfloat16"},
+        {},
+        {"dtype:lm_head": "float64"},
+    ]
+    scorer = loaded({}, reusable=True)
+    own = dict(scorer._lm.model.named_parameters())
+    for values in sequence:
+        assert scorer.reassign(variant(tiny_llama, values))
+        assert told(scorer) == told(loaded(values, reusable=False))
+        held = {id(one) for one in scorer._lm.model.parameters()}
+        assert all(one.is_cuda == (id(one) in held) for one in own.values())

@@ -4,7 +4,8 @@
 """
 
 from evalguard.execution.client import WorkerScorer
+from evalguard.execution.line import Line
 from evalguard.execution.process import kill_workers_of
 from evalguard.execution.process_memory import peak_memory
 
-__all__ = ["WorkerScorer", "kill_workers_of", "peak_memory"]
+__all__ = ["Line", "WorkerScorer", "kill_workers_of", "peak_memory"]

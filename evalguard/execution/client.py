@@ -46,7 +46,6 @@ class WorkerScorer:
         python: str = sys.executable,
         heartbeat_timeout: float = 60.0,
         call_timeout: float | None = None,
-        reusable: bool = False,
     ) -> None:
         """Start a worker and load ``variant`` in it.
 
@@ -57,7 +56,6 @@ class WorkerScorer:
             python: interpreter of the worker; it must have this version of evalguard.
             heartbeat_timeout: seconds of silence during a call after which a worker is wedged.
             call_timeout: seconds that one call may take, loading included; None: no limit.
-            reusable: whether other values are to be assigned to its settings later.
 
         Raises:
             WorkerError: if the worker cannot be started or fails.
@@ -71,12 +69,19 @@ class WorkerScorer:
             silence=heartbeat_timeout,
             timeout=call_timeout,
         )
-        self._import_path = tuple(map(str, sys.path)) if python == sys.executable else ()
+        self._description: ModelDescription | None = None
         try:
-            self.load(variant, policy, cache_dir=cache_dir, reusable=reusable)
+            self.load(variant, policy, cache_dir=cache_dir)
         except BaseException:
             self._line.hang_up()
             raise
+
+    @classmethod
+    def over(cls, line: Line) -> WorkerScorer:
+        """Take a worker that was started; nothing is loaded yet."""
+        scorer = cls.__new__(cls)
+        scorer._line, scorer._description = line, None
+        return scorer
 
     @property
     def pid(self) -> int:
@@ -94,9 +99,19 @@ class WorkerScorer:
         return self._line.peak_memory
 
     def load(
-        self, variant: Variant, policy: ScoringPolicy, *, cache_dir: Path, reusable: bool = False
+        self,
+        variant: Variant,
+        policy: ScoringPolicy,
+        *,
+        cache_dir: Path,
+        reusable: bool = False,
+        remember: bool = False,
     ) -> None:
         """Load a variant in this worker, in place of what it has loaded, which is released first.
+
+        Args:
+            reusable: whether other values are to be assigned to its settings later.
+            remember: whether digests of big files are kept from run to run.
 
         Raises:
             EvalguardError: whatever loading raises, with its own class; nothing is loaded then.
@@ -106,8 +121,9 @@ class WorkerScorer:
             variant=variant,
             policy=policy,
             cache_dir=str(cache_dir),
-            import_path=self._import_path,
+            import_path=self._line.import_path,
             reusable=reusable,
+            remember=remember,
         )
         loaded = self._line.call("load", load, doing="loading the model")
         self._description = cast(ModelDescription, loaded)
@@ -122,7 +138,13 @@ class WorkerScorer:
         return True
 
     def describe(self) -> ModelDescription:
-        """Return what was loaded, with every setting's effective value."""
+        """Return what was loaded, with every setting's effective value.
+
+        Raises:
+            WorkerError: nothing was.
+        """
+        if self._description is None:
+            raise WorkerError(f"the worker of model '{self._line.name}' has loaded nothing")
         return self._description
 
     def encode(self, requests: Sequence[Request]) -> list[tuple[int, ...]]:

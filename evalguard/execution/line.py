@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import sys
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,27 +47,36 @@ class Line:
         log: file to which the worker's stdout and stderr are appended.
         silence: seconds without a sign of life during a call after which a worker is wedged.
         timeout: seconds that one call may take; None: no limit.
+        warm: whether it imports what loading needs before it is asked to load.
+
+    Attributes:
+        import_path: where this process finds packages, for a worker that is to find the same.
 
     Raises:
-        WorkerError: the worker cannot be started, or is no worker of this version.
+        WorkerError: the worker cannot be started.
     """
 
     def __init__(
         self,
         name: str,
         *,
-        python: str,
+        python: str = sys.executable,
         env: Mapping[str, str | None],
         log: Path,
-        silence: float,
-        timeout: float | None,
+        silence: float = 60.0,
+        timeout: float | None = None,
+        warm: bool = False,
     ) -> None:
         self.name = name
         self.timeout = timeout
         self._silence = silence
         self._numbers = itertools.count(1)
         self._peak_memory: int | None = None
+        self._greeted = False
+        self.import_path = tuple(map(str, sys.path)) if python == sys.executable else ()
         command = [*worker_command(python), "--beat", f"{min(1.0, silence / 5):g}"]
+        if warm:
+            command += ["--warm", json.dumps(self.import_path)]
         self._process = WorkerProcess(command, env=env, log=log)
         # Also when nobody calls close(): at garbage collection and at exit of this process.
         self.kill = weakref.finalize(self, self._process.kill)
@@ -74,7 +85,6 @@ class Line:
             self._process.replies_fd,
             is_running=self._process.is_running,
         )
-        self._greet()
 
     @property
     def pid(self) -> int:
@@ -100,7 +110,7 @@ class Line:
         """Return what the worker answers.
 
         Raises:
-            WorkerError: it has ended, or does so now.
+            WorkerError: it has ended, or does so now, or is no worker of this version.
             EvalguardError: what the call raised there.
         """
         if not self.is_open:
@@ -108,6 +118,8 @@ class Line:
                 f"the worker of model '{self.name}' has ended; it cannot go on {doing}",
                 log=str(self._process.log),
             )
+        if not self._greeted:
+            self._greet()
         form = CALLS[name]
         call = Call(number=next(self._numbers), name=name, argument=form.argument.encode(argument))
         reply = self._exchange(framed(call), doing, silence=self._silence)
@@ -164,6 +176,7 @@ class Line:
                 hint="install the same version of evalguard for both interpreters",
             )
             raise self.broken(error, doing)
+        self._greeted = True
 
     def _exchange(
         self, frame: bytes, doing: str, *, silence: float

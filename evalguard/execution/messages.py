@@ -52,14 +52,16 @@ class Load:
 
     ``import_path`` replaces the worker's ``sys.path``, so that hooks are found as in the parent;
     empty for an interpreter that has packages of its own. ``reusable``: other values are to be
-    assigned to the settings later.
+    assigned to the settings later. ``remember``: digests of big files are kept in the cache folder,
+    and taken from it.
     """
 
     variant: Variant
     policy: ScoringPolicy
     cache_dir: str
     import_path: tuple[str, ...]
-    reusable: bool
+    reusable: bool = False
+    remember: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +160,7 @@ _LOAD = record(
     cache_dir=TEXT,
     import_path=sequence(TEXT),
     reusable=BOOLEAN,
+    remember=BOOLEAN,
 )
 _CHAT = record(Chat, messages=sequence(mapping(TEXT)), add_generation_prompt=BOOLEAN)
 _NOTHING = PLAIN

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import sys
 import traceback
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 import evalguard
@@ -16,20 +17,25 @@ from evalguard.execution.failures import to_failure
 from evalguard.execution.heartbeat import Heartbeat
 from evalguard.execution.inbox import Inbox, Outbox
 from evalguard.execution.messages import CALLS, PROTOCOL, Answer, Call, Hello, Load, Refusal, framed
-from evalguard.scorer import ModelDescription, ReassignableScorer, Scorer, ScoringPolicy
+from evalguard.scorer import ModelDescription, ReassignableScorer, Scorer
 from evalguard.settings import Variant
 
 
 class OpenScorer(Protocol):
     """Loads a variant in this process."""
 
-    def __call__(
-        self, variant: Variant, policy: ScoringPolicy, *, cache_dir: Path, reusable: bool
-    ) -> Scorer:
+    def __call__(self, load: Load) -> Scorer:
         """Return the loaded model; a ``ReassignableScorer`` where it is to be reusable."""
 
 
-def serve(requests_fd: int, replies_fd: int, open_scorer: OpenScorer, *, beat: float = 1.0) -> None:
+def serve(
+    requests_fd: int,
+    replies_fd: int,
+    open_scorer: OpenScorer,
+    *,
+    beat: float = 1.0,
+    prepare: Callable[[], None] | None = None,
+) -> None:
     """Answer calls until the parent says close.
 
     What a call raises goes to the parent as a record, its traceback to stderr (the log), and the
@@ -40,6 +46,7 @@ def serve(requests_fd: int, replies_fd: int, open_scorer: OpenScorer, *, beat: f
         replies_fd: write end of the reply pipe; likewise.
         open_scorer: loads the variant that the parent names.
         beat: seconds between heartbeats.
+        prepare: done before the first call is answered.
 
     Raises:
         WorkerError: if the parent sends garbage.
@@ -56,6 +63,12 @@ def serve(requests_fd: int, replies_fd: int, open_scorer: OpenScorer, *, beat: f
     )
     outbox.write(framed(hello))
     try:
+        if prepare is not None:
+            with (
+                heartbeat.during_call(),
+                contextlib.suppress(Exception),
+            ):  # loading says what is wrong
+                prepare()
         name = ""
         while name != "close":
             call = inbox.next()
@@ -119,9 +132,7 @@ class _Desk:
         self._counter = Counter()
         if load.import_path:
             sys.path[:] = load.import_path
-        self._scorer = self._open_scorer(
-            load.variant, load.policy, cache_dir=Path(load.cache_dir), reusable=load.reusable
-        )
+        self._scorer = self._open_scorer(load)
         return self._scorer.describe()
 
     def _reassign(self, variant: Variant, scorer: Scorer) -> ModelDescription | None:

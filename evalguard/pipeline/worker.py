@@ -8,36 +8,57 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from evalguard.execution.messages import Load
 from evalguard.execution.server import OpenScorer, serve
-from evalguard.scorer import Scorer, ScoringPolicy
-from evalguard.settings import Variant
+from evalguard.scorer import Scorer
 
 
-def open_in_process(
-    variant: Variant, policy: ScoringPolicy, *, cache_dir: Path, reusable: bool
-) -> Scorer:
+def open_in_process(load: Load) -> Scorer:
     """Load a variant in this process."""
     # Not before it is needed: torch takes long to import, and the parent waits for a hello.
     from evalguard.pipeline.loading import open_scorer
+    from evalguard.store import FileDigests, open_facts
 
-    return open_scorer(variant, policy, cache_dir=cache_dir, reusable=reusable)
+    cache_dir = Path(load.cache_dir)
+    return open_scorer(
+        load.variant,
+        load.policy,
+        cache_dir=cache_dir,
+        known=FileDigests(open_facts(cache_dir)) if load.remember else None,
+        reusable=load.reusable,
+    )
+
+
+def warm_up() -> None:
+    """Import what loading a Hugging Face model needs: that takes longer than anything before it."""
+    import evalguard.models.hf
+    import evalguard.models.lm_scorer
+    import evalguard.pipeline.loading  # noqa: F401
 
 
 def main(
-    arguments: Sequence[str] | None = None, *, open_scorer: OpenScorer = open_in_process
+    arguments: Sequence[str] | None = None,
+    *,
+    open_scorer: OpenScorer = open_in_process,
+    warm: Callable[[], None] = warm_up,
 ) -> int:
     """Answer the calls of the parent process until it closes; return the exit code."""
     parser = argparse.ArgumentParser(prog="evalguard.pipeline.worker", description=__doc__)
     parser.add_argument("--requests", type=int, required=True, metavar="FD")
     parser.add_argument("--replies", type=int, required=True, metavar="FD")
     parser.add_argument("--beat", type=float, default=1.0, metavar="SECONDS")
+    parser.add_argument("--warm", type=json.loads, metavar="IMPORT_PATH")
     options = parser.parse_args(arguments)
     faulthandler.enable()
-    serve(options.requests, options.replies, open_scorer, beat=options.beat)
+    if options.warm:
+        sys.path[:] = options.warm
+    prepare = None if options.warm is None else warm
+    serve(options.requests, options.replies, open_scorer, beat=options.beat, prepare=prepare)
     return 0
 
 

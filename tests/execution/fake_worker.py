@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from evalguard.errors import BuildError, GuardFileError, SettingError, UsageError
+from evalguard.execution.messages import Load
 from evalguard.scorer import ModelDescription, Request, Response, ScoringPolicy
 from evalguard.settings import Variant
 
@@ -170,12 +171,10 @@ class FakeScorer:
             time.sleep(60)
 
 
-def open_fake(
-    variant: Variant, policy: ScoringPolicy, *, cache_dir: Path, reusable: bool
-) -> FakeScorer:
-    if variant.model in MISDEEDS:
-        MISDEEDS[variant.model]()
-    return FakeScorer(variant, policy, cache_dir)
+def open_fake(load: Load) -> FakeScorer:
+    if load.variant.model in MISDEEDS:
+        MISDEEDS[load.variant.model]()
+    return FakeScorer(load.variant, load.policy, Path(load.cache_dir))
 
 
 if __name__ == "__main__":

@@ -7,13 +7,14 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from evalguard.errors import EvaluationError, SettingError
+from evalguard.execution.messages import Load
 from evalguard.scorer import ModelDescription, Request, Response, ScoringPolicy
 from evalguard.settings import Value, Variant
 
 _loads = 0
+_ready = False
 
 
 def harm(value: Value) -> None:
@@ -39,6 +40,7 @@ class Settings:
             "loads": _loads,
             "way": self.way,
             "seed": self.policy.seed,
+            "ready": _ready,
             "flag": os.environ.get("REUSE_FLAG"),
         }
         effective = dict(self.variant.assignment)
@@ -66,18 +68,21 @@ class Settings:
         pass
 
 
-def open_settings(
-    variant: Variant, policy: ScoringPolicy, *, cache_dir: Path, reusable: bool
-) -> Settings:
+def open_settings(load: Load) -> Settings:
     global _loads
     _loads += 1
-    assert reusable
-    for value in variant.assignment.values():
+    assert load.reusable
+    for value in load.variant.assignment.values():
         harm(value)
-    return Settings(variant, policy)
+    return Settings(load.variant, load.policy)
+
+
+def get_ready() -> None:
+    global _ready
+    _ready = True
 
 
 if __name__ == "__main__":
     from evalguard.pipeline import worker
 
-    sys.exit(worker.main(sys.argv[2:], open_scorer=open_settings))
+    sys.exit(worker.main(sys.argv[2:], open_scorer=open_settings, warm=get_ready))

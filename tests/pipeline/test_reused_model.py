@@ -113,6 +113,18 @@ def test_what_may_change_its_process_has_one_of_its_own(
     assert model.reuse == Reuse(started=3)
 
 
+def test_while_a_hooked_model_works_the_next_process_gets_ready(model: ReusedModel) -> None:
+    def ready(one: ModelSource) -> object:
+        return model.at(one).describe().environment["ready"]
+
+    other = source({"call:hook.py:edit": 2}, allow_code=True)
+    assert [ready(one) for one in (source({ATTR: 1}), HOOKED, HOOKED, other)] == [
+        False, False, False, True,
+    ]  # fmt: skip
+    assert model.reuse == Reuse(started=3)
+    assert ready(source({"call:hook.py:edit": 1, FLAG: "1"}, allow_code=True)) is False
+
+
 def test_another_environment_is_another_process(model: ReusedModel) -> None:
     on, off = source({FLAG: "1", ATTR: 1}), source({FLAG: None, ATTR: 1})
     told = [model.at(one).describe().environment for one in (on, off)]

@@ -24,10 +24,10 @@ class Reusable(Protocol):
     """A model that becomes another one, as ``ReusedModel``."""
 
     def at(self, source: ModelSource) -> Scorer:
-        """Be this model."""
+        """Be this model; where that fails, the next one is not affected."""
 
     def close(self) -> None:
-        """Release it."""
+        """Release it; it may be used again."""
 
 
 class Lane:
@@ -108,7 +108,8 @@ class Lane:
                 loading=loading,
             )
         except BaseException as error:  # noqa: BLE001  a thread that dies would be waited for
-            self._drop()
+            if loaded:
+                self._drop()
             took = time.monotonic() - started
             told = self._told(error, took)
             return Failed(work=work, error=told, loaded=loaded, seconds=took)
@@ -133,11 +134,14 @@ class Lane:
         return scorer
 
     def _drop(self) -> None:
-        """Let go of a model that failed: what it left behind must not be the next one's."""
-        model, self._model, self._loaded = self._model, None, None
-        if model is not None:
+        """Let go of a model that failed: what it left behind must not be the next one's.
+
+        Where one could not be had at all, the next one is not affected.
+        """
+        self._loaded = None
+        if self._model is not None:
             with contextlib.suppress(EvalguardError):
-                model.close()
+                self._model.close()
 
 
 def _unexpected(error: BaseException) -> EvaluationError:

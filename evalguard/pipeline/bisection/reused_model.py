@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,18 +13,16 @@ from evalguard.errors import BuildError, EvalguardError, EvaluationError, Settin
 from evalguard.execution import WorkerScorer
 from evalguard.execution.wire import VARIANT
 from evalguard.models.arguments import HF_TYPES
+from evalguard.pipeline.bisection.started_workers import StartedWorkers
 from evalguard.pipeline.loading_facts import UNSETTLED
 from evalguard.pipeline.options import CompareOptions
 from evalguard.pipeline.sources import ModelSource
 from evalguard.pipeline.wanted_model import same_loading
 from evalguard.scorer import Scorer, ScoringPolicy
 from evalguard.settings import Variant, digest_of
-from evalguard.store import safe_name
 
 # What is wrong with an assignment itself, in whatever process.
 _OWN_FAULT = (SettingError, BuildError, WorkerError)
-_numbers = itertools.count(1)
-
 _Loaded = tuple[Variant, ScoringPolicy]
 
 
@@ -67,7 +63,7 @@ class ReusedModel:
         self._policy = policy
         self._options = options
         self._cache_dir = cache_dir
-        self._number = next(_numbers)
+        self._workers = StartedWorkers(cache_dir, timeout=options.timeout)
         self._scorer: WorkerScorer | None = None
         self._env: Mapping[str, str | None] = {}
         self._used_by: Variant | None = None  # the last one that this process was to load
@@ -91,7 +87,7 @@ class ReusedModel:
             self._loaded = wanted
             return worker
         try:
-            worker.load(*wanted, cache_dir=self._cache_dir, reusable=True)
+            self._load(worker, *wanted)
         except _OWN_FAULT:
             raise
         except EvaluationError:
@@ -106,6 +102,10 @@ class ReusedModel:
         Raises:
             EvalguardError: what releasing the model raised; the worker has ended all the same.
         """
+        self._workers.close()
+        self._release()
+
+    def _release(self) -> None:
         scorer, self._scorer, self._loaded = self._scorer, None, None
         if scorer is not None:
             scorer.close()
@@ -147,22 +147,29 @@ class ReusedModel:
 
     def _started(self, variant: Variant, policy: ScoringPolicy) -> WorkerScorer:
         with contextlib.suppress(EvalguardError):  # it has ended all the same
-            self.close()
-        env = plan(variant).env
-        name = f"probe-{os.getpid()}-{self._number}-{safe_name(variant.name)}.log"
-        self._used_by, self._env = variant, env
-        self._scorer = WorkerScorer(
+            self._release()
+        self._used_by, self._env = variant, plan(variant).env
+        line = self._workers.take(variant.name, self._env)
+        worker = WorkerScorer.over(line)
+        try:
+            self._load(worker, variant, policy)
+        except BaseException:
+            line.hang_up()
+            raise
+        self._scorer, self._loaded = worker, (variant, policy)
+        self.reuse = replace(self.reuse, started=self.reuse.started + 1)
+        if not self._env and not _leaves_no_trace(variant):
+            self._workers.prepare(variant.name)
+        return worker
+
+    def _load(self, worker: WorkerScorer, variant: Variant, policy: ScoringPolicy) -> None:
+        worker.load(
             variant,
             policy,
             cache_dir=self._cache_dir,
-            env=env,
-            call_timeout=self._options.timeout,
-            log=self._cache_dir / "logs" / name,
             reusable=True,
+            remember=self._options.use_cache,
         )
-        self._loaded = variant, policy
-        self.reuse = replace(self.reuse, started=self.reuse.started + 1)
-        return self._scorer
 
 
 def _equal(one: _Loaded | None, other: _Loaded) -> bool:
