@@ -55,10 +55,11 @@ class CacheListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheCheck:
-    """What reading every kept block showed.
+    """What reading all that is kept showed.
 
     Attributes:
         checked: blocks that were read.
+        others: facts, budgets, floors and builds that were.
         problems: what is wrong with those that are not whole, one message each.
         in_use: blocks that another process was making anew.
     """
@@ -66,6 +67,7 @@ class CacheCheck:
     folder: str
     checked: int
     problems: tuple[str, ...]
+    others: int = 0
     in_use: int = 0
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,14 @@ def tiny_gemma2(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def budget_of_every_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches as on any machine: what one measures says something about it, not about the code."""
     monkeypatch.setattr("evalguard.pipeline.token_budget.measured", lambda _: 1024)
+
+
+@pytest.fixture(autouse=True)
+def path_as_before() -> Iterator[None]:
+    """Hooks leave their folders on the path, which ends with their process; tests share one."""
+    before = list(sys.path)
+    yield
+    sys.path[:] = before
 
 
 @pytest.fixture(scope="session")

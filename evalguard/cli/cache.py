@@ -49,7 +49,7 @@ def _listed(cache_dir: Path | None, as_json: bool) -> Answer:
 @cache_command.command("verify", short_help="Read all of it.")
 @together(*_SHARED)
 def verify_command(cache_dir: Path | None, as_json: bool) -> Job:
-    """Read every kept block; set aside what is damaged, and exit with 1 if anything is."""
+    """Read all that is kept; set aside what is damaged, and exit with 1 if anything is."""
     return partial(_verified, cache_dir, as_json)
 
 

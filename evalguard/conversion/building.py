@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import evalguard
+from evalguard.conversion.build_digest import write_build_digest
 from evalguard.conversion.build_use import mark_used
 from evalguard.conversion.code import code_digest
 from evalguard.conversion.digests import digest_path
@@ -107,6 +108,7 @@ def _build_entry(job: _Job, entry: Path, variant: Variant, timeout: float | None
         if not output.exists():
             raise _failure(variant, f"made no '{job.recipe.output}'", log)
         work.chmod(0o755)
+        write_build_digest(work, entry)
         os.rename(work, entry)
     finally:
         shutil.rmtree(work, ignore_errors=True)

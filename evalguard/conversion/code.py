@@ -155,7 +155,11 @@ def _from_file(path: str, folder: str, where: str) -> ModuleType:
 
 
 def _make_importable(folder: Path) -> None:
-    """Let a file import its neighbours, as a script does, but never in place of a library."""
+    """Let a file import its neighbours, as a script does, but never in place of a library.
+
+    The folder stays on the path: what a hook puts into a model may import when the model runs. A
+    model with hooks has a process of its own, which ends with it.
+    """
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 

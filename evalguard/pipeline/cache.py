@@ -4,31 +4,19 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from evalguard.cache_report import CacheCheck, CacheListing, CachePruning
 from evalguard.errors import EXIT_PASSED, EXIT_REGRESSED, UsageError
+from evalguard.pipeline.cache_check import checked_cache
 from evalguard.report.cache_table import cache_document, cache_text
 from evalguard.store import (
-    BlockCache,
-    DivergenceCache,
     PruneRules,
-    ReferenceCache,
-    ScoreCache,
     default_cache_dir,
     inventory,
     prune,
 )
-from evalguard.store.cache_items import items_of
-
-_CACHES: Mapping[str, type[BlockCache[Any]]] = {
-    "scores": ScoreCache,
-    "references": ReferenceCache,
-    "divergences": DivergenceCache,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,28 +51,12 @@ def list_cache(cache_dir: Path | None) -> CacheResult:
 
 
 def verify_cache(cache_dir: Path | None) -> CacheResult:
-    """Read every block of the cache; damaged ones are set aside.
+    """Read all that is kept; what is damaged is set aside.
 
     Raises:
         UsageError: for a folder that is not there.
     """
-    folder = _folder(cache_dir)
-    checked = in_use = 0
-    problems: list[str] = []
-    caches = {kind: cache(folder / kind) for kind, cache in _CACHES.items()}
-    for cache in caches.values():
-        cache.problems.clear()  # who may write into the cache is no damage
-    for item in items_of(folder):
-        cache = caches.get(item.kind)  # type: ignore[assignment]
-        if cache is None or item.state != "kept" or item.folder.parent != cache.current:
-            continue
-        checked += 1
-        whole = cache.get(item.folder.name, item.path.stem, mark=False) is not None
-        in_use += not whole and not cache.problems and item.path.exists()
-        problems += cache.problems
-        cache.problems.clear()
-    check = CacheCheck(folder=str(folder), checked=checked, problems=tuple(problems), in_use=in_use)
-    return CacheResult(check)
+    return CacheResult(checked_cache(_folder(cache_dir)))
 
 
 def prune_cache(cache_dir: Path | None, rules: PruneRules, *, dry_run: bool) -> CacheResult:

@@ -131,7 +131,8 @@ class Referenced:
     ) -> Answered:
         if self.writer is not None:
             try:
-                self.writer.add(_task(block), block.digest, responses, references)
+                place = (self.evaluator.tasks.names.index(_task(block)), block.index)
+                self.writer.add(_task(block), block.digest, responses, references, place=place)
             except StoreError as error:
                 # The scores are in memory: they do not depend on a file that others may want.
                 self.writer.give_up()

@@ -67,7 +67,8 @@ def _listing_blocks(listing: CacheListing, width: int) -> list[list[Text]]:
 def _check_blocks(check: CacheCheck, width: int) -> list[list[Text]]:
     busy = f", {count(check.in_use)} in use by another process" if check.in_use else ""
     damaged = f"{count(len(check.problems))} damaged" if check.problems else "all whole"
-    summary = f"{check.folder}: {count(check.checked)} blocks read, {damaged}{busy}."
+    read = f"{count(check.checked)} blocks and {count(check.others)} other things read"
+    summary = f"{check.folder}: {read}, {damaged}{busy}."
     blocks = [prose(printable(problem), width) for problem in check.problems]
     return [*blocks, prose(summary, width)]
 

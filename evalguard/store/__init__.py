@@ -12,7 +12,8 @@ from evalguard.store.journal import Journal
 from evalguard.store.journal_entry import Entry
 from evalguard.store.pruning import PruneRules, prune
 from evalguard.store.record_cache import DivergenceCache, ReferenceCache
-from evalguard.store.reference_file import ReferenceFile, ReferenceWriter
+from evalguard.store.reference_file import ReferenceFile
+from evalguard.store.reference_writer import ReferenceWriter
 from evalguard.store.result_file import read_result
 from evalguard.store.run_folder import RunFolder, check_writable
 from evalguard.store.score_cache import ScoreCache

@@ -28,14 +28,13 @@ class BudgetStore:
 
     def get(self, facts: Mapping[str, Value]) -> int | None:
         """Return the budget, in tokens, that was measured under these facts."""
-        try:
-            found = json.loads(self._file(facts).read_text(encoding="utf-8"))
-            known = found["format"] == FORMAT and found["of"] == dict(facts)
-            budget = found["token_budget"]
-        except (OSError, ValueError, TypeError, KeyError):
-            return None
-        valid = isinstance(budget, int) and not isinstance(budget, bool) and budget > 0
-        return budget if known and valid else None
+        found = _read(self._file(facts))
+        return found[1] if found is not None and found[0] == dict(facts) else None
+
+    def is_whole(self, path: Path) -> bool:
+        """Whether one of its files holds a budget, of what its name says."""
+        found = _read(path)
+        return found is not None and self._file(found[0]) == path
 
     def settled(self, facts: Mapping[str, Value], measure: Callable[[], int]) -> int:
         """Return the budget that is remembered; else measure and remember it.
@@ -84,3 +83,15 @@ class BudgetStore:
 
     def _file(self, facts: Mapping[str, Value]) -> Path:
         return self._folder / f"{digest_of(dict(facts))}.json"
+
+
+def _read(path: Path) -> tuple[dict[str, Value], int] | None:
+    """What a budget was measured of, and the budget; None where that is not what is there."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        facts, budget = found["of"], found["token_budget"]
+        known = found["format"] == FORMAT and isinstance(facts, dict)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+    valid = isinstance(budget, int) and not isinstance(budget, bool) and budget > 0
+    return (facts, budget) if known and valid else None

@@ -97,9 +97,11 @@ def _of_builds(builds: Path) -> Iterator[Item]:
             continue
         if half:
             yield _item("builds", builds, entry, "leftover", (builds / f"{half[1]}.lock",))
-        elif _DIGEST.fullmatch(entry.name):
-            locks = (builds / f"{entry.name}.lock", builds / f"{entry.name}.used")
-            yield _item("builds", Path(entry), entry, "kept", locks)
+            continue
+        digest, dot, _ = entry.name.partition(".")
+        if _DIGEST.fullmatch(digest) and (not dot or entry.name.endswith(MARK)):
+            locks = (builds / f"{digest}.lock", builds / f"{digest}.used")
+            yield _item("builds", Path(entry), entry, "damaged" if dot else "kept", locks)
 
 
 def _files(kind: str, folder: Path, names: re.Pattern[str]) -> Iterator[Item]:
@@ -110,6 +112,8 @@ def _files(kind: str, folder: Path, names: re.Pattern[str]) -> Iterator[Item]:
             yield _item(kind, folder, entry, "leftover", ())
         elif names.fullmatch(entry.name):
             yield _item(kind, folder, entry, "kept", ())
+        elif entry.name.endswith(MARK) and names.match(entry.name):
+            yield _item(kind, folder, entry, "damaged", ())
 
 
 def _item(

@@ -31,6 +31,11 @@ class FactCache:
         self.folder = folder
         self.problems: list[str] = []
 
+    @property
+    def current(self) -> Path:
+        """Where facts of this layout lie, in a folder per kind."""
+        return self.folder / _LAYOUT
+
     def get(self, kind: str, digest: str) -> dict[str, Any] | None:
         """Return what is known, or None."""
         path = self._path(kind, digest)
@@ -58,7 +63,7 @@ class FactCache:
         for name in (kind, digest):
             if not _NAME.fullmatch(name):
                 raise StoreError(f"'{name}' is no digest, so it cannot name a fact")
-        return self.folder / _LAYOUT / kind / f"{digest}.json"
+        return self.current / kind / f"{digest}.json"
 
 
 def open_facts(cache_dir: Path) -> FactCache:

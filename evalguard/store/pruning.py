@@ -156,7 +156,7 @@ class _Work:
             return
         if item.path.is_dir() and not item.path.is_symlink():
             shutil.rmtree(item.path)
-            for beside in (".log", ".used"):
+            for beside in (".log", ".used", ".sha256"):
                 with contextlib.suppress(OSError):
                     item.path.with_name(f"{item.path.name}{beside}").unlink()
         else:

@@ -7,111 +7,22 @@ the smallest change shows before it is parsed. Numbers that were float32 are sto
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from evalguard.errors import UsageError
-from evalguard.reference import Reference
-from evalguard.scorer import Response
 from evalguard.store.damage import DamagedBlockError
-from evalguard.store.disk import HalfFile, refusal
 from evalguard.store.parquet_limits import check_size
-from evalguard.store.reference_rows import FLOATS, Rows, read_rows, row_schema, row_table
-from evalguard.store.seal import UNSEALED, read_seal, seal
+from evalguard.store.reference_rows import Rows, read_rows, row_schema
+from evalguard.store.reference_writer import FORMAT
+from evalguard.store.seal import read_seal
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FORMAT = "evalguard.reference/1"
-
-_HINT = "--reference FILE names another place"
 _ANEW = "give another file, or remove this one: the base is then scored and it is made anew"
-
-
-class ReferenceWriter:
-    """Writes a reference file block by block; it appears when it is whole.
-
-    Leaving a ``with`` block by an exception, or without any block, leaves nothing behind.
-
-    Args:
-        facts: what the file says of the base, as plain JSON values.
-    """
-
-    def __init__(self, path: Path, facts: Mapping[str, Any]) -> None:
-        self._file = HalfFile(path)
-        self._facts = dict(facts)
-        self._writer: Any = None
-        self._sink: BinaryIO | None = None
-
-    def add(
-        self,
-        task: str,
-        block: str,
-        responses: Sequence[Response],
-        references: Sequence[Reference | None],
-    ) -> None:
-        """Write one block.
-
-        Raises:
-            StoreError: the disk refuses.
-        """
-        table = row_table(task, block, responses, references)
-        try:
-            self._open().write_table(table)
-        except OSError as error:
-            raise refusal("write the reference", self._file.path, error, hint=_HINT) from error
-
-    def give_up(self) -> None:
-        """Leave nothing behind, and write nothing more."""
-        with contextlib.suppress(OSError, ValueError):
-            if self._writer is not None:
-                self._writer.close()
-        self._writer = self._sink = None
-        self._file.discard()
-
-    def __enter__(self) -> ReferenceWriter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            if self._writer is not None:
-                self._writer.close()
-            if self._sink is None or kind is not None:
-                self._file.discard()
-            else:
-                seal(self._sink)
-                self._file.commit()
-        except OSError as failure:
-            self._file.discard()
-            raise refusal("write the reference", self._file.path, failure, hint=_HINT) from failure
-
-    def _open(self) -> Any:
-        import pyarrow.parquet as pq
-
-        if self._writer is None:
-            facts = json.dumps(self._facts)
-            about = {"format": FORMAT, "facts": facts, "seal": UNSEALED}
-            self._sink = self._file.open()
-            self._writer = pq.ParquetWriter(
-                self._sink,
-                row_schema().with_metadata(about),
-                compression="zstd",
-                use_dictionary=["task", "block"],
-                use_byte_stream_split=[
-                    name if name == "loglikelihood" else f"{name}.list.element" for name in FLOATS
-                ],
-                write_page_checksum=True,
-            )
-        return self._writer
 
 
 class ReferenceFile:

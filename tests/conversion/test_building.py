@@ -13,6 +13,7 @@ import pytest
 from variants import variant
 
 from evalguard.conversion import plan
+from evalguard.conversion.build_digest import changed_since_built
 from evalguard.conversion.building import build
 from evalguard.errors import BuildError, UsageError
 from evalguard.settings import BuildRecipe, Value, Variant
@@ -78,6 +79,14 @@ def test_a_command_makes_the_output_in_a_folder_of_its_own_once(folder: Path) ->
     assert made(folder) == built
     assert runs(folder) == 1
     assert list(folder.parent.glob("cache/builds/.*-*")) == []
+
+
+def test_a_build_that_was_changed_since_is_known_by_its_digest(folder: Path) -> None:
+    output = made(folder)
+    entry = next(path for path in output.parents if path.parent.name == "builds")
+    assert changed_since_built(entry) is False
+    (output / "weights").write_text("something else")
+    assert changed_since_built(entry) is True
 
 
 def test_a_build_setting_makes_another_output(folder: Path) -> None:

@@ -56,6 +56,15 @@ def test_every_block_comes_back_to_the_last_bit(path: Path) -> None:
     file.close()
 
 
+def test_blocks_that_come_late_stand_where_they_belong(path: Path, tmp_path: Path) -> None:
+    late = tmp_path / "late"
+    with ReferenceWriter(late, FACTS) as writer:
+        for place, ((task, block), kept) in [(n, of) for n, of in enumerate(BLOCKS.items())][::-1]:
+            writer.add(task, block, *kept, place=(0, place))
+    assert late.read_bytes() == path.read_bytes()
+    assert sorted(tmp_path.iterdir()) == sorted([late, path])
+
+
 def test_it_is_an_ordinary_parquet_file(path: Path) -> None:
     import pandas as pd
 
