@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -32,7 +33,10 @@ class Blocks:
 
     def up_to(self, share: float) -> int:
         """Length of the prefix that is nearest to this share of the documents."""
-        return min(self.ends, key=lambda end: abs(end - share * self.ends[-1]))
+        wanted = share * self.ends[-1]
+        at = bisect_left(self.ends, wanted)
+        near = self.ends[max(at - 1, 0) : at + 1]
+        return min(near, key=lambda end: abs(end - wanted))
 
 
 def stratified(drift: Floats, rng: np.random.Generator) -> Blocks:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from evalguard.bisect.buildable import LIKELY_FAILS, Buildable
+from evalguard.bisect.draws import Draws
 from evalguard.bisect.measurement import Measurements
 from evalguard.bisect.oracle import Floats, Mask
 from evalguard.bisect.probe import LAUNCH
-from evalguard.bisect.structure import Draw
 
-_RANDOM = 96  # random assignments proposed
+_RANDOM = 64  # random assignments proposed
 _FINALISTS = 12
 _GLANCE = 1 / 8  # share of the documents at which finalists are chosen
 _DENSITIES = (0.25, 0.5, 0.5, 0.75)  # of random assignments
@@ -32,7 +32,7 @@ class Choice:
 
 def next_measurement(
     measured: Measurements,
-    draws: list[Draw],
+    draws: Draws,
     buildable: Buildable,
     rng: np.random.Generator,
 ) -> Choice | None:
@@ -41,60 +41,67 @@ def next_measurement(
     ``draws``: equally likely answers, to be told apart. Of what would be needed to prove one of
     them anyway, only the rest of the cost counts.
     """
-    proofs = Counter(mask.tobytes() for draw in draws for mask in _proofs(draw, measured))
-    masks = _proposed(measured, draws, rng)
+    members = draws.members
+    masks = _proposed(measured, members, rng)
     risks = buildable.risks(masks)
     masks, risks = masks[risks < LIKELY_FAILS], risks[risks < LIKELY_FAILS]
     if not len(masks):
         return None
-    predictions = np.array([draw.predict(masks) for draw in draws])
+    predictions = draws.predict(masks)
     noise = measured.noise()
-    promise = _information(predictions[::2], noise / _GLANCE) * (1.0 - risks)
-    order = np.argsort(-promise, kind="stable")
+    glance = _information(predictions[::2], noise, (_GLANCE,))[0]
+    finalists = np.argsort(-glance * (1.0 - risks), kind="stable")[:_FINALISTS]
+    told = _information(predictions[:, finalists], noise, _SHARES)
     best: Choice | None = None
-    for at in order[:_FINALISTS]:
+    for place, at in enumerate(finalists):
         mask, risk = masks[at], float(risks[at])
         done = measured.measured(mask)
-        known = float(_information(predictions[:, [at]], noise / done)[0]) if done else 0.0
-        wanted = _SAVED * proofs[mask.tobytes()] / len(draws)
-        for share in _SHARES:
+        known = np.interp(done, (0.0, *_SHARES), (0.0, *told[:, place]))
+        wanted = _SAVED * _needed(mask, members)
+        for share, all_told in zip(_SHARES, told[:, place], strict=True):
             if measured.cost(mask, share) <= 0.0:  # no block ends between here and there
                 continue
-            told = float(_information(predictions[:, [at]], noise / share)[0]) - known
             cost = (1.0 - wanted) * measured.cost(mask, share)
-            rate = (1.0 - risk) * told / ((1.0 - risk) * cost + risk * LAUNCH)
+            gain = (1.0 - risk) * float(all_told - known)
+            rate = gain / ((1.0 - risk) * cost + risk * LAUNCH)
             if best is None or rate > best.rate:
                 best = Choice(mask=mask, share=share, rate=rate)
     return best
 
 
-def _proofs(draw: Draw, measured: Measurements) -> list[Mask]:
-    """What would be needed, about, to prove an answer: each member alone, and all others."""
-    n = len(measured.settings)
-    return [*np.eye(n, dtype=np.bool_)[list(draw.structure.members)], ~draw.structure.mask(n)]
+def _needed(mask: Mask, members: Mask) -> float:
+    """How probably this assignment is needed, about, to prove the answer: it is a member alone, or
+    all but the members.
+    """
+    alone = float(np.mean(members[:, mask][:, 0])) if mask.sum() == 1 else 0.0
+    return alone + float(np.mean(np.all(members != mask, axis=1)))
 
 
-def _proposed(measured: Measurements, draws: list[Draw], rng: np.random.Generator) -> Mask:
+def _proposed(measured: Measurements, members: Mask, rng: np.random.Generator) -> Mask:
     """Assignments worth a thought: what the answers say, random subsets, unfinished ones."""
     n = len(measured.settings)
-    members = np.array([draw.structure.mask(n) for draw in draws])
-    alone = np.eye(n, dtype=np.bool_)[members.any(axis=0)]
+    suspects = members.any(axis=0)
     random = rng.random((_RANDOM, n)) < rng.choice(_DENSITIES, size=(_RANDOM, 1))
-    random[1::2] &= members.any(axis=0)
-    masks = np.unique(
-        np.concatenate([members, ~members, alone, random, measured.unfinished()]), axis=0
-    )
-    keep = [bool(mask.any()) and not measured.complete(mask) for mask in masks]
-    return np.asarray(masks[keep])
+    random[1::2] &= suspects
+    proposed = [members, ~members, np.eye(n, dtype=np.bool_)[suspects], random]
+    masks = {mask.tobytes(): mask for mask in np.concatenate([*proposed, measured.unfinished()])}
+    done = measured.finished()
+    return np.array([mask for key, mask in masks.items() if key not in done]).reshape(-1, n)
 
 
-def _information(predictions: Floats, variance: float) -> Floats:
-    """What a noisy look at each of s assignments tells about which answer holds, in nats; (s,).
+def _information(predictions: Floats, variance: float, shares: Sequence[float]) -> Floats:
+    """What a look at each of s assignments tells about which answer holds, in nats; (shares, s).
 
-    ``predictions``: (k, s) means, equally likely; normal noise of that variance. The estimate by
-    distances between the means (Kolchinsky and Tracey, 2017), scaled to be exact for two means that
-    are close, and for all that are far apart.
+    ``predictions``: (k, s) means, equally likely; normal noise, of ``variance`` on all documents.
+    The estimate by distances between the means (Kolchinsky and Tracey, 2017), scaled to be exact
+    for two means that are close, and for all that are far apart. ``shares`` rise.
     """
-    apart = (predictions[:, None] - predictions[None, :]) ** 2
-    told: Floats = -np.mean(np.log(np.mean(np.exp(apart / (-4.0 * variance)), axis=1)), axis=0)
-    return told
+    exact = (predictions / np.sqrt(4.0 * variance)).T
+    means = (exact - exact[:, :1]).astype(np.float32)
+    apart = means[:, :, None] - means[:, None, :]
+    near = np.exp(apart * apart * np.float32(-shares[0]))
+    told = []
+    for share, longer in zip(shares, (*shares[1:], shares[-1]), strict=True):
+        told.append(-np.mean(np.log(np.mean(near, axis=2)), axis=1))
+        near = near ** (longer / share) if longer / share != 2.0 else near * near
+    return np.array(told, dtype=np.float64)

@@ -6,8 +6,8 @@ A single setting acts when it is in. A pair or three act only together (all in);
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations
 from typing import Literal
 
@@ -21,6 +21,7 @@ Kind = Literal["additive", "together", "redundant"]
 # Prior odds that one more component is there, shared among all of its kind and size.
 _ADDITIVE, _PAIR, _THREE = 0.5, 0.04, 0.01
 MOST_IN_THREES = 16  # settings of which threes are considered
+_ALL = slice(None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,17 +60,19 @@ class Components:
         kind: Kind = "additive" if len(members) == 1 else "together"
         return Component(kind="redundant" if self.redundant[number] else kind, members=members)
 
-    def acting(self, masks: Mask) -> Mask:
+    def acting(self, masks: Mask, numbers: NDArray[np.intp] | slice = _ALL) -> Mask:
         """(m, J): which components act in each of m assignments, (m, n_settings)."""
-        one, two, three = (masks[:, self.members[:, place]] for place in range(3))
-        return np.where(self.redundant, one | two, one & two & three)
+        members = self.members[numbers]
+        one, two, three = (masks[:, members[:, place]] for place in range(3))
+        return np.where(self.redundant[numbers], one | two, one & two & three)
 
 
-def components_of(n: int, suspects: Sequence[int]) -> Components:
+@lru_cache(maxsize=8)
+def components_of(n: int, suspects: tuple[int, ...]) -> Components:
     """All singles and pairs of n settings, and threes of the suspects."""
     singles = [(one, one, one) for one in range(n)]
     pairs = [(one, two, two) for one, two in combinations(range(n), 2)]
-    threes = list(combinations(sorted(suspects), 3))
+    threes = list(combinations(suspects, 3))
     sizes = [len(singles), len(pairs), len(pairs), len(threes)]
     odds = [_ADDITIVE, _PAIR, _PAIR, _THREE]
     log_odds = [np.log(share / max(size, 1)) for share, size in zip(odds, sizes, strict=True)]

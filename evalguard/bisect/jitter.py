@@ -19,15 +19,16 @@ _OWN_WEIGHT = 30.0  # documents that the variance of all assignments together co
 
 
 class Jitter:
-    """Error variances of the assignments of a search, each row's statistics computed once.
+    """Error variances of the assignments of a search, each one's statistics computed once.
 
     ``n``: documents in all; ``lumpiness``: as of ``Blocks``.
     """
 
     def __init__(self, n: int, lumpiness: float) -> None:
         self._n, self._lumpiness = n, lumpiness
-        self._spread: dict[tuple[int, int], float] = {}
-        self._between: dict[tuple[int, int, int], float] = {}
+        self._sizes: Floats = np.empty(0)
+        self._spread: Floats = np.empty(0)
+        self._between: Floats = np.empty((0, 0))
 
     def error_variances(self, drifts: list[Floats]) -> Floats:
         """Variance of each mean drift about the mean over all n documents; (m,).
@@ -40,18 +41,32 @@ class Jitter:
         (f j + (1 - f) max(v, lumpiness)) / (fn), where j, the jitter, is v itself or, if drift sits
         on few documents, the variance of the difference to the assignment that shares them best.
         """
-        sizes = np.array([drift.size for drift in drifts], dtype=np.float64)
-        spread = np.array([self._spread_of(at, drift) for at, drift in enumerate(drifts)])
-        own = self._own(sizes, spread)
+        self._update(drifts)
+        own = self._own(self._sizes, self._spread)
         smallest = float(np.min(own[own > 0.0], initial=np.inf))
-        jitter = own.copy()
-        for one in np.flatnonzero(own > _CONCENTRATED * smallest):
-            jitter[one] = min(jitter[one], self._least_between(int(one), drifts))
-        share = sizes / self._n
-        variance: Floats = (share * jitter + (1.0 - share) * np.maximum(own, self._lumpiness)) / (
-            sizes
-        )
+        least = np.min(self._between, axis=1)
+        jitter = np.where(own > _CONCENTRATED * smallest, np.minimum(own, least), own)
+        share = self._sizes / self._n
+        whole = np.maximum(own, self._lumpiness)
+        variance: Floats = (share * jitter + (1.0 - share) * whole) / self._sizes
         return variance
+
+    def _update(self, drifts: list[Floats]) -> None:
+        """Compute what is new: of an assignment, and of its difference to every other."""
+        new, m = len(drifts) - self._sizes.size, len(drifts)
+        sizes = np.array([drift.size for drift in drifts], dtype=np.float64)
+        known = np.concatenate([self._sizes, np.zeros(new)])
+        self._spread = np.concatenate([self._spread, np.zeros(new)])
+        between = np.full((m, m), np.inf)
+        between[: m - new, : m - new] = self._between
+        for one in np.flatnonzero(sizes != known):
+            self._spread[one] = np.var(drifts[one], ddof=1)
+            for other, drift in enumerate(drifts):
+                common = min(drift.size, drifts[one].size)
+                if other != one and common >= _ENOUGH:
+                    difference = drifts[one][:common] - drift[:common]
+                    between[one, other] = between[other, one] = np.var(difference, ddof=1)
+        self._sizes, self._between = sizes, between
 
     def _own(self, sizes: Floats, spread: Floats) -> Floats:
         """Each variance over documents, steadied by the others'; (m,).
@@ -66,26 +81,6 @@ class Jitter:
         steady = min(pooled, float(np.min(full)) / min(float(least), 1.0))
         own = (sizes * spread + _OWN_WEIGHT * steady) / (sizes + _OWN_WEIGHT)
         return np.where(spread > 0.0, own, 0.0)
-
-    def _spread_of(self, one: int, drift: Floats) -> float:
-        key = (one, drift.size)
-        if key not in self._spread:
-            self._spread[key] = float(np.var(drift, ddof=1))
-        return self._spread[key]
-
-    def _least_between(self, one: int, drifts: list[Floats]) -> float:
-        """The smallest variance of the difference to another assignment."""
-        least = np.inf
-        for other, drift in enumerate(drifts):
-            common = min(drift.size, drifts[one].size)
-            if other == one or common < _ENOUGH:
-                continue
-            key = (min(one, other), max(one, other), common)
-            if key not in self._between:
-                difference = drifts[one][:common] - drift[:common]
-                self._between[key] = float(np.var(difference, ddof=1))
-            least = min(least, self._between[key])
-        return least
 
 
 def deviations(z: float, n: int) -> float:

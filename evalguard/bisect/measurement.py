@@ -189,6 +189,12 @@ class Measurements:
         rows = self.rows()
         return float(np.median(rows.variance * rows.share)) + 1e-12
 
+    def finished(self) -> set[bytes]:
+        """Assignments measured on all documents, the base among them; the bytes of their masks."""
+        base = np.zeros(len(self.settings), dtype=np.bool_)
+        n = self.blocks.ends[-1]
+        return {base.tobytes(), *(key for key, drift in self._drift.items() if drift.size == n)}
+
     def unfinished(self) -> Mask:
         """(m, n_settings): assignments measured on part of the documents."""
         masks = [mask for mask in self._masks.values() if not self.complete(mask)]

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from evalguard.bisect.components import Components
+from evalguard.bisect.draws import Draws
 from evalguard.bisect.measurement import Rows
 from evalguard.bisect.oracle import Floats
 from evalguard.bisect.selection import Classes, Model, best_models, classes_of
-from evalguard.bisect.structure import Draw, Structure
 
 SMALL = 0.25  # of the margin: what all settings together may do that is no culprit
 _LEAST = 0.5  # of the margin: what a component does at least
@@ -78,7 +78,7 @@ class Posterior:
         sizes: Floats = np.copysign(np.sqrt(mean**2 + np.sum(root**2, axis=1)), mean)
         return sizes
 
-    def draw(self, count: int, rng: np.random.Generator) -> list[Draw]:
+    def draw(self, count: int, rng: np.random.Generator) -> Draws:
         """Draw structures with effects, to tell structures apart: effects that are known well, and
         parts of diffuse drift, stand at their means. That nothing is there is drawn at most every
         second time: what is to be told apart from it must be there to be looked for.
@@ -86,17 +86,22 @@ class Posterior:
         nothing = np.array([not ground and not model.classes for ground, model in self.models])
         chances = np.where(nothing, np.minimum(self.weights, self.weights @ ~nothing), self.weights)
         picks = rng.choice(len(self.models), size=count, p=chances / chances.sum())
-        drawn = []
-        for at in np.sort(picks):
+        most = max(len(self.models[at][1].classes) for at in picks)
+        components = np.full((count, most), -1, dtype=np.intp)
+        effects = np.zeros((count, most))
+        each = np.zeros((count, self._masks.shape[1]))
+        for at in np.unique(picks):
+            rows = np.flatnonzero(picks == at)
             ground, model = self.models[at]
             mean, root = self._posteriors[at]
             loose = np.abs(mean) < 2.0 * np.sqrt(np.sum(root**2, axis=1))
-            effects = mean + loose * (root @ rng.standard_normal(mean.size))
-            members = tuple(self.components[self._pick(which, rng)] for which in model.classes)
-            each = self._each(model, effects) if ground else None
-            structure = Structure(components=members, diffuse=ground)
-            drawn.append(Draw(structure=structure, effects=effects, each=each))
-        return drawn
+            drawn = mean + loose * (rng.standard_normal((rows.size, mean.size)) @ root.T)
+            effects[rows, : mean.size] = drawn
+            for place, which in enumerate(model.classes):
+                components[rows, place] = self._picked(which, rng.random(rows.size))
+            if ground:
+                each[rows] = self._each(model, drawn)
+        return Draws(components=components, effects=effects, each=each, of=self.components)
 
     def part(self, settings: Floats) -> tuple[float, float]:
         """Drift of some settings (n,) on a diffuse ground, and its standard error."""
@@ -111,10 +116,11 @@ class Posterior:
             self._members[which] = self.classes.members(which, self.components.log_prior)
         return self._members[which]
 
-    def _pick(self, which: int, rng: np.random.Generator) -> int:
+    def _picked(self, which: int, at: Floats) -> NDArray[np.intp]:
+        """Members of a class, by places ``at`` between 0 and 1."""
         numbers, chances = self.members(which)
-        at = int(np.searchsorted(np.cumsum(chances), rng.random(), side="right"))
-        return int(numbers[min(at, numbers.size - 1)])
+        places = np.searchsorted(np.cumsum(chances), at, side="right")
+        return numbers[np.minimum(places, numbers.size - 1)]
 
     def _shared(self, settings: Floats) -> Floats:
         """Prior covariance of the settings' parts of diffuse drift, times ``settings`` (n, ...)."""
@@ -161,7 +167,8 @@ class Posterior:
         return gain
 
     def _each(self, model: Model, effects: Floats) -> Floats:
-        """Posterior mean of every setting's part of diffuse drift, given the effects."""
+        """Posterior mean of the parts of diffuse drift, (k, n), given effects (k, size)."""
         acting = self.classes.acting[:, list(model.classes)].astype(np.float64)
-        left = self._rows.sigma - acting @ effects
-        return self._shared(self._masks.T @ (self._inverse[True] @ left))
+        left = self._rows.sigma[:, None] - acting @ effects.T
+        each: Floats = self._shared(self._masks.T @ (self._inverse[True] @ left)).T
+        return each

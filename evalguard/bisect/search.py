@@ -81,7 +81,7 @@ class Search:
         suspects = np.argsort(-self._inclusion, kind="stable")[:MOST_IN_THREES]
         self.posterior = Posterior(
             rows,
-            components_of(self._n, [int(one) for one in suspects]),
+            components_of(self._n, tuple(sorted(int(one) for one in suspects))),
             margin=self._margin,
             total=self.measured.total,
         )

@@ -17,8 +17,9 @@ from scipy.linalg import solve_triangular
 
 from evalguard.bisect.oracle import Floats, Mask
 
-BEAM = 32
+BEAM = 16
 _NEGLIGIBLE = 9.0  # in log: models that far below the best end the growth
+_HOPELESS = 25.0  # in log: models that far below the best of their size are not grown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,67 +85,122 @@ def best_models(
     left = solve_triangular(root, sigma, lower=True)
     columns = solve_triangular(root, classes.acting.astype(np.float64), lower=True)
     log_weight = -0.5 * float(left @ left) - float(np.sum(np.log(np.diag(root))))
+    forward = _Forward(columns, classes.log_prior, scale**-2)
+    plain = growing = forward.start(left, log_weight)
     models = [Model(classes=(), log_weight=log_weight)]
-    start = _Growing(classes=(), log_weight=log_weight, left=left, used=np.empty((0, left.size)))
-    everything = np.arange(columns.shape[1])
-    plain, growing = [start], [start]
+    best = log_weight
     for _ in range(most):
-        plain = _grown(plain, columns, classes.plain, classes.log_prior, scale**-2)
-        grown = _grown(growing, columns, everything, classes.log_prior, scale**-2)
-        growing = list({g.classes: g for g in (*grown, *plain)}.values())
-        models += [Model(classes=g.classes, log_weight=g.log_weight) for g in growing]
-        best = max(model.log_weight for model in models)
-        if max(g.log_weight for g in growing) < best - _NEGLIGIBLE:
+        plain = forward.grown(plain, classes.plain)
+        growing = _either(forward.grown(growing, None), plain)
+        weights = growing.log_weights
+        models += [
+            Model(classes=found, log_weight=float(weight))
+            for found, weight in zip(growing.classes, weights, strict=True)
+        ]
+        best = max(best, float(weights.max()))
+        if weights.max() < best - _NEGLIGIBLE:
             break
     return models
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Growing:
-    """A model with what the next component sees of it: the rows' remainder, used directions."""
+class _Beam:
+    """Models of one size, b of them, and what the next component sees of each.
 
-    classes: tuple[int, ...]
-    log_weight: float
-    left: Floats
+    Attributes:
+        classes: of each.
+        log_weights: (b,).
+        used: (b, size, m): directions that their components take from the rows.
+        overlap: (b, U): of every class with what of the rows they leave unexplained.
+        room: (b, U): of every class, what its square length is beside theirs.
+    """
+
+    classes: list[tuple[int, ...]]
+    log_weights: Floats
     used: Floats
+    overlap: Floats
+    room: Floats
 
 
-def _grown(
-    parents: list[_Growing],
-    columns: Floats,
-    within: NDArray[np.intp],
-    log_prior: Floats,
-    precision: float,
-) -> list[_Growing]:
-    """The best models with one component more than their parents, one of ``within``."""
-    offered = columns[:, within]
-    squares = np.einsum("mu,mu->u", offered, offered)
-    scores = np.empty((len(parents), within.size))
-    for number, parent in enumerate(parents):
-        rest = squares - np.sum((parent.used @ offered) ** 2, axis=0)
-        size = precision + np.maximum(rest, 0.0)
-        gain = 0.5 * (parent.left @ offered) ** 2 / size - 0.5 * np.log(size / precision)
-        scores[number] = parent.log_weight + gain + log_prior[within]
-    flat = scores.ravel()
-    count = min(flat.size, 3 * BEAM)
-    chosen = np.argpartition(-flat, count - 1)[:count]
-    grown: dict[tuple[int, ...], _Growing] = {}
-    for at in chosen[np.argsort(-flat[chosen], kind="stable")]:
-        number, place = divmod(int(at), within.size)
-        new = int(within[place])
-        parent = parents[number]
-        key = tuple(sorted((*parent.classes, new)))
-        if key in grown:
-            continue
-        column = columns[:, new] - parent.used.T @ (parent.used @ columns[:, new])
-        rest = max(float(columns[:, new] @ column), 0.0)
-        direction = column / np.sqrt(precision + rest)
-        grown[key] = _Growing(
-            classes=key,
-            log_weight=float(flat[at]),
-            left=parent.left - direction * float(direction @ parent.left),
-            used=np.vstack([parent.used, direction]),
+def _either(one: _Beam, other: _Beam) -> _Beam:
+    """Both beams as one, each model once."""
+    known = set(one.classes)
+    new = [at for at, found in enumerate(other.classes) if found not in known]
+    return _Beam(
+        classes=one.classes + [other.classes[at] for at in new],
+        log_weights=np.concatenate([one.log_weights, other.log_weights[new]]),
+        used=np.concatenate([one.used, other.used[new]]),
+        overlap=np.concatenate([one.overlap, other.overlap[new]]),
+        room=np.concatenate([one.room, other.room[new]]),
+    )
+
+
+class _Forward:
+    """Forward selection among ``columns`` (m, U), all models of a beam at once."""
+
+    def __init__(self, columns: Floats, log_prior: Floats, precision: float) -> None:
+        self._columns, self._log_prior, self._precision = columns, log_prior, precision
+
+    def start(self, left: Floats, log_weight: float) -> _Beam:
+        """The model without components."""
+        return _Beam(
+            classes=[()],
+            log_weights=np.array([log_weight]),
+            used=np.empty((1, 0, left.size)),
+            overlap=(left @ self._columns)[None],
+            room=np.einsum("mu,mu->u", self._columns, self._columns)[None],
         )
-        if len(grown) == BEAM:
-            break
-    return list(grown.values())
+
+    def grown(self, beam: _Beam, within: NDArray[np.intp] | None) -> _Beam:
+        """The best models with one component more, one of ``within``; None: any."""
+        parents, new, scores = self._chosen(beam, within)
+        size = self._precision + np.maximum(beam.room[parents, new], 0.0)
+        column = self._columns.T[new]
+        inside = (beam.used[parents] @ column[:, :, None])[:, :, 0]
+        own = column - (inside[:, None, :] @ beam.used[parents])[:, 0]
+        direction = own / np.sqrt(size)[:, None]
+        seen = direction @ self._columns
+        taken = beam.overlap[parents, new] / np.sqrt(size)
+        return _Beam(
+            classes=[
+                tuple(sorted((*beam.classes[parent], one)))
+                for parent, one in zip(parents.tolist(), new.tolist(), strict=True)
+            ],
+            log_weights=scores,
+            used=np.concatenate([beam.used[parents], direction[:, None, :]], axis=1),
+            overlap=beam.overlap[parents] - taken[:, None] * seen,
+            room=beam.room[parents] - seen**2,
+        )
+
+    def _chosen(
+        self, beam: _Beam, within: NDArray[np.intp] | None
+    ) -> tuple[NDArray[np.intp], NDArray[np.intp], Floats]:
+        """Parents, their new classes and the log weights of the best, the best first."""
+        scores = self._scores(beam, within)
+        flat = scores.ravel()
+        hopeful = np.flatnonzero(flat > flat.max() - _HOPELESS)
+        if hopeful.size > 3 * BEAM:
+            hopeful = hopeful[np.argpartition(-flat[hopeful], 3 * BEAM)[: 3 * BEAM]]
+        hopeful = hopeful[np.argsort(-flat[hopeful], kind="stable")]
+        parents, places = np.divmod(hopeful, scores.shape[1])
+        new = places if within is None else within[places]
+        seen: set[frozenset[int]] = set()
+        kept = []
+        for at, (parent, one) in enumerate(zip(parents.tolist(), new.tolist(), strict=True)):
+            key = frozenset((*beam.classes[parent], one))
+            if key not in seen:
+                seen.add(key)
+                kept.append(at)
+            if len(kept) == BEAM:
+                break
+        return parents[kept], new[kept], flat[hopeful[kept]]
+
+    def _scores(self, beam: _Beam, within: NDArray[np.intp] | None) -> Floats:
+        """(b, U): log weight of each model with each class added."""
+        overlap, room, log_prior = beam.overlap, beam.room, self._log_prior
+        if within is not None:
+            overlap, room, log_prior = overlap[:, within], room[:, within], log_prior[within]
+        size = self._precision + np.maximum(room, 0.0)
+        gain = 0.5 * (overlap**2 / size - np.log(size / self._precision))
+        scores: Floats = beam.log_weights[:, None] + gain + log_prior
+        return scores

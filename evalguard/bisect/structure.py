@@ -32,25 +32,6 @@ class Structure:
 NOTHING = Structure(components=(), diffuse=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draw:
-    """A structure with effects, as drawn from what is believed.
-
-    ``effects``: one a component; ``each``: (n_settings,) on a diffuse ground, else None.
-    """
-
-    structure: Structure
-    effects: Floats
-    each: Floats | None
-
-    def predict(self, masks: Mask) -> Floats:
-        """Drift of each assignment; ``masks``: (s, n_settings), the result (s,)."""
-        drift = np.zeros(len(masks))
-        for component, effect in zip(self.structure.components, self.effects, strict=True):
-            drift += effect * component.acts(masks)
-        return drift if self.each is None else drift + masks @ self.each
-
-
 def material(effects: Floats, margin: float) -> list[int]:
     """Which effects it takes to get past the margin; the others could stay.
 
