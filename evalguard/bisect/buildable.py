@@ -16,6 +16,7 @@ from evalguard.settings import Constraint
 
 LIKELY_FAILS = 0.7
 _UNEXPLAINED = 0.5  # chance to fail of a neighbour of a failure that no rule explains
+_SUCCESSES = 4.0  # assignments that are taken to have been built before anything is tried
 
 
 class Buildable:
@@ -26,11 +27,13 @@ class Buildable:
         n = len(settings)
         self._possible: Mask = ~np.eye(n, dtype=np.bool_)  # [a, b]: "a needs b" is not excluded
         self._failed: dict[bytes, Mask] = {}
+        self._built: dict[bytes, Mask] = {}
 
     def learn(self, mask: Mask, *, built: bool) -> None:
         """Take note that an assignment could be built, or could not."""
         if built:
             self._possible[np.ix_(mask, ~mask)] = False
+            self._built[mask.tobytes()] = mask.copy()
         else:
             self._failed[mask.tobytes()] = mask.copy()
 
@@ -43,7 +46,7 @@ class Buildable:
 
     def risks(self, masks: Mask) -> Floats:
         """The chance that each of these assignments, (m, n), cannot be built; (m,)."""
-        risk = np.zeros(len(masks))
+        risk = self._usual(masks)
         for failed in self._failed.values():
             rules = self._explaining(failed)
             if rules.any():
@@ -55,6 +58,24 @@ class Buildable:
             known = np.array([self.refused(mask) for mask in masks], dtype=np.bool_)
             risk = np.where(known, 1.0, risk)
         return risk
+
+    def _usual(self, masks: Mask) -> Floats:
+        """How often assignments like these failed: a step from base or candidate, or far from both.
+
+        Near ones are tried on their own merits: they are what proves an answer.
+        """
+        near = _near(masks)
+        risk = np.zeros(len(masks))
+        if not self._failed:
+            return risk
+        failed = _near(np.array(list(self._failed.values())))
+        built = _near(np.array(list(self._built.values())))
+        for which in (True, False):
+            failures = float(np.sum(failed == which))
+            tried = failures + float(np.sum(built == which)) + _SUCCESSES
+            risk[near == which] = failures / tried
+        known = np.array([mask.tobytes() in self._built for mask in masks], dtype=np.bool_)
+        return np.where(known, 0.0, risk)
 
     def likely(self, *masks: Mask) -> bool:
         """Whether all of these can be built, as far as is known."""
@@ -131,3 +152,10 @@ class Buildable:
         """[a, b]: rules that explain a failure and that nothing excludes."""
         explaining: Mask = self._possible & failed[:, None] & ~failed[None, :]
         return explaining
+
+
+def _near(masks: Mask) -> Mask:
+    """Which differ from base or candidate in one setting at most; ``masks``: (m, n)."""
+    inside = masks.sum(axis=1)
+    near: Mask = (inside <= 1) | (inside >= masks.shape[1] - 1)
+    return near

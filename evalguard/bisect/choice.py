@@ -41,7 +41,7 @@ def next_measurement(
     ``draws``: equally likely answers, to be told apart. Of what would be needed to prove one of
     them anyway, only the rest of the cost counts.
     """
-    members = draws.members
+    members, partners = draws.members, draws.partners
     masks = _proposed(measured, members, rng)
     risks = buildable.risks(masks)
     masks, risks = masks[risks < LIKELY_FAILS], risks[risks < LIKELY_FAILS]
@@ -57,7 +57,7 @@ def next_measurement(
         mask, risk = masks[at], float(risks[at])
         done = measured.measured(mask)
         known = np.interp(done, (0.0, *_SHARES), (0.0, *told[:, place]))
-        wanted = _SAVED * _needed(mask, members)
+        wanted = _SAVED * _needed(mask, members, partners)
         for share, all_told in zip(_SHARES, told[:, place], strict=True):
             if measured.cost(mask, share) <= 0.0:  # no block ends between here and there
                 continue
@@ -69,12 +69,16 @@ def next_measurement(
     return best
 
 
-def _needed(mask: Mask, members: Mask) -> float:
-    """How probably this assignment is needed, about, to prove the answer: it is a member alone, or
-    all but the members.
+def _needed(mask: Mask, members: Mask, partners: Mask) -> float:
+    """How probably this assignment is needed, about, to prove the answer: it is a member alone, all
+    but a member that acts only together with another, or all but the members.
     """
-    alone = float(np.mean(members[:, mask][:, 0])) if mask.sum() == 1 else 0.0
-    return alone + float(np.mean(np.all(members != mask, axis=1)))
+    needed = np.all(members != mask, axis=1)
+    if mask.sum() == 1:
+        needed = needed | (members & ~partners)[:, mask][:, 0]
+    if mask.sum() == mask.size - 1:
+        needed = needed | partners[:, ~mask][:, 0]
+    return float(np.mean(needed))
 
 
 def _proposed(measured: Measurements, members: Mask, rng: np.random.Generator) -> Mask:
@@ -83,7 +87,8 @@ def _proposed(measured: Measurements, members: Mask, rng: np.random.Generator) -
     suspects = members.any(axis=0)
     random = rng.random((_RANDOM, n)) < rng.choice(_DENSITIES, size=(_RANDOM, 1))
     random[1::2] &= suspects
-    proposed = [members, ~members, np.eye(n, dtype=np.bool_)[suspects], random]
+    alone = np.eye(n, dtype=np.bool_)[suspects]
+    proposed = [members, ~members, alone, ~alone, random]
     masks = {mask.tobytes(): mask for mask in np.concatenate([*proposed, measured.unfinished()])}
     done = measured.finished()
     return np.array([mask for key, mask in masks.items() if key not in done]).reshape(-1, n)

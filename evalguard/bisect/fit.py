@@ -1,4 +1,4 @@
-"""Fit: the effects of a structure's components, by least squares on complete measurements."""
+"""Fit: the effects of a structure's components, by least squares."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ class Fit:
 
 def fitted(structure: Structure, rows: Rows, *, margin: float) -> Fit:
     """Generalised least squares; jitter and what innocent settings may do are the noise."""
-    use = rows.complete
-    masks = rows.masks[use]
+    masks = rows.masks
     acting = np.array([c.acts(masks) for c in structure.components], dtype=np.float64).T
     acting = acting.reshape(len(masks), len(structure.components))
     plain = masks.astype(np.float64)
-    noise = np.diag(rows.variance[use] + (1e-3 * margin) ** 2)
+    noise = np.diag(rows.variance + (1e-3 * margin) ** 2)
     noise += (SMALL * margin) ** 2 / masks.shape[1] * (plain @ plain.T)
-    solved = np.linalg.solve(noise, np.column_stack([acting, rows.sigma[use]]))
+    solved = np.linalg.solve(noise, np.column_stack([acting, rows.sigma]))
     inverse = np.linalg.pinv(acting.T @ solved[:, :-1])
     return Fit(
         structure=structure,

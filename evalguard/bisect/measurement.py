@@ -53,6 +53,16 @@ class Rows:
         whole: Mask = self.share >= 1.0 - _FULL
         return whole
 
+    def finished(self) -> Rows:
+        """Those that are complete."""
+        use = self.complete
+        return Rows(
+            masks=self.masks[use],
+            sigma=self.sigma[use],
+            variance=self.variance[use],
+            share=self.share[use],
+        )
+
 
 class Measurements:
     """Asks the oracle, and keeps what it answered by assignment and document.

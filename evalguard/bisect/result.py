@@ -17,7 +17,8 @@ class Culprit:
 
     Attributes:
         name: of the setting.
-        sigma_alone: drift with it alone at its candidate value; None if that cannot be built.
+        sigma_alone: drift with it alone at its candidate value; None if that was not measured on
+            all documents: it cannot be built, or was not needed for the proof.
         sigma_in_context: what it adds where all other culprits are at their candidate value.
         shapley_sigma: its share: what it adds on average over all orders of the culprits.
         error_sigma: standard error of its effect (jitter).

@@ -87,9 +87,10 @@ class Search:
         )
         belief = belief_of(self.posterior, margin=self._margin, n=self._n)
         self._inclusion = belief.inclusion
-        plan = plan_for(belief.structure, self._buildable, self._n)
-        fit = fitted(belief.structure, rows, margin=self._margin)
-        guilty = proven(plan, fit, self.measured, margin=self._margin, z=self._effort.z)
+        plan = plan_for(belief.structure, self._buildable, self.measured)
+        fit = fitted(belief.structure, rows.finished(), margin=self._margin)
+        certain = fitted(belief.structure, rows, margin=self._margin)
+        guilty = proven(plan, certain, self.measured, margin=self._margin, z=self._effort.z)
         self.case = Case(
             belief=belief,
             plan=plan,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from evalguard.bisect.buildable import Buildable
+from evalguard.bisect.components import Component
 from evalguard.bisect.fit import Fit
 from evalguard.bisect.measurement import Measurements
 from evalguard.bisect.oracle import Mask
@@ -52,19 +53,31 @@ class Plan:
         return [mask for mask in self.needed() if not measured.complete(mask)]
 
 
-def plan_for(structure: Structure, buildable: Buildable, n: int) -> Plan:
-    """Choose for every member the two assignments nearest to the base that prove it."""
-    members = structure.mask(n)
-    repaired = buildable.reduced(~members)
-    proofs = [_proof(one, structure, buildable, repaired) for one in sorted(structure.members)]
+def plan_for(structure: Structure, buildable: Buildable, measured: Measurements) -> Plan:
+    """Choose for every member the two assignments that prove it.
+
+    They are the nearest to the base, which carry nobody else's jitter; for settings that act only
+    together the nearest to the candidate, where that costs less: there it takes one measurement for
+    each, and the candidate itself, which is known.
+    """
+    n = len(measured.settings)
+    repaired = buildable.reduced(~structure.mask(n))
+    proofs = [
+        _proof(one, contexts, buildable)
+        for component in structure.components
+        for one, contexts in _contexts(component, buildable, measured, repaired).items()
+    ]
     return Plan(
-        proofs=tuple(proof for proof in proofs if proof is not None),
+        proofs=tuple({proof.setting: proof for proof in proofs if proof is not None}.values()),
         repaired=repaired if buildable.likely(repaired) else None,
     )
 
 
 def proven(plan: Plan, fit: Fit, measured: Measurements, *, margin: float, z: float) -> set[int]:
-    """The settings whose proof holds: a step that is material, of an effect that is no jitter."""
+    """The settings whose proof holds: a step that is material, of an effect that is no jitter.
+
+    ``fit``: on all that was measured, complete or not.
+    """
     guilty = set()
     for proof in plan.proofs:
         if not (measured.complete(proof.included) and measured.complete(proof.without)):
@@ -82,16 +95,31 @@ def proven(plan: Plan, fit: Fit, measured: Measurements, *, margin: float, z: fl
     return guilty
 
 
-def _proof(one: int, structure: Structure, buildable: Buildable, repaired: Mask) -> Proof | None:
+def _contexts(
+    component: Component, buildable: Buildable, measured: Measurements, repaired: Mask
+) -> dict[int, list[Mask]]:
+    """Assignments that hold a member, by member, the best first: at one of them it is pivotal."""
     n = repaired.size
-    only = np.zeros(n, dtype=np.bool_)
-    only[one] = True
-    alone = only.copy()
-    for component in structure.components:
-        if component.kind == "together" and one in component.members:
-            alone[list(component.members)] = True
-            break
-    contexts = [alone, buildable.completed(alone), repaired | alone, np.ones(n, dtype=np.bool_)]
+    whole = np.ones(n, dtype=np.bool_)
+    eye = np.eye(n, dtype=np.bool_)
+    together = component.kind == "together"
+    near = {one: eye[one] for one in component.members}
+    if together:
+        near = dict.fromkeys(component.members, eye[list(component.members)].any(axis=0))
+    contexts = {
+        one: [alone, buildable.completed(alone), repaired | alone, whole]
+        for one, alone in near.items()
+    }
+    if together:
+        at_base = {m.tobytes(): m for one, m in near.items() for m in (m, m & ~eye[one])}
+        costs = sum(measured.cost(mask, 1.0) for mask in at_base.values())
+        if sum(measured.cost(~eye[one], 1.0) for one in near) < costs:
+            return {one: [whole, *masks] for one, masks in contexts.items()}
+    return contexts
+
+
+def _proof(one: int, contexts: list[Mask], buildable: Buildable) -> Proof | None:
+    only = np.arange(contexts[0].size) == one
     for included in contexts:
         without = included & ~only
         if buildable.likely(included, without):
