@@ -13,6 +13,8 @@ from evalguard.bisect.measurement import Measurements
 from evalguard.bisect.result import Culprit
 from evalguard.bisect.yardstick import Yardstick
 
+_ENOUGH = 0.25 - 1e-2  # share of the documents that says what a setting does alone
+
 
 def culprits_of(fit: Fit, proven: frozenset[int], measured: Measurements) -> tuple[Culprit, ...]:
     """Name the proven members of a fitted structure, the largest share first."""
@@ -24,19 +26,31 @@ def _culprit(fit: Fit, one: int, measured: Measurements) -> Culprit:
     yardstick = measured.yardstick
     members = sorted(fit.structure.members)
     rest = [other for other in members if other != one]
-    alone = np.arange(len(measured.settings)) == one
-    largest = max(_components(fit, one), key=lambda at: abs(fit.effects[at]))
+    largest = fit.of(one)[0]
     _, error = yardstick.reported_with_error(
         float(fit.effects[largest]), float(fit.errors[largest])
     )
+    found = _alone(one, measured)
     return Culprit(
         name=measured.settings[one],
-        sigma_alone=yardstick.reported(measured.mean(alone)) if measured.complete(alone) else None,
+        sigma_alone=None if found is None else found[0],
+        alone_error_sigma=None if found is None else found[1],
         sigma_in_context=_value(fit, members, yardstick) - _value(fit, rest, yardstick),
         shapley_sigma=_shapley(fit, one, rest, yardstick),
         error_sigma=error,
         role=fit.structure.components[largest].kind,
     )
+
+
+def _alone(one: int, measured: Measurements) -> tuple[float, float] | None:
+    """Drift with one setting alone, and its standard error, as reported."""
+    rows = measured.rows()
+    mask = np.arange(len(measured.settings)) == one
+    at = np.flatnonzero((rows.masks == mask).all(axis=1) & (rows.share >= _ENOUGH))
+    if not at.size:
+        return None
+    error = float(np.sqrt(rows.variance[at[0]]))
+    return measured.yardstick.reported_with_error(float(rows.sigma[at[0]]), error)
 
 
 def _value(fit: Fit, members: Iterable[int], yardstick: Yardstick) -> float:
@@ -60,8 +74,3 @@ def _shapley(fit: Fit, one: int, rest: list[int], yardstick: Yardstick) -> float
             added = _value(fit, (*before, one), yardstick) - _value(fit, before, yardstick)
             share += weight * added
     return share
-
-
-def _components(fit: Fit, one: int) -> list[int]:
-    """Numbers of the components that a member is in."""
-    return [at for at, c in enumerate(fit.structure.components) if one in c.members]

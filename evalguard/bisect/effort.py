@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log2
+from math import inf, log2
 
 from evalguard.bisect.jitter import deviations
 
@@ -19,6 +19,7 @@ class Effort:
         nothing: that there is no culprit.
         diffuse: that the drift is spread over all settings.
         z: standard errors that a culprit's effect must be away from 0.
+        clear: that many, and it need not be measured alone on all documents.
         least: full evaluations, before which no drift is called spread over all settings.
         most: full evaluations, after which the search gives up.
         draws: from the posterior, to choose a measurement.
@@ -30,6 +31,7 @@ class Effort:
     nothing: float = 0.993
     diffuse: float = 0.95
     z: float
+    clear: float
     least: float
     most: float
     draws: int = 96
@@ -37,13 +39,14 @@ class Effort:
 
 def effort_for(n: int, *, documents: int, thorough: bool) -> Effort:
     """The usual effort for n settings; a thorough one spends four times as much if it must."""
-    z = deviations(3.0, documents)
+    z, clear = (deviations(z, documents) for z in (3.0, 4.5))
     bits = log2(max(n, 2))
     least, most = 0.5 + bits, 8.0 + 3.0 * bits
     if not thorough:
-        return Effort(z=z, least=least, most=most)
+        return Effort(z=z, clear=clear, least=least, most=most)
     return Effort(
         z=z,
+        clear=inf,
         verify=0.9,
         accept=0.95,
         certain=0.99,

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evalguard.bisect.measurement import Rows
 from evalguard.bisect.oracle import Floats
 from evalguard.bisect.posterior import SMALL
+from evalguard.bisect.rows import Rows
 from evalguard.bisect.structure import Structure
 
 
@@ -19,6 +19,19 @@ class Fit:
     structure: Structure
     effects: Floats
     errors: Floats
+
+    def of(self, one: int) -> list[int]:
+        """Numbers of the components that a member is in, the largest effect first."""
+        inside = [at for at, c in enumerate(self.structure.components) if one in c.members]
+        return sorted(inside, key=lambda at: -abs(self.effects[at]))
+
+    def largest(self, one: int) -> float:
+        """The largest effect that a member has a part in."""
+        return float(self.effects[self.of(one)[0]])
+
+    def certainty(self, one: int) -> float:
+        """Standard errors by which the surest effect of a member is away from 0."""
+        return max(abs(float(self.effects[at] / self.errors[at])) for at in self.of(one))
 
 
 def fitted(structure: Structure, rows: Rows, *, margin: float) -> Fit:

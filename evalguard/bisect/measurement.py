@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,46 +21,12 @@ from evalguard.bisect.oracle import (
     asked,
 )
 from evalguard.bisect.probe import LAUNCH, Probe
+from evalguard.bisect.rows import FULL, Rows
 from evalguard.bisect.yardstick import Yardstick
-
-_FULL = 1e-9
 
 
 class OutOfBudget(Exception):
     """The next measurement would cost more than is left."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
-    """One row for each assignment measured, the candidate's first.
-
-    Attributes:
-        masks: (m, n_settings).
-        sigma: (m,) mean drift in units of the yardstick.
-        variance: (m,) of ``sigma`` as an estimate for all documents.
-        share: (m,) of the documents that are measured.
-    """
-
-    masks: Mask
-    sigma: Floats
-    variance: Floats
-    share: Floats
-
-    @property
-    def complete(self) -> Mask:
-        """(m,): whether all documents are measured."""
-        whole: Mask = self.share >= 1.0 - _FULL
-        return whole
-
-    def finished(self) -> Rows:
-        """Those that are complete."""
-        use = self.complete
-        return Rows(
-            masks=self.masks[use],
-            sigma=self.sigma[use],
-            variance=self.variance[use],
-            share=self.share[use],
-        )
 
 
 class Measurements:
@@ -118,7 +83,7 @@ class Measurements:
 
     def complete(self, mask: Mask) -> bool:
         """Whether all documents are measured under this assignment."""
-        return self.measured(mask) >= 1.0 - _FULL
+        return self.measured(mask) >= 1.0 - FULL
 
     def cost(self, mask: Mask, share: float) -> float:
         """What it would cost to measure this assignment up to this share of the documents."""
@@ -143,7 +108,7 @@ class Measurements:
         """
         wanted = [mask for mask in masks if self._open(mask, share)]
         costs = np.cumsum([self.cost(mask, share) for mask in wanted])
-        left = np.inf if self._budget is None else self._budget - self.spent + _FULL
+        left = np.inf if self._budget is None else self._budget - self.spent + FULL
         affordable = wanted[: int(np.searchsorted(costs, left, side="right"))]
         alone = not isinstance(self._oracle, ParallelOracle)
         for batch in [[mask] for mask in affordable] if alone else [affordable]:

@@ -14,8 +14,8 @@ from scipy.special import ndtr
 
 from evalguard.bisect.components import Components
 from evalguard.bisect.draws import Draws
-from evalguard.bisect.measurement import Rows
 from evalguard.bisect.oracle import Floats
+from evalguard.bisect.rows import Rows
 from evalguard.bisect.selection import Classes, Model, best_models, classes_of
 
 SMALL = 0.25  # of the margin: what all settings together may do that is no culprit

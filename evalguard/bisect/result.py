@@ -17,8 +17,9 @@ class Culprit:
 
     Attributes:
         name: of the setting.
-        sigma_alone: drift with it alone at its candidate value; None if that was not measured on
-            all documents: it cannot be built, or was not needed for the proof.
+        sigma_alone: drift with it alone at its candidate value, on a quarter of the documents or
+            more; None if that was not measured: it cannot be built, or the proof did without.
+        alone_error_sigma: standard error of that, as an estimate for all documents; None likewise.
         sigma_in_context: what it adds where all other culprits are at their candidate value.
         shapley_sigma: its share: what it adds on average over all orders of the culprits.
         error_sigma: standard error of its effect (jitter).
@@ -27,6 +28,7 @@ class Culprit:
 
     name: str
     sigma_alone: float | None
+    alone_error_sigma: float | None
     sigma_in_context: float
     shapley_sigma: float
     error_sigma: float

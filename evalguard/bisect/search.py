@@ -7,39 +7,29 @@ and however few its documents. When one answer is probable enough, it is proven 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 
-from evalguard.bisect.belief import Belief, belief_of
+from evalguard.bisect.belief import belief_of
 from evalguard.bisect.buildable import Buildable
+from evalguard.bisect.case import Case
 from evalguard.bisect.choice import next_measurement
 from evalguard.bisect.components import MOST_IN_THREES, components_of
 from evalguard.bisect.effort import Effort
-from evalguard.bisect.events import Accepted, Cleared, Expected, Listener
+from evalguard.bisect.events import Listener
 from evalguard.bisect.fit import Fit, fitted
 from evalguard.bisect.measurement import Measurements
-from evalguard.bisect.oracle import Mask
 from evalguard.bisect.posterior import Posterior
+from evalguard.bisect.progress import Progress
 from evalguard.bisect.result import Status
+from evalguard.bisect.rows import Rows
 from evalguard.bisect.structure import NOTHING
-from evalguard.bisect.verification import Plan, plan_for, proven
+from evalguard.bisect.verification import STEP, plan_for, proven
 
-_INNOCENT = 0.01  # a setting that is guilty with less is cleared
-_NATS = 1.5  # that a full evaluation tells, about: for the expected cost
 _CLUELESS = 1e-3  # nats a full evaluation: nothing more can be learnt
 _FIRST = 0.25  # share of the documents that a doubtful answer is first verified on
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """The most probable answer, what proves it, and who is proven so far."""
-
-    belief: Belief
-    plan: Plan
-    fit: Fit
-    proven: frozenset[int]
-    missing: list[Mask] = field(repr=False)
+_STEPS = (_FIRST, 0.5, 1.0)  # in which a single culprit is measured alone
+_ALONE = 2.5  # standard errors that it must drift there
+_SLACK = 0.01  # of the documents, by which blocks may miss a share
 
 
 class Search:
@@ -58,10 +48,8 @@ class Search:
         self.measured = measured
         self.status: Status = "stopped"
         self._buildable, self._margin, self._effort = buildable, margin, effort
-        self._rng, self._listen = rng, listen
+        self._rng, self._progress = rng, Progress(listen)
         self._n = len(measured.settings)
-        self._cleared: set[int] = set()
-        self._accepted: set[int] = set()
         self._inclusion = np.zeros(self._n)
         self.consider()
 
@@ -73,6 +61,7 @@ class Search:
                 status = self._advance()
             if status is not None:
                 self.status = status
+                self._progress.accept(self.case, self.measured)
                 return
 
     def consider(self) -> None:
@@ -87,10 +76,13 @@ class Search:
         )
         belief = belief_of(self.posterior, margin=self._margin, n=self._n)
         self._inclusion = belief.inclusion
-        plan = plan_for(belief.structure, self._buildable, self.measured)
+        everything = fitted(belief.structure, rows, margin=self._margin)
+        clear = frozenset(
+            one for one in belief.structure.members if self._clear(one, everything, rows)
+        )
+        plan = plan_for(belief.structure, self._buildable, self.measured, clear=clear)
         fit = fitted(belief.structure, rows.finished(), margin=self._margin)
-        certain = fitted(belief.structure, rows, margin=self._margin)
-        guilty = proven(plan, certain, self.measured, margin=self._margin, z=self._effort.z)
+        guilty = proven(plan, everything, self.measured, margin=self._margin, z=self._effort.z)
         self.case = Case(
             belief=belief,
             plan=plan,
@@ -99,9 +91,21 @@ class Search:
             missing=plan.missing(self.measured),
         )
 
+    def _clear(self, one: int, fit: Fit, rows: Rows) -> bool:
+        """Whether it need not be measured alone any further: there it drifts, and so do others.
+
+        One of two that act only together looks like a single culprit to all but this.
+        """
+        alone = (rows.masks == (np.arange(self._n) == one)).all(axis=1)
+        if not np.any(alone & (rows.share >= _FIRST - _SLACK)):
+            return False
+        needed = max(_ALONE * float(np.sqrt(rows.variance[alone][0])), STEP * self._margin)
+        drifts = abs(float(rows.sigma[alone][0])) >= needed
+        return drifts and fit.certainty(one) >= self._effort.clear
+
     def _advance(self) -> Status | None:
         """Measure once; a status if there is nothing to measure."""
-        self._tell()
+        self._progress.tell(self.case, self.measured)
         if self.measured.spent > self._effort.most:
             return self._given_up()
         case = self.case
@@ -118,13 +122,19 @@ class Search:
         return None
 
     def _verify(self, case: Case) -> None:
-        """Measure what is missing: a doubtful answer bit by bit, another at once."""
-        if case.belief.probability >= self._effort.certain:
-            self.measured.measure_all(case.missing, 1.0)
-            return
-        mask = case.missing[0]
-        first = self.measured.cost(mask, _FIRST) > 0.0  # else no block ends before it
-        self.measured.measure(mask, _FIRST if first else 1.0)
+        """Measure what is missing, at once: a quarter first, of a doubtful answer.
+
+        What is known of a quarter is measured further one after the other: it may refute the rest.
+        """
+        measured, missing = self.measured, case.missing
+        first = [mask for mask in missing if measured.cost(mask, _FIRST) > 0.0]
+        if case.belief.probability < self._effort.certain:
+            measured.measure_all(first or missing[:1], _FIRST if first else 1.0)
+        elif len(case.belief.structure.members) == 1 and missing[0].sum() == 1:
+            share = next(share for share in _STEPS if measured.cost(missing[0], share) > 0.0)
+            measured.measure(missing[0], share)  # it may be clear before the end
+        else:
+            measured.measure_all(missing, 1.0)
 
     def _ended(self) -> Status | None:
         """What the answer is, if it is one."""
@@ -171,35 +181,4 @@ class Search:
             abs(sigma) + error < self._margin
             for one, (sigma, error) in enumerate(parts)
             if one not in members
-        )
-
-    def _tell(self) -> None:
-        names, belief = self.measured.settings, self.case.belief
-        cleared = {int(one) for one in np.flatnonzero(belief.inclusion < _INNOCENT)}
-        if cleared - self._cleared and len(self.measured.probes):
-            fresh = sorted(cleared - self._cleared)
-            self._listen(Cleared(settings=tuple(names[one] for one in fresh)))
-            self._cleared |= cleared
-        for one in sorted(self.case.proven - self._accepted):
-            sigma = self.measured.yardstick.reported(self._sigma(one))
-            self._listen(Accepted(setting=names[one], sigma=sigma))
-            self._accepted.add(one)
-        proof = sum(self.measured.cost(mask, 1.0) for mask in self.case.missing)
-        suspects = [int(one) for one in np.argsort(-belief.inclusion, kind="stable")]
-        self._listen(
-            Expected(
-                remaining=belief.entropy / _NATS + proof,
-                suspects=tuple(names[one] for one in suspects if belief.inclusion[one] >= 0.1),
-            )
-        )
-
-    def _sigma(self, one: int) -> float:
-        fit = self.case.fit
-        return max(
-            (
-                float(effect)
-                for component, effect in zip(fit.structure.components, fit.effects, strict=True)
-                if one in component.members
-            ),
-            key=abs,
         )

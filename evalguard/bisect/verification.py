@@ -17,7 +17,7 @@ from evalguard.bisect.measurement import Measurements
 from evalguard.bisect.oracle import Mask
 from evalguard.bisect.structure import Structure
 
-_STEP = 0.3  # of the margin: what a culprit changes at least
+STEP = 0.3  # of the margin: what a culprit changes at least
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,20 +48,29 @@ class Plan:
         masks = [*pairs, *([] if self.repaired is None else [self.repaired])]
         return list({mask.tobytes(): mask for mask in masks if mask.any()}.values())
 
-    def missing(self, measured: Measurements) -> list[Mask]:
+    def missing(self, measured: Measurements) -> tuple[Mask, ...]:
         """Those that are not measured on all documents."""
-        return [mask for mask in self.needed() if not measured.complete(mask)]
+        return tuple(mask for mask in self.needed() if not measured.complete(mask))
 
 
-def plan_for(structure: Structure, buildable: Buildable, measured: Measurements) -> Plan:
+def plan_for(
+    structure: Structure, buildable: Buildable, measured: Measurements, *, clear: frozenset[int]
+) -> Plan:
     """Choose for every member the two assignments that prove it.
 
     They are the nearest to the base, which carry nobody else's jitter; for settings that act only
     together the nearest to the candidate, where that costs less: there it takes one measurement for
-    each, and the candidate itself, which is known.
+    each, and the candidate itself, which is known. For a single culprit that is ``clear`` these are
+    the candidate and the repaired one, and nothing is left to measure for it alone.
     """
     n = len(measured.settings)
+    whole = np.ones(n, dtype=np.bool_)
     repaired = buildable.reduced(~structure.mask(n))
+    if structure.members <= clear and np.sum(~repaired) == len(structure.members) == 1:
+        (one,) = structure.members
+        return Plan(
+            proofs=(Proof(setting=one, without=repaired, included=whole),), repaired=repaired
+        )
     proofs = [
         _proof(one, contexts, buildable)
         for component in structure.components
@@ -83,14 +92,7 @@ def proven(plan: Plan, fit: Fit, measured: Measurements, *, margin: float, z: fl
         if not (measured.complete(proof.included) and measured.complete(proof.without)):
             continue
         step = measured.mean(proof.included) - measured.mean(proof.without)
-        certainty = max(
-            abs(float(effect)) / float(error)
-            for component, effect, error in zip(
-                fit.structure.components, fit.effects, fit.errors, strict=True
-            )
-            if proof.setting in component.members
-        )
-        if abs(step) >= _STEP * margin and certainty >= z:
+        if abs(step) >= STEP * margin and fit.certainty(proof.setting) >= z:
             guilty.add(proof.setting)
     return guilty
 

@@ -89,11 +89,12 @@ def test_blocks_that_do_not_hold_every_document_once_are_refused() -> None:
 
 
 def test_questions_that_are_independent_are_asked_at_once_with_the_same_result() -> None:
-    oracle = AtOnce(TWO)
+    three = effects(a=2.0, g=6.0, l=4.0)
+    oracle = AtOnce(three, jitter=0.3)
     result = searched(oracle)
     assert oracle.together[0] == 2  # base and candidate
     assert max(oracle.together[1:]) >= 2  # what verifies an answer
-    assert result == searched(PlantedScores(TWO))
+    assert result == searched(PlantedScores(three, jitter=0.3))
 
 
 def test_a_refusal_among_answers_takes_only_itself() -> None:

@@ -1,0 +1,42 @@
+"""Rows: what was measured, as numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from evalguard.bisect.oracle import Floats, Mask
+
+FULL = 1e-9  # of the documents: what rounding may leave out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """One row for each assignment measured, the candidate's first.
+
+    Attributes:
+        masks: (m, n_settings).
+        sigma: (m,) mean drift in units of the yardstick.
+        variance: (m,) of ``sigma`` as an estimate for all documents.
+        share: (m,) of the documents that are measured.
+    """
+
+    masks: Mask
+    sigma: Floats
+    variance: Floats
+    share: Floats
+
+    @property
+    def complete(self) -> Mask:
+        """(m,): whether all documents are measured."""
+        whole: Mask = self.share >= 1.0 - FULL
+        return whole
+
+    def finished(self) -> Rows:
+        """Those that are complete."""
+        use = self.complete
+        return Rows(
+            masks=self.masks[use],
+            sigma=self.sigma[use],
+            variance=self.variance[use],
+            share=self.share[use],
+        )
