@@ -1,8 +1,9 @@
 """evalguard: catches, proves and pins down regressions of converted language models.
 
 ``evalguard.compare(base, candidate, ...)`` is the Python API; the command is ``evalguard compare``.
-``evalguard.plan`` tells beforehand what that would show and cost, ``evalguard.floor`` what an
-unchanged model shows.
+``evalguard.bisect_settings`` names the settings that make a candidate drift (the pure search is
+``evalguard.bisect.find_culprits``). ``evalguard.plan`` tells beforehand what a comparison would
+show and cost, ``evalguard.floor`` what an unchanged model shows.
 Importing this package loads neither torch nor lm_eval: what needs them is imported on first use.
 """
 
@@ -17,12 +18,15 @@ __all__ = [
     "FloorResult",
     "PlanResult",
     "__version__",
+    "bisect_settings",
     "compare",
     "floor",
     "plan",
+    "resume_bisection",
 ]
 
 if TYPE_CHECKING:
+    from evalguard.pipeline.bisection.bisect import bisect_settings, resume_bisection
     from evalguard.pipeline.compare import compare
     from evalguard.pipeline.floor import floor
     from evalguard.pipeline.floor_result import FloorResult
@@ -32,6 +36,8 @@ if TYPE_CHECKING:
     from evalguard.pipeline.result import CompareResult
 
 _HOMES = {
+    "bisect_settings": "evalguard.pipeline.bisection.bisect",
+    "resume_bisection": "evalguard.pipeline.bisection.bisect",
     "compare": "evalguard.pipeline.compare",
     "FloorResult": "evalguard.pipeline.floor_result",
     "floor": "evalguard.pipeline.floor",

@@ -77,6 +77,7 @@ class MetricSearch:
         task, filter, metric: of n documents; ``margin`` is the drift that was tolerated.
         settings: those that were searched; they differ between base and candidate.
         repaired_before: settings that earlier searches found guilty, at reference in this one.
+        inside: guilty settings whose finer parts were searched, all other settings at reference.
         drift_sigma: of the candidate from the assignment with all settings at reference; None if
             it was not measured. ``outside_sigma``: of that assignment from the base, which no
             setting explains; 0 where the two are one.
@@ -96,6 +97,7 @@ class MetricSearch:
     margin: float
     settings: tuple[str, ...]
     repaired_before: tuple[str, ...] = ()
+    inside: tuple[str, ...] = ()
     drift_sigma: float | None
     outside_sigma: float = 0.0
     unexplained_sigma: float | None
@@ -191,14 +193,21 @@ class BisectReport:
 
     @property
     def status(self) -> Status:
-        """Of all searches; the gravest of them where they differ."""
-        found = {search.status for search in self.searches}
+        """Of all searches but those inside a guilty setting; the gravest where they differ."""
+        found = {search.status for search in self.searches if not search.inside}
         return next(status for status in _GRAVEST if status in found)
 
     @property
     def culprits(self) -> tuple[GuiltySetting, ...]:
-        """Of all searches, in their order."""
-        return tuple(culprit for search in self.searches for culprit in search.culprits)
+        """Of all searches, in their order; guilty parts stand for what they are parts of."""
+        found = [search for search in self.searches if search.status in ("minimal", "masked")]
+        parted = {name for search in found for name in search.inside}
+        return tuple(
+            culprit
+            for search in self.searches
+            for culprit in search.culprits
+            if culprit.setting not in parted and (not search.inside or search in found)
+        )
 
     @property
     def unexplained_sigma(self) -> float | None:

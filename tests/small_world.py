@@ -86,6 +86,7 @@ models:
 pairs: [{{base: orig, cand: sharp}}]
 tasks: [sw_word]
 include_path: [{tasks}]
+run: {{bisect: never}}
 """
 
 

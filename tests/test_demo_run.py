@@ -20,7 +20,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def demo(cache: Path, **given: object) -> evalguard.CompareResult:
-    options = {"config": demo_config(), "cache_dir": cache, "write": False, "quiet": True, **given}
+    options = {"config": demo_config(), "cache_dir": cache, "write": False, "quiet": True,
+               "bisect": "never", **given}  # fmt: skip
     return evalguard.compare("orig", "fla-port", **options)
 
 
@@ -79,3 +80,13 @@ def test_the_worker_gives_the_same_numbers(cache: Path) -> None:
     assert [dataclasses.asdict(c) for c in here.comparisons] == [
         dataclasses.asdict(c) for c in there.comparisons
     ]
+
+
+def test_the_demo_names_exactly_the_guilty_settings_and_what_it_cost(cache: Path) -> None:
+    found = demo(cache, bisect="auto").report.bisect
+    assert found is not None
+    assert sorted(culprit.setting for culprit in found.culprits) == sorted(GUILTY)
+    assert found.repaired is not None
+    assert found.repaired.passed
+    assert sorted(found.repaired.reset) == sorted(GUILTY)
+    assert found.evaluations > 0.0

@@ -1,6 +1,7 @@
 """Bisection over settings: who makes a candidate drift, what each costs, and the proof."""
 
 from evalguard.bisect.events import Accepted, Cleared, Event, Expected, ProbeEnded, ProbeStarted
+from evalguard.bisect.expected_cost import expected_evaluations
 from evalguard.bisect.find import find_culprits
 from evalguard.bisect.oracle import (
     BlockOracle,
@@ -39,6 +40,7 @@ __all__ = [
     "Unit",
     "Untestable",
     "ValueOracle",
+    "expected_evaluations",
     "find_culprits",
     "recommend",
 ]

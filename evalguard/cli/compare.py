@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from evalguard.cli.bisect_options import BISECT
 from evalguard.cli.floor import floor_answer
 from evalguard.cli.given import compare_options, typed_without_effect
 from evalguard.cli.options import (
@@ -38,6 +39,10 @@ _WITHOUT_EFFECT_ON_AA = frozenset(
         "check_batch_size",
         "verify_scorer",
         "floor",
+        "bisect",
+        "bisect_budget",
+        "bisect_thorough",
+        "bisect_jobs",
         "output_path",
     }
 )
@@ -53,7 +58,7 @@ _WITHOUT_EFFECT_ON_AA = frozenset(
 @click.option(
     "--cand", "--candidate", required=True, metavar="MODEL", help="The same for the candidate."
 )
-@together(*MODELS, *TASKS, *RUNNING, *GATE, *FLOOR, *OUTPUT)
+@together(*MODELS, *TASKS, *RUNNING, *GATE, *BISECT, *FLOOR, *OUTPUT)
 @click.pass_context
 def compare_command(
     context: click.Context,
@@ -67,7 +72,8 @@ def compare_command(
     """Compare a candidate with its base on the same documents.
 
     The drift is given in standard errors of the base (sigma); how sure it is comes from the
-    paired difference. Both sides answer the same requests in the same batches.
+    paired difference. Both sides answer the same requests in the same batches. Where the gate
+    fails and the candidate declares settings, the guilty ones are looked for and named.
     """
     if not aa:
         if vary:
@@ -84,7 +90,7 @@ def compare_command(
 
 
 @click.command("demo", short_help="Compare the built-in model with a port of it.")
-@together(CANDIDATE_SETTINGS, *RUNNING, *OUTPUT)
+@together(CANDIDATE_SETTINGS, *RUNNING, *BISECT, *OUTPUT)
 @click.pass_obj
 def demo_command(command: str, /, as_json: bool, **given: Any) -> Job:
     """Compare the built-in model with a port of it that went wrong (exit code 1)."""
@@ -100,7 +106,11 @@ def _demo(*, as_json: bool, **given: Any) -> Answer:
 def _compare(base: str, cand: str, *, as_json: bool, **given: Any) -> Answer:
     from evalguard.pipeline.compare import compare
 
-    result = compare(base, cand, **compare_options(given))
+    return compared_answer(compare(base, cand, **compare_options(given)), as_json=as_json)
+
+
+def compared_answer(result: CompareResult, *, as_json: bool) -> Answer:
+    """The result of a comparison on stdout, and its exit code."""
     return Answer(result.to_json if as_json else partial(_rendered, result), result.exit_code)
 
 

@@ -12,6 +12,7 @@ from typing import NoReturn
 import click
 
 import evalguard
+from evalguard.cli.bisect import bisect_command
 from evalguard.cli.cache import cache_command
 from evalguard.cli.compare import compare_command, demo_command
 from evalguard.cli.failure import FailureStyle, report
@@ -54,6 +55,7 @@ def cli() -> None:
     evalguard demo                                a run on built-in models
     evalguard compare --base A --cand B --tasks T compare two models
     evalguard compare --base runs/a --cand runs/b compare finished lm-eval runs
+    evalguard bisect --base A --cand B --tasks T  name the guilty settings
     evalguard plan --base A --cand B --tasks T    how many documents, how long
     evalguard floor --base A --tasks T            what an unchanged model shows
     evalguard init                                write a guard file to start from
@@ -63,6 +65,7 @@ def cli() -> None:
 
 for _command in (
     compare_command,
+    bisect_command,
     demo_command,
     plan_command,
     floor_command,

@@ -193,6 +193,12 @@ VARY = click.option(
     multiple=True,
     help="What to vary of an unchanged model. Repeatable. Default: all.",
 )
+FLOOR_FILE = click.option(
+    "--floor",
+    type=PATH,
+    metavar="FILE",
+    help="Measured floor to hold the drift against (evalguard floor --json).",
+)
 FLOOR = (
     click.option(
         "--aa",
@@ -200,12 +206,7 @@ FLOOR = (
         help="Base and candidate are one model: show what it shows unchanged.",
     ),
     VARY,
-    click.option(
-        "--floor",
-        type=PATH,
-        metavar="FILE",
-        help="Measured floor to hold the drift against (evalguard floor --json).",
-    ),
+    FLOOR_FILE,
 )
 GATE = (
     MARGIN,

@@ -66,6 +66,10 @@ class RunOptions:
     memory: Literal["auto", "lockstep", "sequential"] | None = None
     sequential: bool | None = None
     sequential_alpha: float | None = None
+    bisect: Literal["auto", "never", "always"] | None = None
+    bisect_budget: float | None = None
+    bisect_thorough: bool | None = None
+    bisect_jobs: int | None = None
     cache_max_size: int | str | None = None
 
 

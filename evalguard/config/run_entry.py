@@ -124,6 +124,18 @@ class RunEntry(Entry):
     sequential_alpha: float | None = Field(
         default=None, gt=0, lt=0.5, description="Chance that it is not; default 0.05."
     )
+    bisect: Literal["auto", "never", "always"] | None = Field(
+        default=None,
+        description="Look for the settings that make the drift: auto (the default: where the gate "
+        "fails and the candidate declares settings), always, never.",
+    )
+    bisect_budget: float | None = Field(
+        default=None, ge=0, allow_inf_nan=False, description="Full evaluations that may be spent."
+    )
+    bisect_thorough: bool | None = Field(
+        default=None, description="Be surer of small effects, and spend more."
+    )
+    bisect_jobs: int | None = Field(default=None, ge=1, description="Probes at the same time.")
     cache_max_size: Size = Field(
         default=None,
         description="How large the cache may be after a run, such as 20GB; default: no limit.",

@@ -12,6 +12,7 @@ from evalguard.errors import UsageError
 from evalguard.gate import Gate
 from evalguard.harness import TaskOptions
 from evalguard.limits import Limit
+from evalguard.pipeline.bisection.choice import BisectChoice, choose_bisect
 from evalguard.pipeline.cache_limit import size_limit
 from evalguard.pipeline.clusters import ClusterChoice
 from evalguard.pipeline.distribution_choice import (
@@ -48,6 +49,7 @@ class Choices:
     distributions: DistributionChoice = field(default_factory=DistributionChoice)
     memory: MemoryUse = "auto"
     sequential_alpha: float | None = None
+    bisect: BisectChoice = field(default_factory=BisectChoice)
     cache_max_size: int | None = None
     notes: tuple[str, ...] = ()
 
@@ -85,6 +87,7 @@ def choose(base: Source, candidate: Source, guards: GuardSet, options: CompareOp
         distributions=distributions,
         memory=choose_memory(run, options, distributions),
         sequential_alpha=_sequential_alpha(run, options),
+        bisect=choose_bisect(run, options),
         cache_max_size=size_limit(options.cache_max_size, run.cache_max_size),
         notes=(*_notes(guards, guard), *_rolling_notes(base, candidate)),
     )

@@ -15,6 +15,7 @@ from evalguard.settings import Assignment, Value
 WorkerUse = Literal["auto", "always"]
 DistributionMode = Literal["auto", "lockstep", "reference", "off"]
 MemoryUse = Literal["auto", "lockstep", "sequential"]
+BisectUse = Literal["auto", "never", "always"]
 # What a user may declare to differ; settings under test excuse their own differences.
 MAY_DIFFER = frozenset({"prompt", "tokens"})
 
@@ -69,6 +70,10 @@ class CompareOptions:
             the guard file or in place of them (``evalguard.limits.KINDS`` has the names).
         sequential: stop a task as soon as the verdict of all its documents is known;
             sequential_alpha: chance, over the documents' orders, that it is not; None: 0.05.
+        bisect: look for the settings that make the drift: "auto" where the gate fails and the
+            candidate declares settings; "always" also where it passes, and with settings derived
+            from the two models; "never". bisect_budget: full evaluations that may be spent;
+            bisect_thorough: be surer of small effects; bisect_jobs: probes at the same time.
         strict: undecided fails. git_bisect: exit codes for ``git bisect run``.
         output_path: where run folders go; None: ./reports.
         cache_dir: score and build cache; None: the user's cache folder. use_cache: score cache.
@@ -119,6 +124,10 @@ class CompareOptions:
     gate_limits: Mapping[str, float] = field(default_factory=dict)
     sequential: bool | None = None
     sequential_alpha: float | None = None
+    bisect: BisectUse | None = None
+    bisect_budget: float | None = None
+    bisect_thorough: bool | None = None
+    bisect_jobs: int | None = None
     strict: bool = False
     git_bisect: bool = False
     output_path: Path | None = None
@@ -156,10 +165,19 @@ class CompareOptions:
             raise _refused("distributions", self.distributions, f"one of {modes}")
         if self.memory not in (None, *get_args(MemoryUse)):
             raise _refused("memory", self.memory, f"one of {', '.join(get_args(MemoryUse))}")
+        self._check_bisect()
         if self.reference_top_k is not None and not _is_count(self.reference_top_k, 1):
             raise _refused("reference_top_k", self.reference_top_k, "a number of tokens")
         for item in sorted(self.allow_differing - MAY_DIFFER):
             raise _refused("allow_differing", item, " and ".join(sorted(MAY_DIFFER)))
+
+    def _check_bisect(self) -> None:
+        if self.bisect not in (None, *get_args(BisectUse)):
+            raise _refused("bisect", self.bisect, f"one of {', '.join(get_args(BisectUse))}")
+        if self.bisect_jobs is not None and not _is_count(self.bisect_jobs, 1):
+            raise _refused("bisect_jobs", self.bisect_jobs, "a number of probes")
+        if self.bisect_budget is not None and not 0.0 <= self.bisect_budget < math.inf:
+            raise _refused("bisect_budget", self.bisect_budget, "a number of evaluations")
 
 
 def make_options(options: CompareOptions | None, **given: Any) -> CompareOptions:

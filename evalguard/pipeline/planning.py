@@ -11,7 +11,7 @@ from typing import Any
 import evalguard
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, UsageError
 from evalguard.pipeline.choices import Choices
-from evalguard.pipeline.compare import prepare, score_sides
+from evalguard.pipeline.compare import prepare
 from evalguard.pipeline.environment import environment
 from evalguard.pipeline.interruption import NOTHING_KEPT, interruptible
 from evalguard.pipeline.options import CompareOptions, make_options
@@ -19,6 +19,7 @@ from evalguard.pipeline.pace import Stopwatch
 from evalguard.pipeline.pilot import Aim, plan_metrics
 from evalguard.pipeline.plan_result import PlanResult
 from evalguard.pipeline.scored import Scored
+from evalguard.pipeline.scoring import score_sides
 from evalguard.pipeline.sources import ModelSource, Source
 from evalguard.plan_report import PilotFacts, PlanReport, Role, TaskCost
 from evalguard.redaction import redacted_text

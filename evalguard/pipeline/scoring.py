@@ -15,9 +15,10 @@ from evalguard.pipeline.measuring import Measuring
 from evalguard.pipeline.meter import Meter
 from evalguard.pipeline.open_scorer import Opener
 from evalguard.pipeline.options import CompareOptions
+from evalguard.pipeline.scored import Scored, scored_model, scored_run
 from evalguard.pipeline.scorer_check import check_scorer
 from evalguard.pipeline.sessions import Sessions
-from evalguard.pipeline.sources import ModelSource
+from evalguard.pipeline.sources import ModelSource, RunSource, Source
 
 
 def score_models(
@@ -52,6 +53,31 @@ def score_models(
 
     evaluations, notes = with_fallback(sources, choices, score)
     return [replace(one, notes=(*one.notes, *notes)) for one in evaluations]
+
+
+def score_sides(
+    sources: tuple[Source, Source],
+    choices: Choices,
+    options: CompareOptions,
+    *,
+    opener: Opener | None = None,
+    meter: Meter | None = None,
+) -> tuple[Scored, Scored]:
+    """Score the sides that are models; the others have their scores.
+
+    Args:
+        opener: loads a model in place of ``open_scorer``, for a caller that watches it work.
+        meter: counts what this takes.
+    """
+    models = [source for source in sources if isinstance(source, ModelSource)]
+    evaluations = iter(score_models(models, choices, options, opener=opener, meter=meter))
+    base, candidate = (
+        scored_run(source)
+        if isinstance(source, RunSource)
+        else scored_model(source, next(evaluations))
+        for source in sources
+    )
+    return base, candidate
 
 
 def checked(evaluation: Evaluation, source: ModelSource, sessions: Sessions) -> Evaluation:

@@ -14,6 +14,7 @@ from evalguard.report.bisect_words import (
     cleared_text,
     cost_text,
     facts,
+    listed,
     repaired_text,
     shown_roles,
     sized,
@@ -48,13 +49,17 @@ def fix_lines(report: CompareReport, width: int) -> list[Text]:
     found = report.bisect
     if found is None or not found.fix:
         return []
+    if found.derived:
+        what = "holds the base and the repaired candidate"
+        return prose(f"The repair: {printable(found.fix_where)} {what}.", width)
     head = f"The repair, in {printable(found.fix_where)}:" if found.fix_where else "The repair:"
     body = [f"  {printable(line)}" for line in found.fix.split("\n")]
     return [*prose(head, width), *(Text(line, style="cyan") for line in body)]
 
 
 def _search(search: MetricSearch, width: int) -> list[Text]:
-    lines = [Text(fitted(f"Bisection of {subject_of(search)}", width), style="bold")]
+    head = f"Inside {listed(search.inside)}" if search.inside else "Bisection"
+    lines = [Text(fitted(f"{head} of {subject_of(search)}", width), style="bold")]
     lines += prose(facts(search), width, style="dim")
     if search.culprits:
         lines += _culprits(search, width)
@@ -66,9 +71,10 @@ def _search(search: MetricSearch, width: int) -> list[Text]:
 
 def _culprits(search: MetricSearch, width: int) -> list[Text]:
     roles = shown_roles(search.culprits)
-    name = min(max(cell_len(printable(c.setting)) for c in search.culprits), _NAME)
-    taken = 2 + name + len(_GAP) * 4 + _NUMBER * 3 + (len(_GAP) + _ROLE if roles else 0)
     header = ["setting", "base -> candidate", "alone", "beside", "share", "role"]
+    names = [header[0], *(printable(culprit.setting) for culprit in search.culprits)]
+    name = min(max(map(cell_len, names)), _NAME)
+    taken = 2 + name + len(_GAP) * 4 + _NUMBER * 3 + (len(_GAP) + _ROLE if roles else 0)
     natural = max(cell_len(text) for text in (header[1], *map(_change, search.culprits)))
     values = max(min(natural, width - taken), _NARROWEST_VALUES)
     widths = [name, values, _NUMBER, _NUMBER, _NUMBER, _ROLE]

@@ -19,10 +19,15 @@ _ENDED = {
 }
 
 
-def subject_of(search: MetricSearch) -> str:
+def metric_text(task: str, filter_name: str, metric: str) -> str:
     """Return "lastword perplexity", the filter beside it where it has a name."""
-    named = "" if search.filter in ("", "none") else f" ({search.filter})"
-    return printable(f"{search.task} {search.metric}{named}")
+    named = "" if filter_name in ("", "none") else f" ({filter_name})"
+    return printable(f"{task} {metric}{named}")
+
+
+def subject_of(search: MetricSearch) -> str:
+    """Return what was searched, as ``metric_text``."""
+    return metric_text(search.task, search.filter, search.metric)
 
 
 def listed(names: Sequence[str], *, most: int = _MOST_NAMED) -> str:
@@ -54,7 +59,8 @@ def answer(search: MetricSearch) -> str:
         "not_reproduced": _not_reproduced,
         "stopped": _stopped,
     }[search.status]
-    return said(search)
+    within = f"Inside {listed(search.inside)}: " if search.inside else ""
+    return f"{within}{said(search)}"
 
 
 def _found(search: MetricSearch) -> str:
@@ -86,10 +92,19 @@ def _unexplained(search: MetricSearch) -> str:
         head = f"No setting could be proven to make the drift of {_drift(search)} sigma"
         return f"{head} on {subject_of(search)}{_suspects(search)}{_outside(search)}"
     verb = "is" if len(search.culprits) == 1 else "are"
+    names = listed([c.setting for c in search.culprits])
+    head = f"{names} {verb} proven guilty of the drift of {_drift(search)} sigma on"
+    left = search.unexplained_sigma
+    if left is not None and abs(left) <= search.margin:
+        them = "it" if len(search.culprits) == 1 else "them"
+        return (
+            f"{head} {subject_of(search)}; without {them}, {_left(search)} sigma are left, inside "
+            f"the margin, but whether that is all could not be told{_suspects(search)}"
+            f"{_outside(search)}"
+        )
     return (
-        f"{listed([c.setting for c in search.culprits])} {verb} proven guilty on "
-        f"{subject_of(search)}, and {_left(search)} of {_drift(search)} sigma are left that no "
-        f"setting could be proven to make{_suspects(search)}{_outside(search)}"
+        f"{head} {subject_of(search)}, and {_left(search)} sigma are left that no setting could "
+        f"be proven to make{_suspects(search)}{_outside(search)}"
     )
 
 
@@ -211,10 +226,11 @@ def cost_text(report: BisectReport) -> str:
 def facts(search: MetricSearch) -> str:
     """Say on what a search was made."""
     settings = f"{len(search.settings)} setting{'' if len(search.settings) == 1 else 's'}"
+    more = "" if not search.inside else "; every other setting at reference"
     before = f"; {listed(search.repaired_before)} at reference" if search.repaired_before else ""
     return (
         f"{settings}, {rounding.count(search.n)} documents, margin {margin_text(search.margin)} "
-        f"sigma, seed {search.seed}{before}"
+        f"sigma, seed {search.seed}{before}{more}"
     )
 
 

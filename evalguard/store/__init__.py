@@ -15,7 +15,7 @@ from evalguard.store.record_cache import DivergenceCache, ReferenceCache
 from evalguard.store.reference_file import ReferenceFile
 from evalguard.store.reference_writer import ReferenceWriter
 from evalguard.store.result_file import read_result
-from evalguard.store.run_folder import RunFolder, check_writable
+from evalguard.store.run_folder import RunFolder, check_writable, write_document, write_text
 from evalguard.store.score_cache import ScoreCache
 
 __all__ = [
@@ -41,4 +41,6 @@ __all__ = [
     "prune",
     "read_result",
     "safe_name",
+    "write_document",
+    "write_text",
 ]

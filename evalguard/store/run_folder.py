@@ -147,6 +147,28 @@ class RunFolder:
             raise refusal("write", self.path / path.name, error, hint=_HINT) from error
 
 
+def write_document(folder: Path, name: str, document: Mapping[str, Any]) -> None:
+    """Write a JSON document into a finished run folder; it replaces one that is there as a whole.
+
+    Raises:
+        StoreError: it cannot be written; what was there before is still there.
+        ValueError: the document holds NaN or an infinity, which JSON has not.
+    """
+    write_text(folder, name, json.dumps(document, allow_nan=False, indent=2) + "\n")
+
+
+def write_text(folder: Path, name: str, text: str) -> None:
+    """Write a text into a finished run folder, likewise.
+
+    Raises:
+        StoreError: it cannot be written; what was there before is still there.
+    """
+    try:
+        write_atomically(folder / name, text.encode())
+    except OSError as error:
+        raise refusal("write", folder / name, error, hint=_HINT) from error
+
+
 def check_writable(root: Path) -> None:
     """Make sure that run folders can be written into ``root``, before anything long runs.
 

@@ -130,7 +130,7 @@ def signalled(monkeypatch: pytest.MonkeyPatch) -> Any:
             "while scoring orig (base) and orig (candidate)",
         ),
         (
-            "evalguard.pipeline.compare.compare_by_document",
+            "evalguard.pipeline.conclusion.compare_by_document",
             "interrupted while comparing the scores",
         ),
         ("evalguard.models.lm_scorer.LMScorer.close", "interrupted while scoring"),

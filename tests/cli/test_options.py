@@ -52,6 +52,10 @@ SPELLINGS: dict[str, tuple[tuple[str, ...], object]] = {
     "memory": (("--memory", "sequential"), "sequential"),
     "sequential": (("--sequential",), True),
     "sequential_alpha": (("--sequential-alpha", "0.01"), 0.01),
+    "bisect": (("--bisect", "always"), "always"),
+    "bisect_budget": (("--bisect_budget", "2.5"), 2.5),
+    "bisect_thorough": (("--no_bisect_thorough",), False),
+    "bisect_jobs": (("--bisect_jobs", "3"), 3),
     "strict": (("--strict",), True),
     "git_bisect": (("--git_bisect",), True),
     "output_path": (("--output_path", "out"), Path("out")),
@@ -143,7 +147,7 @@ def test_a_value_that_cannot_be_meant_is_refused(
 def test_a_command_that_does_not_exist_names_the_nearest(refused: Any) -> None:
     ran = refused(2, "compere", "--base", "a")
     assert "no such command 'compere'; did you mean 'compare'?" in ran.err
-    assert "commands: cache, compare, demo, floor, init" in ran.err
+    assert "commands: bisect, cache, compare, demo, floor, init" in ran.err
 
 
 def test_usage_errors_point_at_the_help(refused: Any) -> None:

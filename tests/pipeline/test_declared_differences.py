@@ -127,7 +127,7 @@ def caveats(folder: Path, candidate: str, **given: Any) -> tuple[str, ...]:
 
     result = evalguard.compare(
         "orig", candidate, config=folder / "guard.yaml", device="cpu", threads=1, write=False,
-        quiet=True, cache_dir=folder / "cache", **given,
+        quiet=True, bisect="never", cache_dir=folder / "cache", **given,
     )  # fmt: skip
     assert result.comparisons[0].outcome != "failed", result.comparisons[0].reason
     return result.comparisons[0].caveats

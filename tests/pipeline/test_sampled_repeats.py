@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from evalguard.harness import TaskScores
-from evalguard.pipeline.compare import prepare, score_sides
+from evalguard.pipeline.compare import prepare
 from evalguard.pipeline.options import CompareOptions
+from evalguard.pipeline.scoring import score_sides
 from evalguard.store import ScoreCache
 
 _TASK = """

@@ -16,8 +16,8 @@ from evalguard.config import GuardSet
 from evalguard.errors import UsageError
 from evalguard.lmeval_runs import StoredRun
 from evalguard.pipeline.choices import choose
-from evalguard.pipeline.compare import score_sides
 from evalguard.pipeline.options import CompareOptions
+from evalguard.pipeline.scoring import score_sides
 from evalguard.pipeline.sequential import score_in_looks
 from evalguard.pipeline.sequential_choice import checked_sequential
 from evalguard.pipeline.sources import ModelSource, RunSource, Source

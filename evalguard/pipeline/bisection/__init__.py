@@ -1,1 +1,1 @@
-"""Bisection over the settings of real models: what is searched, how, and what comes of it."""
+"""Bisection over real models: an assignment of the settings in, scores of documents out."""

@@ -1,0 +1,78 @@
+"""``evalguard bisect``."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from evalguard.cli.bisect_options import SEARCH
+from evalguard.cli.compare import compared_answer
+from evalguard.cli.given import compare_options, typed_without_effect
+from evalguard.cli.options import EPILOG, FLOOR_FILE, GATE, MODELS, OUTPUT, RUNNING, together
+from evalguard.cli.output import Answer, Job
+from evalguard.cli.task_options import TASKS
+from evalguard.cli.values import PATH
+from evalguard.errors import UsageError
+
+_GOING_ON = frozenset(
+    {"resume", "bisect_budget", "bisect_thorough", "bisect_jobs", "quiet", "as_json"}
+)
+
+
+@click.command("bisect", epilog=EPILOG, short_help="Name the settings that make a candidate drift.")
+@click.option("--base", metavar="MODEL", help="Name in the guard file, path or hub id.")
+@click.option("--cand", "--candidate", metavar="MODEL", help="The same for the candidate.")
+@click.option(
+    "--resume",
+    type=PATH,
+    metavar="RUN",
+    help="Go on with a bisection that was stopped: its run folder.",
+)
+@together(*SEARCH, *MODELS, *TASKS, *RUNNING, *GATE, FLOOR_FILE, *OUTPUT)
+@click.pass_context
+def bisect_command(
+    context: click.Context,
+    /,
+    base: str | None,
+    cand: str | None,
+    resume: Path | None,
+    **given: Any,
+) -> Job:
+    """Compare a candidate with its base, and name the settings that make it drift.
+
+    Settings that the candidate declares in a guard file, or else the differences of the two models.
+    Measured with some settings at their candidate value and the others at reference, until who is
+    guilty is proven on all documents; Ctrl-C keeps what was found, and --resume goes on.
+    """
+    if resume is not None:
+        unused = typed_without_effect(context, _GOING_ON)
+        if unused:
+            raise UsageError(
+                f"--resume goes on with the models and options of then, not with "
+                f"{', '.join(unused)}",
+                hint="leave it out; --budget, --thorough and --jobs may be others",
+            )
+        return partial(_resume, resume, **{name: given[name] for name in _GOING_ON - {"resume"}})
+    if base is None or cand is None:
+        raise UsageError(
+            f"{'--base' if base is None else '--cand'} is missing",
+            hint="evalguard bisect --base A --cand B, or --resume RUN",
+        )
+    return partial(_bisect, base, cand, command=context.obj, **given)
+
+
+def _bisect(base: str, cand: str, *, as_json: bool, **given: Any) -> Answer:
+    from evalguard.pipeline.bisection.bisect import bisect_settings
+
+    result = bisect_settings(base, cand, **compare_options(given))
+    return compared_answer(result, as_json=as_json)
+
+
+def _resume(run: Path, *, as_json: bool, quiet: bool, **given: Any) -> Answer:
+    from evalguard.pipeline.bisection.bisect import resume_bisection
+
+    changed = {name: value for name, value in given.items() if value is not None}
+    return compared_answer(resume_bisection(run, quiet=quiet, **changed), as_json=as_json)

@@ -1,0 +1,107 @@
+"""Bisect: the settings that make a candidate drift, from two names, or from where it stopped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from evalguard.compare_report import CompareReport, RunIdentity
+from evalguard.errors import MisalignedRunsError, UsageError
+from evalguard.pipeline.bisection.after import bisected
+from evalguard.pipeline.bisection.finished import Finished
+from evalguard.pipeline.bisection.stored_request import StoredRequest
+from evalguard.pipeline.compare import compare, compared
+from evalguard.pipeline.options import CompareOptions, make_options
+from evalguard.pipeline.result import CompareResult
+from evalguard.report.contract import SCHEMA, document
+from evalguard.store import read_result
+
+# What may be another one when a bisection goes on: it changes no answer that is known.
+MAY_CHANGE = ("bisect_budget", "bisect_jobs", "bisect_thorough", "quiet")
+_ANEW = "evalguard bisect --base A --cand B starts a new one; finished scores are kept"
+
+
+def bisect_settings(
+    base: str | Path, candidate: str | Path, options: CompareOptions | None = None, **given: Any
+) -> CompareResult:
+    """Compare a candidate with its base, and find the settings that make it drift.
+
+    As ``evalguard.compare`` with ``bisect="always"``: also where the gate passes, and with settings
+    derived from the two models where the candidate declares none.
+
+    Raises:
+        UsageError, EvaluationError, Interrupted: as ``evalguard.compare``.
+    """
+    return compare(base, candidate, options, **{"bisect": "always", **given})
+
+
+def resume_bisection(run: str | Path, **given: Any) -> CompareResult:
+    """Go on with a bisection that was stopped, from the journal in its run folder.
+
+    No finished probe is measured again. Both sides are looked at as they are now: their scores come
+    from the score cache, or are made again.
+
+    Args:
+        run: the run folder.
+        given: ``bisect_budget``, ``bisect_jobs``, ``bisect_thorough`` and ``quiet``, in place of
+            those of then.
+
+    Raises:
+        UsageError: this is no run folder of a bisection.
+        MisalignedRunsError: a side or its scores are not what they were.
+        EvaluationError, Interrupted: as ``evalguard.compare``.
+    """
+    folder = Path(run)
+    for name in given:
+        if name not in MAY_CHANGE:
+            raise UsageError(
+                f"a bisection goes on with the options that it began with, and {name} is one",
+                hint=f"these may be others: {', '.join(MAY_CHANGE)}",
+            )
+    there = read_result(folder, schema=SCHEMA)
+    request = StoredRequest.read(folder)
+    options = make_options(request.options, **given)
+    again = compared(
+        request.base, request.candidate, replace(options, write=False), cwd=request.cwd
+    )
+    _check_same(there, again.report)
+    report = replace(
+        again.report, run_folder=str(folder), created=there["created"], command=there["command"]
+    )
+    finished: Finished = replace(again, report=report, options=options)
+    return CompareResult(bisected(finished, request))
+
+
+def _check_same(there: dict[str, Any], now: CompareReport) -> None:
+    """Refuse to go on about other models, or other scores of the same."""
+    for role, side in (("base", now.base), ("candidate", now.candidate)):
+        _check_side(role, there[role], side)
+    before = {_key(one): one for one in there["comparisons"]}
+    for one in document(now)["comparisons"]:
+        old = before.get(_key(one))
+        if old is None or any(old[name] != one[name] for name in ("n_used", "base", "candidate")):
+            raise MisalignedRunsError(
+                f"{one['task']} {one['metric']} is not what it was when this bisection began: "
+                f"{_values(old)} then, {_values(one)} now",
+                hint=_ANEW,
+            )
+
+
+def _check_side(role: str, there: dict[str, Any], now: RunIdentity) -> None:
+    if there["digest"] != now.digest:
+        raise MisalignedRunsError(
+            f"the {role} {now.name} is not what it was when this bisection began: its digest was "
+            f"{there['digest']}, and is {now.digest}: weights, settings, code or versions changed",
+            hint=_ANEW,
+        )
+
+
+def _key(comparison: dict[str, Any]) -> tuple[str, str, str]:
+    return comparison["task"], comparison["filter"], comparison["metric"]
+
+
+def _values(comparison: dict[str, Any] | None) -> str:
+    if comparison is None:
+        return "not there"
+    return f"{comparison['base']} and {comparison['candidate']} on {comparison['n_used']} documents"

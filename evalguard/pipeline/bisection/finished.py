@@ -1,0 +1,36 @@
+"""Finished: a comparison that has its verdict, with all that it was made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from evalguard.compare_report import CompareReport
+from evalguard.pipeline.choices import Choices
+from evalguard.pipeline.meter import Meter
+from evalguard.pipeline.options import CompareOptions
+from evalguard.pipeline.scored import Scored
+from evalguard.pipeline.sources import ModelSource, Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A finished comparison; its report is the one that was written, ``meter`` timed it."""
+
+    sources: tuple[Source, Source]
+    scored: tuple[Scored, Scored]
+    choices: Choices
+    options: CompareOptions
+    report: CompareReport
+    meter: Meter | None = None
+
+    @property
+    def candidate(self) -> ModelSource | None:
+        """The candidate, if it is a model whose settings can be changed."""
+        source = self.sources[1]
+        return source if isinstance(source, ModelSource) else None
+
+    @property
+    def folder(self) -> Path | None:
+        """The run folder, if one was written."""
+        return None if self.report.run_folder is None else Path(self.report.run_folder)

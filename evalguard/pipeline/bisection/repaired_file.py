@@ -1,0 +1,49 @@
+"""A guard file with the base and a repaired candidate whose settings nobody declared."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from evalguard.config.excerpt import guard_text
+from evalguard.pipeline.bisection.finished import Finished
+from evalguard.pipeline.sources import ModelSource
+from evalguard.settings import Value
+
+NAME = "repaired.yaml"
+_HEAD = "the candidate with its guilty settings put right, by evalguard bisect"
+
+
+def repaired_guard(finished: Finished, repaired: ModelSource) -> str:
+    """Return its text; the models are "base" and "repaired".
+
+    Tasks, gate and the options that change scores are those of the comparison.
+    """
+    base = finished.sources[0]
+    assert isinstance(base, ModelSource)
+    choices = finished.choices
+    gate, task_options = choices.gate, choices.task_options
+    run: dict[str, Value] = {"seed": task_options.seed}
+    if task_options.limit is not None:
+        run["limit"] = task_options.limit
+    if task_options.num_fewshot is not None:
+        run["num_fewshot"] = task_options.num_fewshot
+    if choices.policy.batch_size is not None:
+        run["batch_size"] = choices.policy.batch_size
+    if task_options.apply_chat_template:
+        run["apply_chat_template"] = task_options.apply_chat_template
+    more: dict[str, Value] = {
+        "pairs": [{"base": "base", "cand": "repaired"}],
+        "tasks": list(choices.tasks),
+        "include_path": [str(path) for path in task_options.include_paths],
+        "run": run,
+        "gate": {"margin": gate.margin, "fail_on": gate.fail_on, "confidence": gate.confidence},
+    }
+    models = {"base": base.variant, "repaired": repaired.variant}
+    return guard_text(models, more, head=_HEAD)
+
+
+def proof_of(folder: Path) -> str:
+    """The command that compares the two."""
+    file = shlex.quote(str(folder / NAME))
+    return f"evalguard compare --config {file} --base base --cand repaired"

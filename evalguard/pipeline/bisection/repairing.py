@@ -1,0 +1,84 @@
+"""The candidate with its culprits at reference: scored on all tasks, judged by the same gate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from evalguard.bisect_report import Repaired, RepairedMetric
+from evalguard.pipeline.bisection.finished import Finished
+from evalguard.pipeline.bisection.searching import shown
+from evalguard.pipeline.conclusion import judged
+from evalguard.pipeline.distribution_choice import DistributionChoice
+from evalguard.pipeline.judgement import Judgement
+from evalguard.pipeline.scored import Scored, scored_model
+from evalguard.pipeline.scoring import score_models
+from evalguard.pipeline.sources import ModelSource
+from evalguard.settings import Assignment, Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A repaired candidate with its scores and the gate's answer."""
+
+    source: ModelSource
+    scored: tuple[Scored, Scored]
+    judgement: Judgement
+    reset: tuple[str, ...]
+
+    @property
+    def repaired(self) -> Repaired:
+        """As it is reported."""
+        gate = self.judgement.gate
+        return Repaired(
+            assignment=assignment_shown(self.source),
+            reset=self.reset,
+            passed=gate.passed,
+            state=gate.state,
+            metrics=tuple(
+                RepairedMetric(
+                    task=one.task,
+                    filter=one.filter,
+                    metric=one.metric,
+                    sigma=one.sigma,
+                    outcome=one.outcome,
+                    gated=(one.task, one.filter, one.metric) in gate.gated,
+                )
+                for one in self.judgement.comparisons
+            ),
+        )
+
+
+def put_right(
+    candidate: ModelSource, reset: Sequence[str], values: Assignment | None = None
+) -> ModelSource:
+    """The candidate with some settings at their reference value, or at another that will do."""
+    changed = {s.name: s.reference for s in candidate.variant.settings if s.name in reset}
+    return replace(candidate, variant=candidate.variant.assigned({**changed, **(values or {})}))
+
+
+def judge_repaired(finished: Finished, source: ModelSource, reset: Sequence[str]) -> Judged:
+    """Score a repaired candidate, and judge it as the candidate was judged.
+
+    What of it was measured by the search comes from the score cache. The base is scored again only
+    where the gate has limits on distributions, for which both models are needed.
+
+    Raises:
+        UsageError, EvaluationError, Interrupted: as scoring does.
+    """
+    choices, options, base = finished.choices, finished.options, finished.sources[0]
+    named = replace(source, name=f"{source.name} (repaired)")
+    if choices.gate.needs_distributions and isinstance(base, ModelSource):
+        _, evaluation = score_models([base, named], choices, options)
+    else:
+        alone = replace(choices, distributions=DistributionChoice(mode="off"), memory="auto")
+        (evaluation,) = score_models([named], alone, options)
+    scored = (finished.scored[0], scored_model(named, evaluation))
+    judgement, _ = judged(scored, choices, options)
+    return Judged(source=source, scored=scored, judgement=judgement, reset=tuple(reset))
+
+
+def assignment_shown(source: ModelSource) -> dict[str, Value]:
+    """The value of every setting as it may be shown."""
+    variant = source.variant
+    return {s.name: shown(variant.assignment.get(s.name), s) for s in variant.settings}

@@ -1,0 +1,88 @@
+"""StoredRequest: what was asked for, kept in the run folder, so that a bisection can go on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from evalguard.errors import UsageError
+from evalguard.pipeline.options import CompareOptions, make_options
+from evalguard.redaction import redacted
+from evalguard.store import write_document
+
+SCHEMA = "evalguard.bisection/1"
+_FILE = "bisection.json"
+_HINT = (
+    "give the run folder of a bisection that was stopped, such as reports/<time>-<base>-vs-<cand>"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRequest:
+    """The two sides as they were named, from which folder, and the options that were given."""
+
+    base: str
+    candidate: str
+    cwd: Path
+    options: CompareOptions
+
+    def write(self, folder: Path) -> bool:
+        """Write it into a run folder; False, and nothing is written, if it holds a secret.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        options = {
+            field.name: _plain(getattr(self.options, field.name), self.cwd)
+            for field in fields(CompareOptions)
+            if getattr(self.options, field.name) != getattr(CompareOptions(), field.name)
+        }
+        if redacted(options) != options:
+            return False
+        document = {
+            "schema": SCHEMA,
+            "base": self.base,
+            "candidate": self.candidate,
+            "cwd": str(self.cwd),
+            "options": options,
+        }
+        write_document(folder, _FILE, document)
+        return True
+
+    @classmethod
+    def read(cls, folder: Path) -> StoredRequest:
+        """Read it back.
+
+        Raises:
+            UsageError: there is none, or it is something else.
+        """
+        file = folder / _FILE
+        try:
+            found = json.loads(file.read_text(encoding="utf-8"))
+            if found["schema"] != SCHEMA:
+                raise UsageError(f"{file} is no {SCHEMA} document", hint=_HINT)
+            options = make_options(None, **found["options"])
+            return cls(
+                base=str(found["base"]),
+                candidate=str(found["candidate"]),
+                cwd=Path(found["cwd"]),
+                options=options,
+            )
+        except OSError as error:
+            raise UsageError(f"{file} cannot be read: {error.strerror}", hint=_HINT) from error
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise UsageError(f"{file} does not say what was asked for", hint=_HINT) from error
+
+
+def _plain(value: Any, cwd: Path) -> Any:
+    """A value of an option as JSON; paths stand for themselves from any folder."""
+    if isinstance(value, Path):
+        return str(cwd / value.expanduser())
+    if isinstance(value, frozenset):
+        return sorted(value)
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, cwd) for item in value]
+    return dict(value) if isinstance(value, Mapping) else value

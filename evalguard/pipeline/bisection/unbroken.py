@@ -1,0 +1,86 @@
+"""Unbroken: an oracle whose errors end a search with what is known, as Ctrl-C does."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from evalguard.bisect import Question, Untestable
+from evalguard.bisect.oracle import Floats, Indices
+from evalguard.errors import EvalguardError, Interrupted
+from evalguard.pipeline.bisection.open_oracle import SettingsOracle
+from evalguard.settings import Value
+
+_LOG = logging.getLogger(__name__)
+
+
+class Unbroken:
+    """Asks another oracle.
+
+    A search takes a KeyboardInterrupt for its end, and returns its best result so far. A full disk
+    or a base that fails ends it likewise, and ``failure`` says so; an assignment that cannot run
+    is an answer.
+
+    Attributes:
+        failure: the error that ended the search; None so far.
+        interrupted: whether the user did.
+        reference: the scores of all documents with every setting at reference, once they are known.
+    """
+
+    def __init__(self, oracle: SettingsOracle) -> None:
+        self._oracle = oracle
+        self.failure: Exception | None = None
+        self.interrupted = False
+        self.reference: Floats | None = None
+
+    @property
+    def n_documents(self) -> int:
+        """How many documents there are."""
+        return self._oracle.n_documents
+
+    @property
+    def blocks(self) -> Sequence[Indices]:
+        """In which documents are scored together."""
+        return self._oracle.blocks
+
+    def measure(self, candidate_settings: frozenset[str], documents: Indices) -> Floats:
+        """See ``Oracle``."""
+        answer = self.measure_all([(candidate_settings, documents)])[0]
+        if isinstance(answer, Untestable):
+            raise answer
+        return answer
+
+    def measure_all(self, questions: Sequence[Question]) -> list[Floats | Untestable]:
+        """See ``ParallelOracle``."""
+        try:
+            answers = self._oracle.measure_all(questions)
+        except (KeyboardInterrupt, Interrupted):
+            self.interrupted = True
+            raise KeyboardInterrupt from None
+        except Exception as error:  # what was found before it stands
+            _LOG.info("the search failed", exc_info=True)  # shown under --debug
+            self.failure = error
+            raise KeyboardInterrupt from error
+        for (settings, documents), answer in zip(questions, answers, strict=True):
+            if not settings and documents.size == self.n_documents:
+                self.reference = None if isinstance(answer, Untestable) else answer
+        return answers
+
+    def measure_values(self, values: Mapping[str, Value], documents: Indices) -> Floats:
+        """See ``ValueOracle``."""
+        try:
+            return self._oracle.measure_values(values, documents)
+        except (Untestable, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            self.failure = error
+            raise KeyboardInterrupt from error
+
+
+def told(error: BaseException) -> str:
+    """An error as a sentence, its hint with it."""
+    if isinstance(error, (KeyboardInterrupt, Interrupted)):
+        return "it was interrupted"
+    if isinstance(error, EvalguardError):
+        return f"{error} ({error.hint})" if error.hint else str(error)
+    return f"{type(error).__name__}: {error}"

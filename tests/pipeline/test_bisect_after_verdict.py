@@ -1,0 +1,264 @@
+"""After the verdict: guilty settings named, judged again, and the verdict left as it was."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from direct_oracle import Opened
+from fake_models import FakeScorer
+
+import evalguard
+from evalguard.config import load_guards
+from evalguard.errors import MisalignedRunsError, StoreError, UsageError
+from evalguard.pipeline.bisection.after import bisected
+from evalguard.pipeline.bisection.bisect import resume_bisection
+from evalguard.scorer import Request, Response
+from evalguard.settings import Variant
+
+# What a setting costs on a document, in nats, by task.
+COSTS = {"gain": {"sw_word": 2.0}, "late": {"sw_text": 2.0}}
+GUARD = """
+models:
+  orig: {{model: fake}}
+  port:
+    extends: orig
+    settings:
+      eps: {{reference: 0.0, candidate: 1.0, target: "config.eps"}}
+      gain: {{reference: 0.0, candidate: {gain}, target: "config.gain"}}
+      late: {{reference: 0.0, candidate: {late}, target: "config.late"}}
+      scale: {{reference: 0.0, candidate: 1.0, target: "config.scale"}}
+  plain: {{extends: orig}}
+tasks: [{tasks}]
+include_path: [{folder}]
+"""
+
+
+class Planted(FakeScorer):
+    """Loses what its settings cost."""
+
+    def __init__(self, assignment: Mapping[str, Any]) -> None:
+        active = {name: value for name, value in assignment.items() if value}
+        super().__init__(repr(sorted(active.items())))
+        self._active = active
+
+    def _respond(self, request: Request) -> Response:
+        digest = hashlib.sha256(str(request.arguments).encode()).digest()
+        cost = sum(
+            value * COSTS.get(name, {}).get(request.task, 0.0)
+            for name, value in self._active.items()
+        )
+        answer = super()._respond(request)
+        jitter = 0.01 * (answer.loglikelihood or 0.0)
+        return replace(answer, loglikelihood=-1.0 - digest[0] / 16 - cost + jitter)
+
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def run(task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Compare orig with port; ``opened`` asks other assignments."""
+
+    def ran(
+        opened: Opened,
+        *,
+        gain: float = 1.0,
+        late: float = 0.0,
+        tasks: str = "sw_word",
+        candidate: str = "port",
+        **given: Any,
+    ) -> evalguard.CompareResult:
+        guard = tmp_path / "guard.yaml"
+        guard.write_text(GUARD.format(folder=task_folder, gain=gain, late=late, tasks=tasks))
+
+        def opened_scorer(variant: Variant, *given: object, **more: object) -> Planted:
+            return Planted(variant.assignment)
+
+        monkeypatch.setattr("evalguard.pipeline.bench.open_scorer", opened_scorer)
+        monkeypatch.setattr("evalguard.pipeline.compare.check_models", lambda sources: None)
+        own = partial(bisected, open_oracle=opened)
+        for place in ("compare", "bisection.bisect"):
+            monkeypatch.setattr(f"evalguard.pipeline.{place}.bisected", own)
+        fields = {
+            "config": guard,
+            "output_path": tmp_path / "reports",
+            "cache_dir": tmp_path / "cache",
+            "quiet": True,
+            "distributions": "off",
+        }
+        return evalguard.compare("orig", candidate, **{**fields, **given})
+
+    return ran
+
+
+def written(result: evalguard.CompareResult) -> dict[str, Any]:
+    assert result.run_folder is not None
+    found: dict[str, Any] = json.loads((Path(result.run_folder) / "result.json").read_text())
+    return found
+
+
+def names(result: evalguard.CompareResult) -> list[str]:
+    assert result.report.bisect is not None
+    return [culprit.setting for culprit in result.report.bisect.culprits]
+
+
+def test_the_guilty_setting_is_named_and_nobody_else(run: Run) -> None:
+    result = run(Opened())
+    assert names(result) == ["gain"]
+    found = result.report.bisect
+    assert (found.status, result.exit_code) == ("minimal", 1)
+    assert found.culprits[0].candidate == 1.0
+    # The comparison's own sigma is what the search explains.
+    assert found.searches[0].drift_sigma == pytest.approx(result.comparisons[0].sigma, rel=1e-9)
+    assert found.repaired.passed
+    assert found.repaired.reset == ("gain",)
+    assert {"eps", "scale"} <= {*found.searches[0].cleared, *found.searches[0].inert}
+    assert written(result) == result.to_dict()
+
+
+def test_the_repair_is_a_part_of_a_guard_file_that_puts_the_culprits_right(
+    run: Run, tmp_path: Path
+) -> None:
+    result = run(Opened(), command="evalguard bisect --budget 9 --base orig --cand port --jobs=2")
+    found = result.report.bisect
+    assert found.fix_where.startswith(str(tmp_path / "guard.yaml"))
+    fixed = tmp_path / "fixed.yaml"
+    own = (tmp_path / "guard.yaml").read_text()
+    head, _, _ = own.partition("  port:")
+    fixed.write_text(head + found.fix.removeprefix("models:\n"))
+    guards = load_guards(fixed, cwd=tmp_path, allow_code=False)
+    _, variant = guards.find("port")
+    assert dict(variant.assignment) == {"gain": 0.0}
+    assert found.proof == "evalguard compare --base orig --cand port --set gain=reference"
+
+
+def test_a_second_metric_that_still_fails_is_searched_in_the_repaired_candidate(run: Run) -> None:
+    opened = Opened()
+    result = run(opened, gain=3.0, late=4.0, tasks="sw_word, sw_text")
+    first, second = result.report.bisect.searches
+    assert (first.task, first.culprits[0].setting) == ("sw_word", "gain")
+    assert (second.task, second.culprits[0].setting) == ("sw_text", "late")
+    assert second.repaired_before == ("gain",)
+    assert "gain" not in second.settings
+    assert names(result) == ["gain", "late"]
+    assert result.report.bisect.repaired.passed
+    assert {journal.name for journal in opened.journals} == {"journal.jsonl"}
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"bisect": "never"}, ""),
+        ({"git_bisect": True}, ""),
+        ({"gain": 0.0}, ""),  # the gate passes
+        ({"candidate": "plain"}, ""),
+        ({"candidate": "plain", "bisect": "always"}, "declares no settings"),
+        ({"cand_set": dict.fromkeys(("gain", "eps", "late", "scale"), "reference"),
+          "bisect": "always"}, "stands at its reference value"),
+    ],
+)  # fmt: skip
+def test_nothing_is_searched_where_nobody_asked_for_it(
+    run: Run, given: dict[str, Any], reason: str
+) -> None:
+    opened = Opened()
+    result = run(opened, **given)
+    assert result.report.bisect is None
+    assert reason in result.report.bisect_reason
+    assert bool(reason) == bool(result.report.bisect_reason)
+    assert not opened.oracles
+
+
+def test_always_searches_where_the_gate_passes_too(run: Run) -> None:
+    result = run(Opened(), gain=0.0, bisect="always")
+    assert result.report.bisect.status == "not_reproduced"
+    assert result.exit_code == 0
+
+
+def test_a_bisection_that_cannot_begin_leaves_verdict_and_files_as_they_were(run: Run) -> None:
+    plain = written(run(Opened(), bisect="never"))
+
+    class Broken(Opened):
+        def __call__(self, *args: Any, **given: Any) -> Any:
+            raise RuntimeError("no such oracle")
+
+    result = run(Broken())
+    assert result.exit_code == 1
+    assert result.report.bisect is None
+    assert result.report.bisect_reason == "RuntimeError: no such oracle"
+    left = written(result)
+    assert left["bisect_reason"] == "RuntimeError: no such oracle"
+    for name in ("comparisons", "gate", "exit_code", "base", "candidate"):
+        assert left[name] == plain[name]
+
+
+def stop_at(number: int, error: BaseException) -> Callable[[frozenset[str]], None]:
+    asked: list[frozenset[str]] = []
+
+    def before(settings: frozenset[str]) -> None:
+        asked.append(settings)
+        if len(asked) == number:
+            raise error
+
+    return before
+
+
+@pytest.mark.parametrize(
+    ("error", "ended"),
+    [(KeyboardInterrupt(), "interrupted"), (StoreError("the disk is full"), "failed")],
+)
+def test_a_search_that_ends_early_keeps_what_it_knows_and_says_how_to_go_on(
+    run: Run, error: BaseException, ended: str
+) -> None:
+    result = run(Opened(before=stop_at(2, error)))
+    found = result.report.bisect
+    assert (found.status, found.searches[0].ended) == ("stopped", ended)
+    assert found.searches[0].probes == 1
+    assert found.resume == f"evalguard bisect --resume {result.run_folder}"
+    assert result.exit_code == 1
+    assert found.repaired is None
+
+
+def test_a_budget_that_is_spent_stops_the_search(run: Run) -> None:
+    result = run(Opened(), bisect_budget=0.5)
+    found = result.report.bisect
+    assert (found.status, found.searches[0].ended) == ("stopped", "budget")
+    assert found.evaluations <= 0.5
+    assert found.resume.endswith(" --budget 1")
+
+
+def test_a_stopped_bisection_goes_on_and_puts_the_answer_into_its_folder(run: Run) -> None:
+    stopped = run(Opened(before=stop_at(2, KeyboardInterrupt())))
+    before = written(stopped)
+    resumed = resume_bisection(stopped.run_folder, quiet=True)
+    assert names(resumed) == ["gain"]
+    assert resumed.run_folder == stopped.run_folder
+    after = written(resumed)
+    assert after["bisect"]["status"] == "minimal"
+    changed = {name for name in after if after[name] != before[name]}
+    assert changed == {"bisect"}
+
+
+def test_a_bisection_does_not_go_on_about_another_model(run: Run, tmp_path: Path) -> None:
+    stopped = run(Opened(before=stop_at(2, KeyboardInterrupt())))
+    guard = tmp_path / "guard.yaml"
+    guard.write_text(guard.read_text().replace("candidate: 1.0", "candidate: 1.5"))
+    before = written(stopped)
+    with pytest.raises(MisalignedRunsError, match="the candidate port is not what it was"):
+        resume_bisection(stopped.run_folder, quiet=True)
+    assert written(stopped) == before
+
+
+def test_only_what_changes_no_answer_may_be_another_when_a_bisection_goes_on(run: Run) -> None:
+    stopped = run(Opened(before=stop_at(2, KeyboardInterrupt())))
+    with pytest.raises(UsageError, match="limit is one"):
+        resume_bisection(stopped.run_folder, limit=3)
+    finished = run(Opened(), bisect="never")
+    with pytest.raises(UsageError, match="cannot be read"):
+        resume_bisection(finished.run_folder)

@@ -1,0 +1,124 @@
+"""Which metric is bisected, how much drift of it is tolerated, and what its constraints say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_models import table
+
+from evalguard.comparison import Comparison
+from evalguard.gate import Gate
+from evalguard.limits import Limit
+from evalguard.pairing import pair
+from evalguard.pipeline.bisection.buildable import constraints_among
+from evalguard.pipeline.bisection.subject import Subject, subject_of, tolerated
+from evalguard.scores import ScoreTable
+from evalguard.settings import Constraint, Setting, Target, Variant
+from evalguard.stats import compare_documents
+
+N = 400
+
+
+def scored(task: str, worse: float, *, seed: int = 0) -> tuple[Comparison, ScoreTable]:
+    """A task whose candidate is worse by so many standard errors of the base."""
+    rng = np.random.default_rng(seed)
+    base = rng.standard_normal(N)
+    drift = worse * base.std(ddof=1) / N**0.5
+    other = base - drift + 0.01 * rng.standard_normal(N)
+    one = table(list(base), task=task, metric="reward")
+    compared = compare_documents(pair(one, replace(one, values=other)), margin=1.0, confidence=0.95)
+    return compared.comparison, one
+
+
+def chosen(*sides: tuple[Comparison, ScoreTable], gate: Gate | None = None, **given: Any) -> Any:
+    comparisons = [comparison for comparison, _ in sides]
+    judged = (gate or Gate()).judge(comparisons)
+    fields = {"failing_only": True, **given}
+    return subject_of(comparisons, judged, [table for _, table in sides], **fields)
+
+
+def test_the_worst_metric_that_fails_the_gate_is_searched() -> None:
+    found = chosen(scored("a", 2.0), scored("b", 5.0), scored("c", 0.1))
+    assert isinstance(found, Subject)
+    assert found.key[0] == "b"
+    assert found.margin == 1.0
+    assert (
+        chosen(scored("a", 2.0), scored("b", 5.0), without={("b", "none", "reward")}).key[0] == "a"
+    )
+
+
+def test_where_none_fails_the_worst_is_searched_only_if_that_was_asked_for() -> None:
+    quiet = (scored("a", 0.1), scored("b", 0.5))
+    assert chosen(*quiet) == "no metric that the gate judges has a number"
+    assert chosen(*quiet, failing_only=False).key[0] == "b"
+
+
+def test_a_metric_that_is_no_sum_over_documents_gives_way_to_the_next() -> None:
+    comparison, of_base = scored("a", 5.0)
+    other = (comparison, replace(of_base, aggregation="other"))
+    assert chosen(other, scored("b", 2.0)).key[0] == "b"
+    assert "no sum over documents" in chosen(other)
+
+
+def test_of_a_group_the_worst_subtask_stands_for_it() -> None:
+    leaves = scored("a", 2.0), scored("b", 5.0)
+    group = replace(leaves[1][0], task="group", subtasks=("a", "b"))
+    found = chosen(*leaves, (group, replace(leaves[1][1], task="group")))
+    assert found.key[0] == "b"
+
+
+def test_limits_alone_give_nothing_to_search_and_say_so() -> None:
+    comparison, of_base = scored("a", 0.1)
+    judged = Gate(limits=(Limit(metric="same_answer", value=1.0),)).judge(
+        [replace(comparison, same_answer=0.5, same_answer_interval=(0.4, 0.6))]
+    )
+    found = subject_of([comparison], judged, [of_base], failing_only=True)
+    assert isinstance(found, str)
+    assert found.startswith("only limits on distributions or answers failed")
+
+
+def test_where_no_real_drift_is_allowed_as_much_is_tolerated_as_cannot_be_seen() -> None:
+    comparison, _ = scored("a", 0.5)
+    judged = Gate(fail_on="any-degradation").judge([comparison])
+    assert judged.regressed
+    assert comparison.sigma is not None
+    assert comparison.sigma_interval is not None
+    expected = comparison.sigma - comparison.sigma_interval[0]
+    assert tolerated(comparison, judged) == pytest.approx(expected)
+    assert tolerated(comparison, Gate().judge([comparison])) == 1.0
+
+
+def variant(*constraints: Constraint, **values: Any) -> Variant:
+    settings = tuple(
+        Setting(name=n, reference=0, candidate=1, target=Target.parse(f"config.{n}")) for n in "abc"
+    )
+    assignment = {"a": 1, "b": 1, "c": 1, **values}
+    return Variant(
+        name="m", model="hf", model_args={}, settings=settings, constraints=constraints,
+        assignment=assignment,
+    )  # fmt: skip
+
+
+def test_constraints_speak_of_candidate_and_reference() -> None:
+    rule = Constraint(when={"a": 1}, then={"b": 0})
+    (told,) = constraints_among(variant(rule), ("a", "b", "c"))
+    assert (told.when, told.then) == ({"a": "candidate"}, {"b": "reference"})
+
+
+@pytest.mark.parametrize(
+    ("when", "then", "told"),
+    [
+        ({"a": 7}, {"b": 0}, None),  # never applies: a is never 7
+        ({"c": 1}, {"b": 0}, None),  # never applies: c stays 0
+        ({"a": 1}, {"c": 0}, None),  # always kept
+        ({"a": 1, "c": 0}, {"b": 1}, ({"a": "candidate"}, {"b": "candidate"})),
+        ({"a": 1}, {"b": 7}, ({"a": "candidate"}, {"a": "reference"})),  # a cannot be 1
+        ({"a": 1}, {"c": 1}, ({"a": "candidate"}, {"a": "reference"})),
+    ],
+)
+def test_settings_that_are_not_searched_stay_what_they_are(when: Any, then: Any, told: Any) -> None:
+    found = constraints_among(variant(Constraint(when=when, then=then), c=0), ("a", "b"))
+    assert [(rule.when, rule.then) for rule in found] == ([] if told is None else [told])
