@@ -21,6 +21,7 @@ from evalguard.pipeline.options import CompareOptions
 from evalguard.pipeline.sources import ModelSource
 from evalguard.scorer import Request, ScoringPolicy
 from evalguard.settings import Setting, Target, Value, Variant
+from evalguard.store.cache_items import LOG
 
 POLICY = ScoringPolicy(device="cpu", threads=1, token_budget=1024)
 FAKE = Path(__file__).with_name("reuse_worker.py")
@@ -184,6 +185,15 @@ def test_a_probe_that_takes_too_long_is_ended_and_the_next_one_goes_on(
         with pytest.raises(WorkerError, match="gave no answer within 3 s"):
             short.at(source({ATTR: "hang"}))
         assert short.at(source({ATTR: 2})).score([request()])[0].text == ""
+
+
+def test_logs_are_called_as_those_that_are_cleared_out_in_time(
+    model: ReusedModel, tmp_path: Path
+) -> None:
+    model.at(HOOKED)
+    logs = [path.name for path in (tmp_path / "logs").iterdir()]
+    assert len(logs) == 2
+    assert all(LOG.fullmatch(name) for name in logs)
 
 
 def test_closing_ends_the_worker_and_the_model_can_be_used_again(model: ReusedModel) -> None:

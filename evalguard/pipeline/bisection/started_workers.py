@@ -62,6 +62,6 @@ class StartedWorkers:
     def _start(self, name: str, env: Mapping[str, str | None], *, warm: bool = False) -> Line:
         # Two logs in turn: a worker that gets ready must not write among another one's last words.
         self._started += 1
-        log = f"probe-{os.getpid()}-{self._number}{'ab'[self._started % 2]}.log"
+        log = f"worker-{os.getpid()}-probe{self._number}{'ab'[self._started % 2]}.log"
         path = self._cache_dir / "logs" / log
         return Line(name, env=env, log=path, timeout=self._timeout, warm=warm)
