@@ -1,0 +1,8 @@
+"""History: what nights of comparisons say together; the arithmetic, without files or clock."""
+
+from __future__ import annotations
+
+from evalguard.history.documents import DocumentScores
+from evalguard.history.night import MetricKey, Night, NightMetric, NightRun
+
+__all__ = ["DocumentScores", "MetricKey", "Night", "NightMetric", "NightRun"]

@@ -1,0 +1,102 @@
+"""Night: what a history keeps of one metric of one comparison."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from evalguard.comparison import Outcome
+from evalguard.gate_reason import GateState
+
+MetricKey = tuple[str, str, str]
+"""(task, filter, metric)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NightRun:
+    """One comparison of a pair of models.
+
+    Attributes:
+        number: under which the history knows it, from 1 on; 0 before it is kept.
+        created: UTC time as ISO 8601 text.
+        exit_code: what the command ended with.
+        passed, state: the gate's answer; margin, fail_on: its rule.
+        version: of evalguard; environment: digest of the packages and machines of the run.
+        folder: the run folder; "" where none was written.
+    """
+
+    number: int = 0
+    created: str
+    base: str
+    base_digest: str
+    candidate: str
+    candidate_digest: str
+    exit_code: int
+    passed: bool
+    state: GateState
+    margin: float
+    fail_on: str
+    version: str
+    environment: str
+    folder: str = ""
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """Names of base and candidate."""
+        return self.base, self.candidate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NightMetric:
+    """One metric of a comparison: the fields of ``Comparison`` that a history keeps.
+
+    Attributes:
+        gated: whether the gate judged it.
+        lost, won: documents that only the base, only the candidate had right; None for metrics
+            that are not 0/1.
+    """
+
+    task: str
+    filter: str
+    metric: str
+    higher_is_better: bool
+    n: int
+    n_used: int
+    base: float | None
+    base_stderr: float | None
+    candidate: float | None
+    candidate_stderr: float | None
+    sigma: float | None
+    sigma_low: float | None
+    sigma_high: float | None
+    paired_stderr: float | None
+    p_value: float | None
+    method: str
+    outcome: Outcome
+    significant: bool
+    certain: bool
+    bit_identical: bool
+    gated: bool
+    lost: int | None = None
+    won: int | None = None
+
+    @property
+    def key(self) -> MetricKey:
+        """(task, filter, metric)."""
+        return self.task, self.filter, self.metric
+
+    @property
+    def stderr(self) -> float | None:
+        """Paired standard error of sigma; None where there is no number."""
+        if self.paired_stderr is None or not self.base_stderr:
+            return None
+        found = self.paired_stderr / self.base_stderr
+        return found if math.isfinite(found) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Night:
+    """One metric of one run."""
+
+    run: NightRun
+    metric: NightMetric

@@ -1,0 +1,1 @@
+"""Histories: nights are kept in them, and asked about."""

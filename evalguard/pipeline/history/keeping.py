@@ -1,0 +1,123 @@
+"""A finished comparison, kept in a history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from evalguard.compare_report import CompareReport
+from evalguard.comparison import Comparison
+from evalguard.errors import EvalguardError, MisalignedRunsError
+from evalguard.history import DocumentScores, NightMetric, NightRun
+from evalguard.pairing import pair
+from evalguard.pipeline.scored import Scored
+from evalguard.scores import ScoreTable
+from evalguard.settings import digest_of
+from evalguard.store.history import HistoryFile, KeptMetric
+
+
+def check_history(path: Path | None) -> None:
+    """Make sure that a run can be kept, before anything long runs; make the file if it is missing.
+
+    Raises:
+        UsageError, StoreError: it cannot.
+    """
+    if path is not None:
+        with HistoryFile(path, create=True) as history:
+            history.check_writable()
+
+
+def kept_in_history(
+    report: CompareReport, scored: tuple[Scored, Scored], allow: frozenset[str], path: Path | None
+) -> CompareReport:
+    """Keep a comparison; where that fails, the numbers are reported with the reason.
+
+    Args:
+        allow: differences between the sides that were allowed when they were paired.
+        path: of the history; None: it is not kept.
+    """
+    if path is None:
+        return report
+    metrics = list(_metrics(report, scored, allow))
+    try:
+        with HistoryFile(path, create=True) as history:
+            history.add(night_run(report), metrics, report.environment)
+    except EvalguardError as error:
+        hint = f" ({error.hint})" if error.hint else ""
+        note = f"this run is not in the history {path}: {error}{hint}"
+        return replace(report, notes=(*report.notes, note))
+    return report
+
+
+def night_run(report: CompareReport) -> NightRun:
+    """What a history keeps of a report beside its metrics."""
+    return NightRun(
+        created=report.created,
+        base=report.base.name,
+        base_digest=report.base.digest,
+        candidate=report.candidate.name,
+        candidate_digest=report.candidate.digest,
+        exit_code=report.exit_code,
+        passed=report.gate.passed,
+        state=report.gate.state,
+        margin=report.gate.margin,
+        fail_on=report.gate.fail_on,
+        version=report.version,
+        environment=digest_of(dict(report.environment)),
+        folder=report.run_folder or "",
+    )
+
+
+def night_metric(comparison: Comparison, *, gated: bool) -> NightMetric:
+    """What a history keeps of a comparison."""
+    low, high = comparison.sigma_interval or (None, None)
+    lost, won = comparison.flips or (None, None)
+    return NightMetric(
+        task=comparison.task,
+        filter=comparison.filter,
+        metric=comparison.metric,
+        higher_is_better=comparison.higher_is_better,
+        n=comparison.n,
+        n_used=comparison.n_used,
+        base=comparison.base,
+        base_stderr=comparison.base_stderr,
+        candidate=comparison.candidate,
+        candidate_stderr=comparison.candidate_stderr,
+        sigma=comparison.sigma,
+        sigma_low=low,
+        sigma_high=high,
+        paired_stderr=comparison.paired_stderr,
+        p_value=comparison.p_value,
+        method=comparison.method,
+        outcome=comparison.outcome,
+        significant=comparison.significant,
+        certain=comparison.certain,
+        bit_identical=comparison.bit_identical,
+        gated=gated,
+        lost=lost,
+        won=won,
+    )
+
+
+def _metrics(
+    report: CompareReport, scored: tuple[Scored, Scored], allow: frozenset[str]
+) -> Iterator[KeptMetric]:
+    base, candidate = ({table.key: table for table in side.tables} for side in scored)
+    for comparison in report.comparisons:
+        key = (comparison.task, comparison.filter, comparison.metric)
+        documents = None
+        if comparison.outcome != "failed" and key in base and key in candidate:
+            documents = _documents(base[key], candidate[key], allow)
+        yield KeptMetric(
+            metric=night_metric(comparison, gated=key in report.gate.gated), documents=documents
+        )
+
+
+def _documents(
+    base: ScoreTable, candidate: ScoreTable, allow: frozenset[str]
+) -> DocumentScores | None:
+    try:
+        return DocumentScores.of(pair(base, candidate, allow=allow))
+    except MisalignedRunsError:  # the comparison rests on less than these documents, if on any
+        return None

@@ -1,0 +1,141 @@
+"""The database behind a history file: opened, checked to be one, brought to this version."""
+
+from __future__ import annotations
+
+import sqlite3
+import stat
+import time
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import quote
+
+from evalguard.errors import StoreError, UsageError
+from evalguard.store.disk import make_folder, refusal
+from evalguard.store.history.failures import RESCUE, DamagedHistoryError, told
+from evalguard.store.history.schema import APPLICATION_ID, VERSION, migrate
+
+PATIENCE = 30.0
+"""Seconds to wait for another process that writes."""
+
+_ANOTHER = "name another file with --history"
+
+
+def connect(path: Path, *, create: bool, patience: float = PATIENCE) -> sqlite3.Connection:
+    """Open a history file, in autocommit mode; one of an earlier version is brought to this one.
+
+    Args:
+        create: make the file, and its folder, where there is none.
+
+    Raises:
+        UsageError: there is none, it is something else or damaged, or of a newer version.
+        StoreError: the disk refuses, or another process keeps writing.
+    """
+    _check_place(path, create=create)
+    with told(path, "write" if create else "read"):
+        mode = "rwc" if create else "rw"
+        connection = sqlite3.connect(
+            f"file:{quote(str(path.absolute()))}?mode={mode}",
+            uri=True,
+            timeout=patience,
+            isolation_level=None,
+        )
+        try:
+            _prepare(connection, path, patience)
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def _check_place(path: Path, *, create: bool) -> None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        if not create:
+            raise UsageError(
+                f"there is no history {path}",
+                hint="`evalguard compare ... --history FILE` starts one",
+            ) from None
+        try:
+            make_folder(path.parent)
+        except OSError as error:
+            raise refusal("start a history in", path.parent, error, hint=_ANOTHER) from error
+        return
+    except OSError as error:
+        raise UsageError(f"the history {path} cannot be read: {error.strerror}") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise UsageError(f"{path} is no file, so it is no history", hint=_ANOTHER)
+    if found.st_size:
+        return
+    log = path.with_name(f"{path.name}-wal")
+    # sqlite3 would take it for a new file, and throw the log away, with all that is in it.
+    if log.exists() and log.stat().st_size:
+        raise DamagedHistoryError(
+            f"the history {path} was emptied, and {log.name} beside it still holds nights",
+            hint="nothing was touched; put back a copy of the file, with that log beside it",
+        )
+    if not create:
+        raise UsageError(f"{path} is empty: no night was kept in it yet")
+
+
+def _prepare(connection: sqlite3.Connection, path: Path, patience: float) -> None:
+    connection.execute("PRAGMA foreign_keys = ON")
+    version = _version(connection, path)
+    if version < VERSION:
+        _bring_up(connection, path, patience)
+    connection.execute("PRAGMA synchronous = FULL")
+
+
+def _version(connection: sqlite3.Connection, path: Path) -> int:
+    """The version of the tables; 0 for a file without any.
+
+    Raises:
+        UsageError: it is another program's database, or made by a newer evalguard.
+    """
+    made_by = _number(connection, "PRAGMA application_id")
+    version = _number(connection, "PRAGMA user_version")
+    if made_by != APPLICATION_ID:
+        if made_by or version or _number(connection, "SELECT count(*) FROM sqlite_master"):
+            raise UsageError(f"{path} is a database of another program", hint=_ANOTHER)
+        return 0
+    if version > VERSION:
+        raise UsageError(
+            f"the history {path} was written by a newer evalguard (version {version} of its "
+            f"tables; this one knows {VERSION})",
+            hint="update evalguard, or name another file with --history",
+        )
+    return version
+
+
+def _bring_up(connection: sqlite3.Connection, path: Path, patience: float) -> None:
+    _set_wal(connection, patience)
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        version = _version(connection, path)  # another process may have been faster
+        if version < VERSION:
+            migrate(connection, version)
+        connection.execute("COMMIT")
+    except BaseException:
+        with suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
+        raise
+    if _version(connection, path) != VERSION:
+        raise StoreError(f"the history {path} stays at an earlier version", hint=RESCUE)
+
+
+def _set_wal(connection: sqlite3.Connection, patience: float) -> None:
+    """Readers and a writer side by side; sqlite3 does not wait for others when it switches."""
+    end = time.monotonic() + patience
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > end:
+                raise
+            time.sleep(0.02)
+        else:
+            return
+
+
+def _number(connection: sqlite3.Connection, statement: str) -> int:
+    return int(connection.execute(statement).fetchone()[0])

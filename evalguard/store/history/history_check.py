@@ -1,0 +1,120 @@
+"""Reading all of a history file, to see whether it is what was written."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any, get_args
+
+from evalguard.comparison import Outcome
+from evalguard.gate_reason import GateState
+from evalguard.history.report import HistoryCheck
+from evalguard.store.damage import DamagedBlockError
+from evalguard.store.history.database import connect
+from evalguard.store.history.failures import told
+from evalguard.store.history.rows import METRIC_COLUMNS, RUN_COLUMNS, metric_of, run_of
+from evalguard.store.history.schema import VERSION
+from evalguard.store.history.vectors import VectorReader
+
+_MOST_SHOWN = 100
+
+
+def check_history(path: Path) -> HistoryCheck:
+    """Read every page, row and vector.
+
+    Raises:
+        UsageError: it cannot be opened as a history at all.
+        StoreError: the disk refuses.
+    """
+    connection = connect(path, create=False)
+    try:
+        with told(path, "read"):
+            connection.execute("BEGIN")
+            problems = list(_pages(connection))
+            problems += _rows(connection)
+            problems += _vectors(connection)
+            counts = [_count(connection, table) for table in ("runs", "metrics", "vectors")]
+    finally:
+        connection.close()
+    return HistoryCheck(
+        file=str(path),
+        version=VERSION,
+        runs=counts[0],
+        metrics=counts[1],
+        vectors=counts[2],
+        size=path.stat().st_size,
+        problems=tuple(problems),
+    )
+
+
+def _pages(connection: sqlite3.Connection) -> Iterator[str]:
+    """What sqlite3 itself finds: pages, indexes, rows without what they refer to."""
+    try:
+        for (line,) in connection.execute(f"PRAGMA integrity_check({_MOST_SHOWN})"):
+            if line != "ok":
+                yield str(line)
+        for table, row, parent, _ in connection.execute("PRAGMA foreign_key_check"):
+            yield f"{table}, row {row}: what it refers to in {parent} is gone"
+    except sqlite3.DatabaseError as error:
+        yield str(error)
+
+
+def _rows(connection: sqlite3.Connection) -> Iterator[str]:
+    """Rows that hold what no run has."""
+    try:
+        for row in connection.execute(f"SELECT {', '.join(RUN_COLUMNS)} FROM runs"):
+            problem = _run_problem(row)
+            if problem:
+                yield f"run {row[0]}: {problem}"
+        for number, *row in connection.execute(
+            f"SELECT run, {', '.join(METRIC_COLUMNS)} FROM metrics"
+        ):
+            problem = _metric_problem(tuple(row))
+            if problem:
+                yield f"run {number}, {' '.join(map(str, row[:3]))}: {problem}"
+    except sqlite3.DatabaseError as error:
+        yield f"not all rows can be read: {error}"
+
+
+def _run_problem(row: tuple[Any, ...]) -> str:
+    run = run_of(row)
+    try:
+        datetime.fromisoformat(run.created)
+    except (ValueError, TypeError):
+        return f"{run.created!r} is no time"
+    return "" if run.state in get_args(GateState) else f"{run.state!r} is no state of a gate"
+
+
+def _metric_problem(row: tuple[Any, ...]) -> str:
+    metric = metric_of(row)
+    numbers = (metric.sigma, metric.base, metric.candidate, metric.paired_stderr)
+    if not all(number is None or isinstance(number, float) for number in numbers):
+        return "text stands where a number should"
+    return "" if metric.outcome in get_args(Outcome) else f"{metric.outcome!r} is no outcome"
+
+
+def _vectors(connection: sqlite3.Connection) -> Iterator[str]:
+    try:
+        ids = [number for (number,) in connection.execute("SELECT id FROM vectors")]
+    except sqlite3.DatabaseError as error:
+        yield f"not all vectors can be read: {error}"
+        return
+    references = connection.execute("SELECT DISTINCT reference FROM vectors").fetchall()
+    kept = {number for (number,) in references}
+    reader = VectorReader(connection, {})
+    for number in ids:
+        try:
+            reader.get(number)
+        except (DamagedBlockError, sqlite3.DatabaseError) as error:
+            yield f"vector {number}: {error}"
+        if number not in kept:  # only references are asked for again
+            reader.known.pop(number, None)
+
+
+def _count(connection: sqlite3.Connection, table: str) -> int:
+    try:
+        return int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+    except sqlite3.DatabaseError:
+        return 0

@@ -1,0 +1,162 @@
+"""Packing of per-document numbers: small, and back bit for bit.
+
+A packed vector is a header (layout version, coding, length, CRC-32 of all else) and a body:
+
+    coding    body, compressed by zlib where that makes it smaller
+    constant  the one value
+    bits      one bit a value, for 0.0 and 1.0
+    float32   4 bytes a value, where nothing is lost by it; byte planes one after the other
+    float64   8 bytes a value, likewise
+    int64     differences of neighbours, 8 bytes each, likewise
+
+Floats may be packed against a reference of the same length (the base's scores): then the integers
+that their bits spell are subtracted, and what is left of scores that are near to the reference's is
+mostly zeros. Byte planes are what HDF5 calls the shuffle filter.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalguard.store.damage import DamagedBlockError
+
+VERSION = 1
+_HEADER = struct.Struct("<BBII")
+_CONSTANT, _BITS, _FLOAT32, _FLOAT64, _INT64 = range(5)
+_COMPRESSED, _AGAINST = 0x40, 0x80
+_CODINGS = 0x0F
+_WIDTHS = {_FLOAT32: 4, _FLOAT64: 8, _INT64: 8}
+_MOST_VALUES = 2**31
+_ONE = np.float64(1.0).view(np.uint64)
+_LEVEL = 6
+
+Floats = NDArray[np.float64]
+Numbers = NDArray[Any]
+
+
+def pack(values: Numbers, reference: Floats | None = None) -> bytes:
+    """Pack a vector of float64, int64 or uint64 numbers, shape (n,).
+
+    Args:
+        reference: float64, shape (n,), against which floats are packed where that is smaller; the
+            same one is needed to unpack them.
+    """
+    if values.dtype != np.float64:
+        return _packed(_INT64, values.shape[0], _planes(np.diff(values.view(np.int64), prepend=0)))
+    bits = values.view(np.uint64)
+    n = values.shape[0]
+    if n and bool(np.all(bits == bits[0])):
+        return _packed(_CONSTANT, n, values[:1].astype("<f8").tobytes())
+    if bool(np.all((bits == 0) | (bits == _ONE))):
+        return _packed(_BITS, n, np.packbits(values == 1.0).tobytes())
+    coding = _FLOAT32 if _fits_float32(values) else _FLOAT64
+    plain = _packed(coding, n, _planes(_spelled(values, coding)))
+    if reference is None or reference.shape != values.shape:
+        return plain
+    if coding == _FLOAT32 and not _fits_float32(reference):
+        coding = _FLOAT64
+    left = _spelled(values, coding) - _spelled(reference, coding)
+    against = _packed(coding | _AGAINST, n, _planes(_zigzag(left)))
+    return min(plain, against, key=len)
+
+
+def needs_reference(packed: bytes) -> bool:
+    """Whether a packed vector can be unpacked only with its reference."""
+    return len(packed) > 1 and bool(packed[1] & _AGAINST)
+
+
+def unpack(packed: bytes, reference: Floats | None = None) -> Numbers:
+    """Return the vector: float64, or int64.
+
+    Raises:
+        DamagedBlockError: the bytes are not those that ``pack`` made, or the reference is missing.
+    """
+    coding, n, body = _checked(packed)
+    kind = coding & _CODINGS
+    if kind == _CONSTANT:
+        return np.full(n, np.frombuffer(body, "<f8")[0])
+    if kind == _BITS:
+        return np.unpackbits(np.frombuffer(body, np.uint8), count=n).astype(np.float64)
+    words = _joined(body, n, _WIDTHS[kind])
+    if kind == _INT64:
+        return np.cumsum(words.view(np.int64), dtype=np.int64)
+    if coding & _AGAINST:
+        if reference is None or reference.shape != (n,):
+            raise DamagedBlockError("the scores that it was packed against are not there")
+        words = _unzigzag(words) + _spelled(reference, kind)
+    return words.view(np.float32 if kind == _FLOAT32 else np.float64).astype(np.float64)
+
+
+def _packed(coding: int, n: int, body: bytes) -> bytes:
+    smaller = zlib.compress(body, _LEVEL)
+    if len(smaller) < len(body):
+        coding, body = coding | _COMPRESSED, smaller
+    head = _HEADER.pack(VERSION, coding, n, 0)
+    return _HEADER.pack(VERSION, coding, n, zlib.crc32(head + body)) + body
+
+
+def _checked(packed: bytes) -> tuple[int, int, bytes]:
+    """Coding, length and uncompressed body of what is whole."""
+    if len(packed) < _HEADER.size:
+        raise DamagedBlockError("it is cut")
+    version, coding, n, check = _HEADER.unpack_from(packed)
+    body = packed[_HEADER.size :]
+    if version != VERSION:
+        raise DamagedBlockError(f"it is packed in a way of another evalguard (layout {version})")
+    if zlib.crc32(_HEADER.pack(version, coding, n, 0) + body) != check:
+        raise DamagedBlockError("it was changed or cut")
+    size = _size(coding & _CODINGS, n)
+    if coding & _COMPRESSED:
+        unpacker = zlib.decompressobj()
+        body = unpacker.decompress(body, size + 1)
+    if len(body) != size:
+        raise DamagedBlockError("it is of another length than it says")
+    return coding, n, body
+
+
+def _size(kind: int, n: int) -> int:
+    """Bytes of an uncompressed body."""
+    if n > _MOST_VALUES or kind > _INT64:
+        raise DamagedBlockError("it is no vector that evalguard packs")
+    return {_CONSTANT: 8, _BITS: -(-n // 8)}.get(kind) or n * _WIDTHS.get(kind, 0)
+
+
+def _fits_float32(values: Floats) -> bool:
+    with np.errstate(over="ignore"):
+        back = values.astype(np.float32).astype(np.float64)
+    return np.array_equal(back.view(np.uint64), values.view(np.uint64))
+
+
+def _spelled(values: Numbers, coding: int) -> Numbers:
+    """The unsigned integers that the bits of the values spell."""
+    if coding == _FLOAT32:
+        return values.astype(np.float32).view(np.uint32)
+    return np.ascontiguousarray(values).view(np.uint64)
+
+
+def _zigzag(words: Numbers) -> Numbers:
+    """0, -1, 1, -2 ... as 0, 1, 2, 3 ..., so that small differences have leading zeros."""
+    sign = words >> (8 * words.itemsize - 1)
+    return (words << 1) ^ (0 - sign)
+
+
+def _unzigzag(words: Numbers) -> Numbers:
+    return (words >> 1) ^ (0 - (words & 1))
+
+
+def _planes(words: Numbers) -> bytes:
+    """All first bytes, then all second ones ..."""
+    unsigned = words.astype(words.dtype.newbyteorder("<"), copy=False)
+    rows = np.frombuffer(unsigned.tobytes(), np.uint8).reshape(-1, words.itemsize)
+    return rows.T.tobytes()
+
+
+def _joined(body: bytes, n: int, width: int) -> Numbers:
+    planes = np.frombuffer(body, np.uint8).reshape(width, n)
+    words = np.frombuffer(planes.T.tobytes(), f"<u{width}")
+    return words.astype(np.uint32 if width == 4 else np.uint64)

@@ -1,0 +1,113 @@
+"""Vectors of a history file: per-document numbers, each kept once."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from evalguard.history import DocumentScores
+from evalguard.store.damage import DamagedBlockError
+from evalguard.store.history.packing import Floats, Numbers, needs_reference, pack, unpack
+
+
+def keep_documents(
+    connection: sqlite3.Connection, documents: DocumentScores
+) -> dict[str, int | None]:
+    """Keep the vectors of a metric's documents; return their ids by column."""
+    base = _keep(connection, documents.base)
+    return {
+        "doc_ids": _keep(connection, documents.doc_ids),
+        "prints": _keep(connection, documents.prints),
+        "base_scores": base,
+        "candidate_scores": _keep(connection, documents.candidate, (base, documents.base)),
+        "weights": None if documents.weights is None else _keep(connection, documents.weights),
+    }
+
+
+def _keep(
+    connection: sqlite3.Connection, values: Numbers, reference: tuple[int, Floats] | None = None
+) -> int:
+    digest = digest_of_vector(values)
+    found = connection.execute("SELECT id FROM vectors WHERE digest = ?", (digest,)).fetchone()
+    if found is not None:
+        return int(found[0])
+    packed = pack(values, reference[1] if reference else None)
+    against = reference[0] if reference and needs_reference(packed) else None
+    inserted = connection.execute(
+        "INSERT INTO vectors (digest, reference, packed) VALUES (?, ?, ?)",
+        (digest, against, packed),
+    )
+    return int(inserted.lastrowid or 0)
+
+
+def digest_of_vector(values: Numbers) -> bytes:
+    """16 bytes that tell vectors apart: of their kind and their numbers, bit for bit."""
+    kind = b"f" if values.dtype == np.float64 else b"i"
+    wide = values.astype("<f8" if kind == b"f" else "<i8", copy=False)
+    return hashlib.blake2b(kind + wide.tobytes(), digest_size=16).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class VectorReader:
+    """Reads vectors, each once: a base's scores serve all candidates of many nights."""
+
+    connection: sqlite3.Connection
+    known: dict[int, Numbers]
+
+    def documents(
+        self, ids: tuple[int | None, ...], aggregation: Any, *, higher_is_better: bool
+    ) -> DocumentScores:
+        """The documents of a metric.
+
+        Args:
+            ids: of ``rows.VECTOR_COLUMNS``, in this order.
+
+        Raises:
+            DamagedBlockError: a vector is gone, or not what was written.
+        """
+        found = [None if number is None else self.get(number) for number in ids]
+        *needed, weights = found
+        if any(values is None for values in needed):
+            raise DamagedBlockError("its documents' numbers are not all there")
+        doc_ids, prints, base, candidate = (values for values in needed if values is not None)
+        if len({values.shape for values in found if values is not None}) > 1:
+            raise DamagedBlockError("its documents' numbers are of different lengths")
+        return DocumentScores(
+            aggregation=aggregation,
+            higher_is_better=higher_is_better,
+            doc_ids=doc_ids,
+            prints=prints.view(np.uint64),
+            base=base,
+            candidate=candidate,
+            weights=weights,
+        )
+
+    def get(self, number: int, *, plain: bool = False) -> Numbers:
+        """A vector by its id.
+
+        Args:
+            plain: it must not need another one: references are one deep.
+
+        Raises:
+            DamagedBlockError: it is gone, or not what was written.
+        """
+        if number in self.known:
+            return self.known[number]
+        row = self.connection.execute(
+            "SELECT reference, packed, digest FROM vectors WHERE id = ?", (number,)
+        ).fetchone()
+        if row is None:
+            raise DamagedBlockError(f"vector {number} is gone")
+        reference, packed, digest = row
+        if plain and reference is not None:
+            raise DamagedBlockError(f"vector {number} is packed against one that is packed itself")
+        against = None if reference is None else self.get(reference, plain=True)
+        values = unpack(packed, against)
+        if digest_of_vector(values) != digest:
+            raise DamagedBlockError(f"vector {number} is not what was kept")
+        self.known[number] = values
+        return values
