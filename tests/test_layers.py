@@ -50,6 +50,7 @@ CORE = {
     "stopping",
     "verdict",
     "gate",
+    "history",
     "influence",
     "noise_floor",
     "distribution_floor",

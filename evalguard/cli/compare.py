@@ -11,6 +11,7 @@ import click
 from evalguard.cli.bisect_options import BISECT
 from evalguard.cli.floor import floor_answer
 from evalguard.cli.given import compare_options, typed_without_effect
+from evalguard.cli.history_options import HISTORY
 from evalguard.cli.options import (
     CANDIDATE_SETTINGS,
     EPILOG,
@@ -44,6 +45,8 @@ _WITHOUT_EFFECT_ON_AA = frozenset(
         "bisect_thorough",
         "bisect_jobs",
         "output_path",
+        "history",
+        "no_history",
     }
 )
 
@@ -58,7 +61,7 @@ _WITHOUT_EFFECT_ON_AA = frozenset(
 @click.option(
     "--cand", "--candidate", required=True, metavar="MODEL", help="The same for the candidate."
 )
-@together(*MODELS, *TASKS, *RUNNING, *GATE, *BISECT, *FLOOR, *OUTPUT)
+@together(*MODELS, *TASKS, *RUNNING, *GATE, *BISECT, *FLOOR, *HISTORY, *OUTPUT)
 @click.pass_context
 def compare_command(
     context: click.Context,

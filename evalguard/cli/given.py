@@ -28,6 +28,7 @@ def compare_options(given: dict[str, Any]) -> dict[str, Any]:
     if "allow_differing" in options:
         options["allow_differing"] = frozenset(options["allow_differing"])
     options["use_cache"] = not options.pop("no_cache", False)
+    options["use_history"] = not options.pop("no_history", False)
     return options
 
 

@@ -18,6 +18,7 @@ from evalguard.cli.compare import compare_command, demo_command
 from evalguard.cli.failure import FailureStyle, report
 from evalguard.cli.floor import floor_command
 from evalguard.cli.guard import init_command, models_command, schema_command, tasks_command
+from evalguard.cli.history import history_command
 from evalguard.cli.interrupts import Interrupts
 from evalguard.cli.options import EPILOG
 from evalguard.cli.output import prepare_streams, settle_streams, stdout_kept, write
@@ -59,6 +60,7 @@ def cli() -> None:
     evalguard plan --base A --cand B --tasks T    how many documents, how long
     evalguard floor --base A --tasks T            what an unchanged model shows
     evalguard init                                write a guard file to start from
+    evalguard history trend                       sigma over nights, change points
     evalguard cache ls                            what is kept of finished runs
     """
 
@@ -69,6 +71,7 @@ for _command in (
     demo_command,
     plan_command,
     floor_command,
+    history_command,
     cache_command,
     init_command,
     schema_command,

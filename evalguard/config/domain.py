@@ -71,6 +71,7 @@ class RunOptions:
     bisect_thorough: bool | None = None
     bisect_jobs: int | None = None
     cache_max_size: int | str | None = None
+    history: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -140,3 +140,8 @@ class RunEntry(Entry):
         default=None,
         description="How large the cache may be after a run, such as 20GB; default: no limit.",
     )
+    history: Text | None = Field(
+        default=None,
+        description="sqlite file that every comparison is added to (evalguard history shows it); "
+        "relative paths start at this file.",
+    )

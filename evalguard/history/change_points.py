@@ -9,12 +9,14 @@ alpha.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.history.level import ChangePoint, Level, Scan
+from evalguard.history.location import location_range, refined, spread_within
 from evalguard.history.permutation_scan import Rules, best_split, weighted_mean
 
 Floats = NDArray[np.float64]
@@ -77,15 +79,12 @@ def _scales(stderrs: Floats) -> Floats:
 
 
 def _scan(
-    values: Floats,
-    scales: Floats,
-    found: dict[int, tuple[float, float]],
-    rules: Rules,
+    values: Floats, scales: Floats, found: Mapping[int, tuple[float, float]], rules: Rules
 ) -> Scan:
-    n = values.shape[0]
-    edges = [0, *sorted(found), n]
     weights = 1.0 / np.square(scales)
-    spread = _spread(values, weights, edges)
+    positions = refined(values, weights, sorted(found), rules.shortest)
+    edges = (0, *positions, values.shape[0])
+    spread = spread_within(values, weights, edges)
     levels = tuple(
         Level(
             start=start,
@@ -96,34 +95,27 @@ def _scan(
         for start, stop in pairwise(edges)
         if stop > start
     )
-    points = tuple(
-        ChangePoint(
-            position=position,
-            before=levels[place],
-            after=levels[place + 1],
-            p_value=found[position][0],
-            level=found[position][1],
+    points = []
+    for place, (p_value, level) in enumerate(found[old] for old in sorted(found)):
+        stretch = (edges[place], edges[place + 1], edges[place + 2])
+        earliest, latest = location_range(values, weights, stretch, spread, rules.shortest)
+        points.append(
+            ChangePoint(
+                position=stretch[1],
+                earliest=earliest,
+                latest=latest,
+                before=levels[place],
+                after=levels[place + 1],
+                p_value=p_value,
+                level=level,
+            )
         )
-        for place, position in enumerate(sorted(found))
-    )
     return Scan(
-        points=points,
+        points=tuple(points),
         levels=levels,
-        n=n,
+        n=values.shape[0],
         alpha=rules.alpha,
         shortest=rules.shortest,
         smallest_step=rules.smallest_step,
         seed=rules.seed,
     )
-
-
-def _spread(values: Floats, weights: Floats, edges: list[int]) -> float:
-    """The factor of the s_t: root mean square of what is left of z within the levels."""
-    n, stretches = values.shape[0], len(edges) - 1
-    if n <= stretches:
-        return 1.0
-    left = [
-        weights[a:b] * np.square(values[a:b] - weighted_mean(values[a:b], weights[a:b]))
-        for a, b in pairwise(edges)
-    ]
-    return math.sqrt(float(np.sum(np.concatenate(left))) / (n - stretches))

@@ -24,12 +24,15 @@ class ChangePoint:
     """A night from which on sigma has another level.
 
     Attributes:
-        position: of the first night of the new level, counted from 0.
+        position: of the first night of the new level, counted from 0; ``earliest`` and ``latest``
+            are where it may lie at 95% confidence.
         before, after: the levels, up to the neighbouring change points.
         p_value: of the split, in the stretch where it was found; ``level`` what it was held to.
     """
 
     position: int
+    earliest: int
+    latest: int
     before: Level
     after: Level
     p_value: float

@@ -46,9 +46,7 @@ def best_split(
     if n < 2 * rules.shortest:
         return None
     weights = 1.0 / np.square(scales)
-    statistics = _statistics(
-        (values - weighted_mean(values, weights))[None, :], weights, rules.shortest
-    )
+    statistics = split_statistics(values, weights, rules.shortest)
     position = int(np.argmax(statistics)) + rules.shortest
     left, right = slice(position), slice(position, n)
     step = weighted_mean(values[right], weights[right]) - weighted_mean(values[left], weights[left])
@@ -71,6 +69,12 @@ def _assumptions(scales: Floats) -> tuple[Floats, ...]:
 def weighted_mean(values: Floats, weights: Floats) -> float:
     """Mean with these weights, above 0; both shape (n,)."""
     return float(np.sum(values * weights) / np.sum(weights))
+
+
+def split_statistics(values: Floats, weights: Floats, shortest: int) -> Floats:
+    """The statistic of every split, the first one after ``shortest`` nights; values: shape (n,)."""
+    residuals = values - weighted_mean(values, weights)
+    return np.asarray(_statistics(residuals[None, :], weights, shortest)[0])
 
 
 def _statistics(residuals: Floats, weights: Floats, shortest: int) -> Floats:

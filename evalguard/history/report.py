@@ -35,11 +35,13 @@ class Change:
     """What is other in a night's run than in the run before it.
 
     Attributes:
+        run: number of the night's run.
         what: "base", "candidate" (another digest), "evalguard", "margin", or a place in the
             environment such as "packages.torch".
         before, after: its values; digests are cut to their first 8 digits.
     """
 
+    run: int
     what: str
     before: str
     after: str
@@ -54,7 +56,7 @@ class Trend:
         scan: change points of sigma over the nights that have a finite one; positions in it count
             those nights.
         used: positions in ``nights`` of the nights that the scan used.
-        changes: for each change point, what else changed in its first night.
+        changes: for each change point, what else changed in the nights where it may lie.
     """
 
     key: MetricKey
@@ -124,3 +126,6 @@ class HistoryExport:
 
     file: str
     written: Mapping[str, int]
+
+
+Found = HistoryListing | TrendReport | FlipReport | HistoryCheck | HistoryExport

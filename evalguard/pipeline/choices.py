@@ -20,6 +20,7 @@ from evalguard.pipeline.distribution_choice import (
     choose_distributions,
     choose_memory,
 )
+from evalguard.pipeline.history.place import history_place
 from evalguard.pipeline.options import CompareOptions, MemoryUse
 from evalguard.pipeline.sources import ModelSource, RunSource, Source
 from evalguard.scorer import ScoringPolicy
@@ -37,6 +38,7 @@ class Choices:
     chance of a wrong verdict that a sequential run may have; None: all documents are asked.
     ``memory`` says whether both models are loaded at the same time.
     ``cache_max_size`` is in bytes; None: no limit.
+    ``history`` is the file that the run is added to.
     """
 
     tasks: tuple[str, ...]
@@ -51,6 +53,7 @@ class Choices:
     sequential_alpha: float | None = None
     bisect: BisectChoice = field(default_factory=BisectChoice)
     cache_max_size: int | None = None
+    history: Path | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -89,6 +92,7 @@ def choose(base: Source, candidate: Source, guards: GuardSet, options: CompareOp
         sequential_alpha=_sequential_alpha(run, options),
         bisect=choose_bisect(run, options),
         cache_max_size=size_limit(options.cache_max_size, run.cache_max_size),
+        history=history_place(guard, options),
         notes=(*_notes(guards, guard), *_rolling_notes(base, candidate)),
     )
 

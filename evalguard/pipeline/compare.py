@@ -14,6 +14,7 @@ from evalguard.pipeline.choices import Choices, choose
 from evalguard.pipeline.conclusion import concluded
 from evalguard.pipeline.distribution_choice import check_measurable
 from evalguard.pipeline.guards import find_guards
+from evalguard.pipeline.history.keeping import check_history, kept_in_history
 from evalguard.pipeline.interruption import interruptible
 from evalguard.pipeline.measured_floor import given_floor
 from evalguard.pipeline.meter import Meter
@@ -62,8 +63,15 @@ def compare(
     if options.write:
         with interruptible("writing the result"):
             finished = replace(finished, report=_written(finished))
+    finished = replace(finished, report=_kept(finished))
     request = StoredRequest(base=str(base), candidate=str(candidate), cwd=cwd, options=options)
     return CompareResult(bisected(finished, request))
+
+
+def _kept(finished: Finished) -> CompareReport:
+    choices = finished.choices
+    with interruptible("keeping the run in the history"):
+        return kept_in_history(finished.report, finished.scored, choices.allow, choices.history)
 
 
 def _written(finished: Finished) -> CompareReport:
@@ -91,6 +99,7 @@ def compared(base: str, candidate: str, options: CompareOptions, *, cwd: Path) -
         check_measurable(choices.gate, choices.distributions, choices.policy.scorer)
         if options.write:
             check_writable(options.output_path or DEFAULT_OUTPUT)
+        check_history(choices.history)
     stops: Stops | None = None
     with interruptible("scoring"):
         if worth_looking(sources, choices):

@@ -79,6 +79,8 @@ class CompareOptions:
         cache_dir: score and build cache; None: the user's cache folder. use_cache: score cache.
         cache_max_size: how large it may be after the run, "20GB" or bytes; None: as the variable
             EVALGUARD_CACHE_MAX_SIZE says, else no limit.
+        history: sqlite file that the run is added to; None: the guard file's, else none.
+            use_history: False: none, whatever the guard file says.
         write: whether to write a run folder. quiet: no progress on stderr.
         command: the command line, for the record.
     """
@@ -134,6 +136,8 @@ class CompareOptions:
     cache_dir: Path | None = None
     cache_max_size: int | str | None = None
     use_cache: bool = True
+    history: Path | None = None
+    use_history: bool = True
     write: bool = True
     quiet: bool = False
     command: str = ""
@@ -199,7 +203,7 @@ def make_options(options: CompareOptions | None, **given: Any) -> CompareOptions
         given["include_path"] = tuple(Path(path) for path in given["include_path"])
     if "allow_differing" in given:
         given["allow_differing"] = frozenset(given["allow_differing"])
-    for name in ("config", "reference", "output_path", "cache_dir", "floor"):
+    for name in ("config", "reference", "output_path", "cache_dir", "floor", "history"):
         if given.get(name) is not None:
             given[name] = Path(given[name])
     return replace(options or CompareOptions(), **given)

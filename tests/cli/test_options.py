@@ -62,6 +62,8 @@ SPELLINGS: dict[str, tuple[tuple[str, ...], object]] = {
     "cache_dir": (("--cache_dir", "c"), Path("c")),
     "cache_max_size": (("--cache_max_size", "1.5GB"), 1_500_000_000),
     "use_cache": (("--no_cache",), False),
+    "history": (("--history", "nightly.sqlite"), Path("nightly.sqlite")),
+    "use_history": (("--no_history",), False),
     "quiet": (("-q",), True),
     "model": (("--model", "vllm"), "vllm"),
     "config": (("--config", "g.yaml"), Path("g.yaml")),

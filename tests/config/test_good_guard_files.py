@@ -50,6 +50,7 @@ def test_the_design_pages_guard_file_loads_in_full(tmp_path: Path) -> None:
         distributions="off",
         reference_top_k=16,
         cache_max_size="20GB",
+        history="nightly.sqlite",
         memory="sequential",
     )
     assert guard.include_paths == (tmp_path / "tasks",)

@@ -62,9 +62,8 @@ def resume_bisection(run: str | Path, **given: Any) -> CompareResult:
     there = read_result(folder, schema=SCHEMA)
     request = StoredRequest.read(folder)
     options = make_options(request.options, **given)
-    again = compared(
-        request.base, request.candidate, replace(options, write=False), cwd=request.cwd
-    )
+    unkept = replace(options, write=False, use_history=False)
+    again = compared(request.base, request.candidate, unkept, cwd=request.cwd)
     _check_same(there, again.report)
     report = replace(
         again.report, run_folder=str(folder), created=there["created"], command=there["command"]

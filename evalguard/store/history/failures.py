@@ -47,7 +47,9 @@ def _known(path: Path, doing: str, error: sqlite3.Error) -> EvalguardError:
             f"cannot {doing} the history {path}: it, or its folder, cannot be written to",
             hint=_ELSEWHERE,
         )
-    if "not a database" in said or "malformed" in said:
+    if "not a database" in said:
+        return DamagedHistoryError(f"{path} is no history: it is no sqlite3 file", hint=_ELSEWHERE)
+    if "malformed" in said:
         return DamagedHistoryError(f"the history {path} is damaged ({said})", hint=RESCUE)
     if isinstance(error, sqlite3.OperationalError) and "disk I/O" in said:
         return StoreError(f"cannot {doing} the history {path}: the disk fails", hint=_ELSEWHERE)

@@ -18,10 +18,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _HINT = "name another folder"
-PLACEHOLDER
-    f"run_{f.name}" if f.name in ("base", "candidate") else f.name: f
-    for f in dataclasses.fields(NightRun)
-}
+# A metric's base and candidate are numbers.
+_NAMES = {"number": "run", "base": "base_model", "candidate": "candidate_model"}
+_RUN = {_NAMES.get(f.name, f.name): f for f in dataclasses.fields(NightRun)}
 _METRIC = {f.name: f for f in dataclasses.fields(NightMetric)}
 
 

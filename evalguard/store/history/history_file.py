@@ -109,6 +109,24 @@ class HistoryFile:
             for row in self._rows(query, (*key, *pair))
         )
 
+    def keys(self, pair: tuple[str, str]) -> tuple[MetricKey, ...]:
+        """The metrics that runs of a pair have, those of the latest run first, in its order."""
+        query = (
+            "SELECT task, filter, metric FROM metrics JOIN runs ON runs.number = metrics.run "
+            "WHERE runs.base = ? AND runs.candidate = ? "
+            "GROUP BY task, filter, metric ORDER BY max(run) DESC, max(place)"
+        )
+        return tuple((task, name, metric) for task, name, metric in self._rows(query, pair))
+
+    def check_writable(self) -> None:
+        """Make sure that a run could be kept now.
+
+        Raises:
+            StoreError: it cannot be written to.
+        """
+        with told(self.path, "write"), self._transaction():
+            pass
+
     def documents(self, runs: Sequence[int], key: MetricKey) -> dict[int, DocumentScores]:
         """The documents of a metric in each of these runs that has them.
 

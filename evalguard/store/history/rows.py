@@ -11,7 +11,7 @@ from evalguard.history import NightMetric, NightRun
 RUN_COLUMNS = tuple(f.name for f in dataclasses.fields(NightRun))
 METRIC_COLUMNS = tuple(f.name for f in dataclasses.fields(NightMetric))
 VECTOR_COLUMNS = ("doc_ids", "prints", "base_scores", "candidate_scores", "weights")
-_BOOLS = {"passed", "higher_is_better", "significant", "certain", "bit_identical", "gated"}
+_METRIC_BOOLS = ("higher_is_better", "significant", "certain", "bit_identical", "gated")
 
 Row = sqlite3.Row | tuple[Any, ...]
 
@@ -28,19 +28,17 @@ def metric_values(metric: NightMetric) -> list[Any]:
 
 def run_of(values: Row) -> NightRun:
     """The run of values in the order of ``RUN_COLUMNS``."""
-    return NightRun(**_fields(RUN_COLUMNS, values))
+    fields = dict(zip(RUN_COLUMNS, values, strict=True))
+    fields["passed"] = bool(fields["passed"])
+    return NightRun(**fields)
 
 
 def metric_of(values: Row) -> NightMetric:
     """The metric of values in the order of ``METRIC_COLUMNS``."""
-    return NightMetric(**_fields(METRIC_COLUMNS, values))
-
-
-def _fields(names: tuple[str, ...], values: Row) -> dict[str, Any]:
-    return {
-        name: bool(value) if name in _BOOLS else value
-        for name, value in zip(names, values, strict=True)
-    }
+    fields = dict(zip(METRIC_COLUMNS, values, strict=True))
+    for name in _METRIC_BOOLS:
+        fields[name] = bool(fields[name])
+    return NightMetric(**fields)
 
 
 def _kept(value: Any) -> Any:

@@ -1,0 +1,159 @@
+"""``evalguard history``: what nights of comparisons say together."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from evalguard.cli.options import CONFIG, DEBUG, together
+from evalguard.cli.output import Answer, Job, terminal_width, wants_color
+from evalguard.cli.values import PATH
+
+if TYPE_CHECKING:
+    from evalguard.history.report import Found
+
+_FILE = (
+    click.option(
+        "--history", type=PATH, metavar="FILE", help="The history. Default: the guard file's."
+    ),
+    CONFIG,
+)
+_SHOWN = (click.option("--json", "as_json", is_flag=True, help="One JSON document."), DEBUG)
+_PAIR = (
+    click.option("--base", default="", metavar="MODEL", help="Runs with this base."),
+    click.option(
+        "--cand", "--candidate", "candidate", default="", metavar="MODEL", help="And candidate."
+    ),
+)
+_METRICS = (
+    click.option("--task", default="", metavar="TASK", help="Metrics of this task."),
+    click.option("--metric", default="", metavar="NAME", help="This metric."),
+    click.option("--filter", default="", metavar="NAME", help="With this filter."),
+    click.option("--all", "everything", is_flag=True, help="What the gate did not judge, too."),
+)
+_LAST = click.IntRange(min=1)
+
+
+@click.group(
+    "history", short_help="Nights of comparisons: list, trend, flips.", no_args_is_help=True
+)
+def history_command() -> None:
+    """Look at runs that `evalguard compare --history FILE` kept, over nights."""
+
+
+@history_command.command("list", short_help="List the runs.")
+@click.option("--last", type=_LAST, default=20, show_default=True, metavar="N", help="Latest runs.")
+@together(*_PAIR, *_FILE, *_SHOWN)
+def list_command(last: int, as_json: bool, **given: Any) -> Job:
+    """List the latest runs: number, time, gate, the worst gated metric."""
+    return partial(_listed, last, as_json, given)
+
+
+def _listed(last: int, as_json: bool, given: dict[str, Any]) -> Answer:
+    from evalguard.pipeline.history.asking import Wanted, list_runs
+
+    file = _file(given)
+    return _answer(list_runs(file, Wanted(**given), last=last), as_json)
+
+
+@history_command.command("trend", short_help="Sigma over nights, and where its level moved.")
+@click.option("--last", type=_LAST, metavar="N", help="The latest nights only. Default: all.")
+@click.option(
+    "--alpha",
+    type=click.FloatRange(0, 0.5, min_open=True, max_open=True),
+    default=0.05,
+    show_default=True,
+    metavar="P",
+    help="Chance of any false change point among all that is shown.",
+)
+@together(*_PAIR, *_METRICS, *_FILE, *_SHOWN)
+def trend_command(
+    last: int | None, alpha: float, everything: bool, as_json: bool, **given: Any
+) -> Job:
+    """Show sigma of a pair's gated metrics over nights, with change points."""
+    return partial(_trend, last, alpha, everything, as_json, given)
+
+
+def _trend(
+    last: int | None, alpha: float, everything: bool, as_json: bool, given: dict[str, Any]
+) -> Answer:
+    from evalguard.pipeline.history.asking import Wanted, trends
+
+    file = _file(given)
+    found = trends(file, Wanted(**given), last=last, alpha=alpha, everything=everything)
+    return _answer(found, as_json)
+
+
+@history_command.command("flips", short_help="Documents that changed between two nights.")
+@click.argument("first", default="latest~1")
+@click.argument("second", default="latest")
+@together(*_PAIR, *_METRICS, *_FILE, *_SHOWN)
+def flips_command(first: str, second: str, everything: bool, as_json: bool, **given: Any) -> Job:
+    """Show documents that the candidate answers otherwise in run SECOND than in FIRST.
+
+    And which documents are broken in SECOND: still, again, or for the first time. A run is latest,
+    latest~1 (the one before), a number of `evalguard history list`, or a date.
+    """
+    return partial(_flips, first, second, everything, as_json, given)
+
+
+def _flips(
+    first: str, second: str, everything: bool, as_json: bool, given: dict[str, Any]
+) -> Answer:
+    from evalguard.pipeline.history.asking import Wanted, flips_between
+
+    file = _file(given)
+    found = flips_between(file, Wanted(**given), first=first, second=second, everything=everything)
+    return _answer(found, as_json)
+
+
+@history_command.command("export", short_help="Write it as parquet files.")
+@click.argument("folder", type=PATH)
+@click.option("--no-documents", is_flag=True, help="Runs and metrics only.")
+@together(*_FILE, *_SHOWN)
+def export_command(folder: Path, no_documents: bool, as_json: bool, **given: Any) -> Job:
+    """Write nights.parquet and documents.parquet into FOLDER."""
+    return partial(_exported, folder, no_documents, as_json, given)
+
+
+def _exported(folder: Path, no_documents: bool, as_json: bool, given: dict[str, Any]) -> Answer:
+    from evalguard.pipeline.history.asking import export
+
+    return _answer(export(_file(given), folder, documents=not no_documents), as_json)
+
+
+@history_command.command("check", short_help="Read all of it.")
+@together(*_FILE, *_SHOWN)
+def check_command(as_json: bool, **given: Any) -> Job:
+    """Read every page, row and vector; exit with 1 if anything is damaged."""
+    return partial(_checked, as_json, given)
+
+
+def _checked(as_json: bool, given: dict[str, Any]) -> Answer:
+    from evalguard.pipeline.history.asking import check
+
+    return _answer(check(_file(given)), as_json)
+
+
+def _file(given: dict[str, Any]) -> Path:
+    """Take the options that name the history out of ``given``."""
+    from evalguard.pipeline.history.asking import history_file
+
+    return history_file(given.pop("history"), given.pop("config"))
+
+
+def _answer(found: Found, as_json: bool) -> Answer:
+    from evalguard.pipeline.history.result import HistoryResult
+
+    result = HistoryResult(found)
+    return Answer(result.to_json if as_json else partial(_rendered, found), result.exit_code)
+
+
+def _rendered(found: Found) -> str:
+    from evalguard.pipeline.history.result import HistoryResult
+
+    return HistoryResult(found).render(width=terminal_width(), color=wants_color(sys.stdout))

@@ -1,0 +1,219 @@
+"""What can be asked of a history: its runs, trends, flips between two nights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from evalguard.config import load_guards
+from evalguard.errors import UsageError, nearest
+from evalguard.history import MetricKey, NightRun
+from evalguard.history.broken import broken_documents
+from evalguard.history.flips import flips
+from evalguard.history.report import (
+    FlipReport,
+    HistoryCheck,
+    HistoryExport,
+    HistoryListing,
+    KeptRun,
+    MetricFlips,
+    TrendReport,
+)
+from evalguard.pipeline.history.place import only_one
+from evalguard.pipeline.history.run_names import run_named
+from evalguard.pipeline.history.trends import trend_of
+from evalguard.store.history import HistoryFile, check_history, export_history
+
+DEFAULT_ALPHA = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which models and metrics are meant; "" for any."""
+
+    base: str = ""
+    candidate: str = ""
+    task: str = ""
+    metric: str = ""
+    filter: str = ""
+
+    @property
+    def named(self) -> bool:
+        """Whether metrics are named."""
+        return bool(self.task or self.metric or self.filter)
+
+    def has(self, run: NightRun) -> bool:
+        """Whether a run is of these models."""
+        return self.base in ("", run.base) and self.candidate in ("", run.candidate)
+
+    def has_metric(self, key: MetricKey) -> bool:
+        """Whether a metric is meant."""
+        asked = (self.task, self.filter, self.metric)
+        return all(name in ("", found) for name, found in zip(asked, key, strict=True))
+
+
+def history_file(history: Path | None, config: Path | None) -> Path:
+    """The history that is meant: the one named, else the guard file's.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if history is not None:
+        return history.expanduser()
+    guards = load_guards(config, cwd=Path.cwd(), allow_code=False)
+    found = only_one(guards)
+    if found is None:
+        raise UsageError(
+            f"no history is named, and {guards.where} names none",
+            hint="--history FILE, or `run: {history: FILE}` in the guard file",
+        )
+    return found
+
+
+def list_runs(file: Path, wanted: Wanted, *, last: int | None = None) -> HistoryListing:
+    """The runs of a history, the oldest first.
+
+    Raises:
+        UsageError: there is none, or it is damaged.
+    """
+    with HistoryFile(file) as history:
+        runs = [run for run in history.runs() if wanted.has(run)]
+        shown = runs[-last:] if last else runs
+        kept = tuple(KeptRun(run=run, metrics=history.metrics(run.number)) for run in shown)
+    return HistoryListing(file=str(file), runs=kept, total=len(runs))
+
+
+def trends(
+    file: Path,
+    wanted: Wanted,
+    *,
+    last: int | None = None,
+    alpha: float = DEFAULT_ALPHA,
+    everything: bool = False,
+) -> TrendReport:
+    """Metrics of a pair over nights, with change points.
+
+    Args:
+        last: the latest nights only.
+        alpha: chance of any false change point among all trends that are shown.
+        everything: metrics that the gate did not judge in the latest run, too.
+
+    Raises:
+        UsageError: the history has no such pair or metric, or several pairs.
+    """
+    with HistoryFile(file) as history:
+        pair = _pair(file, history.runs(), wanted)
+        keys = _keys(history, pair, wanted, everything=everything)
+        series = {key: history.nights(pair, key)[-(last or 0) :] for key in keys}
+        found = tuple(
+            trend_of(key, nights, alpha=alpha / len(keys), environment=history.environment)
+            for key, nights in series.items()
+        )
+    return TrendReport(file=str(file), base=pair[0], candidate=pair[1], alpha=alpha, trends=found)
+
+
+def flips_between(
+    file: Path, wanted: Wanted, *, first: str, second: str, everything: bool = False
+) -> FlipReport:
+    """Documents that changed between two nights of a pair, and which broke again.
+
+    Args:
+        first, second: runs, as ``run_named`` reads them.
+
+    Raises:
+        UsageError: there are no such runs, or they are of different pairs.
+    """
+    with HistoryFile(file) as history:
+        pair = _pair(file, history.runs(), wanted)
+        runs = history.runs(pair)
+        one, other = run_named(first, runs), run_named(second, runs)
+        if one.number == other.number:
+            raise UsageError(
+                f"'{first}' and '{second}' are the same run, {one.number}",
+                hint="evalguard history list shows the runs",
+            )
+        keys = _keys(history, pair, wanted, everything=everything)
+        earlier = [run for run in runs if (run.created, run.number) < (other.created, other.number)]
+        metrics = tuple(_metric_flips(history, key, one, other, earlier) for key in keys)
+    return FlipReport(
+        file=str(file),
+        first=one,
+        second=other,
+        metrics=metrics,
+        nights={run.number: run.created for run in earlier},
+    )
+
+
+def export(file: Path, folder: Path, *, documents: bool = True) -> HistoryExport:
+    """Write a history as parquet files; see ``export_history``."""
+    return export_history(file, folder.expanduser(), documents=documents)
+
+
+def check(file: Path) -> HistoryCheck:
+    """Read all of a history; see ``check_history``."""
+    return check_history(file)
+
+
+def _metric_flips(
+    history: HistoryFile,
+    key: MetricKey,
+    first: NightRun,
+    second: NightRun,
+    earlier: Sequence[NightRun],
+) -> MetricFlips:
+    numbers = [run.number for run in earlier]
+    found = history.documents([*numbers, first.number, second.number], key)
+    if second.number not in found or first.number not in found:
+        lacking = second if second.number not in found else first
+        reason = f"run {lacking.number} keeps no scores of single documents for it"
+        return MetricFlips(key=key, flips=None, broken=None, reason=reason)
+    before = {number: found[number] for number in numbers if number in found}
+    return MetricFlips(
+        key=key,
+        flips=flips(found[first.number], found[second.number]),
+        broken=broken_documents(found[second.number], before),
+    )
+
+
+def _pair(file: Path, runs: Sequence[NightRun], wanted: Wanted) -> tuple[str, str]:
+    """The one pair that is meant."""
+    pairs = dict.fromkeys(run.pair for run in runs)
+    meant = dict.fromkeys(run.pair for run in runs if wanted.has(run))
+    if len(meant) == 1:
+        return next(iter(meant))
+    names = ", ".join(f"{base} vs {candidate}" for base, candidate in pairs)
+    if not pairs:
+        raise UsageError(f"the history {file} has no runs yet")
+    if not meant:
+        known = [name for pair in pairs for name in pair]
+        asked = " vs ".join(filter(None, (wanted.base, wanted.candidate)))
+        raise UsageError(
+            f"the history {file} has no runs of {asked}"
+            f"{nearest(wanted.candidate or wanted.base, known)}",
+            hint=f"it has: {names}",
+        )
+    raise UsageError(
+        f"the history {file} has several pairs: {names}", hint="choose with --base and --cand"
+    )
+
+
+def _keys(
+    history: HistoryFile, pair: tuple[str, str], wanted: Wanted, *, everything: bool
+) -> tuple[MetricKey, ...]:
+    """The metrics that are meant: those named, else those that the gate judged last."""
+    keys = history.keys(pair)
+    if wanted.named:
+        found = tuple(key for key in keys if wanted.has_metric(key))
+        if not found:
+            known = [name for key in keys for name in key]
+            asked = " ".join(filter(None, (wanted.task, wanted.filter, wanted.metric)))
+            raise UsageError(
+                f"{pair[0]} vs {pair[1]} has no metric {asked}"
+                f"{nearest(wanted.metric or wanted.task, known)}",
+                hint=f"it has: {', '.join(f'{task} {metric}' for task, _, metric in keys)}",
+            )
+        return found
+    latest = history.metrics(history.runs(pair)[-1].number)
+    gated = {metric.key for metric in latest if metric.gated}
+    return tuple(key for key in keys if key in gated) if gated and not everything else keys

@@ -1,0 +1,92 @@
+"""A trend: nights of one metric, their change points, and what else changed there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from evalguard.history import MetricKey, Night, NightRun
+from evalguard.history.change_points import change_points
+from evalguard.history.report import Change, Trend
+
+Environment = Callable[[str], Mapping[str, Any]]
+_SHORT_DIGEST = 8
+_MOST_CHANGES = 8
+
+
+def trend_of(
+    key: MetricKey, nights: Sequence[Night], *, alpha: float, environment: Environment
+) -> Trend:
+    """Scan one metric's nights.
+
+    Args:
+        alpha: chance of any false change point.
+        environment: what a digest of an environment stands for.
+    """
+    used = tuple(place for place, night in enumerate(nights) if _usable(night))
+    sigmas = np.array([nights[place].metric.sigma or 0.0 for place in used])
+    stderrs = np.array([nights[place].metric.stderr or 0.0 for place in used])
+    scan = change_points(sigmas, stderrs, alpha=alpha)
+    runs = [nights[place].run for place in used]
+    changes = tuple(
+        tuple(
+            change
+            for place in range(point.earliest, point.latest + 1)
+            for change in changes_between(runs[place - 1], runs[place], environment)
+        )
+        for point in scan.points
+    )
+    return Trend(key=key, nights=tuple(nights), scan=scan, used=used, changes=changes)
+
+
+def _usable(night: Night) -> bool:
+    sigma = night.metric.sigma
+    return sigma is not None and math.isfinite(sigma)
+
+
+def changes_between(before: NightRun, after: NightRun, environment: Environment) -> list[Change]:
+    """What else is other in the later of two runs."""
+    found = [
+        Change(
+            run=after.number,
+            what=what,
+            before=str(one)[:_SHORT_DIGEST],
+            after=str(other)[:_SHORT_DIGEST],
+        )
+        for what, one, other in (
+            ("base", before.base_digest, after.base_digest),
+            ("candidate", before.candidate_digest, after.candidate_digest),
+            ("evalguard", before.version, after.version),
+            ("margin", f"{before.margin:g}", f"{after.margin:g}"),
+        )
+        if one != other
+    ]
+    if before.environment != after.environment:
+        sides = [dict(_flat(environment(run.environment))) for run in (before, after)]
+        names = dict.fromkeys((*sides[0], *sides[1]))
+        found += [
+            Change(
+                run=after.number,
+                what=name,
+                before=_text(sides[0].get(name)),
+                after=_text(sides[1].get(name)),
+            )
+            for name in names
+            if sides[0].get(name) != sides[1].get(name) and name != "packages.evalguard"
+        ]
+    return found[:_MOST_CHANGES]
+
+
+def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in content.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _text(value: Any) -> str:
+    return "none" if value is None else str(value)

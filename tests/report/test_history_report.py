@@ -1,0 +1,112 @@
+"""A history for people, at any width, and for programs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from history_examples import METRIC, documents, keep_nights, night, right
+from rich.cells import cell_len
+
+from evalguard.pipeline.history.asking import Wanted, check, flips_between, list_runs, trends
+from evalguard.pipeline.history.result import HistoryResult
+from evalguard.store.history import HistoryFile, KeptMetric
+
+STEP = np.repeat([0.2, 1.3], 20) + np.tile([0.02, -0.02], 20)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "nightly.sqlite"
+
+
+def answers(file: Path) -> list[HistoryResult]:
+    wanted = Wanted()
+    return [
+        HistoryResult(list_runs(file, wanted)),
+        HistoryResult(trends(file, wanted)),
+        HistoryResult(flips_between(file, wanted, first="latest~1", second="latest")),
+        HistoryResult(check(file)),
+    ]
+
+
+@pytest.mark.parametrize("width", [30, 80, 200])
+def test_no_line_is_wider_than_the_terminal(file: Path, width: int) -> None:
+    keep_nights(file, STEP)
+    for answer in answers(file):
+        lines = answer.render(width=width).splitlines()
+        assert lines
+        assert max(map(cell_len, lines)) <= width
+        assert "\x1b" not in "".join(lines)
+
+
+def test_a_step_is_told_with_its_run_and_what_changed_there(file: Path) -> None:
+    with HistoryFile(file, create=True) as history:
+        for day, sigma in enumerate(STEP):
+            environment = {"packages": {"torch": "2.12" if day < 20 else "2.13"}}
+            run = night(day, environment=str(day < 20))
+            kept = KeptMetric(metric=replace(METRIC, sigma=float(sigma)))
+            history.add(run, [kept], environment)
+    answer = HistoryResult(trends(file, Wanted()))
+    text = " ".join(answer.render().split())
+    assert "worse by 1.1000 ± 0.0065 sigma from run 21 on (2026-01-21): 0.2000" in text
+    assert "changed there: packages.torch 2.12 -> 2.13 in run 21" in text
+    (trend,) = json.loads(answer.to_json())["trends"]
+    (point,) = trend["change_points"]
+    assert (point["run"], point["earliest_run"], point["latest_run"]) == (21, 21, 21)
+    assert point["step"] == pytest.approx(1.1)
+    assert point["changes"] == [
+        {"run": 21, "what": "packages.torch", "before": "2.12", "after": "2.13"}
+    ]
+
+
+def test_many_metrics_have_a_line_each(file: Path) -> None:
+    metrics = [replace(METRIC, metric=f"metric{number}") for number in range(5)]
+    with HistoryFile(file, create=True) as history:
+        for day in range(6):
+            history.add(night(day), [KeptMetric(metric=metric) for metric in metrics], {})
+    report = trends(file, Wanted())
+    assert [trend.scan.alpha for trend in report.trends] == [0.01] * 5
+    text = HistoryResult(report).render()
+    assert sum("▁▁▁▁▁▁" in line for line in text.splitlines()) == 5
+    assert "among these 5 trends is at most 5%" in " ".join(text.split())
+
+
+def test_nights_without_a_number_are_left_out_and_said(file: Path) -> None:
+    keep_nights(file, [*STEP[:6], float("inf")])
+    answer = HistoryResult(trends(file, Wanted()))
+    assert "1 of 7 nights has no finite sigma" in " ".join(answer.render().split())
+    nights = json.loads(answer.to_json())["trends"][0]["nights"]
+    assert [(one["used"], one["sigma"]) for one in nights][-1] == (False, None)
+
+
+def test_a_pair_without_any_number_is_told(file: Path) -> None:
+    failed = replace(METRIC, sigma=None, paired_stderr=None, outcome="failed", gated=False)
+    with HistoryFile(file, create=True) as history:
+        history.add(night(1, state="failed"), [KeptMetric(metric=failed)], {})
+    assert "the latest failed" in HistoryResult(trends(file, Wanted())).render()
+    assert "failed" in HistoryResult(list_runs(file, Wanted())).render()
+
+
+def test_documents_that_broke_again_are_named_with_the_night(file: Path) -> None:
+    with HistoryFile(file, create=True) as history:
+        for day, wrong in enumerate([{4, 5, 6}, {1}, {4, 5, 6, 7}]):
+            kept = KeptMetric(metric=METRIC, documents=documents(right(*wrong)))
+            history.add(night(day), [kept], {})
+    found = flips_between(file, Wanted(), first="latest~1", second="latest")
+    text = " ".join(HistoryResult(found).render().split())
+    assert "lost 4: documents 4, 5, 6, 7" in text
+    assert "broken in run 3: 4 (0 still, 1 for the first time, 3 again)" in text
+    assert "3 of the 4 that broke were broken in run 1 (2026-01-01 03:00), too" in text
+
+
+def test_hostile_names_do_not_reach_the_terminal(file: Path) -> None:
+    name = "\x1b[31mred\u202e\n"
+    keep_nights(file, STEP, base=name, candidate=name)
+    for answer in answers(file):
+        assert "\x1b" not in answer.render()
+        assert "\u202e" not in answer.render()
+        json.loads(answer.to_json())

@@ -1,0 +1,225 @@
+"""A history gives back what was put in, to several processes, and refuses what it is not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from history_examples import METRIC, RUN, N, documents, keep_nights, night, right
+
+from evalguard.errors import StoreError, UsageError
+from evalguard.history import DocumentScores
+from evalguard.store.history import DamagedHistoryError, HistoryFile, KeptMetric, check_history
+from evalguard.store.history.schema import VERSION
+
+KEY = METRIC.key
+# Python 3.12 on: the children of this test use no lock that another thread may hold.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "nightly.sqlite"
+
+
+def same(one: DocumentScores, other: DocumentScores) -> bool:
+    names = ("doc_ids", "prints", "base", "candidate")
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)
+
+
+def test_what_was_kept_comes_back(file: Path) -> None:
+    scores = documents(right(3, 5), weights=np.arange(N) + 0.5)
+    failed = replace(METRIC, metric="f1", sigma=None, base_stderr=None, p_value=None, lost=None)
+    infinite = replace(METRIC, metric="flat", sigma=float("inf"), outcome="regressed")
+    with HistoryFile(file, create=True) as history:
+        metrics = [KeptMetric(metric=METRIC, documents=scores)]
+        metrics += [KeptMetric(metric=failed), KeptMetric(metric=infinite)]
+        number = history.add(RUN, metrics, {"torch": "2.13"})
+    with HistoryFile(file) as history:
+        assert history.runs() == (replace(RUN, number=number),)
+        assert history.metrics(number) == (METRIC, failed, infinite)
+        assert history.keys(RUN.pair) == (METRIC.key, failed.key, infinite.key)
+        assert history.environment(RUN.environment) == {"torch": "2.13"}
+        (found,) = history.nights(RUN.pair, KEY)
+        assert (found.run.number, found.metric) == (number, METRIC)
+        kept = history.documents([number], KEY)[number]
+        assert same(kept, scores)
+        assert np.array_equal(kept.weights, scores.weights)
+        assert history.documents([number], failed.key) == {}
+
+
+def test_nights_are_in_order_of_time_whatever_the_order_they_were_kept_in(file: Path) -> None:
+    with HistoryFile(file, create=True) as history:
+        for day in (3, 1, 2):
+            history.add(night(day), [KeptMetric(metric=METRIC)], {})
+        assert [run.number for run in history.runs()] == [2, 3, 1]
+        assert [found.run.number for found in history.nights(RUN.pair, KEY)] == [2, 3, 1]
+
+
+def test_a_base_that_does_not_change_is_kept_once(file: Path) -> None:
+    base = np.random.default_rng(3).normal(size=N)
+    with HistoryFile(file, create=True) as history:
+        for day in range(5):
+            scores = documents(base - 0.1 * day, base)
+            history.add(night(day), [KeptMetric(metric=METRIC, documents=scores)], {})
+    # doc_ids, prints, the base, which is the first candidate, and four more candidates
+    assert check_history(file).vectors == 3 + 4
+
+
+def test_hostile_names_come_back_as_text(file: Path) -> None:
+    name = "x'; DROP TABLE runs; --\x00\ud800\u202e"
+    with HistoryFile(file, create=True) as history:
+        history.add(replace(RUN, candidate=name), [KeptMetric(metric=METRIC)], {})
+        (run,) = history.runs()
+    assert run.candidate == "x'; DROP TABLE runs; --\x00\\ud800\u202e"
+
+
+def test_another_program_s_database_is_left_alone(file: Path) -> None:
+    with sqlite3.connect(file) as other:
+        other.execute("CREATE TABLE mine (x)")
+    other.close()
+    before = file.read_bytes()
+    with pytest.raises(UsageError, match="another program"):
+        HistoryFile(file, create=True)
+    assert file.read_bytes() == before
+
+
+def test_a_text_file_is_left_alone(file: Path) -> None:
+    file.write_text("notes\n" * 500)
+    with pytest.raises(UsageError, match="no sqlite3 file"):
+        HistoryFile(file, create=True)
+    assert file.read_text() == "notes\n" * 500
+
+
+def test_a_folder_is_no_history(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no file"):
+        HistoryFile(tmp_path, create=True)
+
+
+def test_reading_makes_no_file(file: Path) -> None:
+    with pytest.raises(UsageError, match="there is no history"):
+        HistoryFile(file)
+    file.touch()
+    with pytest.raises(UsageError, match="is empty"):
+        HistoryFile(file)
+    assert file.read_bytes() == b""
+
+
+def test_a_newer_version_is_refused(file: Path) -> None:
+    HistoryFile(file, create=True).close()
+    with sqlite3.connect(file) as newer:
+        newer.execute(f"PRAGMA user_version = {VERSION + 1}")
+    newer.close()
+    with pytest.raises(UsageError, match="newer evalguard"):
+        HistoryFile(file)
+
+
+def test_an_emptied_file_beside_its_log_is_not_taken_for_a_new_one(file: Path) -> None:
+    history = HistoryFile(file, create=True)
+    history.add(RUN, [KeptMetric(metric=METRIC)], {})
+    log = file.with_name(f"{file.name}-wal")
+    kept = log.read_bytes()
+    history.close()
+    file.write_bytes(b"")
+    log.write_bytes(kept)
+    with pytest.raises(DamagedHistoryError, match="was emptied"):
+        HistoryFile(file, create=True)
+    assert log.read_bytes() == kept
+
+
+def test_a_folder_without_permission_is_said(tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may write anywhere")
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(StoreError, match="cannot be written"):
+            HistoryFile(tmp_path / "new.sqlite", create=True)
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_a_writer_that_holds_on_is_waited_for_and_then_named(file: Path) -> None:
+    HistoryFile(file, create=True).close()
+    other = sqlite3.connect(file, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    try:
+        with (
+            HistoryFile(file, create=True, patience=0.05) as history,
+            pytest.raises(StoreError, match="another process"),
+        ):
+            history.add(RUN, [KeptMetric(metric=METRIC)], {})
+        with HistoryFile(file) as reader:
+            assert reader.runs() == ()
+    finally:
+        other.close()
+
+
+def test_a_full_disk_keeps_all_of_what_was_there(file: Path) -> None:
+    keep_nights(file, [0.1, 0.2])
+    with HistoryFile(file, create=True) as history:
+        pages = history._connection.execute("PRAGMA page_count").fetchone()[0]
+        history._connection.execute(f"PRAGMA max_page_count = {pages}")
+        large = documents(np.random.default_rng(1).normal(size=20_000))
+        with pytest.raises(StoreError, match="disk is full"):
+            history.add(RUN, [KeptMetric(metric=METRIC, documents=large)], {})
+    check = check_history(file)
+    assert (check.runs, check.problems) == (2, ())
+
+
+def writer(file: Path, name: str, nights: int, *, ready: int | None = None) -> int:
+    """Fork a process that keeps nights; it writes a byte to ``ready`` before the first one."""
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        if ready is not None:
+            os.write(ready, b"r")
+        with HistoryFile(file, create=True) as history:
+            for day in range(nights):
+                kept = KeptMetric(metric=METRIC, documents=documents(right(day % N)))
+                history.add(night(day, candidate=name), [kept], {})
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def test_several_processes_write_and_one_reads(file: Path) -> None:
+    writers = {writer(file, name, 15) for name in ("one", "two", "three")}
+    seen = 0
+    while writers:
+        if file.exists() and file.stat().st_size:
+            with HistoryFile(file) as history:
+                now = len(history.runs())
+            assert now >= seen
+            seen = now
+        child, status = os.waitpid(-1, os.WNOHANG)
+        assert status == 0
+        writers -= {child}
+    check = check_history(file)
+    assert (check.runs, check.metrics, check.problems) == (45, 45, ())
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.01, 0.05, 0.2])
+def test_a_killed_writer_leaves_whole_nights_only(file: Path, delay: float) -> None:
+    reading, writing = os.pipe()
+    child = writer(file, "killed", 10_000, ready=writing)
+    os.read(reading, 1)
+    time.sleep(delay)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(reading)
+    os.close(writing)
+    with HistoryFile(file, create=True) as history:
+        before = history.runs()
+        assert all(len(history.metrics(run.number)) == 1 for run in before)
+        assert len(history.documents([run.number for run in before], KEY)) == len(before)
+        history.add(RUN, [KeptMetric(metric=METRIC)], {})
+        assert len(history.runs()) == len(before) + 1
+    assert check_history(file).problems == ()
