@@ -26,6 +26,11 @@ def shown(run: Run, *words: object) -> dict[str, object]:
     return dict(json.loads(found.out))
 
 
+def with_history(world: SmallWorld, history: object) -> str:
+    """The small world's guard file, with a history."""
+    return world.guard.read_text().replace("run: {", f"run: {{history: {history}, ")
+
+
 def test_a_comparison_is_kept_when_asked_with_its_own_numbers(
     compare: Run, run: Run, file: Path
 ) -> None:
@@ -52,7 +57,7 @@ def test_nothing_is_kept_unasked(compare: Run, tmp_path: Path) -> None:
 
 def test_the_guard_file_may_name_the_history(run: Run, world: SmallWorld, tmp_path: Path) -> None:
     guard = tmp_path / "evalguard.yaml"
-    guard.write_text(world.guard.read_text() + "run: {history: kept/nightly.sqlite}\n")
+    guard.write_text(with_history(world, "kept/nightly.sqlite"))
     pair = ("--base", "orig", "--cand", "same")
     assert run("compare", "--allow-code", *pair).code == 0
     assert run("compare", "--allow-code", *pair, "--no-history").code == 0
@@ -65,7 +70,7 @@ def test_a_guard_file_that_was_only_found_writes_into_its_own_folder_only(
 ) -> None:
     guard = tmp_path / "evalguard.yaml"
     elsewhere = tmp_path.parent / f"{tmp_path.name}-elsewhere.sqlite"
-    guard.write_text(world.guard.read_text() + f"run: {{history: {elsewhere}}}\n")
+    guard.write_text(with_history(world, elsewhere))
     pair = ("--base", "orig", "--cand", "same")
     assert "outside the folder" in refused(2, "history", "list").err
     assert not elsewhere.exists()
