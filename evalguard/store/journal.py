@@ -158,16 +158,24 @@ class Journal:
         if self._file < 0:
             raise StoreError(f"the journal {self.path} is closed")
         data = memoryview(to_line(record))
+        end = self._end + len(data)
         try:
             written = 0
             while written < len(data):
                 written += os.write(self._file, data[written:])
             os.fsync(self._file)
-        except BaseException as error:
-            # Half a line, of a full disk or Ctrl-C, would spoil the next one.
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._file, self._end)
-            if isinstance(error, OSError):
-                raise refusal("write to", self.path, error, hint=_HINT) from error
+        except OSError as error:
+            self._cut()
+            raise refusal("write to", self.path, error, hint=_HINT) from error
+        except BaseException:  # Ctrl-C: a line that is whole by now is kept
+            if os.fstat(self._file).st_size == end:
+                self._end = end
+            else:
+                self._cut()
             raise
-        self._end += len(data)
+        self._end = end
+
+    def _cut(self) -> None:
+        """Take half a line away, which would spoil the next one."""
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._file, self._end)

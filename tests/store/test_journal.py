@@ -223,6 +223,29 @@ def test_a_killed_process_leaves_every_entry_that_it_added(tmp_path: Path) -> No
     journal.close()
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_ctrl_c_while_writing_costs_no_line_that_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    journal = Journal.opened(tmp_path / "j", HEADER)
+    journal.add(entry(0))
+    write = os.write
+
+    def interrupted(descriptor: int, data: memoryview) -> int:
+        write(descriptor, data if whole else data[:7])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        journal.add(entry(1))
+    monkeypatch.undo()
+    journal.add(entry(2))
+    journal.close()
+    again = Journal.opened(tmp_path / "j", HEADER)
+    assert (len(again), again.problems) == (3 if whole else 2, [])
+    again.close()
+
+
 def test_a_full_disk_is_an_error_and_spoils_nothing(tmp_path: Path) -> None:
     with mounted_disk(tmp_path / "disk", size="64k") as disk:
         journal = Journal.opened(disk / "j", HEADER)
