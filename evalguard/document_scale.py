@@ -41,8 +41,13 @@ class DocumentScale:
     on_sigma: SigmaScale
 
     @classmethod
-    def of(cls, table: ScoreTable) -> DocumentScale:
+    def of(cls, table: ScoreTable, *, population: int = 0) -> DocumentScale:
         """The scale of the base's scores.
+
+        Args:
+            table: the base's.
+            population: documents that sigma is about where the table has a random part of them: a
+                run that stopped early tells the sigma of all; 0: those of the table.
 
         Raises:
             UsageError: the metric is no sum over documents, or the base's scores give no standard
@@ -60,7 +65,8 @@ class DocumentScale:
             key=table.key,
             factor=_sign(table) * _per_document(table) * to_bits,
             on_sigma=SigmaScale(
-                unit=_stderr(table, name) * to_bits, log_sign=SigmaScale.log_sign_of(table)
+                unit=_stderr(table, name) * to_bits * math.sqrt(table.n / (population or table.n)),
+                log_sign=SigmaScale.log_sign_of(table),
             ),
         )
 

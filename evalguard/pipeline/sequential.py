@@ -29,7 +29,7 @@ from evalguard.stats.sequential.looks import FACTOR
 from evalguard.stopping import SequentialRun
 
 # Models that take turns in memory are loaded anew for every look: then each look doubles.
-_TAKING_TURNS = 10.0**0.3
+TAKING_TURNS = 10.0**0.3
 
 
 def score_in_looks(
@@ -184,7 +184,7 @@ class _Run:
 
     def _draw(self, requests: TaskRequests) -> Draw:
         seed = self.choices.task_options.seed
-        factor = _TAKING_TURNS if self.loaded.taking_turns else FACTOR
+        factor = TAKING_TURNS if self.loaded.taking_turns else FACTOR
         looks, reason = planned_looks(requests.n_documents, factor=factor), ""
         grouped = [
             group.name

@@ -255,6 +255,39 @@ def test_every_model_may_have_a_chat_template_of_its_own(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("gated", "early"), [(("perplexity",), True), ((), False)])
+def test_a_run_that_stopped_early_is_searched_on_the_documents_it_asked(
+    world: World, gated: tuple[str, ...], early: bool
+) -> None:
+    from evalguard.pipeline.compare import prepare
+    from evalguard.pipeline.sequential import score_in_looks
+
+    port = world()
+    options = replace(port.options, sequential=True)
+    sources, choices = prepare("orig", "port", options)
+    choices = replace(choices, gate=replace(choices.gate, gate_metrics=gated))
+    scored, stops = score_in_looks(sources, choices, options)
+    port = replace(port, sources=sources, choices=choices, scored=scored, options=options)
+    model = InProcess(options, choices)
+    with port.oracle(runner=here(options, choices, model)) as oracle:
+        table = next(table for table in scored[0].tables if table.key == KEY)
+        assert oracle.n_documents == table.n
+        assert (table.n < 300) == early
+        whole = everything(oracle)
+        reference, candidate = (
+            oracle.measure(names, whole) for names in (frozenset[str](), frozenset(SETTINGS))
+        )
+        drift = float(np.mean(reference - candidate)) / oracle.scale.yardstick
+        # the candidate was scored in these blocks: it is not asked again
+        assert not any("'eps': 1e-05, 'gain': 1.3" in name for name, _ in model.asked)
+        found = stops.findings.get(KEY)
+        sigma = oracle.scale.sigma(drift)
+        if early:
+            assert found is not None
+            assert sigma == pytest.approx(found.sigma, rel=1e-6)
+
+
+@pytest.mark.slow
 def test_a_reference_that_cannot_be_loaded_is_an_error(world: World) -> None:
     port = world()
     variant = port.sources[1].variant

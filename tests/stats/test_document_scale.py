@@ -151,3 +151,10 @@ def test_another_metrics_table_is_refused() -> None:
     with pytest.raises(UsageError, match="was asked for scores of"):
         scale.values(score_table([1.0, 2.0], "perplexity"))
     assert scale.key[2] == METRICS["mean"]
+
+
+def test_a_random_part_of_the_documents_has_the_yardstick_of_all() -> None:
+    scores = made("perplexity", None, 4)
+    part, whole = DocumentScale.of(scores.base), DocumentScale.of(scores.base, population=240)
+    assert whole.yardstick == pytest.approx(part.yardstick / 2.0, rel=1e-12)
+    assert whole.sigma(whole.margin(1.0)) == pytest.approx(1.0, rel=1e-12)

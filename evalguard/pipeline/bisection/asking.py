@@ -44,14 +44,24 @@ class Asking:
             EvalguardError: they cannot be built; where every model has its own chat template, the
                 assignment's has to be loaded for it.
         """
-        if assigned.requests is None:
-            assigned.requests = self._requests(assigned, runner)
-            assigned.blocks = cut_as_compared(assigned.requests, self.evaluator.blocks, self.parts)
+        if not assigned.blocks:
+            requests = self.requests(assigned, runner)
+            assigned.blocks = cut_as_compared(requests, self.evaluator.blocks, self.parts)
             doc_ids = [block.doc_ids for block in assigned.blocks]
             self.doc_ids = self.doc_ids or doc_ids
             if doc_ids != list(self.doc_ids):
                 raise EvaluationError(f"task '{self.key[0]}' is cut into other blocks of documents")
         return assigned.blocks
+
+    def requests(self, assigned: Assigned, runner: Runner) -> TaskRequests:
+        """Build an assignment's requests, once.
+
+        Raises:
+            EvalguardError: as ``cut``.
+        """
+        if assigned.requests is None:
+            assigned.requests = self._requests(assigned, runner)
+        return assigned.requests
 
     def blocks(self, assigned: Assigned, block: DocumentBlock, runner: Runner) -> list[Block]:
         """What an assignment is asked about the documents of a block.

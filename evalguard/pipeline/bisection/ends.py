@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 from evalguard.errors import EvalguardError, EvaluationError
 from evalguard.pipeline.bisection.assigned import Assigned
 from evalguard.pipeline.bisection.batches import in_batches_of
 from evalguard.pipeline.bisection.effective import inert_by_readback, same_model
 from evalguard.pipeline.bisection.model_oracle import ModelOracle
 from evalguard.pipeline.bisection.place import Place
-from evalguard.pipeline.bisection.runner import Runner
+from evalguard.pipeline.bisection.probes import Probes
 from evalguard.pipeline.scored import Scored
 from evalguard.scorer import ModelDescription
 from evalguard.scores import ScoreTable
@@ -21,25 +23,24 @@ def settle_ends(
     scored: tuple[Scored, Scored],
     tables: tuple[ScoreTable, ScoreTable],
     *,
-    in_parts: bool,
+    as_compared: bool,
 ) -> None:
     """See which settings are inert, and which ends of the search the comparison has scored.
 
     Args:
         reference: the candidate with all its settings at reference.
-        in_parts: whether the oracle's blocks are those of a sequential run.
+        as_compared: whether the oracle's blocks are those of the comparison; batches depend on
+            them.
 
     Raises:
         EvaluationError: it cannot be loaded.
     """
-    described = reference.description or _described(reference, oracle.probes.runner)
+    described = reference.description or _described(reference, oracle.probes)
     if reference.description is None:
         reference.describe_as(described)
     base, candidate = scored[0].description, scored[1].description
     if candidate is not None:
         oracle.inert_by_readback = inert_by_readback(oracle.declared, described, candidate)
-    # A sequential run asks its documents in other blocks, which batches depend on.
-    as_compared = place.choices.sequential_alpha is None or in_parts
     oracle.reference_is_base = same_model(base, described)
     ends = [
         (frozenset[str](), base if oracle.reference_is_base else None, tables[0]),
@@ -52,12 +53,16 @@ def settle_ends(
             oracle.stands_for(names, oracle.scale.values(table))
 
 
-def _described(reference: Assigned, runner: Runner) -> ModelDescription:
+def _described(reference: Assigned, probes: Probes) -> ModelDescription:
+    started = time.monotonic()
     try:
-        return runner.ask(reference.source, lambda scorer: scorer.describe())
+        found = probes.runner.ask(reference.source, lambda scorer: scorer.describe())
     except EvalguardError as error:
         raise EvaluationError(
             f"{reference.source.name} cannot be loaded with all settings at reference, so that "
             f"there is nothing to start from: {error}",
             hint=error.hint,
         ) from error
+    probes.loading_seconds += time.monotonic() - started
+    probes.loads += 1
+    return found

@@ -9,9 +9,11 @@ from pathlib import Path
 import evalguard
 from evalguard.document_scale import DocumentScale
 from evalguard.errors import EvaluationError, UsageError
+from evalguard.harness import Block
+from evalguard.pipeline.bisection.asked_parts import parts_as_compared
 from evalguard.pipeline.bisection.asking import Asking
 from evalguard.pipeline.bisection.assigned import Assigned
-from evalguard.pipeline.bisection.document_blocks import Parts, document_blocks
+from evalguard.pipeline.bisection.document_blocks import document_blocks
 from evalguard.pipeline.bisection.effective import differing
 from evalguard.pipeline.bisection.ends import settle_ends
 from evalguard.pipeline.bisection.local_runner import LocalRunner
@@ -45,7 +47,6 @@ def model_oracle(
     journal: Path | None,
     jobs: int = 1,
     say: Callable[[str], None],
-    asked_in: Parts = (),
     meter: Meter | None = None,
     runner: Runner | None = None,
 ) -> Iterator[ModelOracle]:
@@ -61,7 +62,6 @@ def model_oracle(
         journal: where finished probes are written down; None: nowhere.
         jobs: worker processes at the same time.
         say: takes what a person is to know.
-        asked_in: doc_ids that a sequential run asked, look by look.
         meter: of the comparison, whose times are the first estimate.
         runner: runs probes elsewhere.
 
@@ -86,8 +86,9 @@ def model_oracle(
                 say(problem)
         declared = differing(candidate.variant)
         reference = place.assigned({setting.name: setting.reference for setting in declared})
-        oracle = _oracle(place, reference, tables[0], workers, book, asked_in)
-        settle_ends(oracle, reference, place, scored, tables, in_parts=bool(asked_in))
+        asking, as_compared = _asking(place, reference, scored, tables[0], workers)
+        oracle = _oracle(place, reference, tables[0], workers, book, asking)
+        settle_ends(oracle, reference, place, scored, tables, as_compared=as_compared)
         if meter is not None:
             oracle.expected_load = meter.seconds_per_load()
             oracle.expected_document = meter.seconds_per_document(candidate.name, key[0]) or 0.0
@@ -103,17 +104,48 @@ def _local(place: Place, jobs: int) -> LocalRunner:
     return LocalRunner(opened, jobs=jobs, watch=place.options.timeout is None)
 
 
+def _asking(
+    place: Place,
+    reference: Assigned,
+    scored: tuple[Scored, Scored],
+    table: ScoreTable,
+    runner: Runner,
+) -> tuple[Asking, bool]:
+    """How documents are asked; and whether that is as the comparison asked them."""
+    evaluator, rows = place.evaluator, table.doc_ids.tolist()
+    asking = Asking(evaluator=evaluator, key=place.key, rows=rows)
+    if place.choices.sequential_alpha is None:
+        return asking, True
+    requests = asking.requests(reference, runner)
+    parts = parts_as_compared(
+        requests,
+        evaluator.blocks,
+        rows,
+        seed=place.choices.task_options.seed,
+        is_kept=lambda block: any(_is_kept(place, side, block) for side in scored),
+    )
+    some = len(rows) < requests.n_documents
+    asking.parts = parts if parts is not None else ([rows] if some else ())
+    return asking, parts is not None
+
+
+def _is_kept(place: Place, side: Scored, block: Block) -> bool:
+    identity = None if side.description is None else side.description.identity
+    cache = place.evaluator.cache
+    if cache is None or identity is None:
+        return False
+    return cache.holds(digest_of(dict(identity)), block.digest)
+
+
 def _oracle(
     place: Place,
     reference: Assigned,
     table: ScoreTable,
     runner: Runner,
     journal: Journal | None,
-    asked_in: Parts,
+    asking: Asking,
 ) -> ModelOracle:
-    evaluator = place.evaluator
-    rows = table.doc_ids.tolist()
-    asking = Asking(evaluator=evaluator, key=place.key, rows=rows, parts=asked_in)
+    evaluator, rows = place.evaluator, table.doc_ids.tolist()
     blocks = asking.cut(reference, runner)
     cut = document_blocks(blocks, rows)
     if sum(block.documents.size for block in cut) != len(rows):
@@ -135,12 +167,18 @@ def _oracle(
     )
     return ModelOracle(
         candidate=place.candidate,
-        scale=DocumentScale.of(table),
+        scale=DocumentScale.of(table, population=_population(place, reference)),
         declared=differing(place.candidate.variant),
         document_blocks=cut,
         probes=probes,
         assigned_to=place.assigned,
     )
+
+
+def _population(place: Place, reference: Assigned) -> int:
+    """Documents that the comparison's sigma is about; 0: those that were scored."""
+    early = place.choices.sequential_alpha is not None and reference.requests is not None
+    return reference.requests.n_documents if early and reference.requests is not None else 0
 
 
 def _table(side: Scored, key: Key) -> ScoreTable:
