@@ -163,13 +163,13 @@ def test_stopping_kills_the_workers_that_are_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Stuck, "log", tmp_path / "log")
+    before = threading.enumerate()
     runner = LocalRunner(Stuck, jobs=2)
     events = runner.run([work("stuck", 1), work("b", 3)])
     next(events)
     events.close()
     runner.close()
-    names = [thread.name for thread in threading.enumerate()]
-    assert not [name for name in names if name.startswith("probe")]
+    assert [thread for thread in threading.enumerate() if thread not in before] == []
 
 
 @given(
