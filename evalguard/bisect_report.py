@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from evalguard.bisect.components import Kind
     from evalguard.bisect.oracle import Refusal
     from evalguard.bisect.result import Part, Status, Suspect
-    from evalguard.gate_reason import GateState
+    from evalguard.gate_reason import GateState, Key
 
 Ended = Literal["", "interrupted", "budget", "failed"]
 
@@ -78,6 +78,7 @@ class MetricSearch:
         settings: those that were searched; they differ between base and candidate.
         repaired_before: settings that earlier searches found guilty, at reference in this one.
         inside: guilty settings whose finer parts were searched, all other settings at reference.
+        coarse: whether only the largest causes were searched, by a margin above the gate's.
         drift_sigma: of the candidate from the assignment with all settings at reference; None if
             it was not measured. ``outside_sigma``: of that assignment from the base, which no
             setting explains; 0 where the two are one.
@@ -98,6 +99,7 @@ class MetricSearch:
     settings: tuple[str, ...]
     repaired_before: tuple[str, ...] = ()
     inside: tuple[str, ...] = ()
+    coarse: bool = False
     drift_sigma: float | None
     outside_sigma: float = 0.0
     unexplained_sigma: float | None
@@ -112,6 +114,11 @@ class MetricSearch:
     seed: int
     ended: Ended = ""
     failure: str = ""
+
+    @property
+    def key(self) -> Key:
+        """(task, filter, metric)."""
+        return self.task, self.filter, self.metric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,9 +200,27 @@ class BisectReport:
 
     @property
     def status(self) -> Status:
-        """Of all searches but those inside a guilty setting; the gravest where they differ."""
-        found = {search.status for search in self.searches if not search.inside}
+        """Of all searches, the gravest where they differ.
+
+        One for the largest causes counts if no finer one of its metric follows, one inside a guilty
+        setting does not.
+        """
+        found = {search.status for search in self.searches if not self._superseded(search)}
         return next(status for status in _GRAVEST if status in found)
+
+    def _superseded(self, search: MetricSearch) -> bool:
+        later = self.searches[self.searches.index(search) + 1 :]
+        again = any(one.key == search.key and not one.inside for one in later)
+        return bool(search.inside) or (search.coarse and again)
+
+    @property
+    def answers(self) -> tuple[MetricSearch, ...]:
+        """The searches that have something to say: not those that a finer one had to repeat."""
+        return tuple(
+            search
+            for search in self.searches
+            if search.culprits or search.inside or not self._superseded(search)
+        )
 
     @property
     def culprits(self) -> tuple[GuiltySetting, ...]:
@@ -211,8 +236,10 @@ class BisectReport:
 
     @property
     def unexplained_sigma(self) -> float | None:
-        """Drift of the first metric that is left with its culprits at reference."""
-        return self.searches[0].unexplained_sigma
+        """Drift of the first metric that is left with all its culprits at reference."""
+        first = self.searches[0]
+        own = [one for one in self.searches if one.key == first.key and not one.inside]
+        return own[-1].unexplained_sigma
 
     @property
     def evaluations(self) -> float:

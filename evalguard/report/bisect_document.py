@@ -69,6 +69,7 @@ def _search(search: MetricSearch) -> dict[str, Any]:
         "settings": list(search.settings),
         "repaired_before": list(search.repaired_before),
         "inside": list(search.inside),
+        "coarse": search.coarse,
         "drift_sigma": search.drift_sigma,
         "outside_sigma": search.outside_sigma,
         "unexplained_sigma": search.unexplained_sigma,

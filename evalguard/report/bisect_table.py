@@ -36,8 +36,9 @@ def bisect_lines(report: CompareReport, width: int) -> list[Text]:
         reason = printable(report.bisect_reason)
         return prose(f"Not bisected: {reason}.", width) if reason else []
     lines: list[Text] = []
+    tables = [search for search in found.searches if search.culprits]
     for search in found.searches:
-        lines += _search(search, width)
+        lines += _search(search, width, legend=search in tables[-1:])
     texts = [repaired_text(found.repaired), *found.notes, cost_text(found)]
     for text in texts:
         lines += prose(printable(text), width)
@@ -57,12 +58,13 @@ def fix_lines(report: CompareReport, width: int) -> list[Text]:
     return [*prose(head, width), *(Text(line, style="cyan") for line in body)]
 
 
-def _search(search: MetricSearch, width: int) -> list[Text]:
+def _search(search: MetricSearch, width: int, *, legend: bool) -> list[Text]:
     head = f"Inside {listed(search.inside)}" if search.inside else "Bisection"
     lines = [Text(fitted(f"{head} of {subject_of(search)}", width), style="bold")]
     lines += prose(facts(search), width, style="dim")
     if search.culprits:
         lines += _culprits(search, width)
+    if legend:
         lines += prose(_LEGEND, width, style="dim")
     for text in (cleared_text(search), beside_text(search)):
         lines += prose(text, prose_width(width))

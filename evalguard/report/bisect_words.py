@@ -226,10 +226,12 @@ def cost_text(report: BisectReport) -> str:
 def facts(search: MetricSearch) -> str:
     """Say on what a search was made."""
     settings = f"{len(search.settings)} setting{'' if len(search.settings) == 1 else 's'}"
+    margin = f"{search.margin:.2g}" if search.coarse else margin_text(search.margin)
     more = "" if not search.inside else "; every other setting at reference"
+    more += "; largest causes first" if search.coarse else ""
     before = f"; {listed(search.repaired_before)} at reference" if search.repaired_before else ""
     return (
-        f"{settings}, {rounding.count(search.n)} documents, margin {margin_text(search.margin)} "
+        f"{settings}, {rounding.count(search.n)} documents, margin {margin} "
         f"sigma, seed {search.seed}{before}{more}"
     )
 

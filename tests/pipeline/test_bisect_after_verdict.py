@@ -152,6 +152,22 @@ def test_a_second_metric_that_still_fails_is_searched_in_the_repaired_candidate(
     assert {journal.name for journal in opened.journals} == {"journal.jsonl"}
 
 
+def test_a_small_cause_beside_a_large_one_is_found_when_that_is_put_right(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(COSTS, "gain", {"sw_text": 90.0})
+    result = run(Opened(), gain=1.0, late=4.0, tasks="sw_text")
+    found = result.report.bisect
+    first, second = found.searches
+    assert first.coarse
+    assert first.margin > 1.0 == second.margin
+    assert not first.cleared
+    assert (first.culprits[0].setting, second.culprits[0].setting) == ("gain", "late")
+    assert found.status == "minimal"
+    assert found.unexplained_sigma == second.unexplained_sigma
+    assert found.repaired.passed
+
+
 @pytest.mark.parametrize(
     ("given", "reason"),
     [

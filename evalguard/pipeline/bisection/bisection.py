@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 
 import evalguard
@@ -23,7 +23,7 @@ from evalguard.pipeline.bisection.repairing import (
 from evalguard.pipeline.bisection.search_model import foreseen, search_model
 from evalguard.pipeline.bisection.searchable import Searchable
 from evalguard.pipeline.bisection.searching import Context, Searched
-from evalguard.pipeline.bisection.subject import Subject, subject_of
+from evalguard.pipeline.bisection.subject import Subject, drift_of, subject_of
 from evalguard.pipeline.bisection.unbroken import told
 from evalguard.pipeline.judgement import Judgement
 from evalguard.pipeline.scored import Scored
@@ -71,25 +71,54 @@ class Bisection:
         wanted: Subject | str = subject
         done: set[Key] = set()
         while isinstance(wanted, Subject):
-            searched = self._search(wanted, self.candidate, scored)
-            if searched is None or searched.search.ended:
+            before = len(self.values)
+            if not self._settle(wanted, scored):
                 break
-            done |= self._settled(wanted, searched)
-            if searched.search.culprits and not self._repair(searched, wanted):
-                break
-            if self._passes:
+            found = len(self.values) > before
+            done |= self._settled(wanted, found)
+            if (found and not self._judge()) or self._passes:
                 break
             scored = self.finished.scored if self.judged is None else self.judged.scored
             wanted = self._next(done)
         return self._report(time.monotonic() - began)
 
+    def _settle(self, subject: Subject, scored: tuple[Scored, Scored]) -> bool:
+        """Search one metric, the largest causes first; False if that ended early.
+
+        Where drift is far above the margin, so is the jitter of whatever makes it, and hides small
+        causes. They are searched when the large ones are put right.
+        """
+        wanted = subject.coarse()
+        while True:
+            searched = self._search(wanted, self.candidate, scored)
+            if searched is None or searched.search.ended:
+                return False
+            if not searched.search.culprits:
+                if not wanted.is_coarse:
+                    return True
+                wanted = replace(wanted, margin=subject.margin, is_coarse=False)
+                continue
+            try:
+                if not self._put_right(searched, wanted):
+                    return False
+                if not wanted.is_coarse:
+                    return True
+                scored = scored_alone(self.finished, self.candidate, subject.key[0])
+            except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the culprits stand
+                self._unjudged(error)
+                return False
+            left = drift_of(scored, subject)
+            if left <= subject.margin:
+                return True
+            wanted = replace(subject, sigma=left).coarse()
+
     @property
     def _passes(self) -> bool:
         return self.judged is not None and self.judged.judgement.gate.state != "regressed"
 
-    def _settled(self, subject: Subject, searched: Searched) -> set[Key]:
+    def _settled(self, subject: Subject, found: bool) -> set[Key]:
         """Metrics not to search again: this one; without a culprit, all of its task."""
-        if searched.search.culprits:
+        if found:
             return {subject.key}
         keys = ((c.task, c.filter, c.metric) for c in self.finished.report.comparisons)
         return {key for key in keys if key[0] == subject.key[0]}
@@ -123,7 +152,9 @@ class Bisection:
                 open_oracle=self.open_oracle,
                 progress=self.progress,
                 budget=self._left(),
-                context=Context(repaired_before=tuple(self.values), inside=inside),
+                context=Context(
+                    repaired_before=tuple(self.values), inside=inside, coarse=subject.is_coarse
+                ),
             )
         except (Exception, KeyboardInterrupt) as error:
             if not self.searches:
@@ -133,28 +164,35 @@ class Bisection:
         self.searches.append(searched)
         return searched
 
-    def _repair(self, searched: Searched, subject: Subject) -> bool:
-        """Put the culprits right, and judge that on all tasks; False if that ended it all."""
+    def _put_right(self, searched: Searched, subject: Subject) -> bool:
+        """Put the culprits right; False if the search inside them ended early."""
         found = searched.recommendation
+        reset = self._refined(searched, subject)
+        if self.searches[-1].search.ended:
+            return False
+        self.candidate = put_right(self.candidate, reset, found.values if found else None)
+        variant = self.candidate.variant
+        self.values |= {name: variant.assignment[name] for name in reset}
+        return True
+
+    def _judge(self) -> bool:
+        """Judge the repaired candidate on all tasks; False if that ended it all."""
         try:
-            reset = self._refined(searched, subject)
-            if self.searches[-1].search.ended:
-                return False
-            self.candidate = put_right(self.candidate, reset, found.values if found else None)
-            variant = self.candidate.variant
-            self.values |= {name: variant.assignment[name] for name in reset}
             self.judged = judge_repaired(self.finished, self.candidate, tuple(self.values))
         except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the culprits stand
-            self.repaired = Repaired(
-                assignment=assignment_shown(self.candidate),
-                reset=tuple(self.values),
-                passed=None,
-                state=None,
-                failure=told(error),
-            )
+            self._unjudged(error)
             return False
         self.repaired = self.judged.repaired
         return True
+
+    def _unjudged(self, error: BaseException) -> None:
+        self.repaired = Repaired(
+            assignment=assignment_shown(self.candidate),
+            reset=tuple(self.values),
+            passed=None,
+            state=None,
+            failure=told(error),
+        )
 
     def _refined(self, searched: Searched, subject: Subject) -> tuple[str, ...]:
         """The settings to put right; of a guilty group the guilty parts, where they are found."""

@@ -26,11 +26,13 @@ class Context:
     """Where a search stands.
 
     ``repaired_before``: settings found guilty before, put right in this one. ``inside``: guilty
-    settings whose finer ones are searched.
+    settings whose finer ones are searched. ``coarse``: only the largest causes are searched, so
+    that nobody is cleared.
     """
 
     repaired_before: tuple[str, ...] = ()
     inside: tuple[str, ...] = ()
+    coarse: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +104,8 @@ def search_metric(
             culprits=_culprits(result, variant, subject),
             suspects=result.suspects,
             parts=result.parts,
-            cleared=_cleared(result, oracle, progress.cleared),
+            cleared=() if context.coarse else _cleared(result, oracle, progress.cleared),
+            coarse=context.coarse,
             inert=_inert(result, oracle),
             untestable=_untestable(result),
             evaluations=result.cost + (recommendation.cost if recommendation else 0.0),

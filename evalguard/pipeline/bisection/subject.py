@@ -3,24 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from evalguard.comparison import Comparison
 from evalguard.document_scale import DocumentScale
 from evalguard.errors import UsageError
 from evalguard.gate import GateResult
 from evalguard.gate_reason import Key
+from evalguard.pipeline.scored import Scored
 from evalguard.scores import ScoreTable
+
+_FAR = 8.0  # margins from which on drift is searched for its largest causes first
+_COARSE = 4.0  # parts of the drift that is tolerated then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A metric to search. ``margin``: the drift that is tolerated, in the comparison's sigma."""
+    """A metric to search.
+
+    Attributes:
+        sigma: its drift. ``margin``: what of it is tolerated; both in the comparison's sigma.
+        is_coarse: whether that is more than the gate tolerates.
+        table: the base's scores.
+    """
 
     key: Key
     sigma: float
     margin: float
     table: ScoreTable
+    is_coarse: bool = False
+
+    def coarse(self) -> Subject:
+        """With a margin to find the largest causes by, where the drift is far above its own.
+
+        Both are compared as means over documents, where effects add up.
+        """
+        scale = DocumentScale.of(self.table)
+        drift = scale.margin(self.sigma)
+        if drift <= _FAR * scale.margin(self.margin):
+            return self
+        return replace(self, margin=scale.sigma(drift / _COARSE), is_coarse=True)
 
 
 def subject_of(
@@ -72,6 +96,14 @@ def tolerated(comparison: Comparison, gate: GateResult) -> float:
         return unseen
     inside = sigma <= gate.margin and _key(comparison) in gate.regressed
     return min(unseen, gate.margin) if inside else gate.margin
+
+
+def drift_of(scored: tuple[Scored, Scored], subject: Subject) -> float:
+    """Drift of another candidate on a metric, in the comparison's sigma."""
+    scale = DocumentScale.of(subject.table)
+    table = next(table for table in scored[1].tables if table.key == subject.key)
+    drift = float(np.mean(scale.values(subject.table)) - np.mean(scale.values(table)))
+    return scale.sigma(drift / scale.yardstick)
 
 
 def _subject(comparison: Comparison, table: ScoreTable | None, gate: GateResult) -> Subject | str:
