@@ -54,6 +54,7 @@ class NightMetric:
         gated: whether the gate judged it.
         lost, won: documents that only the base, only the candidate had right; None for metrics
             that are not 0/1.
+        accepted: why the gate let it through although it regressed; "" where it did not.
     """
 
     task: str
@@ -79,6 +80,7 @@ class NightMetric:
     gated: bool
     lost: int | None = None
     won: int | None = None
+    accepted: str = ""
 
     @property
     def key(self) -> MetricKey:

@@ -23,11 +23,15 @@ class KeptRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryListing:
-    """Runs of a history, the oldest first; ``total`` counts those that are not shown, too."""
+    """Runs of a history, the oldest first; ``total`` counts those that are not shown, too.
+
+    ``problems`` are rows that were left out because they are damaged.
+    """
 
     file: str
     runs: tuple[KeptRun, ...]
     total: int
+    problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +79,7 @@ class TrendReport:
     candidate: str
     alpha: float
     trends: tuple[Trend, ...]
+    problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +110,7 @@ class FlipReport:
     second: NightRun
     metrics: tuple[MetricFlips, ...]
     nights: Mapping[int, str]
+    problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

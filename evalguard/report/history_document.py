@@ -41,7 +41,12 @@ def _listing(listing: HistoryListing) -> dict[str, Any]:
         {**_run(kept.run), "metrics": [_metric(metric) for metric in kept.metrics]}
         for kept in listing.runs
     ]
-    return {"file": listing.file, "total": listing.total, "runs": runs}
+    return {
+        "file": listing.file,
+        "total": listing.total,
+        "runs": runs,
+        "problems": listing.problems,
+    }
 
 
 def _trends(report: TrendReport) -> dict[str, Any]:
@@ -51,6 +56,7 @@ def _trends(report: TrendReport) -> dict[str, Any]:
         "candidate": report.candidate,
         "alpha": report.alpha,
         "trends": [_trend(trend) for trend in report.trends],
+        "problems": report.problems,
     }
 
 
@@ -107,6 +113,7 @@ def _flips(report: FlipReport) -> dict[str, Any]:
         "first": _run(report.first),
         "second": _run(report.second),
         "metrics": [_metric_flips(metric) for metric in report.metrics],
+        "problems": report.problems,
     }
 
 

@@ -22,6 +22,8 @@ from evalguard.report.plain_text import printable
 from evalguard.report.rounding import count
 from evalguard.report.trend_text import trend_blocks
 
+_MOST_SHOWN = 3
+
 
 def history_text(found: Found, *, width: int, color: bool) -> str:
     """Return the text for a terminal of a width."""
@@ -29,6 +31,8 @@ def history_text(found: Found, *, width: int, color: bool) -> str:
 
 
 def _blocks(found: Found, width: int) -> Iterator[list[Text]]:
+    if isinstance(found, (HistoryListing, TrendReport, FlipReport)) and found.problems:
+        yield prose(_left_out(found.problems), width, style="bold magenta")
     if isinstance(found, HistoryListing):
         yield from listing_blocks(found, width)
     elif isinstance(found, TrendReport):
@@ -39,6 +43,14 @@ def _blocks(found: Found, width: int) -> Iterator[list[Text]]:
         yield from _check_blocks(found, width)
     else:
         yield from _export_blocks(found, width)
+
+
+def _left_out(problems: tuple[str, ...]) -> str:
+    rows = "row is" if len(problems) == 1 else "rows are"
+    return (
+        f"{count(len(problems))} {rows} damaged and left out (evalguard history check): "
+        f"{printable('; '.join(problems[:_MOST_SHOWN]))}"
+    )
 
 
 def _check_blocks(check: HistoryCheck, width: int) -> Iterator[list[Text]]:

@@ -81,7 +81,8 @@ def list_runs(file: Path, wanted: Wanted, *, last: int | None = None) -> History
         runs = [run for run in history.runs() if wanted.has(run)]
         shown = runs[-last:] if last else runs
         kept = tuple(KeptRun(run=run, metrics=history.metrics(run.number)) for run in shown)
-    return HistoryListing(file=str(file), runs=kept, total=len(runs))
+        problems = tuple(history.problems)
+    return HistoryListing(file=str(file), runs=kept, total=len(runs), problems=problems)
 
 
 def trends(
@@ -109,8 +110,17 @@ def trends(
         found = tuple(
             trend_of(key, nights, alpha=alpha / len(keys), environment=history.environment)
             for key, nights in series.items()
+            if nights
         )
-    return TrendReport(file=str(file), base=pair[0], candidate=pair[1], alpha=alpha, trends=found)
+        problems = tuple(history.problems)
+    return TrendReport(
+        file=str(file),
+        base=pair[0],
+        candidate=pair[1],
+        alpha=alpha,
+        trends=found,
+        problems=problems,
+    )
 
 
 def flips_between(
@@ -136,12 +146,14 @@ def flips_between(
         keys = _keys(history, pair, wanted, everything=everything)
         earlier = [run for run in runs if (run.created, run.number) < (other.created, other.number)]
         metrics = tuple(_metric_flips(history, key, one, other, earlier) for key in keys)
+        problems = tuple(history.problems)
     return FlipReport(
         file=str(file),
         first=one,
         second=other,
         metrics=metrics,
         nights={run.number: run.created for run in earlier},
+        problems=problems,
     )
 
 

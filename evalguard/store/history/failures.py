@@ -31,6 +31,8 @@ def told(path: Path, doing: str) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise _known(path, doing, error) from error
+    except UnicodeDecodeError as error:  # sqlite3's message quotes bytes of the file
+        raise DamagedHistoryError(f"the history {path} is damaged", hint=RESCUE) from error
 
 
 def _known(path: Path, doing: str, error: sqlite3.Error) -> EvalguardError:

@@ -6,15 +6,19 @@ import sqlite3
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from evalguard.comparison import Outcome
-from evalguard.gate_reason import GateState
 from evalguard.history.report import HistoryCheck
 from evalguard.store.damage import DamagedBlockError
 from evalguard.store.history.database import connect
 from evalguard.store.history.failures import told
-from evalguard.store.history.rows import METRIC_COLUMNS, RUN_COLUMNS, metric_of, run_of
+from evalguard.store.history.rows import (
+    METRIC_COLUMNS,
+    RUN_COLUMNS,
+    columns,
+    metric_of,
+    run_of,
+)
 from evalguard.store.history.schema import VERSION
 from evalguard.store.history.vectors import VectorReader
 
@@ -62,37 +66,31 @@ def _pages(connection: sqlite3.Connection) -> Iterator[str]:
 
 
 def _rows(connection: sqlite3.Connection) -> Iterator[str]:
-    """Rows that hold what no run has."""
-    try:
-        for row in connection.execute(f"SELECT {', '.join(RUN_COLUMNS)} FROM runs"):
-            problem = _run_problem(row)
-            if problem:
-                yield f"run {row[0]}: {problem}"
-        for number, *row in connection.execute(
-            f"SELECT run, {', '.join(METRIC_COLUMNS)} FROM metrics"
-        ):
-            problem = _metric_problem(tuple(row))
-            if problem:
-                yield f"run {number}, {' '.join(map(str, row[:3]))}: {problem}"
-    except sqlite3.DatabaseError as error:
-        yield f"not all rows can be read: {error}"
+    """Rows that are not what was written."""
+    tables = (("runs", RUN_COLUMNS, _run_problem), ("metrics", METRIC_COLUMNS, _metric_problem))
+    for table, names, problem_of in tables:
+        try:
+            for row in connection.execute(f"SELECT {columns(table, names)} FROM {table}"):
+                yield from problem_of(row)
+        except sqlite3.DatabaseError as error:
+            yield f"not all of {table} can be read: {error}"
 
 
-def _run_problem(row: tuple[Any, ...]) -> str:
-    run = run_of(row)
+def _run_problem(row: tuple[Any, ...]) -> Iterator[str]:
     try:
+        run = run_of(row)
         datetime.fromisoformat(run.created)
+    except DamagedBlockError as error:
+        yield f"run {row[0]}: {error}"
     except (ValueError, TypeError):
-        return f"{run.created!r} is no time"
-    return "" if run.state in get_args(GateState) else f"{run.state!r} is no state of a gate"
+        yield f"run {row[0]}: {row[1]!r} is no time"
 
 
-def _metric_problem(row: tuple[Any, ...]) -> str:
-    metric = metric_of(row)
-    numbers = (metric.sigma, metric.base, metric.candidate, metric.paired_stderr)
-    if not all(number is None or isinstance(number, float) for number in numbers):
-        return "text stands where a number should"
-    return "" if metric.outcome in get_args(Outcome) else f"{metric.outcome!r} is no outcome"
+def _metric_problem(row: tuple[Any, ...]) -> Iterator[str]:
+    try:
+        metric_of(row)
+    except DamagedBlockError as error:
+        yield f"run {row[0]}, {' '.join(map(str, row[2:5]))}: {error}"
 
 
 def _vectors(connection: sqlite3.Connection) -> Iterator[str]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from evalguard.history import DocumentScores, MetricKey, Night, NightMetric, NightRun
 from evalguard.settings import Value
@@ -20,16 +20,21 @@ from evalguard.store.history.rows import (
     METRIC_COLUMNS,
     RUN_COLUMNS,
     VECTOR_COLUMNS,
+    columns,
     metric_of,
     metric_values,
     run_of,
     run_values,
+    seal_of,
 )
 from evalguard.store.history.vectors import VectorReader, keep_documents
 
-_RUNS = ", ".join(f"runs.{name}" for name in RUN_COLUMNS)
-_METRICS = ", ".join(f"metrics.{name}" for name in METRIC_COLUMNS)
-_VECTORS = ", ".join(VECTOR_COLUMNS)
+_Made = TypeVar("_Made")
+_RUNS = columns("runs", RUN_COLUMNS)
+_METRICS = columns("metrics", METRIC_COLUMNS)
+_OF_METRIC = "task = ? AND filter = ? AND metric = ?"
+_VECTORS = [METRIC_COLUMNS.index(name) for name in VECTOR_COLUMNS]
+_AGGREGATION = METRIC_COLUMNS.index("aggregation")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +50,9 @@ class HistoryFile:
 
     Every write is one transaction: a process that is killed leaves all of a run or nothing of it.
 
+    Attributes:
+        problems: rows that were left out so far, because they are not what was written.
+
     Raises:
         UsageError: the file is none, damaged, or of a newer evalguard.
         StoreError: the disk refuses, or another process keeps writing.
@@ -52,6 +60,7 @@ class HistoryFile:
 
     def __init__(self, path: Path, *, create: bool = False, patience: float = PATIENCE) -> None:
         self.path = path
+        self.problems: dict[str, None] = {}
         self._connection = connect(path, create=create, patience=patience)
 
     def add(
@@ -72,11 +81,15 @@ class HistoryFile:
             connection.execute(
                 "INSERT OR IGNORE INTO environments VALUES (?, ?)", (run.environment, content)
             )
-            marks = ", ".join("?" * len(RUN_COLUMNS[1:]))
+            values = run_values(run)
             added = connection.execute(
-                f"INSERT INTO runs ({', '.join(RUN_COLUMNS[1:])}) VALUES ({marks})", run_values(run)
+                f"INSERT INTO runs ({', '.join(RUN_COLUMNS[1:])}) "
+                f"VALUES ({', '.join('?' * len(values))})",
+                values,
             )
             number = int(added.lastrowid or 0)
+            seal = (seal_of((number, *values)), number)
+            connection.execute("UPDATE runs SET seal = ? WHERE number = ?", seal)
             for place, kept in enumerate(metrics):
                 self._add_metric(number, place, kept)
         return number
@@ -89,25 +102,21 @@ class HistoryFile:
         """
         where, values = ("WHERE base = ? AND candidate = ?", pair) if pair else ("", ())
         query = f"SELECT {_RUNS} FROM runs {where} ORDER BY created, number"
-        return tuple(run_of(row) for row in self._rows(query, values))
+        return tuple(self._sound(self._rows(query, values), run_of))
 
     def metrics(self, run: int) -> tuple[NightMetric, ...]:
         """The metrics of a run, in the order of its report."""
         query = f"SELECT {_METRICS} FROM metrics WHERE run = ? ORDER BY place"
-        return tuple(metric_of(row) for row in self._rows(query, (run,)))
+        return tuple(self._sound(self._rows(query, (run,)), metric_of, f"run {run}, "))
 
     def nights(self, pair: tuple[str, str], key: MetricKey) -> tuple[Night, ...]:
         """One metric of all runs of a pair, the oldest first."""
         query = (
             f"SELECT {_RUNS}, {_METRICS} FROM metrics JOIN runs ON runs.number = metrics.run "
-            "WHERE task = ? AND filter = ? AND metric = ? AND runs.base = ? AND runs.candidate = ? "
+            f"WHERE {_OF_METRIC} AND runs.base = ? AND runs.candidate = ? "
             "ORDER BY runs.created, runs.number"
         )
-        cut = len(RUN_COLUMNS)
-        return tuple(
-            Night(run=run_of(row[:cut]), metric=metric_of(row[cut:]))
-            for row in self._rows(query, (*key, *pair))
-        )
+        return tuple(self._sound(self._rows(query, (*key, *pair)), _night))
 
     def keys(self, pair: tuple[str, str]) -> tuple[MetricKey, ...]:
         """The metrics that runs of a pair have, those of the latest run first, in its order."""
@@ -133,17 +142,18 @@ class HistoryFile:
         Raises:
             UsageError: they are damaged.
         """
-        query = (
-            f"SELECT run, aggregation, higher_is_better, {_VECTORS} FROM metrics "
-            "WHERE task = ? AND filter = ? AND metric = ? AND run = ? AND doc_ids IS NOT NULL"
-        )
+        query = f"SELECT {_METRICS} FROM metrics WHERE {_OF_METRIC} AND run = ?"
         reader = VectorReader(self._connection, {})
         found: dict[int, DocumentScores] = {}
         for run in runs:
-            for _, aggregation, higher, *ids in self._rows(query, (*key, run)):
+            for row in self._rows(query, (*key, run)):
+                if row[_VECTORS[0]] is None:
+                    continue
                 with self._whole(run, key):
                     found[run] = reader.documents(
-                        tuple(ids), aggregation, higher_is_better=bool(higher)
+                        tuple(row[place] for place in _VECTORS),
+                        row[_AGGREGATION],
+                        higher_is_better=metric_of(row).higher_is_better,
                     )
         return found
 
@@ -172,15 +182,28 @@ class HistoryFile:
         self.close()
 
     def _add_metric(self, run: int, place: int, kept: KeptMetric) -> None:
-        values: dict[str, Any] = {"run": run, "place": place}
-        values |= dict(zip(METRIC_COLUMNS, metric_values(kept.metric), strict=True))
+        values = dict.fromkeys(METRIC_COLUMNS) | metric_values(kept.metric)
+        values |= {"run": run, "place": place}
         if kept.documents is not None:
             values["aggregation"] = kept.documents.aggregation
             values |= keep_documents(self._connection, kept.documents)
-        marks = ", ".join("?" * len(values))
+        row = [values[name] for name in METRIC_COLUMNS]
         self._connection.execute(
-            f"INSERT INTO metrics ({', '.join(values)}) VALUES ({marks})", list(values.values())
+            f"INSERT INTO metrics ({', '.join(METRIC_COLUMNS)}, seal) "
+            f"VALUES ({', '.join('?' * len(row))}, ?)",
+            (*row, seal_of(row)),
         )
+
+    def _sound(
+        self, rows: Sequence[Any], made: Callable[[Any], _Made], where: str = ""
+    ) -> Iterator[_Made]:
+        """What rows say; those that are not what was written are left out, and noted."""
+        for row in rows:
+            try:
+                yield made(row)
+            except DamagedBlockError as error:
+                names = " ".join(map(str, row[2:5])) if where else f"run {row[0]}"
+                self.problems.setdefault(f"{where}{names}: {error}")
 
     def _rows(self, query: str, values: Sequence[Any]) -> list[Any]:
         with told(self.path, "read"):
@@ -200,10 +223,16 @@ class HistoryFile:
     @contextmanager
     def _whole(self, run: int, key: MetricKey) -> Iterator[None]:
         try:
-            yield
+            with told(self.path, "read"):
+                yield
         except DamagedBlockError as error:
             raise DamagedHistoryError(
                 f"the history {self.path} is damaged: documents of {' '.join(key)} in run {run}: "
                 f"{error}",
                 hint=RESCUE,
             ) from error
+
+
+def _night(row: Sequence[Any]) -> Night:
+    cut = len(RUN_COLUMNS) + 1
+    return Night(run=run_of(row[:cut]), metric=metric_of(row[cut:]))

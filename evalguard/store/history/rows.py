@@ -1,19 +1,44 @@
-"""Rows of a history file as the core's records, and back."""
+"""Rows of a history file as the core's records, and back; each with a seal of all its values.
+
+sqlite3 notices pages that no longer fit together, not a digit that changed within one.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import sqlite3
+import zlib
+from collections.abc import Sequence
 from typing import Any
 
 from evalguard.history import NightMetric, NightRun
+from evalguard.store.damage import DamagedBlockError
 
 RUN_COLUMNS = tuple(f.name for f in dataclasses.fields(NightRun))
-METRIC_COLUMNS = tuple(f.name for f in dataclasses.fields(NightMetric))
+METRIC_FIELDS = tuple(f.name for f in dataclasses.fields(NightMetric))
 VECTOR_COLUMNS = ("doc_ids", "prints", "base_scores", "candidate_scores", "weights")
+_LAST = "accepted"
+# In the order in which the tables have them.
+METRIC_COLUMNS = (
+    "run",
+    "place",
+    *(name for name in METRIC_FIELDS if name != _LAST),
+    "aggregation",
+    *VECTOR_COLUMNS,
+    _LAST,
+)
 _METRIC_BOOLS = ("higher_is_better", "significant", "certain", "bit_identical", "gated")
 
-Row = sqlite3.Row | tuple[Any, ...]
+
+def columns(table: str, names: Sequence[str]) -> str:
+    """Columns of a table and its seal, for a SELECT."""
+    return ", ".join(f"{table}.{name}" for name in (*names, "seal"))
+
+
+def seal_of(values: Sequence[Any]) -> int:
+    """CRC-32 of a row's values, as sqlite3 gives them back."""
+    return zlib.crc32(repr(tuple(values)).encode("utf-8", "surrogatepass"))
 
 
 def run_values(run: NightRun) -> list[Any]:
@@ -21,28 +46,64 @@ def run_values(run: NightRun) -> list[Any]:
     return [_kept(getattr(run, name)) for name in RUN_COLUMNS[1:]]
 
 
-def metric_values(metric: NightMetric) -> list[Any]:
-    """The values of ``METRIC_COLUMNS``."""
-    return [_kept(getattr(metric, name)) for name in METRIC_COLUMNS]
+def metric_values(metric: NightMetric) -> dict[str, Any]:
+    """The values of a metric's fields."""
+    return {name: _kept(getattr(metric, name)) for name in METRIC_FIELDS}
 
 
-def run_of(values: Row) -> NightRun:
-    """The run of values in the order of ``RUN_COLUMNS``."""
-    fields = dict(zip(RUN_COLUMNS, values, strict=True))
+def run_of(values: Sequence[Any]) -> NightRun:
+    """The run of values in the order of ``RUN_COLUMNS``, and their seal.
+
+    Raises:
+        DamagedBlockError: they are not what was written.
+    """
+    fields = _whole(RUN_COLUMNS, values)
     fields["passed"] = bool(fields["passed"])
     return NightRun(**fields)
 
 
-def metric_of(values: Row) -> NightMetric:
-    """The metric of values in the order of ``METRIC_COLUMNS``."""
-    fields = dict(zip(METRIC_COLUMNS, values, strict=True))
+def metric_of(values: Sequence[Any]) -> NightMetric:
+    """The metric of values in the order of ``METRIC_COLUMNS``, and their seal.
+
+    Raises:
+        DamagedBlockError: they are not what was written.
+    """
+    fields = _whole(METRIC_COLUMNS, values)
+    for name in ("run", "place", "aggregation", *VECTOR_COLUMNS):
+        del fields[name]
     for name in _METRIC_BOOLS:
         fields[name] = bool(fields[name])
     return NightMetric(**fields)
 
 
+def seal_all(connection: sqlite3.Connection, table: str, key: Sequence[str]) -> None:
+    """Seal every row of a table anew, whatever its columns are.
+
+    Args:
+        key: columns that tell its rows apart.
+    """
+    found = connection.execute(f"PRAGMA table_info({table})").fetchall()
+    names = [str(column[1]) for column in found if column[1] != "seal"]
+    where = " AND ".join(f"{name} = ?" for name in key)
+    for row in connection.execute(f"SELECT {', '.join(names)} FROM {table}").fetchall():
+        values = dict(zip(names, row, strict=True))
+        connection.execute(
+            f"UPDATE {table} SET seal = ? WHERE {where}",
+            (seal_of(row), *(values[name] for name in key)),
+        )
+
+
+def _whole(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
+    *row, seal = values
+    if seal_of(row) != seal:
+        raise DamagedBlockError("it is not what was written")
+    return dict(zip(names, row, strict=True))
+
+
 def _kept(value: Any) -> Any:
-    """Text that UTF-8 can hold, numbers as sqlite3 takes them."""
+    """As sqlite3 gives it back: text that UTF-8 can hold, truth values as 0 and 1, no NaN."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, float):
+        return None if math.isnan(value) else float(value)
     return int(value) if isinstance(value, bool) else value

@@ -11,6 +11,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 
+from evalguard.store.history.rows import seal_all
+
 APPLICATION_ID = 0x45474849
 """What sqlite3 keeps in the head of the file: "EGHI"."""
 
@@ -84,9 +86,17 @@ def _make(connection: sqlite3.Connection) -> None:
     _run(connection, _FIRST)
 
 
+def _seal(connection: sqlite3.Connection) -> None:
+    """Version 2: which metrics were accepted by a waiver; a seal in every row."""
+    connection.execute("ALTER TABLE metrics ADD COLUMN accepted TEXT NOT NULL DEFAULT ''")
+    for table, key in (("runs", ("number",)), ("metrics", ("task", "filter", "metric", "run"))):
+        connection.execute(f"ALTER TABLE {table} ADD COLUMN seal INTEGER")
+        seal_all(connection, table, key)
+
+
 # The step from version k to k + 1 is the k-th; version 0 is a file without tables. A step is never
 # changed once files were made by it.
-STEPS: tuple[Callable[[sqlite3.Connection], None], ...] = (_make,)
+STEPS: tuple[Callable[[sqlite3.Connection], None], ...] = (_make, _seal)
 VERSION = len(STEPS)
 
 

@@ -103,6 +103,8 @@ class VectorReader:
         if row is None:
             raise DamagedBlockError(f"vector {number} is gone")
         reference, packed, digest = row
+        if not isinstance(packed, bytes):
+            raise DamagedBlockError(f"vector {number} is no packed one")
         if plain and reference is not None:
             raise DamagedBlockError(f"vector {number} is packed against one that is packed itself")
         against = None if reference is None else self.get(reference, plain=True)
