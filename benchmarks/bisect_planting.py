@@ -21,7 +21,7 @@ DOCUMENTS = 1024
 SPREADS = ("uniform", "few", "heavy")
 CASES = (
     "1 culprit", "2 additive", "3 additive", "2 only together", "2 redundant", "1 and a pair",
-    "diffuse", "masked pair", "1 culprit, crash rules", "2 additive, crash rules",
+    "diffuse", "masked pair", "1 culprit, crash rules", "2 additive, crash rules", "jitter only",
 )  # fmt: skip
 _FEW = 0.05
 _CRASH_RULES = 2
@@ -58,6 +58,7 @@ def planting(case: str, n: int, effect: float, rng: np.random.Generator) -> Plan
         "2 only together": ([_all(a, b)], {a, b}),
         "2 redundant": ([_any(a, b)], {a, b}),
         "1 and a pair": ([_all(a), _all(b, c)], {a, b, c}),
+        "jitter only": ([], set()),
         "masked pair": ([_all(a), _all(b, sign=-1.0)], {a, b}),
     }
     if name == "diffuse":
@@ -119,6 +120,12 @@ class PlantedOracle:
                 drift += size * acts(inside) * self.sigma * pattern
             self._scores[candidate_settings] = self._base - drift
         return self._scores[candidate_settings]
+
+
+class BlockedOracle(PlantedOracle):
+    """Scores documents in blocks that it gives, each a random sample."""
+
+    blocks = tuple(np.array_split(np.random.default_rng(7).permutation(DOCUMENTS), 16))
 
 
 def _pattern(spread: str, rng: np.random.Generator) -> Array:

@@ -11,8 +11,11 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.bisect_counts import Counts, append, counted, read  # noqa: E402
+from benchmarks.bisect_outcomes import OTHERS, OURS  # noqa: E402
 from benchmarks.bisect_planting import CASES  # noqa: E402
-from benchmarks.bisect_simulation import Cell, cell, report  # noqa: E402
+from benchmarks.bisect_simulation import schedule  # noqa: E402
+from benchmarks.bisect_tables import report  # noqa: E402
 
 RUNS = 24
 SEED = 4  # neither the benchmark's nor one that was tuned on
@@ -25,8 +28,8 @@ def allowed(share: float) -> float:
     return 3.0 * math.sqrt(share * (1.0 - share) / RUNS)
 
 
-def simulated(case: str) -> Cell:
-    return cell(case, N, 7.0, "evalguard", RUNS, SEED)
+def simulated(case: str, search: str = "evalguard") -> Counts:
+    return counted((case, N, 7.0, search), 0, RUNS, SEED)
 
 
 @pytest.mark.slow
@@ -63,12 +66,35 @@ def test_masked_pairs_are_found() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("case", ["2 additive", "2 only together"])
+def test_blocks_that_are_given_serve_as_well(case: str) -> None:
+    found = simulated(case, "evalguard, given blocks")
+    assert found.exact >= 0.92 - allowed(0.92)
+    assert found.innocent <= 0.02 + allowed(0.02)
+
+
+def test_counts_grow_in_their_file_and_those_of_another_seed_are_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "cells.jsonl"
+    key = ("1 culprit", 8, 10.0, "evalguard")
+    once = counted(key, 0, 4, SEED)
+    for first in (2, 0, 0):  # a part that was simulated twice counts once
+        append(file, counted(key, first, 2, SEED), SEED)
+    append(file, counted(key, 0, 2, SEED + 1), SEED + 1)
+    found = read(file, SEED)[key]
+    assert (found.runs, found.exacts, found.cost) == (4, once.exacts, pytest.approx(once.cost))
+    assert found.cost_error == pytest.approx(once.cost_error)
+
+
+def test_the_whole_table_is_scheduled_with_what_matters_first() -> None:
+    keys = list(schedule())
+    assert len(keys) == len(set(keys))
+    assert keys[0] == (CASES[0], 16, 5.0, "evalguard")
+    assert {search for *_, search in keys} == {*OURS, *OTHERS}
+
+
 def test_the_benchmark_reports_every_case_and_search() -> None:
-    cells = [
-        cell(case, 8, 10.0, search, 2, SEED)
-        for case in CASES
-        for search in ("one at a time", "bisection", "ddmin", "evalguard")
-    ]
-    text = "\n".join(report(cells, 2))
-    assert "8 settings, effects of 10 sigma" in text
-    assert all(f"| {case} | " in text for case in CASES)
+    searches = ("one at a time", "bisection", "ddmin", "evalguard")
+    keys = [(case, 8, 5.0, search) for case in CASES[:10:3] for search in searches]
+    text = "\n".join(report({key: counted(key, 0, 2, SEED) for key in keys}, SEED))
+    assert "8 settings, effects of 5 sigma" in text
+    assert all(f"| {case} | " in text for case, *_ in keys)

@@ -1,0 +1,124 @@
+"""Counts: the outcomes of many plantings, kept in a file that can grow over many runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.bisect_outcomes import outcome
+from evalguard import bisect
+
+Key = tuple[str, int, float, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Outcomes of plantings ``first`` to ``first + runs - 1`` of one cell, added up."""
+
+    case: str
+    n: int
+    effect: float
+    search: str
+    first: int
+    runs: int
+    exacts: int
+    valids: int
+    innocents: int
+    cost_sum: float
+    cost_squares: float
+    seconds: float
+
+    @property
+    def key(self) -> Key:
+        """Which cell it is."""
+        return self.case, self.n, self.effect, self.search
+
+    @property
+    def exact(self) -> float:
+        """Share of the runs with the exact set."""
+        return self.exacts / self.runs
+
+    @property
+    def valid(self) -> float:
+        """Share of the runs with a valid fix."""
+        return self.valids / self.runs
+
+    @property
+    def innocent(self) -> float:
+        """Share of the runs that named an innocent."""
+        return self.innocents / self.runs
+
+    @property
+    def cost(self) -> float:
+        """Mean, in full evaluations."""
+        return self.cost_sum / self.runs
+
+    @property
+    def cost_error(self) -> float:
+        """Standard error of the mean cost; NaN of a single run."""
+        if self.runs < 2:
+            return math.nan
+        variance = (self.cost_squares - self.runs * self.cost**2) / (self.runs - 1)
+        return math.sqrt(max(variance, 0.0) / self.runs)
+
+
+def counted(key: Key, first: int, runs: int, seed: int) -> Counts:
+    """Search some plantings of a cell."""
+    case, n, effect, search = key
+    start = time.process_time()
+    found = [outcome(*key, number, seed) for number in range(first, first + runs)]
+    return Counts(
+        case=case, n=n, effect=effect, search=search, first=first, runs=runs,
+        exacts=sum(o.exact for o in found),
+        valids=sum(o.valid for o in found),
+        innocents=sum(o.innocent for o in found),
+        cost_sum=sum(o.cost for o in found),
+        cost_squares=sum(o.cost**2 for o in found),
+        seconds=time.process_time() - start,
+    )  # fmt: skip
+
+
+def code_digest() -> str:
+    """Hex digest of the search's code and of what plants: counts of another code are not added."""
+    folders = [Path(bisect.__file__).parent, Path(__file__).parent]
+    files = sorted(folders[0].glob("*.py")) + [
+        folders[1] / f"bisect_{part}.py" for part in ("baselines", "outcomes", "planting")
+    ]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
+
+
+def append(file: Path, counts: Counts, seed: int) -> None:
+    """Add a line, whole or not at all."""
+    line = json.dumps({"code": code_digest(), "seed": seed, **asdict(counts)})
+    with file.open("a", encoding="utf-8") as stream:
+        stream.write(line + "\n")
+
+
+def read(file: Path, seed: int, *, any_code: bool = False) -> dict[Key, Counts]:
+    """Add up the lines of this seed and, unless ``any_code``, of this code."""
+    found: dict[Key, list[Counts]] = {}
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    for line in lines:
+        fields = json.loads(line)
+        code, its_seed = fields.pop("code"), fields.pop("seed")
+        if its_seed == seed and (any_code or code == code_digest()):
+            counts = Counts(**fields)
+            found.setdefault(counts.key, []).append(counts)
+    return {key: _sum(parts) for key, parts in found.items()}
+
+
+def _sum(parts: Iterable[Counts]) -> Counts:
+    """As one; plantings that are there twice count once."""
+    by_first = {part.first: part for part in parts}
+    first, *rest = (by_first[at] for at in sorted(by_first))
+    total = asdict(first)
+    for part in rest:
+        for name in ("runs", "exacts", "valids", "innocents", "cost_sum", "cost_squares"):
+            total[name] += getattr(part, name)
+        total["seconds"] += part.seconds
+    return Counts(**total)
