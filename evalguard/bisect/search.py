@@ -22,7 +22,7 @@ from evalguard.bisect.posterior import Posterior
 from evalguard.bisect.progress import Progress
 from evalguard.bisect.result import Status
 from evalguard.bisect.rows import Rows
-from evalguard.bisect.structure import NOTHING
+from evalguard.bisect.structure import NOTHING, Structure
 from evalguard.bisect.verification import STEP, plan_for, proven
 
 _CLUELESS = 1e-3  # nats a full evaluation: nothing more can be learnt
@@ -148,7 +148,16 @@ class Search:
         guilty = self.case.proven == structure.members
         if sure < self._effort.accept or self.case.missing or not guilty:
             return None
+        if sure < self._effort.certain and not self._suffices(structure):
+            return None
         return "diffuse" if structure.diffuse else self._proven_status(sure)
+
+    def _suffices(self, structure: Structure) -> bool:
+        """Whether a single culprit fails the gate alone, as far as that is measured."""
+        alone = structure.mask(self._n)
+        if len(structure.members) > 1 or not self.measured.complete(alone):
+            return True
+        return abs(self.measured.mean(alone)) > self._margin
 
     def _proven_status(self, sure: float) -> Status | None:
         """The status where all members are proven, by what is left without them."""
