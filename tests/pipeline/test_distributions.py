@@ -251,9 +251,9 @@ def test_a_reference_that_cannot_be_kept_costs_the_distributions_only(
 def test_nothing_is_kept_of_models_that_nothing_could_recognise(
     score: Score, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from evalguard.pipeline import loading, loading_facts
+    from evalguard.pipeline import loading_facts, wanted_model
 
-    for module in (loading, loading_facts):
+    for module in (wanted_model, loading_facts):
         monkeypatch.setattr(module, "weights_of", lambda *_, **__: None)
     first = score("llama", "other", distributions=mode)
     assert kl(first).size >= 300
