@@ -278,3 +278,22 @@ def test_only_what_changes_no_answer_may_be_another_when_a_bisection_goes_on(run
     finished = run(Opened(), bisect="never")
     with pytest.raises(UsageError, match="cannot be read"):
         resume_bisection(finished.run_folder)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ("include_path:", "gate: {margin: 0.5}\ninclude_path:", "margin 1.0 then, 0.5 now"),
+        ("tasks: [sw_word, sw_text]", "tasks: [sw_word]", "sw_text .* was compared when"),
+    ],
+)
+def test_a_bisection_does_not_go_on_under_another_gate_or_without_a_task(
+    run: Run, tmp_path: Path, old: str, new: str, what: str
+) -> None:
+    stopped = run(Opened(before=stop_at(2, KeyboardInterrupt())), tasks="sw_word, sw_text")
+    guard = tmp_path / "guard.yaml"
+    guard.write_text(guard.read_text().replace(old, new))
+    before = written(stopped)
+    with pytest.raises(MisalignedRunsError, match=what):
+        resume_bisection(stopped.run_folder, quiet=True)
+    assert written(stopped) == before

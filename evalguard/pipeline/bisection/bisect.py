@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from evalguard.compare_report import CompareReport, RunIdentity
 from evalguard.errors import MisalignedRunsError, UsageError
+from evalguard.gate_reason import Key
 from evalguard.pipeline.bisection.after import bisected
 from evalguard.pipeline.bisection.finished import Finished
 from evalguard.pipeline.bisection.stored_request import StoredRequest
@@ -19,6 +21,7 @@ from evalguard.store import read_result
 
 # What may be another one when a bisection goes on: it changes no answer that is known.
 MAY_CHANGE = ("bisect_budget", "bisect_jobs", "bisect_thorough", "quiet")
+_GATE = ("margin", "fail_on", "confidence", "state")
 _ANEW = "evalguard bisect --base A --cand B starts a new one; finished scores are kept"
 
 
@@ -77,7 +80,9 @@ def _check_same(there: dict[str, Any], now: CompareReport) -> None:
     for role, side in (("base", now.base), ("candidate", now.candidate)):
         _check_side(role, there[role], side)
     before = {_key(one): one for one in there["comparisons"]}
-    for one in document(now)["comparisons"]:
+    found = document(now)
+    _check_judged(before.keys(), there["gate"], found)
+    for one in found["comparisons"]:
         old = before.get(_key(one))
         if old is None or any(old[name] != one[name] for name in ("n_used", "base", "candidate")):
             raise MisalignedRunsError(
@@ -94,6 +99,27 @@ def _check_side(role: str, there: dict[str, Any], now: RunIdentity) -> None:
             f"{there['digest']}, and is {now.digest}: weights, settings, code or versions changed",
             hint=_ANEW,
         )
+
+
+def _check_judged(before: Set[Key], then: dict[str, Any], found: dict[str, Any]) -> None:
+    """Refuse where a guard file asks for other metrics now, or for another gate."""
+    gone = before - {_key(one) for one in found["comparisons"]}
+    if gone:
+        raise MisalignedRunsError(
+            f"{' '.join(min(gone)[::2])} was compared when this bisection began, and is not now",
+            hint=_ANEW,
+        )
+    if [_key(one) for one in then["gated"]] != [_key(one) for one in found["gate"]["gated"]]:
+        raise MisalignedRunsError(
+            "the gate judges other metrics than when this bisection began", hint=_ANEW
+        )
+    for name in _GATE:
+        if then[name] != found["gate"][name]:
+            raise MisalignedRunsError(
+                f"the gate is not what it was when this bisection began: {name} {then[name]} then, "
+                f"{found['gate'][name]} now",
+                hint=_ANEW,
+            )
 
 
 def _key(comparison: dict[str, Any]) -> tuple[str, str, str]:

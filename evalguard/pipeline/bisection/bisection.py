@@ -22,7 +22,7 @@ from evalguard.pipeline.bisection.repairing import (
 )
 from evalguard.pipeline.bisection.search_model import foreseen, search_model
 from evalguard.pipeline.bisection.searchable import Searchable
-from evalguard.pipeline.bisection.searching import Context, Searched
+from evalguard.pipeline.bisection.searching import Context, Searched, shown
 from evalguard.pipeline.bisection.subject import Subject, drift_of, subject_of
 from evalguard.pipeline.bisection.unbroken import told
 from evalguard.pipeline.judgement import Judgement
@@ -241,7 +241,9 @@ class Bisection:
         found = [one.recommendation for one in self.searches if one.recommendation is not None]
         if not found:
             return None
-        values = {name: self.values[name] for one in found for name in one.values}
+        settings = {setting.name: setting for setting in self.candidate.variant.settings}
+        names = [name for one in found for name in one.values]
+        values = {name: shown(self.values[name], settings[name]) for name in names}
         return Recommended(values=values, drift_sigma=found[-1].drift_sigma)
 
     def _resume(self) -> str:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from evalguard.config.excerpt import as_yaml, settings_excerpt
 from evalguard.errors import StoreError
 from evalguard.pipeline.bisection.finished import Finished
 from evalguard.pipeline.bisection.repaired_file import NAME, proof_of, repaired_guard
+from evalguard.pipeline.bisection.searching import shown
 from evalguard.pipeline.sources import ModelSource
 from evalguard.redaction import redacted_text
-from evalguard.settings import Value
+from evalguard.settings import Setting, Value
 from evalguard.store import write_text
 
 _OWN = ("compare", "demo", "bisect")
 _WITH_VALUE = ("--budget", "--jobs")
+_KEYWORDS = ("True", "False", "None")  # read as JSON's true, false and null by --set
 _FLAGS = ("--thorough", "--no-thorough")
 
 
@@ -50,17 +52,32 @@ def repair_of(
     if not values.keys() <= {setting.name for setting in candidate.variant.settings}:
         return _of_derived(finished, repaired)
     settings = {s.name: s for s in candidate.variant.settings}
-    was = {name: as_yaml(candidate.variant.assignment[name]) for name in values}
     text, where = "", ""
     if candidate.guard is not None:
-        text = settings_excerpt(candidate.name, settings, values, was)
+        text = _excerpt(candidate, settings, values)
         where = candidate.guard.place(candidate.name, next(iter(values)))
-    sets = [
-        f"--set {shlex.quote(f'{name}={_typed(value, settings[name].reference)}')}"
-        for name, value in values.items()
-    ]
-    return Repair(
-        text=redacted_text(text), where=where, command=f"{_command(finished)} {' '.join(sets)}"
+    typed = {name: _typed(value, settings[name]) for name, value in values.items()}
+    if None in typed.values():  # a secret that is not the reference: it cannot be shown
+        return Repair(text=text, where=where)
+    sets = [f"--set {shlex.quote(f'{name}={value}')}" for name, value in typed.items()]
+    return Repair(text=text, where=where, command=f"{_command(finished)} {' '.join(sets)}")
+
+
+def _excerpt(
+    candidate: ModelSource, settings: Mapping[str, Setting], values: Mapping[str, Value]
+) -> str:
+    """The lines for the guard file, secrets as ``***``."""
+    assignment = candidate.variant.assignment
+    return redacted_text(
+        settings_excerpt(
+            candidate.name,
+            {
+                n: replace(settings[n], reference=shown(settings[n].reference, settings[n]))
+                for n in values
+            },
+            {n: shown(value, settings[n]) for n, value in values.items()},
+            {n: as_yaml(shown(assignment[n], settings[n])) for n in values},
+        )
     )
 
 
@@ -77,10 +94,22 @@ def _of_derived(finished: Finished, repaired: ModelSource) -> Repair:
     return Repair(text=text, where=str(folder / NAME), command=proof_of(folder))
 
 
-def _typed(value: Value, reference: Value) -> str:
-    if value == reference and type(value) is type(reference):
+def _typed(value: Value, setting: Setting) -> str | None:
+    """A value as ``--set`` reads it back, type and all; None for a secret."""
+    if value == setting.reference and type(value) is type(setting.reference):
         return "reference"
-    return value if isinstance(value, str) else json.dumps(value)
+    if shown(value, setting) != value:
+        return None
+    plain = isinstance(value, str) and value not in _KEYWORDS and not _is_json(value)
+    return str(value) if plain else json.dumps(value)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _command(finished: Finished) -> str:
