@@ -9,11 +9,17 @@ from typing import Any
 
 import pytest
 
+from evalguard.cli.compare import compare_command
+from evalguard.cli.given import compare_options
 from evalguard.cli.values import Pairs
 from evalguard.config import load_guards
+from evalguard.gate import Gate
+from evalguard.harness import TaskOptions
+from evalguard.limits import Limit
 from evalguard.pipeline.bisection.repair import Repair, repair_of
+from evalguard.pipeline.bisection.repaired_file import NAME, proof_of, repaired_guard
 from evalguard.pipeline.sources import ModelSource
-from evalguard.settings import Value
+from evalguard.settings import Value, Variant
 
 _GUARD = """
 models:
@@ -53,3 +59,31 @@ def test_no_secret_is_in_the_lines_to_paste_or_in_the_proof(tmp_path: Path) -> N
     for text in (at_reference.text, other.text):
         assert "***" in text
         assert not [word for word in ("sesame", "wrong-word", "third-word") if word in text]
+
+
+def test_the_proof_of_derived_settings_asks_and_judges_as_the_comparison_did(
+    tmp_path: Path,
+) -> None:
+    gate = Gate(undecided="fail", subtasks=True, limits=(Limit(metric="kl_p99.9", value=0.5),))
+    asked = TaskOptions(
+        system_instruction="Don't guess.",
+        apply_chat_template=True,
+        fewshot_as_multiturn=True,
+        gen_kwargs={"until": ["a,b"]},
+    )
+    policy = SimpleNamespace(batch_size=None)
+    choices = SimpleNamespace(
+        gate=gate, task_options=asked, policy=policy, tasks=("t",), allow=frozenset({"prompt"})
+    )
+    source = ModelSource(name="m", variant=Variant(name="m", model="fake", model_args={}))
+    finished: Any = SimpleNamespace(sources=(source, source), choices=choices)
+    (tmp_path / NAME).write_text(repaired_guard(finished, source))
+    (guard,) = load_guards(tmp_path / NAME, cwd=tmp_path, allow_code=False).guards
+    judged = (guard.gate.undecided, guard.gate.subtasks, guard.gate.limits)
+    assert judged == (gate.undecided, gate.subtasks, gate.limits)
+    words = shlex.split(proof_of(tmp_path, finished))
+    given = compare_options(dict(compare_command.make_context("compare", words[2:]).params))
+    assert given["system_instruction"] == asked.system_instruction
+    assert given["fewshot_as_multiturn"]
+    assert given["gen_kwargs"] == asked.gen_kwargs
+    assert set(given["allow_differing"]) == {"prompt"}

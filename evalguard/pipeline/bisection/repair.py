@@ -91,7 +91,7 @@ def _of_derived(finished: Finished, repaired: ModelSource) -> Repair:
         write_text(folder, NAME, text)
     except StoreError:  # the text is in the report all the same
         return Repair(text=text, where="a guard file")
-    return Repair(text=text, where=str(folder / NAME), command=proof_of(folder))
+    return Repair(text=text, where=str(folder / NAME), command=proof_of(folder, finished))
 
 
 def _typed(value: Value, setting: Setting) -> str | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 
 from evalguard.config.excerpt import guard_text
 from evalguard.pipeline.bisection.finished import Finished
 from evalguard.pipeline.sources import ModelSource
+from evalguard.redaction import redacted_text
 from evalguard.settings import Value
 
 NAME = "repaired.yaml"
@@ -37,13 +39,31 @@ def repaired_guard(finished: Finished, repaired: ModelSource) -> str:
         "tasks": list(choices.tasks),
         "include_path": [str(path) for path in task_options.include_paths],
         "run": run,
-        "gate": {"margin": gate.margin, "fail_on": gate.fail_on, "confidence": gate.confidence},
+        "gate": {
+            "margin": gate.margin,
+            "fail_on": gate.fail_on,
+            "confidence": gate.confidence,
+            "undecided": gate.undecided,
+            "subtasks": gate.subtasks,
+            "metrics": {limit.metric: limit.value for limit in gate.limits},
+        },
     }
     models = {"base": base.variant, "repaired": repaired.variant}
     return guard_text(models, more, head=_HEAD)
 
 
-def proof_of(folder: Path) -> str:
-    """The command that compares the two."""
-    file = shlex.quote(str(folder / NAME))
-    return f"evalguard compare --config {file} --base base --cand repaired"
+def proof_of(folder: Path, finished: Finished) -> str:
+    """The command that compares the two, with what of the comparison no guard file can say."""
+    asked, words = finished.choices.task_options, ["--config", str(folder / NAME)]
+    words += ["--base", "base", "--cand", "repaired"]
+    if asked.system_instruction:
+        words += ["--system-instruction", asked.system_instruction]
+    if asked.fewshot_as_multiturn:
+        words += ["--fewshot-as-multiturn"]
+    if asked.gen_kwargs:
+        words += ["--gen-kwargs", json.dumps(dict(asked.gen_kwargs))]
+    if asked.confirm_unsafe:
+        words += ["--confirm-run-unsafe-code"]
+    for what in sorted(finished.choices.allow):
+        words += ["--allow-differing", what]
+    return redacted_text(shlex.join(["evalguard", "compare", *words]))
