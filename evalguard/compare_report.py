@@ -16,7 +16,7 @@ from evalguard.settings import Value
 from evalguard.stopping import SequentialRun
 
 if TYPE_CHECKING:
-    from evalguard.gate import GateResult
+    from evalguard.gate_result import GateResult
 
 RunKind = Literal["model", "lm-eval run"]
 

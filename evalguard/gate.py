@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -17,55 +17,16 @@ from evalguard.errors import (
     nearest,
 )
 from evalguard.gate_reason import GateState, Key, overall, reason
-from evalguard.limits import Limit, LimitVerdict, judge_limits
+from evalguard.gate_result import FailOn, GateResult
+from evalguard.limits import Limit, judge_limits
 from evalguard.stats.multiplicity import family_false_alarm, holm
 from evalguard.verdict import check_margin, decide
+from evalguard.waiver import Waiver, accepted, waiver_notes
 
-FailOn = Literal["margin", "significant", "certain", "any-degradation"]
 FAIL_ON: tuple[str, ...] = get_args(FailOn)
 
 # `git bisect run` reads 125 as "this commit cannot be judged, skip it".
 EXIT_GIT_BISECT_SKIP = 125
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateResult:
-    """The gate's answer.
-
-    Attributes:
-        passed: whether the gate lets the candidate through. True for state "undecided" where the
-            policy only warns; never True for "failed".
-        state: "regressed" if any gated metric or limit is; else "failed" if any gave no number, or
-            nothing was compared; else "undecided" if any is; else "passed".
-        gated: keys (task, filter, metric) of the gated metrics; ``holm_p_values`` are beside them
-            in the same order (None for a failed metric).
-        regressed, undecided, failed: the keys that brought each about.
-        family_false_alarm: upper bound of the chance that an unchanged candidate fails, because
-            at least one gated metric crosses the margin: min(1, sum of the metrics' false-alarm
-            probabilities). It holds whatever the dependence between metrics, which share
-            documents, and for "significant" and "certain", which ask for more. For
-            "any-degradation" the Holm level, (1 - confidence) / 2, is added. None where no gated
-            metric has a number.
-        family_false_alarm_independent: the chance that one crosses the margin if the metrics were
-            independent, 1 - prod(1 - p_k); not above the bound.
-        reason: one sentence.
-        limits: what the absolute limits say, one per limit and task.
-    """
-
-    passed: bool
-    state: GateState
-    margin: float
-    fail_on: FailOn
-    confidence: float
-    gated: tuple[Key, ...]
-    regressed: tuple[Key, ...]
-    undecided: tuple[Key, ...]
-    failed: tuple[Key, ...]
-    holm_p_values: tuple[float | None, ...]
-    family_false_alarm: float | None
-    family_false_alarm_independent: float | None
-    reason: str
-    limits: tuple[LimitVerdict, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +53,8 @@ class Gate:
         limits: absolute limits on distributions and answers, beside the margin. A value beyond its
             limit fails, whatever the margin says; under "certain" only if its whole interval is
             beyond, else it is undecided.
+        waivers: known degradations that are let through, for comparisons judged on ``today``
+            (YYYY-MM-DD, UTC).
     """
 
     margin: float = 1.0
@@ -101,6 +64,8 @@ class Gate:
     gate_metrics: tuple[str, ...] = ()
     subtasks: bool = False
     limits: tuple[Limit, ...] = ()
+    waivers: tuple[Waiver, ...] = ()
+    today: str = ""
 
     def __post_init__(self) -> None:
         check_margin(self.margin)
@@ -136,6 +101,9 @@ class Gate:
             self._check(comparison)
         adjusted = _holm_p_values(gated)
         by_state = self._by_state(gated, adjusted)
+        regressed = [c for c in gated if _key(c) in by_state["regressed"]]
+        let_through = accepted(self.waivers, regressed, self.today)
+        by_state = _without(by_state, {one.key for one in let_through})
         sure = self.fail_on == "certain"
         limits = judge_limits(self.limits, distributions, comparisons, only_certain=sure)
         state = overall(by_state, limits, compared=bool(gated or limits))
@@ -156,9 +124,17 @@ class Gate:
             holm_p_values=adjusted,
             family_false_alarm=bound,
             family_false_alarm_independent=independent,
-            reason=reason(by_state, limits, len(gated)),
+            reason=reason(by_state, limits, len(gated), accepted=len(let_through)),
             limits=limits,
+            accepted=let_through,
         )
+
+    def waiver_notes(
+        self, comparisons: Sequence[Comparison], result: GateResult
+    ) -> tuple[str, ...]:
+        """What to say of the waivers: which expired, end soon, are exceeded or not needed."""
+        used = [one.waiver for one in result.accepted]
+        return tuple(waiver_notes(self.waivers, comparisons, used, self.today))
 
     def _by_state(
         self, gated: Sequence[Comparison], holm_p_values: Sequence[float | None]
@@ -243,6 +219,14 @@ def exit_code(result: GateResult, *, strict: bool, git_bisect: bool) -> int:
     else:
         return EXIT_PASSED
     return EXIT_GIT_BISECT_SKIP if git_bisect else code
+
+
+def _without(
+    by_state: Mapping[GateState, tuple[Key, ...]], let_through: Collection[Key]
+) -> dict[GateState, tuple[Key, ...]]:
+    """The same, but for metrics that regressed and are accepted."""
+    regressed = tuple(key for key in by_state["regressed"] if key not in let_through)
+    return {**by_state, "regressed": regressed}
 
 
 def _key(comparison: Comparison) -> Key:

@@ -24,8 +24,14 @@ def overall(by_state: ByState, limits: Sequence[LimitVerdict], *, compared: bool
     return "passed" if compared else "failed"
 
 
-def reason(by_state: ByState, limits: Sequence[LimitVerdict], total: int) -> str:
-    """Say which metrics and limits brought about what."""
+def reason(
+    by_state: ByState, limits: Sequence[LimitVerdict], total: int, *, accepted: int = 0
+) -> str:
+    """Say which metrics and limits brought about what.
+
+    Args:
+        accepted: gated metrics that regressed and that waivers let through.
+    """
     if total == 0 and not limits:
         return "nothing was compared, so nothing is known"
     parts = []
@@ -34,6 +40,8 @@ def reason(by_state: ByState, limits: Sequence[LimitVerdict], total: int) -> str
         parts += _count(names, f"of {total} gated metrics {state}")
         beyond = [f"{v.task} {v.metric}".strip() for v in limits if v.state == state]
         parts += _count(beyond, f"of {len(limits)} limits {state}")
+    if accepted:
+        parts.append(f"{accepted} of {total} gated metrics regressed and accepted by waivers")
     return "; ".join(parts) or _passed(total, len(limits))
 
 

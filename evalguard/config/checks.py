@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import date
 
 from evalguard.config.document import Document
 from evalguard.config.inherit import Inherited
-from evalguard.config.model import BuildEntry, GuardFile, ModelEntry, SettingEntry
+from evalguard.config.model import BuildEntry, GuardFile, ModelEntry, PairEntry, SettingEntry
 from evalguard.config.problems import Problem
 from evalguard.config.validate import dotted, shown
 from evalguard.config.yaml_nodes import Loc
@@ -74,11 +75,21 @@ def check_pairs(file: GuardFile, document: Document) -> Iterator[Problem]:
                 message += nearest(name, file.models)
                 known = f"models of this file: {', '.join(file.models)}"
                 yield document.problem(("pairs", index, key), message, known)
+        yield from _check_dates(pair, index, document)
         first = seen.setdefault((pair.base, pair.cand), index)
         if first != index:
             line = document.line(("pairs", first))
             message = f"pair {pair.base}, {pair.cand} is already on line {line}"
             yield document.problem(("pairs", index), message)
+
+
+def _check_dates(pair: PairEntry, index: int, document: Document) -> Iterator[Problem]:
+    for place, waiver in enumerate(pair.accept):
+        try:
+            date.fromisoformat(waiver.until)
+        except ValueError:
+            message = f"there is no day {waiver.until}"
+            yield document.problem(("pairs", index, "accept", place, "until"), message)
 
 
 def _check_constraint(

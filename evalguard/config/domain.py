@@ -11,6 +11,7 @@ from evalguard.errors import UsageError, nearest
 from evalguard.limits import Limit
 from evalguard.scorer import ScorerName
 from evalguard.settings import Variant
+from evalguard.waiver import Waiver
 
 Origin = Literal["named", "evalguard.yaml", "configs/", "embedded"]
 FailOn = Literal["margin", "significant", "certain", "any-degradation"]
@@ -21,13 +22,14 @@ class Pair:
     """Two models to compare.
 
     ``differs`` holds "prompt" and "tokens" where that difference is meant; ``tasks`` replaces the
-    guard file's where it is not empty.
+    guard file's where it is not empty. ``accept`` holds known degradations that are let through.
     """
 
     base: str
     candidate: str
     differs: frozenset[str] = frozenset()
     tasks: tuple[str, ...] = ()
+    accept: tuple[Waiver, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

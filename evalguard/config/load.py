@@ -17,6 +17,7 @@ from evalguard.config.trust import code_uses
 from evalguard.config.validate import validate
 from evalguard.config.variants import variant_of
 from evalguard.limits import Limit
+from evalguard.waiver import Waiver
 
 
 def load_guard(
@@ -41,7 +42,7 @@ def load_guard(
             name: variant_of(model, folder=folder, code_allowed=code_allowed)
             for name, model in models.items()
         },
-        pairs=tuple(_pair(pair) for pair in parsed.pairs),
+        pairs=tuple(_pair(pair, place, document) for place, pair in enumerate(parsed.pairs)),
         tasks=tuple(parsed.tasks),
         include_paths=tuple(resolve_path(path, folder) for path in parsed.include_path),
         include_where=document.where(("include_path",)),
@@ -73,12 +74,19 @@ def _gate(entry: GateEntry) -> GateOptions:
     )
 
 
-def _pair(entry: PairEntry) -> Pair:
+def _pair(entry: PairEntry, place: int, document: Document) -> Pair:
     return Pair(
         base=entry.base,
         candidate=entry.cand,
         differs=frozenset(entry.differs),
         tasks=tuple(entry.tasks),
+        accept=tuple(
+            Waiver(
+                **{**waiver.model_dump(), "filter": waiver.filter or ""},
+                where=document.where(("pairs", place, "accept", number)),
+            )
+            for number, waiver in enumerate(entry.accept)
+        ),
     )
 
 

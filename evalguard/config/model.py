@@ -20,6 +20,9 @@ TARGET_PATTERN = (
 )
 
 
+DATE_PATTERN = r"^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$"
+
+
 class SettingEntry(Entry):
     """One conversion knob: what a bisection may toggle."""
 
@@ -97,6 +100,21 @@ class ModelEntry(Entry):
     description: str = Field(default="", description="One line for people.")
 
 
+class AcceptEntry(Entry):
+    """A known degradation that the gate lets through until a date."""
+
+    task: Text = Field(description="The task, or group of tasks.")
+    metric: Text = Field(description="Its metric.")
+    filter: Text | None = Field(default=None, description="Its filter; default: all.")
+    up_to: float = Field(
+        gt=0, allow_inf_nan=False, description="The largest sigma that is accepted."
+    )
+    until: str = Field(
+        description="The last day on which it counts, YYYY-MM-DD (UTC).", pattern=DATE_PATTERN
+    )
+    reason: Text = Field(description="Why.")
+
+
 class PairEntry(Entry):
     """Two models to compare."""
 
@@ -108,6 +126,9 @@ class PairEntry(Entry):
     )
     tasks: list[Text] = Field(
         default_factory=list, min_length=1, description="Tasks of this pair, instead of the file's."
+    )
+    accept: list[AcceptEntry] = Field(
+        default_factory=list, description="Known degradations that are let through for a while."
     )
 
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from evalguard.config.document import Document
 from evalguard.config.gate_entry import GateEntry, LimitsEntry
 from evalguard.config.model import (
+    AcceptEntry,
     BuildEntry,
     ConstraintEntry,
     GuardFile,
@@ -30,6 +31,7 @@ _PLACES: Mapping[tuple[str, ...], type[BaseModel]] = {
     ("models", "*", "constraints", "*"): ConstraintEntry,
     ("models", "*", "build"): BuildEntry,
     ("pairs", "*"): PairEntry,
+    ("pairs", "*", "accept", "*"): AcceptEntry,
     ("run",): RunEntry,
     ("gate",): GateEntry,
     ("gate", "metrics"): LimitsEntry,

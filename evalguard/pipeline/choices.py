@@ -23,6 +23,7 @@ from evalguard.pipeline.distribution_choice import (
 from evalguard.pipeline.history.place import history_place
 from evalguard.pipeline.options import CompareOptions, MemoryUse
 from evalguard.pipeline.sources import ModelSource, RunSource, Source
+from evalguard.pipeline.waivers import with_waivers
 from evalguard.scorer import ScoringPolicy
 
 DEFAULT_SEED = 1234
@@ -81,7 +82,7 @@ def choose(base: Source, candidate: Source, guards: GuardSet, options: CompareOp
         tasks=tasks,
         task_options=_task_options(guard, run, stored, options),
         policy=_policy(run, stored, options),
-        gate=_gate(guard, options),
+        gate=with_waivers(_gate(guard, options), guard, base.name, candidate.name),
         declared=declared,
         allow=declared | _brought_by_settings(base, candidate),
         clusters=ClusterChoice(

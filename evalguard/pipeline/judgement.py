@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from evalguard.across_tasks import AcrossTasks, Key
 from evalguard.comparison import Comparison
 from evalguard.distribution_comparison import DistributionComparison
-from evalguard.gate import Gate, GateResult
+from evalguard.gate import Gate
+from evalguard.gate_result import GateResult
 from evalguard.scores import NotCompared
 from evalguard.stats import Compared, Contributions, across_tasks, benjamini_hochberg
 
@@ -51,7 +52,10 @@ def judge(
         across_tasks=together,
         across_tasks_reason=reason,
         distributions=tuple(distributions),
-        notes=tuple(_shown_only(comparisons, judged.gated)),
+        notes=(
+            *_shown_only(comparisons, judged.gated),
+            *gate.waiver_notes(comparisons, judged),
+        ),
     )
 
 

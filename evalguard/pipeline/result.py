@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from evalguard.compare_report import CompareReport
 from evalguard.comparison import Comparison
 from evalguard.distribution_comparison import DistributionComparison
-from evalguard.gate import GateResult
+from evalguard.gate_result import GateResult
 from evalguard.influence import Influence
 from evalguard.noise_floor import Floor
 from evalguard.report.contract import document

@@ -16,6 +16,7 @@ from typing import Any
 from evalguard.compare_report import CompareReport, RunIdentity
 from evalguard.comparison import Comparison
 from evalguard.distribution_comparison import DistributionComparison
+from evalguard.report.accepted import accepted_document
 from evalguard.report.across_tasks import across_document
 from evalguard.report.bisect_document import bisect_document
 from evalguard.report.distributions import distribution_document
@@ -130,6 +131,7 @@ def _gate(report: CompareReport) -> dict[str, Any]:
             for (task, filter_, metric), p_value in zip(gate.gated, gate.holm_p_values, strict=True)
         ],
         "limits": [limit_document(verdict) for verdict in gate.limits],
+        "accepted": [accepted_document(one) for one in gate.accepted],
         "reason": gate.reason,
     }
 

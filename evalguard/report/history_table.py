@@ -53,11 +53,16 @@ def _row(kept: KeptRun) -> tuple[str, ...]:
     return (
         str(run.number),
         when(run.created),
-        run.state,
+        _state(kept),
         "-" if worst is None else with_stderr(worst.sigma, worst.stderr),
         fitted(label, _WIDEST),
         fitted(printable(f"{run.base} vs {run.candidate}"), _WIDEST),
     )
+
+
+def _state(kept: KeptRun) -> str:
+    accepted = sum(bool(metric.accepted) for metric in kept.metrics)
+    return f"{kept.run.state}, {accepted} accepted" if accepted else kept.run.state
 
 
 def _worst(kept: KeptRun) -> NightMetric | None:

@@ -13,6 +13,7 @@ from evalguard.compare_report import CompareReport
 from evalguard.comparison import Comparison
 from evalguard.limits import LimitVerdict
 from evalguard.report import rounding
+from evalguard.report.accepted import accepted_clause
 from evalguard.report.distribution_table import beneath_scores
 from evalguard.report.limits import decisive_limit, limit_statement
 from evalguard.report.plain_text import printable
@@ -142,9 +143,10 @@ def _unchanged(report: CompareReport, worst: Comparison) -> str:
 def _gate_clause(report: CompareReport, worst: Comparison) -> str:
     gate = report.gate
     key = (worst.task, worst.filter, worst.metric)
+    if accepted := accepted_clause(gate, key):
+        return accepted
     if worst.outcome == "degraded":
-        fails = key in gate.regressed
-        return f"; the gate (fail on {gate.fail_on}) allows none" if fails else ""
+        return f"; the gate (fail on {gate.fail_on}) allows none" if key in gate.regressed else ""
     allowed = margin_text(gate.margin)
     if key not in gate.gated:
         return "; the gate does not judge this metric"

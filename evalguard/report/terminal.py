@@ -10,6 +10,7 @@ from rich.text import Text
 from evalguard.compare_report import CompareReport, RunIdentity
 from evalguard.comparison import Comparison
 from evalguard.report import rounding
+from evalguard.report.accepted import accepted_lines
 from evalguard.report.across_tasks import across_text
 from evalguard.report.answers import answer_lines
 from evalguard.report.bisect_meaning import guilty_text, whole_meaning
@@ -123,6 +124,8 @@ def _verdict(report: CompareReport, width: int) -> list[Text]:
     )
     lines = prose(f"{word}: {facts}", width)
     lines[0].stylize(STATE_STYLE[gate.state], 0, len(word) + 1)
+    for text in accepted_lines(gate):
+        lines += [Text(line) for line in wrapped(text, prose_width(width), first="  ", rest="    ")]
     for limit in gate.limits:
         broken = wrapped(limit_line(limit), prose_width(width), first="  ", rest="    ")
         lines += [Text(line, style=STATE_STYLE[limit.state]) for line in broken]

@@ -162,3 +162,45 @@ def test_damage_is_found_and_named(run: Run, file: Path) -> None:
 
 def test_without_a_name_the_answer_says_how_to_give_one(refused: Run) -> None:
     assert "--history FILE" in refused(2, "history", "list").err
+
+
+def waived(world: SmallWorld, until: str) -> str:
+    accept = (
+        "accept: [{task: sw_word, metric: perplexity, up_to: 1000, "
+        f"until: {until}, reason: known since autumn}}]"
+    )
+    text = world.guard.read_text()
+    return text.replace("cand: sharp}", f"cand: sharp, {accept}}}")
+
+
+def test_a_waiver_lets_a_known_degradation_through_until_it_expires(
+    run: Run, world: SmallWorld, tmp_path: Path, file: Path
+) -> None:
+    guard = tmp_path / "waived.yaml"
+    words = ("compare", "--config", guard, "--base", "orig", "--cand", "sharp")
+    guard.write_text(waived(world, "2999-12-31"))
+    found = run(*words, "--history", file, "--json")
+    result = json.loads(found.out)
+    outcomes = {one["metric"]: one["outcome"] for one in result["comparisons"]}
+    assert outcomes["perplexity"] == "regressed"
+    assert (found.code, result["gate"]["passed"]) == (0, True)
+    (accepted,) = result["gate"]["accepted"]
+    assert (accepted["metric"], accepted["until"]) == ("perplexity", "2999-12-31")
+    assert "waived.yaml:" in accepted["where"]
+    text = " ".join(run(*words).out.split())
+    assert "accepted: sw_word perplexity, up to 1000 sigma until 2999-12-31" in text
+    (kept,) = shown(run, "list", "--history", file)["runs"]
+    assert kept["metrics"][0]["accepted"] == "until 2999-12-31: known since autumn"
+    guard.write_text(waived(world, "2000-01-01"))
+    found = run(*words)
+    assert found.code == 1
+    assert "EXPIRED on 2000-01-01" in " ".join(found.out.split())
+
+
+def test_a_waiver_until_no_day_is_a_problem_of_the_guard_file(
+    refused: Run, world: SmallWorld, tmp_path: Path
+) -> None:
+    guard = tmp_path / "waived.yaml"
+    guard.write_text(waived(world, "2026-02-30"))
+    found = refused(2, "models", "--config", guard)
+    assert "there is no day 2026-02-30" in found.err

@@ -53,6 +53,9 @@ def changed(path: str, value: object) -> Any:
     return data
 
 
+ACCEPT = {
+    "task": "t", "metric": "acc", "up_to": 1.5, "until": "2026-12-31", "reason": "known"
+}  # fmt: skip
 CHANGES: list[tuple[str, object]] = [
     ("more", 1), ("models/orig/more", 1), ("models/fla-port/settings/eps/more", 1),
     ("models/fla-port/build/more", 1), ("pairs/0/more", 1), ("gate/more", 1), ("run/more", 1),
@@ -81,6 +84,11 @@ CHANGES: list[tuple[str, object]] = [
     ("gate/metrics/kl_p99_9", 1), ("gate/metrics/same_top1", 1.1), ("gate/metrics/dp_rms", 2),
     ("gate/metrics/same_answer", 0.9), ("gate/metrics/kl_max", None),
     ("tasks", []), ("tasks", "a"), ("pairs", []), ("models", {}), ("pairs/0/differs", ["x"]),
+    ("pairs/0/accept", [ACCEPT]), ("pairs/0/accept", [{**ACCEPT, "filter": "strict"}]),
+    ("pairs/0/accept", [{**ACCEPT, "until": "2026-13-01"}]), ("pairs/0/accept", [{}]),
+    ("pairs/0/accept", [{**ACCEPT, "up_to": 0}]), ("pairs/0/accept", [{**ACCEPT, "reason": ""}]),
+    ("pairs/0/accept", [{**ACCEPT, "until": 20261231}]), ("pairs/0/accept", ACCEPT),
+    ("pairs/0/accept", [{**ACCEPT, "more": 1}]),
 ]  # fmt: skip
 
 

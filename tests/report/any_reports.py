@@ -15,6 +15,7 @@ from evalguard.distribution_comparison import DistributionComparison, Figure, Pe
 from evalguard.gate import GateResult
 from evalguard.limits import KINDS, LimitVerdict
 from evalguard.scores import NotCompared
+from evalguard.waiver import Accepted, Waiver
 
 
 def setting(name: str) -> SettingState:
@@ -97,6 +98,22 @@ limit_verdicts = st.builds(
 )
 
 
+accepted = st.builds(
+    Accepted,
+    key=st.tuples(names, names, names),
+    waiver=st.builds(
+        Waiver,
+        task=names,
+        metric=names,
+        filter=names,
+        up_to=st.floats(0.01, 1e9),
+        until=st.just("2026-12-31"),
+        reason=names,
+        where=names,
+    ),
+)
+
+
 @st.composite
 def reports(draw: st.DrawFn) -> CompareReport:
     several = tuple(draw(st.lists(comparisons(), max_size=4)))
@@ -117,6 +134,7 @@ def reports(draw: st.DrawFn) -> CompareReport:
         family_false_alarm_independent=draw(numbers),
         reason="",
         limits=tuple(draw(st.lists(limit_verdicts, max_size=2))),
+        accepted=tuple(draw(st.lists(accepted, max_size=2))),
     )
     empty = report()
     return dataclasses.replace(

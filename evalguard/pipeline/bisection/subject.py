@@ -10,8 +10,8 @@ import numpy as np
 from evalguard.comparison import Comparison
 from evalguard.document_scale import DocumentScale
 from evalguard.errors import UsageError
-from evalguard.gate import GateResult
 from evalguard.gate_reason import Key
+from evalguard.gate_result import GateResult
 from evalguard.pipeline.scored import Scored
 from evalguard.scores import ScoreTable
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from evalguard.compare_report import CompareReport
 from evalguard.comparison import Comparison
 from evalguard.errors import EvalguardError, MisalignedRunsError
+from evalguard.gate_result import GateResult
 from evalguard.history import DocumentScores, NightMetric, NightRun
 from evalguard.pairing import pair
 from evalguard.pipeline.scored import Scored
@@ -69,8 +70,10 @@ def night_run(report: CompareReport) -> NightRun:
     )
 
 
-def night_metric(comparison: Comparison, *, gated: bool) -> NightMetric:
+def night_metric(comparison: Comparison, gate: GateResult) -> NightMetric:
     """What a history keeps of a comparison."""
+    key = (comparison.task, comparison.filter, comparison.metric)
+    waiver = next((one.waiver for one in gate.accepted if one.key == key), None)
     low, high = comparison.sigma_interval or (None, None)
     lost, won = comparison.flips or (None, None)
     return NightMetric(
@@ -94,9 +97,10 @@ def night_metric(comparison: Comparison, *, gated: bool) -> NightMetric:
         significant=comparison.significant,
         certain=comparison.certain,
         bit_identical=comparison.bit_identical,
-        gated=gated,
+        gated=key in gate.gated,
         lost=lost,
         won=won,
+        accepted="" if waiver is None else f"until {waiver.until}: {waiver.reason}",
     )
 
 
@@ -109,9 +113,7 @@ def _metrics(
         documents = None
         if comparison.outcome != "failed" and key in base and key in candidate:
             documents = _documents(base[key], candidate[key], allow)
-        yield KeptMetric(
-            metric=night_metric(comparison, gated=key in report.gate.gated), documents=documents
-        )
+        yield KeptMetric(metric=night_metric(comparison, report.gate), documents=documents)
 
 
 def _documents(

@@ -1,0 +1,54 @@
+"""GateResult: the gate's answer, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from evalguard.gate_reason import GateState, Key
+from evalguard.limits import LimitVerdict
+from evalguard.waiver import Accepted
+
+FailOn = Literal["margin", "significant", "certain", "any-degradation"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateResult:
+    """The gate's answer.
+
+    Attributes:
+        passed: whether the gate lets the candidate through. True for state "undecided" where the
+            policy only warns; never True for "failed".
+        state: "regressed" if any gated metric or limit is; else "failed" if any gave no number, or
+            nothing was compared; else "undecided" if any is; else "passed".
+        gated: keys (task, filter, metric) of the gated metrics; ``holm_p_values`` are beside them
+            in the same order (None for a failed metric).
+        regressed, undecided, failed: the keys that brought each about.
+        family_false_alarm: upper bound of the chance that an unchanged candidate fails, because
+            at least one gated metric crosses the margin: min(1, sum of the metrics' false-alarm
+            probabilities). It holds whatever the dependence between metrics, which share
+            documents, and for "significant" and "certain", which ask for more. For
+            "any-degradation" the Holm level, (1 - confidence) / 2, is added. None where no gated
+            metric has a number.
+        family_false_alarm_independent: the chance that one crosses the margin if the metrics were
+            independent, 1 - prod(1 - p_k); not above the bound.
+        reason: one sentence.
+        limits: what the absolute limits say, one per limit and task.
+        accepted: metrics that regressed and that waivers let through; not in ``regressed``.
+    """
+
+    passed: bool
+    state: GateState
+    margin: float
+    fail_on: FailOn
+    confidence: float
+    gated: tuple[Key, ...]
+    regressed: tuple[Key, ...]
+    undecided: tuple[Key, ...]
+    failed: tuple[Key, ...]
+    holm_p_values: tuple[float | None, ...]
+    family_false_alarm: float | None
+    family_false_alarm_independent: float | None
+    reason: str
+    limits: tuple[LimitVerdict, ...] = ()
+    accepted: tuple[Accepted, ...] = ()
