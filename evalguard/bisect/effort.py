@@ -22,6 +22,7 @@ class Effort:
         clear: that many, and it need not be measured alone on all documents.
         least: full evaluations, before which no drift is called spread over all settings.
         most: full evaluations, after which the search gives up.
+        worth: nats that a full evaluation must promise where probably there is no culprit.
         draws: from the posterior, to choose a measurement.
     """
 
@@ -34,6 +35,7 @@ class Effort:
     clear: float
     least: float
     most: float
+    worth: float = 0.15
     draws: int = 96
 
 
@@ -47,6 +49,7 @@ def effort_for(n: int, *, documents: int, thorough: bool) -> Effort:
     return Effort(
         z=z,
         clear=inf,
+        worth=0.02,
         verify=0.9,
         accept=0.95,
         certain=0.99,

@@ -26,6 +26,7 @@ from evalguard.bisect.structure import NOTHING, Structure
 from evalguard.bisect.verification import STEP, plan_for, proven
 
 _CLUELESS = 1e-3  # nats a full evaluation: nothing more can be learnt
+_PROBABLY_NOTHING = 0.95
 _FIRST = 0.25  # share of the documents that a doubtful answer is first verified on
 _STEPS = (_FIRST, 0.5, 1.0)  # in which a single culprit is measured alone
 _ALONE = 2.5  # standard errors that it must drift there
@@ -115,11 +116,21 @@ class Search:
         else:
             draws = self.posterior.draw(self._effort.draws, self._rng)
             choice = next_measurement(self.measured, draws, self._buildable, self._rng)
-            if choice is None or choice.rate < _CLUELESS:
+            if choice is None or choice.rate < self._worth():
                 return self._given_up()
             self.measured.measure(choice.mask, choice.share)
         self.consider()
         return None
+
+    def _worth(self) -> float:
+        """Nats that a full evaluation must promise; more where the drift is probably jitter.
+
+        Not inside the margin: what is to be found there hides another's drift.
+        """
+        belief = self.case.belief
+        nothing = belief.structure == NOTHING and belief.probability >= _PROBABLY_NOTHING
+        jitter = nothing and abs(self.measured.total) > self._margin
+        return self._effort.worth if jitter else _CLUELESS
 
     def _verify(self, case: Case) -> None:
         """Measure what is missing, at once: a quarter first, of a doubtful answer.
