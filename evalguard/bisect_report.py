@@ -35,7 +35,10 @@ class GuiltySetting:
     Attributes:
         setting: its name; ``target`` is where it is applied.
         reference, candidate: its value in the base, and in the candidate that was searched.
-        sigma_alone: drift with it alone at its candidate value; None if that cannot be built.
+        sigma_alone: drift with it alone at its candidate value; None if that was not measured: it
+            cannot be built, or the proof did without.
+        alone_error_sigma: standard error of that, as an estimate for all documents; None likewise.
+        alone_share: share of the documents that it was measured on; 0.0 if it was not.
         sigma_in_context: what it adds where all other culprits are at their candidate value.
         shapley_sigma: its share: what it adds on average over all orders of the culprits.
         error_sigma: standard error of its effect (jitter).
@@ -48,6 +51,8 @@ class GuiltySetting:
     candidate: Value
     target: str
     sigma_alone: float | None
+    alone_error_sigma: float | None
+    alone_share: float
     sigma_in_context: float
     shapley_sigma: float
     error_sigma: float

@@ -35,6 +35,7 @@ def _culprit(fit: Fit, one: int, measured: Measurements) -> Culprit:
         name=measured.settings[one],
         sigma_alone=None if found is None else found[0],
         alone_error_sigma=None if found is None else found[1],
+        alone_share=0.0 if found is None else found[2],
         sigma_in_context=_value(fit, members, yardstick) - _value(fit, rest, yardstick),
         shapley_sigma=_shapley(fit, one, rest, yardstick),
         error_sigma=error,
@@ -42,15 +43,16 @@ def _culprit(fit: Fit, one: int, measured: Measurements) -> Culprit:
     )
 
 
-def _alone(one: int, measured: Measurements) -> tuple[float, float] | None:
-    """Drift with one setting alone, and its standard error, as reported."""
+def _alone(one: int, measured: Measurements) -> tuple[float, float, float] | None:
+    """Drift with one setting alone, its standard error, as reported, and on which share."""
     rows = measured.rows()
     mask = np.arange(len(measured.settings)) == one
     at = np.flatnonzero((rows.masks == mask).all(axis=1) & (rows.share >= _ENOUGH))
     if not at.size:
         return None
     error = float(np.sqrt(rows.variance[at[0]]))
-    return measured.yardstick.reported_with_error(float(rows.sigma[at[0]]), error)
+    sigma, error = measured.yardstick.reported_with_error(float(rows.sigma[at[0]]), error)
+    return sigma, error, float(rows.share[at[0]])
 
 
 def _value(fit: Fit, members: Iterable[int], yardstick: Yardstick) -> float:

@@ -48,6 +48,8 @@ def _culprit(culprit: GuiltySetting) -> dict[str, Any]:
         "candidate": culprit.candidate,
         "target": culprit.target,
         "sigma_alone": culprit.sigma_alone,
+        "alone_error_sigma": culprit.alone_error_sigma,
+        "alone_share": culprit.alone_share,
         "sigma_in_context": culprit.sigma_in_context,
         "shapley_sigma": culprit.shapley_sigma,
         "error_sigma": culprit.error_sigma,

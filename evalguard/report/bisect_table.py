@@ -38,7 +38,8 @@ def bisect_lines(report: CompareReport, width: int) -> list[Text]:
     lines: list[Text] = []
     tables = [search for search in found.searches if search.culprits]
     for search in found.searches:
-        lines += _search(search, width, legend=search in tables[-1:])
+        last = search in tables[-1:]
+        lines += _search(search, width, legend=_legend(tables) if last else "")
     texts = [repaired_text(found.repaired), *found.notes, cost_text(found)]
     for text in texts:
         lines += prose(printable(text), width)
@@ -58,17 +59,22 @@ def fix_lines(report: CompareReport, width: int) -> list[Text]:
     return [*prose(head, width), *(Text(line, style="cyan") for line in body)]
 
 
-def _search(search: MetricSearch, width: int, *, legend: bool) -> list[Text]:
+def _search(search: MetricSearch, width: int, *, legend: str) -> list[Text]:
     head = f"Inside {listed(search.inside)}" if search.inside else "Bisection"
     lines = [Text(fitted(f"{head} of {subject_of(search)}", width), style="bold")]
     lines += prose(facts(search), width, style="dim")
     if search.culprits:
         lines += _culprits(search, width)
     if legend:
-        lines += prose(_LEGEND, width, style="dim")
+        lines += prose(legend, width, style="dim")
     for text in (cleared_text(search), beside_text(search)):
         lines += prose(text, prose_width(width))
     return lines
+
+
+def _legend(searches: list[MetricSearch]) -> str:
+    partly = any(_partly(culprit) for search in searches for culprit in search.culprits)
+    return _LEGEND + (" ~: on part of the documents." if partly else "")
 
 
 def _culprits(search: MetricSearch, width: int) -> list[Text]:
@@ -94,13 +100,21 @@ def _culprits(search: MetricSearch, width: int) -> list[Text]:
 
 
 def _row(culprit: GuiltySetting, margin: float) -> list[str]:
-    numbers = (culprit.sigma_alone, culprit.sigma_in_context, culprit.shapley_sigma)
+    numbers = (culprit.sigma_in_context, culprit.shapley_sigma)
+    error = culprit.alone_error_sigma or 0.0
+    alone = sized(culprit.sigma_alone, error, margin)
     return [
         printable(culprit.setting),
         _change(culprit),
+        f"~{alone}" if _partly(culprit) else alone,
         *(sized(number, culprit.error_sigma, margin) for number in numbers),
         culprit.role,
     ]
+
+
+def _partly(culprit: GuiltySetting) -> bool:
+    """Whether what it does alone was measured on some of the documents only."""
+    return culprit.sigma_alone is not None and culprit.alone_share < 1.0
 
 
 def _change(culprit: GuiltySetting) -> str:

@@ -26,6 +26,8 @@ def culprit(name: str = "attn_softcap", sigma: float = 1.4, **changes: Any) -> G
         "candidate": None,
         "target": "attr:model.layers.*.self_attn.attn_logit_softcapping",
         "sigma_alone": sigma,
+        "alone_error_sigma": 0.02,
+        "alone_share": 1.0,
         "sigma_in_context": sigma,
         "shapley_sigma": sigma,
         "error_sigma": 0.02,

@@ -118,6 +118,19 @@ def test_a_reason_stands_where_a_bisection_was_to_be_expected() -> None:
     assert document(without)["bisect_reason"] == "the candidate is a finished run"
 
 
+def test_what_a_setting_does_alone_says_when_it_was_measured_on_some_documents_only() -> None:
+    partly = search(culprits=(culprit(alone_share=0.25, alone_error_sigma=0.3),))
+    whole = report(comparison(), bisect=bisection(partly))
+    assert "~+1.4" in render(whole, width=80, color=False)
+    words = " ".join(render(whole, width=80, color=False).split())
+    assert "~: on part of the documents." in words
+    found = document(whole)["bisect"]["culprits"][0]
+    assert (found["alone_share"], found["alone_error_sigma"]) == (0.25, 0.3)
+    assert "~" not in render(
+        report(comparison(), bisect=bisection(search())), width=80, color=False
+    )
+
+
 @given(names, st.one_of(st.floats(), st.none()), st.floats())
 @settings(max_examples=60, deadline=None)
 def test_hostile_names_and_any_number_are_safe(

@@ -172,6 +172,8 @@ def _culprits(
             candidate=shown(variant.assignment[culprit.name], settings[culprit.name]),
             target=str(settings[culprit.name].target),
             sigma_alone=culprit.sigma_alone,
+            alone_error_sigma=culprit.alone_error_sigma,
+            alone_share=culprit.alone_share,
             sigma_in_context=culprit.sigma_in_context,
             shapley_sigma=culprit.shapley_sigma,
             error_sigma=culprit.error_sigma,
