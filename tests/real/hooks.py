@@ -20,3 +20,29 @@ def round_linear_weights(model: torch.nn.Module, bits: int | None) -> None:
             scale = module.weight.abs().amax(dim=1, keepdim=True) / top
             rounded = (module.weight / scale).round().clamp(-top, top) * scale
             module.weight.copy_(torch.where(scale > 0, rounded, module.weight))
+
+
+def perturb_module(model: torch.nn.Module, noise: float) -> None:
+    """Add noise to the weights of the MLP of layer 2, in place, in parts of their scatter."""
+    _perturb(model.get_submodule("model.layers.2.mlp"), noise)
+
+
+def perturb_norms(model: torch.nn.Module, noise: float) -> None:
+    """Add noise to the weights of all norms, likewise."""
+    for name, module in model.named_modules():
+        if name.endswith("norm"):
+            _perturb(module, noise)
+
+
+def scale_attention(model: torch.nn.Module, factor: float) -> None:
+    """Multiply the attention scale of all layers."""
+    for name, module in model.named_modules():
+        if name.endswith("self_attn"):
+            module.scaling *= factor
+
+
+def _perturb(module: torch.nn.Module, noise: float) -> None:
+    made = torch.Generator().manual_seed(2)
+    for weight in module.parameters():
+        drawn = torch.randn(weight.shape, generator=made)
+        weight.add_(noise * weight.std() * drawn)

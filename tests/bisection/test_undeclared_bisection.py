@@ -1,0 +1,67 @@
+"""Two folders without a guard file: what differs is found, and who is guilty named to the layer."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import evalguard
+from benchmarks.bisect_knobs import perturbed
+from benchmarks.sampled_models import TASK, Sampled, sampled
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Sampled:
+    return sampled("hybrid", tmp_path_factory.mktemp("hybrid"), documents=320, seed=11)
+
+
+def converted(place: Sampled, folder: Path, *, rope_theta: float) -> Path:
+    """A port with all its MLPs rounded to bfloat16, layer 2's damaged, and a config of its own."""
+    shutil.copytree(perturbed(place.model, 0.4, layer=2), folder)
+    weights = load_file(folder / "model.safetensors")
+    rounded = {
+        name: weight.to(torch.bfloat16).to(torch.float32) if ".mlp." in name else weight
+        for name, weight in weights.items()
+    }
+    save_file(rounded, folder / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config["rms_norm_eps"] = 1.01e-6
+    config["rope_parameters"]["rope_theta"] = rope_theta
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def bisected(base: Path, candidate: Path, place: Sampled, cache: Path) -> evalguard.CompareResult:
+    return evalguard.bisect_settings(
+        base, candidate, tasks=[TASK], include_path=place.tasks, device="cpu", threads=1,
+        cache_dir=cache, write=False, quiet=True,
+    )  # fmt: skip
+
+
+def test_a_damaged_layer_and_a_wrong_rotary_base_are_named_and_nothing_else(
+    place: Sampled, tmp_path: Path
+) -> None:
+    port = converted(place, tmp_path / "port", rope_theta=2.0)
+    result = bisected(place.model, port, place, tmp_path / "cache")
+    found = result.report.bisect
+    assert found is not None, result.report.bisect_reason
+    assert found.derived
+    assert found.status == "minimal"
+    guilty = {culprit.target for culprit in found.culprits}
+    assert "config.rope_parameters.rope_theta" in guilty
+    (weights,) = guilty - {"config.rope_parameters.rope_theta"}
+    assert weights.startswith("weights:model.layers.2.mlp")
+
+
+def test_the_same_folder_twice_has_no_settings_to_search(place: Sampled, tmp_path: Path) -> None:
+    same = tmp_path / "same"
+    shutil.copytree(place.model, same)
+    result = bisected(place.model, same, place, tmp_path / "cache")
+    assert result.report.bisect is None or not result.report.bisect.culprits
