@@ -87,19 +87,14 @@ def divergence(
     checked_rows(candidate, token_ids, side="candidate")
     if base.shape != candidate.shape:
         raise ValueError(f"rows of different shapes: {base.shape} and {candidate.shape}")
-    positions, vocabulary = base.shape
-    kl, longest = np.empty(positions), longest_piece(vocabulary)
-    log_p, log_q, p = (np.empty((min(longest, positions), vocabulary)) for _ in range(3))
-    for piece in pieces(positions, vocabulary):
-        kl[piece] = _kl(base[piece], candidate[piece], (log_p, log_q, p))
-    k = min(top_k, vocabulary)
+    k = min(top_k, base.shape[1])
     base_top, candidate_top = top_tokens(base, k), top_tokens(candidate, k)
     scored = token_ids[:, None]
     return Divergence(
         token_ids=token_ids,
         base_logprobs=at_tokens(base, scored)[:, 0],
         candidate_logprobs=at_tokens(candidate, scored)[:, 0],
-        kl=kl,
+        kl=_kl(base, candidate),
         base_top=base_top[:, 0],
         candidate_top=candidate_top[:, 0],
         shared_top=shared_tokens(base_top, candidate_top),
@@ -107,25 +102,32 @@ def divergence(
     )
 
 
-def _kl(base: Row, candidate: Row, rooms: tuple[Float, Float, Float]) -> Float:
-    """KL of each row, in nats.
+def _kl(base: Row, candidate: Row) -> Float:
+    """KL of each row, in nats, shape (T,).
 
-    Args:
-        rooms: what is worked in, each with at least as many rows; a row of a large vocabulary is
-            so long that fetching fresh memory for it takes longer than the arithmetic.
+    A row of a large vocabulary is so long that fetching fresh memory for it takes longer than the
+    arithmetic: three arrays of a piece are all that is worked in.
     """
-    log_p, log_q, p = (room[: base.shape[0]] for room in rooms)
-    np.copyto(log_q, candidate)
-    candidate_sums = log_sums(np.exp(log_q, out=p).sum(axis=1), side="candidate")
-    np.copyto(log_p, base)
-    base_sums = log_sums(np.exp(log_p, out=p).sum(axis=1), side="base")
+    positions, vocabulary = base.shape
+    longest = min(longest_piece(vocabulary), positions)
+    rooms = [np.empty((longest, vocabulary)) for _ in range(3)]
+    base_sums, candidate_sums, sums = (np.empty(positions) for _ in range(3))
     with np.errstate(invalid="ignore"):
-        sums = _dots(p, np.subtract(log_p, log_q, out=log_p))
-    if bool(np.isnan(sums).any()):  # a probability of 0, or a row that is no distribution
-        np.copyto(log_p, base)
+        for piece in pieces(positions, vocabulary):
+            log_p, log_q, p = (room[: piece.stop - piece.start] for room in rooms)
+            np.copyto(log_q, candidate[piece])
+            np.exp(log_q, out=p).sum(axis=1, out=candidate_sums[piece])
+            np.copyto(log_p, base[piece])
+            np.exp(log_p, out=p).sum(axis=1, out=base_sums[piece])
+            sums[piece] = _dots(p, np.subtract(log_p, log_q, out=log_p))
+    for row in np.flatnonzero(np.isnan(sums)):  # a probability of 0, or a row that is none
+        log_p, log_q = (side[row : row + 1].astype(np.float64) for side in (base, candidate))
+        p = np.exp(log_p)
         with np.errstate(invalid="ignore"):
-            sums = _dots(p, log_ratios(log_p, log_q, p))
-    kl: Float = np.maximum(sums / np.exp(base_sums) - base_sums + candidate_sums, 0.0)
+            sums[row] = _dots(p, log_ratios(log_p, log_q, p))[0]
+    base_logs = log_sums(base_sums, side="base")
+    candidate_logs = log_sums(candidate_sums, side="candidate")
+    kl: Float = np.maximum(sums / np.exp(base_logs) - base_logs + candidate_logs, 0.0)
     return kl
 
 

@@ -30,11 +30,12 @@ def top_tokens(rows: Row, k: int) -> Ids:
     tops = np.full((positions, k), NO_TOKEN, dtype=np.int64)
     for piece in pieces(positions, vocabulary):
         part = rows[piece]
-        for row, floor, top in zip(part, _floors(part, k), tops[piece], strict=True):
-            if np.isnan(floor):
-                continue
-            found = np.flatnonzero(row >= floor)
-            top[:] = found[np.argsort(-row[found], kind="stable")[:k]]
+        maxima = _maxima(part)
+        floors = _floors(maxima, k)
+        for row, own, floor, top in zip(part, maxima, floors, tops[piece], strict=True):
+            if floor == floor:  # not NaN
+                found = _at_least(row, own, floor)
+                top[:] = found[np.argsort(-row[found], kind="stable")[:k]]
     return tops
 
 
@@ -45,15 +46,27 @@ def shared_tokens(one: Ids, other: Ids) -> Ids:
     return counts
 
 
-def _floors(rows: Row, k: int) -> Float:
+def _floors(maxima: Row, k: int) -> Float:
     """A lower bound of each row's k-th largest value; NaN for a row that holds NaN."""
-    maxima = _maxima(rows)
     last = maxima.shape[1] - k
-    floors = np.full(rows.shape[0], -np.inf)
+    floors = np.full(maxima.shape[0], -np.inf)
     if last >= 0:
         floors[:] = np.partition(maxima, last, axis=1)[:, last]
     floors[np.isnan(maxima.max(axis=1))] = np.nan
     return floors
+
+
+def _at_least(row: Row, maxima: Row, floor: float) -> Ids:
+    """Tokens of a row that are as probable as ``floor``, ascending; only their blocks are read."""
+    blocks = len(row) // _BLOCK
+    largest = np.flatnonzero(maxima >= floor)
+    inside = largest[largest < blocks]
+    tokens = (np.arange(_BLOCK)[:, None] * blocks + inside).ravel()
+    found: Ids = tokens[row[tokens] >= floor]
+    if len(inside) < len(largest):  # of those left over, which stand for themselves
+        found = np.concatenate([found, largest[len(inside) :] + (_BLOCK - 1) * blocks])
+    found.sort()
+    return found
 
 
 def _maxima(rows: Row) -> Row:
