@@ -9,7 +9,13 @@ import numpy as np
 
 from evalguard.models.fed_recorder import Pair, fed_per_request, fed_per_text
 from evalguard.models.generated_length import generated_length
-from evalguard.models.scored_tokens import FedTokens, ScoredTokens, token_hash
+from evalguard.models.scored_tokens import (
+    FedTokens,
+    ScoredTokens,
+    pair_answer,
+    text_answer,
+    token_hash,
+)
 from evalguard.scorer import Response
 
 _DEFAULT_GENERATED = 256  # lm-eval's, where neither task nor model says
@@ -51,6 +57,15 @@ def responses(
     ]
 
 
+def scored_responses(kind: str, scored: Sequence[Sequence[ScoredTokens]]) -> list[Response]:
+    """Put the scored pieces of each request together, as ``responses`` does."""
+    whole = kind == "loglikelihood_rolling"
+    return [
+        _likelihood(text_answer(of) if whole else pair_answer(*of), [one.fed for one in of], of)
+        for of in scored
+    ]
+
+
 def _recorded_pieces(
     lm: Any, kind: str, arguments: Sequence[tuple[Any, ...]], fed: Sequence[Pair]
 ) -> list[list[FedTokens]] | None:
@@ -68,7 +83,7 @@ def _recorded_pieces(
 
 
 def _likelihood(
-    answer: Any, pieces: list[FedTokens] | None, scored: list[ScoredTokens] | None
+    answer: Any, pieces: Sequence[FedTokens] | None, scored: Sequence[ScoredTokens] | None
 ) -> Response:
     # (log-likelihood, is greedy) for a continuation, the bare log-likelihood for a whole text
     value, greedy = answer if isinstance(answer, (tuple, list)) else (answer, None)

@@ -6,8 +6,21 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
+from evalguard.errors import EvaluationError
 from evalguard.models.generated_length import LENGTH_NAMES
-from evalguard.scorer import Request
+from evalguard.scorer import Request, RequestKind
+
+
+def kind_of(requests: Sequence[Request]) -> RequestKind:
+    """Return the one kind of all requests of a block.
+
+    Raises:
+        EvaluationError: they are of several.
+    """
+    kinds = sorted({request.kind for request in requests})
+    if len(kinds) > 1:
+        raise EvaluationError(f"one block asks for {' and '.join(kinds)}; one kind is allowed")
+    return kinds[0]
 
 
 def arguments_of(request: Request, most_tokens: int | None) -> tuple[Any, ...]:

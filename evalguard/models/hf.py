@@ -11,7 +11,7 @@ from evalguard.errors import EvaluationError, SettingError
 from evalguard.models.checkpoint import RecordingLoader, refuse_random_weights
 from evalguard.models.config_overrides import overridden, override_config
 from evalguard.models.piece_scoring import DEFAULT_TOKEN_BUDGET, PieceScoring
-from evalguard.models.scored_tokens import ScoredTokens
+from evalguard.models.scored_tokens import ScoredTokens, pair_answer, text_answer
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
@@ -156,7 +156,7 @@ class GuardedHFLM(PieceScoring):
         windows = [self._rolling_pairs(request.args[0]) for request in requests]
         answers = iter(self.score_pairs([pair for text in windows for pair in text]))
         self.scored = [[next(answers) for _ in text] for text in windows]
-        return [sum(float(piece.logprobs.sum()) for piece in text) for text in self.scored]
+        return [text_answer(text) for text in self.scored]
 
     def _rolling_by_harness(self, requests: list[Instance], disable_tqdm: bool) -> list[float]:
         self.scored = []
@@ -182,7 +182,7 @@ class GuardedHFLM(PieceScoring):
             )
         answers = self.score_pairs([(context, cont) for _, context, cont in requests])
         self.scored = [[answer] for answer in answers]
-        return [(float(answer.logprobs.sum()), answer.is_greedy) for answer in answers]
+        return [pair_answer(answer) for answer in answers]
 
 
 # of lm-eval and transformers, never attributes of a config

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evalguard.errors import EvaluationError, FallbackError
-from evalguard.models.answers import responses
-from evalguard.models.asking import arguments_of, ask
+from evalguard.models.answers import responses, scored_responses
+from evalguard.models.asking import arguments_of, ask, kind_of
 from evalguard.models.assigned import Assigned, Reassigning
 from evalguard.models.chat import rendered
 from evalguard.models.description import with_batches
@@ -131,10 +131,7 @@ class LMScorer:
         """
         if not requests:
             return []
-        kinds = sorted({request.kind for request in requests})
-        if len(kinds) > 1:
-            raise EvaluationError(f"one block asks for {' and '.join(kinds)}; one kind is allowed")
-        lm, kind = self._open_lm(), kinds[0]
+        lm, kind = self._open_lm(), kind_of(requests)
         most = self._policy.max_gen_toks
         arguments = [arguments_of(request, most) for request in requests]
         seeds = seeded(self._policy.seed)
@@ -177,8 +174,11 @@ class LMScorer:
                 f"model type '{self._description.model_type}' shows no distributions",
                 hint="causal models of type hf do; --distributions off asks for none",
             )
-        with lm.only_encoding():
-            self.score(requests)
+        if not requests:
+            return []
+        kind = kind_of(requests)
+        with failures(kind, requests), quiet(), lm.only_encoding():
+            ask(lm, kind, requests, [request.arguments for request in requests])
         return [[piece.fed for piece in request] for request in lm.scored]
 
     def rows(
@@ -186,9 +186,8 @@ class LMScorer:
     ) -> Iterator[tuple[ScoredTokens, torch.Tensor]]:
         """Score distinct pieces, the longest first; yield each answer with its distributions.
 
-        The distributions are natural log-probabilities, float32, shape (n_scored, vocabulary), on
-        the model's device. The batches are those of ``score``; one batch's logits and one piece's
-        rows are held at a time.
+        These are natural log-probabilities, float32, shape (n_scored, vocabulary), on the model's
+        device. Batches are those of ``score``; one's logits and a piece's rows are held at a time.
         """
         lm, kind = self._open_lm(), requests[0].kind
         batches = lm.batches(pieces)
@@ -200,11 +199,13 @@ class LMScorer:
                     yield _as_float32(*part.pop())
 
     def answer(
-        self, requests: Sequence[Request], known: Mapping[FedTokens, ScoredTokens]
+        self,
+        requests: Sequence[Request],
+        pieces: Sequence[Sequence[FedTokens]],
+        known: Mapping[FedTokens, ScoredTokens],
     ) -> list[Response]:
-        """Score a block of which pieces are scored already, by lm-eval's own methods."""
-        with self._open_lm().knowing(known):
-            return self.score(requests)
+        """Return the answers to a block of which the pieces are scored, as ``score`` does."""
+        return scored_responses(kind_of(requests), [[known[one] for one in of] for of in pieces])
 
     def make_room(self, found: NoRoomError) -> bool:
         """Cut smaller batches from now on, if that can be, and say so in the description."""

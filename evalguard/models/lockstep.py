@@ -86,8 +86,8 @@ def _scored(
             base.rows(base_requests, (ours for ours, _ in pairs)),
             candidate.rows(candidate_requests, (theirs for _, theirs in pairs)),
         )
-    responses = base.answer(base_requests, meeting.answers[0])
-    answers = candidate.answer(candidate_requests, meeting.answers[1])
+    responses = base.answer(base_requests, base_pieces, meeting.answers[0])
+    answers = candidate.answer(candidate_requests, candidate_pieces, meeting.answers[1])
     if meeting.reason:
         return responses, answers, Compared(reason=meeting.reason)
     divergences = tuple(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -43,7 +43,6 @@ class PieceScoring(BatchScoring):
     unshared: str = ""
     room_note = ""
     _only_encoding = False
-    _known: Mapping[FedTokens, ScoredTokens] = {}
 
     def score_pairs(self, pairs: Sequence[IdPair]) -> list[ScoredTokens]:
         """Score (context ids, continuation ids) pairs of a causal model; answers in order asked.
@@ -55,10 +54,8 @@ class PieceScoring(BatchScoring):
         fed = self._all_fed(pairs)
         if self._only_encoding:
             return [_unscored(piece) for piece in fed]
-        answers = {piece: self._known[piece] for piece in fed if piece in self._known}
-        missing = [piece for piece in fed if piece not in answers]
-        found = with_room([self], lambda: self.told(self.batches(missing)))
-        answers.update((scored.fed, scored) for scored in found)
+        found = with_room([self], lambda: self.told(self.batches(fed)))
+        answers = {scored.fed: scored for scored in found}
         return [answers[piece] for piece in fed]
 
     @contextmanager
@@ -69,15 +66,6 @@ class PieceScoring(BatchScoring):
             yield
         finally:
             self._only_encoding = False
-
-    @contextmanager
-    def knowing(self, answers: Mapping[FedTokens, ScoredTokens]) -> Iterator[None]:
-        """Take these answers where they are asked for, instead of scoring again."""
-        self._known = answers
-        try:
-            yield
-        finally:
-            self._known = {}
 
     def batches(self, pieces: Iterable[FedTokens]) -> Iterator[PackedBatch]:
         """Cut the distinct pieces into batches; those that share prefixes first, in trees.

@@ -48,7 +48,7 @@ def _referenced(
             samples=samples,
             seed=(seed, own),
         )
-    responses = model.answer(requests, answers)
+    responses = model.answer(requests, pieces, answers)
     return responses, [joined([kept[piece] for piece in of]) if of else None for of in pieces]
 
 
@@ -91,7 +91,7 @@ def _compared(
                 found[scored.fed, key] = divergence_from(part, rows.cpu().numpy())
             else:
                 reason = other_widths(part.vocabulary_size, rows.shape[1])
-    responses = model.answer(requests, answers)
+    responses = model.answer(requests, pieces, answers)
     if reason:
         return responses, Compared(reason=reason)
     divergences = tuple(

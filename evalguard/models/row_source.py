@@ -27,5 +27,8 @@ class RowSource(Protocol):
     def make_room(self, found: NoRoomError) -> bool: ...
 
     def answer(
-        self, requests: Sequence[Request], known: Mapping[FedTokens, ScoredTokens]
+        self,
+        requests: Sequence[Request],
+        pieces: Sequence[Sequence[FedTokens]],
+        known: Mapping[FedTokens, ScoredTokens],
     ) -> list[Response]: ...

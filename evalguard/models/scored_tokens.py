@@ -65,6 +65,16 @@ class ScoredTokens:
     is_greedy: bool
 
 
+def pair_answer(piece: ScoredTokens) -> tuple[float, bool]:
+    """lm-eval's answer to a (context, continuation) pair."""
+    return float(piece.logprobs.sum()), piece.is_greedy
+
+
+def text_answer(windows: Sequence[ScoredTokens]) -> float:
+    """lm-eval's answer to a whole text, of its windows."""
+    return sum(float(window.logprobs.sum()) for window in windows)
+
+
 def token_hash(pieces: Sequence[FedTokens]) -> str:
     """Hash of the ids of one request's pieces and of where each continuation begins."""
     digest = hashlib.sha256()
