@@ -17,6 +17,7 @@ from lm_requests import TEXTS, pair_requests, rolling_requests
 from tiny_models import TEXT
 from tokenizers import (
     AddedToken,
+    Regex,
     Tokenizer,
     decoders,
     models,
@@ -34,6 +35,7 @@ from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.loading import load_lm
 from evalguard.models.lockstep import score_in_lockstep
 from evalguard.models.tokenizer_digest import shared_digest
+from evalguard.models.word_boundaries import splits_into_words
 from evalguard.scorer import ScoringPolicy
 
 SPECIAL = ["<unk>", "<s>", "</s>"]
@@ -104,8 +106,29 @@ def wordpiece() -> Tokenizer:
     return tokenizer
 
 
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def llama3() -> Tokenizer:
+    """Byte-level BPE with a rule of its own for words, and BOS."""
+    tokenizer = gpt2()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(LLAMA3), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 1)]
+    )
+    return tokenizer
+
+
 KINDS: dict[str, Callable[[], Tokenizer]] = {
-    "gpt2": gpt2, "llama": llama, "unigram": unigram, "wordpiece": wordpiece
+    "gpt2": gpt2, "llama": llama, "llama3": llama3, "unigram": unigram, "wordpiece": wordpiece
 }  # fmt: skip
 
 
@@ -151,7 +174,7 @@ def asked(lm: Any, pairs: list[tuple[str, str]]) -> Any:
 WORDS = st.sampled_from(
     [
         "the", " harbour", "  ", " ", "\n", "Mara", "<s>", "</s>", "é", "\ufb01", "漢字",
-        "🙂", "\t", "x ", "\u00a0",
+        "🙂", "\t", "x ", "\u00a0", "'s", " 'll", "1234", " 7", "?!", " .", "\u0301", " \u0301",
     ]
 )  # fmt: skip
 PART = st.lists(WORDS, max_size=8).map("".join)
@@ -218,6 +241,45 @@ def test_a_text_that_is_asked_again_is_not_encoded_again(encodings: list[str]) -
     ids = ours.tok_encode("the harbour")
     ids.append(7)  # the caller's own
     assert ours.tok_encode("the harbour") == ids[:-1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "apart"), [("gpt2", 0), ("llama3", 0), ("wordpiece", 0), ("llama", 9), ("unigram", 9)]
+)
+def test_contexts_are_read_off_whole_texts_where_words_are_cut_first(
+    kind: str, apart: int, encodings: list[str]
+) -> None:
+    """Not with one piece for the whole text, nor where something is put after every text."""
+    ours = model(OnceAsked, tokenizer_of(kind))
+    ours.texts = EncodedTexts()
+    pairs = [(f"the keeper {word}", " counted") for word in "abcdefghi"]
+    asked(ours, pairs)
+    contexts = [context for context, _ in pairs]
+    assert sum(text in contexts for text in encodings) <= apart + 4
+    assert all(text in encodings for text in contexts) == bool(apart)
+    pairs = [(f"the keeper {word}", "counted") for word in "abcdefghi"]  # no space between
+    assert asked(ours, pairs) == asked(model(PlainAsked, tokenizer_of(kind)), pairs)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fits"),
+    [
+        (LLAMA3, True),
+        (r"[^\s]+|\s+(?!\S)|\s+", True),
+        (r"\p{L}++| ", False),  # gives nothing back
+        (r"\w+$|\w", False),
+        (r"\w+(?= )|\w", False),
+        (r"^\w|\w+", False),
+        (r"\w+\b|\W", False),
+        (r"(\w)\1|\w+", False),
+    ],
+)
+def test_rules_that_look_at_where_a_text_ends_are_known(pattern: str, fits: bool) -> None:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
+    assert splits_into_words(tokenizer) is fits
+    tokenizer.normalizer = normalizers.Replace("b c", "d")
+    assert not splits_into_words(tokenizer)
 
 
 def test_a_batch_that_differs_from_single_texts_is_not_believed(
