@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from evalguard.settings import Value
 
 _LENGTH, _SCORED = 128, 2
+# Different tokens that are read: text has few, and each of a file that is mapped into memory stays.
+_TOKENS = 1024
 _SEED = 0
 _SHARE_OF_ROOM = 0.6
 
@@ -145,6 +147,7 @@ class _Timed:
     def _batch(self, tokens: int) -> PackedBatch:
         length = max(1, min(_LENGTH, int(self._lm.max_length), tokens))
         known = getattr(self._lm.model.get_input_embeddings(), "num_embeddings", None) or 2
+        known = min(known, _TOKENS)
         drawn = torch.randint(
             known,
             (max(1, tokens // length), length + 1),

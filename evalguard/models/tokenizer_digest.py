@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from evalguard.settings import digest_of
+
+_AT_A_TIME = 4096
 
 _known: dict[str, _Rules] = {}
 
@@ -61,21 +64,41 @@ def _read(tokenizer: Any) -> _Rules:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         entries = sorted(tokenizer.get_vocab().items())
-        digest = digest_of(entries)
+        digest = _entries_digest(entries)
         return _Rules(digest, digest, len(entries))
-    text = backend.to_str()
-    key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-    if key not in _known:
+    rules = _rules_digest(backend)
+    if rules not in _known:
         entries = sorted(tokenizer.get_vocab().items())
-        _known[key] = _Rules(_rules_digest(text), digest_of(entries), len(entries))
-    return _known[key]
+        _known[rules] = _Rules(rules, _entries_digest(entries), len(entries))
+    return _known[rules]
 
 
-def _rules_digest(text: str) -> str:
-    rules = json.loads(text)
-    for state in ("padding", "truncation"):  # left behind by the last call, not rules
-        rules.pop(state, None)
-    return digest_of(rules)
+def _rules_digest(backend: Any) -> str:
+    """Digest of all that a tokenizer of ``tokenizers`` does; not of the last call's padding.
+
+    Of the model, which is by far the largest part, as the library writes it: as Python objects a
+    vocabulary of 128,000 tokens takes 60 MB.
+    """
+    model = hashlib.sha256(backend.model.__getstate__()).hexdigest()
+    steps = [backend.normalizer, backend.pre_tokenizer, backend.post_processor, backend.decoder]
+    told = [None if step is None else json.loads(step.__getstate__()) for step in steps]
+    added = {
+        number: [token.content, token.__getstate__()]
+        for number, token in sorted(backend.get_added_tokens_decoder().items())
+    }
+    return digest_of([model, told, added, bool(getattr(backend, "encode_special_tokens", False))])
+
+
+def _entries_digest(entries: Sequence[tuple[str, int]]) -> str:
+    """``digest_of`` entries, a part of them at a time."""
+    digest = hashlib.sha256(b"[")
+    for start in range(0, len(entries), _AT_A_TIME):
+        part = json.dumps(
+            entries[start : start + _AT_A_TIME], ensure_ascii=False, separators=(",", ":")
+        )
+        digest.update(("," * bool(start) + part[1:-1]).encode("utf-8", "surrogatepass"))
+    digest.update(b"]")
+    return digest.hexdigest()[:16]
 
 
 def _tokenizer(lm: Any) -> Any | None:
