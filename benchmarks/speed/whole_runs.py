@@ -14,29 +14,32 @@ from benchmarks.speed.timing import Seconds, cpu_seconds, medians
 from benchmarks.speed.workplace import Workplace
 
 _SMALL, _LARGE = 1_000, 5_153
+_USUAL = 16
 
 
 def small(place: Workplace) -> Iterator[Row]:
     """A thousand documents, a candidate in bfloat16; lm_eval twice, evalguard around it."""
     n, turns, repeats = (64, 1, 1) if place.quick else (_SMALL, 2, 5)
     commands, task = Commands(place), place.lastword("32k", n)
-    base, candidate, size = place.model("32k"), place.candidate("bf16"), place.best_batch("32k")
-    theirs, ours = [], []
+    base, candidate = place.model("32k"), place.candidate("bf16")
+    sizes = _sizes(place)
+    theirs: dict[int, list[Ran]] = {size: [] for size in sizes}
+    ours = []
     commands.compare(base, candidate, task, None, "--limit", 2)  # the data set's own cache
     for turn in range(repeats):
         ours.append(commands.compare(base, candidate, task, None)[0])
-        if turn < turns:
-            theirs.append(commands.both(base, candidate, task, size))
-    spent, own = _medians(theirs), _medians(ours)
-    how = f"n = {n:,}, bf16 candidate, lm_eval at batch size {size}; median of {repeats}, "
-    how += f"lm_eval of {turns}"
-    yield at_least(
-        spent.cpu / own.cpu,
-        6.0,
-        benchmark=f"whole compare, n = {n:,}",
-        sides=f"lm_eval twice {spent.text}, evalguard {own.text}",
-        how=how,
-    )
+        for size in sizes if turn < turns else ():
+            theirs[size].append(commands.both(base, candidate, task, size))
+    own = _medians(ours)
+    for size, best in sizes.items():
+        spent = _medians(theirs[size])
+        yield at_least(
+            spent.cpu / own.cpu,
+            6.0,
+            benchmark=f"whole compare, n = {n:,}, lm_eval at batch size {size}{best}",
+            sides=f"lm_eval twice {spent.text}, evalguard {own.text}",
+            how=f"bf16 candidate; median of {repeats}, lm_eval of {turns}",
+        )
     body, imports = _body(place, task), _medians([commands.imports() for _ in range(5)])
     yield at_most(
         own.cpu / (2.0 * body + imports.cpu),
@@ -51,29 +54,46 @@ def small(place: Workplace) -> Iterator[Row]:
 def large(place: Workplace) -> Iterator[Row]:
     """As many documents as LAMBADA has: fresh, with the base cached, and with early stopping."""
     n = 192 if place.quick else _LARGE
-    commands, task = Commands(place), place.lastword("32k", n)
-    base, size = place.model("32k"), place.best_batch("32k")
+    commands, task, base = Commands(place), place.lastword("32k", n), place.model("32k")
     lossless, worse = place.candidate("lossless"), place.candidate("5-sigma")
     commands.compare(base, lossless, task, None, "--limit", 2)
-    theirs = commands.both(base, lossless, task, size)
-    against = f"n = {n:,}, lm_eval at batch size {size}; once"
     cache = place.folder / "kept-cache"
     shutil.rmtree(cache, ignore_errors=True)
     full, told = commands.compare(base, lossless, task, cache)
-    yield _row("whole compare", 7.0, theirs, full, told, against)
     cached, told_worse = commands.compare(base, worse, task, cache)
-    yield _row("whole compare, base cached", 12.0, theirs, cached, told_worse, against)
     again, told_again = commands.compare(base, worse, task, cache)
-    yield _row("whole compare, both cached", None, theirs, again, told_again, against)
-    for candidate, of_all in ((lossless, told), (worse, told_worse)):
-        ran, early = commands.compare(base, candidate, task, None, "--sequential")
-        same = early["gate"]["state"] == of_all["gate"]["state"]
-        used = early["sequential"]["tasks"][0]["n_used"]
-        how = f"{against}; {used:,} documents asked; verdict {early['gate']['state']}, " + (
-            "that of the full run" if same else f"the full run's is {of_all['gate']['state']}"
-        )
-        row = _row(f"whole compare, --sequential, {candidate.name}", 25.0, theirs, ran, early, how)
-        yield row if same else Row(benchmark=row.benchmark, measured="another verdict", met=False)
+    early = [
+        (candidate.name, of_all, *commands.compare(base, candidate, task, None, "--sequential"))
+        for candidate, of_all in ((lossless, told), (worse, told_worse))
+    ]
+    for size, best in _sizes(place).items():
+        theirs = commands.both(base, lossless, task, size)
+        against = f"lm_eval at batch size {size}{best}; once"
+        yield _row("whole compare", 7.0, theirs, full, told, against)
+        yield _row("whole compare, base cached", 12.0, theirs, cached, told_worse, against)
+        yield _row("whole compare, both cached", None, theirs, again, told_again, against)
+        for name, of_all, ran, found in early:
+            yield _stopped(name, theirs, ran, of_all, found, against)
+
+
+def _sizes(place: Workplace) -> dict[int, str]:
+    """lm_eval's batch sizes, and what they are: the fastest for this model, and a usual one."""
+    best = place.best_batch("32k")
+    return {best: ", its fastest", _USUAL: ""} if best != _USUAL else {best: ", its fastest"}
+
+
+def _stopped(
+    name: str, theirs: Ran, ran: Ran, of_all: dict[str, Any], found: dict[str, Any], against: str
+) -> Row:
+    """The row of an early verdict, which has to be that of all documents."""
+    state, full = found["gate"]["state"], of_all["gate"]["state"]
+    used = found["sequential"]["tasks"][0]["n_used"]
+    how = f"{against}; {used:,} documents asked; verdict {state}, "
+    how += "that of the full run" if state == full else f"the full run's is {full}"
+    row = _row(f"whole compare, --sequential, {name}", 25.0, theirs, ran, found, how)
+    if state == full:
+        return row
+    return Row(benchmark=row.benchmark, measured="another verdict", met=False)
 
 
 def _row(
