@@ -17,6 +17,8 @@ _NORMALIZERS = frozenset(
     {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "BertNormalizer"}
 )
 _WORDS = frozenset({"Whitespace", "WhitespaceSplit", "BertPreTokenizer", "Digits", "Punctuation"})
+# What is cut off stays a word of its own, or goes; it is not joined with what follows or precedes.
+_APART = frozenset({"Isolated", "Removed"})
 # Anchors, looking around, possessive quantifiers, references to groups: what may depend on where a
 # text ends. Classes of characters are none of it, and the whitespace that ``\s+(?!\S)`` looks for
 # is not at the end of a beginning.
@@ -72,5 +74,7 @@ def _cuts_words(rules: Mapping[str, Any]) -> bool:
     kind = rules.get("type")
     if kind == "Split":
         pattern = rules.get("pattern", {}).get("Regex")
+        if rules.get("behavior") not in _APART:
+            return False
         return pattern is not None and not _DEPENDENT.search(_HARMLESS.sub("x", pattern))
     return kind in _WORDS or kind == "ByteLevel" or (kind == "Metaspace" and bool(rules["split"]))

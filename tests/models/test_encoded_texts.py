@@ -282,6 +282,13 @@ def test_rules_that_look_at_where_a_text_ends_are_known(pattern: str, fits: bool
     assert not splits_into_words(tokenizer)
 
 
+@pytest.mark.parametrize("behavior", ["merged_with_previous", "merged_with_next", "contiguous"])
+def test_words_that_are_joined_with_what_cuts_them_are_not_read_off(behavior: str) -> None:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(" "), behavior=behavior)
+    assert not splits_into_words(tokenizer)
+
+
 def test_a_batch_that_differs_from_single_texts_is_not_believed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
