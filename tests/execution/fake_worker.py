@@ -95,7 +95,7 @@ MISDEEDS: dict[str, Callable[[], object]] = {
     "leave-with-child": leave_with_child,
     "many-lines": lambda: ([print(f"line {i}") for i in range(30)], os._exit(3)),
     "escape": lambda: (print("\x1b[31mred\x07"), os._exit(3)),
-    "die-later": lambda: threading.Timer(0.3, os._exit, (6,)).start(),
+    "die-later": lambda: threading.Timer(2.0, os._exit, (6,)).start(),
 }
 
 

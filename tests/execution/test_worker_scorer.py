@@ -313,7 +313,8 @@ def test_a_worker_that_dies_between_two_calls_is_an_error_of_the_next_call(
 ) -> None:
     scorer = open_worker()
     scorer.score([request("a", task="die-later")])
-    time.sleep(0.8)
+    while scorer.is_running:
+        time.sleep(0.05)
     with pytest.raises(WorkerError, match="exited with code 6 while encoding 1 requests"):
         scorer.encode([request("a")])
 
