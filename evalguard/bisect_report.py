@@ -12,6 +12,7 @@ from evalguard.settings import Value
 if TYPE_CHECKING:
     from evalguard.bisect.components import Kind
     from evalguard.bisect.oracle import Refusal
+    from evalguard.bisect.probe import Outcome as ProbeOutcome
     from evalguard.bisect.result import Part, Status, Suspect
     from evalguard.gate_reason import GateState, Key
 
@@ -75,6 +76,29 @@ class UntestableAssignment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One measurement of a search; what was measured before a search started is none of its own.
+
+    Attributes:
+        settings: those at their candidate value, all others at reference.
+        documents: how many were scored now, ``documents_so_far`` in all under this assignment.
+        drift_sigma: of those, positive is worse, with its standard error ``error_sigma`` as an
+            estimate for all documents; None if they were not scored.
+        outcome: scored, or why not in one of a few words; ``reason`` says why, "" if scored.
+        cost: in full evaluations.
+    """
+
+    settings: tuple[str, ...]
+    documents: int
+    documents_so_far: int
+    drift_sigma: float | None
+    error_sigma: float | None
+    outcome: ProbeOutcome
+    reason: str = ""
+    cost: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MetricSearch:
     """The search for who makes one metric drift; all drifts in sigma, positive is worse.
 
@@ -91,7 +115,8 @@ class MetricSearch:
         suspects: not proven, the likeliest first. ``parts``: of diffuse drift.
         cleared: settings that are neither culprits nor suspects nor inert.
         inert: settings that changed no document's score.
-        evaluations: cost in full evaluations of the metric's documents; ``probes``: measurements.
+        evaluations: cost in full evaluations of the metric's documents; ``probes``: measurements,
+            trials of alternatives included; ``measured``: those of the search itself, in order.
         ended: why a search that is "stopped" ended, ``failure`` with which error.
     """
 
@@ -116,6 +141,7 @@ class MetricSearch:
     untestable: tuple[UntestableAssignment, ...] = ()
     evaluations: float
     probes: int
+    measured: tuple[Measured, ...] = ()
     seed: int
     ended: Ended = ""
     failure: str = ""

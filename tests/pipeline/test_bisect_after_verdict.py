@@ -120,6 +120,10 @@ def test_the_guilty_setting_is_named_and_nobody_else(run: Run) -> None:
     assert found.repaired.passed
     assert found.repaired.reset == ("gain",)
     assert {"eps", "scale"} <= {*found.searches[0].cleared, *found.searches[0].inert}
+    measured = found.searches[0].measured
+    assert len(measured) == found.searches[0].probes
+    assert sum(one.cost for one in measured) == pytest.approx(found.searches[0].evaluations)
+    assert all(one.drift_sigma is not None for one in measured if one.outcome == "scored")
     assert written(result) == result.to_dict()
 
 

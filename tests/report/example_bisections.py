@@ -8,6 +8,7 @@ from evalguard.bisect import Part, Suspect
 from evalguard.bisect_report import (
     BisectReport,
     GuiltySetting,
+    Measured,
     MetricSearch,
     Repaired,
     RepairedMetric,
@@ -37,6 +38,20 @@ def culprit(name: str = "attn_softcap", sigma: float = 1.4, **changes: Any) -> G
     return GuiltySetting(**{**fields, **changes})
 
 
+def measured(*settings: str, documents: int = 0, **changes: Any) -> Measured:
+    """One measurement; of no document: one that failed."""
+    fields: dict[str, Any] = {
+        "settings": settings,
+        "documents": documents,
+        "documents_so_far": documents,
+        "drift_sigma": None,
+        "error_sigma": 0.1 if documents else None,
+        "outcome": "scored",
+        "cost": 0.05,
+    }
+    return Measured(**{**fields, **changes})
+
+
 def search(**changes: Any) -> MetricSearch:
     """One guilty setting of eight."""
     fields: dict[str, Any] = {
@@ -59,6 +74,12 @@ def search(**changes: Any) -> MetricSearch:
         ),
         "evaluations": 3.4,
         "probes": 12,
+        "measured": (
+            measured("attn_softcap", *NAMES[1:4], documents=1024, drift_sigma=1.5, cost=0.25),
+            measured("attn_softcap", documents=5153, drift_sigma=1.4, error_sigma=0.02, cost=1.05),
+            measured("setting_b", "setting_c", outcome="out_of_memory", reason="out of memory"),
+            measured(*NAMES[1:], documents=5153, drift_sigma=0.06, cost=1.05),
+        ),
         "seed": 1234,
     }
     return MetricSearch(**{**fields, **changes})

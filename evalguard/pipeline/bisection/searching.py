@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from evalguard.bisect import BisectResult, Recommendation, find_culprits, recommend
-from evalguard.bisect_report import Ended, GuiltySetting, MetricSearch, UntestableAssignment
+from evalguard.bisect_report import Ended, GuiltySetting, MetricSearch
 from evalguard.document_scale import DocumentScale
 from evalguard.errors import EvaluationError
 from evalguard.pipeline.bisection.buildable import constraints_among
+from evalguard.pipeline.bisection.measured import measured_by, untestable_of
 from evalguard.pipeline.bisection.open_oracle import SettingsOracle
 from evalguard.pipeline.bisection.subject import Subject
 from evalguard.pipeline.bisection.unbroken import Unbroken, told
@@ -107,9 +108,10 @@ def search_metric(
             cleared=() if context.coarse else _cleared(result, oracle, progress.cleared),
             coarse=context.coarse,
             inert=_inert(result, oracle),
-            untestable=_untestable(result),
+            untestable=untestable_of(result),
             evaluations=result.cost + (recommendation.cost if recommendation else 0.0),
             probes=len(result.probes) + (len(recommendation.trials) if recommendation else 0),
+            measured=measured_by(result),
             seed=choices.task_options.seed,
             ended=_ended(result, asked),
             failure="" if asked.failure is None else told(asked.failure),
@@ -207,16 +209,6 @@ def _inert(result: BisectResult, oracle: SettingsOracle) -> tuple[str, ...]:
     found = {*result.inert, *oracle.inert_by_readback}
     declared = (*oracle.settings, *oracle.inert_by_readback)
     return tuple(name for name in declared if name in found)
-
-
-def _untestable(result: BisectResult) -> tuple[UntestableAssignment, ...]:
-    return tuple(
-        UntestableAssignment(
-            settings=probe.settings, outcome=probe.outcome, reason=probe.untestable
-        )
-        for probe in result.untestable
-        if probe.outcome != "scored"
-    )
 
 
 def _number(value: float) -> float | None:
