@@ -139,7 +139,10 @@ class Gate:
     def _by_state(
         self, gated: Sequence[Comparison], holm_p_values: Sequence[float | None]
     ) -> dict[GateState, tuple[Key, ...]]:
-        states = [self._state(c, p) for c, p in zip(gated, holm_p_values, strict=True)]
+        states = [
+            gated_state(c, p, fail_on=self.fail_on, confidence=self.confidence)
+            for c, p in zip(gated, holm_p_values, strict=True)
+        ]
         return {
             state: tuple(_key(c) for c, its in zip(gated, states, strict=True) if its == state)
             for state in get_args(GateState)
@@ -148,7 +151,7 @@ class Gate:
     @property
     def _holm_level(self) -> float:
         """Chance of a false "real" that the policy grants beside the margin rule."""
-        return (1.0 - self.confidence) / 2.0 if self.fail_on == "any-degradation" else 0.0
+        return _real_level(self.confidence) if self.fail_on == "any-degradation" else 0.0
 
     def _gated(self, comparisons: list[Comparison]) -> list[Comparison]:
         if not self.gate_metrics:
@@ -181,20 +184,33 @@ class Gate:
                 f"confidence than the gate's ({self.margin:g}, {self.confidence:g})"
             )
 
-    def _state(self, comparison: Comparison, holm_p_value: float | None) -> GateState:
-        outcome = comparison.outcome
-        if outcome == "failed" or outcome == "undecided":
-            return outcome
-        if outcome == "regressed":
-            enough = {
-                "significant": comparison.significant,
-                "certain": comparison.certain,
-            }.get(self.fail_on, True)
-            return "regressed" if enough else "undecided"
-        if self.fail_on == "any-degradation" and outcome == "degraded":
-            real = holm_p_value is not None and holm_p_value <= self._holm_level
-            return "regressed" if real else "passed"
-        return "passed"
+
+def gated_state(
+    comparison: Comparison, holm_p_value: float | None, *, fail_on: str, confidence: float
+) -> GateState:
+    """What one gated metric brings about under a policy, waivers aside.
+
+    Args:
+        holm_p_value: its p-value, adjusted over all gated metrics.
+    """
+    outcome = comparison.outcome
+    if outcome == "failed" or outcome == "undecided":
+        return outcome
+    if outcome == "regressed":
+        enough = {
+            "significant": comparison.significant,
+            "certain": comparison.certain,
+        }.get(fail_on, True)
+        return "regressed" if enough else "undecided"
+    if fail_on == "any-degradation" and outcome == "degraded":
+        real = holm_p_value is not None and holm_p_value <= _real_level(confidence)
+        return "regressed" if real else "passed"
+    return "passed"
+
+
+def _real_level(confidence: float) -> float:
+    """Level of the adjusted p-value at which a drift counts as real: one side of the interval."""
+    return (1.0 - confidence) / 2.0
 
 
 def below_groups(comparisons: Iterable[Comparison]) -> set[str]:

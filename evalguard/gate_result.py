@@ -52,3 +52,11 @@ class GateResult:
     reason: str
     limits: tuple[LimitVerdict, ...] = ()
     accepted: tuple[Accepted, ...] = ()
+
+    def state_of(self, key: Key) -> GateState:
+        """What a gated metric brought about; "passed" where a waiver lets it through."""
+        if key in self.regressed:
+            return "regressed"
+        if key in self.failed:
+            return "failed"
+        return "undecided" if key in self.undecided else "passed"

@@ -47,6 +47,7 @@ CORE = {
     "redaction",
     "resources",
     "rescoring",
+    "run_documents",
     "stats",
     "stopping",
     "verdict",

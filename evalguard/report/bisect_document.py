@@ -76,6 +76,7 @@ def _search(search: MetricSearch) -> dict[str, Any]:
         "outside_sigma": search.outside_sigma,
         "unexplained_sigma": search.unexplained_sigma,
         "culprits": [culprit.setting for culprit in search.culprits],
+        "guilty": [_culprit(culprit) for culprit in search.culprits],
         "suspects": [{"setting": s.name, "probability": s.probability} for s in search.suspects],
         "parts": [
             {"settings": list(part.settings), "sigma": part.sigma, "error_sigma": part.error_sigma}

@@ -127,7 +127,13 @@ def _gate(report: CompareReport) -> dict[str, Any]:
         "family_false_alarm": gate.family_false_alarm,
         "family_false_alarm_independent": gate.family_false_alarm_independent,
         "gated": [
-            {"task": task, "filter": filter_, "metric": metric, "holm_p_value": p_value}
+            {
+                "task": task,
+                "filter": filter_,
+                "metric": metric,
+                "holm_p_value": p_value,
+                "state": gate.state_of((task, filter_, metric)),
+            }
             for (task, filter_, metric), p_value in zip(gate.gated, gate.holm_p_values, strict=True)
         ],
         "limits": [limit_document(verdict) for verdict in gate.limits],

@@ -81,7 +81,7 @@ def test_few_subtasks_are_all_shown_and_the_document_always_holds_all() -> None:
     group = written["comparisons"][0]
     assert (len(group["subtasks"]), group["subgroups"]) == (57, ["mmlu_stem"])
     assert written["gate"]["gated"] == [
-        {"task": "mmlu", "filter": "none", "metric": "acc", "holm_p_value": 0.08}
+        {"task": "mmlu", "filter": "none", "metric": "acc", "holm_p_value": 0.08, "state": "passed"}
     ]
 
 

@@ -1,0 +1,64 @@
+"""RunDocuments: what was asked and answered in one task of a finished run, document by document."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Side = Literal["base", "candidate"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDocuments:
+    """One task's documents; plain data.
+
+    Attributes:
+        task: its name.
+        columns: name to one value per document, in ascending document id. Of both sides:
+            ``doc_id``, ``doc`` (JSON text), ``target``. Of each side, with the prefix ``base:`` or
+            ``candidate:``: ``prompt``, ``scores`` (JSON text: filter, metric, lm-eval's item), and
+            lists with one value per request: ``arguments``, ``loglikelihood``, ``is_greedy``,
+            ``text``, ``token_logprobs`` (a list per request, or None). A value is None where a side
+            has no such document.
+        tokens: name to one value per scored token, shape (positions,), in ascending document,
+            request and position: ``doc_id``, ``request``, ``position``, ``token_id``,
+            ``base_logprob``, ``candidate_logprob``, ``kl``, ``base_top``, ``candidate_top``,
+            ``shared_top``; {} where distributions were not compared.
+    """
+
+    task: str
+    columns: Mapping[str, Sequence[Any]]
+    tokens: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.doc_ids)
+
+    @property
+    def doc_ids(self) -> Sequence[int]:
+        """Ids of the documents, ascending."""
+        return self.columns.get("doc_id", ())
+
+    def of(self, side: Side, name: str) -> Sequence[Any]:
+        """One side's column; None for every document where there is none of that name."""
+        return self.columns.get(f"{side}:{name}") or (None,) * len(self)
+
+    def scores(self, side: Side) -> list[Mapping[str, Mapping[str, Any]]]:
+        """lm-eval's items of every document: filter to metric to item; {} where there are none."""
+        return [{} if text is None else _items(text) for text in self.of(side, "scores")]
+
+    def tokens_of(self, doc_id: int) -> Mapping[str, NDArray[Any]]:
+        """The scored tokens of one document, shape (positions of it,)."""
+        if not self.tokens:
+            return {}
+        start, end = np.searchsorted(self.tokens["doc_id"], [doc_id, doc_id + 1])
+        return {name: values[start:end] for name, values in self.tokens.items()}
+
+
+def _items(text: str) -> Mapping[str, Mapping[str, Any]]:
+    found = json.loads(text)
+    return found if isinstance(found, dict) else {}
