@@ -13,21 +13,18 @@ _MOST_SHOWN = 6
 
 def answer_lines(report: CompareReport) -> list[str]:
     """Return a sentence per metric whose answers both runs show, unless they are all the same."""
-    differing = [
-        c for c in report.comparisons if c.same_answer is not None and not _all_alike(c)
-    ]  # what is alike needs no line
+    differing = [c for c in report.comparisons if answer_text(c)]
     in_table, _ = shown(report.comparisons)
     told = [c for c in in_table if c in differing][:_MOST_SHOWN]
-    lines = [f"Answers, {full_label(c)}: {_sentence(c)}." for c in told]
+    lines = [f"Answers, {full_label(c)}: {answer_text(c)}." for c in told]
     more = len(differing) - len(told)
     return [*lines, f"Answers of {more} more metrics: see --json."] if more > 0 else lines
 
 
-def _all_alike(comparison: Comparison) -> bool:
-    return comparison.same_answer == 1.0
-
-
-def _sentence(comparison: Comparison) -> str:
+def answer_text(comparison: Comparison) -> str:
+    """Return flips, churn and the share of equal answers; "" if unknown, or if all are alike."""
+    if comparison.same_answer in (None, 1.0):
+        return ""
     low, high = comparison.same_answer_interval or (0.0, 1.0)
     quarter = 100.0 * (high - low) / 4.0
     share, least, most = (

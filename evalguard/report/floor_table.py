@@ -19,6 +19,7 @@ from evalguard.report.floor_words import floor_sentence, metric_name
 from evalguard.report.page import NARROWEST, page, prose, prose_width
 from evalguard.report.plain_text import fitted, printable, wrapped
 from evalguard.report.terminal import about
+from evalguard.report.view.side import side_view
 from evalguard.report.wording import percent
 
 _LEGEND = (
@@ -47,7 +48,9 @@ def render_floor(report: FloorReport, *, width: int, color: bool) -> str:
 
 def _model(model: RunIdentity, width: int) -> list[Text]:
     head = fitted(f"unchanged  {printable(model.name)}", width)
-    return [Text.assemble((head, "bold"), (about(model, width - cell_len(head) - 2), "dim"))]
+    return [
+        Text.assemble((head, "bold"), (about(side_view(model), width - cell_len(head) - 2), "dim"))
+    ]
 
 
 def _usual(report: FloorReport) -> str:

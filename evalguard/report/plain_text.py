@@ -20,6 +20,8 @@ def printable(text: str) -> str:
     White space becomes one blank each, unsafe characters "?", and a pile of combining marks is cut
     to two, because names come from files that somebody else wrote.
     """
+    if text.isascii() and text.isprintable():
+        return text
     shown: list[str] = []
     marks = 0
     for character in text:

@@ -21,6 +21,7 @@ from evalguard.report.plan_words import (
 )
 from evalguard.report.progress import clock_time
 from evalguard.report.terminal import sides
+from evalguard.report.view.side import side_view
 from evalguard.report.wording import margin_text
 from evalguard.stats.metric_plan import DocumentRange, MetricPlan
 
@@ -41,7 +42,10 @@ def render_plan(report: PlanReport, *, width: int, color: bool) -> str:
     """
     width = max(width, NARROWEST)
     blocks = [
-        [*sides(report.base, report.candidate, width), *prose(pilot_sentence(report), width)],
+        [
+            *sides(side_view(report.base), side_view(report.candidate), width),
+            *prose(pilot_sentence(report), width),
+        ],
         _metrics(report, width),
         _costs(report, width),
         _caveats(report, width),

@@ -14,7 +14,7 @@ from evalguard.comparison import Comparison
 from evalguard.limits import LimitVerdict
 from evalguard.report import rounding
 from evalguard.report.accepted import accepted_clause
-from evalguard.report.distribution_table import beneath_scores
+from evalguard.report.distribution_words import beneath_scores
 from evalguard.report.limits import decisive_limit, limit_statement
 from evalguard.report.plain_text import printable
 from evalguard.report.subtasks import concerned, of_subtasks

@@ -157,7 +157,7 @@ def test_what_an_earlier_version_did_not_say_follows_from_what_it_said() -> None
         ({"notes": "x"}, "notes is 'x', not a list"),
         ({"created": 5}, "created is 5, not a text"),
         ({"environment": []}, "environment is [], not an object"),
-        ({"bisect": {"searches": []}}, "bisect.searches is empty"),
+        ({"bisect": {"searches": []}}, "bisect.searches has none of whole settings"),
         ({"across_tasks": {"metrics": [1]}}, "across_tasks.metrics is 1, not an object"),
         ({"resources": {"phases": [{"phase": "x"}]}}, "resources.phases[0].phase is 'x', not one"),
         ({"base": {"name": "a" * 99}}, "base.digest is missing"),

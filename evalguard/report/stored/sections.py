@@ -86,8 +86,6 @@ def read_bisect(value: Any) -> BisectReport | None:
         return None
     fields = dict(mapping(value, "bisect"))
     searches = items(fields.get("searches"), "bisect.searches")
-    if not searches:
-        raise damaged("bisect.searches", "is empty")
     culprits = items(fields.get("culprits", []), "bisect.culprits")
     bisect: BisectReport = read_fields(
         BisectReport,
@@ -103,6 +101,8 @@ def read_bisect(value: Any) -> BisectReport | None:
             for number, one in enumerate(searches)
         ),
     )
+    if all(search.inside for search in bisect.searches):
+        raise damaged("bisect.searches", "has none of whole settings")
     return bisect
 
 

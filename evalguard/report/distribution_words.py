@@ -1,0 +1,91 @@
+"""How two models' distributions differ, in words."""
+
+from __future__ import annotations
+
+from evalguard.compare_report import CompareReport
+from evalguard.comparison import Comparison
+from evalguard.distribution_comparison import DistributionComparison, Figure
+from evalguard.report import rounding
+from evalguard.report.plain_text import printable
+from evalguard.report.wording import metric_label, percent
+
+_PERPLEXITIES = frozenset({"perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte"})
+_STILL = frozenset({"unchanged", "degraded"})
+
+
+def kl_text(figure: Figure) -> str:
+    """Return a KL, or another figure of any size, with its standard error."""
+    return rounding.with_stderr(figure.value, figure.stderr)
+
+
+def share_text(figure: Figure) -> str:
+    """Return a share in per cent, with the digits that its standard error supports."""
+    if figure.value is None:
+        return "-"
+    stderr = None if figure.stderr is None else 100.0 * figure.stderr
+    return f"{rounding.rounded(100.0 * figure.value, stderr)}%"
+
+
+def percentile_text(figure: Figure) -> str:
+    """A percentile as its interval supports it; two digits where an end of that is open."""
+    if figure.value is None:
+        return "-"
+    low, high = figure.interval or (0.0, float("inf"))
+    if 0.0 < high - low < float("inf"):
+        return rounding.rounded(figure.value, (high - low) / 4.0)
+    return f"{figure.value:#.2g}".rstrip(".")
+
+
+def beneath_scores(report: CompareReport) -> str:
+    """Say that distributions moved where no score did; "" where none did."""
+    moved = [one for one in report.distributions if one.moved]
+    if not moved:
+        return ""
+    largest = max(moved, key=lambda one: one.kl.value or 0.0)
+    return (
+        f"; beneath these scores the distributions moved: KL {kl_text(largest.kl)} nats a token "
+        f"on {printable(largest.task)}"
+    )
+
+
+def failure_text(one: DistributionComparison) -> str:
+    """Say why there are no numbers; "" where there are."""
+    if not one.failure:
+        return ""
+    return f"The distributions of {printable(one.task)} are not known: {printable(one.failure)}."
+
+
+def bounds_text(one: DistributionComparison) -> str:
+    """Say between what the mean KL is proven to lie, where it is an estimate."""
+    if one.kl.bounds is None:
+        return ""
+    low, high = one.kl.bounds
+    return (
+        f"{printable(one.task)}: KL is estimated from the base's reference; proven, on these "
+        f"tokens, is a mean between {low:.2g} and {high:.2g}."
+    )
+
+
+def beside_perplexity(report: CompareReport, one: DistributionComparison) -> str:
+    """Say where perplexity stands still and the distributions moved."""
+    of_task = [c for c in report.comparisons if c.task == one.task]
+    perplexities = [c for c in of_task if c.metric in _PERPLEXITIES]
+    still = bool(perplexities) and all(c.outcome in _STILL for c in perplexities)
+    if one.failure or not (still and one.moved) or one.kl.interval is None:
+        return ""
+    first = perplexities[0]
+    low, high = one.kl.interval
+    return (
+        f"On {printable(one.task)} {metric_label(first)} is {_drift(report, first)}, but the "
+        f"distributions moved: KL {kl_text(one.kl)} nats a token ({percent(one.confidence)} "
+        f"interval {rounding.rounded(low, one.kl.stderr)} to "
+        f"{rounding.rounded(high, one.kl.stderr)}), and both have the same most probable token "
+        f"at {share_text(one.same_top1)} of the positions."
+    )
+
+
+def _drift(report: CompareReport, comparison: Comparison) -> str:
+    sigma, _, _ = rounding.sigma_with_interval(
+        comparison.sigma, comparison.sigma_interval, margin=report.gate.margin
+    )
+    return f"{comparison.outcome} ({sigma} sigma)"

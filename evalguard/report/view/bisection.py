@@ -1,0 +1,216 @@
+"""BisectionView: which settings make the drift, with every measurement that says so."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from evalguard.bisect_report import BisectReport, GuiltySetting, Measured, MetricSearch
+from evalguard.report import rounding
+from evalguard.report.bisect_words import (
+    answer,
+    beside_text,
+    cleared_text,
+    cost_text,
+    facts,
+    listed,
+    repaired_text,
+    shown_roles,
+    sized,
+    subject_of,
+)
+from evalguard.report.plain_text import printable
+from evalguard.report.view.side import value_text
+
+_LEGEND = "Sigma of each alone, beside the other culprits, and as its share (Shapley)."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CulpritView:
+    """A guilty setting; ``change`` is "reference -> candidate", the drifts are in sigma.
+
+    ``alone`` begins with "~" where it was measured on part of the documents. ``number`` is the
+    share (Shapley) as a number.
+    """
+
+    setting: str
+    target: str
+    change: str
+    alone: str
+    beside: str
+    share: str
+    role: str
+    number: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeView:
+    """One measurement of a search.
+
+    Attributes:
+        settings: those at their candidate value, all others at reference.
+        documents: how many are scored under them in all.
+        drift: in sigma; "-" if they were not scored. ``sigma`` and ``error`` as numbers, None
+            likewise.
+        outcome: "scored", or why not in a word; ``reason`` says why.
+        cost: in full evaluations; ``evaluations`` as a number.
+    """
+
+    number: int
+    settings: tuple[str, ...]
+    documents: str
+    drift: str
+    outcome: str
+    reason: str
+    cost: str
+    sigma: float | None
+    error: float | None
+    evaluations: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchView:
+    """One search: ``title``, ``facts`` it was made on, culprits and what else is said of others.
+
+    ``answer`` is its result as a sentence; ``roles``: whether the culprits' roles tell anything.
+    ``cleared`` and ``beside`` are sentences, "" where there is nothing to say.
+    """
+
+    title: str
+    status: str
+    facts: str
+    answer: str
+    margin: float
+    settings: tuple[str, ...]
+    culprits: tuple[CulpritView, ...]
+    roles: bool
+    cleared: str
+    beside: str
+    probes: tuple[ProbeView, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixView:
+    """What repairs the candidate: a line, and lines of a guard file; () where a file holds them."""
+
+    head: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BisectionView:
+    """A bisection.
+
+    Attributes:
+        searches: in the order in which they were made.
+        legend: of the tables of culprits, "" where there is none.
+        sentences: what the gate makes of the repaired candidate, notes, the cost.
+        guilty: names of all culprits.
+        fix: None where there is nothing to repair.
+        proof, resume: commands, "" where there is none.
+    """
+
+    status: str
+    searches: tuple[SearchView, ...]
+    legend: str
+    sentences: tuple[str, ...]
+    guilty: tuple[str, ...]
+    fix: FixView | None
+    proof: str
+    resume: str
+
+
+def bisection_view(found: BisectReport | None) -> BisectionView | None:
+    """Return a bisection as texts; None where there was none."""
+    if found is None:
+        return None
+    texts = (repaired_text(found.repaired), *found.notes, cost_text(found))
+    return BisectionView(
+        status=found.status,
+        searches=tuple(map(_search, found.searches)),
+        legend=_legend([search for search in found.searches if search.culprits]),
+        sentences=tuple(printable(text) for text in texts if text),
+        guilty=tuple(printable(culprit.setting) for culprit in found.culprits),
+        fix=_fix(found),
+        proof=printable(found.proof),
+        resume=printable(found.resume),
+    )
+
+
+def _legend(searches: Sequence[MetricSearch]) -> str:
+    if not searches:
+        return ""
+    partly = any(_partly(culprit) for search in searches for culprit in search.culprits)
+    return _LEGEND + (" ~: on part of the documents." if partly else "")
+
+
+def _fix(found: BisectReport) -> FixView | None:
+    if not found.fix:
+        return None
+    where = printable(found.fix_where)
+    if found.derived:
+        what = "holds the base and the repaired candidate"
+        return FixView(head=f"The repair: {where} {what}.", lines=())
+    head = f"The repair, in {where}:" if where else "The repair:"
+    return FixView(head=head, lines=tuple(map(printable, found.fix.split("\n"))))
+
+
+def _search(search: MetricSearch) -> SearchView:
+    head = f"Inside {listed(search.inside)}" if search.inside else "Bisection"
+    return SearchView(
+        title=f"{head} of {subject_of(search)}",
+        status=search.status,
+        facts=facts(search),
+        answer=f"{answer(search)}.",
+        margin=search.margin,
+        settings=tuple(map(printable, search.settings)),
+        culprits=tuple(_culprit(culprit, search.margin) for culprit in search.culprits),
+        roles=shown_roles(search.culprits),
+        cleared=cleared_text(search),
+        beside=beside_text(search),
+        probes=tuple(_probe(n, probe, search) for n, probe in enumerate(search.measured, 1)),
+    )
+
+
+def _culprit(culprit: GuiltySetting, margin: float) -> CulpritView:
+    alone = sized(culprit.sigma_alone, culprit.alone_error_sigma or 0.0, margin)
+    beside, share = (
+        sized(number, culprit.error_sigma, margin)
+        for number in (culprit.sigma_in_context, culprit.shapley_sigma)
+    )
+    return CulpritView(
+        setting=printable(culprit.setting),
+        target=printable(culprit.target),
+        change=f"{value_text(culprit.reference)} -> {value_text(culprit.candidate)}",
+        alone=f"~{alone}" if _partly(culprit) else alone,
+        beside=beside,
+        share=share,
+        role=culprit.role,
+        number=culprit.shapley_sigma,
+    )
+
+
+def _partly(culprit: GuiltySetting) -> bool:
+    """Whether what it does alone was measured on some of the documents only."""
+    return culprit.sigma_alone is not None and culprit.alone_share < 1.0
+
+
+def _probe(number: int, probe: Measured, search: MetricSearch) -> ProbeView:
+    sigma, error = probe.drift_sigma, probe.error_sigma
+    return ProbeView(
+        number=number,
+        settings=tuple(map(printable, probe.settings)),
+        documents=f"{rounding.count(probe.documents_so_far)} of {rounding.count(search.n)}",
+        drift=sized(sigma, error or 0.0, search.margin),
+        outcome=probe.outcome,
+        reason=printable(probe.reason),
+        cost=f"{probe.cost:.2f}",
+        sigma=_finite(sigma),
+        error=_finite(error),
+        evaluations=probe.cost,
+    )
+
+
+def _finite(number: float | None) -> float | None:
+    return number if number is not None and math.isfinite(number) else None
