@@ -1,0 +1,83 @@
+"""What the documentation tells to type and says that one will see is what there is."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from evalguard.cli.main import cli
+
+ROOT = Path(__file__).parent.parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+_PLACEHOLDER = re.compile(r"\.\.\.|\[|<|\bOPTIONS\b|…")
+
+
+def command_lines(page: Path) -> Iterator[str]:
+    """Every line of a code block that calls evalguard, continued lines joined."""
+    for _, block in re.findall(r"```(\w*)\n(.*?)```", page.read_text("utf-8"), re.DOTALL):
+        for line in block.replace("\\\n", " ").splitlines():
+            found = re.match(r"\s*(?:\$ )?(evalguard [a-z].*)", line)
+            if found:
+                yield found[1]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_line_in_the_documentation_parses(page: Path) -> None:
+    for line in command_lines(page):
+        words = shlex.split(line, comments=True)[1:]
+        if _PLACEHOLDER.search(" ".join(words)):
+            continue
+        words = words[: next((i for i, w in enumerate(words) if w in "|>;&&"), len(words))]
+        command: click.Command = cli
+        context = click.Context(cli)
+        while isinstance(command, click.Group):
+            assert words, line
+            _, command, words = command.resolve_command(context, words)  # type: ignore[assignment]
+            context = click.Context(
+                command,
+                parent=context,
+                token_normalize_func=lambda token: token.replace("_", "-"),
+            )
+        try:
+            command.make_parser(context).parse_args(list(words))
+        except click.UsageError as error:
+            pytest.fail(f"{page.name}: {line}: {error.message}")
+
+
+def told() -> str:
+    """All string constants of the package, which its messages are made of."""
+    texts = []
+    for file in sorted((ROOT / "evalguard").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(node.value)
+    return "\n".join(texts)
+
+
+def test_every_message_on_the_page_of_troubleshooting_exists() -> None:
+    page = (ROOT / "docs/troubleshooting.md").read_text("utf-8")
+    messages = re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)
+    assert len(messages) > 20
+    sources = told()
+    for message in messages:
+        for piece in re.split("…", message):
+            assert piece.strip(" :") in sources, message
+
+
+def test_every_exit_code_is_on_its_page() -> None:
+    import evalguard.errors as errors
+    from evalguard.cli.interrupts import EXIT_INTERRUPTED, EXIT_TERMINATED
+    from evalguard.gate import EXIT_GIT_BISECT_SKIP
+
+    page = (ROOT / "docs/exit-codes.md").read_text("utf-8")
+    codes = {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
+    codes |= {EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_GIT_BISECT_SKIP}
+    cells = re.findall(r"^\| ([\d, ]+) \|", page, re.MULTILINE)
+    shown = {int(number) for cell in cells for number in cell.split(",")}
+    assert shown == codes
