@@ -1,0 +1,92 @@
+"""The formats that a finished comparison can be written in, and which one a file asks for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from evalguard.compare_report import CompareReport
+from evalguard.errors import UsageError, nearest
+from evalguard.report.contract import document
+from evalguard.report.terminal import render
+from evalguard.run_documents import RunDocuments
+
+Format = Literal["text", "json", "html", "markdown", "junit", "annotations"]
+# What was asked and answered in a task; None where that is not there.
+Documents = Callable[[str], RunDocuments | None]
+
+_WIDTH = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendering:
+    """One format.
+
+    Attributes:
+        render: makes the file's text. Heavy libraries are imported when it is called.
+        suffixes: of files that are in this format.
+        run_file: its name in a run folder; "" where none is written there unasked.
+    """
+
+    render: Callable[[CompareReport, Documents], str]
+    suffixes: tuple[str, ...] = ()
+    run_file: str = ""
+
+
+def rendered(
+    report: CompareReport, chosen: Format, documents: Documents = lambda _task: None
+) -> str:
+    """Return a report in a format, as the text of a file."""
+    return RENDERINGS[chosen].render(report, documents)
+
+
+def format_of(path: Path, chosen: Format | None = None) -> Format:
+    """Return the format of a file: the one that was chosen, else what its suffix says.
+
+    Raises:
+        UsageError: no format is known by its suffix, or there is none of that name.
+    """
+    if chosen is not None:
+        return checked_format(chosen)
+    suffix = path.suffix.lower()
+    for name, rendering in RENDERINGS.items():
+        if suffix in rendering.suffixes:
+            return name
+    known = [suffix for rendering in RENDERINGS.values() for suffix in rendering.suffixes]
+    raise UsageError(
+        f"{path}: the suffix {suffix!r} says no format" if suffix else f"{path} has no suffix",
+        hint=f"name it {' or '.join(f'*{one}' for one in known)}, or choose one: "
+        f"--format {'|'.join(RENDERINGS)}",
+    )
+
+
+def checked_format(name: str) -> Format:
+    """Return a format's name.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    for known in RENDERINGS:
+        if name == known:
+            return known
+    raise UsageError(
+        f"there is no format '{name}'{nearest(name, RENDERINGS)}",
+        hint=f"formats: {', '.join(RENDERINGS)}",
+    )
+
+
+def _text(report: CompareReport, _documents: Documents) -> str:
+    return render(report, width=_WIDTH, color=False) + "\n"
+
+
+def _json(report: CompareReport, _documents: Documents) -> str:
+    return json.dumps(document(report), indent=2, allow_nan=False) + "\n"
+
+
+RENDERINGS: dict[Format, Rendering] = {
+    "text": Rendering(render=_text, suffixes=(".txt",)),
+    "json": Rendering(render=_json, suffixes=(".json",)),
+}
