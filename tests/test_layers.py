@@ -47,6 +47,7 @@ CORE = {
     "redaction",
     "resources",
     "rescoring",
+    "report_format",
     "run_documents",
     "stats",
     "stopping",

@@ -13,12 +13,22 @@ from evalguard.cli.compare import compared_answer
 from evalguard.cli.given import compare_options, typed_without_effect
 from evalguard.cli.options import EPILOG, FLOOR_FILE, GATE, MODELS, OUTPUT, RUNNING, together
 from evalguard.cli.output import Answer, Job
+from evalguard.cli.report import check_stdout
 from evalguard.cli.task_options import TASKS
 from evalguard.cli.values import PATH
 from evalguard.errors import UsageError
 
 _GOING_ON = frozenset(
-    {"resume", "bisect_budget", "bisect_thorough", "bisect_jobs", "quiet", "as_json"}
+    {
+        "resume",
+        "bisect_budget",
+        "bisect_thorough",
+        "bisect_jobs",
+        "output",
+        "output_format",
+        "quiet",
+        "as_json",
+    }
 )
 
 
@@ -67,12 +77,14 @@ def bisect_command(
 def _bisect(base: str, cand: str, *, as_json: bool, **given: Any) -> Answer:
     from evalguard.pipeline.bisection.bisect import bisect_settings
 
+    check_stdout(given["output"], given["output_format"], as_json=as_json)
     result = bisect_settings(base, cand, **compare_options(given))
-    return compared_answer(result, as_json=as_json)
+    return compared_answer(result, given, as_json=as_json)
 
 
-def _resume(run: Path, *, as_json: bool, quiet: bool, **given: Any) -> Answer:
+def _resume(run: Path, *, as_json: bool, **given: Any) -> Answer:
     from evalguard.pipeline.bisection.bisect import resume_bisection
 
-    changed = {name: value for name, value in given.items() if value is not None}
-    return compared_answer(resume_bisection(run, quiet=quiet, **changed), as_json=as_json)
+    check_stdout(given["output"], given["output_format"], as_json=as_json)
+    changed = {name: value for name, value in given.items() if value not in (None, ())}
+    return compared_answer(resume_bisection(run, **changed), given, as_json=as_json)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,8 @@ from evalguard.cli.options import (
     RUNNING,
     together,
 )
-from evalguard.cli.output import Answer, Job, terminal_width, wants_color
+from evalguard.cli.output import Answer, Job
+from evalguard.cli.report import check_stdout, shown
 from evalguard.cli.task_options import TASKS
 from evalguard.errors import UsageError
 
@@ -45,6 +46,8 @@ _WITHOUT_EFFECT_ON_AA = frozenset(
         "bisect_thorough",
         "bisect_jobs",
         "output_path",
+        "output",
+        "output_format",
         "history",
         "no_history",
     }
@@ -109,13 +112,14 @@ def _demo(*, as_json: bool, **given: Any) -> Answer:
 def _compare(base: str, cand: str, *, as_json: bool, **given: Any) -> Answer:
     from evalguard.pipeline.compare import compare
 
-    return compared_answer(compare(base, cand, **compare_options(given)), as_json=as_json)
+    check_stdout(given["output"], given["output_format"], as_json=as_json)
+    result = compare(base, cand, **compare_options(given))
+    return compared_answer(result, given, as_json=as_json)
 
 
-def compared_answer(result: CompareResult, *, as_json: bool) -> Answer:
-    """The result of a comparison on stdout, and its exit code."""
-    return Answer(result.to_json if as_json else partial(_rendered, result), result.exit_code)
-
-
-def _rendered(result: CompareResult) -> str:
-    return result.render(width=terminal_width(), color=wants_color(sys.stdout))
+def compared_answer(result: CompareResult, given: Mapping[str, Any], *, as_json: bool) -> Answer:
+    """The result of a comparison on stdout, its problems, and its exit code."""
+    of_stdout = None if given["output"] else given["output_format"]
+    return Answer(
+        partial(shown, result, of_stdout, as_json=as_json), result.exit_code, result.problems
+    )

@@ -6,7 +6,7 @@ import contextlib
 import json
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import click
@@ -73,6 +73,13 @@ def report(error: BaseException, style: FailureStyle, *, code: int | None = None
     if style.as_json:
         return _write_json(known, code)
     return code
+
+
+def warn(problems: Iterable[str]) -> None:
+    """Tell on stderr what could not be done beside a result that stands."""
+    with contextlib.suppress(OSError):  # stderr is full or gone
+        for problem in problems:
+            _say("warning", "yellow", problem)
 
 
 def as_known(error: BaseException) -> EvalguardError:

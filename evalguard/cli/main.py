@@ -15,7 +15,7 @@ import evalguard
 from evalguard.cli.bisect import bisect_command
 from evalguard.cli.cache import cache_command
 from evalguard.cli.compare import compare_command, demo_command
-from evalguard.cli.failure import FailureStyle, report
+from evalguard.cli.failure import FailureStyle, report, warn
 from evalguard.cli.floor import floor_command
 from evalguard.cli.guard import init_command, models_command, schema_command, tasks_command
 from evalguard.cli.history import history_command
@@ -23,6 +23,7 @@ from evalguard.cli.interrupts import Interrupts
 from evalguard.cli.options import EPILOG
 from evalguard.cli.output import prepare_streams, settle_streams, stdout_kept, write
 from evalguard.cli.plan import plan_command
+from evalguard.cli.report import report_command
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_USAGE, Interrupted, UsageError, nearest
 
 
@@ -61,6 +62,7 @@ def cli() -> None:
     evalguard floor --base A --tasks T            what an unchanged model shows
     evalguard init                                write a guard file to start from
     evalguard history trend                       sigma over nights, change points
+    evalguard report RUN                          show a finished run again
     evalguard cache ls                            what is kept of finished runs
     """
 
@@ -72,6 +74,7 @@ for _command in (
     plan_command,
     floor_command,
     history_command,
+    report_command,
     cache_command,
     init_command,
     schema_command,
@@ -122,8 +125,11 @@ def _run(words: Sequence[str]) -> int:
     _require_folder()
     with stdout_kept():
         answer = job()
-    text = answer.text()
-    if text:
-        write(text)
+    try:
+        text = answer.text()
+        if text:
+            write(text)
+    finally:
+        warn(answer.problems)
     code: int = answer.code
     return code

@@ -10,6 +10,7 @@ import click
 from evalguard.cli.distribution_options import DISTRIBUTIONS, MEMORY, REFERENCE_FILE
 from evalguard.cli.task_options import MODEL_ARGS
 from evalguard.cli.values import PATH, BatchSize, Pairs, Size
+from evalguard.report_format import FORMATS
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -230,10 +231,27 @@ GATE = (
         help="Exit codes for git bisect run: what gives no verdict is 125.",
     ),
 )
-SHOWING = (
+JSON = click.option(
+    "--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else."
+)
+REPORT_FILES = (
     click.option(
-        "--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else."
+        "-o",
+        "--output",
+        type=PATH,
+        multiple=True,
+        metavar="FILE",
+        help="Write the report to FILE, in the format of its suffix. Repeatable.",
     ),
+    click.option(
+        "--format",
+        "output_format",
+        type=click.Choice(FORMATS),
+        help="Format of every -o FILE, whatever its suffix; without -o, of stdout.",
+    ),
+)
+SHOWING = (
+    JSON,
     click.option("--quiet", "-q", is_flag=True, help="No progress."),
     DEBUG,
 )
@@ -244,6 +262,7 @@ OUTPUT = (
         metavar="FOLDER",
         help="Where run folders go. Default ./reports.",
     ),
+    *REPORT_FILES,
     *SHOWING,
 )
 

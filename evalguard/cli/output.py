@@ -23,10 +23,14 @@ _NOT_ARRIVED = (
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of a command: text for stdout, made when it is written, and the exit code."""
+    """The result of a command: text for stdout, made when it is written, and the exit code.
+
+    ``problems`` are told on stderr: what could not be done beside it, and changes no exit code.
+    """
 
     text: Callable[[], str]
     code: int = EXIT_PASSED
+    problems: tuple[str, ...] = ()
 
 
 Job = Callable[[], Answer]

@@ -6,21 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from evalguard.compare_report import CompareReport
-from evalguard.pipeline.bisection.after import bisected
 from evalguard.pipeline.bisection.finished import Finished
 from evalguard.pipeline.bisection.stored_request import StoredRequest
 from evalguard.pipeline.choices import Choices, choose
 from evalguard.pipeline.conclusion import concluded
 from evalguard.pipeline.distribution_choice import check_measurable
+from evalguard.pipeline.ending import DEFAULT_OUTPUT, ended
 from evalguard.pipeline.guards import find_guards
-from evalguard.pipeline.history.keeping import check_history, kept_in_history
+from evalguard.pipeline.history.keeping import check_history
 from evalguard.pipeline.interruption import interruptible
 from evalguard.pipeline.measured_floor import given_floor
 from evalguard.pipeline.meter import Meter
 from evalguard.pipeline.options import CompareOptions, make_options
 from evalguard.pipeline.preflight import check_models
-from evalguard.pipeline.record import write_run
+from evalguard.pipeline.report_files import asked_files, check_files
 from evalguard.pipeline.result import CompareResult
 from evalguard.pipeline.scoring import score_sides
 from evalguard.pipeline.sequential import score_in_looks
@@ -34,8 +33,6 @@ from evalguard.pipeline.sources import (
 )
 from evalguard.pipeline.stops import Stops
 from evalguard.store import check_writable
-
-DEFAULT_OUTPUT = Path("reports")
 
 
 def compare(
@@ -59,30 +56,8 @@ def compare(
     """
     options = make_options(options, **given)
     cwd = Path.cwd()
-    finished = compared(str(base), str(candidate), options, cwd=cwd)
-    if options.write:
-        with interruptible("writing the result"):
-            finished = replace(finished, report=_written(finished))
-    finished = replace(finished, report=_kept(finished))
     request = StoredRequest(base=str(base), candidate=str(candidate), cwd=cwd, options=options)
-    return CompareResult(bisected(finished, request))
-
-
-def _kept(finished: Finished) -> CompareReport:
-    choices = finished.choices
-    with interruptible("keeping the run in the history"):
-        return kept_in_history(finished.report, finished.scored, choices.allow, choices.history)
-
-
-def _written(finished: Finished) -> CompareReport:
-    base, candidate = finished.scored
-    return write_run(
-        finished.report,
-        base.samples,
-        candidate.samples,
-        finished.options.output_path or DEFAULT_OUTPUT,
-        divergences=candidate.divergences,
-    )
+    return ended(compared(str(base), str(candidate), options, cwd=cwd), request)
 
 
 def compared(base: str, candidate: str, options: CompareOptions, *, cwd: Path) -> Finished:
@@ -100,6 +75,7 @@ def compared(base: str, candidate: str, options: CompareOptions, *, cwd: Path) -
         if options.write:
             check_writable(options.output_path or DEFAULT_OUTPUT)
         check_history(choices.history)
+        check_files(asked_files(options, cwd=cwd))
     stops: Stops | None = None
     with interruptible("scoring"):
         if worth_looking(sources, choices):

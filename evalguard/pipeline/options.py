@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from evalguard.errors import UsageError, nearest
+from evalguard.report.formats import format_of
+from evalguard.report_format import Format
 from evalguard.scorer import ScorerName
 from evalguard.settings import Assignment, Value
 
@@ -76,6 +78,8 @@ class CompareOptions:
             bisect_thorough: be surer of small effects; bisect_jobs: probes at the same time.
         strict: undecided fails. git_bisect: exit codes for ``git bisect run``.
         output_path: where run folders go; None: ./reports.
+        output: files that the report is written to, each in the format that its suffix says, or
+            in output_format ("text", "json", ...).
         cache_dir: score and build cache; None: the user's cache folder. use_cache: score cache.
         cache_max_size: how large it may be after the run, "20GB" or bytes; None: as the variable
             EVALGUARD_CACHE_MAX_SIZE says, else no limit.
@@ -133,6 +137,8 @@ class CompareOptions:
     strict: bool = False
     git_bisect: bool = False
     output_path: Path | None = None
+    output: tuple[Path, ...] = ()
+    output_format: Format | None = None
     cache_dir: Path | None = None
     cache_max_size: int | str | None = None
     use_cache: bool = True
@@ -170,6 +176,8 @@ class CompareOptions:
         if self.memory not in (None, *get_args(MemoryUse)):
             raise _refused("memory", self.memory, f"one of {', '.join(get_args(MemoryUse))}")
         self._check_bisect()
+        for path in self.output:
+            format_of(path, self.output_format)
         if self.reference_top_k is not None and not _is_count(self.reference_top_k, 1):
             raise _refused("reference_top_k", self.reference_top_k, "a number of tokens")
         for item in sorted(self.allow_differing - MAY_DIFFER):
@@ -194,13 +202,14 @@ def make_options(options: CompareOptions | None, **given: Any) -> CompareOptions
     for name in given:
         if name not in names:
             raise UsageError(f"compare() has no option '{name}'{nearest(name, names)}")
-    for name in ("tasks", "include_path", "allow_differing"):
+    for name in ("tasks", "include_path", "allow_differing", "output"):
         if isinstance(given.get(name), (str, Path)):
             given[name] = (given[name],)
     if "tasks" in given:
         given["tasks"] = tuple(given["tasks"])
-    if "include_path" in given:
-        given["include_path"] = tuple(Path(path) for path in given["include_path"])
+    for name in ("include_path", "output"):
+        if name in given:
+            given[name] = tuple(Path(path) for path in given[name])
     if "allow_differing" in given:
         given["allow_differing"] = frozenset(given["allow_differing"])
     for name in ("config", "reference", "output_path", "cache_dir", "floor", "history"):

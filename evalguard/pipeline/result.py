@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evalguard.compare_report import CompareReport
@@ -13,9 +14,13 @@ from evalguard.distribution_comparison import DistributionComparison
 from evalguard.gate_result import GateResult
 from evalguard.influence import Influence
 from evalguard.noise_floor import Floor
+from evalguard.pipeline.report_files import write_files
+from evalguard.pipeline.stored_run import documents_of
 from evalguard.report.contract import document
 from evalguard.report.distributions import distribution_row
+from evalguard.report.formats import rendered
 from evalguard.report.terminal import render
+from evalguard.report_format import Format
 from evalguard.settings import Value
 from evalguard.stopping import Stopping
 
@@ -29,9 +34,12 @@ class CompareResult:
 
     ``report`` holds everything; the properties are shortcuts to it. ``passed`` is True only if
     the gate passed: a comparison that failed, so that nothing is known, has not passed.
+    ``problems`` say what could not be written or kept after the verdict; the report's notes have
+    them too.
     """
 
     report: CompareReport
+    problems: tuple[str, ...] = ()
 
     @property
     def comparisons(self) -> tuple[Comparison, ...]:
@@ -104,6 +112,25 @@ class CompareResult:
         import pandas as pd
 
         return pd.DataFrame([distribution_row(one) for one in self.distributions])
+
+    def rendered(self, chosen: Format) -> str:
+        """Return the report in a format, as the text of a file.
+
+        Documents are read from the run folder, if one was written.
+
+        Raises:
+            StoreError: a file of the run folder is damaged.
+        """
+        return rendered(self.report, chosen, documents_of(self.report))
+
+    def save(self, path: str | Path, chosen: Format | None = None) -> None:
+        """Write the report to a file, in the format that its suffix says if none is chosen.
+
+        Raises:
+            UsageError: no format is known by that suffix, or the file's folder is not there.
+            StoreError: it cannot be written.
+        """
+        write_files(self.report, [Path(path)], chosen)
 
     def render(self, *, width: int = 80, color: bool = False) -> str:
         """Return the table and the sentence that the command line prints."""

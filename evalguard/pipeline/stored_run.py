@@ -8,6 +8,7 @@ from pathlib import Path
 from evalguard.compare_report import CompareReport
 from evalguard.errors import StoreError
 from evalguard.report.contract import SCHEMA
+from evalguard.report.formats import Documents
 from evalguard.report.stored import read_report
 from evalguard.run_documents import RunDocuments
 from evalguard.store import read_result, read_samples, read_tokens, sample_files, token_files
@@ -72,6 +73,12 @@ def stored_documents(folder: Path, task: str) -> RunDocuments | None:
         columns=read_samples(samples),
         tokens={} if tokens is None else read_tokens(tokens),
     )
+
+
+def documents_of(report: CompareReport) -> Documents:
+    """Return what reads the documents of a report's run folder; nothing where there is none."""
+    folder = report.run_folder
+    return lambda task: None if folder is None else stored_documents(Path(folder), task)
 
 
 def _placed(report: CompareReport, folder: Path) -> CompareReport:

@@ -6,15 +6,14 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from evalguard.compare_report import CompareReport
 from evalguard.errors import UsageError, nearest
 from evalguard.report.contract import document
 from evalguard.report.terminal import render
+from evalguard.report_format import Format
 from evalguard.run_documents import RunDocuments
 
-Format = Literal["text", "json", "html", "markdown", "junit", "annotations"]
 # What was asked and answered in a task; None where that is not there.
 Documents = Callable[[str], RunDocuments | None]
 

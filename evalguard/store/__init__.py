@@ -10,6 +10,7 @@ from evalguard.store.floor_store import FloorStore
 from evalguard.store.inventory import inventory
 from evalguard.store.journal import Journal
 from evalguard.store.journal_entry import Entry
+from evalguard.store.output_file import check_output, write_output
 from evalguard.store.pruning import PruneRules, prune
 from evalguard.store.record_cache import DivergenceCache, ReferenceCache
 from evalguard.store.reference_file import ReferenceFile
@@ -34,6 +35,7 @@ __all__ = [
     "ReferenceWriter",
     "RunFolder",
     "ScoreCache",
+    "check_output",
     "check_writable",
     "default_cache_dir",
     "inventory",
@@ -47,5 +49,6 @@ __all__ = [
     "sample_files",
     "token_files",
     "write_document",
+    "write_output",
     "write_text",
 ]

@@ -59,6 +59,8 @@ SPELLINGS: dict[str, tuple[tuple[str, ...], object]] = {
     "strict": (("--strict",), True),
     "git_bisect": (("--git_bisect",), True),
     "output_path": (("--output_path", "out"), Path("out")),
+    "output": (("-o", "a.txt", "--output", "b.json"), (Path("a.txt"), Path("b.json"))),
+    "output_format": (("--format", "json"), "json"),
     "cache_dir": (("--cache_dir", "c"), Path("c")),
     "cache_max_size": (("--cache_max_size", "1.5GB"), 1_500_000_000),
     "use_cache": (("--no_cache",), False),

@@ -84,8 +84,7 @@ def run(task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> R
         monkeypatch.setattr("evalguard.pipeline.bench.open_scorer", opened_scorer)
         monkeypatch.setattr("evalguard.pipeline.compare.check_models", lambda sources: None)
         own = partial(bisected, open_oracle=opened)
-        for place in ("compare", "bisection.bisect"):
-            monkeypatch.setattr(f"evalguard.pipeline.{place}.bisected", own)
+        monkeypatch.setattr("evalguard.pipeline.ending.bisected", own)
         fields = {
             "config": guard,
             "output_path": tmp_path / "reports",

@@ -15,6 +15,7 @@ from evalguard.errors import UsageError
 from evalguard.report.contract import document
 from evalguard.report.formats import RENDERINGS, checked_format, format_of, rendered
 from evalguard.report.terminal import render
+from evalguard.report_format import FORMATS
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,10 @@ def test_another_suffix_needs_a_format(name: str) -> None:
 def test_an_unknown_format_is_refused_with_the_nearest() -> None:
     with pytest.raises(UsageError, match="did you mean 'json'"):
         checked_format("jsn")
+
+
+def test_every_format_that_has_a_name_can_be_made() -> None:
+    assert set(RENDERINGS) == set(FORMATS)
 
 
 def test_no_two_formats_share_a_suffix_or_a_file_of_the_run_folder() -> None:

@@ -21,9 +21,9 @@ from evalguard.pipeline.bisection.opening import model_oracle
 from evalguard.pipeline.bisection.searchable import Searchable
 from evalguard.pipeline.bisection.stored_request import StoredRequest
 from evalguard.pipeline.bisection.subject import Subject, subject_of
-from evalguard.pipeline.bisection.unbroken import told
 from evalguard.pipeline.conclusion import concluded
 from evalguard.pipeline.scoring import score_sides
+from evalguard.pipeline.told_error import told
 from evalguard.report.contract import document
 from evalguard.report.progress import Progress
 from evalguard.store import write_document

@@ -10,17 +10,24 @@ from typing import Any
 from evalguard.compare_report import CompareReport, RunIdentity
 from evalguard.errors import MisalignedRunsError, UsageError
 from evalguard.gate_reason import Key
-from evalguard.pipeline.bisection.after import bisected
 from evalguard.pipeline.bisection.finished import Finished
 from evalguard.pipeline.bisection.stored_request import StoredRequest
 from evalguard.pipeline.compare import compare, compared
+from evalguard.pipeline.ending import continued
 from evalguard.pipeline.options import CompareOptions, make_options
 from evalguard.pipeline.result import CompareResult
 from evalguard.report.contract import SCHEMA, document
 from evalguard.store import read_result
 
 # What may be another one when a bisection goes on: it changes no answer that is known.
-MAY_CHANGE = ("bisect_budget", "bisect_jobs", "bisect_thorough", "quiet")
+MAY_CHANGE = (
+    "bisect_budget",
+    "bisect_jobs",
+    "bisect_thorough",
+    "output",
+    "output_format",
+    "quiet",
+)
 _GATE = ("margin", "fail_on", "confidence", "state")
 _ANEW = "evalguard bisect --base A --cand B starts a new one; finished scores are kept"
 
@@ -47,8 +54,8 @@ def resume_bisection(run: str | Path, **given: Any) -> CompareResult:
 
     Args:
         run: the run folder.
-        given: ``bisect_budget``, ``bisect_jobs``, ``bisect_thorough`` and ``quiet``, in place of
-            those of then.
+        given: ``bisect_budget``, ``bisect_jobs``, ``bisect_thorough``, ``output``,
+            ``output_format`` and ``quiet``, in place of those of then.
 
     Raises:
         UsageError: this is no run folder of a bisection.
@@ -64,7 +71,7 @@ def resume_bisection(run: str | Path, **given: Any) -> CompareResult:
             )
     there = read_result(folder, schema=SCHEMA)
     request = StoredRequest.read(folder)
-    options = make_options(request.options, **given)
+    options = make_options(request.options, **_from_here(given))
     unkept = replace(options, write=False, use_history=False)
     again = compared(request.base, request.candidate, unkept, cwd=request.cwd)
     _check_same(there, again.report)
@@ -72,7 +79,14 @@ def resume_bisection(run: str | Path, **given: Any) -> CompareResult:
         again.report, run_folder=str(folder), created=there["created"], command=there["command"]
     )
     finished: Finished = replace(again, report=report, options=options)
-    return CompareResult(bisected(finished, request))
+    return continued(finished, request)
+
+
+def _from_here(given: dict[str, Any]) -> dict[str, Any]:
+    """Let relative files start where they are named now, not where it all began."""
+    files = given.get("output", ())
+    several = [files] if isinstance(files, (str, Path)) else files
+    return {**given, "output": [Path.cwd() / file for file in several]} if several else given
 
 
 def _check_same(there: dict[str, Any], now: CompareReport) -> None:

@@ -24,10 +24,10 @@ from evalguard.pipeline.bisection.search_model import foreseen, search_model
 from evalguard.pipeline.bisection.searchable import Searchable
 from evalguard.pipeline.bisection.searching import Context, Searched, shown
 from evalguard.pipeline.bisection.subject import Subject, drift_of, subject_of
-from evalguard.pipeline.bisection.unbroken import told
 from evalguard.pipeline.judgement import Judgement
 from evalguard.pipeline.scored import Scored
 from evalguard.pipeline.sources import ModelSource
+from evalguard.pipeline.told_error import told
 from evalguard.report.bisect_words import metric_text
 from evalguard.report.progress import Progress
 from evalguard.settings import Value

@@ -15,8 +15,9 @@ from evalguard.pipeline.bisection.buildable import constraints_among
 from evalguard.pipeline.bisection.measured import measured_by, untestable_of
 from evalguard.pipeline.bisection.open_oracle import SettingsOracle
 from evalguard.pipeline.bisection.subject import Subject
-from evalguard.pipeline.bisection.unbroken import Unbroken, told
+from evalguard.pipeline.bisection.unbroken import Unbroken
 from evalguard.pipeline.choices import Choices
+from evalguard.pipeline.told_error import told
 from evalguard.redaction import redacted
 from evalguard.report.bisect_progress import BisectProgress
 from evalguard.settings import Setting, Value, Variant

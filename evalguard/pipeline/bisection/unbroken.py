@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from evalguard.bisect import Question, Untestable
 from evalguard.bisect.oracle import Floats, Indices
-from evalguard.errors import EvalguardError, Interrupted
+from evalguard.errors import Interrupted
 from evalguard.pipeline.bisection.open_oracle import SettingsOracle
 from evalguard.settings import Value
 
@@ -75,12 +75,3 @@ class Unbroken:
         except Exception as error:
             self.failure = error
             raise KeyboardInterrupt from error
-
-
-def told(error: BaseException) -> str:
-    """An error as a sentence, its hint with it."""
-    if isinstance(error, (KeyboardInterrupt, Interrupted)):
-        return "it was interrupted"
-    if isinstance(error, EvalguardError):
-        return f"{error} ({error.hint})" if error.hint else str(error)
-    return f"{type(error).__name__}: {error}"

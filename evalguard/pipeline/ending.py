@@ -1,0 +1,73 @@
+"""Ending: all that follows a verdict, in one order.
+
+1. The run folder, whole or not at all.
+2. The history: a row of the verdict, which nothing that comes later can lose.
+3. The bisection, where one is asked for, and with it result.json once more.
+4. The report in files: those of the run folder, then those that the user asked for.
+
+None of it changes the verdict or the exit code. What could not be done is a note of the report,
+and a problem of the result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from evalguard.compare_report import CompareReport
+from evalguard.pipeline.bisection.after import bisected
+from evalguard.pipeline.bisection.finished import Finished
+from evalguard.pipeline.bisection.stored_request import StoredRequest
+from evalguard.pipeline.history.keeping import kept_in_history
+from evalguard.pipeline.interruption import interruptible
+from evalguard.pipeline.record import write_run
+from evalguard.pipeline.report_files import asked_files, shown_in_files
+from evalguard.pipeline.result import CompareResult
+
+DEFAULT_OUTPUT = Path("reports")
+
+
+def ended(finished: Finished, request: StoredRequest) -> CompareResult:
+    """Do all that follows the verdict of a comparison.
+
+    Raises:
+        Interrupted: on Ctrl-C before the run folder and the history are written.
+    """
+    decided = finished.report
+    if finished.options.write:
+        with interruptible("writing the result"):
+            finished = replace(finished, report=_written(finished))
+    with interruptible("keeping the run in the history"):
+        finished = replace(finished, report=_kept(finished))
+    return _result(decided, _shown(finished, request))
+
+
+def continued(finished: Finished, request: StoredRequest) -> CompareResult:
+    """Do what follows the verdict of a comparison whose run folder is there already."""
+    return _result(finished.report, _shown(finished, request))
+
+
+def _shown(finished: Finished, request: StoredRequest) -> CompareReport:
+    asked = asked_files(finished.options, cwd=request.cwd)
+    return shown_in_files(bisected(finished, request), asked)
+
+
+def _result(decided: CompareReport, report: CompareReport) -> CompareResult:
+    problems = tuple(note for note in report.notes if note not in decided.notes)
+    return CompareResult(report, problems)
+
+
+def _written(finished: Finished) -> CompareReport:
+    base, candidate = finished.scored
+    return write_run(
+        finished.report,
+        base.samples,
+        candidate.samples,
+        finished.options.output_path or DEFAULT_OUTPUT,
+        divergences=candidate.divergences,
+    )
+
+
+def _kept(finished: Finished) -> CompareReport:
+    choices = finished.choices
+    return kept_in_history(finished.report, finished.scored, choices.allow, choices.history)
