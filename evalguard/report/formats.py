@@ -9,8 +9,11 @@ from pathlib import Path
 
 from evalguard.compare_report import CompareReport
 from evalguard.errors import UsageError, nearest
+from evalguard.report import junit, markdown
+from evalguard.report.annotations import render as annotated
 from evalguard.report.contract import document
 from evalguard.report.terminal import render
+from evalguard.report.view import report_view
 from evalguard.report_format import Format
 from evalguard.run_documents import RunDocuments
 
@@ -85,7 +88,22 @@ def _json(report: CompareReport, _documents: Documents) -> str:
     return json.dumps(document(report), indent=2, allow_nan=False) + "\n"
 
 
+def _markdown(report: CompareReport, _documents: Documents) -> str:
+    return markdown.render(report_view(report))
+
+
+def _junit(report: CompareReport, _documents: Documents) -> str:
+    return junit.render(report_view(report))
+
+
+def _annotations(report: CompareReport, _documents: Documents) -> str:
+    return annotated(report_view(report))
+
+
 RENDERINGS: dict[Format, Rendering] = {
     "text": Rendering(render=_text, suffixes=(".txt",)),
     "json": Rendering(render=_json, suffixes=(".json",)),
+    "markdown": Rendering(render=_markdown, suffixes=(".md",)),
+    "junit": Rendering(render=_junit, suffixes=(".xml",), run_file="junit.xml"),
+    "annotations": Rendering(render=_annotations),
 }

@@ -33,7 +33,7 @@ def limit_document(verdict: LimitVerdict) -> dict[str, Any]:
 def limit_line(verdict: LimitVerdict) -> str:
     """Return one limit as a line: what was asked, what was found, what that means."""
     found = "" if verdict.value is None else f" {_number(verdict)}{_interval(verdict)}:"
-    return f"{verdict.state} · {_label(verdict)} {_asked(verdict)}:{found} {_reason(verdict)}"
+    return f"{verdict.state} · {limit_label(verdict)} {_asked(verdict)}:{found} {_reason(verdict)}"
 
 
 def limit_tally(verdicts: Sequence[LimitVerdict]) -> str:
@@ -56,7 +56,7 @@ def decisive_limit(report: CompareReport) -> LimitVerdict | None:
 def limit_statement(report: CompareReport, verdict: LimitVerdict) -> str:
     """Say what a limit means for the candidate; without a full stop."""
     candidate = printable(report.candidate.name)
-    label, allowed = _label(verdict), f"{_asked(verdict)} is allowed"
+    label, allowed = limit_label(verdict), f"{_asked(verdict)} is allowed"
     if verdict.state == "failed":
         why = _reason(verdict).removeprefix("not known: ")
         return f"Whether {candidate} keeps the limit of {label} is not known: {why}"
@@ -66,7 +66,8 @@ def limit_statement(report: CompareReport, verdict: LimitVerdict) -> str:
     return f"{candidate} breaks the limit of {label}: {found}; {allowed}"
 
 
-def _label(verdict: LimitVerdict) -> str:
+def limit_label(verdict: LimitVerdict) -> str:
+    """Return the figure and what it was measured on: "kl_mean on lastword"."""
     task = printable(f"{verdict.task} {verdict.of}".strip())
     if verdict.filter not in ("", "none"):
         task += printable(f" ({verdict.filter})")

@@ -59,6 +59,14 @@ def failed(**changes: Any) -> Comparison:
     return comparison(**{**fields, **changes})
 
 
+_NOT_REAL: dict[str, Any] = {"significant": False, "certain": False}
+UNCHANGED: dict[str, Any] = {
+    "outcome": "unchanged", "sigma": 0.1, "sigma_interval": (-0.2, 0.4), **_NOT_REAL
+}  # fmt: skip
+UNDECIDED: dict[str, Any] = {
+    "outcome": "undecided", "sigma": 0.2, "sigma_interval": (-1.0, 1.4), **_NOT_REAL
+}  # fmt: skip
+
 SETTINGS = (
     SettingState(
         name="norm_dtype",

@@ -92,9 +92,13 @@ class SearchView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixView:
-    """What repairs the candidate: a line, and lines of a guard file; () where a file holds them."""
+    """What repairs the candidate: a line, and lines of a guard file; () where a file holds them.
+
+    ``where`` is the place of what they replace, "configs/demo.yaml:24", "" where unknown.
+    """
 
     head: str
+    where: str
     lines: tuple[str, ...]
 
 
@@ -151,9 +155,9 @@ def _fix(found: BisectReport) -> FixView | None:
     where = printable(found.fix_where)
     if found.derived:
         what = "holds the base and the repaired candidate"
-        return FixView(head=f"The repair: {where} {what}.", lines=())
+        return FixView(head=f"The repair: {where} {what}.", where=where, lines=())
     head = f"The repair, in {where}:" if where else "The repair:"
-    return FixView(head=head, lines=tuple(map(printable, found.fix.split("\n"))))
+    return FixView(head=head, where=where, lines=tuple(map(printable, found.fix.split("\n"))))
 
 
 def _search(search: MetricSearch) -> SearchView:

@@ -12,7 +12,7 @@ from evalguard.report.across_tasks import across_text
 from evalguard.report.answers import answer_lines
 from evalguard.report.bisect_meaning import guilty_text, whole_meaning
 from evalguard.report.floor_words import floor_line
-from evalguard.report.limits import limit_line, limit_tally
+from evalguard.report.limits import limit_label, limit_line, limit_tally
 from evalguard.report.plain_text import printable
 from evalguard.report.resources import resources_text
 from evalguard.report.stopping import stopping_texts
@@ -67,7 +67,10 @@ def report_view(report: CompareReport) -> ReportView:
         stopping=tuple(stopping_texts(report)),
         floor=floor_line(report),
         influence=_influence(report),
-        limits=tuple(LimitView(state=one.state, line=limit_line(one)) for one in gate.limits),
+        limits=tuple(
+            LimitView(state=one.state, label=limit_label(one), line=limit_line(one))
+            for one in gate.limits
+        ),
         accepted=tuple(accepted_lines(gate)),
         caveats=numbered,
         notes=tuple(map(printable, report.notes)),

@@ -15,9 +15,13 @@ from evalguard.report.view.side import SideView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitView:
-    """An absolute limit of the gate: its state, and a line that begins with that."""
+    """An absolute limit of the gate: its state, and a line that begins with that.
+
+    ``label`` is the figure and what it was measured on: "kl_mean on lastword".
+    """
 
     state: LimitState
+    label: str
     line: str
 
 
