@@ -38,4 +38,5 @@ def accepted_clause(gate: GateResult, key: tuple[str, str, str]) -> str:
 
 
 def _terms(waiver: Waiver) -> str:
-    return f"up to {waiver.up_to:g} sigma until {waiver.until}: {printable(waiver.reason)}"
+    until = printable(waiver.until)
+    return f"up to {waiver.up_to:g} sigma until {until}: {printable(waiver.reason)}"

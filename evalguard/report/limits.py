@@ -71,7 +71,8 @@ def limit_label(verdict: LimitVerdict) -> str:
     task = printable(f"{verdict.task} {verdict.of}".strip())
     if verdict.filter not in ("", "none"):
         task += printable(f" ({verdict.filter})")
-    return f"{verdict.metric} on {task}" if task else verdict.metric
+    metric = printable(verdict.metric)
+    return f"{metric} on {task}" if task else metric
 
 
 def _asked(verdict: LimitVerdict) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 from rich.cells import cell_len
@@ -20,8 +21,14 @@ def printable(text: str) -> str:
     White space becomes one blank each, unsafe characters "?", and a pile of combining marks is cut
     to two, because names come from files that somebody else wrote.
     """
-    if text.isascii() and text.isprintable():
-        return text
+    return _OTHER.sub(lambda found: _printable(found[0]), text)
+
+
+# All but the printable characters of ASCII, which are most of most texts.
+_OTHER = re.compile(r"[^ -~]+")
+
+
+def _printable(text: str) -> str:
     shown: list[str] = []
     marks = 0
     for character in text:

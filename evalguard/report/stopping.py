@@ -101,7 +101,7 @@ def _told(task: SequentialTask, comparisons: tuple[Comparison, ...]) -> str:
     ]
     exact = [name for name, stopping in own if not stopping.assumption]
     parts = [f"{', '.join(exact)} exact"] if exact else []
-    parts += [f"{name}{_kind(s)} if {s.assumption}" for name, s in own if s.assumption]
+    parts += [f"{name}{_kind(s)} if {printable(s.assumption)}" for name, s in own if s.assumption]
     return "; ".join([head, *parts])
 
 

@@ -19,6 +19,7 @@ from evalguard.config import load_guards
 from evalguard.errors import MisalignedRunsError, StoreError, UsageError
 from evalguard.pipeline.bisection.after import bisected
 from evalguard.pipeline.bisection.bisect import resume_bisection
+from evalguard.pipeline.stored_run import stored_run
 from evalguard.scorer import Request, Response
 from evalguard.settings import Variant
 
@@ -124,6 +125,7 @@ def test_the_guilty_setting_is_named_and_nobody_else(run: Run) -> None:
     assert sum(one.cost for one in measured) == pytest.approx(found.searches[0].evaluations)
     assert all(one.drift_sigma is not None for one in measured if one.outcome == "scored")
     assert written(result) == result.to_dict()
+    assert stored_run(Path(result.run_folder)).report == result.report
 
 
 def test_the_repair_is_a_part_of_a_guard_file_that_puts_the_culprits_right(
@@ -262,6 +264,23 @@ def test_a_stopped_bisection_goes_on_and_puts_the_answer_into_its_folder(run: Ru
     assert after["bisect"]["status"] == "minimal"
     changed = {name for name in after if after[name] != before[name]}
     assert changed == {"bisect"}
+
+
+def test_files_that_were_asked_for_are_written_again_when_it_goes_on(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    stopped = run(Opened(before=stop_at(2, KeyboardInterrupt())), output="page.txt")
+    assert "it was interrupted" in (tmp_path / "page.txt").read_text()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    resumed = resume_bisection(stopped.run_folder, quiet=True)
+    assert "guilty: gain" in (tmp_path / "page.txt").read_text()
+    assert stored_run(Path(stopped.run_folder)).report.bisect == resumed.report.bisect
+    again = resume_bisection(stopped.run_folder, quiet=True, output=["other.txt"])
+    assert (elsewhere / "other.txt").read_text() == again.rendered("text")
+    assert stored_run(Path(stopped.run_folder)).report == again.report
 
 
 def test_a_bisection_does_not_go_on_about_another_model(run: Run, tmp_path: Path) -> None:

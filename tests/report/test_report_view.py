@@ -14,11 +14,13 @@ from example_bisections import BY_STATUS, bisection, culprit, measured, search
 from example_reports import DEMO, INF, comparison, failed, report
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from whole_report import WHOLE
 
 from evalguard.bisect import Part, Suspect
 from evalguard.bisect_report import BisectReport, Repaired, RepairedMetric, UntestableAssignment
 from evalguard.compare_report import CompareReport, RunIdentity, SettingState
 from evalguard.comparison import Companion
+from evalguard.errors import StoreError
 from evalguard.gate import Gate
 from evalguard.influence import Influence, InfluentialDocument
 from evalguard.report.contract import document
@@ -121,8 +123,36 @@ def test_no_text_of_a_view_can_act_or_break_a_line(shown: CompareReport, text: s
     )
 
 
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The place of every text in a document."""
+    if isinstance(value, (dict, list)):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(item, (*path, key))
+    elif isinstance(value, str):
+        yield path
+
+
+def test_a_stored_report_that_somebody_changed_is_harmless_or_refused() -> None:
+    text = "".join(HOSTILE)
+    written = document(dataclasses.replace(WHOLE, bisect=bisected("a name")))
+    places = list(leaves(written))
+    refused = 0
+    for path in places:
+        place = written
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]], before = text, place[path[-1]]
+        try:
+            read_report(written)
+        except StoreError:
+            place[path[-1]] = before
+            refused += 1
+    assert 10 < refused < len(places) / 2
+    assert_harmless(read_report(written))
+
+
 def test_a_token_of_a_million_characters_is_a_text_like_any_other() -> None:
-    long = "a\u202e" * 2**19
+    long = "a" * (2**20 - 1) + "\u202e"
     shown = report(
         comparison(task=long, caveats=(long,)), candidate=RunIdentity(name=long, digest=long)
     )

@@ -17,6 +17,7 @@ from evalguard.pipeline.ending import continued
 from evalguard.pipeline.options import CompareOptions, make_options
 from evalguard.pipeline.result import CompareResult
 from evalguard.report.contract import SCHEMA, document
+from evalguard.report.stored import read_report
 from evalguard.store import read_result
 
 # What may be another one when a bisection goes on: it changes no answer that is known.
@@ -59,6 +60,7 @@ def resume_bisection(run: str | Path, **given: Any) -> CompareResult:
 
     Raises:
         UsageError: this is no run folder of a bisection.
+        StoreError: its result.json is damaged.
         MisalignedRunsError: a side or its scores are not what they were.
         EvaluationError, Interrupted: as ``evalguard.compare``.
     """
@@ -75,10 +77,8 @@ def resume_bisection(run: str | Path, **given: Any) -> CompareResult:
     unkept = replace(options, write=False, use_history=False)
     again = compared(request.base, request.candidate, unkept, cwd=request.cwd)
     _check_same(there, again.report)
-    report = replace(
-        again.report, run_folder=str(folder), created=there["created"], command=there["command"]
-    )
-    finished: Finished = replace(again, report=report, options=options)
+    then = replace(read_report(there), run_folder=str(folder), bisect=None, bisect_reason="")
+    finished: Finished = replace(again, report=then, options=options)
     return continued(finished, request)
 
 

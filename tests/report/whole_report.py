@@ -1,0 +1,86 @@
+"""A report with everything that one can hold."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from distribution_examples import distribution
+from example_reports import DEMO, INF, failed
+
+from evalguard.across_tasks import AcrossTasks
+from evalguard.comparison import Companion
+from evalguard.influence import Influence, InfluentialDocument
+from evalguard.limits import LimitVerdict
+from evalguard.noise_floor import Floor
+from evalguard.resources import Answers, Phase, Resources
+from evalguard.stopping import SequentialRun, SequentialTask, Stopping
+from evalguard.waiver import Accepted, Waiver
+
+KEY = ("evalguard_lastword", "none", "perplexity")
+WHOLE = dataclasses.replace(
+    DEMO,
+    comparisons=(
+        dataclasses.replace(
+            DEMO.comparisons[0],
+            sigma_interval=(0.5, INF),
+            companions=(
+                Companion(method="sign-flip", p_value=0.2, seed=7, sigma_interval=(-INF, 1.0)),
+            ),
+            influence=Influence(
+                documents=(InfluentialDocument(task="t", doc_id=3, contribution=0.4, share=None),),
+                moved=5,
+                half=2,
+                removed=1,
+                sigma_without=math.nan,
+            ),
+            floor=Floor(
+                sigma=0.1, sigma_upper=INF, document_sd=None, n=9, variation="batch size 1",
+                bit_identical=False, measured="2026-11-20T11:00:00Z", times=14.6, within=False,
+                within_upper=True,
+            ),
+            stopping=Stopping(
+                n_total=10, n_used=5, look=1, looks=(5, 10), seed=1, alpha=0.05, alpha_below=0.05,
+                alpha_above=0.01, error_chance=0.03, method="flips-exact", guarantee="it holds",
+            ),
+        ),
+        *DEMO.comparisons[1:],
+        failed(task="another"),
+    ),
+    gate=dataclasses.replace(
+        DEMO.gate,
+        limits=(
+            LimitVerdict(
+                metric="kl_mean", kind="upper", limit=0.01, task="evalguard_rolling", filter="f",
+                of="acc", value=0.02, interval=(0.01, INF), bounds=None, state="regressed",
+                certain=False, reason="above the limit",
+            ),
+        ),
+        accepted=(
+            Accepted(
+                key=KEY,
+                waiver=Waiver(
+                    task=KEY[0], metric=KEY[2], filter=KEY[1], up_to=2.0, until="2026-12-31",
+                    reason="known", where="guard.yaml:7",
+                ),
+            ),
+        ),
+    ),
+    distributions=(distribution(), distribution(task="another", failure="no logits")),
+    across_tasks=AcrossTasks(
+        metrics=(KEY,), tasks=1, n=9, n_moved=3, pooled_sigma=1.0, pooled_stderr=0.5,
+        pooled_interval=(0.0, 2.0), pooled_df=INF, confidence=0.95, pooled_p_value=0.1, max_z=2.0,
+        max_z_metric=KEY, max_z_p_value=0.2, fisher=3.0, fisher_p_value=0.3, p_value=0.1,
+        resamples=None, seed=None, left_out=((KEY, "it is no sum"),),
+    ),
+    sequential=SequentialRun(
+        alpha=0.05, gated=2, seed=1, loads=2, saved_seconds=-1.0,
+        tasks=(SequentialTask(task="t", n_used=5, n_total=10, look=1, looks=(5, 10)),),
+    ),
+    resources=Resources(
+        phases=(Phase(phase="scoring", models=("a", "b"), wall_seconds=1.0, cpu_seconds=2.0),),
+        answers=(Answers(model="a", documents=9, kept=3, tokens=None),),
+        wall_seconds=1.5, cpu_seconds=2.5, children_cpu_seconds=0.0, peak_memory=2**30,
+    ),
+    environment={"python": "3.11.9", "odd": [math.nan, {"deep.key": -INF}], "none": None},
+)  # fmt: skip
