@@ -18,7 +18,7 @@ from evalguard.stopping import SequentialRun
 if TYPE_CHECKING:
     from evalguard.gate_result import GateResult
 
-RunKind = Literal["model", "lm-eval run"]
+RunKind = Literal["model", "lm-eval run", "stored run"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ import click
 from evalguard.cli.bisect_options import SEARCH
 from evalguard.cli.compare import compared_answer
 from evalguard.cli.given import compare_options, typed_without_effect
+from evalguard.cli.history_options import HISTORY
 from evalguard.cli.options import EPILOG, FLOOR_FILE, GATE, MODELS, OUTPUT, RUNNING, together
 from evalguard.cli.output import Answer, Job
 from evalguard.cli.report import check_stdout
@@ -41,7 +42,7 @@ _GOING_ON = frozenset(
     metavar="RUN",
     help="Go on with a bisection that was stopped: its run folder.",
 )
-@together(*SEARCH, *MODELS, *TASKS, *RUNNING, *GATE, FLOOR_FILE, *OUTPUT)
+@together(*SEARCH, *MODELS, *TASKS, *RUNNING, *GATE, FLOOR_FILE, *HISTORY, *OUTPUT)
 @click.pass_context
 def bisect_command(
     context: click.Context,

@@ -25,6 +25,7 @@ from evalguard.cli.options import (
 from evalguard.cli.output import Answer, Job
 from evalguard.cli.report import check_stdout, shown
 from evalguard.cli.task_options import TASKS
+from evalguard.cli.values import PATH
 from evalguard.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ _WITHOUT_EFFECT_ON_AA = frozenset(
         "check_batch_size",
         "verify_scorer",
         "floor",
+        "baseline",
         "bisect",
         "bisect_budget",
         "bisect_thorough",
@@ -56,20 +58,23 @@ _WITHOUT_EFFECT_ON_AA = frozenset(
 
 @click.command("compare", epilog=EPILOG)
 @click.option(
-    "--base",
-    required=True,
-    metavar="MODEL",
-    help="Name in the guard file, path, hub id, or lm-eval run.",
+    "--base", metavar="MODEL", help="Name in the guard file, path, hub id, or lm-eval run."
 )
 @click.option(
     "--cand", "--candidate", required=True, metavar="MODEL", help="The same for the candidate."
+)
+@click.option(
+    "--baseline",
+    type=PATH,
+    metavar="RUN|HISTORY",
+    help="In place of the base: scores that a run folder or a history keeps of it.",
 )
 @together(*MODELS, *TASKS, *RUNNING, *GATE, *BISECT, *FLOOR, *HISTORY, *OUTPUT)
 @click.pass_context
 def compare_command(
     context: click.Context,
     /,
-    base: str,
+    base: str | None,
     cand: str,
     aa: bool,
     vary: tuple[str, ...],
@@ -81,6 +86,9 @@ def compare_command(
     paired difference. Both sides answer the same requests in the same batches. Where the gate
     fails and the candidate declares settings, the guilty ones are looked for and named.
     """
+    if base is None and (aa or given["baseline"] is None):
+        raise UsageError("--base is missing", hint="--base MODEL, or --baseline RUN|HISTORY")
+    base = base or ""
     if not aa:
         if vary:
             raise UsageError("--vary has no effect without --aa", hint="add --aa, or leave it out")

@@ -139,6 +139,44 @@ def _checked(as_json: bool, given: dict[str, Any]) -> Answer:
     return _answer(check(_file(given)), as_json)
 
 
+@history_command.command("add", short_help="Put a finished run into it.")
+@click.argument("run", type=PATH)
+@together(*_FILE, *_SHOWN)
+def add_command(run: Path, as_json: bool, **given: Any) -> Job:
+    """Put the run folder RUN into a history, as if it had been made with --history."""
+    return partial(_added, run, as_json, given)
+
+
+def _added(run: Path, as_json: bool, given: dict[str, Any]) -> Answer:
+    from evalguard.pipeline.history.changing import add_run
+
+    return _answer(add_run(_file(given), run), as_json)
+
+
+@history_command.command("prune", short_help="Take old nights out of it.")
+@click.option(
+    "--keep-days", type=click.FloatRange(min=0), metavar="N", help="Runs of the last N days stay."
+)
+@click.option(
+    "--keep-nights", type=_LAST, metavar="N", help="The latest N runs of every pair stay."
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@together(*_FILE, *_SHOWN)
+def prune_command(
+    keep_days: float | None, keep_nights: int | None, dry_run: bool, as_json: bool, **given: Any
+) -> Job:
+    """Take old runs out of a history, and give back the room. What either rule keeps stays."""
+    return partial(_pruned, keep_days, keep_nights, dry_run, as_json, given)
+
+
+def _pruned(
+    days: float | None, nights: int | None, dry_run: bool, as_json: bool, given: dict[str, Any]
+) -> Answer:
+    from evalguard.pipeline.history.changing import prune
+
+    return _answer(prune(_file(given), days=days, nights=nights, dry_run=dry_run), as_json)
+
+
 def _file(given: dict[str, Any]) -> Path:
     """Take the options that name the history out of ``given``."""
     from evalguard.pipeline.history.asking import history_file

@@ -72,11 +72,19 @@ def score_tables(
                     task=task_requests.task, filter=filter_name, metric=metric, reason=str(error)
                 )
             )
+    given = {
+        (table.filter, table.metric): dict(zip(table.doc_ids.tolist(), table.answers, strict=True))
+        for table in tables
+        if table.answers
+    }
+    samples = (
+        sample(one, answers.items, given, cut=_depends_on_length(one)) for one in answers.documents
+    )
     return TaskScores(
         task=task_requests.task,
         tables=tuple(tables),
         not_compared=tuple(left_out),
-        samples=tuple(sample(document, answers.items) for document in answers.documents),
+        samples=tuple(samples),
         fields=task_requests.fields,
     )
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from evalguard.history.document_hashes import DocumentHashes
 from evalguard.pairing import PairedScores
 from evalguard.scores import Aggregation
 from evalguard.stats.moments import exact_sum, moments
@@ -27,6 +28,7 @@ class DocumentScores:
             same over nights, whatever its number.
         base, candidate: float64, shape (n,): log-likelihoods or metric values (``ScoreTable``).
         weights: float64, shape (n,), words or bytes; None where the metric has none.
+        hashes: the full hashes of the base's documents; None where they were not kept.
     """
 
     aggregation: Aggregation
@@ -36,6 +38,7 @@ class DocumentScores:
     base: Floats
     candidate: Floats
     weights: Floats | None = None
+    hashes: DocumentHashes | None = None
 
     @classmethod
     def of(cls, paired: PairedScores) -> DocumentScores | None:
@@ -51,6 +54,7 @@ class DocumentScores:
             base=table.values,
             candidate=paired.candidate.values,
             weights=table.weights,
+            hashes=DocumentHashes.of(table),
         )
 
     @property

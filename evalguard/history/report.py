@@ -134,4 +134,38 @@ class HistoryExport:
     written: Mapping[str, int]
 
 
-Found = HistoryListing | TrendReport | FlipReport | HistoryCheck | HistoryExport
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryPruning:
+    """Runs that were taken out of a history; ``size`` of the file in bytes.
+
+    ``dry_run``: they would be, and nothing was changed.
+    """
+
+    file: str
+    removed: tuple[NightRun, ...]
+    kept: int
+    size_before: int
+    size: int
+    dry_run: bool
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryAddition:
+    """A finished run that was put into a history, and how many of its metrics keep documents."""
+
+    file: str
+    run: NightRun
+    metrics: int
+    with_documents: int
+
+
+Found = (
+    HistoryListing
+    | TrendReport
+    | FlipReport
+    | HistoryCheck
+    | HistoryExport
+    | HistoryPruning
+    | HistoryAddition
+)

@@ -22,7 +22,7 @@ from evalguard.pipeline.distribution_choice import (
 )
 from evalguard.pipeline.history.place import history_place
 from evalguard.pipeline.options import CompareOptions, MemoryUse
-from evalguard.pipeline.sources import ModelSource, RunSource, Source
+from evalguard.pipeline.sources import ModelSource, RunSource, Source, StoredSource
 from evalguard.pipeline.waivers import with_waivers
 from evalguard.scorer import ScoringPolicy
 
@@ -62,14 +62,14 @@ def choose(base: Source, candidate: Source, guards: GuardSet, options: CompareOp
     """Settle tasks, task options, scoring policy, gate and declared differences.
 
     The command line wins over the guard file; of two guard files the candidate's counts. Where a
-    side is a finished lm-eval run, its tasks and prompt options are the default.
+    side is a stored run, its tasks and prompt options are the default.
 
     Raises:
         UsageError: if there are no tasks, or the sides' options cannot be met together.
     """
     guard = _guard(candidate) or _guard(base)
     run = guard.run if guard else RunOptions()
-    stored = next((s for s in (base, candidate) if isinstance(s, RunSource)), None)
+    stored = next((s for s in (base, candidate) if isinstance(s, StoredSource)), None)
     tasks = options.tasks or _guard_tasks(guard, base, candidate) or _stored_tasks(stored)
     if not tasks and (isinstance(base, ModelSource) or isinstance(candidate, ModelSource)):
         raise UsageError(
@@ -106,16 +106,16 @@ def _guard_tasks(guard: Guard | None, base: Source, candidate: Source) -> tuple[
     return guard.tasks_of(base.name, candidate.name) if guard else ()
 
 
-def _stored_tasks(stored: RunSource | None) -> tuple[str, ...]:
+def _stored_tasks(stored: StoredSource | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(table.task for table in stored.run.tables)) if stored else ()
 
 
 def _task_options(
-    guard: Guard | None, run: RunOptions, stored: RunSource | None, options: CompareOptions
+    guard: Guard | None, run: RunOptions, stored: StoredSource | None, options: CompareOptions
 ) -> TaskOptions:
     of_run = _stored_run(stored)
     # As lm-eval was given it: tasks with fewer documents than that have other numbers of their own.
-    given = stored.run.environment.get("limit") if stored else None
+    given = _given_limit(stored) if stored else None
     limit = _first(options.limit, run.limit, given, of_run.get("limit"))
     shots = _first(options.num_fewshot, run.num_fewshot, of_run.get("num_fewshot"))
     chat = _first(options.apply_chat_template, run.apply_chat_template)
@@ -128,19 +128,27 @@ def _task_options(
         system_instruction=options.system_instruction or "",
         fewshot_as_multiturn=options.fewshot_as_multiturn,
         gen_kwargs=options.gen_kwargs,
-        # A stored run holds the score of the first answer only.
-        average_repeats=stored is None,
+        # A stored lm-eval run holds the score of the first answer only.
+        average_repeats=not isinstance(stored, RunSource),
         confirm_unsafe=options.confirm_run_unsafe_code,
     )
 
 
-def _stored_run(stored: RunSource | None) -> dict[str, object]:
+def _stored_run(stored: StoredSource | None) -> dict[str, object]:
     """Prompt options that all tables of a stored run share."""
     tables = stored.run.tables if stored else ()
     shared: dict[str, object] = dict(tables[0].run) if tables else {}
     for table in tables[1:]:
         shared = {k: v for k, v in shared.items() if table.run.get(k) == v}
     return shared
+
+
+def _given_limit(stored: StoredSource) -> object:
+    """The limit that a stored run was given; a task with fewer documents says "all" of its own."""
+    if isinstance(stored, RunSource):
+        return stored.run.environment.get("limit")
+    limits = [table.run.get("limit") for table in stored.run.tables]
+    return max((one for one in limits if isinstance(one, (int, float))), default=None)
 
 
 def _include_paths(guard: Guard | None, options: CompareOptions) -> tuple[Path, ...]:
@@ -154,7 +162,7 @@ def _include_paths(guard: Guard | None, options: CompareOptions) -> tuple[Path, 
     return tuple(dict.fromkeys(paths))
 
 
-def _policy(run: RunOptions, stored: RunSource | None, options: CompareOptions) -> ScoringPolicy:
+def _policy(run: RunOptions, stored: StoredSource | None, options: CompareOptions) -> ScoringPolicy:
     sequences = options.batch_size or run.batch_size or "auto"
     return ScoringPolicy(
         batch_size=None if sequences == "auto" else sequences,
@@ -163,7 +171,7 @@ def _policy(run: RunOptions, stored: RunSource | None, options: CompareOptions) 
         share_prefixes=cast(bool, _first(options.share_prefixes, run.share_prefixes, True)),
         device=options.device or run.device or "",
         # A stored lm-eval run scored BOS given BOS; the other side has to do the same.
-        rolling_bos="lm-eval" if stored else "once",
+        rolling_bos="lm-eval" if isinstance(stored, RunSource) else "once",
         seed=cast(int, _first(options.seed, run.seed, DEFAULT_SEED)),
         threads=options.threads,
     )

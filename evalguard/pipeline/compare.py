@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from evalguard.errors import UsageError
+from evalguard.pipeline.baseline.baseline import read_baseline
 from evalguard.pipeline.bisection.finished import Finished
 from evalguard.pipeline.bisection.stored_request import StoredRequest
 from evalguard.pipeline.choices import Choices, choose
@@ -25,6 +27,7 @@ from evalguard.pipeline.scoring import score_sides
 from evalguard.pipeline.sequential import score_in_looks
 from evalguard.pipeline.sequential_choice import checked_sequential, worth_looking
 from evalguard.pipeline.sources import (
+    KeptSource,
     ModelSource,
     Side,
     Source,
@@ -42,7 +45,8 @@ def compare(
 
     Args:
         base, candidate: each a model's name in the guard file, a model folder, a hub id, or the
-            folder (or results file) of an lm-eval run made with ``--log_samples``.
+            folder (or results file) of an lm-eval run made with ``--log_samples``. With
+            ``baseline``, ``base`` is the name of a model in it, or "".
         options: how to compare; ``given`` are fields of ``CompareOptions`` that override it, e.g.
             ``tasks=["lambada_openai"], limit=500``.
 
@@ -103,13 +107,27 @@ def prepare(
     cwd = cwd or Path.cwd()
     guards, notes = find_guards((base, candidate), options, cwd=cwd)
     sources = tell_apart(
-        resolve(_side("base", base, options), guards, options, cwd=cwd),
+        _stored_base(base, candidate, options)
+        or resolve(_side("base", base, options), guards, options, cwd=cwd),
         resolve(_side("cand", candidate, options), guards, options, cwd=cwd),
     )
     choices = choose(sources[0], sources[1], guards, options)
     choices = replace(choices, notes=(*choices.notes, *notes))
     check_models(source for source in sources if isinstance(source, ModelSource))
     return sources, choices
+
+
+def _stored_base(base: str, candidate: str, options: CompareOptions) -> KeptSource | None:
+    if options.baseline is None:
+        return None
+    if options.base_model_args or options.base_set:
+        raise UsageError(
+            "--baseline takes a base that was scored before: no model is loaded, so model "
+            "arguments and settings have no effect",
+            hint="leave them out, or name the model with --base instead",
+        )
+    run = read_baseline(options.baseline, base=base, candidate=candidate)
+    return KeptSource(name=run.identity.name, run=run)
 
 
 def _side(role: str, spec: str, options: CompareOptions) -> Side:

@@ -9,6 +9,7 @@ import evalguard
 from evalguard.compare_report import CompareReport
 from evalguard.gate import exit_code
 from evalguard.lmeval_runs import environment_differences
+from evalguard.pipeline.baseline.differences import baseline_differences
 from evalguard.pipeline.choices import Choices
 from evalguard.pipeline.clusters import clustered, not_compared
 from evalguard.pipeline.distributions import distributions_of
@@ -71,7 +72,11 @@ def judged(
     """Judge both sides' scores; the notes are about clusters of tasks that are not compared."""
     base, candidate = scored
     tables = [
-        clustered(comparable(side.tables, other.not_compared), side.fields, choices.clusters)
+        clustered(
+            comparable(side.tables, other.not_compared),
+            {**other.fields, **side.fields},  # what a history keeps has none
+            choices.clusters,
+        )
         for side, other in ((base, candidate), (candidate, base))
     ]
     compared = {table.task for side in tables for table in side}
@@ -102,6 +107,8 @@ def _notes(base: Scored, candidate: Scored) -> tuple[str, ...]:
     differences: tuple[str, ...] = ()
     if base.identity.kind == candidate.identity.kind == "lm-eval run":
         differences = environment_differences(base.environment, candidate.environment)
+    if base.identity.kind == "stored run":
+        differences = baseline_differences(base.environment, candidate.environment)
     both = [note for note in base.notes if note in candidate.notes]
     own = [
         f"{side.identity.name}: {note}"

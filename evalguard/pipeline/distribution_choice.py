@@ -10,7 +10,7 @@ from evalguard.config import RunOptions
 from evalguard.errors import UsageError
 from evalguard.gate import Gate
 from evalguard.pipeline.options import CompareOptions, DistributionMode, MemoryUse
-from evalguard.pipeline.sources import RunSource, Source
+from evalguard.pipeline.sources import Source, StoredSource
 from evalguard.scorer import ScoringPath
 
 DEFAULT_TOP_K = 64
@@ -39,7 +39,7 @@ def choose_distributions(
     """Settle how distributions are compared; the command line wins over the guard file.
 
     Raises:
-        UsageError: for finished lm-eval runs, which hold no distributions, if they are asked for.
+        UsageError: for finished runs, which hold no distributions, if they are asked for.
     """
     mode = options.distributions or ("reference" if options.reference else run.distributions)
     mode = mode or "auto"
@@ -59,10 +59,10 @@ def choose_distributions(
             f"reference_top_k has no effect with distributions {mode}",
             hint="--distributions reference scores the base first and keeps a reference of it",
         )
-    stored = [source for source in sources if isinstance(source, RunSource)]
+    stored = [source for source in sources if isinstance(source, StoredSource)]
     if mode in ("lockstep", "reference") and stored:
         raise UsageError(
-            f"'{stored[0].name}' is a finished lm-eval run, which holds no distributions",
+            f"'{stored[0].name}' is a finished run, which holds no distributions",
             hint="name the model instead of its run, or leave out --distributions",
         )
     return DistributionChoice(mode=mode, top_k=top_k, file=options.reference)

@@ -1,4 +1,4 @@
-"""Drawn tables: what a finished run says of the documents that a sequential run has drawn."""
+"""Drawn tables: what a stored run says of the documents that a sequential run has drawn."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from evalguard.document_fields import DocumentFields
 from evalguard.pairing.rows import picked
 from evalguard.pipeline.draw import Draw, Tables
 from evalguard.pipeline.scored import Scored
-from evalguard.pipeline.sources import RunSource
+from evalguard.pipeline.sources import StoredSource
 from evalguard.scores import NotCompared, ScoreTable
 
 SideTables = tuple[tuple[ScoreTable, ...], tuple[NotCompared, ...], Mapping[str, DocumentFields]]
 
 
-def of_run(source: RunSource, draw: Draw) -> SideTables:
+def of_run(source: StoredSource, draw: Draw) -> SideTables:
     """A finished run's scores of the documents drawn so far."""
     tables = tuple(_picked(table, draw) for table in of_task(source, draw.task))
     left_out = tuple(left for left in source.run.not_compared if left.task == draw.task)
@@ -25,7 +25,7 @@ def of_run(source: RunSource, draw: Draw) -> SideTables:
     return tables, left_out, fields
 
 
-def of_task(source: RunSource, task: str) -> tuple[ScoreTable, ...]:
+def of_task(source: StoredSource, task: str) -> tuple[ScoreTable, ...]:
     """A finished run's scores of a task."""
     return tuple(table for table in source.run.tables if table.task == task)
 

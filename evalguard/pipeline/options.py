@@ -67,6 +67,8 @@ class CompareOptions:
         check_batch_size: documents per task scored once more at batch size 1; 0: none.
         verify_scorer: documents per task, drawn with the seed, scored once more by lm-eval's own
             path; other scores are an error; 0: none.
+        baseline: run folder of a comparison, or history, whose base takes the base's place: its
+            scores are those that were kept.
         margin, fail_on, confidence: of the gate.
         gate_limits: absolute limits, ``{"kl_mean": 0.01, "same_top1": 0.98}``, added to those of
             the guard file or in place of them (``evalguard.limits.KINDS`` has the names).
@@ -122,6 +124,7 @@ class CompareOptions:
     reference: Path | None = None
     reference_top_k: int | None = None
     memory: MemoryUse | None = None
+    baseline: Path | None = None
     check_batch_size: int = 0
     verify_scorer: int = 0
     margin: float | None = None
@@ -212,7 +215,7 @@ def make_options(options: CompareOptions | None, **given: Any) -> CompareOptions
             given[name] = tuple(Path(path) for path in given[name])
     if "allow_differing" in given:
         given["allow_differing"] = frozenset(given["allow_differing"])
-    for name in ("config", "reference", "output_path", "cache_dir", "floor", "history"):
+    for name in ("config", "reference", "output_path", "cache_dir", "floor", "history", "baseline"):
         if given.get(name) is not None:
             given[name] = Path(given[name])
     return replace(options or CompareOptions(), **given)

@@ -15,6 +15,7 @@ from evalguard.compare_report import CompareReport
 from evalguard.errors import EvaluationError, StoreError
 from evalguard.harness import TaskScores
 from evalguard.pipeline.divergences import TaskDivergences
+from evalguard.pipeline.metric_facts import told_facts
 from evalguard.report.contract import document
 from evalguard.settings import Value
 from evalguard.store import RunFolder
@@ -119,7 +120,9 @@ def write_run(
             written = replace(report, run_folder=str(folder.path))
             for task in tasks_of(tuple(base), tuple(candidate)):
                 columns = sample_columns(base.get(task), candidate.get(task))
-                folder.write_samples(task, columns)
+                sides = (("base", base.get(task)), ("candidate", candidate.get(task)))
+                facts = {name: told_facts(of.tables) for name, of in sides if of is not None}
+                folder.write_samples(task, columns, facts)
             for task, found in divergences.items():
                 if any(one.positions for document in found.documents for one in document.requests):
                     folder.write_tokens(task, token_columns(found))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from evalguard.compare_report import RunIdentity
 from evalguard.document_fields import DocumentFields
@@ -11,7 +11,7 @@ from evalguard.harness import TaskScores
 from evalguard.pipeline.divergences import TaskDivergences
 from evalguard.pipeline.evaluate import Evaluation
 from evalguard.pipeline.identity import model_identity, run_identity
-from evalguard.pipeline.sources import ModelSource, RunSource
+from evalguard.pipeline.sources import KeptSource, ModelSource, RunSource, StoredSource
 from evalguard.scorer import ModelDescription
 from evalguard.scores import NotCompared, ScoreTable
 from evalguard.settings import Value
@@ -67,4 +67,39 @@ def scored_run(source: RunSource) -> Scored:
         groups=run.groups,
         environment=run.environment,
         notes=run.notes,
+    )
+
+
+def scored_stored(source: StoredSource) -> Scored:
+    """The side of a run that is finished, whoever made it."""
+    return scored_kept(source) if isinstance(source, KeptSource) else scored_run(source)
+
+
+def scored_kept(source: KeptSource) -> Scored:
+    """The side of a base whose scores were kept."""
+    run = source.run
+    return Scored(
+        identity=replace(run.identity, name=source.name),
+        tables=run.tables,
+        fields=run.fields,
+        not_compared=run.not_compared,
+        environment=run.environment,
+        notes=run.notes,
+    )
+
+
+def asked_only(base: Scored, candidate: Scored) -> Scored:
+    """A kept base with the tasks that the candidate was asked; any other side as it is."""
+    if base.identity.kind != "stored run":
+        return base
+    asked = {table.task for table in candidate.tables}
+    asked |= {left.task for left in candidate.not_compared}
+    more = dict.fromkeys(table.task for table in base.tables if table.task not in asked)
+    if not more:
+        return base
+    return replace(
+        base,
+        tables=tuple(table for table in base.tables if table.task in asked),
+        not_compared=tuple(left for left in base.not_compared if left.task in asked),
+        notes=(*base.notes, f"it was stored with tasks that are not asked: {', '.join(more)}"),
     )

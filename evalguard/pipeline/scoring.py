@@ -15,10 +15,10 @@ from evalguard.pipeline.measuring import Measuring
 from evalguard.pipeline.meter import Meter
 from evalguard.pipeline.open_scorer import Opener
 from evalguard.pipeline.options import CompareOptions
-from evalguard.pipeline.scored import Scored, scored_model, scored_run
+from evalguard.pipeline.scored import Scored, asked_only, scored_model, scored_stored
 from evalguard.pipeline.scorer_check import check_scorer
 from evalguard.pipeline.sessions import Sessions
-from evalguard.pipeline.sources import ModelSource, RunSource, Source
+from evalguard.pipeline.sources import ModelSource, Source, StoredSource
 
 
 def score_models(
@@ -72,12 +72,12 @@ def score_sides(
     models = [source for source in sources if isinstance(source, ModelSource)]
     evaluations = iter(score_models(models, choices, options, opener=opener, meter=meter))
     base, candidate = (
-        scored_run(source)
-        if isinstance(source, RunSource)
+        scored_stored(source)
+        if isinstance(source, StoredSource)
         else scored_model(source, next(evaluations))
         for source in sources
     )
-    return base, candidate
+    return asked_only(base, candidate), candidate
 
 
 def checked(evaluation: Evaluation, source: ModelSource, sessions: Sessions) -> Evaluation:

@@ -19,10 +19,10 @@ from evalguard.pipeline.loaded import Loaded, loaded_together
 from evalguard.pipeline.meter import Meter
 from evalguard.pipeline.open_scorer import Opener
 from evalguard.pipeline.options import CompareOptions
-from evalguard.pipeline.scored import Scored, scored_model, scored_run
+from evalguard.pipeline.scored import Scored, asked_only, scored_model, scored_stored
 from evalguard.pipeline.scoring import checked
 from evalguard.pipeline.sessions import Sessions
-from evalguard.pipeline.sources import ModelSource, RunSource, Source
+from evalguard.pipeline.sources import ModelSource, Source, StoredSource
 from evalguard.pipeline.stops import Stops
 from evalguard.stats.sequential import StoppingRule, document_order, planned_looks
 from evalguard.stats.sequential.looks import FACTOR
@@ -133,12 +133,12 @@ class _Run:
         drawn = {draw.task: draw.drawn for draw in self.draws.values()}
         asked = iter(self.asked)
         base, candidate = (
-            drawn_only(scored_run(source), self.draws)
-            if isinstance(source, RunSource)
+            drawn_only(scored_stored(source), self.draws)
+            if isinstance(source, StoredSource)
             else scored_model(source, self._checked(source, next(asked).evaluation(drawn)))
             for source in self.sources
         )
-        return base, candidate
+        return asked_only(base, candidate), candidate
 
     def _checked(self, source: ModelSource, evaluation: Evaluation) -> Evaluation:
         return checked(evaluation, source, self.loaded.sessions)
@@ -194,7 +194,7 @@ class _Run:
         if grouped:
             looks, reason = looks[-1:], f"the gate judges its group {grouped[0]} as a whole"
         documents = set(requests.doc_ids)
-        runs = [source for source in self.sources if isinstance(source, RunSource)]
+        runs = [source for source in self.sources if isinstance(source, StoredSource)]
         tables = [table for source in runs for table in of_task(source, requests.task)]
         if any(set(table.doc_ids.tolist()) != documents for table in tables):
             looks, reason = looks[-1:], "the finished run has other documents"
@@ -221,12 +221,13 @@ class _Run:
         asked = iter(self.asked)
         sides: list[SideTables] = []
         for source in self.sources:
-            if isinstance(source, RunSource):
+            if isinstance(source, StoredSource):
                 sides.append(of_run(source, draw))
             else:
                 scores = next(asked).scores(draw.task, draw.drawn)
                 sides.append((scores.tables, scores.not_compared, {draw.task: scores.fields}))
         (base, left_of_base, fields), (candidate, left, candidate_fields) = sides
+        fields = {**candidate_fields, **fields}  # a history keeps none
         clusters = self.choices.clusters
         return (
             by_key(clustered(comparable(base, left), fields, clusters)),
@@ -236,4 +237,4 @@ class _Run:
     def _base_of_all(self, draw: Draw) -> Tables:
         """The base's scores of all documents, where they come from a finished run."""
         base = self.sources[0]
-        return by_key(of_task(base, draw.task)) if isinstance(base, RunSource) else {}
+        return by_key(of_task(base, draw.task)) if isinstance(base, StoredSource) else {}

@@ -17,6 +17,7 @@ from evalguard.config import (
 from evalguard.config.paths import resolve_path
 from evalguard.errors import UsageError, nearest
 from evalguard.lmeval_runs import StoredRun, is_lmeval_run, read_run
+from evalguard.pipeline.baseline.kept_run import KeptRun
 from evalguard.pipeline.options import CompareOptions
 from evalguard.scorer import ScoringPolicy
 from evalguard.settings import Assignment, Value, Variant
@@ -45,7 +46,16 @@ class RunSource:
     run: StoredRun
 
 
-Source = ModelSource | RunSource
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptSource:
+    """A base that evalguard scored before, and whose scores were kept; nothing is scored."""
+
+    name: str
+    run: KeptRun
+
+
+StoredSource = RunSource | KeptSource
+Source = ModelSource | StoredSource
 
 _WHAT_TO_GIVE = "give a model folder, a hub id, an lm-eval run or a name in the guard file"
 _SET = {"base": "--base-set", "cand": "--set"}

@@ -13,8 +13,10 @@ from evalguard.history.report import (
     SCHEMA,
     FlipReport,
     Found,
+    HistoryAddition,
     HistoryCheck,
     HistoryListing,
+    HistoryPruning,
     MetricFlips,
     Trend,
     TrendReport,
@@ -31,6 +33,11 @@ def history_document(found: Found) -> dict[str, Any]:
         content = _flips(found)
     elif isinstance(found, HistoryCheck):
         content = {"check": {"whole": not found.problems, **asdict(found)}}
+    elif isinstance(found, HistoryPruning):
+        removed = [_run(run) for run in found.removed]
+        content = {"prune": {**asdict(found), "removed": removed}}
+    elif isinstance(found, HistoryAddition):
+        content = {"add": {**asdict(found), "run": _run(found.run)}}
     else:
         content = {"export": asdict(found)}
     return {"schema": SCHEMA, **cast("dict[str, Any]", _finite(content))}

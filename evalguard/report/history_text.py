@@ -13,9 +13,11 @@ from evalguard.history.report import (
     HistoryCheck,
     HistoryExport,
     HistoryListing,
+    HistoryPruning,
     TrendReport,
 )
 from evalguard.report.flips_text import flip_blocks
+from evalguard.report.history_changes import change_blocks
 from evalguard.report.history_table import listing_blocks
 from evalguard.report.page import page, prose
 from evalguard.report.plain_text import printable
@@ -31,7 +33,10 @@ def history_text(found: Found, *, width: int, color: bool) -> str:
 
 
 def _blocks(found: Found, width: int) -> Iterator[list[Text]]:
-    if isinstance(found, (HistoryListing, TrendReport, FlipReport)) and found.problems:
+    if (
+        isinstance(found, (HistoryListing, TrendReport, FlipReport, HistoryPruning))
+        and found.problems
+    ):
         yield prose(_left_out(found.problems), width, style="bold magenta")
     if isinstance(found, HistoryListing):
         yield from listing_blocks(found, width)
@@ -41,8 +46,10 @@ def _blocks(found: Found, width: int) -> Iterator[list[Text]]:
         yield from flip_blocks(found, width)
     elif isinstance(found, HistoryCheck):
         yield from _check_blocks(found, width)
-    else:
+    elif isinstance(found, HistoryExport):
         yield from _export_blocks(found, width)
+    else:
+        yield from change_blocks(found, width)
 
 
 def _left_out(problems: tuple[str, ...]) -> str:

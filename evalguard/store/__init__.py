@@ -17,7 +17,13 @@ from evalguard.store.reference_file import ReferenceFile
 from evalguard.store.reference_writer import ReferenceWriter
 from evalguard.store.result_file import read_result
 from evalguard.store.run_folder import RunFolder, check_writable, write_document, write_text
-from evalguard.store.run_tables import read_samples, read_tokens, sample_files, token_files
+from evalguard.store.run_tables import (
+    read_sample_facts,
+    read_samples,
+    read_tokens,
+    sample_files,
+    token_files,
+)
 from evalguard.store.score_cache import ScoreCache
 
 __all__ = [
@@ -43,6 +49,7 @@ __all__ = [
     "open_facts",
     "prune",
     "read_result",
+    "read_sample_facts",
     "read_samples",
     "read_tokens",
     "safe_name",

@@ -85,8 +85,16 @@ class RunFolder:
         text = json.dumps(document, allow_nan=False, indent=2) + "\n"
         self._write(self.partial / "result.json", text.encode())
 
-    def write_samples(self, task: str, columns: Mapping[str, Sequence[Any]]) -> None:
+    def write_samples(
+        self,
+        task: str,
+        columns: Mapping[str, Sequence[Any]],
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:
         """Write samples/<task>.parquet: one row per document, ``columns`` of equal length.
+
+        Args:
+            facts: what is true of all documents, as plain JSON values.
 
         Raises:
             StoreError: it cannot be written; nothing of the run folder stays.
@@ -94,7 +102,7 @@ class RunFolder:
         """
         name = next(n for n in numbered(safe_name(task)) if n.casefold() not in self._samples)
         self._samples.add(name.casefold())
-        self._write(self.partial / "samples" / f"{name}.parquet", to_parquet(task, columns))
+        self._write(self.partial / "samples" / f"{name}.parquet", to_parquet(task, columns, facts))
 
     def write_tokens(self, task: str, columns: Mapping[str, NDArray[Any]]) -> None:
         """Write tokens-<task>.parquet: one row per scored token, ``columns`` of equal length.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,8 +33,11 @@ def token_files(folder: Path) -> dict[str, Path]:
     return _by_task(sorted(folder.glob("tokens-*.parquet")))
 
 
-def read_samples(file: Path) -> dict[str, list[Any]]:
+def read_samples(file: Path, names: Collection[str] | None = None) -> dict[str, list[Any]]:
     """Return the columns that ``RunFolder.write_samples`` was given, as Python's own values.
+
+    Args:
+        names: those that are wanted, of which the file may lack some; None: all.
 
     Raises:
         StoreError: the file is damaged.
@@ -43,8 +46,22 @@ def read_samples(file: Path) -> dict[str, list[Any]]:
         name: [None if text is None else json.loads(text) for text in column]
         if (field.metadata or {}).get(b"json")
         else column
-        for field, name, column in _columns(_table(file))
+        for field, name, column in _columns(_table(file, names))
     }
+
+
+def read_sample_facts(file: Path) -> dict[str, Any]:
+    """Return what ``RunFolder.write_samples`` was told of all documents; {} for an older file.
+
+    Raises:
+        StoreError: the file is damaged.
+    """
+    with _opened(file) as opened:
+        metadata: Mapping[bytes, bytes] = opened.schema_arrow.metadata or {}
+        found = json.loads(metadata.get(b"facts", b"{}"))
+        if not isinstance(found, dict):
+            raise DamagedBlockError("its facts are none")
+        return found
 
 
 def read_tokens(file: Path) -> dict[str, NDArray[Any]]:
@@ -72,10 +89,13 @@ def _by_task(files: list[Path]) -> dict[str, Path]:
     return found
 
 
-def _table(path: Path) -> pa.Table:
+def _table(path: Path, names: Collection[str] | None = None) -> pa.Table:
     with _opened(path) as file:
         check_size(file.metadata, range(file.num_row_groups))
-        return file.read(use_threads=False)
+        columns = None
+        if names is not None:
+            columns = [name for name in file.schema_arrow.names if name in names]
+        return file.read(columns=columns, use_threads=False)
 
 
 @contextmanager

@@ -15,8 +15,12 @@ if TYPE_CHECKING:
 FORMAT = "evalguard.samples/1"
 
 
-def to_parquet(task: str, columns: Mapping[str, Sequence[Any]]) -> memoryview:
+def to_parquet(
+    task: str, columns: Mapping[str, Sequence[Any]], facts: Mapping[str, Any] | None = None
+) -> memoryview:
     """Return ``columns`` (name to one value per document) as a zstd-compressed parquet file.
+
+    ``facts``, what is true of all documents, are in the file's metadata, as JSON.
 
     Booleans, integers, floats and strings, and lists of them, become columns of that type. A column
     with anything else in it, or a mixture, holds JSON text, as its field metadata says.
@@ -35,7 +39,10 @@ def to_parquet(task: str, columns: Mapping[str, Sequence[Any]]) -> memoryview:
         array, is_json = _array(values)
         arrays.append(array)
         fields.append(pa.field(name, array.type, metadata={"json": "1"} if is_json else None))
-    schema = pa.schema(fields, metadata={"format": FORMAT, "task": _encodable(task)})
+    metadata = {"format": FORMAT, "task": _encodable(task)}
+    if facts is not None:
+        metadata["facts"] = json.dumps(_plain(facts))
+    schema = pa.schema(fields, metadata=metadata)
     sink = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_arrays(arrays, schema=schema), sink, compression="zstd")
     return memoryview(sink.getvalue())

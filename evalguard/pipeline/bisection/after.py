@@ -106,7 +106,7 @@ def _not_asked_for(finished: Finished) -> str | None:
     if use == "never" or (use == "auto" and finished.report.gate.state != "regressed"):
         return ""
     if candidate is None:
-        run = "the candidate is a finished lm-eval run: it cannot be run with other settings"
+        run = "the candidate is a finished run: it cannot be run with other settings"
         return run if use == "always" else ""
     if use == "auto" and not candidate.variant.settings:
         return (

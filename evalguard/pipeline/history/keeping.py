@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,12 +10,14 @@ from evalguard.compare_report import CompareReport
 from evalguard.comparison import Comparison
 from evalguard.errors import EvalguardError, MisalignedRunsError
 from evalguard.gate_result import GateResult
-from evalguard.history import DocumentScores, NightMetric, NightRun
+from evalguard.history import DocumentScores, MetricKey, NightMetric, NightRun
 from evalguard.pairing import pair
 from evalguard.pipeline.scored import Scored
 from evalguard.scores import ScoreTable
 from evalguard.settings import digest_of
 from evalguard.store.history import HistoryFile, KeptMetric
+
+Tables = Sequence[ScoreTable]
 
 
 def check_history(path: Path | None) -> None:
@@ -40,7 +42,7 @@ def kept_in_history(
     """
     if path is None:
         return report
-    metrics = list(_metrics(report, scored, allow))
+    metrics = kept_metrics(report, (scored[0].tables, scored[1].tables), allow)
     try:
         with HistoryFile(path, create=True) as history:
             history.add(night_run(report), metrics, report.environment)
@@ -104,10 +106,20 @@ def night_metric(comparison: Comparison, gate: GateResult) -> NightMetric:
     )
 
 
+def kept_metrics(
+    report: CompareReport, tables: tuple[Tables, Tables], allow: frozenset[str]
+) -> list[KeptMetric]:
+    """The metrics of a report with their documents, where both sides have them."""
+    base, candidate = ({table.key: table for table in side} for side in tables)
+    return list(_metrics(report, base, candidate, allow))
+
+
 def _metrics(
-    report: CompareReport, scored: tuple[Scored, Scored], allow: frozenset[str]
+    report: CompareReport,
+    base: Mapping[MetricKey, ScoreTable],
+    candidate: Mapping[MetricKey, ScoreTable],
+    allow: frozenset[str],
 ) -> Iterator[KeptMetric]:
-    base, candidate = ({table.key: table for table in side.tables} for side in scored)
     for comparison in report.comparisons:
         key = (comparison.task, comparison.filter, comparison.metric)
         documents = None

@@ -4,6 +4,7 @@ from evalguard.store.history.failures import DamagedHistoryError
 from evalguard.store.history.history_check import check_history
 from evalguard.store.history.history_export import export_history
 from evalguard.store.history.history_file import HistoryFile, KeptMetric
+from evalguard.store.history.history_prune import remove_runs
 
 __all__ = [
     "DamagedHistoryError",
@@ -11,4 +12,5 @@ __all__ = [
     "KeptMetric",
     "check_history",
     "export_history",
+    "remove_runs",
 ]

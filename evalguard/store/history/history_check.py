@@ -20,6 +20,7 @@ from evalguard.store.history.rows import (
     run_of,
 )
 from evalguard.store.history.schema import VERSION
+from evalguard.store.history.texts import read_texts
 from evalguard.store.history.vectors import VectorReader
 
 _MOST_SHOWN = 100
@@ -39,6 +40,7 @@ def check_history(path: Path) -> HistoryCheck:
             problems = list(_pages(connection))
             problems += _rows(connection)
             problems += _vectors(connection)
+            problems += _texts(connection)
             counts = [_count(connection, table) for table in ("runs", "metrics", "vectors")]
     finally:
         connection.close()
@@ -109,6 +111,17 @@ def _vectors(connection: sqlite3.Connection) -> Iterator[str]:
             yield f"vector {number}: {error}"
         if number not in kept:  # only references are asked for again
             reader.known.pop(number, None)
+
+
+def _texts(connection: sqlite3.Connection) -> Iterator[str]:
+    try:
+        for (number,) in connection.execute("SELECT id FROM texts").fetchall():
+            try:
+                read_texts(connection, number)
+            except DamagedBlockError as error:
+                yield f"texts: {error}"
+    except sqlite3.DatabaseError as error:
+        yield f"not all texts can be read: {error}"
 
 
 def _count(connection: sqlite3.Connection, table: str) -> int:

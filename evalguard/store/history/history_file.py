@@ -6,12 +6,13 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 from evalguard.history import DocumentScores, MetricKey, Night, NightMetric, NightRun
+from evalguard.history.document_hashes import HASH_FIELDS
 from evalguard.settings import Value
 from evalguard.store.damage import DamagedBlockError
 from evalguard.store.history.database import PATIENCE, connect
@@ -27,7 +28,7 @@ from evalguard.store.history.rows import (
     run_values,
     seal_of,
 )
-from evalguard.store.history.vectors import VectorReader, keep_documents
+from evalguard.store.history.vectors import VectorReader, asked_text, keep_documents
 
 _Made = TypeVar("_Made")
 _RUNS = columns("runs", RUN_COLUMNS)
@@ -35,6 +36,8 @@ _METRICS = columns("metrics", METRIC_COLUMNS)
 _OF_METRIC = "task = ? AND filter = ? AND metric = ?"
 _VECTORS = [METRIC_COLUMNS.index(name) for name in VECTOR_COLUMNS]
 _AGGREGATION = METRIC_COLUMNS.index("aggregation")
+_HASHES = {name: METRIC_COLUMNS.index(name) for name in HASH_FIELDS}
+_ASKED = METRIC_COLUMNS.index("asked")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,8 +139,13 @@ class HistoryFile:
         with told(self.path, "write"), self._transaction():
             pass
 
-    def documents(self, runs: Sequence[int], key: MetricKey) -> dict[int, DocumentScores]:
+    def documents(
+        self, runs: Sequence[int], key: MetricKey, *, hashes: bool = False
+    ) -> dict[int, DocumentScores]:
         """The documents of a metric in each of these runs that has them.
+
+        Args:
+            hashes: with their full hashes, which most questions do not need.
 
         Raises:
             UsageError: they are damaged.
@@ -150,11 +158,15 @@ class HistoryFile:
                 if row[_VECTORS[0]] is None:
                     continue
                 with self._whole(run, key):
-                    found[run] = reader.documents(
+                    scores = reader.documents(
                         tuple(row[place] for place in _VECTORS),
                         row[_AGGREGATION],
                         higher_is_better=metric_of(row).higher_is_better,
                     )
+                    if hashes:
+                        ids = {name: row[place] for name, place in _HASHES.items()}
+                        scores = replace(scores, hashes=reader.hashes(ids, row[_ASKED]))
+                    found[run] = scores
         return found
 
     def environment(self, digest: str) -> dict[str, Any]:
@@ -183,9 +195,10 @@ class HistoryFile:
 
     def _add_metric(self, run: int, place: int, kept: KeptMetric) -> None:
         values = dict.fromkeys(METRIC_COLUMNS) | metric_values(kept.metric)
-        values |= {"run": run, "place": place}
+        values |= {"run": run, "place": place, "asked": ""}
         if kept.documents is not None:
             values["aggregation"] = kept.documents.aggregation
+            values["asked"] = asked_text(kept.documents.hashes)
             values |= keep_documents(self._connection, kept.documents)
         row = [values[name] for name in METRIC_COLUMNS]
         self._connection.execute(

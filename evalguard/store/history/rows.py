@@ -9,10 +9,11 @@ import dataclasses
 import math
 import sqlite3
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from evalguard.history import NightMetric, NightRun
+from evalguard.history.document_hashes import HASH_FIELDS
 from evalguard.store.damage import DamagedBlockError
 
 RUN_COLUMNS = tuple(f.name for f in dataclasses.fields(NightRun))
@@ -27,6 +28,8 @@ METRIC_COLUMNS = (
     "aggregation",
     *VECTOR_COLUMNS,
     _LAST,
+    *HASH_FIELDS,
+    "asked",
 )
 _METRIC_BOOLS = ("higher_is_better", "significant", "certain", "bit_identical", "gated")
 
@@ -69,27 +72,35 @@ def metric_of(values: Sequence[Any]) -> NightMetric:
         DamagedBlockError: they are not what was written.
     """
     fields = _whole(METRIC_COLUMNS, values)
-    for name in ("run", "place", "aggregation", *VECTOR_COLUMNS):
-        del fields[name]
+    for name in METRIC_COLUMNS:
+        if name not in METRIC_FIELDS:
+            del fields[name]
     for name in _METRIC_BOOLS:
         fields[name] = bool(fields[name])
     return NightMetric(**fields)
 
 
-def seal_all(connection: sqlite3.Connection, table: str, key: Sequence[str]) -> None:
-    """Seal every row of a table anew, whatever its columns are.
+def seal_all(
+    connection: sqlite3.Connection, table: str, key: Sequence[str], added: Collection[str] = ()
+) -> None:
+    """Seal every row of a table anew, whatever its columns are; a damaged row stays damaged.
 
     Args:
         key: columns that tell its rows apart.
+        added: columns that its seal has not covered so far; () for rows without any seal.
     """
     found = connection.execute(f"PRAGMA table_info({table})").fetchall()
     names = [str(column[1]) for column in found if column[1] != "seal"]
     where = " AND ".join(f"{name} = ?" for name in key)
-    for row in connection.execute(f"SELECT {', '.join(names)} FROM {table}").fetchall():
+    for *row, seal in connection.execute(
+        f"SELECT {', '.join(names)}, seal FROM {table}"
+    ).fetchall():
         values = dict(zip(names, row, strict=True))
+        before = [value for name, value in values.items() if name not in added]
+        sound = not added or seal_of(before) == seal
         connection.execute(
             f"UPDATE {table} SET seal = ? WHERE {where}",
-            (seal_of(row), *(values[name] for name in key)),
+            (seal_of(row) if sound else None, *(values[name] for name in key)),
         )
 
 

@@ -4,6 +4,7 @@ environments   packages and machines of runs, each kept once
 runs           one comparison of a pair of models
 metrics        one metric of a run; its documents' scores are in vectors
 vectors        packed per-document numbers, each kept once whichever night it comes from
+texts          hashes of documents, likewise
 """
 
 from __future__ import annotations
@@ -94,9 +95,28 @@ def _seal(connection: sqlite3.Connection) -> None:
         seal_all(connection, table, key)
 
 
+_TEXTS = """
+CREATE TABLE texts (
+  id INTEGER PRIMARY KEY,
+  digest BLOB NOT NULL UNIQUE,
+  packed BLOB NOT NULL
+)"""
+_KEPT_HASHES = ("doc_hashes", "prompt_hashes", "target_hashes", "asked_hashes", "token_hashes")
+
+
+def _keep_hashes(connection: sqlite3.Connection) -> None:
+    """Version 3: full hashes of the documents, and how they were asked."""
+    connection.execute(_TEXTS)
+    for name in _KEPT_HASHES:
+        connection.execute(f"ALTER TABLE metrics ADD COLUMN {name} INTEGER REFERENCES texts")
+    connection.execute("ALTER TABLE metrics ADD COLUMN asked TEXT NOT NULL DEFAULT ''")
+    key = ("task", "filter", "metric", "run")
+    seal_all(connection, "metrics", key, added=(*_KEPT_HASHES, "asked"))
+
+
 # The step from version k to k + 1 is the k-th; version 0 is a file without tables. A step is never
 # changed once files were made by it.
-STEPS: tuple[Callable[[sqlite3.Connection], None], ...] = (_make, _seal)
+STEPS: tuple[Callable[[sqlite3.Connection], None], ...] = (_make, _seal, _keep_hashes)
 VERSION = len(STEPS)
 
 

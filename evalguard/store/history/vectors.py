@@ -3,29 +3,47 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import sqlite3
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from evalguard.history import DocumentScores
+from evalguard.history import DocumentHashes, DocumentScores
+from evalguard.history.document_hashes import HASH_FIELDS
 from evalguard.store.damage import DamagedBlockError
 from evalguard.store.history.packing import Floats, Numbers, needs_reference, pack, unpack
+from evalguard.store.history.texts import keep_texts, read_texts
 
 
 def keep_documents(
     connection: sqlite3.Connection, documents: DocumentScores
 ) -> dict[str, int | None]:
-    """Keep the vectors of a metric's documents; return their ids by column."""
+    """Keep the vectors and hashes of a metric's documents; return their ids by column."""
     base = _keep(connection, documents.base)
-    return {
+    hashes = documents.hashes
+    kept: dict[str, int | None] = (
+        {}
+        if hashes is None
+        else {name: keep_texts(connection, getattr(hashes, name)) for name in HASH_FIELDS}
+    )
+    return kept | {
         "doc_ids": _keep(connection, documents.doc_ids),
         "prints": _keep(connection, documents.prints),
         "base_scores": base,
         "candidate_scores": _keep(connection, documents.candidate, (base, documents.base)),
         "weights": None if documents.weights is None else _keep(connection, documents.weights),
     }
+
+
+def asked_text(hashes: DocumentHashes | None) -> str:
+    """How documents were asked, as a text to keep; "" where that is not known."""
+    if hashes is None:
+        return ""
+    told = {"n_total": hashes.n_total, "run": dict(hashes.run)}
+    return json.dumps(told, sort_keys=True, default=str)
 
 
 def _keep(
@@ -58,10 +76,26 @@ class VectorReader:
     connection: sqlite3.Connection
     known: dict[int, Numbers]
 
+    def hashes(self, ids: Mapping[str, int | None], asked: str) -> DocumentHashes | None:
+        """The hashes of a metric's documents; None where they were not kept.
+
+        Args:
+            ids: by column.
+            asked: ``asked_text`` of them.
+
+        Raises:
+            DamagedBlockError: as ``documents``.
+        """
+        if ids["doc_hashes"] is None or not asked:
+            return None
+        told = json.loads(asked)
+        found = {name: read_texts(self.connection, ids[name]) for name in HASH_FIELDS}
+        return DocumentHashes(**found, n_total=int(told["n_total"]), run=dict(told["run"]))
+
     def documents(
         self, ids: tuple[int | None, ...], aggregation: Any, *, higher_is_better: bool
     ) -> DocumentScores:
-        """The documents of a metric.
+        """The documents of a metric, without their hashes.
 
         Args:
             ids: of ``rows.VECTOR_COLUMNS``, in this order.

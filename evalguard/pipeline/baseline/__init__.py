@@ -1,0 +1,1 @@
+"""Baselines: a base whose scores were kept, in place of its model."""

@@ -1,0 +1,105 @@
+"""The base of the latest night of a pair, from a history."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+from evalguard.compare_report import RunIdentity
+from evalguard.errors import UsageError, nearest
+from evalguard.history import DocumentScores, MetricKey, NightRun
+from evalguard.pipeline.baseline.from_run import as_stored
+from evalguard.pipeline.baseline.kept_run import KeptRun
+from evalguard.scores import NotCompared, ScoreTable
+from evalguard.settings import Value
+from evalguard.store.history import HistoryFile
+
+_NO_DOCUMENTS = "the history keeps no scores of single documents for it"
+
+
+def base_of_history(path: Path, name: str, candidate: str) -> KeptRun:
+    """Read what a history kept of a base, from the latest run that has it.
+
+    Args:
+        name: of the base; "": the one that ``candidate`` was last compared with, else the only one.
+
+    Raises:
+        UsageError: there is no such run, several bases, or a run that was kept without hashes.
+        StoreError: the history cannot be read.
+    """
+    with HistoryFile(path) as history:
+        run = _run(path, history.runs(), name, candidate)
+        found: list[ScoreTable] = []
+        left_out: list[NotCompared] = []
+        for metric in history.metrics(run.number):
+            documents = history.documents([run.number], metric.key, hashes=True).get(run.number)
+            if documents is None:
+                left_out.append(_left_out(metric.key))
+            else:
+                found.append(_table(path, run, metric.key, documents))
+        environment = history.environment(run.environment).get("base")
+    identity = RunIdentity(name=run.base, digest=run.base_digest)
+    return KeptRun(
+        path=path,
+        created=run.created,
+        identity=as_stored(identity, run.created),
+        tables=tuple(found),
+        not_compared=tuple(left_out),
+        notes=("a history keeps no answers: in how many documents they are the same is not known",),
+        environment=cast("dict[str, Value]", environment or {}),
+    )
+
+
+def _left_out(key: MetricKey) -> NotCompared:
+    return NotCompared(task=key[0], filter=key[1], metric=key[2], reason=_NO_DOCUMENTS)
+
+
+def _run(path: Path, runs: Sequence[NightRun], name: str, candidate: str) -> NightRun:
+    """The latest run whose base is meant."""
+    if not runs:
+        raise UsageError(f"the history {path} has no runs yet")
+    bases = dict.fromkeys(run.base for run in runs)
+    if not name:
+        beside = dict.fromkeys(run.base for run in runs if run.candidate == candidate) or bases
+        if len(beside) > 1:
+            raise UsageError(
+                f"the history {path} has several bases: {', '.join(beside)}",
+                hint="choose with --base",
+            )
+        name = next(iter(beside))
+    if name not in bases:
+        raise UsageError(
+            f"the history {path} has no base '{name}'{nearest(name, bases)}",
+            hint=f"it has: {', '.join(bases)}",
+        )
+    return [run for run in runs if run.base == name][-1]
+
+
+def _table(path: Path, run: NightRun, key: MetricKey, documents: DocumentScores) -> ScoreTable:
+    hashes = documents.hashes
+    if hashes is None:
+        raise UsageError(
+            f"run {run.number} of the history {path} was kept by an earlier evalguard, without the "
+            "hashes that prove which documents were asked",
+            hint=f"give its run folder ({run.folder or 'none was written'}), or compare once more",
+        )
+    return ScoreTable(
+        task=key[0],
+        filter=key[1],
+        metric=key[2],
+        aggregation=documents.aggregation,
+        higher_is_better=documents.higher_is_better,
+        doc_ids=documents.doc_ids,
+        values=documents.base,
+        weights=documents.weights,
+        doc_hashes=hashes.doc_hashes,
+        prompt_hashes=hashes.prompt_hashes,
+        target_hashes=hashes.target_hashes,
+        asked_hashes=hashes.asked_hashes,
+        token_hashes=hashes.token_hashes,
+        n_total=hashes.n_total,
+        source=f"stored run {run.number} of {run.base}",
+        run=dict(hashes.run),
+        caveats=(f"scores that were stored on {run.created}",),
+    )

@@ -1,0 +1,59 @@
+"""Taking runs out of a history file, and giving back the room that they took."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from evalguard.store.history.database import connect
+from evalguard.store.history.failures import told
+from evalguard.store.history.rows import VECTOR_COLUMNS
+
+_TEXT_COLUMNS = ("doc_hashes", "prompt_hashes", "target_hashes", "asked_hashes", "token_hashes")
+
+
+def remove_runs(path: Path, numbers: Sequence[int]) -> None:
+    """Remove runs with everything that no other run needs, in one transaction; then compact.
+
+    Raises:
+        UsageError: there is no history, or it is damaged.
+        StoreError: the disk refuses; the file is as it was, or only not compacted.
+    """
+    connection = connect(path, create=False)
+    try:
+        with told(path, "write"):
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                _remove(connection, numbers)
+                connection.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+                raise
+            connection.execute("VACUUM")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    finally:
+        connection.close()
+
+
+def _remove(connection: sqlite3.Connection, numbers: Sequence[int]) -> None:
+    rows = [(number,) for number in numbers]
+    connection.executemany("DELETE FROM metrics WHERE run = ?", rows)
+    connection.executemany("DELETE FROM runs WHERE number = ?", rows)
+    used = _used(VECTOR_COLUMNS)
+    # Vectors that are packed against another one need it, whoever else has forgotten that.
+    needed = f"SELECT reference FROM vectors WHERE reference IS NOT NULL AND id IN ({used})"
+    connection.execute(f"DELETE FROM vectors WHERE id NOT IN ({used} UNION {needed})")
+    connection.execute(f"DELETE FROM texts WHERE id NOT IN ({_used(_TEXT_COLUMNS)})")
+    connection.execute(
+        "DELETE FROM environments WHERE digest NOT IN (SELECT environment FROM runs)"
+    )
+
+
+def _used(columns: Sequence[str]) -> str:
+    """Query of all ids that metrics name in some columns."""
+    return " UNION ".join(
+        f"SELECT {name} FROM metrics WHERE {name} IS NOT NULL" for name in columns
+    )

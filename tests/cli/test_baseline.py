@@ -1,0 +1,177 @@
+"""``compare --baseline``: a stored base gives the numbers that its model gave, or is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from history_examples import keep_nights
+from small_world import Ran, SmallWorld
+
+Run = Callable[..., Ran]
+TASKS = ("--tasks", "sw_word,sw_choice,sw_text,sw_mcc")
+_BY_KEPT_ANSWERS = ("same_answer", "same_answer_interval", "caveats")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "nightly.sqlite"
+
+
+@pytest.fixture
+def made(compare: Run, file: Path) -> dict[str, Any]:
+    found = compare("orig", "sharp", *TASKS, "--limit", 20, "--history", file, "--json")
+    return dict(json.loads(found.out))
+
+
+@pytest.fixture
+def against(run: Run, world: SmallWorld) -> Run:
+    def compared(baseline: object, candidate: str, *words: object) -> Ran:
+        config = ("--config", world.guard, "--cand", candidate)
+        tasks = () if "--tasks" in words else TASKS
+        return run("compare", *config, "--baseline", baseline, *tasks, *words)
+
+    return compared
+
+
+def rows(document: dict[str, Any], *left_out: str) -> list[dict[str, Any]]:
+    kept = [c for c in document["comparisons"] if c["metric"] != "mcc"]
+    return [{k: v for k, v in one.items() if k not in left_out} for one in kept]
+
+
+def test_a_stored_base_gives_every_number_that_its_model_gave(
+    against: Run, made: dict[str, Any], file: Path
+) -> None:
+    found = json.loads(against(made["run_folder"], "sharp", "--json").out)
+    assert rows(found, "caveats") == rows(made, "caveats")
+    assert (found["base"]["kind"], found["base"]["digest"]) == (
+        "stored run", made["base"]["digest"],
+    )  # fmt: skip
+    assert f"stored {made['created']}" in found["base"]["description"]
+    of_history = json.loads(against(file, "sharp", "--json").out)
+    assert rows(of_history, *_BY_KEPT_ANSWERS) == rows(made, *_BY_KEPT_ANSWERS)
+
+
+def test_caveats_say_that_the_base_was_stored_and_when(against: Run, made: dict[str, Any]) -> None:
+    found = json.loads(against(made["run_folder"], "sharp", "--json").out)
+    said = f"base: scores that were stored on {made['created']}"
+    assert all(said in one["caveats"] for one in found["comparisons"])
+
+
+def test_a_metric_of_a_task_s_own_aggregation_is_left_out_and_said(
+    against: Run, made: dict[str, Any]
+) -> None:
+    found = json.loads(against(made["run_folder"], "sharp", "--json").out)
+    (left_out,) = [one for one in found["not_compared"] if one["metric"] == "mcc"]
+    assert "the task's own" in left_out["reason"]
+    assert "mcc" not in [one["metric"] for one in found["comparisons"]]
+
+
+def test_the_other_side_of_a_run_can_be_the_base(against: Run, made: dict[str, Any]) -> None:
+    words = ("--base", "sharp", "--json")
+    found = json.loads(against(made["run_folder"], "orig", *words).out)
+    assert found["base"]["name"] == "sharp"
+    assert [one["base"] for one in rows(found)] == [one["candidate"] for one in rows(made)]
+
+
+def test_tasks_that_are_not_asked_now_are_left_out_and_named(
+    against: Run, made: dict[str, Any]
+) -> None:
+    found = json.loads(against(made["run_folder"], "sharp", "--tasks", "sw_word", "--json").out)
+    assert {one["task"] for one in found["comparisons"]} == {"sw_word"}
+    assert any("sw_choice, sw_text" in note for note in found["notes"])
+
+
+def test_the_stored_limit_counts_where_none_is_given(against: Run, made: dict[str, Any]) -> None:
+    found = json.loads(against(made["run_folder"], "sharp", "--json").out)
+    assert {one["n"] for one in found["comparisons"]} == {20}
+
+
+def test_other_documents_are_refused_by_their_hashes(
+    against: Run, made: dict[str, Any], world: SmallWorld
+) -> None:
+    found = against(made["run_folder"], "sharp", "--tasks", "sw_word", "--limit", 10, "--json")
+    document = json.loads(found.out)
+    assert (found.code, {one["outcome"] for one in document["comparisons"]}) == (3, {"failed"})
+    assert "with the same --limit" in document["comparisons"][0]["reason"]
+
+
+def test_other_token_ids_are_refused(against: Run, made: dict[str, Any], file: Path) -> None:
+    for baseline in (made["run_folder"], file):
+        found = against(baseline, "other-encoding", "--tasks", "sw_word", "--json")
+        reasons = [one["reason"] for one in json.loads(found.out)["comparisons"]]
+        assert found.code == 3
+        assert all("token ids differ" in reason for reason in reasons)
+
+
+def test_samples_of_another_run_are_refused(
+    against: Run, compare: Run, made: dict[str, Any]
+) -> None:
+    other = json.loads(compare("soft", "same", *TASKS, "--limit", 20, "--json").out)
+    samples = Path(made["run_folder"]) / "samples"
+    shutil.rmtree(samples)
+    shutil.copytree(Path(other["run_folder"]) / "samples", samples)
+    found = against(made["run_folder"], "sharp")
+    assert (found.code, "they are not of one run" in found.err) == (3, True)
+
+
+def test_other_packages_of_then_are_said(against: Run, made: dict[str, Any]) -> None:
+    path = Path(made["run_folder"]) / "result.json"
+    document = json.loads(path.read_text())
+    document["environment"]["base"]["packages"]["torch"] = "1.13"
+    path.write_text(json.dumps(document))
+    notes = json.loads(against(made["run_folder"], "sharp", "--json").out)["notes"]
+    assert any("torch 1.13 then" in note for note in notes)
+
+
+@pytest.mark.slow
+def test_a_stored_base_can_be_bisected_against(against: Run, made: dict[str, Any]) -> None:
+    words = ("--tasks", "sw_word", "--bisect", "always", "--json")
+    bisect = json.loads(against(made["run_folder"], "sharp", *words).out)["bisect"]
+    assert [one["setting"] for one in bisect["culprits"]] == ["gain"]
+
+
+def test_settings_cannot_be_derived_without_the_base_and_that_is_said(
+    against: Run, made: dict[str, Any]
+) -> None:
+    words = ("--tasks", "sw_word", "--bisect", "always", "--json")
+    found = json.loads(against(made["run_folder"], "other", *words).out)
+    assert "the base is a finished run" in found["bisect_reason"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--base", "orgi"], "did you mean 'orig'?"),
+        (["--base-set", "gain=1"], "no model is loaded"),
+        (["--distributions", "lockstep"], "holds no distributions"),
+    ],
+)
+def test_what_a_stored_base_cannot_do_is_refused(
+    refused: Run, world: SmallWorld, made: dict[str, Any], words: list[str], said: str
+) -> None:
+    sides = ("--config", world.guard, "--cand", "sharp", "--baseline", made["run_folder"])
+    assert said in refused(2, "compare", *sides, *words).err
+
+
+def test_a_history_without_hashes_is_refused_with_what_to_do(
+    refused: Run, world: SmallWorld, file: Path
+) -> None:
+    keep_nights(file, [0.1])
+    sides = ("--config", world.guard, "--cand", "sharp", "--baseline", file)
+    found = refused(2, "compare", *sides)
+    assert "without the hashes" in found.err
+    assert "reports/x" in found.err
+
+
+def test_a_baseline_that_is_none_is_refused(
+    refused: Run, world: SmallWorld, tmp_path: Path
+) -> None:
+    config = ("--config", world.guard, "--cand", "sharp")
+    assert "there is no" in refused(2, "compare", *config, "--baseline", tmp_path / "x").err
+    assert "cannot be read" in refused(2, "compare", *config, "--baseline", tmp_path).err
+    assert "--base is missing" in refused(2, "compare", *config).err
