@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -16,6 +17,7 @@ from evalguard.bisect.structure import NOTHING, Structure, material
 
 _SPELT_OUT = 0.01  # of the best model's weight, and of a class: what has less is not spelt out
 _NEGLIGIBLE = 1e-4  # probability of a structure
+_Components = tuple[Component, ...]
 _MOST = 1000  # combinations of members of a model's classes
 
 
@@ -41,22 +43,22 @@ class Belief:
 def belief_of(posterior: Posterior, *, margin: float, n: int) -> Belief:
     """Add up the models' weights by the settings that each blames, the immaterial left out."""
     chance: dict[tuple[bool, frozenset[int]], float] = defaultdict(float)
-    best: dict[tuple[bool, frozenset[int]], tuple[float, Structure]] = {}
-    inclusion = np.zeros(n)
-    for structure, share in _spelt_out(posterior, margin):
-        members = structure.members
-        key = (structure.diffuse, members)
+    best: dict[tuple[bool, frozenset[int]], tuple[float, _Components]] = {}
+    for diffuse, components, share in _spelt_out(posterior, margin):
+        key = (diffuse, frozenset(one for c in components for one in c.members))
         chance[key] += share
         if key not in best or best[key][0] < share:
-            best[key] = (share, structure)
+            best[key] = (share, components)
+    inclusion = np.zeros(n)
+    for (_, members), share in chance.items():
         inclusion[list(members)] += share
     nothing = (False, frozenset[int]())
-    best.setdefault(nothing, (0.0, NOTHING))
+    best.setdefault(nothing, (0.0, NOTHING.components))
     top = max(chance, key=lambda key: chance[key], default=nothing)
     shares = np.array(list(chance.values()))
     rest = max(1.0 - float(shares.sum()), 0.0)
     return Belief(
-        structure=best[top][1],
+        structure=Structure(components=best[top][1], diffuse=top[0]),
         probability=chance.get(top, 0.0),
         inclusion=inclusion,
         diffuse=posterior.diffuse,
@@ -64,9 +66,8 @@ def belief_of(posterior: Posterior, *, margin: float, n: int) -> Belief:
     )
 
 
-def _spelt_out(posterior: Posterior, margin: float) -> list[tuple[Structure, float]]:
-    """Structures with their probabilities; what is spread over very many is not among them."""
-    spelt = []
+def _spelt_out(posterior: Posterior, margin: float) -> Iterator[tuple[bool, _Components, float]]:
+    """Grounds with components and their probability; what is spread over very many is left out."""
     choices: dict[int, list[tuple[Component, float]]] = {}
     for number, weight in enumerate(posterior.weights):
         if weight < _SPELT_OUT * posterior.weights[0]:
@@ -83,9 +84,7 @@ def _spelt_out(posterior: Posterior, margin: float) -> list[tuple[Structure, flo
             share = float(weight) * prod([chance for _, chance in picked])
             if share < _NEGLIGIBLE:
                 continue
-            components = tuple([component for component, _ in picked])
-            spelt.append((Structure(components=components, diffuse=ground), share))
-    return spelt
+            yield ground, tuple([component for component, _ in picked]), share
 
 
 def _likely_members(posterior: Posterior, which: int) -> list[tuple[Component, float]]:

@@ -35,8 +35,9 @@ class Blocks:
         """Length of the prefix that is nearest to this share of the documents."""
         wanted = share * self.ends[-1]
         at = bisect_left(self.ends, wanted)
-        near = self.ends[max(at - 1, 0) : at + 1]
-        return min(near, key=lambda end: abs(end - wanted))
+        if at and wanted - self.ends[at - 1] <= self.ends[at] - wanted:
+            return self.ends[at - 1]
+        return self.ends[at]
 
 
 def stratified(drift: Floats, rng: np.random.Generator) -> Blocks:

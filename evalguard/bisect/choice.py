@@ -56,14 +56,14 @@ def next_measurement(
     for place, at in enumerate(finalists):
         mask, risk = masks[at], float(risks[at])
         done = measured.measured(mask)
-        known = np.interp(done, (0.0, *_SHARES), (0.0, *told[:, place]))
+        known = float(np.interp(done, (0.0, *_SHARES), (0.0, *told[:, place])))
         wanted = _SAVED * _needed(mask, members, partners)
-        for share, all_told in zip(_SHARES, told[:, place], strict=True):
-            if measured.cost(mask, share) <= 0.0:  # no block ends between here and there
+        for share, all_told in zip(_SHARES, told[:, place].tolist(), strict=True):
+            cost = measured.cost(mask, share)
+            if cost <= 0.0:  # no block ends between here and there
                 continue
-            cost = (1.0 - wanted) * measured.cost(mask, share)
-            gain = (1.0 - risk) * float(all_told - known)
-            rate = gain / ((1.0 - risk) * cost + risk * LAUNCH)
+            gain = (1.0 - risk) * (all_told - known)
+            rate = gain / ((1.0 - risk) * (1.0 - wanted) * cost + risk * LAUNCH)
             if best is None or rate > best.rate:
                 best = Choice(mask=mask, share=share, rate=rate)
     return best

@@ -7,6 +7,7 @@ little against the margin. On the diffuse ground each does its part of the drift
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,17 @@ _UNEVEN = 0.4  # standard deviation of a setting's part of diffuse drift, of the
 _DEPTHS = {False: 5, True: 1}  # most components on a sparse ground, on a diffuse one
 _FLOOR = 0.01  # of the margin: no measurement is believed closer than this
 _FORGOTTEN = 8.0  # in log: models that far below the best are dropped
+
+
+class _Effects(NamedTuple):
+    """What is known of a model's effects: means, standard deviations, a root of the covariance."""
+
+    mean: Floats
+    spread: Floats
+    root: Floats
+
+
+_NO_EFFECTS = _Effects(np.empty(0), np.empty(0), np.empty((0, 0)))
 
 
 class Posterior:
@@ -74,8 +86,8 @@ class Posterior:
 
     def likely_sizes(self, number: int) -> Floats:
         """Root mean square of each effect of a model, with the sign of its mean."""
-        mean, root = self._posteriors[number]
-        sizes: Floats = np.copysign(np.sqrt(mean**2 + np.sum(root**2, axis=1)), mean)
+        effects = self._posteriors[number]
+        sizes: Floats = np.copysign(np.sqrt(effects.mean**2 + effects.spread**2), effects.mean)
         return sizes
 
     def draw(self, count: int, rng: np.random.Generator) -> Draws:
@@ -93,10 +105,11 @@ class Posterior:
         for at in np.unique(picks):
             rows = np.flatnonzero(picks == at)
             ground, model = self.models[at]
-            mean, root = self._posteriors[at]
-            loose = np.abs(mean) < 2.0 * np.sqrt(np.sum(root**2, axis=1))
-            drawn = mean + loose * (rng.standard_normal((rows.size, mean.size)) @ root.T)
-            effects[rows, : mean.size] = drawn
+            known = self._posteriors[at]
+            loose = np.abs(known.mean) < 2.0 * known.spread
+            off = rng.standard_normal((rows.size, loose.size)) @ known.root.T
+            drawn = known.mean + loose * off
+            effects[rows, : loose.size] = drawn
             for place, which in enumerate(model.classes):
                 components[rows, place] = self._picked(which, rng.random(rows.size))
             if ground:
@@ -119,6 +132,8 @@ class Posterior:
     def _picked(self, which: int, at: Floats) -> NDArray[np.intp]:
         """Members of a class, by places ``at`` between 0 and 1."""
         numbers, chances = self.members(which)
+        if numbers.size == 1:
+            return np.broadcast_to(numbers, at.shape)
         places = np.searchsorted(np.cumsum(chances), at, side="right")
         return numbers[np.minimum(places, numbers.size - 1)]
 
@@ -127,14 +142,12 @@ class Posterior:
         shared: Floats = self._part**2 * (_UNEVEN**2 * settings + settings.sum(0))
         return shared
 
-    def _effects(
-        self, models: list[tuple[bool, Model]]
-    ) -> tuple[list[tuple[Floats, Floats]], Floats]:
-        """Posterior mean of each model's effects with a root of their covariance, and its gain.
+    def _effects(self, models: list[tuple[bool, Model]]) -> tuple[list[_Effects], Floats]:
+        """Each model's effects, and what it gains by them.
 
         Models of one size on one ground are one batch.
         """
-        effects: list[tuple[Floats, Floats]] = [(np.empty(0), np.empty((0, 0)))] * len(models)
+        effects = [_NO_EFFECTS] * len(models)
         gains = np.zeros(len(models))
         batches: dict[tuple[bool, int], list[int]] = defaultdict(list)
         for at, (ground, model) in enumerate(models):
@@ -149,18 +162,18 @@ class Posterior:
             covariance = np.linalg.inv(precision)
             means = (covariance @ (weighed @ self._rows.sigma)[:, :, None])[:, :, 0]
             roots = np.linalg.cholesky(covariance)
-            gains[batch] = self._log_material(means, roots)
-            for at, mean, root in zip(batch, means, roots, strict=True):
-                effects[at] = (mean, root)
+            spreads = np.sqrt(np.sum(roots**2, axis=-1))
+            gains[batch] = self._log_material(means, spreads)
+            for at, *each in zip(batch, means, spreads, roots, strict=True):
+                effects[at] = _Effects(*each)
         return effects, gains
 
-    def _log_material(self, mean: Floats, root: Floats) -> Floats:
+    def _log_material(self, mean: Floats, spread: Floats) -> Floats:
         """What models gain by effects that are no smaller than a component may be; (batch,).
 
         The normal prior, cut about 0: the share of the posterior beyond _LEAST against the prior's.
         """
         least = _LEAST * self._margin
-        spread = np.sqrt(np.sum(root**2, axis=-1))
         inside = ndtr((least - mean) / spread) - ndtr((-least - mean) / spread)
         before = 2.0 * ndtr(-least / self._scale)
         gain: Floats = np.sum(np.log(np.maximum(1.0 - inside, 1e-12) / before), axis=-1)

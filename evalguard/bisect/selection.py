@@ -82,24 +82,26 @@ def best_models(
     standard deviation of an effect before anything is measured.
     """
     root = np.linalg.cholesky(covariance)
-    left = solve_triangular(root, sigma, lower=True)
-    columns = solve_triangular(root, classes.acting.astype(np.float64), lower=True)
+    left = solve_triangular(root, sigma, lower=True, check_finite=False)
+    columns = solve_triangular(
+        root, classes.acting.astype(np.float64), lower=True, check_finite=False
+    )
     log_weight = -0.5 * float(left @ left) - float(np.sum(np.log(np.diag(root))))
     forward = _Forward(columns, classes.log_prior, scale**-2)
-    plain = growing = forward.start(left, log_weight)
+    beam = forward.start(left, log_weight)
     models = [Model(classes=(), log_weight=log_weight)]
     best = log_weight
-    for _ in range(most):
-        plain = forward.grown(plain, classes.plain)
-        growing = _either(forward.grown(growing, None), plain)
-        weights = growing.log_weights
+    for size in range(1, most + 1):
+        picks = forward.picks(beam, classes.plain)
         models += [
-            Model(classes=found, log_weight=float(weight))
-            for found, weight in zip(growing.classes, weights, strict=True)
+            Model(classes=found, log_weight=weight)
+            for found, weight in zip(picks.classes, picks.log_weights.tolist(), strict=True)
         ]
-        best = max(best, float(weights.max()))
-        if weights.max() < best - _NEGLIGIBLE:
+        top = float(picks.log_weights.max())
+        best = max(best, top)
+        if size == most or top < best - _NEGLIGIBLE:
             break
+        beam = forward.grown(beam, picks)
     return models
 
 
@@ -108,7 +110,8 @@ class _Beam:
     """Models of one size, b of them, and what the next component sees of each.
 
     Attributes:
-        classes: of each.
+        classes: of each, in order.
+        plain: (p,): which of them hold single settings only and are grown as such.
         log_weights: (b,).
         used: (b, size, m): directions that their components take from the rows.
         overlap: (b, U): of every class with what of the rows they leave unexplained.
@@ -116,23 +119,22 @@ class _Beam:
     """
 
     classes: list[tuple[int, ...]]
+    plain: NDArray[np.intp]
     log_weights: Floats
     used: Floats
     overlap: Floats
     room: Floats
 
 
-def _either(one: _Beam, other: _Beam) -> _Beam:
-    """Both beams as one, each model once."""
-    known = set(one.classes)
-    new = [at for at, found in enumerate(other.classes) if found not in known]
-    return _Beam(
-        classes=one.classes + [other.classes[at] for at in new],
-        log_weights=np.concatenate([one.log_weights, other.log_weights[new]]),
-        used=np.concatenate([one.used, other.used[new]]),
-        overlap=np.concatenate([one.overlap, other.overlap[new]]),
-        room=np.concatenate([one.room, other.room[new]]),
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Picks:
+    """What a beam is grown to: of which parent, with which class more; as in ``_Beam``."""
+
+    classes: list[tuple[int, ...]]
+    plain: NDArray[np.intp]
+    log_weights: Floats
+    parents: NDArray[np.intp]
+    new: NDArray[np.intp]
 
 
 class _Forward:
@@ -140,67 +142,98 @@ class _Forward:
 
     def __init__(self, columns: Floats, log_prior: Floats, precision: float) -> None:
         self._columns, self._log_prior, self._precision = columns, log_prior, precision
+        self._rows = np.ascontiguousarray(columns.T)
 
     def start(self, left: Floats, log_weight: float) -> _Beam:
         """The model without components."""
         return _Beam(
             classes=[()],
+            plain=np.zeros(1, dtype=np.intp),
             log_weights=np.array([log_weight]),
             used=np.empty((1, 0, left.size)),
             overlap=(left @ self._columns)[None],
             room=np.einsum("mu,mu->u", self._columns, self._columns)[None],
         )
 
-    def grown(self, beam: _Beam, within: NDArray[np.intp] | None) -> _Beam:
-        """The best models with one component more, one of ``within``; None: any."""
-        parents, new, scores = self._chosen(beam, within)
+    def picks(self, beam: _Beam, plain: NDArray[np.intp]) -> _Picks:
+        """The best models with one class more, and the best with one of ``plain`` more."""
+        scores = self._scores(beam)
+        every = np.arange(len(beam.classes))
+        found: dict[tuple[int, ...], tuple[int, int, float]] = {}
+        _pick(found, beam, every, scores, None)
+        single: dict[tuple[int, ...], tuple[int, int, float]] = {}
+        _pick(single, beam, beam.plain, scores[np.ix_(beam.plain, plain)], plain)
+        for key, pick in single.items():
+            found.setdefault(key, pick)
+        number = {key: at for at, key in enumerate(found)}
+        parents, new, weights = zip(*found.values(), strict=True)
+        return _Picks(
+            classes=list(found),
+            plain=np.array([number[key] for key in single]),
+            log_weights=np.array(weights),
+            parents=np.array(parents),
+            new=np.array(new),
+        )
+
+    def grown(self, beam: _Beam, picks: _Picks) -> _Beam:
+        """The models picked."""
+        parents, new = picks.parents, picks.new
         size = self._precision + np.maximum(beam.room[parents, new], 0.0)
-        column = self._columns.T[new]
-        inside = (beam.used[parents] @ column[:, :, None])[:, :, 0]
-        own = column - (inside[:, None, :] @ beam.used[parents])[:, 0]
+        column, used = self._rows[new], beam.used[parents]
+        inside = used @ column[:, :, None]
+        own = column - (inside.swapaxes(1, 2) @ used)[:, 0]
         direction = own / np.sqrt(size)[:, None]
         seen = direction @ self._columns
         taken = beam.overlap[parents, new] / np.sqrt(size)
+        overlap = beam.overlap[parents]
+        overlap -= taken[:, None] * seen
+        room = beam.room[parents]
+        room -= np.square(seen, out=seen)
         return _Beam(
-            classes=[
-                tuple(sorted((*beam.classes[parent], one)))
-                for parent, one in zip(parents.tolist(), new.tolist(), strict=True)
-            ],
-            log_weights=scores,
-            used=np.concatenate([beam.used[parents], direction[:, None, :]], axis=1),
-            overlap=beam.overlap[parents] - taken[:, None] * seen,
-            room=beam.room[parents] - seen**2,
+            classes=picks.classes,
+            plain=picks.plain,
+            log_weights=picks.log_weights,
+            used=np.concatenate([used, direction[:, None, :]], axis=1),
+            overlap=overlap,
+            room=room,
         )
 
-    def _chosen(
-        self, beam: _Beam, within: NDArray[np.intp] | None
-    ) -> tuple[NDArray[np.intp], NDArray[np.intp], Floats]:
-        """Parents, their new classes and the log weights of the best, the best first."""
-        scores = self._scores(beam, within)
-        flat = scores.ravel()
-        hopeful = np.flatnonzero(flat > flat.max() - _HOPELESS)
-        if hopeful.size > 3 * BEAM:
-            hopeful = hopeful[np.argpartition(-flat[hopeful], 3 * BEAM)[: 3 * BEAM]]
-        hopeful = hopeful[np.argsort(-flat[hopeful], kind="stable")]
-        parents, places = np.divmod(hopeful, scores.shape[1])
-        new = places if within is None else within[places]
-        seen: set[frozenset[int]] = set()
-        kept = []
-        for at, (parent, one) in enumerate(zip(parents.tolist(), new.tolist(), strict=True)):
-            key = frozenset((*beam.classes[parent], one))
-            if key not in seen:
-                seen.add(key)
-                kept.append(at)
-            if len(kept) == BEAM:
-                break
-        return parents[kept], new[kept], flat[hopeful[kept]]
-
-    def _scores(self, beam: _Beam, within: NDArray[np.intp] | None) -> Floats:
+    def _scores(self, beam: _Beam) -> Floats:
         """(b, U): log weight of each model with each class added."""
-        overlap, room, log_prior = beam.overlap, beam.room, self._log_prior
-        if within is not None:
-            overlap, room, log_prior = overlap[:, within], room[:, within], log_prior[within]
-        size = self._precision + np.maximum(room, 0.0)
-        gain = 0.5 * (overlap**2 / size - np.log(size / self._precision))
-        scores: Floats = beam.log_weights[:, None] + gain + log_prior
-        return scores
+        size = np.maximum(beam.room, 0.0)
+        size += self._precision
+        gain = beam.overlap**2
+        gain /= size
+        size /= self._precision
+        gain -= np.log(size, out=size)
+        gain *= 0.5
+        gain += self._log_prior
+        gain += beam.log_weights[:, None]
+        return gain
+
+
+def _pick(
+    found: dict[tuple[int, ...], tuple[int, int, float]],
+    beam: _Beam,
+    rows: NDArray[np.intp],
+    scores: Floats,
+    within: NDArray[np.intp] | None,
+) -> None:
+    """Put the best into ``found``: parent, new class and log weight by the classes of the model."""
+    flat = scores.ravel()
+    hopeful = np.flatnonzero(flat > flat.max() - _HOPELESS)
+    if hopeful.size > 3 * BEAM:
+        hopeful = hopeful[np.argpartition(-flat[hopeful], 3 * BEAM)[: 3 * BEAM]]
+    hopeful = hopeful[np.argsort(-flat[hopeful], kind="stable")]
+    places, new = np.divmod(hopeful, scores.shape[1])
+    parents = rows[places]
+    new = new if within is None else within[new]
+    weights = flat[hopeful].tolist()
+    seen: set[frozenset[int]] = set()
+    for parent, one, weight in zip(parents.tolist(), new.tolist(), weights, strict=True):
+        classes = (*beam.classes[parent], one)
+        if (key := frozenset(classes)) not in seen:
+            seen.add(key)
+            found[tuple(sorted(classes))] = (parent, one, weight)
+        if len(found) == BEAM:
+            break

@@ -38,13 +38,14 @@ def material(effects: Floats, margin: float) -> list[int]:
     The largest are added up until the margin is passed: that is a minimal failing set. It is left
     out, and the rest is asked again, for either sign.
     """
-    order = [int(at) for at in np.argsort(-np.abs(effects), kind="stable")]
+    sizes: list[float] = effects.tolist()
+    order = sorted(range(len(sizes)), key=lambda at: -abs(sizes[at]))
     kept: list[int] = []
     for sign in (1.0, -1.0):
-        side = [at for at in order if sign * effects[at] > 0.0]
-        while sum(abs(float(effects[at])) for at in side) > margin:
+        side = [at for at in order if sign * sizes[at] > 0.0]
+        while sum(abs(sizes[at]) for at in side) > margin:
             total = 0.0
             while total <= margin:
-                total += abs(float(effects[side[0]]))
+                total += abs(sizes[side[0]])
                 kept.append(side.pop(0))
     return sorted(kept)
