@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,8 +18,9 @@ from evalguard.bisect.structure import NOTHING, Structure, material
 
 _SPELT_OUT = 0.01  # of the best model's weight, and of a class: what has less is not spelt out
 _NEGLIGIBLE = 1e-4  # probability of a structure
-_Components = tuple[Component, ...]
 _MOST = 1000  # combinations of members of a model's classes
+
+_Key = tuple[bool, frozenset[int]]  # diffuse ground? settings that are blamed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,17 +44,17 @@ class Belief:
 
 def belief_of(posterior: Posterior, *, margin: float, n: int) -> Belief:
     """Add up the models' weights by the settings that each blames, the immaterial left out."""
-    chance: dict[tuple[bool, frozenset[int]], float] = defaultdict(float)
-    best: dict[tuple[bool, frozenset[int]], tuple[float, _Components]] = {}
-    for diffuse, components, share in _spelt_out(posterior, margin):
-        key = (diffuse, frozenset(one for c in components for one in c.members))
+    chance: dict[_Key, float] = defaultdict(float)
+    best: dict[_Key, tuple[float, tuple[Component, ...]]] = {}
+    for diffuse, picked, share in _spelt_out(posterior, margin):
+        key = (diffuse, frozenset().union(*[choice.members for choice in picked]))
         chance[key] += share
         if key not in best or best[key][0] < share:
-            best[key] = (share, components)
+            best[key] = (share, tuple([choice.component for choice in picked]))
     inclusion = np.zeros(n)
     for (_, members), share in chance.items():
         inclusion[list(members)] += share
-    nothing = (False, frozenset[int]())
+    nothing: _Key = (False, frozenset())
     best.setdefault(nothing, (0.0, NOTHING.components))
     top = max(chance, key=lambda key: chance[key], default=nothing)
     shares = np.array(list(chance.values()))
@@ -66,11 +68,22 @@ def belief_of(posterior: Posterior, *, margin: float, n: int) -> Belief:
     )
 
 
-def _spelt_out(posterior: Posterior, margin: float) -> Iterator[tuple[bool, _Components, float]]:
+class _Choice(NamedTuple):
+    """One member of a class, with its settings and its share of the class."""
+
+    component: Component
+    members: frozenset[int]
+    share: float
+
+
+def _spelt_out(
+    posterior: Posterior, margin: float
+) -> Iterator[tuple[bool, tuple[_Choice, ...], float]]:
     """Grounds with components and their probability; what is spread over very many is left out."""
-    choices: dict[int, list[tuple[Component, float]]] = {}
-    for number, weight in enumerate(posterior.weights):
-        if weight < _SPELT_OUT * posterior.weights[0]:
+    choices: dict[int, list[_Choice]] = {}
+    weights: list[float] = posterior.weights.tolist()
+    for number, weight in enumerate(weights):
+        if weight < _SPELT_OUT * weights[0]:
             break
         ground, model = posterior.models[number]
         kept = material(posterior.likely_sizes(number), margin)
@@ -81,16 +94,16 @@ def _spelt_out(posterior: Posterior, margin: float) -> Iterator[tuple[bool, _Com
         if prod(len(choices[which]) for which in classes) > _MOST:
             continue
         for picked in product(*(choices[which] for which in classes)):
-            share = float(weight) * prod([chance for _, chance in picked])
-            if share < _NEGLIGIBLE:
-                continue
-            yield ground, tuple([component for component, _ in picked]), share
+            share = weight * prod([choice.share for choice in picked])
+            if share >= _NEGLIGIBLE:
+                yield ground, picked, share
 
 
-def _likely_members(posterior: Posterior, which: int) -> list[tuple[Component, float]]:
+def _likely_members(posterior: Posterior, which: int) -> list[_Choice]:
     numbers, chances = posterior.members(which)
+    likely = chances >= _SPELT_OUT
+    components = [posterior.components[number] for number in numbers[likely].tolist()]
     return [
-        (posterior.components[int(number)], float(chance))
-        for number, chance in zip(numbers, chances, strict=True)
-        if chance >= _SPELT_OUT
+        _Choice(component, frozenset(component.members), share)
+        for component, share in zip(components, chances[likely].tolist(), strict=True)
     ]

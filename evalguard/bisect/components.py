@@ -56,7 +56,7 @@ class Components:
     log_prior: Floats
 
     def __getitem__(self, number: int) -> Component:
-        members = tuple(sorted({int(member) for member in self.members[number]}))
+        members = tuple(sorted(set(self.members[number].tolist())))
         kind: Kind = "additive" if len(members) == 1 else "together"
         return Component(kind="redundant" if self.redundant[number] else kind, members=members)
 
@@ -70,14 +70,23 @@ class Components:
 @lru_cache(maxsize=8)
 def components_of(n: int, suspects: tuple[int, ...]) -> Components:
     """All singles and pairs of n settings, and threes of the suspects."""
-    singles = [(one, one, one) for one in range(n)]
-    pairs = [(one, two, two) for one, two in combinations(range(n), 2)]
-    threes = list(combinations(suspects, 3))
-    sizes = [len(singles), len(pairs), len(pairs), len(threes)]
+    few = _singles_and_pairs(n)
+    threes = np.array(list(combinations(suspects, 3)), dtype=np.intp).reshape(-1, 3)
+    pairs = n * (n - 1) // 2
+    sizes = [n, pairs, pairs, len(threes)]
     odds = [_ADDITIVE, _PAIR, _PAIR, _THREE]
     log_odds = [np.log(share / max(size, 1)) for share, size in zip(odds, sizes, strict=True)]
     return Components(
-        members=np.array(singles + pairs + pairs + threes, dtype=np.intp),
+        members=np.concatenate([few, threes]),
         redundant=np.repeat([False, False, True, False], sizes),
         log_prior=np.repeat(log_odds, sizes),
     )
+
+
+@lru_cache(maxsize=8)
+def _singles_and_pairs(n: int) -> NDArray[np.intp]:
+    """Members of all singles, of all pairs that act together, of all redundant ones."""
+    singles = np.repeat(np.arange(n)[:, None], 3, axis=1)
+    one, two = np.triu_indices(n, 1)
+    pairs = np.column_stack([one, two, two])
+    return np.concatenate([singles, pairs, pairs])

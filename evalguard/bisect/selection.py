@@ -58,9 +58,7 @@ def classes_of(acting: Mask, log_prior: Floats, singles: int) -> Classes:
 
     ``singles``: how many components, the first ones, are single settings.
     """
-    packed = np.ascontiguousarray(np.packbits(acting, axis=0).T)
-    keys = packed.view([("", packed.dtype, packed.shape[1])]).ravel()
-    _, first, of = np.unique(keys, return_index=True, return_inverse=True)
+    _, first, of = np.unique(_patterns(acting), return_index=True, return_inverse=True)
     of = of.ravel()
     top = np.full(first.size, -np.inf)
     np.maximum.at(top, of, log_prior)
@@ -71,6 +69,19 @@ def classes_of(acting: Mask, log_prior: Floats, singles: int) -> Classes:
         log_prior=top + np.log(mass),
         plain=np.unique(of[:singles]),
     )
+
+
+def _patterns(acting: Mask) -> NDArray[np.uint64]:
+    """A number for each column of ``acting``, (m, J): the same for columns that are equal."""
+    packed = np.packbits(acting, axis=0)
+    words = np.zeros((acting.shape[1], -(-len(packed) // 8) * 8), dtype=np.uint8)
+    words[:, : len(packed)] = packed.T
+    first, *more = words.view(">u8").astype(np.uint64).T
+    for word in more:  # of more than 64 rows
+        _, before = np.unique(first, return_inverse=True)
+        _, after = np.unique(word, return_inverse=True)
+        first = (before * word.size + after).ravel().astype(np.uint64)
+    return first
 
 
 def best_models(
