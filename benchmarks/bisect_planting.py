@@ -21,10 +21,12 @@ DOCUMENTS = 1024
 SPREADS = ("uniform", "few", "heavy")
 CASES = (
     "1 culprit", "2 additive", "3 additive", "2 only together", "2 redundant", "1 and a pair",
-    "diffuse", "masked pair", "1 culprit, crash rules", "2 additive, crash rules", "jitter only",
+    "2 saturating", "3 saturating", "diffuse", "masked pair", "1 culprit, crash rules",
+    "2 additive, crash rules", "jitter only",
 )  # fmt: skip
 _FEW = 0.05
 _CRASH_RULES = 2
+_FURTHER = ((0.5, 0.8), (1.1, 1.4))  # what one more adds, of what the one before it added
 _PARTS = (0.5, 1.5)  # range of a setting's part of diffuse drift, of the mean part
 _DIFFUSE = 2.0  # effects: the whole of diffuse drift
 
@@ -61,6 +63,8 @@ def planting(case: str, n: int, effect: float, rng: np.random.Generator) -> Plan
         "jitter only": ([], set()),
         "masked pair": ([_all(a), _all(b, sign=-1.0)], {a, b}),
     }
+    if name.endswith("saturating"):
+        return _saturating((a, b, c)[: int(name[0])], effect, rng)
     if name == "diffuse":
         parts = rng.uniform(*_PARTS, size=n)
         sizes = _DIFFUSE * effect * parts / parts.sum()
@@ -71,6 +75,19 @@ def planting(case: str, n: int, effect: float, rng: np.random.Generator) -> Plan
         effects=tuple((effect, acts) for acts in acting),
         guilty=frozenset(guilty),
         rules=rules if crashes else (),
+    )
+
+
+def _saturating(members: tuple[int, ...], effect: float, rng: np.random.Generator) -> Planting:
+    """Settings whose effects shrink each other, or grow with each other; the first adds ``effect``."""
+    further = rng.uniform(*_FURTHER[int(rng.integers(len(_FURTHER)))])
+
+    def beside_the_sum(inside: frozenset[int]) -> float:
+        return sum(further**at - 1.0 for at in range(len(inside.intersection(members))))
+
+    acting = [*(_all(one) for one in members), beside_the_sum]
+    return Planting(
+        effects=tuple((effect, acts) for acts in acting), guilty=frozenset(members)
     )
 
 
