@@ -79,16 +79,14 @@ def planting(case: str, n: int, effect: float, rng: np.random.Generator) -> Plan
 
 
 def _saturating(members: tuple[int, ...], effect: float, rng: np.random.Generator) -> Planting:
-    """Settings whose effects shrink each other, or grow with each other; the first adds ``effect``."""
+    """Settings that do less beside each other than alone, or more; alone each does ``effect``."""
     further = rng.uniform(*_FURTHER[int(rng.integers(len(_FURTHER)))])
 
     def beside_the_sum(inside: frozenset[int]) -> float:
         return sum(further**at - 1.0 for at in range(len(inside.intersection(members))))
 
     acting = [*(_all(one) for one in members), beside_the_sum]
-    return Planting(
-        effects=tuple((effect, acts) for acts in acting), guilty=frozenset(members)
-    )
+    return Planting(effects=tuple((effect, acts) for acts in acting), guilty=frozenset(members))
 
 
 def _all(*members: int, sign: float = 1.0) -> Acting:

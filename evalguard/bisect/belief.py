@@ -7,19 +7,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import NamedTuple
 
 import numpy as np
 
 from evalguard.bisect.components import Component
 from evalguard.bisect.oracle import Floats
 from evalguard.bisect.posterior import Posterior
-from evalguard.bisect.structure import NOTHING, Structure, material
+from evalguard.bisect.structure import NOTHING, Structure, blamed, material
 
 _SPELT_OUT = 0.01  # of the best model's weight, and of a class: what has less is not spelt out
 _NEGLIGIBLE = 1e-4  # probability of a structure
 _MOST = 1000  # combinations of members of a model's classes
 
+_Share = tuple[Component, float]  # a member of a class, and its share of the class
 _Key = tuple[bool, frozenset[int]]  # diffuse ground? settings that are blamed
 
 
@@ -47,10 +47,11 @@ def belief_of(posterior: Posterior, *, margin: float, n: int) -> Belief:
     chance: dict[_Key, float] = defaultdict(float)
     best: dict[_Key, tuple[float, tuple[Component, ...]]] = {}
     for diffuse, picked, share in _spelt_out(posterior, margin):
-        key = (diffuse, frozenset().union(*[choice.members for choice in picked]))
+        components = tuple([component for component, _ in picked])
+        key = (diffuse, blamed(components))
         chance[key] += share
         if key not in best or best[key][0] < share:
-            best[key] = (share, tuple([choice.component for choice in picked]))
+            best[key] = (share, components)
     inclusion = np.zeros(n)
     for (_, members), share in chance.items():
         inclusion[list(members)] += share
@@ -68,19 +69,11 @@ def belief_of(posterior: Posterior, *, margin: float, n: int) -> Belief:
     )
 
 
-class _Choice(NamedTuple):
-    """One member of a class, with its settings and its share of the class."""
-
-    component: Component
-    members: frozenset[int]
-    share: float
-
-
 def _spelt_out(
     posterior: Posterior, margin: float
-) -> Iterator[tuple[bool, tuple[_Choice, ...], float]]:
+) -> Iterator[tuple[bool, tuple[_Share, ...], float]]:
     """Grounds with components and their probability; what is spread over very many is left out."""
-    choices: dict[int, list[_Choice]] = {}
+    choices: dict[int, list[_Share]] = {}
     weights: list[float] = posterior.weights.tolist()
     for number, weight in enumerate(weights):
         if weight < _SPELT_OUT * weights[0]:
@@ -94,16 +87,13 @@ def _spelt_out(
         if prod(len(choices[which]) for which in classes) > _MOST:
             continue
         for picked in product(*(choices[which] for which in classes)):
-            share = weight * prod([choice.share for choice in picked])
+            share = weight * prod([part for _, part in picked])
             if share >= _NEGLIGIBLE:
                 yield ground, picked, share
 
 
-def _likely_members(posterior: Posterior, which: int) -> list[_Choice]:
+def _likely_members(posterior: Posterior, which: int) -> list[_Share]:
     numbers, chances = posterior.members(which)
     likely = chances >= _SPELT_OUT
     components = [posterior.components[number] for number in numbers[likely].tolist()]
-    return [
-        _Choice(component, frozenset(component.members), share)
-        for component, share in zip(components, chances[likely].tolist(), strict=True)
-    ]
+    return list(zip(components, chances[likely].tolist(), strict=True))

@@ -20,6 +20,7 @@ Kind = Literal["additive", "together", "redundant"]
 
 # Prior odds that one more component is there, shared among all of its kind and size.
 _ADDITIVE, _PAIR, _THREE = 0.5, 0.04, 0.01
+_BESIDE = 0.3  # likewise, that settings of which each drifts alone do more or less together
 MOST_IN_THREES = 16  # settings of which threes are considered
 _ALL = slice(None)
 
@@ -30,6 +31,11 @@ class Component:
 
     kind: Kind
     members: tuple[int, ...]
+
+    @property
+    def acts_alone(self) -> bool:
+        """Whether one member is enough."""
+        return self.kind == "redundant" or len(self.members) == 1
 
     def acts(self, masks: Mask) -> Mask:
         """Whether it acts in each assignment; ``masks``: (..., n_settings), the result (...)."""
@@ -68,19 +74,25 @@ class Components:
 
 
 @lru_cache(maxsize=8)
-def components_of(n: int, suspects: tuple[int, ...]) -> Components:
-    """All singles and pairs of n settings, and threes of the suspects."""
+def components_of(n: int, suspects: tuple[int, ...], drifting: tuple[int, ...]) -> Components:
+    """All singles and pairs of n settings, and threes of the suspects.
+
+    ``drifting``: settings that drift alone. Interactions are likelier among them than anywhere else
+    (effect heredity; Hamada and Wu 1992).
+    """
     few = _singles_and_pairs(n)
     threes = np.array(list(combinations(suspects, 3)), dtype=np.intp).reshape(-1, 3)
     pairs = n * (n - 1) // 2
     sizes = [n, pairs, pairs, len(threes)]
     odds = [_ADDITIVE, _PAIR, _PAIR, _THREE]
     log_odds = [np.log(share / max(size, 1)) for share, size in zip(odds, sizes, strict=True)]
-    return Components(
-        members=np.concatenate([few, threes]),
-        redundant=np.repeat([False, False, True, False], sizes),
-        log_prior=np.repeat(log_odds, sizes),
-    )
+    members, log_prior = np.concatenate([few, threes]), np.repeat(log_odds, sizes)
+    redundant = np.repeat([False, False, True, False], sizes)
+    beside = np.isin(members, drifting).all(axis=1) & ~redundant
+    beside[:n] = False
+    if beside.any():
+        log_prior[beside] = np.log(_BESIDE / np.sum(beside))
+    return Components(members=members, redundant=redundant, log_prior=log_prior)
 
 
 @lru_cache(maxsize=8)

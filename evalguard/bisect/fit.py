@@ -29,6 +29,11 @@ class Fit:
         """The largest effect that a member has a part in."""
         return float(self.effects[self.of(one)[0]])
 
+    def alone(self, one: int) -> float:
+        """What a member does alone; of one that does nothing alone, its largest effect."""
+        own = [at for at in self.of(one) if self.structure.components[at].acts_alone]
+        return float(self.effects[own].sum()) if own else self.largest(one)
+
     def certainty(self, one: int) -> float:
         """Standard errors by which the surest effect of a member is away from 0."""
         return max(abs(float(self.effects[at] / self.errors[at])) for at in self.of(one))

@@ -8,6 +8,7 @@ import numpy as np
 
 from evalguard.bisect.blocks import Blocks, ordered, stratified
 from evalguard.bisect.buildable import Buildable
+from evalguard.bisect.estimates import Estimates
 from evalguard.bisect.events import Listener, ProbeEnded, ProbeStarted
 from evalguard.bisect.jitter import Jitter
 from evalguard.bisect.oracle import (
@@ -57,7 +58,7 @@ class Measurements:
         self.blocks: Blocks = (
             stratified(drift, rng) if given is None else ordered(given, drift, rng)
         )
-        self._jitter = Jitter(drift.size, self.blocks.lumpiness)
+        self._estimates = Estimates(Jitter(drift.size, self.blocks.lumpiness))
         whole = np.ones(len(settings), dtype=np.bool_)
         self._masks = {whole.tobytes(): whole}
         self._drift = {whole.tobytes(): drift[self.blocks.order]}
@@ -151,10 +152,11 @@ class Measurements:
         if self._rows is None:
             drifts = list(self._drift.values())
             unit = self.yardstick.size
+            means, variances = self._estimates.of(drifts, self.blocks.ends[-1])
             self._rows = Rows(
                 masks=np.array(list(self._masks.values())),
-                sigma=np.array([np.mean(drift) for drift in drifts]) / unit,
-                variance=self._jitter.error_variances(drifts) / unit**2,
+                sigma=means / unit,
+                variance=variances / unit**2,
                 share=np.array([drift.size for drift in drifts]) / self.blocks.ends[-1],
             )
         return self._rows

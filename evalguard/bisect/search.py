@@ -16,7 +16,7 @@ from evalguard.bisect.choice import next_measurement
 from evalguard.bisect.components import MOST_IN_THREES, components_of
 from evalguard.bisect.effort import Effort
 from evalguard.bisect.events import Listener
-from evalguard.bisect.fit import Fit, fitted
+from evalguard.bisect.fit import fitted
 from evalguard.bisect.measurement import Measurements
 from evalguard.bisect.posterior import Posterior
 from evalguard.bisect.progress import Progress
@@ -69,9 +69,10 @@ class Search:
         """Form the belief that the rows support, and what would prove it."""
         rows = self.measured.rows()
         suspects = np.argsort(-self._inclusion, kind="stable")[:MOST_IN_THREES]
+        drifting = self._drifting(rows)
         self.posterior = Posterior(
             rows,
-            components_of(self._n, tuple(sorted(int(one) for one in suspects))),
+            components_of(self._n, tuple(sorted(suspects.tolist())), drifting),
             margin=self._margin,
             total=self.measured.total,
         )
@@ -79,7 +80,9 @@ class Search:
         self._inclusion = belief.inclusion
         everything = fitted(belief.structure, rows, margin=self._margin)
         clear = frozenset(
-            one for one in belief.structure.members if self._clear(one, everything, rows)
+            one
+            for one in belief.structure.members.intersection(drifting)
+            if everything.certainty(one) >= self._effort.clear
         )
         plan = plan_for(belief.structure, self._buildable, self.measured, clear=clear)
         fit = fitted(belief.structure, rows.finished(), margin=self._margin)
@@ -92,17 +95,12 @@ class Search:
             missing=plan.missing(self.measured),
         )
 
-    def _clear(self, one: int, fit: Fit, rows: Rows) -> bool:
-        """Whether it need not be measured alone any further: there it drifts, and so do others.
-
-        One of two that act only together looks like a single culprit to all but this.
-        """
-        alone = (rows.masks == (np.arange(self._n) == one)).all(axis=1)
-        if not np.any(alone & (rows.share >= _FIRST - _SLACK)):
-            return False
-        needed = max(_ALONE * float(np.sqrt(rows.variance[alone][0])), STEP * self._margin)
-        drifts = abs(float(rows.sigma[alone][0])) >= needed
-        return drifts and fit.certainty(one) >= self._effort.clear
+    def _drifting(self, rows: Rows) -> tuple[int, ...]:
+        """The settings that drift alone, as far as that is measured."""
+        needed = np.maximum(_ALONE * np.sqrt(rows.variance), STEP * self._margin)
+        measured = (rows.masks.sum(axis=1) == 1) & (rows.share >= _FIRST - _SLACK)
+        drifts = measured & (np.abs(rows.sigma) >= needed)
+        return tuple(np.flatnonzero(rows.masks[drifts].any(axis=0)).tolist())
 
     def _advance(self) -> Status | None:
         """Measure once; a status if there is nothing to measure."""
@@ -175,8 +173,8 @@ class Search:
         repaired = self.case.plan.repaired
         if repaired is None or self.measured.mean(repaired) > self._margin:
             return "unexplained" if sure >= self._effort.certain else None
-        effects = self.case.fit.effects
-        return "masked" if effects.min() < 0.0 < effects.max() else "minimal"
+        signs = {self.case.fit.alone(one) > 0.0 for one in self.case.proven}
+        return "masked" if len(signs) > 1 else "minimal"
 
     def _given_up(self) -> Status:
         """The status where nothing more is to be learnt, or to be spent."""

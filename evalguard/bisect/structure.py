@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,13 +21,24 @@ class Structure:
     @property
     def members(self) -> frozenset[int]:
         """The settings that it blames, by number."""
-        return frozenset(one for component in self.components for one in component.members)
+        return blamed(self.components)
 
     def mask(self, n: int) -> Mask:
         """(n,): its members at their candidate value."""
         inside = np.zeros(n, dtype=np.bool_)
         inside[list(self.members)] = True
         return inside
+
+
+def blamed(components: Iterable[Component]) -> frozenset[int]:
+    """Who must be put right so that none of the components acts.
+
+    What acts only together is put right by any of its members: where one is to blame for something
+    else, the others are not to blame for what they do beside it.
+    """
+    guilty = frozenset(one for c in components if c.acts_alone for one in c.members)
+    pairs = [frozenset(c.members) for c in components if not c.acts_alone]
+    return guilty.union(*[members for members in pairs if not members & guilty])
 
 
 NOTHING = Structure(components=(), diffuse=False)

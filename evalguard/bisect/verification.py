@@ -75,6 +75,7 @@ def plan_for(
         _proof(one, contexts, buildable)
         for component in structure.components
         for one, contexts in _contexts(component, buildable, measured, repaired).items()
+        if one in structure.members
     ]
     return Plan(
         proofs=tuple({proof.setting: proof for proof in proofs if proof is not None}.values()),

@@ -1,0 +1,78 @@
+"""Culprits that do more or less together than the sum of what they do alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planted_scores import NAMES, YARDSTICK, Drift, PlantedScores
+
+from evalguard.bisect import BisectResult, find_culprits
+from evalguard.bisect.components import Component
+from evalguard.bisect.oracle import Floats, Indices
+from evalguard.bisect.structure import blamed
+
+
+def searched(oracle: PlantedScores, seed: int = 0) -> BisectResult:
+    return find_culprits(oracle, NAMES, margin=1.0, yardstick=YARDSTICK, seed=seed)
+
+
+def named(result: BisectResult) -> set[str]:
+    return {culprit.name for culprit in result.culprits}
+
+
+def interplay(c: float, h: float, both: float) -> Drift:
+    return lambda inside: c * ("c" in inside) + h * ("h" in inside) + both * (inside >= {"c", "h"})
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    c=st.floats(1.5, 6.0),
+    h=st.floats(1.5, 6.0),
+    share=st.sampled_from([-0.5, -0.35, -0.2, 0.1, 0.4]),
+    seed=st.integers(0, 1 << 20),
+)
+def test_two_that_shrink_each_other_or_grow_together_are_named_and_nobody_else(
+    c: float, h: float, share: float, seed: int
+) -> None:
+    drift = interplay(c, h, share * min(c, h))
+    result = searched(PlantedScores(drift, jitter=0.1, seed=seed), seed)
+    assert (result.status, named(result)) == ("minimal", {"c", "h"})
+
+
+@pytest.mark.parametrize("both", [-2.0, -0.5, 1.0, 2.0])
+def test_a_setting_that_only_changes_what_the_culprit_does_is_not_blamed(both: float) -> None:
+    result = searched(PlantedScores(interplay(30.0, 0.0, both), jitter=0.1))
+    assert (result.status, named(result)) == ("minimal", {"c"})
+
+
+def test_two_that_act_only_together_are_blamed_unless_one_is_guilty_of_more() -> None:
+    alone = Component(kind="additive", members=(2,))
+    beside = Component(kind="together", members=(2, 7))
+    assert blamed([beside]) == {2, 7}
+    assert blamed([alone, beside]) == {2}
+    assert blamed([alone, Component(kind="together", members=(5, 7))]) == {2, 5, 7}
+    assert blamed([beside, Component(kind="redundant", members=(7, 8))]) == {7, 8}
+
+
+class Scattered(PlantedScores):
+    """Effects of c and h scatter over documents, 5 standard errors each; nobody else jitters."""
+
+    def measure(self, candidate_settings: frozenset[str], documents: Indices) -> Floats:
+        scores = super().measure(candidate_settings, np.arange(self.n_documents))
+        rng = np.random.default_rng(self._seed)
+        for name, size in (("c", 20.0), ("h", 3.0)):
+            pattern = rng.standard_normal(self.n_documents)
+            pattern -= pattern.mean()
+            if name in candidate_settings:
+                scores -= size / 5.0 * YARDSTICK * self.n_documents**0.5 * pattern
+        return np.asarray(scores[documents])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_draw_of_the_documents_is_not_taken_for_anothers_drift(seed: int) -> None:
+    oracle = Scattered(interplay(20.0, 3.0, -1.0), jitter=0.01, seed=seed)
+    result = searched(oracle, seed)
+    assert (result.status, named(result)) == ("minimal", {"c", "h"})
+    assert result.cost <= 9.0
