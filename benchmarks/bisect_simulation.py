@@ -27,22 +27,20 @@ SEED = 20261121
 RUNS = 300
 SIZES = (16, 8, 64)
 EFFECTS = (5.0, 7.0, 10.0, 4.0, 3.0, 2.0)
+_CLEAR = 5.0  # sigma: from there on the targets hold, and below it thorough is of interest
 _CHUNK = 20  # plantings between two lines of the file
 _JITTER_PASSES = 5.0  # sigma: jitter alone fails no gate of half a larger effect
-_WEAK = 5.0  # sigma: below it the thorough search is of interest
 
 
 def schedule() -> Iterator[Key]:
-    """Yield all cells, the most telling first: this search, then others."""
+    """Yield all cells, the most telling first: clear effects, this search and then the others."""
     evalguard, thorough, given = OURS
-    for effect in EFFECTS:
-        for search in (evalguard, thorough) if effect < _WEAK else (evalguard,):
-            yield from _cells(effect, search)
-        if effect == _WEAK:
-            yield from _cells(effect, given)
-    for search in OTHERS:
+    for search in (evalguard, given, *OTHERS):
+        yield from _cells(_CLEAR, search)
+    for search in (evalguard, thorough, *OTHERS):
         for effect in EFFECTS:
-            yield from _cells(effect, search)
+            if effect != _CLEAR and (search != thorough or effect < _CLEAR):
+                yield from _cells(effect, search)
 
 
 def _cells(effect: float, search: str) -> Iterator[Key]:

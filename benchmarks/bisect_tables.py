@@ -36,9 +36,10 @@ def _introduction(found: Mapping[Key, Counts], seed: int) -> Iterator[str]:
         "half of an effect. A cell: exact set % / valid fix (no innocent named, drift left inside "
         "the margin) % / an innocent named % / mean full evaluations without base and candidate, "
         "0.05 for each launched assignment, with Monte Carlo error. Monte Carlo error of 95%: "
-        f"{share:.1f}; of 2%: {rare:.1f}. Diffuse: every setting does 0.5 to 1.5 of the mean part "
-        "of two effects; exact is to say so and to name nobody. Jitter only: no setting does "
-        "anything; exact is to name nobody. Crash rules: two random ones, not declared: a at "
+        f"{share:.1f}; of 2%: {rare:.1f}. Saturating: alone each culprit does one effect, beside "
+        "others 50 to 80% or 110 to 140% of what the one before it added. Diffuse: every setting "
+        "does 0.5 to 1.5 of the mean part of two effects; exact is to say so and to name nobody. "
+        "Jitter only: no setting does anything; exact is to name nobody. Crash rules: two random ones, not declared: a at "
         "candidate needs b at candidate. Only candidates that fail the gate are searched, but for "
         "the masked pair. Given blocks: documents come in 16 blocks that the search cannot cut."
     )
