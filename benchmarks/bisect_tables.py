@@ -39,9 +39,10 @@ def _introduction(found: Mapping[Key, Counts], seed: int) -> Iterator[str]:
         f"{share:.1f}; of 2%: {rare:.1f}. Saturating: alone each culprit does one effect, beside "
         "others 50 to 80% or 110 to 140% of what the one before it added. Diffuse: every setting "
         "does 0.5 to 1.5 of the mean part of two effects; exact is to say so and to name nobody. "
-        "Jitter only: no setting does anything; exact is to name nobody. Crash rules: two random ones, not declared: a at "
-        "candidate needs b at candidate. Only candidates that fail the gate are searched, but for "
-        "the masked pair. Given blocks: documents come in 16 blocks that the search cannot cut."
+        "Jitter only: no setting does anything; exact is to name nobody. Crash rules: two random "
+        "ones, not declared: a at candidate needs b at candidate. Only candidates that fail the "
+        "gate are searched, but for the masked pair. Given blocks: documents come in 16 blocks "
+        "that the search cannot cut."
     )
 
 
