@@ -10,6 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from evalguard.errors import StoreError
+
 Side = Literal["base", "candidate"]
 
 
@@ -48,8 +50,13 @@ class RunDocuments:
         return self.columns.get(f"{side}:{name}") or (None,) * len(self)
 
     def scores(self, side: Side) -> list[Mapping[str, Mapping[str, Any]]]:
-        """lm-eval's items of every document: filter to metric to item; {} where there are none."""
-        return [{} if text is None else _items(text) for text in self.of(side, "scores")]
+        """lm-eval's items of every document: filter to metric to item; {} where there are none.
+
+        Raises:
+            StoreError: they are damaged.
+        """
+        texts = self.of(side, "scores")
+        return [{} if text is None else _items(text, self.task) for text in texts]
 
     def tokens_of(self, doc_id: int) -> Mapping[str, NDArray[Any]]:
         """The scored tokens of one document, shape (positions of it,)."""
@@ -59,6 +66,14 @@ class RunDocuments:
         return {name: values[start:end] for name, values in self.tokens.items()}
 
 
-def _items(text: str) -> Mapping[str, Mapping[str, Any]]:
-    found = json.loads(text)
-    return found if isinstance(found, dict) else {}
+def _items(text: Any, task: str) -> Mapping[str, Mapping[str, Any]]:
+    try:
+        found = json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        found = None
+    if not (isinstance(found, dict) and all(isinstance(one, dict) for one in found.values())):
+        raise StoreError(
+            f"the samples of task '{task}' are damaged: scores that are none",
+            hint="compare again, or remove the file of these samples to do without it",
+        )
+    return found

@@ -123,6 +123,10 @@ class CompareResult:
         """
         return rendered(self.report, chosen, documents_of(self.report))
 
+    def to_markdown(self) -> str:
+        """Return the report as Markdown, for a pull request or a notebook."""
+        return self.rendered("markdown")
+
     def save(self, path: str | Path, chosen: Format | None = None) -> None:
         """Write the report to a file, in the format that its suffix says if none is chosen.
 

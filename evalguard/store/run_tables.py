@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+_DAMAGED = (OSError, ValueError, TypeError, MemoryError, RecursionError, DamagedBlockError)
+
 
 def sample_files(folder: Path) -> dict[str, Path]:
     """Return the file of each task's documents in a run folder, in the order of their names.
@@ -42,12 +44,9 @@ def read_samples(file: Path, names: Collection[str] | None = None) -> dict[str, 
     Raises:
         StoreError: the file is damaged.
     """
-    return {
-        name: [None if text is None else json.loads(text) for text in column]
-        if (field.metadata or {}).get(b"json")
-        else column
-        for field, name, column in _columns(_table(file, names))
-    }
+    table = _table(file, names)
+    with _refusing(file):
+        return {field.name: _values(table.column(field.name), field) for field in table.schema}
 
 
 def read_sample_facts(file: Path) -> dict[str, Any]:
@@ -75,9 +74,11 @@ def read_tokens(file: Path) -> dict[str, NDArray[Any]]:
         return {name: table.column(name).to_numpy() for name in table.column_names}
 
 
-def _columns(table: pa.Table) -> Iterator[tuple[pa.Field, str, list[Any]]]:
-    for field in table.schema:
-        yield field, field.name, table.column(field.name).to_pylist()
+def _values(column: pa.ChunkedArray, field: pa.Field) -> list[Any]:
+    values: list[Any] = column.to_pylist()
+    if (field.metadata or {}).get(b"json"):
+        return [None if text is None else json.loads(text) for text in values]
+    return values
 
 
 def _by_task(files: list[Path]) -> dict[str, Path]:
@@ -112,7 +113,7 @@ def _refusing(path: Path) -> Iterator[None]:
 
     try:
         yield
-    except (pa.ArrowException, OSError, ValueError, MemoryError, DamagedBlockError) as error:
+    except (pa.ArrowException, *_DAMAGED) as error:
         raise StoreError(
             f"{path} is damaged: {error or type(error).__name__}",
             hint="compare again, or remove the file to do without it",

@@ -64,6 +64,16 @@ def test_two_finished_runs_say_what_running_both_models_says(
     assert stored.document["base"]["name"] == "of-llama"
 
 
+def test_a_comparison_of_finished_runs_is_shown_again(
+    run: Any, base_run: Path, other_run: Path
+) -> None:
+    stored = run("compare", "--base", base_run, "--cand", other_run, "-o", "page.md")
+    (folder,) = Path("reports").iterdir()
+    again = run("report", folder, "-o", "again.md")
+    assert (again.code, Path("again.md").read_text()) == (0, Path("page.md").read_text())
+    assert run("report", folder).out == stored.out
+
+
 def test_a_finished_run_can_stand_beside_a_model(
     run: Any, world: SmallWorld, base_run: Path
 ) -> None:

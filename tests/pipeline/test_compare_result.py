@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 from fake_models import table
 
 import evalguard
 from evalguard.compare_report import CompareReport, RunIdentity
+from evalguard.errors import UsageError
 from evalguard.gate import Gate
 from evalguard.pipeline.judging import compare_tables
 from evalguard.pipeline.result import CompareResult
@@ -64,3 +66,21 @@ def test_text_is_plain_unless_colour_is_wanted(result: CompareResult) -> None:
     assert "\x1b" not in result.render()
     assert "\x1b" in result.render(color=True)
     assert max(map(len, result.render(width=60).splitlines())) <= 60
+
+
+def test_a_result_is_saved_in_the_format_of_the_suffix(
+    result: CompareResult, tmp_path: Path
+) -> None:
+    for name, text in (
+        ("a.txt", result.render() + "\n"),
+        ("a.md", result.to_markdown()),
+        ("a.json", result.to_json() + "\n"),
+    ):
+        result.save(tmp_path / name)
+        assert (tmp_path / name).read_text() == text
+    result.save(str(tmp_path / "b.txt"), "markdown")
+    assert (tmp_path / "b.txt").read_text() == result.to_markdown()
+    with pytest.raises(UsageError, match="says no format"):
+        result.save(tmp_path / "a.pdf")
+    with pytest.raises(UsageError, match="no folder"):
+        result.save(tmp_path / "no" / "a.txt")

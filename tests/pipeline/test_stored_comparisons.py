@@ -22,6 +22,7 @@ from evalguard.gate import Gate
 from evalguard.pipeline.judging import compare_tables
 from evalguard.pipeline.stored_run import StoredRun, stored_run
 from evalguard.report.contract import document
+from evalguard.run_documents import RunDocuments
 from evalguard.store import RunFolder
 
 WHEN = datetime(2026, 11, 20, 11, 4, 5, tzinfo=timezone.utc)
@@ -140,6 +141,16 @@ def test_a_damaged_table_is_said_with_its_file(folder: Path, change: str) -> Non
     with pytest.raises(StoreError, match=file.name) as refused:
         run.documents(task)
     assert refused.value.hint
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"none": 1}', "[" * 10_000, None])
+def test_scores_that_are_none_are_refused(text: str | None) -> None:
+    found = RunDocuments(task="t", columns={"doc_id": [0], "base:scores": [text]})
+    if text is None:
+        assert found.scores("base") == [{}]
+    else:
+        with pytest.raises(StoreError, match="task 't' are damaged"):
+            found.scores("base")
 
 
 numbers = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False)

@@ -114,6 +114,14 @@ def test_a_damaged_document_is_refused_with_the_key(change: Any, named: str) -> 
         read_report({**document(DEMO), **change})
 
 
+def test_a_document_that_is_nested_too_deeply_is_refused() -> None:
+    deep: Any = 0
+    for _ in range(5000):
+        deep = [deep]
+    with pytest.raises(StoreError, match="nested too deeply"):
+        read_report({**document(DEMO), "environment": {"deep": deep}})
+
+
 def test_a_missing_key_is_named_and_a_new_one_ignored() -> None:
     written = document(DEMO)
     for key in ("base", "candidate", "comparisons", "gate", "exit_code", "created"):

@@ -30,7 +30,13 @@ def read_report(document: Mapping[str, Any]) -> CompareReport:
             f"the stored result follows {found!r}, and this evalguard reads {SCHEMA}",
             hint="use the evalguard that wrote it, or compare again",
         )
-    fields = dict(mapping(document, ""))
+    try:
+        return _read(dict(mapping(document, "")))
+    except RecursionError as error:
+        raise damaged("the document", "is nested too deeply") from error
+
+
+def _read(fields: Mapping[str, Any]) -> CompareReport:
     notes = read(tuple[str, ...], fields.get("notes", []), "notes")
     own = {key: value for key, value in fields.items() if key not in _APART}
     values, others = restored(own, notes)
