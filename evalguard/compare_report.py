@@ -14,6 +14,7 @@ from evalguard.resources import Resources
 from evalguard.scores import NotCompared
 from evalguard.settings import Value
 from evalguard.stopping import SequentialRun
+from evalguard.tracked_run import Sent
 
 if TYPE_CHECKING:
     from evalguard.gate_result import GateResult
@@ -76,6 +77,7 @@ class CompareReport:
         bisect: which settings make the drift; None, with ``bisect_reason`` where one was to be
             expected, where there was no bisection.
         resources: what it took; None where nobody measured. No part of a report's equality.
+        tracked: what became of the run at experiment trackers. No part of a report's equality.
         version: evalguard's own version.
     """
 
@@ -97,4 +99,5 @@ class CompareReport:
     bisect: BisectReport | None = None
     bisect_reason: str = ""
     resources: Resources | None = field(default=None, compare=False)
+    tracked: tuple[Sent, ...] = field(default=(), compare=False)
     version: str = ""

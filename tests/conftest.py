@@ -51,6 +51,12 @@ def path_as_before() -> Iterator[None]:
     sys.path[:] = before
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who runs these tests may be logged in to W&B."""
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real data and weights; the test is skipped where it is absent."""

@@ -40,6 +40,8 @@ CORE = {
     "reference_check",
     "tail",
     "top_tokens",
+    "tracked_night",
+    "tracked_run",
     "compare_report",
     "plan_report",
     "positions",
@@ -61,7 +63,16 @@ CORE = {
     "floor_report",
     "task_group",
 }
-ADAPTERS = {"config", "conversion", "harness", "lmeval_runs", "models", "store", "execution"}
+ADAPTERS = {
+    "config",
+    "conversion",
+    "harness",
+    "lmeval_runs",
+    "models",
+    "store",
+    "execution",
+    "tracking",
+}
 LAYERS = CORE | ADAPTERS | {"report", "pipeline", "cli", "__main__"}
 
 CORE_MAY_IMPORT = {"numpy", "scipy"}
@@ -170,7 +181,17 @@ def test_no_module_is_on_an_import_cycle() -> None:
 
 
 RUN = "import evalguard.cli\ntry: evalguard.cli.main([{}])\nexcept SystemExit: pass"
-HEAVY = ("torch", "lm_eval", "transformers", "pandas", "datasets", "pyarrow")
+HEAVY = (
+    "torch",
+    "lm_eval",
+    "transformers",
+    "pandas",
+    "datasets",
+    "pyarrow",
+    "wandb",
+    "mlflow",
+    "trackio",
+)
 
 
 @pytest.mark.parametrize(

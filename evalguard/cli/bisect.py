@@ -16,6 +16,7 @@ from evalguard.cli.options import EPILOG, FLOOR_FILE, GATE, MODELS, OUTPUT, RUNN
 from evalguard.cli.output import Answer, Job
 from evalguard.cli.report import check_stdout
 from evalguard.cli.task_options import TASKS
+from evalguard.cli.tracking_options import TRACKING
 from evalguard.cli.values import PATH
 from evalguard.errors import UsageError
 
@@ -42,7 +43,7 @@ _GOING_ON = frozenset(
     metavar="RUN",
     help="Go on with a bisection that was stopped: its run folder.",
 )
-@together(*SEARCH, *MODELS, *TASKS, *RUNNING, *GATE, FLOOR_FILE, *HISTORY, *OUTPUT)
+@together(*SEARCH, *MODELS, *TASKS, *RUNNING, *GATE, FLOOR_FILE, *HISTORY, *TRACKING, *OUTPUT)
 @click.pass_context
 def bisect_command(
     context: click.Context,

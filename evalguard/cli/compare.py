@@ -25,6 +25,7 @@ from evalguard.cli.options import (
 from evalguard.cli.output import Answer, Job
 from evalguard.cli.report import check_stdout, shown
 from evalguard.cli.task_options import TASKS
+from evalguard.cli.tracking_options import TRACKING
 from evalguard.cli.values import PATH
 from evalguard.errors import UsageError
 
@@ -52,6 +53,7 @@ _WITHOUT_EFFECT_ON_AA = frozenset(
         "output_format",
         "history",
         "no_history",
+        "track",
     }
 )
 
@@ -69,7 +71,7 @@ _WITHOUT_EFFECT_ON_AA = frozenset(
     metavar="RUN|HISTORY",
     help="In place of the base: scores that a run folder or a history keeps of it.",
 )
-@together(*MODELS, *TASKS, *RUNNING, *GATE, *BISECT, *FLOOR, *HISTORY, *OUTPUT)
+@together(*MODELS, *TASKS, *RUNNING, *GATE, *BISECT, *FLOOR, *HISTORY, *TRACKING, *OUTPUT)
 @click.pass_context
 def compare_command(
     context: click.Context,
@@ -104,7 +106,7 @@ def compare_command(
 
 
 @click.command("demo", short_help="Compare the built-in model with a port of it.")
-@together(CANDIDATE_SETTINGS, *RUNNING, *BISECT, *OUTPUT)
+@together(CANDIDATE_SETTINGS, *RUNNING, *BISECT, *TRACKING, *OUTPUT)
 @click.pass_obj
 def demo_command(command: str, /, as_json: bool, **given: Any) -> Job:
     """Compare the built-in model with a port of it that went wrong (exit code 1)."""

@@ -24,6 +24,7 @@ from evalguard.cli.options import EPILOG
 from evalguard.cli.output import prepare_streams, settle_streams, stdout_kept, write
 from evalguard.cli.plan import plan_command
 from evalguard.cli.report import report_command
+from evalguard.cli.track import track_command
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_USAGE, Interrupted, UsageError, nearest
 
 
@@ -63,6 +64,7 @@ def cli() -> None:
     evalguard init                                write a guard file to start from
     evalguard history trend                       sigma over nights, change points
     evalguard report RUN                          show a finished run again
+    evalguard track RUN --track wandb             send a finished run to W&B
     evalguard cache ls                            what is kept of finished runs
     """
 
@@ -75,6 +77,7 @@ for _command in (
     floor_command,
     history_command,
     report_command,
+    track_command,
     cache_command,
     init_command,
     schema_command,

@@ -74,6 +74,7 @@ class RunOptions:
     bisect_jobs: int | None = None
     cache_max_size: int | str | None = None
     history: str | None = None
+    track: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,6 +74,33 @@ Distributions = Annotated[
 ]
 
 
+_TRACKERS = ["wandb", "trackio", "mlflow"]
+
+
+def _track(value: Any) -> Any:
+    names = [value] if isinstance(value, str) else value
+    several = isinstance(names, list) and names and all(name in _TRACKERS for name in names)
+    if value is None or names == ["none"] or several:
+        return None if value is None else tuple(dict.fromkeys(names))
+    raise ValueError(f"none, or one or more of {', '.join(_TRACKERS)}")
+
+
+Track = Annotated[
+    Any,
+    BeforeValidator(_track),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": ["none", *_TRACKERS]},
+                {"const": ["none"]},
+                {"type": "array", "items": {"enum": _TRACKERS}, "minItems": 1},
+                _NULL,
+            ]
+        }
+    ),
+]
+
+
 class RunEntry(Entry):
     """How tasks are run; the command line wins over these."""
 
@@ -144,4 +171,9 @@ class RunEntry(Entry):
         default=None,
         description="sqlite file that every comparison is added to (evalguard history shows it); "
         "relative paths start at this file.",
+    )
+    track: Track = Field(
+        default=None,
+        description="Experiment trackers that a finished run is sent to: wandb, trackio, mlflow, "
+        "or none; default: W&B where it is configured.",
     )

@@ -23,8 +23,10 @@ from evalguard.pipeline.distribution_choice import (
 from evalguard.pipeline.history.place import history_place
 from evalguard.pipeline.options import CompareOptions, MemoryUse
 from evalguard.pipeline.sources import ModelSource, RunSource, Source, StoredSource
+from evalguard.pipeline.tracking.choice import chosen_sinks
 from evalguard.pipeline.waivers import with_waivers
 from evalguard.scorer import ScoringPolicy
+from evalguard.tracked_run import SinkName
 
 DEFAULT_SEED = 1234
 DEFAULT_SEQUENTIAL_ALPHA = 0.05
@@ -39,7 +41,7 @@ class Choices:
     chance of a wrong verdict that a sequential run may have; None: all documents are asked.
     ``memory`` says whether both models are loaded at the same time.
     ``cache_max_size`` is in bytes; None: no limit.
-    ``history`` is the file that the run is added to.
+    ``history`` is the file that the run is added to, ``track`` where the finished run is sent.
     """
 
     tasks: tuple[str, ...]
@@ -55,6 +57,7 @@ class Choices:
     bisect: BisectChoice = field(default_factory=BisectChoice)
     cache_max_size: int | None = None
     history: Path | None = None
+    track: tuple[SinkName, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -94,6 +97,7 @@ def choose(base: Source, candidate: Source, guards: GuardSet, options: CompareOp
         bisect=choose_bisect(run, options),
         cache_max_size=size_limit(options.cache_max_size, run.cache_max_size),
         history=history_place(guard, options),
+        track=chosen_sinks(options.track or run.track or (), unasked=not options.git_bisect),
         notes=(*_notes(guards, guard), *_rolling_notes(base, candidate)),
     )
 

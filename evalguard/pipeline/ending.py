@@ -4,6 +4,7 @@
 2. The history: a row of the verdict, which nothing that comes later can lose.
 3. The bisection, where one is asked for, and with it result.json once more.
 4. The report in files: those of the run folder, then those that the user asked for.
+5. The experiment trackers, which get these files.
 
 None of it changes the verdict or the exit code. What could not be done is a note of the report,
 and a problem of the result.
@@ -23,6 +24,7 @@ from evalguard.pipeline.interruption import interruptible
 from evalguard.pipeline.record import write_run
 from evalguard.pipeline.report_files import asked_files, shown_in_files
 from evalguard.pipeline.result import CompareResult
+from evalguard.pipeline.tracking.tracking import tracked
 
 DEFAULT_OUTPUT = Path("reports")
 
@@ -49,7 +51,8 @@ def continued(finished: Finished, request: StoredRequest) -> CompareResult:
 
 def _shown(finished: Finished, request: StoredRequest) -> CompareReport:
     asked = asked_files(finished.options, cwd=request.cwd)
-    return shown_in_files(bisected(finished, request), asked)
+    report = shown_in_files(bisected(finished, request), asked)
+    return tracked(report, finished.choices.track, quiet=finished.options.quiet)
 
 
 def _result(decided: CompareReport, report: CompareReport) -> CompareResult:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from evalguard.errors import UsageError, nearest
+from evalguard.pipeline.tracking.names import checked_track
 from evalguard.report.formats import format_of
 from evalguard.report_format import Format
 from evalguard.scorer import ScorerName
@@ -87,6 +88,8 @@ class CompareOptions:
             EVALGUARD_CACHE_MAX_SIZE says, else no limit.
         history: sqlite file that the run is added to; None: the guard file's, else none.
             use_history: False: none, whatever the guard file says.
+        track: experiment trackers that the finished run is sent to: "wandb", "trackio",
+            "mlflow"; or "none"; empty: the guard file's, else W&B where it is configured.
         write: whether to write a run folder. quiet: no progress on stderr.
         command: the command line, for the record.
     """
@@ -147,6 +150,7 @@ class CompareOptions:
     use_cache: bool = True
     history: Path | None = None
     use_history: bool = True
+    track: tuple[str, ...] = ()
     write: bool = True
     quiet: bool = False
     command: str = ""
@@ -181,6 +185,7 @@ class CompareOptions:
         self._check_bisect()
         for path in self.output:
             format_of(path, self.output_format)
+        checked_track(self.track)
         if self.reference_top_k is not None and not _is_count(self.reference_top_k, 1):
             raise _refused("reference_top_k", self.reference_top_k, "a number of tokens")
         for item in sorted(self.allow_differing - MAY_DIFFER):
@@ -205,11 +210,12 @@ def make_options(options: CompareOptions | None, **given: Any) -> CompareOptions
     for name in given:
         if name not in names:
             raise UsageError(f"compare() has no option '{name}'{nearest(name, names)}")
-    for name in ("tasks", "include_path", "allow_differing", "output"):
+    for name in ("tasks", "include_path", "allow_differing", "output", "track"):
         if isinstance(given.get(name), (str, Path)):
             given[name] = (given[name],)
-    if "tasks" in given:
-        given["tasks"] = tuple(given["tasks"])
+    for name in ("tasks", "track"):
+        if name in given:
+            given[name] = tuple(given[name])
     for name in ("include_path", "output"):
         if name in given:
             given[name] = tuple(Path(path) for path in given[name])

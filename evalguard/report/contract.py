@@ -80,6 +80,7 @@ def document(report: CompareReport) -> dict[str, Any]:
         "bisect": values["bisect"],
         "bisect_reason": report.bisect_reason,
         "resources": values["resources"],
+        "tracked": [asdict(sent) for sent in report.tracked],
         "environment": values["environment"],
         "notes": notes,
         "run_folder": report.run_folder,

@@ -142,4 +142,4 @@ def _caveats(view: ReportView, width: int) -> list[Text]:
 
 def _saved(view: ReportView, width: int) -> list[Text]:
     saved = f"Saved in {view.run_folder}" if view.run_folder else ""
-    return _plain([view.resources, saved], width, rest="  ", style="dim")
+    return _plain([view.resources, saved, *view.tracked], width, rest="  ", style="dim")

@@ -66,6 +66,7 @@ SPELLINGS: dict[str, tuple[tuple[str, ...], object]] = {
     "use_cache": (("--no_cache",), False),
     "history": (("--history", "nightly.sqlite"), Path("nightly.sqlite")),
     "use_history": (("--no_history",), False),
+    "track": (("--track", "wandb", "--track", "mlflow"), ("wandb", "mlflow")),
     "quiet": (("-q",), True),
     "model": (("--model", "vllm"), "vllm"),
     "config": (("--config", "g.yaml"), Path("g.yaml")),

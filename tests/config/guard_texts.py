@@ -38,7 +38,7 @@ include_path: ./tasks
 run:
   {num_fewshot: 2, limit: 0.5, batch_size: auto, seed: 7, device: cpu, apply_chat_template: true,
    distributions: off, reference_top_k: 16, memory: sequential, cache_max_size: 20GB,
-   history: nightly.sqlite}
+   history: nightly.sqlite, track: [wandb, mlflow]}
 gate:
   {margin: 2, fail_on: significant, confidence: 0.9, undecided: fail, subtasks: true,
    metrics: {kl_mean: 0.01, kl_p99.9: 1, same_top1: 0.98}}

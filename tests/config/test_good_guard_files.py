@@ -51,6 +51,7 @@ def test_the_design_pages_guard_file_loads_in_full(tmp_path: Path) -> None:
         reference_top_k=16,
         cache_max_size="20GB",
         history="nightly.sqlite",
+        track=("wandb", "mlflow"),
         memory="sequential",
     )
     assert guard.include_paths == (tmp_path / "tasks",)

@@ -50,7 +50,8 @@ class ReportView:
         caveats: numbered, notes about the whole run last; ``notes`` are these alone.
         left_out: what was not compared, and why.
         bisection: None where there was none, with ``bisection_reason`` where one was expected.
-        environment: (name, value). ``resources``: what it took.
+        environment: (name, value). ``resources``: what it took. ``tracked``: what became of it
+            at experiment trackers.
     """
 
     title: str
@@ -89,6 +90,7 @@ class ReportView:
     version: str
     run_folder: str
     resources: str
+    tracked: tuple[str, ...]
 
     @property
     def metrics(self) -> tuple[MetricView, ...]:

@@ -1,0 +1,1 @@
+"""Finished comparisons, sent to experiment trackers after everything local is written."""

@@ -1,0 +1,60 @@
+"""Job: what a sending process has to do; it is told, and answers, in files of one folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from evalguard.tracked_night import TrackedNight
+from evalguard.tracked_run import Sent, SinkName, TrackedRun
+from evalguard.tracking.bounds import Bounds
+
+LOG = "log.txt"
+_JOB = "job.json"
+_ANSWER = "answer.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A run to send, or a night to report on.
+
+    Attributes:
+        run_id: the run's id, the same at every attempt, so that a second one does not make a
+            second run.
+        folder: where a sink writes that writes to this machine.
+        offline: write to this machine only, for a later ``wandb sync``.
+    """
+
+    sink: SinkName
+    bounds: Bounds
+    folder: str
+    run: TrackedRun | None = None
+    night: TrackedNight | None = None
+    run_id: str = ""
+    offline: bool = False
+
+    def write(self, folder: Path) -> None:
+        """Put the job into the folder that both processes share."""
+        (folder / _JOB).write_bytes(TypeAdapter(Job).dump_json(self))
+
+    @classmethod
+    def read(cls, folder: Path) -> Job:
+        """Read it there."""
+        return TypeAdapter(Job).validate_json((folder / _JOB).read_bytes())
+
+
+def write_answer(folder: Path, sent: Sent) -> None:
+    """Put the answer beside the job, whole or not at all."""
+    half = folder / f"{_ANSWER}.half"
+    half.write_bytes(TypeAdapter(Sent).dump_json(sent))
+    half.replace(folder / _ANSWER)
+
+
+def read_answer(folder: Path) -> Sent | None:
+    """Read the answer; None if there is none."""
+    try:
+        return TypeAdapter(Sent).validate_json((folder / _ANSWER).read_bytes())
+    except FileNotFoundError:
+        return None

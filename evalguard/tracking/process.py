@@ -1,0 +1,109 @@
+"""A sending process of its own: whatever a tracker does there, it ends in time.
+
+W&B's client talks to a program beside it, keeps threads, and waits for both when Python ends;
+others repeat requests for minutes. In a process that can be killed, none of that holds up a
+verdict.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from evalguard.redaction import redacted_text
+from evalguard.tracked_run import Sent
+from evalguard.tracking.job import LOG, Job, read_answer
+
+# A run that is open in this process has a service of its own; and no tracker calls home for itself.
+_ENVIRONMENT: Mapping[str, str | None] = {
+    "WANDB_SERVICE": None,
+    "WANDB_ERROR_REPORTING": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ENABLE_ASYNC_LOGGING": "false",
+    "GRADIO_ANALYTICS_ENABLED": "False",
+    "PYTHONIOENCODING": "utf-8",
+}
+_LONGEST_REASON = 300
+
+
+def done_in_process(job: Job, *, seconds: float, environment: Mapping[str, str]) -> Sent:
+    """Do a job in a process of its own, which is killed after ``seconds``.
+
+    Args:
+        environment: variables that the process gets unless the user has set them.
+
+    Raises:
+        KeyboardInterrupt: on Ctrl-C; the process is killed.
+    """
+    with tempfile.TemporaryDirectory(prefix="evalguard-track-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        job.write(folder)
+        fate = _run(folder, seconds, {"WANDB_DATA_DIR": name, "WANDB_DIR": name, **environment})
+        sent = read_answer(folder)
+        if sent is not None:
+            return sent
+        return Sent(sink=job.sink, state="failed", reason=fate)
+
+
+def _run(folder: Path, seconds: float, defaults: Mapping[str, str]) -> str:
+    """Run the process to its end, or to that of its time; how it ended, in words."""
+    with open(folder / LOG, "wb") as log:
+        try:
+            process = subprocess.Popen(
+                [*_python(), "-m", "evalguard.tracking", str(folder)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=_environment(defaults),
+                start_new_session=True,
+            )
+        except OSError as error:
+            return f"no process could be started for it: {error.strerror}"
+        try:
+            code = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return f"no answer within {seconds:.0f} s"
+        finally:
+            _kill(process)
+    return f"the sending process ended with code {code}{_last_words(folder / LOG)}"
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill the process and all that it started, in whatever session."""
+    if process.poll() is not None:
+        return
+    import psutil
+
+    try:
+        family = psutil.Process(process.pid).children(recursive=True)
+    except psutil.Error:
+        family = []
+    process.kill()
+    for child in family:
+        try:
+            child.kill()
+        except psutil.Error:  # it is gone already
+            continue
+    process.wait()
+
+
+def _python() -> list[str]:
+    """This interpreter; ``-P`` keeps the current folder off its import path, as it is off ours."""
+    isolated = sys.version_info >= (3, 11) and not {"", os.getcwd()} & set(sys.path)
+    return [sys.executable, *(["-P"] if isolated else [])]
+
+
+def _environment(defaults: Mapping[str, str]) -> dict[str, str]:
+    set_here = {**defaults, **os.environ, **_ENVIRONMENT}
+    return {name: value for name, value in set_here.items() if value is not None}
+
+
+def _last_words(log: Path) -> str:
+    """The last line that the process wrote, for a reader who has to guess what went wrong."""
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    said = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f" ({redacted_text(said)[:_LONGEST_REASON]})" if said else ""

@@ -1,0 +1,135 @@
+"""--track: the same verdict, exit code and run folder, whatever becomes of the tracker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from small_world import Ran, SmallWorld
+from wandb_server import KEY, Trouble, wandb_server
+
+from evalguard.tracking.bounds import Bounds
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture(autouse=True)
+def short_bounds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("WANDB_MODE")
+    monkeypatch.setenv("NETRC", str(tmp_path / "no-netrc"))
+    short = Bounds(start=30, init=3, finish=6)
+    monkeypatch.setattr("evalguard.tracking.sending.Bounds", lambda: short)
+
+
+def same_but_for_the_tracker(plain: Ran, tracked: Ran) -> list[dict[str, str]]:
+    """Check that two results are one, and return what became of the second at its trackers."""
+    one, other = plain.document, tracked.document
+    assert plain.code == tracked.code == other["exit_code"]
+    assert one.pop("tracked") == []
+    sent = other.pop("tracked")
+    for volatile in ("created", "command", "run_folder", "resources"):
+        one.pop(volatile), other.pop(volatile)
+    assert one == other
+    return sent
+
+
+def test_nothing_is_sent_unasked(compare: Run, tmp_path: Path) -> None:
+    found = compare("orig", "same", "--json")
+    assert found.document["tracked"] == []
+    assert not list(tmp_path.rglob("wandb"))
+
+
+def test_the_guard_file_may_say_that_nothing_is_sent(
+    run: Run, world: SmallWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    guard = tmp_path / "evalguard.yaml"
+    guard.write_text(world.guard.read_text().replace("run: {", "run: {track: none, "))
+    found = run("compare", "--config", guard, "--base", "orig", "--cand", "same", "--json")
+    assert found.document["tracked"] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(("--track", "wanbd"), "wandb"), (("--track", "none", "--track", "mlflow"), "none stands")],
+)
+def test_other_names_are_refused(refused_pair: Run, words: tuple[str, ...], said: str) -> None:
+    assert said in refused_pair(2, "orig", "same", *words).err
+
+
+def test_a_tracker_that_is_not_installed_changes_no_verdict(
+    compare: Run, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "trackio.py").write_text("raise ModuleNotFoundError('trackio')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    found = compare("orig", "sharp", "--track", "trackio")
+    assert found.code == 1
+    assert "sending the run to trackio" in found.err
+    shown = " ".join(found.out.split())
+    assert "trackio: not sent (it is not installed: pip install lm-evalguard[trackio])" in shown
+    (folder,) = (tmp_path / "reports").iterdir()
+    assert f"evalguard track reports/{folder.name} --track trackio" in shown
+    again = run("track", folder, "--track", "trackio")
+    assert (again.code, again.out.split(":")[0]) == (3, "trackio")
+    refused = run("track", folder)
+    assert (refused.code, refused.out) == (2, "")
+    assert "no tracker is configured" in refused.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("trouble", "state"),
+    [
+        (Trouble(), "sent"),
+        (Trouble(status=401), "offline"),
+        (Trouble(status=429), "offline"),
+        (Trouble(status=500), "offline"),
+        (Trouble(hangs=True), "offline"),
+        (Trouble(drops=True), "offline"),
+        (Trouble(drops=True, after=6), "offline"),
+    ],
+)
+@pytest.mark.parametrize("candidate", ["same", "sharp"])
+def test_no_trouble_of_wandb_changes_the_verdict(
+    compare: Run, monkeypatch: pytest.MonkeyPatch, trouble: Trouble, state: str, candidate: str
+) -> None:
+    plain = compare("orig", candidate, "--json")
+    with wandb_server(trouble) as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.url)
+        monkeypatch.setenv("WANDB_API_KEY", KEY)
+        tracked = compare("orig", candidate, "--json")
+    (sent,) = same_but_for_the_tracker(plain, tracked)
+    assert (sent["sink"], sent["state"]) == ("wandb", state)
+    if state == "offline":
+        assert sent["next_command"].startswith("wandb sync reports/wandb/offline-run-")
+
+
+@pytest.mark.slow
+def test_what_wandb_gets_are_the_numbers_of_result_json(
+    compare: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with wandb_server() as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.url)
+        monkeypatch.setenv("WANDB_API_KEY", KEY)
+        found = compare("orig", "sharp", "--json").document
+    arrived = server.arrived
+    (step,) = arrived.history
+    for one in found["comparisons"]:
+        place = f"{one['task']}/{one['metric']}"
+        for name in ("base", "candidate", "sigma", "p_value"):
+            assert step[f"{place}/{name}"] == pytest.approx(one[name], rel=1e-12)
+        assert arrived.summary[f"{place}/outcome"] == one["outcome"]
+    for one in found["distributions"]:
+        kl = one["kl"]["value"]
+        assert step[f"{one['task']}/kl_mean"] == pytest.approx(kl, rel=1e-12)
+    assert arrived.config["base"]["digest"] == found["base"]["digest"]
+    kept = json.loads((Path(found["run_folder"]) / "result.json").read_text())
+    assert json.loads(arrived.uploaded("/result.json")) == kept
+    assert [path for path in arrived.uploads if path.endswith(".parquet")]
+    table = json.loads(arrived.uploaded("media/table/moved_documents"))
+    rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
+    assert rows
+    assert all(row["prompt"] and row["base score"] for row in rows)
+    assert arrived.unknown == []

@@ -1,0 +1,84 @@
+"""W&B in trouble: in bounded time the run is on this machine, whole, and can be sent."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tracked_examples import example
+from wandb_server import Serve, Trouble
+
+from evalguard.tracked_run import Sent
+from evalguard.tracking import send_run
+from evalguard.tracking.bounds import Bounds
+
+pytestmark = pytest.mark.slow
+
+
+def check_kept(sent: Sent) -> None:
+    """The run is here, and nothing of it was lost."""
+    assert sent.state == "offline", sent.reason
+    assert sent.reason
+    assert sent.next_command == f"wandb sync {sent.place}"
+    command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", sent.place]
+    read = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert '"lambada/acc/sigma":1.465' in read.stdout
+    assert '"exit":{"exit_code":0' in read.stdout
+
+
+@pytest.mark.parametrize(
+    ("trouble", "reason"),
+    [
+        (Trouble(status=401), "trouble"),
+        (Trouble(status=403), "trouble"),
+        (Trouble(status=429), "HTTP 429"),
+        (Trouble(status=500), "HTTP 500"),
+        (Trouble(hangs=True), "Timed out"),
+        (Trouble(drops=True), "EOF"),
+    ],
+)
+def test_a_server_that_refuses_or_hangs_costs_seconds_and_no_data(
+    serve: Serve, tmp_path: Path, bounds: Bounds, trouble: Trouble, reason: str
+) -> None:
+    serve(trouble)
+    sent = send_run("wandb", example(tmp_path), folder=tmp_path / "reports", bounds=bounds)
+    check_kept(sent)
+    assert reason in sent.reason
+
+
+def test_nobody_listening_costs_no_data(
+    monkeypatch: pytest.MonkeyPatch, serve: Serve, tmp_path: Path, bounds: Bounds
+) -> None:
+    serve()
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    sent = send_run("wandb", example(tmp_path), folder=tmp_path / "reports", bounds=bounds)
+    check_kept(sent)
+    assert "refused" in sent.reason
+
+
+@pytest.mark.parametrize("trouble", [Trouble(hangs=True), Trouble(drops=True), Trouble(status=500)])
+@pytest.mark.parametrize("after", [3, 6, 15])
+def test_a_server_that_dies_in_the_middle_of_a_run_costs_no_data(
+    serve: Serve, tmp_path: Path, trouble: Trouble, after: int
+) -> None:
+    trouble.after = after
+    server = serve(trouble)
+    short = Bounds(start=8, init=4, finish=4)
+    sent = send_run("wandb", example(tmp_path), folder=tmp_path / "reports", bounds=short)
+    if sent.state == "sent":  # all had arrived by then, or W&B asked once too often to matter
+        assert server.arrived.complete == [0]
+    else:
+        check_kept(sent)
+
+
+def test_a_client_that_dies_costs_no_data(
+    monkeypatch: pytest.MonkeyPatch, serve: Serve, tmp_path: Path, bounds: Bounds
+) -> None:
+    """A server that answers nonsense makes W&B's own program fall over."""
+    server = serve()
+    monkeypatch.setattr("wandb_server._graphql", lambda *_: {"data": {}})
+    sent = send_run("wandb", example(tmp_path), folder=tmp_path / "reports", bounds=bounds)
+    check_kept(sent)
+    assert server.arrived.runs == {}
