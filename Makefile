@@ -9,7 +9,7 @@ export HF_HUB_OFFLINE ?= 1
 export HF_DATASETS_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test test-slow lint types docs clean
+.PHONY: demo test test-slow lint types docs browser clean
 
 demo: $(VENV)/.demo
 	@$(BIN)/evalguard demo; code=$$?; \
@@ -19,7 +19,7 @@ demo: $(VENV)/.demo
 test: $(VENV)/.test lint types
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not gpu" -n 2
 
-test-slow: $(VENV)/.test
+test-slow: $(VENV)/.test browser
 	$(BIN)/python -m pytest -m "slow and not gpu"
 
 lint: $(VENV)/.test
@@ -28,6 +28,14 @@ lint: $(VENV)/.test
 
 types: $(VENV)/.test
 	$(BIN)/mypy
+
+# Pages are tested in a browser. Root on a Debian-like system gets one; anybody else is told how to.
+browser: $(VENV)/.test
+	@if $(BIN)/python tests/report/find_browser.py >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing chromium, for the tests of pages"; apt-get update -qq && \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends chromium >/dev/null; \
+	else echo "no browser: tests of pages are skipped; for one: $(BIN)/playwright install chromium"; fi
 
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

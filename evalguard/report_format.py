@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-Format = Literal["text", "json", "markdown", "junit", "annotations"]
+Format = Literal["text", "json", "html", "markdown", "junit", "annotations"]
 FORMATS: tuple[Format, ...] = get_args(Format)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from evalguard.errors import StoreError
 
 Side = Literal["base", "candidate"]
+_DRIFT = "drift:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +27,8 @@ class RunDocuments:
             ``candidate:``: ``prompt``, ``scores`` (JSON text: filter, metric, lm-eval's item), and
             lists with one value per request: ``arguments``, ``loglikelihood``, ``is_greedy``,
             ``text``, ``token_logprobs`` (a list per request, or None). A value is None where a side
-            has no such document.
+            has no such document. ``drift:<filter>:<metric>``: what a document adds to the drift of
+            a metric, see ``drifts``.
         tokens: name to one value per scored token, shape (positions,), in ascending document,
             request and position: ``doc_id``, ``request``, ``position``, ``token_id``,
             ``base_logprob``, ``candidate_logprob``, ``kl``, ``base_top``, ``candidate_top``,
@@ -58,12 +60,44 @@ class RunDocuments:
         texts = self.of(side, "scores")
         return [{} if text is None else _items(text, self.task) for text in texts]
 
+    def drifts(self, filter_: str, metric: str) -> Sequence[float | None] | None:
+        """What each document adds to a metric's drift, in sigma, above 0 where it is worse.
+
+        Their sum is sigma (to first order on a log scale). None for a document that was not
+        compared, and for a metric that is no sum over documents.
+        """
+        return self.columns.get(drift_column(filter_, metric))
+
+    @property
+    def drifting(self) -> tuple[tuple[str, str], ...]:
+        """(filter, metric) of every metric that has ``drifts``; a filter's name has no colon."""
+        named = (name.split(":", 2) for name in self.columns if name.startswith(_DRIFT))
+        return tuple((filter_, metric) for _, filter_, metric in named)
+
+    def mean_kl(self) -> list[float | None] | None:
+        """Mean KL(base || candidate) over each document's scored tokens, in nats a token."""
+        if not self.tokens:
+            return None
+        ids = np.asarray(self.doc_ids)
+        place = np.searchsorted(ids, self.tokens["doc_id"])
+        counts = np.bincount(place, minlength=ids.size)
+        sums = np.bincount(place, weights=self.tokens["kl"], minlength=ids.size)
+        return [
+            float(total) / int(count) if count else None
+            for total, count in zip(sums, counts, strict=True)
+        ]
+
     def tokens_of(self, doc_id: int) -> Mapping[str, NDArray[Any]]:
         """The scored tokens of one document, shape (positions of it,)."""
         if not self.tokens:
             return {}
         start, end = np.searchsorted(self.tokens["doc_id"], [doc_id, doc_id + 1])
         return {name: values[start:end] for name, values in self.tokens.items()}
+
+
+def drift_column(filter_: str, metric: str) -> str:
+    """The name of the column with the drifts of a metric."""
+    return f"{_DRIFT}{filter_}:{metric}"
 
 
 def _items(text: Any, task: str) -> Mapping[str, Mapping[str, Any]]:

@@ -19,6 +19,7 @@ from evalguard.compare_report import CompareReport
 from evalguard.pipeline.bisection.after import bisected
 from evalguard.pipeline.bisection.finished import Finished
 from evalguard.pipeline.bisection.stored_request import StoredRequest
+from evalguard.pipeline.drifts import document_drifts
 from evalguard.pipeline.history.keeping import kept_in_history
 from evalguard.pipeline.interruption import interruptible
 from evalguard.pipeline.record import write_run
@@ -68,6 +69,7 @@ def _written(finished: Finished) -> CompareReport:
         candidate.samples,
         finished.options.output_path or DEFAULT_OUTPUT,
         divergences=candidate.divergences,
+        drifts=document_drifts(finished.report, finished.scored, finished.choices.allow),
     )
 
 

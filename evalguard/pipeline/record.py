@@ -15,6 +15,7 @@ from evalguard.compare_report import CompareReport
 from evalguard.errors import EvaluationError, StoreError
 from evalguard.harness import TaskScores
 from evalguard.pipeline.divergences import TaskDivergences
+from evalguard.pipeline.drifts import Drifts
 from evalguard.pipeline.metric_facts import told_facts
 from evalguard.report.contract import document
 from evalguard.settings import Value
@@ -39,6 +40,17 @@ def sample_columns(base: TaskScores | None, candidate: TaskScores | None) -> dic
         for name in own:
             columns[f"{side}:{name}"] = [rows.get(doc_id, {}).get(name) for doc_id in doc_ids]
     return columns
+
+
+def with_drifts(
+    columns: Mapping[str, list[Value]], drifts: Mapping[str, Drifts]
+) -> dict[str, list[Value]]:
+    """Add drifts to a task's columns, in the order of its documents."""
+    ids: list[Any] = columns["doc_id"]
+    added: dict[str, list[Value]] = {
+        name: [of_metric.get(doc_id) for doc_id in ids] for name, of_metric in drifts.items()
+    }
+    return {**columns, **added}
 
 
 def token_columns(divergences: TaskDivergences) -> dict[str, NDArray[Any]]:
@@ -106,6 +118,7 @@ def write_run(
     output: Path,
     *,
     divergences: Mapping[str, TaskDivergences],
+    drifts: Mapping[str, Mapping[str, Drifts]],
 ) -> CompareReport:
     """Write the run folder; if that fails, the numbers are reported with the reason.
 
@@ -113,6 +126,7 @@ def write_run(
         base, candidate: scores of each side by task; {} for a finished run.
         output: folder of the run folders.
         divergences: of the candidate from the base, by task; {} where that was not measured.
+        drifts: what each document adds to a metric's drift, by task and name of the column.
     """
     created = datetime.fromisoformat(report.created)
     try:
@@ -122,6 +136,7 @@ def write_run(
                 columns = sample_columns(base.get(task), candidate.get(task))
                 sides = (("base", base.get(task)), ("candidate", candidate.get(task)))
                 facts = {name: told_facts(of.tables) for name, of in sides if of is not None}
+                columns = with_drifts(columns, drifts.get(task, {}))
                 folder.write_samples(task, columns, facts)
             for task, found in divergences.items():
                 if any(one.positions for document in found.documents for one in document.requests):

@@ -127,6 +127,10 @@ class CompareResult:
         """Return the report as Markdown, for a pull request or a notebook."""
         return self.rendered("markdown")
 
+    def to_html(self) -> str:
+        """Return the report as one self-contained page, with every document of the run folder."""
+        return self.rendered("html")
+
     def save(self, path: str | Path, chosen: Format | None = None) -> None:
         """Write the report to a file, in the format that its suffix says if none is chosen.
 

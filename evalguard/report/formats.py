@@ -100,10 +100,21 @@ def _annotations(report: CompareReport, _documents: Documents) -> str:
     return annotated(report_view(report))
 
 
+def _html(report: CompareReport, documents: Documents) -> str:
+    from evalguard.report.html.render import render as page
+
+    tasks = dict.fromkeys(
+        [*(one.task for one in report.comparisons), *(one.task for one in report.distributions)]
+    )
+    found = [documents(task) for task in tasks]
+    return page(report_view(report), [one for one in found if one is not None])
+
+
 RENDERINGS: dict[Format, Rendering] = {
     "text": Rendering(render=_text, suffixes=(".txt",)),
     "json": Rendering(render=_json, suffixes=(".json",)),
     "markdown": Rendering(render=_markdown, suffixes=(".md",)),
     "junit": Rendering(render=_junit, suffixes=(".xml",), run_file="junit.xml"),
     "annotations": Rendering(render=_annotations),
+    "html": Rendering(render=_html, suffixes=(".html", ".htm"), run_file="report.html"),
 }

@@ -1,0 +1,101 @@
+// Drill-down: everything the page has of one document. Text only ever goes in as text.
+function element(name, className, ...children) {
+  const made = document.createElement(name);
+  if (className) made.className = className;
+  made.append(...children);
+  return made;
+}
+
+function textBox(title, text) {
+  const box = element("pre", "block text", text);
+  box.tabIndex = 0;
+  box.setAttribute("role", "region");
+  box.setAttribute("aria-label", title);
+  box.dir = "auto";
+  return [element("h3", "", title), box];
+}
+
+class Drilldown {
+  constructor(dialog) {
+    this.dialog = dialog;
+    dialog.addEventListener("click", (event) => {
+      if (event.target === dialog) dialog.close(); // beside its content
+    });
+  }
+
+  async open(task, metric, texts, place, step) {
+    const [prompt, target, requests] = await texts.at(place);
+    const id = task.ids[place];
+    const title = element("h2", "", `Document ${id}, ${task.task}`);
+    title.id = "document-title";
+    const buttons = element("p", "buttons");
+    for (const [name, by] of [["Previous", -1], ["Next", 1]]) {
+      const button = element("button", "", name);
+      button.type = "button";
+      button.addEventListener("click", () => step(by));
+      buttons.append(button);
+    }
+    const close = element("button", "", "Close");
+    close.type = "button";
+    close.addEventListener("click", () => this.dialog.close());
+    buttons.append(close);
+    const content = element("div", "document", title, buttons, scoreList(task, metric, place));
+    content.append(...textBox("Prompt", prompt));
+    if (target) content.append(...textBox("Target", target));
+    content.append(...answers(requests));
+    this.dialog.replaceChildren(content);
+    if (!this.dialog.open) this.dialog.showModal();
+    this.dialog.scrollTop = 0;
+  }
+}
+
+function scoreList(task, metric, place) {
+  const list = element("dl", "facts");
+  const add = (name, text) => list.append(element("dt", "", name), element("dd", "", text));
+  if (metric.drift) add("Adds to the drift", `${signedText(metric.drift[place])} sigma`);
+  if (metric.base) add(`Base, ${metric.label}`, numberText(metric.base[place]));
+  if (metric.candidate) add(`Candidate, ${metric.label}`, numberText(metric.candidate[place]));
+  if (task.kl) add("Mean KL", numberText(task.kl[place]));
+  return list;
+}
+
+function answers(requests) {
+  const parts = [];
+  if (requests.length) parts.push(element("h3", "", "Answers"));
+  const likeliest = [1, 2].map((side) => best(requests, side));
+  requests.forEach(([continuation, base, candidate, tokens], number) => {
+    if (requests.length > 1) parts.push(element("h4", "", `Option ${number + 1}`));
+    if (continuation) parts.push(textBox(`Continuation ${number + 1}`, continuation)[1]);
+    const both = element("dl", "facts");
+    [["Base", base, likeliest[0]], ["Candidate", candidate, likeliest[1]]].forEach(([name, said, likely]) => {
+      both.append(element("dt", "", name), element("dd", "", said === null ? "–" : sideText(said, likely === number)));
+    });
+    parts.push(both);
+    for (const [name, said] of [["Base's answer", base], ["Candidate's answer", candidate]]) {
+      if (said !== null && said[2] !== null) parts.push(...textBox(name, said[2]));
+    }
+    if (tokens) parts.push(legend(), tokenTable(tokens));
+  });
+  return parts;
+}
+
+function best(requests, side) {
+  if (requests.length < 2) return -1;
+  const found = requests.map((request) => request[side]?.[0] ?? -Infinity);
+  return found.indexOf(Math.max(...found));
+}
+
+function sideText([loglikelihood, greedy], likeliest) {
+  const parts = [];
+  if (loglikelihood !== null) parts.push(`log-likelihood ${loglikelihood}`);
+  if (likeliest) parts.push("the likeliest option");
+  if (greedy !== null) parts.push(greedy ? "greedy decoding says the same" : "greedy decoding says something else");
+  return parts.join(", ") || "generated";
+}
+
+function legend() {
+  const shades = element("span", "shades");
+  for (let number = 0; number <= SHADES; number++) shades.append(element("span", `heat shade-${number}`, ""));
+  return element("p", "dim legend", "Each token: log-probability in the base, below it in the candidate. Expected ",
+    shades, " not expected. Framed: changed by 1 nat or more.");
+}

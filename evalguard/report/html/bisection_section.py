@@ -1,0 +1,70 @@
+"""The section about a bisection: its searches, with their probes as trees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from evalguard.report.html.charts.strip import strip
+from evalguard.report.html.probe_tree import probe_tree
+from evalguard.report.view.bisection import BisectionView, ProbeView, SearchView
+
+_MOST_NAMED = 3
+_DEEPEST = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeRow:
+    """One row of the tree: ``named`` says which settings were at their candidate value."""
+
+    probe: ProbeView
+    indent: str
+    named: str
+    strip: Markup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSection:
+    """One search; ``cost`` is that of all its probes, in full evaluations."""
+
+    view: SearchView
+    branches: tuple[ProbeRow, ...]
+    cost: str
+
+
+def bisection_section(found: BisectionView | None) -> tuple[SearchSection, ...]:
+    """Return the searches in order; () where there was none."""
+    return () if found is None else tuple(map(_section, found.searches))
+
+
+def _section(search: SearchView) -> SearchSection:
+    guilty = {culprit.setting for culprit in search.culprits}
+    sets = [frozenset(probe.settings) for probe in search.probes]
+    rows = []
+    for branch in probe_tree(sets):
+        probe = search.probes[branch.probe]
+        depth = min(branch.depth, _DEEPEST)
+        rows.append(
+            ProbeRow(
+                probe=probe,
+                indent="  " * (depth - 1) + "└ ",
+                named=_named(probe, search),
+                strip=strip(search.settings, set(probe.settings), guilty),
+            )
+        )
+    cost = sum(probe.evaluations for probe in search.probes)
+    return SearchSection(view=search, branches=tuple(rows), cost=f"{cost:.2f}")
+
+
+def _named(probe: ProbeView, search: SearchView) -> str:
+    """The settings by name where they are few, else those that are not among them."""
+    own = probe.settings
+    others = [name for name in search.settings if name not in own]
+    if len(own) <= _MOST_NAMED:
+        return ", ".join(own) or "none"
+    if not others:
+        return "all"
+    if len(others) <= _MOST_NAMED:
+        return f"all but {', '.join(others)}"
+    return f"{len(own)} of {len(search.settings)}"

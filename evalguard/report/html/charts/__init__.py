@@ -1,0 +1,1 @@
+"""Charts: plain numbers in, inline SVG out; laid by hand, coloured by the page's stylesheet."""

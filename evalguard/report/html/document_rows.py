@@ -1,0 +1,78 @@
+"""Rows of the table of documents: numbers in columns, as the page's script reads them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from evalguard.report.plain_text import printable
+from evalguard.report.view import ReportView
+from evalguard.run_documents import RunDocuments
+
+Number = float | int | None
+
+
+def task_rows(view: ReportView, documents: RunDocuments) -> dict[str, Any]:
+    """One task: ids, and per metric each document's drift in sigma and both scores."""
+    scores = (documents.scores("base"), documents.scores("candidate"))
+    return {
+        "task": printable(documents.task),
+        "ids": list(documents.doc_ids),
+        "metrics": [
+            {
+                "label": _label(view, documents.task, filter_, metric),
+                "drift": _rounded(documents.drifts(filter_, metric), 3),
+                "base": _rounded(_items(scores[0], filter_, metric), 5),
+                "candidate": _rounded(_items(scores[1], filter_, metric), 5),
+            }
+            for filter_, metric in _metrics(documents, scores)
+        ],
+        "kl": _rounded(documents.mean_kl(), 3),
+    }
+
+
+def _metrics(documents: RunDocuments, scores: Sequence[Any]) -> list[tuple[str, str]]:
+    """(filter, metric) of every score and every drift, in order."""
+    found = {
+        (filter_, metric): None
+        for rows in scores
+        for row in rows
+        for filter_, items in row.items()
+        for metric in items
+    }
+    return [*found, *(key for key in documents.drifting if key not in found)]
+
+
+def _label(view: ReportView, task: str, filter_: str, metric: str) -> str:
+    names = (printable(task), printable(filter_), printable(metric))
+    for one in view.metrics:
+        if (one.task, one.filter, one.metric) == names:
+            return one.label
+    return names[2] if filter_ in ("", "none") else f"{names[2]} ({names[1]})"
+
+
+def _items(rows: Sequence[Any], filter_: str, metric: str) -> list[Number]:
+    return [_number(row.get(filter_, {}).get(metric)) for row in rows]
+
+
+def _number(item: Any) -> Number:
+    """An item as a number: of a (log-likelihood, words) pair the first; None for any other."""
+    if isinstance(item, list) and item:
+        item = item[0]
+    return item if isinstance(item, (int, float)) else None
+
+
+def _rounded(values: Sequence[Any] | None, digits: int) -> list[Number] | None:
+    """Numbers with as many significant digits as are read; None where there is no number at all."""
+    if values is None:
+        return None
+    found = [_short(value, digits) for value in values]
+    return found if any(value is not None for value in found) else None
+
+
+def _short(value: Any, digits: int) -> Number:
+    if value is None or not math.isfinite(value):
+        return None
+    short = float(f"{value:.{digits}g}")
+    return int(short) if short.is_integer() and abs(short) < 1e9 else short

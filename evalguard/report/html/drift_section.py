@@ -1,0 +1,80 @@
+"""The section about where a drift comes from: how single documents differ, metric by metric."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from markupsafe import Markup
+
+from evalguard.report.html.charts.differences import histogram, quantile_plot, share_plot
+from evalguard.report.view import ReportView
+from evalguard.report.view.influence import WorstDocument
+from evalguard.report.view.metric import MetricView
+from evalguard.run_documents import RunDocuments
+from evalguard.stats.difference_shape import DifferenceShape, difference_shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeSection:
+    """One metric's differences: sentences, three pictures, the documents that move it most."""
+
+    label: str
+    moved: str
+    tail: str
+    beyond: str
+    histogram: Markup
+    quantiles: Markup
+    share: Markup
+    worst: tuple[WorstDocument, ...]
+
+
+def drift_section(view: ReportView, documents: Sequence[RunDocuments]) -> tuple[ShapeSection, ...]:
+    """Return every metric whose documents differ, the largest sigma first."""
+    by_task = {one.task: one for one in documents}
+    found = [
+        (metric, shape)
+        for metric in sorted(view.metrics, key=_size, reverse=True)
+        if metric.task in by_task and (shape := _shape(by_task[metric.task], metric)) is not None
+    ]
+    return tuple(_section(metric, shape) for metric, shape in found)
+
+
+def _size(metric: MetricView) -> float:
+    return abs(metric.plot.sigma) if metric.plot.sigma is not None else 0.0
+
+
+def _shape(documents: RunDocuments, metric: MetricView) -> DifferenceShape | None:
+    drifts = documents.drifts(metric.filter, metric.metric)
+    return None if drifts is None else difference_shape(np.asarray(drifts, dtype=np.float64))
+
+
+def _section(metric: MetricView, shape: DifferenceShape) -> ShapeSection:
+    noun = "document" if shape.top == 1 else "documents"
+    verb = "makes" if shape.top == 1 else "make"
+    return ShapeSection(
+        label=metric.full_label,
+        moved=f"{shape.moved:,} of {shape.n:,} documents differ",
+        tail=(
+            f"The {shape.top:,} most changed {noun} (1%) {verb} up "
+            f"{100 * shape.top_share:.0f}% of all change."
+        ),
+        beyond=_beyond(shape),
+        histogram=histogram(shape),
+        quantiles=quantile_plot(shape),
+        share=share_plot(shape),
+        worst=() if metric.influence is None else metric.influence.worst,
+    )
+
+
+def _beyond(shape: DifferenceShape) -> str:
+    still = shape.n - shape.moved
+    parts = ["Right of 0 the candidate is worse."]
+    if still:
+        parts.append(f"Not drawn: {still:,} that do not differ.")
+    outside = shape.below + shape.above
+    if outside:
+        verb = "lies" if outside == 1 else "lie"
+        parts.append(f"{outside:,} {verb} further out, in the end bars.")
+    return " ".join(parts)

@@ -1,0 +1,22 @@
+"""Packing: data that travels in a page, as compressed text that no markup can break."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from typing import Any
+
+
+def packed(data: Any) -> str:
+    """Return data as JSON, gzip and base64: letters, digits, +, / and = only.
+
+    The page's script reads it back with the browser's own ``DecompressionStream``.
+
+    Raises:
+        ValueError: the data holds NaN or an infinity, which JSON has not.
+    """
+    text = json.dumps(data, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    # A lone half of a character is no UTF-8; texts are made visible before they come here.
+    squeezed = gzip.compress(text.encode("utf-8", "replace"), compresslevel=9, mtime=0)
+    return base64.b64encode(squeezed).decode("ascii")

@@ -1,0 +1,305 @@
+"""The report in a browser: it works by mouse and keyboard, and no text in it runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from example_bisections import BY_STATUS
+from example_documents import HOSTILE, choices, generated, loglikelihoods
+from example_reports import DEMO, comparison, report
+from playwright.sync_api import expect
+
+from evalguard.influence import Influence, InfluentialDocument
+from evalguard.report.html.render import render
+from evalguard.report.view import report_view
+from evalguard.run_documents import RunDocuments
+
+pytestmark = pytest.mark.slow
+Opened = Callable[..., Any]
+
+SHOWN = report(comparison(task="lambada_openai", metric="perplexity"), bisect=BY_STATUS["minimal"])
+TEXTS = [
+    f"passage {number} about {'plums' if number % 7 == 0 else 'pears'}" for number in range(300)
+]
+
+
+def page_of(*documents: RunDocuments, shown: Any = SHOWN) -> str:
+    return render(report_view(shown), documents)
+
+
+def ready(page: Any) -> Any:
+    page.wait_for_selector("html[data-ready]", timeout=60_000)
+    return page
+
+
+def ids(page: Any) -> list[int]:
+    """Ids of the rows in sight, from the top."""
+    rows = page.evaluate(
+        """() => [...document.querySelectorAll("#grid-body .grid-row")]
+        .map((row) => [Number(row.dataset.place), Number(row.querySelector(".id").textContent)])"""
+    )
+    return [number for _, number in sorted(rows)]
+
+
+def counted(page: Any, shown: int) -> None:
+    """Waits until so many documents are shown."""
+    expect(page.locator("#count")).to_have_text(re.compile(f"^{shown:,} of "), timeout=30_000)
+
+
+def by_drift(documents: RunDocuments) -> list[int]:
+    """Documents by their drift as the page has it, with three digits."""
+    drifts = np.array([float(f"{x:.3g}") for x in documents.drifts("none", "perplexity") or ()])
+    return [int(place) for place in np.argsort(-drifts, kind="stable")]
+
+
+def test_the_rows_that_move_the_metric_most_come_first(opened: Opened) -> None:
+    documents = loglikelihoods(TEXTS)
+    page = ready(opened(page_of(documents)))
+    assert ids(page)[:10] == by_drift(documents)[:10]
+    assert page.inner_text("#count") == "300 of 300 documents"
+    assert page.locator("#grid").get_attribute("aria-rowcount") == "301"
+
+
+def test_a_column_sorts_both_ways_and_says_so(opened: Opened) -> None:
+    documents = loglikelihoods(TEXTS)
+    page = ready(opened(page_of(documents)))
+    page.click("#grid-head [data-key=id]")
+    head = page.locator("#grid-head [role=columnheader]", has_text="Document")
+    assert ids(page)[:3] == [0, 1, 2]
+    assert head.get_attribute("aria-sort") == "ascending"
+    page.click("#grid-head [data-key=id]")
+    assert ids(page)[:3] == [299, 298, 297]
+    assert head.get_attribute("aria-sort") == "descending"
+    page.click("#grid-head [data-key=base]")
+    scores = np.array([of[0] for of in documents.of("base", "loglikelihood")])
+    assert ids(page)[:5] == np.argsort(-scores)[:5].tolist()
+
+
+def test_filters_and_search_leave_what_they_say(opened: Opened) -> None:
+    documents = loglikelihoods(TEXTS)
+    page = ready(opened(page_of(documents)))
+    drifts = np.array(documents.drifts("none", "perplexity"), dtype=float)
+    page.select_option("#filter", "better")
+    counted(page, int((drifts < 0).sum()))
+    page.select_option("#filter", "all")
+    page.fill("#search", "PLUMS")
+    counted(page, 43)
+    assert all(number % 7 == 0 for number in ids(page))
+    page.fill("#search", "#17")
+    counted(page, 1)
+    assert ids(page) == [17]
+    page.fill("#search", "no such text")
+    counted(page, 0)
+    page.fill("#search", "")
+    page.select_option("#metric", label="lambada_openai · acc")
+    page.select_option("#filter", "lost")
+    base, candidate = (
+        [row["none"]["acc"] for row in documents.scores(side)] for side in ("base", "candidate")
+    )
+    lost = sum(a == 1 and b == 0 for a, b in zip(base, candidate, strict=True))
+    counted(page, lost)
+
+
+def test_a_document_opens_with_prompt_answers_and_tokens(opened: Opened) -> None:
+    documents = loglikelihoods(TEXTS, tokens=3, names=(" Ro", "sa", "!"))
+    page = ready(opened(page_of(documents)))
+    first = by_drift(documents)[0]
+    page.locator("#grid-body .grid-row").filter(
+        has=page.locator(".id", has_text=str(first))
+    ).first.click()
+    dialog = page.locator("dialog[open]")
+    assert dialog.locator("h2").inner_text() == f"Document {first}, lambada_openai"
+    assert TEXTS[first] in dialog.inner_text()
+    assert dialog.locator(".token").count() == 3
+    assert dialog.locator(".token-text").all_inner_texts()[1:] == ["sa", "!"]
+    expected = documents.of("candidate", "token_logprobs")[first][0][1]
+    assert (
+        dialog.locator(".token")
+        .nth(1)
+        .locator(".heat")
+        .nth(1)
+        .inner_text()
+        .endswith(f"{expected:.2f}")
+    )
+    dialog.get_by_role("button", name="Next").click()
+    expect(page.locator("dialog h2")).to_contain_text(f"{by_drift(documents)[1]},")
+
+
+def test_all_of_it_can_be_done_by_keyboard(opened: Opened) -> None:
+    documents = loglikelihoods(TEXTS)
+    page = ready(opened(page_of(documents)))
+    page.locator("#search").focus()
+    for _ in range(6):  # past the sortable heads
+        page.keyboard.press("Tab")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    focused = "document.activeElement.dataset.place"
+    assert page.evaluate(focused) == "2"
+    page.keyboard.press("End")
+    assert page.evaluate(focused) == "299"
+    page.keyboard.press("PageUp")
+    assert int(page.evaluate(focused)) < 299
+    page.keyboard.press("Home")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("dialog[open]")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("dialog:not([open])", state="attached")
+    assert page.evaluate(focused) == "0"
+
+
+def test_a_document_named_in_the_text_opens(opened: Opened) -> None:
+    moved = InfluentialDocument(task="lambada_openai", doc_id=5, contribution=0.2, share=0.1)
+    carried = Influence(documents=(moved,), moved=300, half=90, removed=3, sigma_without=1.0)
+    shown = report(comparison(task="lambada_openai", metric="perplexity", influence=carried))
+    page = ready(opened(page_of(loglikelihoods(TEXTS), shown=shown)))
+    page.locator("a.open-document", has_text="5").click()
+    expect(page.locator("dialog[open] h2")).to_have_text("Document 5, lambada_openai")
+
+
+def test_generated_texts_and_options_open_too(opened: Opened) -> None:
+    page = ready(opened(page_of(generated(TEXTS[:5], ["four"] * 5), choices(8))))
+    page.locator("#grid-body .grid-row").first.click()
+    assert "base four" in page.locator("dialog").inner_text()
+    page.keyboard.press("Escape")
+    page.select_option("#metric", label="arc_easy · acc")
+    page.select_option("#filter", "answers")
+    page.wait_for_timeout(300)
+    page.locator("#grid-body .grid-row").first.click()
+    expect(page.locator("dialog")).to_contain_text("the likeliest option")
+    assert page.locator("dialog h4").count() == 3
+
+
+def test_a_hundred_thousand_rows_are_a_few_elements_and_reach_the_last(opened: Opened) -> None:
+    texts = [f"row {number}" for number in range(100_000)]
+    page = ready(opened(page_of(loglikelihoods(texts, tokens=1))))
+    page.click("#grid-head [data-key=id]")
+    assert page.locator("#grid-body .grid-row").count() < 60
+    page.evaluate("document.getElementById('grid-body').scrollTop = 1e9")
+    expect(page.locator("#grid-body .id", has_text="99999")).to_be_visible()
+    assert page.locator("#grid-body .grid-row").count() < 60
+    page.fill("#search", "row 4321")
+    counted(page, 11)
+    page.locator("#grid-body .grid-row").first.click()
+    expect(page.locator("dialog")).to_contain_text("row 4321")
+
+
+def test_hostile_texts_neither_run_nor_break_the_page(opened: Opened) -> None:
+    huge = "A" * 1_000_000
+    texts = [*HOSTILE, huge]
+    shown = report(
+        *(
+            comparison(task=task, metric=metric)
+            for task, metric in zip(HOSTILE, reversed(HOSTILE), strict=True)
+        ),
+        notes=HOSTILE,
+    )
+    documents = loglikelihoods(
+        texts, task=HOSTILE[0], continuation=HOSTILE[1], names=(*HOSTILE, huge)
+    )
+    page = ready(opened(page_of(documents, generated(texts, texts), shown=shown)))
+    before = page.evaluate("document.body.children.length")
+    for metric in range(2):
+        page.select_option("#metric", str(metric * 2))
+        page.wait_for_timeout(100)
+        page.click("#grid-head [data-key=id]")
+        for place in range(len(texts)):
+            row = page.locator(f"#grid-body .grid-row[data-place='{place}']")
+            row.scroll_into_view_if_needed()
+            row.click()
+            page.wait_for_selector("dialog[open] pre.text")
+            assert page.locator("dialog").inner_text(timeout=10_000)
+            page.keyboard.press("Escape")
+    assert page.evaluate("window.hit") is None
+    assert page.evaluate("document.body.children.length") == before
+    assert page.locator("script").count() == page.locator("body > script").count()
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_the_policy_stops_a_script_that_gets_in(opened: Opened) -> None:
+    page = ready(opened(page_of(loglikelihoods(TEXTS)), allowed=("Content Security Policy",)))
+    page.evaluate(
+        """() => {
+        const script = document.createElement("script");
+        script.textContent = "window.hit = 1";
+        document.body.append(script);
+        const box = document.createElement("div");
+        box.innerHTML = "<img src='http://127.0.0.1:9/x' onerror='window.hit = 2'>";
+        document.body.append(box);
+        }"""
+    )
+    page.wait_for_timeout(200)
+    assert page.evaluate("window.hit") is None
+    injected = page_of(loglikelihoods(TEXTS)).replace(
+        "</main>", "<script>window.hit = 3</script><p id='styled' style='color: red'>x</p></main>"
+    )
+    page = ready(opened(injected, allowed=("Content Security Policy",)))
+    assert page.evaluate("window.hit") is None
+    assert (
+        page.evaluate("getComputedStyle(document.getElementById('styled')).color")
+        != "rgb(255, 0, 0)"
+    )
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_nothing_hinders_those_who_read_otherwise(opened: Opened, scheme: str, width: int) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    page = ready(
+        opened(
+            page_of(loglikelihoods(TEXTS, tokens=30)),
+            color_scheme=scheme,
+            viewport={"width": width, "height": 800},
+        )
+    )
+    page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    results = [Axe().run(page)]
+    page.locator("#grid-body .grid-row").first.click()
+    page.wait_for_selector("dialog[open] .token")
+    results.append(Axe().run(page))
+    assert [result.generate_report() for result in results if result.violations_count] == []
+
+
+def test_the_theme_can_be_switched_and_follows_the_system(opened: Opened) -> None:
+    paper = "getComputedStyle(document.body).backgroundColor"
+    page = ready(opened(page_of(loglikelihoods(TEXTS)), color_scheme="dark"))
+    dark = page.evaluate(paper)
+    page.click("#theme")
+    assert page.inner_text("#theme") == "Theme: light"
+    light = page.evaluate(paper)
+    assert light == "rgb(255, 255, 255)" != dark
+    page.click("#theme")
+    assert page.evaluate(paper) == dark
+
+
+def test_print_shows_everything_but_the_controls_on_white(opened: Opened) -> None:
+    page = ready(opened(page_of(loglikelihoods(TEXTS)), color_scheme="dark"))
+    page.emulate_media(media="print", color_scheme="dark")
+    for hidden in ("#controls", "#grid-box", ".top", "#theme"):
+        assert not page.locator(hidden).is_visible()
+    assert page.locator("#verdict").is_visible()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("details:not([open])").count() == 0
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.locator("details:not([open])").count() > 0
+    assert page.pdf()[:5] == b"%PDF-"
+
+
+def test_without_a_script_all_but_the_table_of_documents_is_there(opened: Opened) -> None:
+    page = opened(page_of(loglikelihoods(TEXTS)), java_script_enabled=False)
+    assert page.locator("#verdict").is_visible()
+    assert page.locator(".forest").first.is_visible()
+    assert page.locator("noscript").first.is_visible()
+    assert not page.locator("#controls").is_visible()
+
+
+def test_a_page_without_documents_says_nothing_in_the_console(opened: Opened) -> None:
+    page = opened(page_of(shown=DEMO))
+    assert page.locator("#verdict").is_visible()
+    assert page.locator("#theme").is_visible()

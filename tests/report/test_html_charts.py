@@ -1,0 +1,147 @@
+"""Charts put numbers where they belong."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evalguard.report.html.charts.differences import histogram, quantile_plot, share_plot
+from evalguard.report.html.charts.forest import Bar, Forest
+from evalguard.report.html.charts.scale import Scale
+from evalguard.report.html.charts.strip import strip
+from evalguard.report.html.charts.trend import TrendLevel, TrendNight, trend_plot
+from evalguard.report.html.markup import tag
+from evalguard.report.html.probe_tree import probe_tree
+from evalguard.report.html.text_budget import kept_tokens, shared, text_limits
+from evalguard.stats.difference_shape import difference_shape
+
+sizes = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(st.lists(sizes, min_size=1, max_size=20), st.booleans())
+def test_a_scale_holds_its_values_in_their_order(values: list[float], bend: bool) -> None:
+    scale = Scale.over(values, 10.0, 110.0, bend=bend)
+    places = [scale.at(value) for value in sorted(values)]
+    assert places == sorted(places)
+    assert all(10.0 <= place <= 110.0 for place in places)
+    ticks = scale.ticks()
+    assert len(ticks) <= 12
+    assert all(scale.low <= tick <= scale.high for tick in ticks)
+
+
+def test_a_bent_scale_keeps_small_and_large_drifts_apart() -> None:
+    scale = Scale.over([-0.3, 0.14, 1.0, 28.3], 0.0, 300.0, bend=True)
+    assert scale.at(1.0) - scale.at(0.14) > 30.0
+    assert {0.0, 1.0, 10.0} <= set(scale.ticks())
+    assert Scale.over([-0.3, 5.0], 0.0, 300.0, bend=True).bent is False
+
+
+def test_the_forest_draws_point_interval_zero_and_margin() -> None:
+    bar = Bar(sigma=1.46, low=1.3, high=1.63, kind="regressed", said="perplexity")
+    forest = Forest.over([bar], 1.0)
+    drawn = ElementTree.fromstring(forest.row(bar))
+    point = next(one for one in drawn.iter() if one.tag == "circle")
+    rules = {one.get("class"): float(one.get("x1", "")) for one in drawn.iter("line")}
+    whisker = next(one for one in drawn.iter("line") if one.get("class") == "whisker")
+    x = float(point.get("cx", ""))
+    assert rules["zero"] < rules["margin"] < float(whisker.get("x1", "")) < x
+    assert x < float(whisker.get("x2", ""))
+    assert drawn.get("aria-label") == "perplexity"
+
+
+def test_a_metric_without_a_number_has_an_empty_row() -> None:
+    bar = Bar(sigma=None, low=None, high=None, kind="failed", said="acc failed")
+    row = Forest.over([bar], 1.0).row(bar)
+    assert "circle" not in row
+
+
+@given(st.lists(sizes, min_size=2, max_size=60).map(np.array))
+def test_pictures_of_any_differences_are_well_formed(values: np.ndarray) -> None:
+    shape = difference_shape(values)
+    if shape is not None:
+        for picture in (histogram(shape), quantile_plot(shape), share_plot(shape)):
+            root = ElementTree.fromstring(picture)
+            numbers = [one.get("cx", "0") for one in root.iter("circle")]
+            assert all(np.isfinite(float(number)) for number in numbers)
+
+
+def test_the_histogram_has_a_bar_for_every_bin_that_is_not_empty() -> None:
+    shape = difference_shape(np.random.default_rng(0).normal(size=500))
+    assert shape is not None
+    bars = re.findall("<rect", histogram(shape))
+    assert len(bars) == sum(count > 0 for count in shape.counts)
+
+
+def test_a_trend_draws_nights_levels_and_where_they_change() -> None:
+    nights = [
+        TrendNight(sigma=float(n > 4), low=0.0, high=1.0, said=f"night {n}") for n in range(9)
+    ]
+    nights.append(TrendNight(sigma=None))
+    drawn = trend_plot(
+        nights,
+        [TrendLevel(start=0, stop=5, mean=0.0), TrendLevel(start=5, stop=10, mean=1.0)],
+        margin=1.0,
+        ends=("2026-11-01", "2026-11-10"),
+        said="sigma over 10 nights",
+    )
+    root = ElementTree.fromstring(drawn)
+    kinds = [one.get("class") for one in root.iter()]
+    assert (kinds.count("point"), kinds.count("level"), kinds.count("change")) == (9, 2, 1)
+
+
+def test_a_strip_marks_what_was_at_its_candidate_value_and_what_is_guilty() -> None:
+    drawn = strip(("a", "b", "c"), {"a", "b"}, {"b"})
+    kinds = [one.get("class") for one in ElementTree.fromstring(drawn).iter("rect")]
+    assert kinds == ["at-candidate", "at-candidate guilty", "at-reference"]
+
+
+def test_text_in_markup_is_escaped_and_numbers_are_short() -> None:
+    made = tag("text", "<b>&", tag("b", "x"), x=1.23456, class_='a"b', none=None)
+    assert made == '<text x="1.23" class="a&#34;b">&lt;b&gt;&amp;<b>x</b></text>'
+
+
+def test_probes_stand_below_the_smallest_that_holds_them() -> None:
+    sets = [frozenset(one) for one in ("abcd", "ab", "a", "cd", "abc", "a", "e")]
+    laid = [(one.probe, one.depth) for one in probe_tree(sets)]
+    assert laid == [(0, 1), (1, 2), (2, 3), (5, 3), (3, 2), (4, 2), (6, 1)]
+
+
+@given(st.lists(st.sets(st.sampled_from("abcdef")).map(frozenset), max_size=25))
+def test_every_probe_stands_in_the_tree_once(sets: list[frozenset[str]]) -> None:
+    laid = probe_tree(sets)
+    assert sorted(one.probe for one in laid) == list(range(len(sets)))
+
+
+def test_all_texts_are_kept_where_there_is_room() -> None:
+    assert text_limits([10, 20, 30], [2, 1, 0], 60) == [None] * 3
+
+
+def test_what_matters_most_is_kept_whole_and_the_rest_alike() -> None:
+    limits = text_limits([1000] * 100, list(range(99, -1, -1)), 50_000)
+    assert limits[99] is None
+    assert limits[0] == 250
+    kept = sum(1000 if limit is None else limit for limit in limits)
+    assert kept <= 50_000
+
+
+def test_tokens_are_kept_for_those_that_matter_most() -> None:
+    assert kept_tokens([10, 10, 10], [1, 2, 0], 20) == [False, True, True]
+
+
+def test_tasks_share_a_budget_by_their_size() -> None:
+    orders = [range(100), range(10)]
+    many, few = shared(kept_tokens, [[10] * 100, [10] * 10], orders, 220)
+    assert (sum(many), sum(few)) == (20, 2)
+    assert shared(kept_tokens, [[10] * 100, [10] * 10], orders, 1100) == [[True] * 100, [True] * 10]
+
+
+@pytest.mark.parametrize("values", [[5e-324, 0.0], [1e-300, -1e-300], [0.1] * 5])
+def test_differences_of_the_strangest_sizes_have_a_histogram(values: list[float]) -> None:
+    shape = difference_shape(np.array(values))
+    assert shape is not None
+    assert sum(shape.counts) == shape.moved

@@ -1,0 +1,171 @@
+"""Pages hold all they need, allow nothing else, and take every text as text."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from any_reports import reports
+from example_bisections import BY_STATUS
+from example_documents import HOSTILE, choices, generated, loglikelihoods
+from example_reports import DEMO, comparison, report
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from evalguard.compare_report import CompareReport
+from evalguard.report.html.packing import packed
+from evalguard.report.html.page import html_page
+from evalguard.report.html.render import render
+from evalguard.report.html.visible import head_and_tail, tail_of, visible
+from evalguard.report.view import report_view
+
+VOID = {"meta", "br", "img", "input", "hr", "link"}
+
+
+class Tree(HTMLParser):
+    """Elements with their attributes; every one that is opened has to be closed in order."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def page_of(shown: CompareReport, *documents: Any) -> str:
+    return render(report_view(shown), documents)
+
+
+def blocks_of(page: str) -> dict[str, Any]:
+    found = re.findall(
+        r'<script type="application/octet-stream" id="([^"]+)">([^<]*)</script>', page
+    )
+    return {name: json.loads(gzip.decompress(base64.b64decode(data))) for name, data in found}
+
+
+def test_a_page_loads_nothing_and_names_no_place() -> None:
+    page = page_of(DEMO, loglikelihoods(["a", "b"]))
+    for tag, attributes in Tree(page).elements:
+        assert tag not in {"link", "iframe", "object", "embed", "base", "form"}
+        assert not {"src", "srcset", "style", "action"} & set(attributes)
+        assert not any(name.startswith("on") for name in attributes), "an event handler"
+        assert attributes.get("href", "#").startswith("#")
+    assert "url(" not in page
+    assert "@import" not in page
+
+
+def test_the_policy_names_the_only_style_and_the_only_script() -> None:
+    page = page_of(DEMO, loglikelihoods(["a", "b"]))
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]+)"', page)
+    policy = policy.replace("&#39;", "'")
+    styles = re.findall(r"<style>(.*?)</style>", page, re.DOTALL)
+    scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    assert (len(styles), len(scripts)) == (1, 1)
+    hashes = [
+        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+        for text in (*styles, *scripts)
+    ]
+    assert policy == (
+        f"default-src 'none'; style-src {hashes[0]}; script-src {hashes[1]}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def test_without_documents_there_is_no_table_of_them_and_no_script_for_it() -> None:
+    page = page_of(DEMO)
+    assert 'id="documents"' not in page
+    assert "DecompressionStream" not in page
+    assert "octet-stream" not in page
+
+
+@pytest.mark.parametrize("status", BY_STATUS)
+def test_every_bisection_shows_its_probes_and_culprits(status: str) -> None:
+    found = BY_STATUS[status]
+    page = page_of(report(comparison(), bisect=found))
+    Tree(page)
+    for search in found.searches:
+        for culprit in search.culprits:
+            assert culprit.setting in page
+        assert page.count("settings at their candidate value") >= len(search.measured)
+
+
+def test_the_numbers_of_a_document_are_those_of_its_run() -> None:
+    documents = loglikelihoods(["first", "second", "third"], tokens=3, names=(" Ro", "sa", "!"))
+    blocks = blocks_of(page_of(DEMO, documents))
+    (of_task,) = blocks["rows"]
+    assert of_task["ids"] == [0, 1, 2]
+    assert [metric["label"] for metric in of_task["metrics"]] == ["perplexity", "acc"]
+    totals = [of[0] for of in documents.of("base", "loglikelihood")]
+    assert of_task["metrics"][0]["base"] == pytest.approx(totals, rel=1e-4)
+    drifts = documents.drifts("none", "perplexity")
+    assert of_task["metrics"][0]["drift"] == pytest.approx(drifts, rel=1e-2)
+    prompt, target, ((continuation, base, candidate, tokens),) = blocks["texts-0-0"][1]
+    assert (prompt, target, continuation) == ("second", " Rosa", " Rosa")
+    assert base[0] == pytest.approx(totals[1], abs=1e-3)
+    assert tokens[0] == [" Ro", "sa", "!"]
+    expected = documents.of("base", "token_logprobs")[1][0]
+    assert tokens[1] == pytest.approx([100 * value for value in expected], abs=0.51)
+    assert candidate[2] is None
+
+
+def test_other_answers_are_marked_by_text_and_by_the_likeliest_option() -> None:
+    page = page_of(DEMO, generated(["q"] * 3, ["4"] * 3), choices(3))
+    of_texts, of_options = blocks_of(page)["rows"]
+    assert of_texts["answers"] == [1, 1, 1]
+    assert of_options["answers"] == [0, 1, 1]
+
+
+def test_hostile_texts_are_in_the_page_only_as_packed_data() -> None:
+    page = page_of(DEMO, loglikelihoods(HOSTILE), generated(HOSTILE, HOSTILE))
+    Tree(page)
+    assert "window.hit" not in page
+    prompts = [text[0] for text in blocks_of(page)["texts-0-0"]]
+    assert prompts == [visible(text) for text in HOSTILE]
+    assert page.encode()
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(reports())
+def test_names_and_numbers_of_any_kind_leave_the_page_whole(shown: CompareReport) -> None:
+    page = page_of(shown)
+    Tree(page)
+    assert len(re.findall("<script", page)) == 1
+
+
+@given(st.text(st.characters(exclude_categories=()), max_size=200))
+def test_what_is_made_visible_holds_nothing_that_acts(text: str) -> None:
+    shown = visible(text)
+    assert not re.search(
+        "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", shown
+    )
+    assert visible(shown) == shown
+    assert base64.b64decode(packed([shown]))
+
+
+def test_texts_are_cut_with_a_word_about_it() -> None:
+    assert head_and_tail("a" * 100 + "b" * 100, 30).startswith("a" * 10 + " ‹170 characters")
+    assert head_and_tail("abc", 3) == tail_of("abc", 3) == "abc"
+    assert tail_of("abcdef", 2) == "…ef"
+
+
+def test_a_template_that_misses_a_name_is_an_error() -> None:
+    from jinja2 import UndefinedError
+
+    with pytest.raises(UndefinedError):
+        html_page("report.html")
