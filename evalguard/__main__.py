@@ -31,7 +31,11 @@ def run() -> NoReturn:
             )
         asked = {word.replace("_", "-") for word in sys.argv}
         raise SystemExit(125 if "--git-bisect" in asked else 3) from None
-    main()
+    try:
+        main()
+    finally:
+        # At the end Python looks for garbage among all of them once more, which takes a second.
+        gc.freeze()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import numpy as np
@@ -45,18 +46,13 @@ def cut(record: R, lengths: Sequence[int]) -> list[R]:
         ValueError: if the lengths do not add up to its positions.
     """
     fields = dataclasses.fields(record)  # type: ignore[arg-type]
-    arrays = {
-        field.name: value
-        for field in fields
-        if isinstance(value := getattr(record, field.name), np.ndarray)
-    }
+    values = {field.name: getattr(record, field.name) for field in fields}
+    arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
     positions = {array.shape[0] for array in arrays.values()}
     if positions != {sum(lengths)}:
         raise ValueError(f"{sorted(positions)} positions are not the {sum(lengths)} to be cut")
-    ends = np.cumsum(lengths)
+    kind = type(record)
     return [
-        dataclasses.replace(  # type: ignore[type-var]
-            record, **{name: array[end - length : end] for name, array in arrays.items()}
-        )
-        for end, length in zip(ends, lengths, strict=True)
+        kind(**{**values, **{name: array[end - length : end] for name, array in arrays.items()}})
+        for end, length in zip(accumulate(lengths), lengths, strict=True)
     ]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.log_rows import Float, Row, pieces
+from evalguard.log_rows import Float, Row
 
 Ids = NDArray[np.int64]
 
 _BLOCK = 64
+# Numbers whose maxima are taken in one call.
+_AT_ONCE = 2**20
 NO_TOKEN = -1
 
 
@@ -28,11 +30,12 @@ def top_tokens(rows: Row, k: int) -> Ids:
     """
     positions, vocabulary = rows.shape
     tops = np.full((positions, k), NO_TOKEN, dtype=np.int64)
-    for piece in pieces(positions, vocabulary):
-        part = rows[piece]
+    step = max(1, _AT_ONCE // vocabulary)
+    for start in range(0, positions, step):
+        part = rows[start : start + step]
         maxima = _maxima(part)
         floors = _floors(maxima, k)
-        for row, own, floor, top in zip(part, maxima, floors, tops[piece], strict=True):
+        for row, own, floor, top in zip(part, maxima, floors, tops[start:], strict=False):
             if floor == floor:  # not NaN
                 found = _at_least(row, own, floor)
                 top[:] = found[np.argsort(-row[found], kind="stable")[:k]]

@@ -56,7 +56,7 @@ class Commands:
         ``cache`` None: a fresh one, in which only the device's token budget is known, as it is
         after the first run on a machine.
         """
-        fresh = self.place.folder / "fresh-cache"
+        fresh = self._fresh
         if cache is None and fresh.exists():
             for found in fresh.iterdir():
                 if found.name != "devices":
@@ -69,6 +69,14 @@ class Commands:
         ran = run([sys.executable, *words], self._env, codes=_ANSWERS)
         return ran, json.loads(ran.out)
 
+    def empty(self, name: str) -> Path:
+        """A cache in which nothing but the device's token budget is known, where it is by now."""
+        cache, devices = self.place.folder / name, self._fresh / "devices"
+        shutil.rmtree(cache, ignore_errors=True)
+        if devices.exists():
+            shutil.copytree(devices, cache / "devices")
+        return cache
+
     def imports(self) -> Ran:
         """What both sides import, in a process that does nothing else."""
         return run([sys.executable, "-c", IMPORTS], self._env)
@@ -77,6 +85,10 @@ class Commands:
         """A module of this folder that prints one JSON document."""
         ran = run([sys.executable, "-m", f"benchmarks.speed.{name}", *words], self._env)
         return ran, json.loads(ran.out)
+
+    @property
+    def _fresh(self) -> Path:
+        return self.place.folder / "fresh-cache"
 
     @property
     def _env(self) -> dict[str, str]:

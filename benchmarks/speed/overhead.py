@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 
 import numpy as np
@@ -19,9 +18,9 @@ _STRAIGHT = 5.0  # percent off the line
 def outside(place: Workplace) -> Iterator[Row]:
     """A whole comparison, less its imports and what is spent inside the models' forward."""
     task = place.lastword("32k", 192 if place.quick else _DOCUMENTS)
-    cache = place.folder / "inside-cache"
-    shutil.rmtree(cache, ignore_errors=True)
-    _, told = Commands(place).module(
+    commands = Commands(place)
+    cache = commands.empty("inside-cache")
+    _, told = commands.module(
         "inside", place.model("32k"), place.candidate("bf16"), task, place.tasks, cache
     )
     documents = told["documents"]

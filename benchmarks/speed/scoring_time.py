@@ -58,8 +58,8 @@ def limit(place: Workplace) -> Iterator[Row]:
         "x",
         benchmark="scoring over the bare body forward, 32k vocabulary",
         sides=f"scoring {spent['ours'].text}, body {spent['body'].text}",
-        how=f"{requests.n_documents} documents, {sum(map(len, sequences)):,} tokens, body at "
-        f"{budget} tokens a pass; median of {spent['ours'].repeats}",
+        how=f"{requests.n_documents} documents, {sum(map(len, sequences)):,} tokens, scoring at "
+        f"{ours.token_budget} tokens a pass, body at {budget}; median of {spent['ours'].repeats}",
     )
 
 

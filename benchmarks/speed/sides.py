@@ -59,6 +59,12 @@ class Ours:
         self.scorer: Scorer = open_scorer(variant, policy, cache_dir=cache_dir)
         self._evaluator = Evaluator(tasks=tasks, cache=None, progress=Progress(quiet=True))
 
+    @property
+    def token_budget(self) -> int:
+        """Padded tokens of a pass."""
+        budget: int = vars(self.scorer)["_lm"].token_budget
+        return budget
+
     def score(self, requests: TaskRequests) -> list[Response]:
         """Answer a task's requests in the blocks that a comparison has; texts are encoded anew."""
         vars(self.scorer)["_lm"].texts = EncodedTexts()

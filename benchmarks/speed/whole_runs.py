@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +13,9 @@ from benchmarks.speed.timing import Seconds, cpu_seconds, medians
 from benchmarks.speed.workplace import Workplace
 
 _SMALL, _LARGE = 1_000, 5_153
-_USUAL = 16
+_USUAL, _DEFAULT = 16, 1
+_FASTEST = ", its fastest"
+_TARGETS = 7.0, 12.0, 25.0  # fresh, base cached, stopped early
 
 
 def small(place: Workplace) -> Iterator[Row]:
@@ -22,7 +23,7 @@ def small(place: Workplace) -> Iterator[Row]:
     n, turns, repeats = (64, 1, 1) if place.quick else (_SMALL, 2, 5)
     commands, task = Commands(place), place.lastword("32k", n)
     base, candidate = place.model("32k"), place.candidate("bf16")
-    sizes = _sizes(place)
+    sizes = {_DEFAULT: ", its default", **_sizes(place)}
     theirs: dict[int, list[Ran]] = {size: [] for size in sizes}
     ours = []
     commands.compare(base, candidate, task, None, "--limit", 2)  # the data set's own cache
@@ -33,9 +34,9 @@ def small(place: Workplace) -> Iterator[Row]:
     own = _medians(ours)
     for size, best in sizes.items():
         spent = _medians(theirs[size])
-        yield at_least(
+        yield _ratio(
             spent.cpu / own.cpu,
-            6.0,
+            6.0 if best == _FASTEST else None,
             benchmark=f"whole compare, n = {n:,}, lm_eval at batch size {size}{best}",
             sides=f"lm_eval twice {spent.text}, evalguard {own.text}",
             how=f"bf16 candidate; median of {repeats}, lm_eval of {turns}",
@@ -57,8 +58,7 @@ def large(place: Workplace) -> Iterator[Row]:
     commands, task, base = Commands(place), place.lastword("32k", n), place.model("32k")
     lossless, worse = place.candidate("lossless"), place.candidate("5-sigma")
     commands.compare(base, lossless, task, None, "--limit", 2)
-    cache = place.folder / "kept-cache"
-    shutil.rmtree(cache, ignore_errors=True)
+    cache = commands.empty("kept-cache")
     full, told = commands.compare(base, lossless, task, cache)
     cached, told_worse = commands.compare(base, worse, task, cache)
     again, told_again = commands.compare(base, worse, task, cache)
@@ -69,28 +69,37 @@ def large(place: Workplace) -> Iterator[Row]:
     for size, best in _sizes(place).items():
         theirs = commands.both(base, lossless, task, size)
         against = f"lm_eval at batch size {size}{best}; once"
-        yield _row("whole compare", 7.0, theirs, full, told, against)
-        yield _row("whole compare, base cached", 12.0, theirs, cached, told_worse, against)
+        full_x, cached_x, early_x = _TARGETS if best == _FASTEST else (None, None, None)
+        yield _row("whole compare", full_x, theirs, full, told, against)
+        yield _row("whole compare, base cached", cached_x, theirs, cached, told_worse, against)
         yield _row("whole compare, both cached", None, theirs, again, told_again, against)
         for name, of_all, ran, found in early:
-            yield _stopped(name, theirs, ran, of_all, found, against)
+            yield _stopped(name, early_x, theirs, ran, of_all, found, against)
 
 
 def _sizes(place: Workplace) -> dict[int, str]:
-    """lm_eval's batch sizes, and what they are: the fastest for this model, and a usual one."""
-    best = place.best_batch("32k")
-    return {best: ", its fastest", _USUAL: ""} if best != _USUAL else {best: ", its fastest"}
+    """lm_eval's batch sizes, and what they are: a usual one, and the fastest for this model.
+
+    The latter is what targets are held against.
+    """
+    return {_USUAL: "", place.best_batch("32k"): _FASTEST}
 
 
 def _stopped(
-    name: str, theirs: Ran, ran: Ran, of_all: dict[str, Any], found: dict[str, Any], against: str
+    name: str,
+    target: float | None,
+    theirs: Ran,
+    ran: Ran,
+    of_all: dict[str, Any],
+    found: dict[str, Any],
+    against: str,
 ) -> Row:
     """The row of an early verdict, which has to be that of all documents."""
     state, full = found["gate"]["state"], of_all["gate"]["state"]
     used = found["sequential"]["tasks"][0]["n_used"]
     how = f"{against}; {used:,} documents asked; verdict {state}, "
     how += "that of the full run" if state == full else f"the full run's is {full}"
-    row = _row(f"whole compare, --sequential, {name}", 25.0, theirs, ran, found, how)
+    row = _row(f"whole compare, --sequential, {name}", target, theirs, ran, found, how)
     if state == full:
         return row
     return Row(benchmark=row.benchmark, measured="another verdict", met=False)
@@ -105,9 +114,12 @@ def _row(
         f"evalguard {ours.cpu:.1f} ({ours.wall:.1f})",
         "how": f"{how}; sigma {told['comparisons'][0]['sigma']:.2f}",
     }
-    ratio = theirs.cpu / ours.cpu
+    return _ratio(theirs.cpu / ours.cpu, target, **about)
+
+
+def _ratio(ratio: float, target: float | None, **about: str) -> Row:
     return (
-        Row(measured=f"{ratio:.1f}x", **about)
+        Row(measured=f"{ratio:.2f}x", **about)
         if target is None
         else at_least(ratio, target, **about)
     )

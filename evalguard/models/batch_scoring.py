@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
+from itertools import accumulate, takewhile
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -113,19 +113,17 @@ class BatchScoring(GuardedGeneration):
         reads, waiting = list(batch.reads), []
         for rows, targets in self._blocks(batch, MovedBatch.of(batch, self.device)):
             waiting.append((rows, *chosen(rows, targets)))
-            ends = np.cumsum([len(read.positions) for read in reads])
-            finished = int(np.searchsorted(ends, sum(len(part[0]) for part in waiting), "right"))
-            if not finished:
+            lengths = _finished(reads, sum(part[0].shape[0] for part in waiting))
+            if not lengths:
                 continue
             rows, told, greedy = (
                 torch.cat(parts) if len(parts) > 1 else parts[0]
                 for parts in zip(*waiting, strict=True)
             )
-            done, n = reads[:finished], int(ends[finished - 1])
-            reads, waiting = reads[finished:], [(rows[n:], told[n:], greedy[n:])]
-            cuts = ends[: finished - 1].tolist()
+            n, done = sum(lengths), reads[: len(lengths)]
+            reads, waiting = reads[len(lengths) :], [(rows[n:], told[n:], greedy[n:])]
             found = answers(done, told[:n], greedy[:n])
-            yield list(zip(found, torch.tensor_split(rows[:n], cuts), strict=True))
+            yield list(zip(found, rows[:n].split(lengths), strict=True))
 
     def full_logits(self, moved: MovedBatch) -> torch.Tensor:
         """Return the logits where a batch is read, from logits at all positions."""
@@ -141,16 +139,16 @@ class BatchScoring(GuardedGeneration):
 
     def forward(self, **inputs: Any) -> torch.Tensor:
         """Return the model's logits, without what only generation or training needs."""
-        with (
-            torch.inference_mode(),
-            torch.autocast(
-                device_type=self.device.type,
-                dtype=self.mixed_precision_dtype,
-                enabled=self.mixed_precision_dtype is not None,
-            ),
-        ):
+        with torch.inference_mode(), self._precision():
             logits: torch.Tensor = self.model(**{**self._without_cache, **inputs}).logits
             return logits
+
+    def _precision(self) -> AbstractContextManager[object]:
+        """The precision that was asked for, as lm-eval has it; nothing to enter for the model's."""
+        dtype, device = self.mixed_precision_dtype, self.device.type
+        if dtype is None and not torch.is_autocast_enabled(device):
+            return nullcontext()
+        return torch.autocast(device_type=device, dtype=dtype, enabled=dtype is not None)
 
     def _blocks(
         self, batch: PackedBatch, moved: MovedBatch
@@ -160,8 +158,8 @@ class BatchScoring(GuardedGeneration):
         with room_for(batch):
             done = 0
             for logits in self._logits(moved):
-                targets = moved.targets[done : done + len(logits)].to(logits.device)
-                done += len(logits)
+                start, done = done, done + logits.shape[0]
+                targets = moved.targets[start:done].to(logits.device)
                 yield F.log_softmax(logits, dim=-1, dtype=self.softmax_dtype), targets
 
     def _logits(self, moved: MovedBatch) -> Iterator[torch.Tensor]:
@@ -178,3 +176,12 @@ class BatchScoring(GuardedGeneration):
         model = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
         known = inspect.signature(model.forward).parameters
         return {"use_cache": False} if "use_cache" in known else {}
+
+
+def _finished(reads: Sequence[Read], positions: int) -> list[int]:
+    """How many positions each of the first pieces has that end within so many positions."""
+    ends = accumulate(len(read.positions) for read in reads)
+    return [
+        len(read.positions)
+        for read, _ in takewhile(lambda one: one[1] <= positions, zip(reads, ends, strict=True))
+    ]

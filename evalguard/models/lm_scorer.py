@@ -190,13 +190,11 @@ class LMScorer:
         device. Batches are those of ``score``; one's logits and a piece's rows are held at a time.
         """
         lm, kind = self._open_lm(), requests[0].kind
-        batches = lm.batches(pieces)
-        while batch := self._computed(lambda: next(batches, None), kind, requests):
-            parts = lm.scored_parts(batch)
-            while part := self._computed(lambda: next(parts, None), kind, requests):  # noqa: B023
-                part.reverse()
-                while part:  # each is let go of before the next one
-                    yield _as_float32(*part.pop())
+        parts = _parts(lm, pieces)
+        while part := self._computed(lambda: next(parts, None), kind, requests):
+            part.reverse()
+            while part:  # each is let go of before the next one
+                yield _as_float32(*part.pop())
 
     def answer(
         self,
@@ -258,3 +256,10 @@ class LMScorer:
 
 def _as_float32(scored: ScoredTokens, rows: torch.Tensor) -> tuple[ScoredTokens, torch.Tensor]:
     return scored, rows.float()
+
+
+def _parts(
+    lm: Any, pieces: Iterable[FedTokens]
+) -> Iterator[list[tuple[ScoredTokens, torch.Tensor]]]:
+    for batch in lm.batches(pieces):
+        yield from lm.scored_parts(batch)

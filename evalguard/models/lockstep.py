@@ -123,7 +123,9 @@ class _Meeting:
         self.answers: tuple[Answers, Answers] = ({}, {})
         self.divergences: dict[Pair, Divergence] = {}
         self._rows: tuple[dict[FedTokens, Rows], dict[FedTokens, Rows]] = ({}, {})
+        self._waiting = [0, 0]  # numbers in the rows of each side
         self._ready: list[tuple[Pair, Rows, Rows]] = []
+        self._together = 0  # numbers in the rows of one side that are ready
         self._open: tuple[dict[FedTokens, list[Pair]], ...] = ({}, {})
         for pair in pairs:
             for side, piece in enumerate(pair):
@@ -146,11 +148,12 @@ class _Meeting:
 
     def _take(self, side: int, scored: ScoredTokens, rows: Rows) -> None:
         self.answers[side][scored.fed] = scored
-        if sum(waiting.numel() for waiting in self._rows[side].values()) > _MOST_WAITING:
+        if self._waiting[side] > _MOST_WAITING:
             self._give_up("the two models' batches differ too much to be held side by side")
         if self.reason:
             return
         self._rows[side][scored.fed] = rows
+        self._waiting[side] += rows.numel()
         for pair in list(self._open[side][scored.fed]):
             if all(piece in rows for piece, rows in zip(pair, self._rows, strict=True)):
                 self._compare(pair)
@@ -161,11 +164,12 @@ class _Meeting:
             self._give_up(other_widths(base.shape[1], candidate.shape[1]))
             return
         self._ready.append((pair, base, candidate))
+        self._together += base.numel()
         for side, piece in enumerate(pair):
             self._open[side][piece].remove(pair)
             if not self._open[side][piece]:
-                del self._rows[side][piece]
-        if sum(rows.numel() for _, rows, _ in self._ready) >= _TOGETHER:
+                self._waiting[side] -= self._rows[side].pop(piece).numel()
+        if self._together >= _TOGETHER:
             self._compare_ready()
 
     def _compare_ready(self) -> None:
@@ -178,6 +182,7 @@ class _Meeting:
             return
         pairs, *sides = zip(*self._ready, strict=True)
         self._ready.clear()
+        self._together = 0
         base, candidate = (side[0] if len(side) == 1 else torch.cat(side) for side in sides)
         ids = np.concatenate([pair[0].scored_ids for pair in pairs])
         found = divergence_of(base, candidate, ids)
@@ -187,5 +192,6 @@ class _Meeting:
     def _give_up(self, reason: str) -> None:
         self.reason = reason
         self._ready.clear()
+        self._waiting = [0, 0]
         for rows in self._rows:
             rows.clear()

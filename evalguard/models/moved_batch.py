@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from evalguard.models.packed_batch import PackedBatch
@@ -28,11 +29,10 @@ class MovedBatch:
     @classmethod
     def of(cls, batch: PackedBatch, device: torch.device) -> MovedBatch:
         """Move a batch; a GPU is not waited for."""
-        rows, positions = (torch.from_numpy(found) for found in batch.places)
         return cls(
             batch=batch,
             input_ids=moved(batch.input_ids, device),
-            places=moved(torch.stack([rows, positions]), device),
+            places=moved(torch.from_numpy(np.stack(batch.places)), device),
             targets=moved(torch.from_numpy(batch.targets), device),
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -96,7 +97,7 @@ class ScoredRows:
         blocks: tuple[Hidden, ...] = torch.split(rows, self._rows_at_a_time(hidden), dim=1)
         return blocks
 
-    @property
+    @cached_property
     def width(self) -> int:
         """Numbers of a row of logits, as far as the output embedding shows it."""
         weight = getattr(self._model.get_output_embeddings(), "weight", None)

@@ -36,3 +36,16 @@ def test_a_broken_installation_is_no_regression(
 def test_the_script_of_the_package_is_this_program() -> None:
     declared = (CHECKOUT / "pyproject.toml").read_text()
     assert 'evalguard = "evalguard.__main__:run"' in declared
+
+
+def test_what_is_left_at_the_end_is_not_searched_for_garbage() -> None:
+    program = (
+        "import atexit, gc, runpy, sys\n"
+        "atexit.register(lambda: print(gc.get_freeze_count() > 10_000, file=sys.stderr))\n"
+        "sys.argv = ['evalguard', '--version']\n"
+        "runpy.run_module('evalguard', run_name='__main__')"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stderr.strip()) == (0, "True")
