@@ -188,6 +188,7 @@ HEAVY = (
     "pandas",
     "datasets",
     "pyarrow",
+    "scipy.stats",
     "wandb",
     "mlflow",
     "trackio",
