@@ -17,11 +17,13 @@ from evalguard.cli.main import cli
 from evalguard.config.schema import schema
 
 ROOT = Path(__file__).parent.parent
-# Pages that lie elsewhere in the repository: their place in the site, and in the repository.
+# Pages and files that lie elsewhere in the repository: their place in the site, and in it.
 ELSEWHERE = {
     "index.md": "README.md",
     "changelog.md": "CHANGELOG.md",
     "contributing.md": "CONTRIBUTING.md",
+    "ci/github/pull-request.yml": "ci/github/pull-request.yml",
+    "ci/gitlab/evalguard.yml": "ci/gitlab/evalguard.yml",
     **{
         f"benchmarks/results/{file.name}": f"benchmarks/results/{file.name}"
         for file in sorted((ROOT / "benchmarks/results").glob("*.md"))

@@ -72,6 +72,7 @@ ADAPTERS = {
     "store",
     "execution",
     "tracking",
+    "github",
 }
 LAYERS = CORE | ADAPTERS | {"report", "pipeline", "cli", "__main__"}
 

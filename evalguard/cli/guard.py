@@ -1,4 +1,4 @@
-"""``evalguard init``, ``schema``, ``models`` and ``tasks``: what there is to compare."""
+"""``evalguard init``, ``check``, ``schema``, ``models`` and ``tasks``: what there is to compare."""
 
 from __future__ import annotations
 
@@ -33,6 +33,24 @@ def _init(file: Path, force: bool) -> Answer:
     click.echo(f"wrote {file}", err=True)
     click.echo(f"next: edit it, then: evalguard models{named}", err=True)
     return Answer(str)
+
+
+@click.command("check", short_help="Check guard files.")
+@click.argument("files", type=PATH, nargs=-1)
+@DEBUG
+def check_command(files: tuple[Path, ...]) -> Job:
+    """Check guard files, and name every problem of each: no model is loaded, no code is run.
+
+    Without FILES those that `evalguard compare` would find are checked. The exit code is 2 if one
+    cannot be used: a check before a commit.
+    """
+    return partial(_check, files)
+
+
+def _check(files: tuple[Path, ...]) -> Answer:
+    from evalguard.pipeline.guard_check import checked_guards
+
+    return Answer(partial("\n".join, checked_guards(files)))
 
 
 @click.command("schema")

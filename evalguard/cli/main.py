@@ -17,7 +17,14 @@ from evalguard.cli.cache import cache_command
 from evalguard.cli.compare import compare_command, demo_command
 from evalguard.cli.failure import FailureStyle, report, warn
 from evalguard.cli.floor import floor_command
-from evalguard.cli.guard import init_command, models_command, schema_command, tasks_command
+from evalguard.cli.github import github_command
+from evalguard.cli.guard import (
+    check_command,
+    init_command,
+    models_command,
+    schema_command,
+    tasks_command,
+)
 from evalguard.cli.history import history_command
 from evalguard.cli.interrupts import Interrupts
 from evalguard.cli.options import EPILOG
@@ -62,9 +69,11 @@ def cli() -> None:
     evalguard plan --base A --cand B --tasks T    how many documents, how long
     evalguard floor --base A --tasks T            what an unchanged model shows
     evalguard init                                write a guard file to start from
+    evalguard check                               check guard files
     evalguard history trend                       sigma over nights, change points
     evalguard report RUN                          show a finished run again
     evalguard track RUN --track wandb             send a finished run to W&B
+    evalguard github RESULT                       show a result in GitHub Actions
     evalguard cache ls                            what is kept of finished runs
     """
 
@@ -79,7 +88,9 @@ for _command in (
     report_command,
     track_command,
     cache_command,
+    github_command,
     init_command,
+    check_command,
     schema_command,
     models_command,
     tasks_command,

@@ -15,7 +15,7 @@ from evalguard.store.pruning import PruneRules, prune
 from evalguard.store.record_cache import DivergenceCache, ReferenceCache
 from evalguard.store.reference_file import ReferenceFile
 from evalguard.store.reference_writer import ReferenceWriter
-from evalguard.store.result_file import read_result
+from evalguard.store.result_file import read_document, read_result
 from evalguard.store.run_folder import RunFolder, check_writable, write_document, write_text
 from evalguard.store.run_tables import (
     read_sample_facts,
@@ -48,6 +48,7 @@ __all__ = [
     "open_cache_dir",
     "open_facts",
     "prune",
+    "read_document",
     "read_result",
     "read_sample_facts",
     "read_samples",

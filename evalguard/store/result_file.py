@@ -22,6 +22,11 @@ def read_result(path: Path, *, schema: str, hint: str = _HINT) -> dict[str, Any]
     Raises:
         UsageError: if there is none, or it is something else.
     """
+    return read_document(path, schemas=(schema,), hint=hint)
+
+
+def read_document(path: Path, *, schemas: tuple[str, ...], hint: str = _HINT) -> dict[str, Any]:
+    """The same, of a document that follows one of several contracts."""
     file = path / _NAME if path.is_dir() else path
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
@@ -30,6 +35,7 @@ def read_result(path: Path, *, schema: str, hint: str = _HINT) -> dict[str, Any]
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{file} is not JSON: {error}", hint=hint) from error
     found = content.get("schema") if isinstance(content, dict) else None
-    if found != schema:
-        raise UsageError(f"{file} is no {schema} document (schema: {found!r})", hint=hint)
+    if found not in schemas:
+        named = " or ".join(schemas)
+        raise UsageError(f"{file} is no {named} document (schema: {found!r})", hint=hint)
     return dict(content)

@@ -133,3 +133,21 @@ def test_guard_files_of_another_program_do_not_hide_the_tasks(run: Any) -> None:
     ran = run("tasks", "evalguard_l*")
     assert (ran.code, ran.out) == (0, "evalguard_lastword\n")
     assert "note: no guard file is used: configs/train.yaml:1" in ran.err
+
+
+def test_check_says_what_a_guard_file_defines(run: Any, world: Any) -> None:
+    ran = run("check", world.guard)
+    assert (ran.code, ran.out) == (0, f"{world.guard}: 9 models, 1 pair, 4 settings\n")
+
+
+def test_check_names_every_problem_of_every_file(refused: Any, world: Any) -> None:
+    Path("a.yaml").write_text("models:\n  a: {modle: hf}\n  b: {extends: c}\n")
+    Path("b.yaml").write_text("models: [")
+    ran = refused(2, "check", world.guard, "a.yaml", "b.yaml", "gone.yaml")
+    for problem in ("a.yaml:2: unknown key 'modle'", "b.yaml:1", "gone.yaml: no such guard file"):
+        assert problem in ran.err
+
+
+def test_check_without_files_reads_what_compare_would_find(refused: Any) -> None:
+    Path("evalguard.yaml").write_text("models:\n  a: {modle: hf}\n")
+    assert "evalguard.yaml:2" in refused(2, "check").err

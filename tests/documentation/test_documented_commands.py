@@ -50,6 +50,13 @@ def test_every_command_line_in_the_documentation_parses(page: Path) -> None:
             pytest.fail(f"{page.name}: {line}: {error.message}")
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_to_a_file_of_the_repository(page: Path) -> None:
+    prose = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
+    for link in re.findall(r"\]\(([^)\s#]+)[^)]*\)", prose):
+        assert link.startswith("https://") or (page.parent / link).exists(), link
+
+
 def told() -> str:
     """All string constants of the package, which its messages are made of."""
     texts = []

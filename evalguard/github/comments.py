@@ -1,0 +1,89 @@
+"""The comment of a pull request: found by its hidden first line, updated, else created."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from evalguard.errors import StoreError
+from evalguard.github.job import GithubJob
+from evalguard.github.rest import Api, RefusedError
+
+_PAGE = 100
+_MOST_PAGES = 50
+
+
+def put_comment(job: GithubJob, body: str, *, create: bool = True) -> str:
+    """Update the comment whose first line is that of ``body``; where there is none, create it.
+
+    Only a comment that this token's own user, or an app, wrote is updated: the hidden line can be
+    copied by anybody.
+
+    Args:
+        create: False leaves a pull request without the comment as it is.
+
+    Returns:
+        The address of the comment; "" where there is none and none was created.
+
+    Raises:
+        StoreError: it cannot be posted; the hint says what the token needs.
+    """
+    marker = body.split("\n", 1)[0]
+    home = f"/repos/{job.repository}/issues"
+    try:
+        api = Api(job.api, job.token)
+        number = _find(api, f"{home}/{job.pull_request}/comments", marker)
+        if number is not None:
+            done = api.call("PATCH", f"{home}/comments/{number}", {"body": body})
+        elif create:
+            done = api.call("POST", f"{home}/{job.pull_request}/comments", {"body": body})
+        else:
+            return ""
+    except RefusedError as error:
+        raise StoreError(f"the comment was not posted: {error}", hint=_hint(error)) from error
+    address = done.get("html_url", "") if isinstance(done, dict) else ""
+    return address if isinstance(address, str) else ""
+
+
+def _find(api: Api, comments: str, marker: str) -> int | None:
+    me = ""
+    for page in range(1, _MOST_PAGES + 1):
+        found = api.call("GET", f"{comments}?per_page={_PAGE}&page={page}")
+        if not isinstance(found, list):
+            raise RefusedError("the list of comments is none")
+        for comment in found:
+            if not _begins(comment, marker):
+                continue
+            author = comment.get("user") or {}
+            if author.get("type") != "Bot":
+                me = me or _login(api)
+                if author.get("login") != me:
+                    continue
+            number = comment.get("id")
+            if isinstance(number, int):
+                return number
+        if len(found) < _PAGE:
+            return None
+    return None
+
+
+def _begins(comment: Any, marker: str) -> bool:
+    body = comment.get("body") if isinstance(comment, dict) else None
+    return isinstance(body, str) and body.split("\n", 1)[0].rstrip("\r") == marker
+
+
+def _login(api: Api) -> str:
+    """The token's user; an app's token has none, and no user's name is like this."""
+    try:
+        found = api.call("GET", "/user")
+    except RefusedError:
+        return "?"
+    return str(found.get("login", "?")) if isinstance(found, dict) else "?"
+
+
+def _hint(error: RefusedError) -> str:
+    if error.status in (401, 403, 404):
+        return (
+            "the token may not write to pull requests: give the job `permissions: "
+            "{pull-requests: write}`; jobs for forks have a token that only reads"
+        )
+    return "the job's summary holds the same"

@@ -1,0 +1,51 @@
+"""Guard files checked without loading a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from evalguard.config import Guard, load_guards
+from evalguard.errors import GuardFileError
+from evalguard.report.plain_text import printable
+
+
+def checked_guards(files: Sequence[Path]) -> list[str]:
+    """Return a line for each file: what it defines. Without files, those that are found are read.
+
+    Raises:
+        GuardFileError: a file cannot be used, with every problem of every such file.
+    """
+    lines: list[str] = []
+    errors: list[GuardFileError] = []
+    for file in dict.fromkeys(files) or (None,):
+        try:
+            found = load_guards(file, cwd=Path.cwd(), allow_code=False)
+        except GuardFileError as error:
+            errors.append(error)
+        else:
+            lines += map(_line, found.guards)
+    if errors:
+        raise _joined(errors)
+    return lines
+
+
+def _line(guard: Guard) -> str:
+    numbers = (
+        (len(guard.variants), "model"),
+        (len(guard.pairs), "pair"),
+        (sum(len(variant.settings) for variant in guard.variants.values()), "setting"),
+    )
+    told = [f"{number} {noun}{'' if number == 1 else 's'}" for number, noun in numbers]
+    return printable(f"{guard.label}: {', '.join(told)}")
+
+
+def _joined(errors: Sequence[GuardFileError]) -> GuardFileError:
+    first, *others = errors
+    if not others:
+        return first
+    message = str(first).removeprefix(f"{first.where}: ")
+    hints = dict.fromkeys(error.hint for error in errors if error.hint)
+    return GuardFileError(
+        "\n".join([message, *map(str, others)]), where=first.where, hint="\n".join(hints)
+    )
