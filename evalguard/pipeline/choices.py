@@ -13,6 +13,7 @@ from evalguard.gate import Gate
 from evalguard.harness import TaskOptions
 from evalguard.limits import Limit
 from evalguard.pipeline.bisection.choice import BisectChoice, choose_bisect
+from evalguard.pipeline.bisection.sides import why_not_derivable
 from evalguard.pipeline.cache_limit import size_limit
 from evalguard.pipeline.clusters import ClusterChoice
 from evalguard.pipeline.distribution_choice import (
@@ -80,6 +81,7 @@ def choose(base: Source, candidate: Source, guards: GuardSet, options: CompareOp
             hint="name them with --tasks A,B or in the guard file (evalguard tasks lists them)",
         )
     declared = _declared(guard, base, candidate, options)
+    bisect = choose_bisect(run, options)
     distributions = choose_distributions((base, candidate), run, options)
     return Choices(
         tasks=tasks,
@@ -87,14 +89,16 @@ def choose(base: Source, candidate: Source, guards: GuardSet, options: CompareOp
         policy=_policy(run, stored, options),
         gate=with_waivers(_gate(guard, options), guard, base.name, candidate.name),
         declared=declared,
-        allow=declared | _brought_by_settings(base, candidate),
+        allow=declared
+        | _brought_by_settings(base, candidate)
+        | _brought_by_search(base, candidate, bisect),
         clusters=ClusterChoice(
             of_all=options.cluster, by_task=guard.clusters if guard is not None else {}
         ),
         distributions=distributions,
         memory=choose_memory(run, options, distributions),
         sequential_alpha=_sequential_alpha(run, options),
-        bisect=choose_bisect(run, options),
+        bisect=bisect,
         cache_max_size=size_limit(options.cache_max_size, run.cache_max_size),
         history=history_place(guard, options),
         track=chosen_sinks(options.track or run.track or (), unasked=not options.git_bisect),
@@ -218,6 +222,19 @@ def _brought_by_settings(base: Source, candidate: Source) -> frozenset[str]:
     ]
     brought = {"tokens" for setting in active if setting.changes_encoding}
     return frozenset(brought | {"length" for setting in active if setting.changes_length})
+
+
+def _brought_by_search(base: Source, candidate: Source, bisect: BisectChoice) -> frozenset[str]:
+    """Token ids, where the settings that are searched are what differs between two models.
+
+    BOS and the tokenizer are among these; other vocabularies have to be declared all the same.
+    """
+    if bisect.use != "always":
+        return frozenset()
+    sides = [side.variant for side in (base, candidate) if isinstance(side, ModelSource)]
+    derived = len(sides) == 2 and not sides[1].settings
+    searched = derived and not any(why_not_derivable(side) for side in sides)
+    return frozenset({"tokens"} if searched else ())
 
 
 def _sequential_alpha(run: RunOptions, options: CompareOptions) -> float | None:

@@ -60,6 +60,37 @@ def test_a_damaged_layer_and_a_wrong_rotary_base_are_named_and_nothing_else(
     assert weights.startswith("weights:model.layers.2.mlp")
 
 
+def test_a_tokenizer_that_lost_its_bos_is_named_without_declaring_it(
+    place: Sampled, tmp_path: Path
+) -> None:
+    port = tmp_path / "port"
+    shutil.copytree(place.model, port)
+    tokenizer = json.loads((port / "tokenizer.json").read_text())
+    tokenizer["post_processor"] = None
+    (port / "tokenizer.json").write_text(json.dumps(tokenizer))
+    result = bisected(place.model, port, place, tmp_path / "cache")
+    found = result.report.bisect
+    assert found is not None, result.report.bisect_reason
+    assert [culprit.setting for culprit in found.culprits] == ["add_bos_token"]
+    assert found.repaired is not None
+    assert found.repaired.passed
+
+
+def test_one_layer_from_another_checkpoint_is_named_and_its_guilty_part(
+    place: Sampled, tmp_path: Path
+) -> None:
+    port, other = tmp_path / "port", perturbed(place.model, 0.6, layer=1)
+    shutil.copytree(other, port)
+    weights = load_file(port / "model.safetensors")
+    norms = [n for n in weights if ".layers.1." in n and n.endswith("layernorm.weight")]
+    rounding = {name: weights[name] + 2.0**-12 for name in norms}
+    save_file({**weights, **rounding}, port / "model.safetensors", metadata={"format": "pt"})
+    found = bisected(place.model, port, place, tmp_path / "cache").report.bisect
+    assert found is not None
+    assert found.searches[0].settings == ("weights.layers.1",)
+    assert [culprit.setting for culprit in found.culprits] == ["weights.layers.1.mlp"]
+
+
 def test_the_same_folder_twice_has_no_settings_to_search(place: Sampled, tmp_path: Path) -> None:
     same = tmp_path / "same"
     shutil.copytree(place.model, same)

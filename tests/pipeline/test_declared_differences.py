@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,20 @@ def test_what_the_user_declares_stands_apart_from_what_a_setting_brings() -> Non
     choices = choose(ORIG, source(*BOS, value=False), GUARDS, options)
     assert choices.declared == {"prompt"}
     assert choices.allow == {"prompt", "tokens"}
+
+
+def test_a_search_of_what_nobody_declared_may_meet_other_token_ids() -> None:
+    plain = ModelSource(name="port", variant=replace(ORIG.variant, name="port"))
+    other = replace(plain, variant=replace(plain.variant, model="gguf"))
+    always, auto = (CompareOptions(tasks=("t",), bisect=use) for use in ("always", "auto"))
+    assert choose(ORIG, plain, GUARDS, always).allow == {"tokens"}
+    assert choose(ORIG, plain, GUARDS, always).declared == frozenset()
+    for candidate, options in [
+        (plain, auto),
+        (other, always),  # nothing can be derived
+        (source("dtype", "float32", "bfloat16", value="bfloat16"), always),  # declared
+    ]:
+        assert choose(ORIG, candidate, GUARDS, options).allow == frozenset()
 
 
 @pytest.fixture(scope="module")

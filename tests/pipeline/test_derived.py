@@ -94,6 +94,19 @@ def test_finer_settings_say_the_same_together(tmp_path: Path) -> None:
         assert scores(variant.assigned(norms), tmp_path) == wanted
 
 
+def test_where_few_layers_differ_each_is_a_setting_with_its_kinds_inside(tmp_path: Path) -> None:
+    base = save_llama(tmp_path / "base")
+    candidate = changed(base, tmp_path / "cand", only="layers.1.")
+    found = derived(model(base), model(candidate))
+    assert names(found) == ["weights.layers.1"]
+    inner = [one.name for one in found.groups["weights.layers.1"]]
+    assert inner == [f"weights.layers.1.{kind}" for kind in ("attention", "mlp", "norms")]
+    assert scores(at_reference(found.variant), tmp_path) == scores(model(base), tmp_path)
+    refined = found.refined("weights.layers.1")
+    assert scores(refined, tmp_path) == scores(model(candidate), tmp_path)
+    assert scores(at_reference(refined), tmp_path) == scores(model(base), tmp_path)
+
+
 def test_what_is_the_same_in_both_is_left_out(tmp_path: Path) -> None:
     base = save_llama(tmp_path / "base")
     candidate = changed(base, tmp_path / "cand", only="layers.1.mlp.up_proj")

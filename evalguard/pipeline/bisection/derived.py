@@ -16,7 +16,7 @@ from evalguard.pipeline.bisection.derived_config import (
 from evalguard.pipeline.bisection.derived_generation import generation_settings
 from evalguard.pipeline.bisection.derived_tokens import token_settings, tokenizer_name
 from evalguard.pipeline.bisection.derived_weights import DerivedWeights, weight_settings
-from evalguard.pipeline.bisection.sides import HFSide, is_derivable
+from evalguard.pipeline.bisection.sides import HFSide, why_not_derivable
 from evalguard.settings import Constraint, Setting, Variant
 
 
@@ -63,7 +63,7 @@ def derived(base: Variant, candidate: Variant) -> Derived:
         SettingError: a declared setting that names nothing.
     """
     for variant in (base, candidate):
-        if why := is_derivable(variant):
+        if why := why_not_derivable(variant):
             return _nothing(candidate, f"{why}: declare settings in a guard file")
     declared = {setting.name: setting.reference for setting in candidate.settings}
     sides = HFSide.of(base), HFSide.of(candidate.assigned(declared))

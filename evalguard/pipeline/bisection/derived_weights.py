@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -118,7 +118,7 @@ def _grouped(base: HFSide, candidate: HFSide) -> DerivedWeights:
     if found.same:
         notes.append(f"weights: {len(found.same)} tensors are the same in both and were left out")
     groups = _Groups.of(weight_places(model), base.checkpoint)
-    settings = groups.by_kind(found.differing)
+    settings = groups.coarsest(found.differing)
     return DerivedWeights(settings=settings, groups=groups.finer, notes=notes)
 
 
@@ -132,7 +132,10 @@ def _all_stored(side: HFSide) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Groups:
-    """Cuts tensors into groups: kinds, the layers of a kind, the modules of a layer's kind."""
+    """Cuts tensors into groups: kinds, the layers of a kind, the modules of a layer's kind.
+
+    Where few layers differ, these come first: layers, the kinds of a layer.
+    """
 
     places: Mapping[str, WeightPlace]
     checkpoint: str
@@ -151,12 +154,30 @@ class _Groups:
             holding=frozenset(modules & above),
         )
 
+    def coarsest(self, tensors: Sequence[str]) -> list[Setting]:
+        """The fewest groups that say what differs: kinds, or the few layers that differ at all."""
+        inside = [one for one in tensors if self.places[one].layer is not None]
+        layers = {self.places[one].layer for one in inside}
+        kinds = {self.places[one].kind for one in inside}
+        total = len({place.layer for place in self.places.values()} - {None})
+        if not inside or len(layers) >= min(total, len(kinds)):
+            return self.by_kind(tensors)
+        outside = [one for one in tensors if self.places[one].layer is None]
+        return [*self.by_kind(outside), *self._by_whole_layer(inside)]
+
     def by_kind(self, tensors: Iterable[str]) -> list[Setting]:
         parts = _cut(tensors, lambda one: self.places[one].kind)
         ordered = [kind for kind in WEIGHT_KINDS if kind in parts]
         return [
             self._setting(f"weights.{kind}", parts[kind], lambda names: self._by_layer(names))
             for kind in ordered
+        ]
+
+    def _by_whole_layer(self, tensors: list[str]) -> list[Setting]:
+        parts = _cut(tensors, lambda one: f"weights.layers.{self.places[one].layer}")
+        return [
+            self._setting(name, inside, lambda names: self._by_layer(names))
+            for name, inside in parts.items()
         ]
 
     def _by_layer(self, tensors: list[str]) -> list[Setting]:

@@ -111,7 +111,7 @@ def checkpoint_name(model_args: Mapping[str, Value]) -> str:
     return source if revision == "main" else f"{source}@{revision}"
 
 
-def is_derivable(variant: Variant) -> str:
+def why_not_derivable(variant: Variant) -> str:
     """Say why nothing can be derived for a model, "" if something may be."""
     if variant.model not in HF_TYPES:
         return f"'{variant.name}' is of model type {variant.model}, which shows no config"
