@@ -91,6 +91,7 @@ def compared(base: str, candidate: str, options: CompareOptions, *, cwd: Path) -
             report = concluded(scored, choices, options, stops)
         report = replace(report, resources=meter.resources())
     return Finished(
+        named=(base, candidate),
         sources=sources,
         scored=scored,
         choices=choices,

@@ -15,8 +15,12 @@ from evalguard.pipeline.sources import ModelSource, Source
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """A finished comparison; its report is the one that was written, ``meter`` timed it."""
+    """A finished comparison; its report is the one that was written, ``meter`` timed it.
 
+    ``named`` is what the user called the two sides.
+    """
+
+    named: tuple[str, str]
     sources: tuple[Source, Source]
     scored: tuple[Scored, Scored]
     choices: Choices

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from evalguard.config.excerpt import as_yaml, settings_excerpt
 from evalguard.errors import StoreError
 from evalguard.pipeline.bisection.finished import Finished
 from evalguard.pipeline.bisection.repaired_file import NAME, proof_of, repaired_guard
 from evalguard.pipeline.bisection.searching import shown
+from evalguard.pipeline.option_words import option_words, typed_text
+from evalguard.pipeline.options import CompareOptions
 from evalguard.pipeline.sources import ModelSource
 from evalguard.redaction import redacted_text
 from evalguard.settings import Setting, Value
@@ -19,8 +20,14 @@ from evalguard.store import write_text
 
 _OWN = ("compare", "demo", "bisect")
 _WITH_VALUE = ("--budget", "--jobs")
-_KEYWORDS = ("True", "False", "None")  # read as JSON's true, false and null by --set
 _FLAGS = ("--thorough", "--no-thorough")
+# Fields that are not about what is compared, and how it is judged.
+_OTHER = frozenset({"command", "quiet", "write", "output", "output_format", "git_bisect"})
+_ASKED = frozenset(
+    field.name
+    for field in fields(CompareOptions)
+    if field.name not in _OTHER and not field.name.startswith("bisect")
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +67,8 @@ def repair_of(
     if None in typed.values():  # a secret that is not the reference: it cannot be shown
         return Repair(text=text, where=where)
     sets = [f"--set {shlex.quote(f'{name}={value}')}" for name, value in typed.items()]
-    return Repair(text=text, where=where, command=f"{_command(finished)} {' '.join(sets)}")
+    command = _command(finished)
+    return Repair(text=text, where=where, command=command and " ".join([command, *sets]))
 
 
 def _excerpt(
@@ -100,26 +108,23 @@ def _typed(value: Value, setting: Setting) -> str | None:
         return "reference"
     if shown(value, setting) != value:
         return None
-    plain = isinstance(value, str) and value not in _KEYWORDS and not _is_json(value)
-    return str(value) if plain else json.dumps(value)
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except ValueError:
-        return False
-    return True
+    return typed_text(value)
 
 
 def _command(finished: Finished) -> str:
-    """The user's own command, as a comparison; from Python: one that names both sides."""
+    """The user's own command, as a comparison; from Python: one that asks for the same.
+
+    "" where none can be typed.
+    """
     words = shlex.split(finished.report.command)
     if words[:1] == ["evalguard"] and words[1:2] and words[1] in _OWN:
         return shlex.join(_as_comparison(words) if words[1] == "bisect" else words)
-    sides = (finished.report.base.name, finished.report.candidate.name)
-    base, candidate = (shlex.quote(name) for name in sides)
-    return f"evalguard compare --base {base} --cand {candidate}"
+    if isinstance(finished.options.apply_chat_template, str):
+        return ""  # a template by its name cannot be typed
+    base, candidate = finished.named
+    asked = option_words(finished.options, _ASKED)
+    words = ["evalguard", "compare", "--base", base, "--cand", candidate, *asked]
+    return redacted_text(shlex.join(words))
 
 
 def _as_comparison(words: list[str]) -> list[str]:

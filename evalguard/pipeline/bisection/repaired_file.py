@@ -8,12 +8,20 @@ from pathlib import Path
 
 from evalguard.config.excerpt import guard_text
 from evalguard.pipeline.bisection.finished import Finished
+from evalguard.pipeline.choices import Choices
+from evalguard.pipeline.distribution_choice import DistributionChoice
+from evalguard.pipeline.option_words import option_words
 from evalguard.pipeline.sources import ModelSource
 from evalguard.redaction import redacted_text
 from evalguard.settings import Value
 
 NAME = "repaired.yaml"
 _HEAD = "the candidate with its guilty settings put right, by evalguard bisect"
+# Options that no guard file can hold, beside those about prompts.
+_TYPED_ONLY = (
+    "threads", "worker", "timeout", "cluster", "cache_dir", "use_cache", "check_batch_size",
+    "verify_scorer", "strict", "floor", "output_path",
+)  # fmt: skip
 
 
 def repaired_guard(finished: Finished, repaired: ModelSource) -> str:
@@ -24,21 +32,26 @@ def repaired_guard(finished: Finished, repaired: ModelSource) -> str:
     base = finished.sources[0]
     assert isinstance(base, ModelSource)
     choices = finished.choices
-    gate, task_options = choices.gate, choices.task_options
-    run: dict[str, Value] = {"seed": task_options.seed}
-    if task_options.limit is not None:
-        run["limit"] = task_options.limit
-    if task_options.num_fewshot is not None:
-        run["num_fewshot"] = task_options.num_fewshot
-    if choices.policy.batch_size is not None:
-        run["batch_size"] = choices.policy.batch_size
-    if task_options.apply_chat_template:
-        run["apply_chat_template"] = task_options.apply_chat_template
+    gate = choices.gate
+    pair: dict[str, Value] = {"base": "base", "cand": "repaired"}
+    if gate.waivers:
+        pair["accept"] = [
+            {
+                "task": waiver.task,
+                "metric": waiver.metric,
+                **({"filter": waiver.filter} if waiver.filter else {}),
+                "up_to": waiver.up_to,
+                "until": waiver.until,
+                "reason": waiver.reason,
+            }
+            for waiver in gate.waivers
+        ]
     more: dict[str, Value] = {
-        "pairs": [{"base": "base", "cand": "repaired"}],
+        "pairs": [pair],
         "tasks": list(choices.tasks),
-        "include_path": [str(path) for path in task_options.include_paths],
-        "run": run,
+        "include_path": [str(path) for path in choices.task_options.include_paths],
+        "clusters": dict(choices.clusters.by_task),
+        "run": _run(choices),
         "gate": {
             "margin": gate.margin,
             "fail_on": gate.fail_on,
@@ -66,4 +79,33 @@ def proof_of(folder: Path, finished: Finished) -> str:
         words += ["--confirm-run-unsafe-code"]
     for what in sorted(finished.choices.allow):
         words += ["--allow-differing", what]
+    words += option_words(finished.options, _TYPED_ONLY)
     return redacted_text(shlex.join(["evalguard", "compare", *words]))
+
+
+def _run(choices: Choices) -> dict[str, Value]:
+    """The ``run`` block: what was settled, where it is not what a run does by itself."""
+    asked, policy, distributions = choices.task_options, choices.policy, choices.distributions
+    usual = DistributionChoice()
+    settled: dict[str, tuple[Value, Value]] = {  # option -> (value, what it is by itself)
+        "limit": (_whole(asked.limit), None),
+        "num_fewshot": (asked.num_fewshot, None),
+        "apply_chat_template": (asked.apply_chat_template, False),
+        "batch_size": (policy.batch_size, None),
+        "token_budget": (policy.token_budget, 0),
+        "scorer": (policy.scorer, "fast"),
+        "share_prefixes": (policy.share_prefixes, True),
+        "device": (policy.device, ""),
+        "distributions": (distributions.mode, usual.mode),
+        "reference_top_k": (distributions.top_k, usual.top_k),
+        "memory": (choices.memory, "auto"),
+        "sequential_alpha": (choices.sequential_alpha, None),
+    }
+    run = {name: value for name, (value, usually) in settled.items() if value != usually}
+    sequential: dict[str, Value] = {} if choices.sequential_alpha is None else {"sequential": True}
+    return {"seed": asked.seed, **run, **sequential}
+
+
+def _whole(limit: float | None) -> int | float | None:
+    """A number of documents as a guard file has it: whole, or a share."""
+    return limit if limit is None or limit < 1 else int(limit)
