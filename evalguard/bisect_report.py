@@ -99,6 +99,29 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Loads:
+    """How often a search had a model, and in which way it came about.
+
+    Attributes:
+        started: in a new worker process.
+        loaded: in the worker process of the one before.
+        reassigned: by other values for settings of the one before, without loading it.
+    """
+
+    started: int = 0
+    loaded: int = 0
+    reassigned: int = 0
+
+    def __add__(self, other: Loads) -> Loads:
+        """Of several workers together."""
+        return Loads(
+            started=self.started + other.started,
+            loaded=self.loaded + other.loaded,
+            reassigned=self.reassigned + other.reassigned,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MetricSearch:
     """The search for who makes one metric drift; all drifts in sigma, positive is worse.
 
@@ -117,6 +140,7 @@ class MetricSearch:
         inert: settings that changed no document's score.
         evaluations: cost in full evaluations of the metric's documents; ``probes``: measurements,
             trials of alternatives included; ``measured``: those of the search itself, in order.
+        loads: how its models came about; None where that is not known.
         ended: why a search that is "stopped" ended, ``failure`` with which error.
     """
 
@@ -142,6 +166,7 @@ class MetricSearch:
     evaluations: float
     probes: int
     measured: tuple[Measured, ...] = ()
+    loads: Loads | None = field(default=None, compare=False)
     seed: int
     ended: Ended = ""
     failure: str = ""

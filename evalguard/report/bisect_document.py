@@ -91,6 +91,7 @@ def _search(search: MetricSearch) -> dict[str, Any]:
         "evaluations": search.evaluations,
         "probes": search.probes,
         "measured": [{**asdict(one), "settings": list(one.settings)} for one in search.measured],
+        "loads": None if search.loads is None else asdict(search.loads),
         "seed": search.seed,
         "ended": search.ended,
         "failure": search.failure,

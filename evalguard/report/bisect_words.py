@@ -123,7 +123,7 @@ def _diffuse(search: MetricSearch) -> str:
 
 def _not_reproduced(search: MetricSearch) -> str:
     settings = (
-        "the setting" if len(search.settings) == 1 else f"the {len(search.settings)} settings"
+        "The setting" if len(search.settings) == 1 else f"The {len(search.settings)} settings"
     )
     text = f"{settings} move {subject_of(search)} by {_drift(search)} sigma only, in the margin"
     outside = _outside(search)

@@ -40,6 +40,8 @@ def answer(run: Run) -> Answer:
     """The bisection in the result, without what differs between two runs: time, folders, jobs."""
     assert run.wait() == 1, run.err.read_text()
     found: Answer = json.loads(run.out.read_text())["bisect"]
+    for search in found["searches"]:
+        del search["loads"]
     return {name: value for name, value in found.items() if name not in _OF_A_RUN}
 
 

@@ -35,6 +35,7 @@ class DirectOracle:
     reference_is_base: bool = True
     seconds_per_evaluation: float = 0.5
     inert_by_readback: tuple[str, ...] = ()
+    loads: None = None
 
     @property
     def settings(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from evalguard.bisect_report import Loads
 from evalguard.pipeline.bisection.local_runner import LocalRunner
 from evalguard.pipeline.bisection.model_oracle import ModelOracle
 from evalguard.pipeline.bisection.opening import model_oracle
@@ -87,6 +88,10 @@ class InProcess:
     asked: list[tuple[str, int]] = field(default_factory=list)
     scorer: Scorer | None = None
     source: ModelSource | None = None
+
+    @property
+    def loads(self) -> Loads:
+        return Loads(loaded=len(self.loaded))
 
     def at(self, source: ModelSource) -> Scorer:
         if source != self.source or self.scorer is None:

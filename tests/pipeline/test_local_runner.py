@@ -15,6 +15,7 @@ from fake_models import FakeScorer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evalguard.bisect_report import Loads
 from evalguard.errors import EvaluationError, WorkerError
 from evalguard.execution.process import WorkerProcess
 from evalguard.harness import Block
@@ -45,6 +46,8 @@ def work(name: str, blocks: int) -> Work:
 
 class Fake:
     """Becomes any model; those of ``broken`` cannot be loaded, or fail as they answer."""
+
+    loads = Loads(started=1)
 
     def __init__(self, broken: tuple[str, ...] = ()) -> None:
         self.broken = broken
@@ -207,3 +210,19 @@ def test_a_lane_helps_only_where_that_is_worth_loading() -> None:
     quick_to_load = Schedule([work("a", 4)], loading=0.1, scoring=1.0)
     assert quick_to_load.take(None, None) is not None
     assert quick_to_load.take(None, None) is not None
+
+
+def test_loads_of_all_lanes_are_counted_together() -> None:
+    both = threading.Barrier(2, timeout=60.0)
+
+    class Meeting(Fake):
+        def at(self, source: ModelSource) -> FakeScorer:
+            if source.name in ("a", "b"):
+                both.wait()
+            return super().at(source)
+
+    runner = LocalRunner(Meeting, jobs=2)
+    assert runner.loads == Loads()
+    ran(runner, [work("a", 1), work("b", 1)])
+    assert runner.loads == Loads(started=2)
+    runner.close()

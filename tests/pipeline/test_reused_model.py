@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 import evalguard
+from evalguard.bisect_report import Loads
 from evalguard.errors import SettingError, WorkerError
 from evalguard.execution.wire import DESCRIPTION, RESPONSES
-from evalguard.pipeline.bisection.reused_model import Reuse, ReusedModel
+from evalguard.pipeline.bisection.reused_model import ReusedModel
 from evalguard.pipeline.loading import open_scorer
 from evalguard.pipeline.options import CompareOptions
 from evalguard.pipeline.sources import ModelSource
@@ -71,15 +72,15 @@ def test_settings_of_the_loaded_model_are_assigned_anew(model: ReusedModel) -> N
     assert (way, effective) == ("loaded", {ATTR: 1})
     for value in (2, 3):
         assert came(model, source({ATTR: value})) == (pid, "reassigned", {ATTR: value})
-    assert model.reuse == Reuse(started=1, reassigned=2)
+    assert model.loads == Loads(started=1, reassigned=2)
 
 
 def test_the_same_model_again_is_neither_loaded_nor_assigned(model: ReusedModel) -> None:
     first = model.at(source({ATTR: 1}))
     assert model.at(source({ATTR: 1})) is first
-    assert model.reuse == Reuse(started=1)
+    assert model.loads == Loads(started=1)
     assert came(model, source({ATTR: True}))[2] == {ATTR: True}
-    assert model.reuse == Reuse(started=1, reassigned=1)
+    assert model.loads == Loads(started=1, reassigned=1)
 
 
 def test_another_model_is_loaded_in_the_same_process(model: ReusedModel) -> None:
@@ -87,14 +88,14 @@ def test_another_model_is_loaded_in_the_same_process(model: ReusedModel) -> None
     assert came(model, source({CONFIG: 2})) == (pid, "loaded", {CONFIG: 2})
     assert came(model, source({CONFIG: 2}, model_args={"pretrained": "elsewhere"}))[0] == pid
     assert came(model, source({CONFIG: 2, ATTR: "not without loading"}))[:2] == (pid, "loaded")
-    assert model.reuse == Reuse(started=1, loaded=3)
+    assert model.loads == Loads(started=1, loaded=3)
 
 
 def test_another_policy_is_a_load(model: ReusedModel) -> None:
     model.at(source({ATTR: 1}))
     told = model.at(source({ATTR: 1}, policy=ScoringPolicy(seed=7))).describe()
     assert (told.environment["seed"], told.environment["loads"]) == (7, 2)
-    assert model.reuse == Reuse(started=1, loaded=1)
+    assert model.loads == Loads(started=1, loaded=1)
 
 
 HOOKED = source({"call:hook.py:edit": 1}, allow_code=True)
@@ -111,7 +112,7 @@ def test_what_may_change_its_process_has_one_of_its_own(
     pids = [came(model, one)[0] for one in (plain, other, other, plain)]
     assert pids[1] == pids[2]
     assert len(set(pids)) == 3
-    assert model.reuse == Reuse(started=3)
+    assert model.loads == Loads(started=3)
 
 
 def test_while_a_hooked_model_works_the_next_process_gets_ready(model: ReusedModel) -> None:
@@ -122,7 +123,7 @@ def test_while_a_hooked_model_works_the_next_process_gets_ready(model: ReusedMod
     assert [ready(one) for one in (source({ATTR: 1}), HOOKED, HOOKED, other)] == [
         False, False, False, True,
     ]  # fmt: skip
-    assert model.reuse == Reuse(started=3)
+    assert model.loads == Loads(started=3)
     assert ready(source({"call:hook.py:edit": 1, FLAG: "1"}, allow_code=True)) is False
 
 
@@ -133,7 +134,7 @@ def test_another_environment_is_another_process(model: ReusedModel) -> None:
     assert told[0]["pid"] != told[1]["pid"]
     pid = came(model, source({FLAG: None, ATTR: 2}))[0]
     assert pid == told[1]["pid"]
-    assert model.reuse == Reuse(started=2, reassigned=1)
+    assert model.loads == Loads(started=2, reassigned=1)
 
 
 def test_after_a_value_that_cannot_be_the_next_one_is_loaded_in_the_same_process(
@@ -144,7 +145,7 @@ def test_after_a_value_that_cannot_be_the_next_one_is_loaded_in_the_same_process
         with pytest.raises(SettingError, match="it did not take"):
             model.at(source({ATTR: "bad"}))
     assert came(model, source({ATTR: 1})) == (pid, "loaded", {ATTR: 1})
-    assert model.reuse == Reuse(started=1, loaded=1)
+    assert model.loads == Loads(started=1, loaded=1)
 
 
 def test_a_worker_that_dies_in_a_probe_takes_only_that_probe(model: ReusedModel) -> None:
@@ -156,7 +157,7 @@ def test_a_worker_that_dies_in_a_probe_takes_only_that_probe(model: ReusedModel)
         model.at(source({ATTR: 2})).score([request("kill")])
     third, _, _ = came(model, source({ATTR: 2}))
     assert len({first, second, third}) == 3
-    assert model.reuse == Reuse(started=3, reassigned=1)
+    assert model.loads == Loads(started=3, reassigned=1)
 
 
 def test_a_worker_that_died_in_between_is_replaced(model: ReusedModel) -> None:
@@ -166,7 +167,7 @@ def test_a_worker_that_died_in_between_is_replaced(model: ReusedModel) -> None:
     with contextlib.suppress(ChildProcessError):
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert came(model, source({ATTR: 1}))[0] != pid
-    assert model.reuse == Reuse(started=2)
+    assert model.loads == Loads(started=2)
 
 
 def test_what_fails_in_a_used_process_is_tried_in_a_new_one(model: ReusedModel) -> None:
@@ -174,7 +175,7 @@ def test_what_fails_in_a_used_process_is_tried_in_a_new_one(model: ReusedModel) 
     other, way, _ = came(model, source({CONFIG: "first process only"}))
     assert other != pid
     assert way == "loaded"
-    assert model.reuse == Reuse(started=2)
+    assert model.loads == Loads(started=2)
 
 
 def test_a_probe_that_takes_too_long_is_ended_and_the_next_one_goes_on(
@@ -234,4 +235,4 @@ def test_a_model_that_was_reused_is_what_loading_it_here_gives(
                 assert DESCRIPTION.encode(scorer.describe()) == DESCRIPTION.encode(fresh.describe())
                 answers = tuple(scorer.score(asked)), tuple(fresh.score(asked))
                 assert RESPONSES.encode(answers[0]) == RESPONSES.encode(answers[1])
-        assert reused.reuse == Reuse(started=1, loaded=3, reassigned=2)
+        assert reused.reuse == Loads(started=1, loaded=3, reassigned=2)

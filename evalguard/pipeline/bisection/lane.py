@@ -9,6 +9,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Protocol
 
+from evalguard.bisect_report import Loads
 from evalguard.errors import EvalguardError, EvaluationError, WorkerError
 from evalguard.harness import Block
 from evalguard.pipeline.bisection.runner import Done, Failed, Work
@@ -22,6 +23,10 @@ Event = Done | Failed | BaseException | None
 
 class Reusable(Protocol):
     """A model that becomes another one, as ``ReusedModel``."""
+
+    @property
+    def loads(self) -> Loads:
+        """How often it became one, in which way."""
 
     def at(self, source: ModelSource) -> Scorer:
         """Be this model; where that fails, the next one is not affected."""
@@ -49,6 +54,11 @@ class Lane:
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self.thread = threading.Thread(target=self._work, name=f"probe {number}", daemon=True)
         self.thread.start()
+
+    @property
+    def loads(self) -> Loads:
+        """How its models came about."""
+        return Loads() if self._model is None else self._model.loads
 
     def drain(self, schedule: Schedule, out: SimpleQueue[Event]) -> None:
         """Begin to take blocks from a schedule; None goes out when nothing is left for this one."""

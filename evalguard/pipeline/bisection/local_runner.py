@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from queue import Empty, SimpleQueue
 
+from evalguard.bisect_report import Loads
 from evalguard.execution import kill_workers_of
 from evalguard.pipeline.bisection.lane import Event, Lane, Reusable
 from evalguard.pipeline.bisection.runner import Done, Failed, Found, Work
@@ -37,6 +38,11 @@ class LocalRunner:
         self._watch = watch
         self._longest_load = self._longest_document = 0.0
         self._loading = self._scoring = 0.0
+
+    @property
+    def loads(self) -> Loads:
+        """How the models of all lanes came about; see ``Runner``."""
+        return sum((lane.loads for lane in self._lanes), Loads())
 
     def run(self, works: Sequence[Work]) -> Generator[Done | Failed, None, None]:
         """Answer all blocks of all works; see ``Runner``."""

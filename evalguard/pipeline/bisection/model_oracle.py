@@ -10,6 +10,7 @@ import numpy as np
 
 from evalguard.bisect import Untestable
 from evalguard.bisect.oracle import Floats, Indices, Question
+from evalguard.bisect_report import Loads
 from evalguard.document_scale import DocumentScale
 from evalguard.errors import EvalguardError, EvaluationError, UsageError
 from evalguard.pipeline.bisection.assigned import Assigned
@@ -80,6 +81,11 @@ class ModelOracle:
             one = probes.scoring_seconds / probes.documents
         shared = min(probes.runner.jobs, len(self.document_blocks))
         return load + one * self.n_documents / shared
+
+    @property
+    def loads(self) -> Loads:
+        """How models came about so far."""
+        return self.probes.runner.loads
 
     def measure(self, candidate_settings: frozenset[str], documents: Indices) -> Floats:
         """Scores of documents, with these settings at their candidate value; see ``Oracle``.

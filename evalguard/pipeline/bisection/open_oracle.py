@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from evalguard.bisect import BlockOracle, ParallelOracle, ValueOracle
+from evalguard.bisect_report import Loads
 from evalguard.document_scale import DocumentScale
 from evalguard.gate_reason import Key
 from evalguard.pipeline.choices import Choices
@@ -39,6 +40,10 @@ class SettingsOracle(BlockOracle, ParallelOracle, ValueOracle, Protocol):
     @property
     def inert_by_readback(self) -> tuple[str, ...]:
         """Settings whose two values turned out to be one in the loaded model."""
+
+    @property
+    def loads(self) -> Loads | None:
+        """How the models that were asked came about so far; None: unknown."""
 
 
 class OpenOracle(Protocol):

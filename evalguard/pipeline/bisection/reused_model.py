@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
+from evalguard.bisect_report import Loads
 from evalguard.conversion import plan
 from evalguard.errors import BuildError, EvalguardError, EvaluationError, SettingError, WorkerError
 from evalguard.execution import WorkerScorer
@@ -26,21 +26,6 @@ _OWN_FAULT = (SettingError, BuildError, WorkerError)
 _Loaded = tuple[Variant, ScoringPolicy]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reuse:
-    """How often a model came about in which way.
-
-    Attributes:
-        started: in a new worker process.
-        loaded: in the worker of the one before.
-        reassigned: by other values for settings of the one before, without loading.
-    """
-
-    started: int = 0
-    loaded: int = 0
-    reassigned: int = 0
-
-
 class ReusedModel:
     """A model that becomes another one, in a worker process that stays where that is safe.
 
@@ -56,7 +41,7 @@ class ReusedModel:
         cache_dir: of builds, digests and logs.
 
     Attributes:
-        reuse: how often a model came about in which way.
+        loads: how often a model came about in which way.
     """
 
     def __init__(self, policy: ScoringPolicy, options: CompareOptions, cache_dir: Path) -> None:
@@ -68,7 +53,7 @@ class ReusedModel:
         self._env: Mapping[str, str | None] = {}
         self._used_by: Variant | None = None  # the last one that this process was to load
         self._loaded: _Loaded | None = None
-        self.reuse = Reuse()
+        self.loads = Loads()
 
     def at(self, source: ModelSource) -> Scorer:
         """Be this model; the scorer is good until the next call.
@@ -93,7 +78,7 @@ class ReusedModel:
         except EvaluationError:
             return self._started(*wanted)
         self._used_by, self._loaded = source.variant, wanted
-        self.reuse = replace(self.reuse, loaded=self.reuse.loaded + 1)
+        self.loads += Loads(loaded=1)
         return worker
 
     def close(self) -> None:
@@ -142,7 +127,7 @@ class ReusedModel:
             return False
         if not worker.reassign(variant):
             return False
-        self.reuse = replace(self.reuse, reassigned=self.reuse.reassigned + 1)
+        self.loads += Loads(reassigned=1)
         return True
 
     def _started(self, variant: Variant, policy: ScoringPolicy) -> WorkerScorer:
@@ -157,7 +142,7 @@ class ReusedModel:
             line.hang_up()
             raise
         self._scorer, self._loaded = worker, (variant, policy)
-        self.reuse = replace(self.reuse, started=self.reuse.started + 1)
+        self.loads += Loads(started=1)
         if not self._env and not _leaves_no_trace(variant):
             self._workers.prepare(variant.name)
         return worker

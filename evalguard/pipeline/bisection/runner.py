@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from evalguard.bisect_report import Loads
 from evalguard.errors import EvalguardError
 from evalguard.harness import Block
 from evalguard.pipeline.sources import ModelSource
@@ -53,6 +54,10 @@ class Runner(Protocol):
     @property
     def jobs(self) -> int:
         """How many units run at the same time."""
+
+    @property
+    def loads(self) -> Loads:
+        """How the models came about so far."""
 
     def run(self, works: Sequence[Work]) -> Generator[Done | Failed, None, None]:
         """Answer all blocks of all works, in any order; each is yielded as soon as it is there.

@@ -113,6 +113,7 @@ def search_metric(
             evaluations=result.cost + (recommendation.cost if recommendation else 0.0),
             probes=len(result.probes) + (len(recommendation.trials) if recommendation else 0),
             measured=measured_by(result),
+            loads=oracle.loads,
             seed=choices.task_options.seed,
             ended=_ended(result, asked),
             failure="" if asked.failure is None else told(asked.failure),
