@@ -62,6 +62,7 @@ CORE = {
     "distribution_floor",
     "floor_report",
     "task_group",
+    "typed_command",
 }
 ADAPTERS = {
     "config",

@@ -17,6 +17,7 @@ from evalguard.pipeline.sources import ModelSource
 from evalguard.redaction import redacted_text
 from evalguard.settings import Setting, Value
 from evalguard.store import write_text
+from evalguard.typed_command import asked_anew, without_options
 
 _OWN = ("compare", "demo", "bisect")
 _WITH_VALUE = ("--budget", "--jobs")
@@ -116,7 +117,7 @@ def _command(finished: Finished) -> str:
 
     "" where none can be typed.
     """
-    words = shlex.split(finished.report.command)
+    words = shlex.split(asked_anew(finished.report.command))
     if words[:1] == ["evalguard"] and words[1:2] and words[1] in _OWN:
         return shlex.join(_as_comparison(words) if words[1] == "bisect" else words)
     if isinstance(finished.options.apply_chat_template, str):
@@ -129,12 +130,5 @@ def _command(finished: Finished) -> str:
 
 def _as_comparison(words: list[str]) -> list[str]:
     """``evalguard bisect ...`` as ``evalguard compare ...``, without options of the search."""
-    kept, following = ["evalguard", "compare"], iter(words[2:])
-    for word in following:
-        name, equals, _ = word.partition("=")
-        if name in _WITH_VALUE:
-            if not equals:
-                next(following, None)
-        elif name not in _FLAGS:
-            kept.append(word)
-    return kept
+    kept = without_options(words[2:], with_value=_WITH_VALUE, flags=_FLAGS)
+    return ["evalguard", "compare", *kept]

@@ -1,0 +1,39 @@
+"""A command line as it was typed, to be typed once more for another question."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Sequence
+
+# They say where a report goes: another one would take its place.
+_OF_OUTPUT = ("-o", "--output", "--format")
+
+
+def asked_anew(command: str) -> str:
+    """Return a command without the files that its report was written to.
+
+    >>> asked_anew("evalguard compare --base a -o page.txt --cand b")
+    'evalguard compare --base a --cand b'
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError:  # nobody typed this
+        return command
+    kept = without_options(words, with_value=_OF_OUTPUT)
+    return command if kept == words else shlex.join(kept)
+
+
+def without_options(
+    words: Sequence[str], *, with_value: Collection[str], flags: Collection[str] = ()
+) -> list[str]:
+    """Return the words without some options, those ``with_value`` together with it."""
+    kept: list[str] = []
+    following = iter(words)
+    for word in following:
+        name, equals, _ = word.partition("=")
+        if name in with_value:
+            if not equals:
+                next(following, None)
+        elif name not in flags and word[:2] not in with_value:  # -oFILE
+            kept.append(word)
+    return kept

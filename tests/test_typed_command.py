@@ -1,0 +1,33 @@
+"""A command that is suggested writes no file of the one that it was made of."""
+
+from __future__ import annotations
+
+import pytest
+
+from evalguard.typed_command import asked_anew, without_options
+
+
+@pytest.mark.parametrize(
+    ("typed", "anew"),
+    [
+        ("evalguard compare --base a --cand b", "evalguard compare --base a --cand b"),
+        (
+            "evalguard compare --base 'a b' -o x.txt --cand b",
+            "evalguard compare --base 'a b' --cand b",
+        ),
+        ("evalguard demo -ox.txt --output=y.md --format json -q", "evalguard demo -q"),
+        ("evalguard demo --output-path out --output x", "evalguard demo --output-path out"),
+        ("evalguard demo -o", "evalguard demo"),
+        ('evalguard demo "unbalanced -o x', 'evalguard demo "unbalanced -o x'),
+        ("evalguard  demo", "evalguard  demo"),
+        ("", ""),
+    ],
+)
+def test_files_are_left_out_and_all_else_stays(typed: str, anew: str) -> None:
+    assert asked_anew(typed) == anew
+
+
+def test_options_go_with_their_values_and_flags_alone() -> None:
+    words = ["--budget", "9", "--jobs=2", "--thorough", "--base", "a"]
+    kept = without_options(words, with_value=("--budget", "--jobs"), flags=("--thorough",))
+    assert kept == ["--base", "a"]
