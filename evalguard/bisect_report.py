@@ -131,6 +131,9 @@ class MetricSearch:
         repaired_before: settings that earlier searches found guilty, at reference in this one.
         inside: guilty settings whose finer parts were searched, all other settings at reference.
         coarse: whether only the largest causes were searched, by a margin above the gate's.
+        log_unit: of a metric that grows exponentially with the drift of its documents' mean, the
+            base's relative standard error: sigma times it is how much more the metric is, as a
+            share of the base's; 0 of any other metric.
         drift_sigma: of the candidate from the assignment with all settings at reference; None if
             it was not measured. ``outside_sigma``: of that assignment from the base, which no
             setting explains; 0 where the two are one.
@@ -154,6 +157,7 @@ class MetricSearch:
     repaired_before: tuple[str, ...] = ()
     inside: tuple[str, ...] = ()
     coarse: bool = False
+    log_unit: float = 0.0
     drift_sigma: float | None
     outside_sigma: float = 0.0
     unexplained_sigma: float | None

@@ -75,6 +75,11 @@ class DocumentScale:
         """Standard error of the base's mean score, as the comparison's sigma has it; above 0."""
         return self.on_sigma.unit
 
+    @property
+    def log_unit(self) -> float:
+        """The base's relative standard error where the metric is exp(-mean score), else 0."""
+        return self.on_sigma.unit if self.on_sigma.log_sign == 1 else 0.0
+
     def scores(self, values: Floats) -> Floats:
         """Scores of documents by their values in a table, shape (n,); higher is better."""
         return values * self.factor

@@ -72,6 +72,7 @@ def _search(search: MetricSearch) -> dict[str, Any]:
         "repaired_before": list(search.repaired_before),
         "inside": list(search.inside),
         "coarse": search.coarse,
+        "log_unit": search.log_unit,
         "drift_sigma": search.drift_sigma,
         "outside_sigma": search.outside_sigma,
         "unexplained_sigma": search.unexplained_sigma,

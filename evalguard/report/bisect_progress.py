@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import isnan
 
 from evalguard.bisect import Accepted, Cleared, Event, Expected, Probe, ProbeEnded, ProbeStarted
-from evalguard.report.bisect_words import listed, sized
+from evalguard.report.bisect_words import amount, listed, sized
 from evalguard.report.progress import Progress
 from evalguard.report.resources import duration
 from evalguard.report.rounding import count
@@ -30,20 +30,24 @@ class BisectProgress:
         documents: int,
         seconds: float,
         subject: str,
+        log_unit: float = 0.0,
     ) -> None:
-        """``seconds``: of a full evaluation; ``subject``: what is searched, in words."""
+        """``seconds``: of a full evaluation; ``subject``: what is searched, in words; ``log_unit``:
+        as of ``MetricSearch``.
+        """
         self.cleared: set[str] = set()
         self._progress, self._settings, self._documents = progress, settings, documents
-        self._seconds, self._subject = seconds, subject
+        self._seconds, self._subject, self._log_unit = seconds, subject, log_unit
         self._remaining = 0.0
         self._number = 0
 
-    def start(self, drift: str, expected: Sequence[float]) -> None:
+    def start(self, drift: float, expected: Sequence[float]) -> None:
         """Say what is about to be searched, and what that will cost."""
         number = len(self._settings)
         many = f"{number} setting{'' if number == 1 else 's'}"
         shown = [f"{cost:.1f} ({self._time(cost)})" for cost in expected]
-        self._say(f"bisecting {self._subject}: {drift} sigma, {many}")
+        found = amount(drift, 0.0, log_unit=self._log_unit)
+        self._say(f"bisecting {self._subject}: {found}, {many}")
         self._say(
             f"expected: {', '.join(shown)} full evaluations for 1 to {len(shown)} guilty settings"
         )
@@ -81,9 +85,11 @@ class BisectProgress:
             return f"cannot be run ({probe.untestable})"
         if isnan(probe.drift_sigma):
             return "no number"
-        sigma = sized(probe.drift_sigma, probe.error_sigma, 0.0)
+        sigma, error = probe.drift_sigma, probe.error_sigma
+        drift = sized(sigma, error, 0.0, log_unit=self._log_unit)
+        unit = "" if drift.startswith("x") else " sigma"
         share = f"{count(probe.documents_so_far)} of {count(self._documents)}"
-        return f"{sigma} sigma on {share} documents"
+        return f"{drift}{unit} on {share} documents"
 
     def _cleared(self, event: Cleared) -> None:
         self.cleared |= set(event.settings)

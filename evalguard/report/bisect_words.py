@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
+from typing import TYPE_CHECKING
 
 from evalguard.bisect_report import BisectReport, GuiltySetting, MetricSearch, Repaired
 from evalguard.report import rounding
@@ -10,7 +12,11 @@ from evalguard.report.plain_text import printable
 from evalguard.report.resources import duration
 from evalguard.report.wording import margin_text
 
+if TYPE_CHECKING:
+    from evalguard.bisect.result import Part
+
 _MOST_NAMED = 6
+_BEYOND_READING = 1e5  # sigma
 _ENDED = {
     "interrupted": "it was interrupted",
     "budget": "its budget is spent",
@@ -41,12 +47,30 @@ def listed(names: Sequence[str], *, most: int = _MOST_NAMED) -> str:
     return f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
-def sized(sigma: float | None, error: float, margin: float) -> str:
-    """Return a drift with a sign, and no more digits than its standard error supports."""
+def sized(sigma: float | None, error: float, margin: float, *, log_unit: float = 0.0) -> str:
+    """Return a drift with a sign, and no more digits than its standard error supports.
+
+    Of a metric that is an exponential (``MetricSearch.log_unit``) a drift beyond reading is shown
+    as how many times the base's the metric is: "x5.1e+08".
+    """
     if sigma is None:
         return "-"
+    if _far(sigma, log_unit):
+        return f"x{1.0 + sigma * log_unit:.2g}"
     ends = (sigma - 2.0 * error, sigma + 2.0 * error)
     return rounding.sigma_with_interval(sigma, ends if error else None, margin=margin)[0]
+
+
+def amount(sigma: float | None, margin: float, *, log_unit: float = 0.0) -> str:
+    """Return a drift as it stands in a sentence: "+1.47 sigma", "a factor of 5.1e+08"."""
+    text = sized(sigma, 0.0, margin, log_unit=log_unit)
+    if sigma is not None and _far(sigma, log_unit):
+        return f"a factor of {text.removeprefix('x')}"
+    return f"{text} sigma"
+
+
+def _far(sigma: float, log_unit: float) -> bool:
+    return log_unit > 0.0 and isfinite(sigma) and sigma >= _BEYOND_READING
 
 
 def answer(search: MetricSearch) -> str:
@@ -66,8 +90,8 @@ def answer(search: MetricSearch) -> str:
 def _found(search: MetricSearch) -> str:
     them = "it" if len(search.culprits) == 1 else "them"
     text = (
-        f"The drift of {_drift(search)} sigma on {subject_of(search)} comes from {_who(search)}; "
-        f"without {them}, {_left(search)} sigma are left"
+        f"The drift of {_drift(search)} on {subject_of(search)} comes from {_who(search)}; "
+        f"without {them}, {_left(search)} left"
     )
     if search.status == "masked":
         better = [c.setting for c in search.culprits if c.sigma_in_context < 0.0]
@@ -89,35 +113,32 @@ def _who(search: MetricSearch) -> str:
 
 def _unexplained(search: MetricSearch) -> str:
     if not search.culprits:
-        head = f"No setting could be proven to make the drift of {_drift(search)} sigma"
+        head = f"No setting could be proven to make the drift of {_drift(search)}"
         return f"{head} on {subject_of(search)}{_suspects(search)}{_outside(search)}"
     verb = "is" if len(search.culprits) == 1 else "are"
     names = listed([c.setting for c in search.culprits])
-    head = f"{names} {verb} proven guilty of the drift of {_drift(search)} sigma on"
+    head = f"{names} {verb} proven guilty of the drift of {_drift(search)} on"
     left = search.unexplained_sigma
     if left is not None and abs(left) <= search.margin:
         them = "it" if len(search.culprits) == 1 else "them"
         return (
-            f"{head} {subject_of(search)}; without {them}, {_left(search)} sigma are left, inside "
+            f"{head} {subject_of(search)}; without {them}, {_left(search)} left, inside "
             f"the margin, but whether that is all could not be told{_suspects(search)}"
             f"{_outside(search)}"
         )
     return (
-        f"{head} {subject_of(search)}, and {_left(search)} sigma are left that no setting could "
+        f"{head} {subject_of(search)}, and {_left(search)} left that no setting could "
         f"be proven to make{_suspects(search)}{_outside(search)}"
     )
 
 
 def _diffuse(search: MetricSearch) -> str:
     text = (
-        f"No single setting makes the drift of {_drift(search)} sigma on {subject_of(search)}: it "
+        f"No single setting makes the drift of {_drift(search)} on {subject_of(search)}: it "
         f"is the sum of many small ones, none of which is worth the margin by itself"
     )
     parts = sorted(search.parts, key=lambda part: -abs(part.sigma))
-    shown = [
-        f"{listed(part.settings, most=4)} ({sized(part.sigma, part.error_sigma, search.margin)})"
-        for part in parts
-    ]
+    shown = [f"{listed(part.settings, most=4)} ({_of_part(part, search)})" for part in parts]
     return f"{text}. By groups: {'; '.join(shown)}" if shown else text
 
 
@@ -125,7 +146,7 @@ def _not_reproduced(search: MetricSearch) -> str:
     settings = (
         "The setting" if len(search.settings) == 1 else f"The {len(search.settings)} settings"
     )
-    text = f"{settings} move {subject_of(search)} by {_drift(search)} sigma only, in the margin"
+    text = f"{settings} move {subject_of(search)} by {_drift(search)} only, in the margin"
     outside = _outside(search)
     return text + (outside or "; there is nothing to find")
 
@@ -151,18 +172,26 @@ def _suspects(search: MetricSearch) -> str:
 def _outside(search: MetricSearch) -> str:
     if abs(search.outside_sigma) < search.margin / 10.0:
         return ""
+    outside = amount(search.outside_sigma, search.margin, log_unit=search.log_unit)
+    lies = "lie" if outside.endswith("sigma") else "lies"
     return (
-        f"; {sized(search.outside_sigma, 0.0, search.margin)} sigma lie outside the settings: the "
+        f"; {outside} {lies} outside the settings: the "
         "model with all of them at reference is not the base"
     )
 
 
 def _drift(search: MetricSearch) -> str:
-    return sized(search.drift_sigma, 0.0, search.margin)
+    return amount(search.drift_sigma, search.margin, log_unit=search.log_unit)
 
 
 def _left(search: MetricSearch) -> str:
-    return sized(search.unexplained_sigma, 0.0, search.margin)
+    """What is left, with its verb: "+0.06 sigma are"."""
+    left = amount(search.unexplained_sigma, search.margin, log_unit=search.log_unit)
+    return f"{left} {'are' if left.endswith('sigma') else 'is'}"
+
+
+def _of_part(part: Part, search: MetricSearch) -> str:
+    return sized(part.sigma, part.error_sigma, search.margin, log_unit=search.log_unit)
 
 
 def repaired_text(repaired: Repaired | None) -> str:
@@ -191,7 +220,7 @@ def cleared_text(search: MetricSearch) -> str:
     many = len(search.cleared) > 1
     text = f"Cleared: {listed(search.cleared, most=12)}"
     if search.status in ("minimal", "masked"):
-        left = f"{_left(search)} sigma"
+        left = amount(search.unexplained_sigma, search.margin, log_unit=search.log_unit)
         together = "together all at their candidate value" if many else "at its candidate value"
         return f"{text}: {together}, {left} on all {rounding.count(search.n)} documents."
     if search.status == "diffuse":
@@ -226,13 +255,15 @@ def cost_text(report: BisectReport) -> str:
 def facts(search: MetricSearch) -> str:
     """Say on what a search was made."""
     settings = f"{len(search.settings)} setting{'' if len(search.settings) == 1 else 's'}"
-    margin = f"{search.margin:.2g}" if search.coarse else margin_text(search.margin)
+    margin = f"{margin_text(search.margin)} sigma"
+    if search.coarse:  # an estimate, of which a few digits say enough
+        margin = amount(search.margin, 0.0, log_unit=search.log_unit).removeprefix("+")
     more = "" if not search.inside else "; every other setting at reference"
     more += "; largest causes first" if search.coarse else ""
     before = f"; {listed(search.repaired_before)} at reference" if search.repaired_before else ""
     return (
-        f"{settings}, {rounding.count(search.n)} documents, margin {margin} "
-        f"sigma, seed {search.seed}{before}{more}"
+        f"{settings}, {rounding.count(search.n)} documents, margin {margin}, "
+        f"seed {search.seed}{before}{more}"
     )
 
 

@@ -152,3 +152,25 @@ def test_hostile_names_and_any_number_are_safe(
     assert all(char == "\n" or char.isprintable() for char in text)
     if sigma is not None and not math.isfinite(sigma):
         assert document(whole)["bisect"]["drift_sigma"] is None
+
+
+def test_a_perplexity_beyond_reading_is_a_factor_and_no_number_of_sigma() -> None:
+    far = search(
+        log_unit=0.05,
+        drift_sigma=1e10,
+        culprits=(culprit(sigma=9e9, alone_error_sigma=1e8, error_sigma=1e8),),
+    )
+    text = shown(bisection(searches=(far,)))
+    assert "The drift of a factor of 5e+08 on lambada_openai perplexity comes from" in text
+    assert "without it, +0.06 sigma are left." in text
+    assert "x4.5e+08" in text
+    assert "+10" not in text
+
+
+def test_what_the_largest_causes_leave_is_a_factor_too() -> None:
+    far = search(log_unit=0.05, coarse=True, margin=2e6, drift_sigma=1e10, unexplained_sigma=1e6)
+    text = shown(bisection(searches=(far,)))
+    assert "without it, a factor of 5e+04 is left" in text
+    assert "margin a factor of 1e+05, seed" in text
+    coarse = search(coarse=True, margin=7.03125)
+    assert "margin 7.03 sigma, seed" in shown(bisection(searches=(coarse,)))

@@ -11,7 +11,7 @@ from evalguard.pipeline.bisection.subject import Subject
 from evalguard.pipeline.scored import Scored
 from evalguard.pipeline.sources import ModelSource
 from evalguard.report.bisect_progress import BisectProgress
-from evalguard.report.bisect_words import metric_text, sized
+from evalguard.report.bisect_words import metric_text
 from evalguard.report.progress import Progress
 
 JOURNAL = "journal.jsonl"
@@ -67,9 +67,10 @@ def search_model(
             documents=oracle.n_documents,
             seconds=oracle.seconds_per_evaluation,
             subject=metric_text(*subject.key),
+            log_unit=oracle.scale.log_unit,
         )
         expected = foreseen(len(oracle.settings))
-        shown.start(sized(subject.sigma, 0.0, subject.margin), expected)
+        shown.start(subject.sigma, expected)
         return search_metric(
             subject,
             candidate.variant,

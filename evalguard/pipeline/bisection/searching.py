@@ -108,6 +108,7 @@ def search_metric(
             parts=result.parts,
             cleared=() if context.coarse else _cleared(result, oracle, progress.cleared),
             coarse=context.coarse,
+            log_unit=scale.log_unit,
             inert=_inert(result, oracle),
             untestable=untestable_of(result),
             evaluations=result.cost + (recommendation.cost if recommendation else 0.0),

@@ -169,7 +169,7 @@ def _search(search: MetricSearch) -> SearchView:
         answer=f"{answer(search)}.",
         margin=search.margin,
         settings=tuple(map(printable, search.settings)),
-        culprits=tuple(_culprit(culprit, search.margin) for culprit in search.culprits),
+        culprits=tuple(_culprit(culprit, search) for culprit in search.culprits),
         roles=shown_roles(search.culprits),
         cleared=cleared_text(search),
         beside=beside_text(search),
@@ -177,11 +177,12 @@ def _search(search: MetricSearch) -> SearchView:
     )
 
 
-def _culprit(culprit: GuiltySetting, margin: float) -> CulpritView:
-    alone = sized(culprit.sigma_alone, culprit.alone_error_sigma or 0.0, margin)
-    beside, share = (
-        sized(number, culprit.error_sigma, margin)
-        for number in (culprit.sigma_in_context, culprit.shapley_sigma)
+def _culprit(culprit: GuiltySetting, search: MetricSearch) -> CulpritView:
+    errors = (culprit.alone_error_sigma or 0.0, culprit.error_sigma, culprit.error_sigma)
+    sigmas = (culprit.sigma_alone, culprit.sigma_in_context, culprit.shapley_sigma)
+    alone, beside, share = (
+        sized(sigma, error, search.margin, log_unit=search.log_unit)
+        for sigma, error in zip(sigmas, errors, strict=True)
     )
     return CulpritView(
         setting=printable(culprit.setting),
@@ -206,7 +207,7 @@ def _probe(number: int, probe: Measured, search: MetricSearch) -> ProbeView:
         number=number,
         settings=tuple(map(printable, probe.settings)),
         documents=f"{rounding.count(probe.documents_so_far)} of {rounding.count(search.n)}",
-        drift=sized(sigma, error or 0.0, search.margin),
+        drift=sized(sigma, error or 0.0, search.margin, log_unit=search.log_unit),
         outcome=probe.outcome,
         reason=printable(probe.reason),
         cost=f"{probe.cost:.2f}",
