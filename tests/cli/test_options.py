@@ -59,6 +59,7 @@ SPELLINGS: dict[str, tuple[tuple[str, ...], object]] = {
     "strict": (("--strict",), True),
     "git_bisect": (("--git_bisect",), True),
     "output_path": (("--output_path", "out"), Path("out")),
+    "baseline": (("--baseline", "reports/a"), Path("reports/a")),
     "output": (("-o", "a.txt", "--output", "b.json"), (Path("a.txt"), Path("b.json"))),
     "output_format": (("--format", "json"), "json"),
     "cache_dir": (("--cache_dir", "c"), Path("c")),
@@ -152,7 +153,7 @@ def test_a_value_that_cannot_be_meant_is_refused(
 def test_a_command_that_does_not_exist_names_the_nearest(refused: Any) -> None:
     ran = refused(2, "compere", "--base", "a")
     assert "no such command 'compere'; did you mean 'compare'?" in ran.err
-    assert "commands: bisect, cache, compare, demo, floor, history, init" in ran.err
+    assert "commands: bisect, cache, check, compare, demo, floor," in ran.err
 
 
 def test_usage_errors_point_at_the_help(refused: Any) -> None:
