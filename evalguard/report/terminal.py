@@ -142,4 +142,7 @@ def _caveats(view: ReportView, width: int) -> list[Text]:
 
 def _saved(view: ReportView, width: int) -> list[Text]:
     saved = f"Saved in {view.run_folder}" if view.run_folder else ""
-    return _plain([view.resources, saved, *view.tracked], width, rest="  ", style="dim")
+    lines = _plain([view.resources, saved], width, rest="  ", style="dim")
+    for tracked in view.tracked:
+        lines += _plain([tracked.text], width, rest="  ") + _command(tracked.command, width)
+    return lines

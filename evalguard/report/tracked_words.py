@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 
 from evalguard.compare_report import CompareReport
 from evalguard.report.plain_text import printable
@@ -11,17 +12,29 @@ from evalguard.tracked_run import Sent, SinkName
 TITLES: dict[SinkName, str] = {"wandb": "W&B", "trackio": "trackio", "mlflow": "MLflow"}
 
 
-def tracked_lines(report: CompareReport) -> list[str]:
-    """Return one line for each tracker: where the run is, or why not and what sends it."""
-    return [printable(_line(sent, report.run_folder)) for sent in report.tracked]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackedView:
+    """One tracker: where the run is, or why not, and the command that sends it ("" if none)."""
+
+    text: str
+    command: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.text}\n  {self.command}" if self.command else self.text
 
 
-def _line(sent: Sent, folder: str | None) -> str:
-    title = TITLES[sent.sink]
+def tracked_views(report: CompareReport) -> tuple[TrackedView, ...]:
+    """Return what became of the run, one for each tracker, safe to show."""
+    return tuple(_view(sent, report.run_folder) for sent in report.tracked)
+
+
+def _view(sent: Sent, folder: str | None) -> TrackedView:
+    title, command = TITLES[sent.sink], sent.next_command
     if sent.state == "sent":
-        return f"{title}: {sent.place}"
+        return TrackedView(text=printable(f"{title}: {sent.place}"))
+    where = "kept offline" if sent.state == "offline" else "not sent"
     why = f" ({sent.reason})" if sent.reason else ""
-    if sent.state == "offline":
-        return f"{title}: kept offline{why}; to send it: {sent.next_command}"
-    later = f"; later: evalguard track {shlex.quote(folder)} --track {sent.sink}" if folder else ""
-    return f"{title}: not sent{why}{later}"
+    if sent.state == "failed" and folder:
+        command = f"evalguard track {shlex.quote(folder)} --track {sent.sink}"
+    text = f"{title}: {where}{why}" + ("; to send it:" if command else "")
+    return TrackedView(text=printable(text), command=printable(command))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,14 @@ def test_metrics_of_two_filters_have_two_names() -> None:
 @given(reports())
 def test_any_report_becomes_a_plain_run(any_report: CompareReport) -> None:
     check_plain(tracked_run(dataclasses.replace(any_report, run_folder=None)))
+
+
+def test_the_forest_plot_draws_every_metric_on_a_page_that_loads_nothing() -> None:
+    page = tracked_run(DEMO).pages["forest"]
+    drawn = page.count('class="chart forest ')
+    assert drawn == len(DEMO.comparisons) + 1, "a row each, and the axis"
+    assert "default-src 'none'" in html.unescape(page)
+    assert not re.findall(r"""(?:src|href)=["'](?!#)""", page)
 
 
 def test_only_a_regression_alarms() -> None:

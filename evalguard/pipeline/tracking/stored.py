@@ -11,7 +11,7 @@ from evalguard.errors import EXIT_FAILED, EXIT_PASSED, UsageError
 from evalguard.pipeline.stored_run import stored_run
 from evalguard.pipeline.tracking.choice import chosen_sinks
 from evalguard.pipeline.tracking.tracking import tracked
-from evalguard.report.tracked_words import tracked_lines
+from evalguard.report.tracked_words import tracked_views
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class TrackResult:
 
     def render(self) -> str:
         """Return one line for each tracker."""
-        return "\n".join(tracked_lines(self.report))
+        return "\n".join(map(str, tracked_views(self.report)))
 
 
 def track_stored(run: Path, names: Sequence[str] = (), *, quiet: bool = False) -> TrackResult:

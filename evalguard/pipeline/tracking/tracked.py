@@ -12,6 +12,7 @@ from evalguard.pipeline.tracking.origin import origin
 from evalguard.pipeline.tracking.tables import tables
 from evalguard.redaction import redacted, redacted_text
 from evalguard.report.contract import document
+from evalguard.report.html.forest_page import forest_page
 from evalguard.report.plain_text import printable
 from evalguard.report.sentence import meaning
 from evalguard.tracked_run import Alert, JobType, TrackedRun
@@ -49,6 +50,7 @@ def tracked_run(
         scalars=found.scalars,
         summary=summary,
         tables=tables(report),
+        pages={"forest": forest_page(report)} if report.comparisons else {},
         files=files,
         alert=_alert(report),
     )

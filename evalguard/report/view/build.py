@@ -17,7 +17,7 @@ from evalguard.report.plain_text import printable
 from evalguard.report.resources import resources_text
 from evalguard.report.stopping import stopping_texts
 from evalguard.report.subtasks import shown
-from evalguard.report.tracked_words import tracked_lines
+from evalguard.report.tracked_words import tracked_views
 from evalguard.report.view.bisection import bisection_view
 from evalguard.report.view.caveats import caveats
 from evalguard.report.view.distribution import LEGEND as DISTRIBUTIONS_LEGEND
@@ -84,7 +84,7 @@ def report_view(report: CompareReport) -> ReportView:
         version=printable(report.version),
         run_folder="" if report.run_folder is None else printable(report.run_folder),
         resources=resources_text(report.resources),
-        tracked=tuple(tracked_lines(report)),
+        tracked=tracked_views(report),
     )
 
 

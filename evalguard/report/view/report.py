@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from evalguard.gate_reason import GateState
 from evalguard.limits import LimitState
+from evalguard.report.tracked_words import TrackedView
 from evalguard.report.view.bisection import BisectionView
 from evalguard.report.view.caveats import Caveat
 from evalguard.report.view.distribution import DistributionView
@@ -90,7 +91,7 @@ class ReportView:
     version: str
     run_folder: str
     resources: str
-    tracked: tuple[str, ...]
+    tracked: tuple[TrackedView, ...]
 
     @property
     def metrics(self) -> tuple[MetricView, ...]:
