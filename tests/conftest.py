@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+pytest_plugins = ["pytester"]
+
 # How long one example takes says something about the machine, not about the code.
 settings.register_profile("evalguard", deadline=None)
 settings.load_profile("evalguard")
