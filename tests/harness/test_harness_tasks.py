@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from lm_eval.tasks import TaskManager
 from local_tasks import write_task, write_tasks
 
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.harness import TaskOptions, TaskSet, load_tasks, task_names
+from evalguard.harness.index import TaskIndex
 
 
 def load(folder: Path, *names: str, **options: object) -> TaskSet:
@@ -40,6 +42,23 @@ def test_tags_become_their_tasks(tmp_path: Path) -> None:
 def test_path_of_a_task_file_is_a_task(task_folder: Path) -> None:
     tasks = load_tasks([str(task_folder / "eg_lastword.yaml")], options=TaskOptions())
     assert tasks.names == ("eg_lastword",)
+
+
+def test_lm_evals_own_task_files_are_read_only_where_a_name_needs_them(
+    task_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, asked = TaskIndex._read, []
+
+    def without_defaults(self: TaskIndex, include_defaults: bool) -> TaskManager:
+        asked.append(include_defaults)
+        return read(self, include_defaults=False)
+
+    monkeypatch.setattr(TaskIndex, "_read", without_defaults)
+    load(task_folder, "eg_rolling", "eg_group")
+    assert not any(asked)
+    with pytest.raises(UsageError):
+        load(task_folder, "eg_nowhere")
+    assert asked[-1]
 
 
 @pytest.mark.slow

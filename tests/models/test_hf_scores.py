@@ -51,6 +51,23 @@ def test_rolling_text_scores_as_in_lm_eval_when_asked(folder: Path) -> None:
     assert [a.loglikelihood for a in found] == pytest.approx(expected, abs=1e-4, rel=1e-6)
 
 
+def test_windows_of_all_texts_share_batches_the_longest_first(tiny_llama: Path) -> None:
+    policy = replace(POLICY, batch_size=None, token_budget=256, share_prefixes=False)
+    model = scorer(tiny_llama, policy)
+    requests = rolling_requests([text * times for times in (1, 5, 2) for text in TEXTS])
+    windows = {piece for of in model.pieces(requests) for piece in of}
+    model.score(requests)  # the longest is scored at all positions, too
+    shapes: list[tuple[int, ...]] = []
+    model._lm.model.get_input_embeddings().register_forward_pre_hook(
+        lambda _, given: shapes.append(tuple(given[0].shape))
+    )
+    model.score(requests)
+    assert sum(rows for rows, _ in shapes) == len(windows)
+    assert max(rows for rows, _ in shapes) > 1
+    lengths = [length for _, length in shapes]
+    assert lengths == sorted(lengths, reverse=True)
+
+
 def test_rolling_text_does_not_score_bos_given_bos(tiny_llama: Path) -> None:
     twice = scorer(tiny_llama, replace(POLICY, rolling_bos="lm-eval"))
     once = scorer(tiny_llama).score(rolling_requests(["She waited."]))[0]
