@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import sys
 from typing import NoReturn
 
-# Importing torch and lm-eval makes a million objects that stay: looking for garbage among them a
-# thousand times, as Python does by itself, takes a quarter of the imports' time.
-MANY_OBJECTS = 500_000
+from evalguard.garbage import leave_the_rest, look_seldom
 
 
 def run() -> NoReturn:
@@ -18,7 +15,7 @@ def run() -> NoReturn:
     An exception while evalguard itself is imported (a broken installation) would end Python with
     exit code 1, which means "regressed" here, and "bad" to ``git bisect run``.
     """
-    gc.set_threshold(MANY_OBJECTS, 10, 10)
+    look_seldom()
     try:
         from evalguard.cli import main
     except KeyboardInterrupt:
@@ -34,8 +31,7 @@ def run() -> NoReturn:
     try:
         main()
     finally:
-        # At the end Python looks for garbage among all of them once more, which takes a second.
-        gc.freeze()
+        leave_the_rest()
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ CORE = {
     "confusion",
     "chosen_option",
     "distribution_comparison",
+    "garbage",
     "gate_reason",
     "gate_result",
     "limits",

@@ -6,7 +6,6 @@ outermost ``forward`` of a model, or of its body, to leaving it.
 
 from __future__ import annotations
 
-import gc
 import json
 import sys
 import time
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.speed.commands import IMPORTS
-from evalguard.__main__ import MANY_OBJECTS
+from evalguard.garbage import look_seldom
 
 
 class Inside:
@@ -45,7 +44,7 @@ class Inside:
 def main() -> None:
     """Compare two models and print what that took."""
     base, candidate, task, tasks, cache = sys.argv[1:]
-    gc.set_threshold(MANY_OBJECTS, 10, 10)  # as the command does
+    look_seldom()  # as the command does
     exec(IMPORTS)
     imports = time.process_time()
     from transformers.models.llama import modeling_llama

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from evalguard.execution.messages import Load
 from evalguard.execution.server import OpenScorer, serve
+from evalguard.garbage import leave_the_rest, look_seldom
 from evalguard.scorer import Scorer
 
 
@@ -63,4 +64,8 @@ def main(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    look_seldom()
+    try:
+        sys.exit(main())
+    finally:
+        leave_the_rest()
