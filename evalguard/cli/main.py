@@ -27,6 +27,7 @@ from evalguard.cli.guard import (
 )
 from evalguard.cli.history import history_command
 from evalguard.cli.interrupts import Interrupts
+from evalguard.cli.nightly import nightly_command
 from evalguard.cli.options import EPILOG
 from evalguard.cli.output import prepare_streams, settle_streams, stdout_kept, write
 from evalguard.cli.plan import plan_command
@@ -70,6 +71,7 @@ def cli() -> None:
     evalguard floor --base A --tasks T            what an unchanged model shows
     evalguard init                                write a guard file to start from
     evalguard check                               check guard files
+    evalguard nightly --config F                  every pair of a guard file
     evalguard history trend                       sigma over nights, change points
     evalguard report RUN                          show a finished run again
     evalguard track RUN --track wandb             send a finished run to W&B
@@ -84,6 +86,7 @@ for _command in (
     demo_command,
     plan_command,
     floor_command,
+    nightly_command,
     history_command,
     report_command,
     track_command,

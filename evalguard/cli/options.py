@@ -54,7 +54,7 @@ _BASE = (
         help="Added to the base's.",
     ),
 )
-_CODE = (
+CODE = (
     click.option("--trust-remote-code", is_flag=True, help="Run code that comes with a model."),
     click.option(
         "--allow-code",
@@ -73,7 +73,7 @@ MODELS = (
     ),
     CANDIDATE_SETTINGS,
     click.option("--base-set", type=Pairs(), multiple=True, help="The same for the base."),
-    *_CODE,
+    *CODE,
 )
 ONE_MODEL = (
     *_BASE,
@@ -85,7 +85,7 @@ ONE_MODEL = (
         multiple=True,
         help="Value of a setting: reference, candidate or another. Repeatable.",
     ),
-    *_CODE,
+    *CODE,
 )
 SCORING = (
     click.option(
@@ -209,6 +209,7 @@ FLOOR = (
     VARY,
     FLOOR_FILE,
 )
+STRICT = click.option("--strict", is_flag=True, help="Undecided exits with 4.")
 GATE = (
     MARGIN,
     click.option(
@@ -224,7 +225,7 @@ GATE = (
         multiple=True,
         help="Absolute limit: kl_mean=0.01, same_top1=0.98 ... Repeatable.",
     ),
-    click.option("--strict", is_flag=True, help="Undecided exits with 4."),
+    STRICT,
     click.option(
         "--git-bisect",
         is_flag=True,

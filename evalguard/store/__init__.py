@@ -5,11 +5,13 @@ from evalguard.store.budget_store import BudgetStore
 from evalguard.store.cache_location import default_cache_dir, open_cache_dir
 from evalguard.store.fact_cache import FactCache, open_facts
 from evalguard.store.file_digests import FileDigests
+from evalguard.store.file_lock import FileLock
 from evalguard.store.file_name import safe_name
 from evalguard.store.floor_store import FloorStore
 from evalguard.store.inventory import inventory
 from evalguard.store.journal import Journal
 from evalguard.store.journal_entry import Entry
+from evalguard.store.night_journal import NightJournal
 from evalguard.store.output_file import check_output, write_output
 from evalguard.store.pruning import PruneRules, prune
 from evalguard.store.record_cache import DivergenceCache, ReferenceCache
@@ -33,8 +35,10 @@ __all__ = [
     "Entry",
     "FactCache",
     "FileDigests",
+    "FileLock",
     "FloorStore",
     "Journal",
+    "NightJournal",
     "PruneRules",
     "ReferenceCache",
     "ReferenceFile",

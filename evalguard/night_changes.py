@@ -1,0 +1,37 @@
+"""What is other than last night: new, still there, gone."""
+
+from __future__ import annotations
+
+from evalguard.gate_reason import Key
+from evalguard.night_report import PairChanges, PairNight
+
+
+def changed_since(tonight: PairNight, before: PairNight | None) -> PairChanges:
+    """Compare a pair with what it came to last night.
+
+    A metric that gave no number tonight has not recovered, and one that a waiver lets through does
+    not fail.
+
+    Args:
+        before: None where the pair was not compared last night.
+    """
+    now = _in_state(tonight, "regressed")
+    then = () if before is None else _in_state(before, "regressed")
+    passing = (*_in_state(tonight, "passed"), *_in_state(tonight, "undecided"))
+    return PairChanges(
+        base=tonight.base,
+        candidate=tonight.candidate,
+        was=None if before is None else before.state,
+        regressed=tuple(key for key in now if key not in then),
+        still=tuple(key for key in now if key in then),
+        recovered=tuple(key for key in then if key in passing),
+        failed=_failing(tonight) and (before is None or not _failing(before)),
+    )
+
+
+def _in_state(pair: PairNight, state: str) -> tuple[Key, ...]:
+    return tuple(metric.key for metric in pair.metrics if metric.state == state)
+
+
+def _failing(pair: PairNight) -> bool:
+    return pair.state == "failed" or bool(_in_state(pair, "failed"))

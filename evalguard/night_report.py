@@ -1,0 +1,184 @@
+"""NightReport: what a night of comparisons came to, as plain data for the reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from evalguard.comparison import Outcome
+from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_REGRESSED, EXIT_UNDECIDED
+from evalguard.gate_reason import GateState, Key
+
+SCHEMA = "evalguard.nightly/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NightlyMetric:
+    """A gated metric of a pair.
+
+    Attributes:
+        sigma, low, high: drift with its interval; None where there is no number.
+        state: what it brought about at the gate.
+        accepted: until when and why a waiver lets it through; "" where none does.
+    """
+
+    task: str
+    filter: str
+    metric: str
+    sigma: float | None
+    low: float | None
+    high: float | None
+    n: int
+    outcome: Outcome
+    state: GateState
+    accepted: str = ""
+
+    @property
+    def key(self) -> Key:
+        """(task, filter, metric)."""
+        return self.task, self.filter, self.metric
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairNight:
+    """What one pair came to.
+
+    Attributes:
+        state: of its gate; "failed" also where it gave no report at all.
+        exit_code: that of its comparison; 3 where it gave no report.
+        reason: the gate's, or what went wrong; ``hint`` then says what to do.
+        margin: of the gate; 0 without a report.
+        created: when it had its verdict; "" without one.
+        metrics: those that the gate judged.
+        culprits: settings that its bisection names; ``bisection``: what came of it, "" for none.
+        waivers: what is to be said of its waivers: expired, ends soon, exceeded, not needed.
+        notes: of its report.
+        run_folder: None where none was written.
+    """
+
+    base: str
+    candidate: str
+    state: GateState
+    exit_code: int
+    reason: str
+    hint: str = ""
+    margin: float = 0.0
+    created: str = ""
+    metrics: tuple[NightlyMetric, ...] = ()
+    culprits: tuple[str, ...] = ()
+    bisection: str = ""
+    waivers: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    run_folder: str | None = None
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """Names of base and candidate."""
+        return self.base, self.candidate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NightStep:
+    """A recent change point of a gated metric; values in sigma, errors standard errors.
+
+    ``created`` is the night from which on the level is another one, ``earliest`` and ``latest``
+    the range where it may lie (95%); ``changed`` says what else changed there.
+    """
+
+    key: Key
+    created: str
+    earliest: str
+    latest: str
+    before: float
+    after: float
+    stderr: float
+    changed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokenTonight:
+    """Documents of a gated metric that are broken tonight, by what they were before.
+
+    ``again`` were sound the night before and broken on an earlier one; ``alike`` names the night
+    (its time) that shares most of what broke, ``shared`` how many.
+    """
+
+    key: Key
+    total: int
+    new: int
+    again: int
+    repaired: int
+    alike: str = ""
+    shared: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairChanges:
+    """What is other than last night, for one pair.
+
+    Attributes:
+        was: its state last night; None where it was not compared then.
+        regressed: metrics that fail the gate tonight and did not last night; ``still``: that
+            did; ``recovered``: that failed last night and pass tonight.
+        failed: it, or a gated metric, gave no number tonight and gave one last night.
+        steps: change points that are a week old at most.
+        broken: documents, where some broke that were sound last night.
+        problem: why the history could not be asked; "" where it was, or there is none.
+    """
+
+    base: str
+    candidate: str
+    was: GateState | None = None
+    regressed: tuple[Key, ...] = ()
+    still: tuple[Key, ...] = ()
+    recovered: tuple[Key, ...] = ()
+    failed: bool = False
+    steps: tuple[NightStep, ...] = ()
+    broken: tuple[BrokenTonight, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NightReport:
+    """A night.
+
+    Attributes:
+        name: of its folder, its UTC time; also the group of its runs at a tracker.
+        created, finished: UTC time as ISO 8601 text.
+        guard: guard files.
+        history: the history file; "" for none.
+        previous: when the night before was; "" for the first one.
+        resumed: how often it was gone on with after it had been stopped.
+        pairs: in the guard files' order; ``changes`` beside them.
+        exit_code: what the command ends with.
+    """
+
+    name: str
+    created: str
+    finished: str
+    guard: str
+    folder: str
+    history: str
+    previous: str
+    resumed: int
+    pairs: tuple[PairNight, ...]
+    changes: tuple[PairChanges, ...]
+    exit_code: int
+    notes: tuple[str, ...] = ()
+    command: str = ""
+    version: str = ""
+
+    def count(self, state: GateState) -> int:
+        """How many pairs came to a state."""
+        return sum(pair.state == state for pair in self.pairs)
+
+
+def night_exit_code(codes: Iterable[int]) -> int:
+    """The exit code over all pairs: 1 if any is, else 3, else 4, else 0.
+
+    As within one comparison, a regression that is known outweighs what is not known: whoever tries
+    a night again on 3 must not overlook it.
+    """
+    found = set(codes)
+    gravest = (EXIT_REGRESSED, EXIT_FAILED, EXIT_UNDECIDED)
+    return next((code for code in gravest if code in found), EXIT_PASSED)

@@ -1,0 +1,79 @@
+"""Where nights lie: one folder each, and which of them are finished."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+from evalguard.night_report import SCHEMA, PairNight
+from evalguard.pipeline.nightly.told_pair import read_pair
+from evalguard.settings import Value
+from evalguard.store import NightJournal
+
+JOURNAL_SCHEMA = "evalguard.night-journal/1"
+RESULT = "night.json"
+_TIME = "%Y%m%dT%H%M%SZ"
+
+
+def new_night(root: Path, now: datetime) -> Path:
+    """A folder for a night that begins now; it is not made yet."""
+    name = now.astimezone(timezone.utc).strftime(_TIME)
+    place, number = root / name, 1
+    while place.exists():
+        number += 1
+        place = root / f"{name}-{number}"
+    return place
+
+
+def unfinished_night(root: Path, head: Mapping[str, Value], *, since: datetime) -> Path | None:
+    """The latest night of the same kind that began since then and was never finished.
+
+    Args:
+        head: what its journal has to begin with, but for the time.
+    """
+    for folder in reversed(list(_nights(root))):
+        if (folder / RESULT).exists():
+            continue
+        found = NightJournal(folder).head
+        same = {name: found.get(name) for name in head} == dict(head)
+        if same and str(found.get("created", "")) >= since.isoformat(timespec="seconds"):
+            return folder
+    return None
+
+
+def last_night(root: Path, guard: str, *, before: Path) -> tuple[str, tuple[PairNight, ...]] | None:
+    """When the night before was, and what its pairs came to; None for the first one."""
+    for folder in reversed(list(_nights(root))):
+        if folder.name >= before.name:
+            continue
+        document = _result(folder / RESULT)
+        if document is not None and document.get("guard") == guard:
+            try:
+                return str(document["created"]), tuple(map(read_pair, document["pairs"]))
+            except (ValueError, TypeError, KeyError):
+                continue
+    return None
+
+
+def hours_ago(hours: float) -> datetime:
+    """The time so many hours ago."""
+    return datetime.now(timezone.utc) - timedelta(hours=hours)
+
+
+def _nights(root: Path) -> Iterator[Path]:
+    """Folders of nights, the oldest first: they are named by their time."""
+    for folder in sorted(root.glob("[0-9]*T[0-9]*Z*")):
+        if folder.is_dir() and not folder.is_symlink():
+            yield folder
+
+
+def _result(path: Path) -> dict[str, Any] | None:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    known = isinstance(document, dict) and document.get("schema") == SCHEMA
+    return document if known else None

@@ -1,0 +1,148 @@
+"""Nightly: every pair of the guard files in one night, and what is other than last night."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import evalguard
+from evalguard.config import GuardSet
+from evalguard.night_report import NightReport, PairNight, night_exit_code
+from evalguard.pipeline.ending import DEFAULT_OUTPUT
+from evalguard.pipeline.history.keeping import check_history
+from evalguard.pipeline.history.place import only_one
+from evalguard.pipeline.interruption import interruptible
+from evalguard.pipeline.nightly.lock import nightly_lock
+from evalguard.pipeline.nightly.night import Night
+from evalguard.pipeline.nightly.night_files import check_night_files, write_night
+from evalguard.pipeline.nightly.night_folder import (
+    JOURNAL_SCHEMA,
+    hours_ago,
+    last_night,
+    new_night,
+    unfinished_night,
+)
+from evalguard.pipeline.nightly.pairs import NightPair, content_digest, pairs_of_night
+from evalguard.pipeline.nightly.result import NightlyResult
+from evalguard.pipeline.nightly.since_last_night import changes_tonight
+from evalguard.pipeline.options import CompareOptions, make_options
+from evalguard.redaction import redacted_text
+from evalguard.settings import digest_of
+from evalguard.store import NightJournal, check_writable, safe_name
+
+RESUME_HOURS = 12.0
+
+
+def nightly(
+    options: CompareOptions | None = None,
+    *,
+    resume_hours: float = RESUME_HOURS,
+    **given: Any,
+) -> NightlyResult:
+    """Compare every pair of the guard files; one that fails stops no other.
+
+    A night that was stopped goes on where it was: finished pairs are not compared again.
+
+    Args:
+        options: of every comparison; ``given`` are fields of it that override it.
+        resume_hours: a night that began longer ago is not gone on with; 0: never.
+
+    Raises:
+        UsageError: the guard file cannot be used, or has no pairs.
+        EvaluationError: another process is running this night.
+        StoreError: its folder cannot be written.
+        Interrupted: on Ctrl-C.
+    """
+    options, cwd = make_options(options, **given), Path.cwd()
+    with interruptible("reading what is to be compared"):
+        guards, pairs = pairs_of_night(options, cwd)
+        root = (options.output_path or DEFAULT_OUTPUT).expanduser().absolute() / "nightly"
+        check_writable(root)
+        history = _history(guards, options, root)
+        check_history(history)
+        check_night_files(options, cwd=cwd)
+    digest = content_digest(guards)
+    lock = root / f".{safe_name(guards.where)}-{digest_of(guards.where)[:8]}.lock"
+    with nightly_lock(lock) as note:
+        head = _head(digest, pairs, options)
+        folder = None
+        if resume_hours > 0.0:
+            folder = unfinished_night(root, head, since=hours_ago(resume_hours))
+        resumed = folder is not None
+        night = _opened(folder or new_night(root, datetime.now(timezone.utc)), head, cwd)
+        night.options = replace(
+            options, output_path=night.folder, history=history, output=(), output_format=None
+        )
+        with interruptible("the night", hint="the same command goes on with the next pair"):
+            found = night.run(pairs)
+        report = _report(night, found, guards=guards, history=history)
+        report = replace(report, notes=tuple(filter(None, (note, *_said(night, resumed)))))
+        return write_night(replace(report, command=redacted_text(options.command)), options, cwd)
+
+
+def _history(guards: GuardSet, options: CompareOptions, root: Path) -> Path | None:
+    """As said, else as the guard files say, else beside the nights."""
+    if not options.use_history:
+        return None
+    if options.history is not None:
+        return options.history.expanduser().absolute()
+    return (only_one(guards) or root / "history.sqlite").absolute()
+
+
+def _head(digest: str, pairs: tuple[NightPair, ...], options: CompareOptions) -> dict[str, Any]:
+    """What a night has to have in common with one that it goes on with."""
+    counting = replace(options, command="", quiet=False, output=(), output_format=None)
+    return {
+        "schema": JOURNAL_SCHEMA,
+        "guard": digest,
+        "pairs": [list(pair.names) for pair in pairs],
+        "options": digest_of(repr(counting)),
+        "evalguard": evalguard.__version__,
+    }
+
+
+def _opened(folder: Path, head: dict[str, Any], cwd: Path) -> Night:
+    journal = NightJournal(folder)
+    if journal.head:
+        journal.add({"resumed": _now()})
+    else:
+        journal.begin({**head, "created": _now()})
+    return Night(folder=folder, journal=journal, options=CompareOptions(), cwd=cwd)
+
+
+def _report(
+    night: Night, pairs: tuple[PairNight, ...], *, guards: GuardSet, history: Path | None
+) -> NightReport:
+    before = last_night(night.folder.parent, guards.where, before=night.folder)
+    previous, earlier = before or ("", ())
+    with interruptible("asking the history"):
+        changes = changes_tonight(pairs, earlier, history)
+    return NightReport(
+        name=night.folder.name,
+        created=str(night.journal.head["created"]),
+        finished=_now(),
+        guard=guards.where,
+        folder=str(night.folder),
+        history="" if history is None else str(history),
+        previous=previous,
+        resumed=sum("resumed" in record for record in night.journal.records),
+        pairs=pairs,
+        changes=changes,
+        exit_code=night_exit_code(pair.exit_code for pair in pairs),
+        version=evalguard.__version__,
+    )
+
+
+def _said(night: Night, resumed: bool) -> list[str]:
+    said = []
+    if resumed:
+        said.append("this night was stopped, and gone on with")
+    if night.journal.damaged:
+        said.append(f"damaged lines of {night.journal.path} are left out: {night.journal.damaged}")
+    return said
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

@@ -1,0 +1,67 @@
+"""The pairs of a night, and what the guard files say of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from evalguard.config import Guard, GuardSet, load_guards
+from evalguard.errors import UsageError
+from evalguard.pipeline.options import CompareOptions
+from evalguard.settings import digest_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NightPair:
+    """One pair; ``bisects`` says when its settings are searched."""
+
+    base: str
+    candidate: str
+    guard: Guard
+    bisects: str
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Names of base and candidate."""
+        return self.base, self.candidate
+
+    @property
+    def declares_settings(self) -> bool:
+        """Whether the candidate declares settings in the guard file."""
+        variant = self.guard.variants.get(self.candidate)
+        return variant is not None and bool(variant.settings)
+
+
+def pairs_of_night(options: CompareOptions, cwd: Path) -> tuple[GuardSet, tuple[NightPair, ...]]:
+    """Every pair of the guard files, each once, in their order.
+
+    Raises:
+        GuardFileError: a guard file cannot be read.
+        UsageError: they have no pairs.
+    """
+    guards = load_guards(options.config, cwd=cwd, allow_code=options.allow_code)
+    found = {
+        (pair.base, pair.candidate): NightPair(
+            base=pair.base,
+            candidate=pair.candidate,
+            guard=guard,
+            bisects=options.bisect or guard.run.bisect or "auto",
+        )
+        for guard in guards.guards
+        for pair in guard.pairs
+    }
+    if not found:
+        raise UsageError(
+            f"{guards.where} has no pairs, so there is nothing to compare",
+            hint="pairs: [{base: A, cand: B}]",
+        )
+    return guards, tuple(found.values())
+
+
+def content_digest(guards: GuardSet) -> str:
+    """Digest of what stands in the guard files: another content is another night."""
+    texts = [
+        [str(guard.file), guard.file.read_bytes().decode("utf-8", "backslashreplace")]
+        for guard in guards.guards
+    ]
+    return digest_of(texts)

@@ -1,0 +1,1 @@
+"""A night of comparisons, for people and programs."""

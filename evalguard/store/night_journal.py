@@ -1,0 +1,87 @@
+"""Journal of a night: what every pair came to, on disk before the next one begins.
+
+One JSON object a line, each with a digest of itself; the first says which night it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from evalguard.errors import StoreError
+from evalguard.settings import Value
+from evalguard.store.disk import make_folder, refusal
+from evalguard.store.journal_entry import from_line, to_line
+
+NAME = "journal.jsonl"
+_HINT = "what is finished is kept: the same command goes on from there"
+
+
+class NightJournal:
+    """The journal of one night's folder; this process alone writes it.
+
+    Attributes:
+        head: its first record; {} for a new one.
+        records: all others that are whole, the oldest first.
+        damaged: lines that are not what was written; the last one, cut by a crash, is none.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / NAME
+        self.head: dict[str, Any] = {}
+        self.records: list[dict[str, Any]] = []
+        self.damaged = 0
+        self._read()
+
+    def begin(self, head: Mapping[str, Value]) -> None:
+        """Write the first record, which makes the folder a night.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        self._append(head)
+        self.head = dict(head)
+
+    def add(self, record: Mapping[str, Value]) -> None:
+        """Write a record down; it is on the disk when this returns.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        self._append(record)
+        self.records.append(dict(record))
+
+    def _read(self) -> None:
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StoreError(f"{self.path} cannot be read: {error.strerror}") from error
+        whole = data[: data.rfind(b"\n") + 1]
+        found = [from_line(line) for line in whole.splitlines()]
+        sound = [record for record in found if record is not None]
+        self.damaged = len(found) - len(sound)
+        if sound and "schema" in sound[0]:
+            self.head, *self.records = sound
+        if len(whole) < len(data):
+            self._cut(len(whole))
+
+    def _cut(self, size: int) -> None:
+        """Take half a line away, which would spoil the next one."""
+        try:
+            os.truncate(self.path, size)
+        except OSError as error:
+            raise refusal("write to", self.path, error, hint=_HINT) from error
+
+    def _append(self, record: Mapping[str, Value]) -> None:
+        try:
+            make_folder(self.path.parent)
+            with self.path.open("ab") as file:
+                file.write(to_line(record))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise refusal("write to", self.path, error, hint=_HINT) from error
