@@ -3,7 +3,8 @@
 ``evalguard.compare(base, candidate, ...)`` is the Python API; the command is ``evalguard compare``.
 ``evalguard.bisect_settings`` names the settings that make a candidate drift (the pure search is
 ``evalguard.bisect.find_culprits``). ``evalguard.plan`` tells beforehand what a comparison would
-show and cost, ``evalguard.floor`` what an unchanged model shows.
+show and cost, ``evalguard.floor`` what an unchanged model shows. ``evalguard.nightly`` compares
+every pair of a guard file.
 Importing this package loads neither torch nor lm_eval: what needs them is imported on first use.
 """
 
@@ -16,11 +17,13 @@ __all__ = [
     "CompareOptions",
     "CompareResult",
     "FloorResult",
+    "NightlyResult",
     "PlanResult",
     "__version__",
     "bisect_settings",
     "compare",
     "floor",
+    "nightly",
     "plan",
     "resume_bisection",
 ]
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
     from evalguard.pipeline.compare import compare
     from evalguard.pipeline.floor import floor
     from evalguard.pipeline.floor_result import FloorResult
+    from evalguard.pipeline.nightly.nightly import nightly
+    from evalguard.pipeline.nightly.result import NightlyResult
     from evalguard.pipeline.options import CompareOptions
     from evalguard.pipeline.plan_result import PlanResult
     from evalguard.pipeline.planning import plan
@@ -41,6 +46,8 @@ _HOMES = {
     "compare": "evalguard.pipeline.compare",
     "FloorResult": "evalguard.pipeline.floor_result",
     "floor": "evalguard.pipeline.floor",
+    "NightlyResult": "evalguard.pipeline.nightly.result",
+    "nightly": "evalguard.pipeline.nightly.nightly",
     "PlanResult": "evalguard.pipeline.plan_result",
     "plan": "evalguard.pipeline.planning",
     "CompareOptions": "evalguard.pipeline.options",

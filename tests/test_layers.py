@@ -59,6 +59,8 @@ CORE = {
     "gate",
     "history",
     "influence",
+    "night_changes",
+    "night_report",
     "noise_floor",
     "distribution_floor",
     "floor_report",

@@ -70,21 +70,32 @@ def _listed(last: int, as_json: bool, given: dict[str, Any]) -> Answer:
     metavar="P",
     help="Chance of any false change point among all that is shown.",
 )
+@click.option(
+    "-o",
+    "--output",
+    type=PATH,
+    multiple=True,
+    metavar="FILE",
+    help="Write it to FILE: *.html with plots, *.txt or *.json. Repeatable.",
+)
 @together(*_PAIR, *_METRICS, *_FILE, *_SHOWN)
-def trend_command(
-    last: int | None, alpha: float, everything: bool, as_json: bool, **given: Any
-) -> Job:
+def trend_command(output: tuple[Path, ...], everything: bool, as_json: bool, **given: Any) -> Job:
     """Show sigma of a pair's gated metrics over nights, with change points."""
-    return partial(_trend, last, alpha, everything, as_json, given)
+    return partial(_trend, output, everything, as_json, given)
 
 
 def _trend(
-    last: int | None, alpha: float, everything: bool, as_json: bool, given: dict[str, Any]
+    output: tuple[Path, ...], everything: bool, as_json: bool, given: dict[str, Any]
 ) -> Answer:
     from evalguard.pipeline.history.asking import Wanted, trends
+    from evalguard.pipeline.history.trend_files import check_trend_files, write_trends
 
-    file = _file(given)
+    check_trend_files(output)
+    file, last, alpha = _file(given), given.pop("last"), given.pop("alpha")
     found = trends(file, Wanted(**given), last=last, alpha=alpha, everything=everything)
+    if output:
+        write_trends(found, output)
+        return Answer(str)
     return _answer(found, as_json)
 
 

@@ -25,10 +25,11 @@ class TrackedView:
 
 def tracked_views(report: CompareReport) -> tuple[TrackedView, ...]:
     """Return what became of the run, one for each tracker, safe to show."""
-    return tuple(_view(sent, report.run_folder) for sent in report.tracked)
+    return tuple(tracked_view(sent, report.run_folder) for sent in report.tracked)
 
 
-def _view(sent: Sent, folder: str | None) -> TrackedView:
+def tracked_view(sent: Sent, folder: str | None) -> TrackedView:
+    """Return what became of a run at one tracker; ``folder`` is the run's, if it has one."""
     title, command = TITLES[sent.sink], sent.next_command
     if sent.state == "sent":
         return TrackedView(text=printable(f"{title}: {sent.place}"))

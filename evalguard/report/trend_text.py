@@ -33,7 +33,7 @@ def trend_blocks(report: TrendReport, width: int) -> Iterator[list[Text]]:
         yield list(_lines(report, width))
         for trend in report.trends:
             yield from _notes(trend, width)
-    yield prose(_rate(report), width, style="dim")
+    yield prose(rate(report), width, style="dim")
 
 
 def _lines(report: TrendReport, width: int) -> Iterator[Text]:
@@ -56,13 +56,21 @@ def _latest(trend: Trend) -> str:
     return metric.outcome if metric.sigma is None else with_stderr(metric.sigma, metric.stderr)
 
 
+def change_sentences(trend: Trend) -> list[str]:
+    """What is said of each change point."""
+    return [
+        f"{_change(trend, point)}{_why(changes)}"
+        for point, changes in zip(trend.scan.points, trend.changes, strict=True)
+    ]
+
+
 def _notes(trend: Trend, width: int) -> Iterator[list[Text]]:
     """What changed, and which nights could not be used."""
     label = key_label(*trend.key)
     lines: list[Text] = []
-    for point, changes in zip(trend.scan.points, trend.changes, strict=True):
+    for point, said in zip(trend.scan.points, change_sentences(trend), strict=True):
         style = "red" if point.step > 0 else "green"
-        lines += prose(f"{label}: {_change(trend, point)}{_why(changes)}", width, style=style)
+        lines += prose(f"{label}: {said}", width, style=style)
     left_out = len(trend.nights) - len(trend.used)
     if left_out:
         verb = "has" if left_out == 1 else "have"
@@ -101,7 +109,8 @@ def _why(changes: tuple[Change, ...]) -> str:
     return f"; changed there: {', '.join(told)}{more}"
 
 
-def _rate(report: TrendReport) -> str:
+def rate(report: TrendReport) -> str:
+    """How many change points there are, and the chance of a false one."""
     several = len(report.trends) > 1
     among = f"among these {count(len(report.trends))} trends" if several else "in this trend"
     found = sum(len(trend.scan.points) for trend in report.trends)

@@ -14,6 +14,7 @@ from pathlib import Path
 from evalguard.errors import UsageError
 from evalguard.night_report import NightReport
 from evalguard.pipeline.nightly.night_folder import RESULT
+from evalguard.pipeline.nightly.night_index import night_index
 from evalguard.pipeline.nightly.result import NightlyResult
 from evalguard.pipeline.options import CompareOptions
 from evalguard.pipeline.told_error import told
@@ -39,8 +40,10 @@ _RENDERINGS: dict[Format, Callable[[NightReport], str]] = {
     "text": _text,
     "json": _json,
     "markdown": night_markdown,
+    "html": night_index,
 }
 _FILES: dict[str, Callable[[NightReport], str]] = {
+    "index.html": night_index,
     "summary.txt": night_mail,
     "summary.md": night_markdown,
     RESULT: _json,

@@ -27,6 +27,7 @@ from evalguard.pipeline.nightly.night_folder import (
 from evalguard.pipeline.nightly.pairs import NightPair, content_digest, pairs_of_night
 from evalguard.pipeline.nightly.result import NightlyResult
 from evalguard.pipeline.nightly.since_last_night import changes_tonight
+from evalguard.pipeline.nightly.tracked_night import track_night
 from evalguard.pipeline.options import CompareOptions, make_options
 from evalguard.redaction import redacted_text
 from evalguard.settings import digest_of
@@ -73,13 +74,19 @@ def nightly(
         resumed = folder is not None
         night = _opened(folder or new_night(root, datetime.now(timezone.utc)), head, cwd)
         night.options = replace(
-            options, output_path=night.folder, history=history, output=(), output_format=None
+            options,
+            output_path=night.folder,
+            history=history,
+            output=(),
+            output_format=None,
+            track=("none",),  # after all verdicts, in one group
         )
         with interruptible("the night", hint="the same command goes on with the next pair"):
             found = night.run(pairs)
         report = _report(night, found, guards=guards, history=history)
         report = replace(report, notes=tuple(filter(None, (note, *_said(night, resumed)))))
-        return write_night(replace(report, command=redacted_text(options.command)), options, cwd)
+        result = write_night(replace(report, command=redacted_text(options.command)), options, cwd)
+        return replace(result, tracked=track_night(report, pairs, options))
 
 
 def _history(guards: GuardSet, options: CompareOptions, root: Path) -> Path | None:

@@ -13,10 +13,15 @@ from evalguard.report.night.summary import night_text
 
 @dataclass(frozen=True, slots=True)
 class NightlyResult:
-    """A finished night; ``problems`` say what of it could not be written."""
+    """A finished night.
+
+    ``problems`` say what of it could not be written, ``tracked`` what became of its runs at
+    experiment trackers.
+    """
 
     report: NightReport
     problems: tuple[str, ...] = ()
+    tracked: tuple[str, ...] = ()
 
     @property
     def pairs(self) -> tuple[PairNight, ...]:
@@ -38,4 +43,5 @@ class NightlyResult:
 
     def render(self, *, width: int = 80, color: bool = False) -> str:
         """Return the text that the command line prints."""
-        return night_text(self.report, width=width, color=color)
+        text = night_text(self.report, width=width, color=color)
+        return "\n\n".join([text, "\n".join(self.tracked)]) if self.tracked else text

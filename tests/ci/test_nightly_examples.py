@@ -1,0 +1,107 @@
+"""The examples of a scheduled night: valid by outside validators, and as evalguard reads them."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+import yaml
+from croniter import croniter
+
+from evalguard.cli.nightly import nightly_command
+
+ROOT = Path(__file__).parent.parent.parent
+NIGHTLY = ROOT / "ci" / "nightly"
+UNITS = ("evalguard-nightly.service", "evalguard-nightly.timer")
+WORKFLOW = ROOT / "ci" / "github" / "nightly.yml"
+
+
+def cron_line() -> str:
+    lines = (NIGHTLY / "crontab").read_text().splitlines()
+    (line,) = [one for one in lines if one and not one.startswith("#") and "=" not in one[:12]]
+    return line
+
+
+def unit(name: str) -> configparser.ConfigParser:
+    parser = configparser.ConfigParser(strict=False, interpolation=None)
+    parser.optionxform = str  # type: ignore[method-assign,assignment]
+    parser.read_string((NIGHTLY / name).read_text())
+    return parser
+
+
+def commands() -> list[str]:
+    """Every ``evalguard nightly`` of the examples, up to where the shell goes on."""
+    steps = yaml.safe_load(WORKFLOW.read_text())["jobs"]["nightly"]["steps"]
+    texts = [cron_line(), unit(UNITS[0])["Service"]["ExecStart"]]
+    texts += [step["run"] for step in steps if "evalguard nightly" in step.get("run", "")]
+    return [re.search(r"evalguard nightly ([^>;|&]*)", text)[1] for text in texts]  # type: ignore[index]
+
+
+def test_the_crontab_runs_once_a_night() -> None:
+    when = " ".join(cron_line().split()[:5])
+    assert croniter.is_valid(when)
+    times = croniter(when, datetime(2026, 11, 21, 12, 0))
+    assert [times.get_next(datetime).isoformat() for _ in range(2)] == [
+        "2026-11-22T02:30:00",
+        "2026-11-23T02:30:00",
+    ]
+
+
+def test_the_shell_takes_the_line_of_the_crontab() -> None:
+    line = cron_line().split(maxsplit=5)[5]
+    assert "%" not in line  # cron reads it as the end of the line
+    assert subprocess.run(["bash", "-n", "-c", line], check=False).returncode == 0
+
+
+def test_every_command_is_one_that_evalguard_takes() -> None:
+    found = commands()
+    assert len(found) == 3
+    for words in found:
+        nightly_command.make_context("nightly", shlex.split(words), obj="")
+
+
+def test_the_units_say_what_to_run_and_when() -> None:
+    service, timer = map(unit, UNITS)
+    assert service["Service"]["Type"] == "oneshot"
+    assert timer["Timer"]["OnCalendar"] == "*-*-* 02:30:00"
+    assert timer["Install"]["WantedBy"] == "timers.target"
+
+
+def test_systemd_takes_the_units(tmp_path: Path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("no systemd here: the parser above has read them")
+    for name in UNITS:
+        text = (NIGHTLY / name).read_text()
+        text = text.replace("/opt/evalguard/bin/evalguard", shutil.which("true") or "/bin/true")
+        (tmp_path / name).write_text(text.replace("User=evalguard", "User=root"))
+    done = subprocess.run(
+        [analyze, "verify", "--man=no", *(str(tmp_path / name) for name in UNITS)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    own = [line for line in done.stderr.splitlines() if "evalguard-nightly" in line]
+    assert (done.returncode, own) == (0, []), done.stderr
+
+
+def test_github_takes_the_workflow() -> None:
+    words = ["--builtin-schema", "vendor.github-workflows", str(WORKFLOW)]
+    done = subprocess.run(
+        [sys.executable, "-m", "check_jsonschema", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for used in re.findall(r"uses: (\S+)", WORKFLOW.read_text()):
+        assert re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", used), used
+    schedule = yaml.safe_load(WORKFLOW.read_text())[True]["schedule"]
+    assert croniter.is_valid(schedule[0]["cron"])
