@@ -23,6 +23,11 @@ ELSEWHERE = {
     "changelog.md": "CHANGELOG.md",
     "contributing.md": "CONTRIBUTING.md",
     "ci/github/pull-request.yml": "ci/github/pull-request.yml",
+    "ci/github/nightly.yml": "ci/github/nightly.yml",
+    **{
+        f"ci/nightly/{file.name}": f"ci/nightly/{file.name}"
+        for file in sorted((ROOT / "ci/nightly").iterdir())
+    },
     "ci/gitlab/evalguard.yml": "ci/gitlab/evalguard.yml",
     **{
         f"benchmarks/results/{file.name}": f"benchmarks/results/{file.name}"

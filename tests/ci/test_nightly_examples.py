@@ -24,7 +24,7 @@ WORKFLOW = ROOT / "ci" / "github" / "nightly.yml"
 
 
 def cron_line() -> str:
-    lines = (NIGHTLY / "crontab").read_text().splitlines()
+    lines = (NIGHTLY / "evalguard.crontab").read_text().splitlines()
     (line,) = [one for one in lines if one and not one.startswith("#") and "=" not in one[:12]]
     return line
 
