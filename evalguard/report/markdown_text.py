@@ -12,8 +12,10 @@ _BEGINNING = re.compile(r"^(#(?=[#\s]|$)|[+-](?=[\s-]|$)|=(?=[=\s]|$)|\d+(?=[.)]
 # What GitHub and GitLab turn into mentions, links and pictures. They look for it in the text that
 # is shown, where an escape does not help; a character without width between its parts does.
 _BREAK = "\u200b"
+_EMOJI = r"(?:[\w+-]*[a-z_][\w+-]*|100|1234|[+-]1):"  # and no time of day: 11:00:00
 _REFERENCE = re.compile(
-    r'(?<=[@#!%$~])(?=[\w"])|(?<=:)(?=//|[\w+-]+:)|(?<=\bwww)(?=\.)|(?<=\bGH)(?=-\d)', re.IGNORECASE
+    rf'(?<=[@#!%$~])(?=[\w"])|(?<=:)(?=//|{_EMOJI})|(?<=\bwww)(?=\.)|(?<=\bGH)(?=-\d)',
+    re.IGNORECASE,
 )
 _MOST = 1500
 

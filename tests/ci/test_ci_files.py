@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -33,10 +34,11 @@ def test_the_file_satisfies_its_schema(schema: str, file: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_hook_is_what_pre_commit_takes() -> None:
+def test_the_hook_is_what_pre_commit_takes(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pre_commit", "validate-manifest", ".pre-commit-hooks.yaml"],
         cwd=ROOT,
+        env={**os.environ, "PRE_COMMIT_HOME": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,
@@ -62,7 +64,14 @@ def test_the_hook_looks_at_guard_files_only(path: str, checked: bool) -> None:
 
 def test_zizmor_finds_nothing() -> None:
     done = subprocess.run(
-        ["zizmor", "--offline", "--no-progress", "--persona=pedantic", "action.yml", "ci/github"],
+        [
+            str(Path(sys.executable).parent / "zizmor"),
+            "--offline",
+            "--no-progress",
+            "--persona=pedantic",
+            "action.yml",
+            "ci/github",
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -153,6 +153,14 @@ def test_any_report_gives_a_harmless_page_within_its_length(shown: CompareReport
     assert_harmless(page)
 
 
+def test_places_and_times_can_be_copied() -> None:
+    assert (
+        inline("configs/demo.yaml:24: at 11:00:00Z, 95%")
+        == "configs/demo.yaml:24: at 11:00:00Z, 95%"
+    )
+    assert inline("a :smile: :+1: :100:").count("\u200b") == 3
+
+
 def test_markers_tell_pairs_apart_and_stay_the_same() -> None:
     assert comment_marker("a", "b") == comment_marker("a", "b")
     assert len({comment_marker("a", "b"), comment_marker("b", "a"), comment_marker("ab")}) == 3
