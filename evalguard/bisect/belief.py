@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from math import prod
 
 import numpy as np
 
-from evalguard.bisect.components import Component
 from evalguard.bisect.oracle import Floats
 from evalguard.bisect.posterior import Posterior
-from evalguard.bisect.structure import NOTHING, Structure, blamed, material
+from evalguard.bisect.structure import Structure, blamed, material
 
 _SPELT_OUT = 0.01  # of the best model's weight, and of a class: what has less is not spelt out
 _NEGLIGIBLE = 1e-4  # probability of a structure
 _MOST = 1000  # combinations of members of a model's classes
 
-_Share = tuple[Component, float]  # a member of a class, and its share of the class
+_Share = tuple[int, float]  # a component by number, and its share of its class
 _Key = tuple[bool, frozenset[int]]  # diffuse ground? settings that are blamed
 
 
@@ -45,23 +45,30 @@ class Belief:
 def belief_of(posterior: Posterior, *, margin: float, n: int) -> Belief:
     """Add up the models' weights by the settings that each blames, the immaterial left out."""
     chance: dict[_Key, float] = defaultdict(float)
-    best: dict[_Key, tuple[float, tuple[Component, ...]]] = {}
+    best: dict[_Key, tuple[float, list[int]]] = {}
+    component = cache(posterior.components.__getitem__)
     for diffuse, picked, share in _spelt_out(posterior, margin):
-        components = tuple([component for component, _ in picked])
-        key = (diffuse, blamed(components))
+        numbers = [number for number, _ in picked]
+        if max(numbers, default=0) < n:  # single settings, which are the first components
+            key = (diffuse, frozenset(numbers))
+        else:
+            key = (diffuse, blamed([component(number) for number in numbers]))
         chance[key] += share
         if key not in best or best[key][0] < share:
-            best[key] = (share, components)
+            best[key] = (share, numbers)
     inclusion = np.zeros(n)
     for (_, members), share in chance.items():
         inclusion[list(members)] += share
     nothing: _Key = (False, frozenset())
-    best.setdefault(nothing, (0.0, NOTHING.components))
+    best.setdefault(nothing, (0.0, []))
     top = max(chance, key=lambda key: chance[key], default=nothing)
     shares = np.array(list(chance.values()))
     rest = max(1.0 - float(shares.sum()), 0.0)
     return Belief(
-        structure=Structure(components=best[top][1], diffuse=top[0]),
+        structure=Structure(
+            components=tuple([component(number) for number in best[top][1]]),
+            diffuse=top[0],
+        ),
         probability=chance.get(top, 0.0),
         inclusion=inclusion,
         diffuse=posterior.diffuse,
@@ -95,5 +102,4 @@ def _spelt_out(
 def _likely_members(posterior: Posterior, which: int) -> list[_Share]:
     numbers, chances = posterior.members(which)
     likely = chances >= _SPELT_OUT
-    components = [posterior.components[number] for number in numbers[likely].tolist()]
-    return list(zip(components, chances[likely].tolist(), strict=True))
+    return list(zip(numbers[likely].tolist(), chances[likely].tolist(), strict=True))

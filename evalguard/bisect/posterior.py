@@ -29,14 +29,19 @@ _FORGOTTEN = 8.0  # in log: models that far below the best are dropped
 
 
 class _Effects(NamedTuple):
-    """What is known of a model's effects: means, standard deviations, a root of the covariance."""
+    """What is known of a model's effects.
+
+    Means, standard deviations, a root of the covariance, and root mean squares with the means'
+    signs.
+    """
 
     mean: Floats
     spread: Floats
     root: Floats
+    sizes: list[float]
 
 
-_NO_EFFECTS = _Effects(np.empty(0), np.empty(0), np.empty((0, 0)))
+_NO_EFFECTS = _Effects(np.empty(0), np.empty(0), np.empty((0, 0)), [])
 
 
 class Posterior:
@@ -84,10 +89,9 @@ class Posterior:
         self.weights: Floats = weights / weights.sum()
         self.diffuse = float(sum(self.weights[[ground for ground, _ in self.models]]))
 
-    def likely_sizes(self, number: int) -> Floats:
+    def likely_sizes(self, number: int) -> list[float]:
         """Root mean square of each effect of a model, with the sign of its mean."""
-        effects = self._posteriors[number]
-        sizes: Floats = np.copysign(np.sqrt(effects.mean**2 + effects.spread**2), effects.mean)
+        sizes: list[float] = self._posteriors[number].sizes
         return sizes
 
     def draw(self, count: int, rng: np.random.Generator) -> Draws:
@@ -130,10 +134,10 @@ class Posterior:
         return self._members[which]
 
     def _picked(self, which: int, at: Floats) -> NDArray[np.intp]:
-        """Members of a class, by places ``at`` between 0 and 1."""
+        """Members of a class, by places ``at`` between 0 and 1; the only one once."""
         numbers, chances = self.members(which)
         if numbers.size == 1:
-            return np.broadcast_to(numbers, at.shape)
+            return numbers
         places = np.searchsorted(np.cumsum(chances), at, side="right")
         return numbers[np.minimum(places, numbers.size - 1)]
 
@@ -164,7 +168,8 @@ class Posterior:
             roots = np.linalg.cholesky(covariance)
             spreads = np.sqrt(np.sum(roots**2, axis=-1))
             gains[batch] = self._log_material(means, spreads)
-            for at, *each in zip(batch, means, spreads, roots, strict=True):
+            sizes = np.copysign(np.sqrt(means**2 + spreads**2), means).tolist()
+            for at, *each in zip(batch, means, spreads, roots, sizes, strict=True):
                 effects[at] = _Effects(*each)
         return effects, gains
 

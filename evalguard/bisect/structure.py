@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from evalguard.bisect.components import Component
-from evalguard.bisect.oracle import Floats, Mask
+from evalguard.bisect.oracle import Mask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +44,14 @@ def blamed(components: Iterable[Component]) -> frozenset[int]:
 NOTHING = Structure(components=(), diffuse=False)
 
 
-def material(effects: Floats, margin: float) -> list[int]:
+def material(sizes: Sequence[float], margin: float) -> list[int]:
     """Which effects it takes to get past the margin; the others could stay.
 
     The largest are added up until the margin is passed: that is a minimal failing set. It is left
     out, and the rest is asked again, for either sign.
     """
-    sizes: list[float] = effects.tolist()
+    if all(abs(size) > margin for size in sizes):
+        return list(range(len(sizes)))
     order = sorted(range(len(sizes)), key=lambda at: -abs(sizes[at]))
     kept: list[int] = []
     for sign in (1.0, -1.0):
