@@ -4,7 +4,7 @@ Every night is a real one: a guard file, ``evalguard.nightly``, its history and 
 varies is the attention scale of the candidate: it is set so that sigma follows a planted series
 (a level, jitter of 0.3 sigma between nights, a step in the middle).
 
-    python -m benchmarks.nightly_simulation [--nights 60] [--pairs 2] [--out FILE]
+    python -m benchmarks.nightly_simulation [--nights 60] [--pairs 1] [--out FILE]
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def main() -> None:
     """Run it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nights", type=int, default=60)
-    parser.add_argument("--pairs", type=int, default=2)
+    parser.add_argument("--pairs", type=int, default=1)
     parser.add_argument(
         "--out", type=Path, default=Path("benchmarks/results/nightly_simulation.md")
     )

@@ -100,7 +100,8 @@ class BrokenTonight:
     """Documents of a gated metric that are broken tonight, by what they were before.
 
     ``again`` were sound the night before and broken on an earlier one; ``alike`` names the night
-    (its time) that shares most of what broke, ``shared`` how many.
+    (its time) that shares most of what broke, ``shared`` how many, ``by_chance`` how many that
+    would be if every document broke as easily as any other.
     """
 
     key: Key
@@ -110,6 +111,15 @@ class BrokenTonight:
     repaired: int
     alike: str = ""
     shared: int = 0
+    by_chance: float = 0.0
+
+    @property
+    def notable(self) -> bool:
+        """Whether an old defect may be back: three documents or more, and twice what chance does.
+
+        Borderline documents break and recover by jitter alone.
+        """
+        return self.again >= 3 and self.shared > 2.0 * self.by_chance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -83,4 +83,5 @@ def _told(metric: MetricFlips, nights: dict[int, str]) -> BrokenTonight | None:
         repaired=len(broken.repaired),
         alike="" if alike is None else nights.get(alike.run, ""),
         shared=0 if alike is None else alike.again,
+        by_chance=0.0 if alike is None else alike.by_chance,
     )

@@ -101,13 +101,12 @@ def _steps(_: PairNight, changes: PairChanges) -> Iterator[str]:
 
 def _broken(_: PairNight, changes: PairChanges) -> Iterator[str]:
     for one in changes.broken:
-        if one.again:
-            same = ""
-            if one.alike:
-                same = f"; {count(one.shared)} of them as on {one.alike[:10]}"
+        if one.notable:
             yield (
                 f"Broken again: {name(changes)}, {key_text(one.key)}: {count(one.again)} documents "
-                f"that were broken before, {count(one.new)} for the first time{same}."
+                f"that were broken before, {count(one.new)} for the first time; "
+                f"{count(one.shared)} of them as on {one.alike[:10]} (by chance about "
+                f"{one.by_chance:.1f})."
             )
 
 
