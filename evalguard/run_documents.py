@@ -32,7 +32,8 @@ class RunDocuments:
         tokens: name to one value per scored token, shape (positions,), in ascending document,
             request and position: ``doc_id``, ``request``, ``position``, ``token_id``,
             ``base_logprob``, ``candidate_logprob``, ``kl``, ``base_top``, ``candidate_top``,
-            ``shared_top``; {} where distributions were not compared.
+            ``shared_top``, and ``text`` where a tokenizer was at hand; {} where distributions were
+            not compared.
     """
 
     task: str

@@ -28,7 +28,7 @@ def tokenizer_files(model_args: Mapping[str, Value]) -> dict[str, str]:
 
     {} where they are not on this machine, or lie in the model's own file (gguf).
     """
-    folder = _folder(model_args)
+    folder = tokenizer_folder(model_args)
     if folder is None or not folder.is_dir():
         return {}
     found = (file for file in folder.rglob("*") if file.is_file())
@@ -88,7 +88,8 @@ def _ids(tokenizer: Any, add_bos_token: Value) -> list[list[int]]:
     return [list(tokenizer.encode(text, **options)) for text in _PROBES]
 
 
-def _folder(model_args: Mapping[str, Value]) -> Path | None:
+def tokenizer_folder(model_args: Mapping[str, Value]) -> Path | None:
+    """Where the tokenizer of these model_args lies; None if it is not on this machine."""
     if model_args.get("gguf_file") and not model_args.get("tokenizer"):
         return None
     source = str(model_args.get("tokenizer") or model_args["pretrained"])

@@ -22,6 +22,7 @@ from evalguard.pipeline.bisection.stored_request import StoredRequest
 from evalguard.pipeline.drifts import document_drifts
 from evalguard.pipeline.history.keeping import kept_in_history
 from evalguard.pipeline.interruption import interruptible
+from evalguard.pipeline.named_tokens import named_tokens
 from evalguard.pipeline.record import write_run
 from evalguard.pipeline.report_files import asked_files, shown_in_files
 from evalguard.pipeline.result import CompareResult
@@ -70,6 +71,7 @@ def _written(finished: Finished) -> CompareReport:
         finished.options.output_path or DEFAULT_OUTPUT,
         divergences=candidate.divergences,
         drifts=document_drifts(finished.report, finished.scored, finished.choices.allow),
+        texts=named_tokens(finished.sources, candidate.divergences.values()),
     )
 
 

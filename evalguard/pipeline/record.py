@@ -53,10 +53,13 @@ def with_drifts(
     return {**columns, **added}
 
 
-def token_columns(divergences: TaskDivergences) -> dict[str, NDArray[Any]]:
+def token_columns(
+    divergences: TaskDivergences, texts: Mapping[int, str]
+) -> dict[str, NDArray[Any]]:
     """Return one task's scored tokens as columns, in ascending document and reading order.
 
-    Bounds of KL are there where it was estimated from a reference.
+    Bounds of KL are there where it was estimated from a reference, and what each token says where
+    its tokenizer is at hand.
     """
     found = [
         (document.doc_id, number, one)
@@ -74,6 +77,9 @@ def token_columns(divergences: TaskDivergences) -> dict[str, NDArray[Any]]:
     for name, field in _TOKEN_COLUMNS.items():
         if getattr(parts[0], field) is not None:
             columns[name] = np.concatenate([getattr(one, field) for one in parts])
+    if texts:
+        said = [texts.get(one, f"#{one}") for one in columns["token_id"].tolist()]
+        columns["text"] = np.array(said, dtype=object)
     return columns
 
 
@@ -119,6 +125,7 @@ def write_run(
     *,
     divergences: Mapping[str, TaskDivergences],
     drifts: Mapping[str, Mapping[str, Drifts]],
+    texts: Mapping[int, str],
 ) -> CompareReport:
     """Write the run folder; if that fails, the numbers are reported with the reason.
 
@@ -127,6 +134,7 @@ def write_run(
         output: folder of the run folders.
         divergences: of the candidate from the base, by task; {} where that was not measured.
         drifts: what each document adds to a metric's drift, by task and name of the column.
+        texts: of scored tokens, by their id.
     """
     created = datetime.fromisoformat(report.created)
     try:
@@ -140,7 +148,7 @@ def write_run(
                 folder.write_samples(task, columns, facts)
             for task, found in divergences.items():
                 if any(one.positions for document in found.documents for one in document.requests):
-                    folder.write_tokens(task, token_columns(found))
+                    folder.write_tokens(task, token_columns(found, texts))
             folder.write_result(document(written))
             folder.commit()
     except StoreError as error:

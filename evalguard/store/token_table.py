@@ -11,7 +11,7 @@ FORMAT = "evalguard.tokens/1"
 
 
 def tokens_to_parquet(task: str, columns: Mapping[str, NDArray[np.generic]]) -> memoryview:
-    """Return ``columns`` (name to one number per token) as a zstd-compressed parquet file.
+    """Return ``columns`` (name to one number or text per token) as a zstd-compressed parquet file.
 
     Raises:
         ValueError: for columns of different lengths.
@@ -23,7 +23,7 @@ def tokens_to_parquet(task: str, columns: Mapping[str, NDArray[np.generic]]) -> 
     if len(set(lengths.values())) > 1:
         raise ValueError(f"token columns of '{task}' differ in length: {lengths}")
     name = task.encode("utf-8", "backslashreplace").decode()
-    table = pa.table({name: pa.array(values) for name, values in columns.items()})
+    table = pa.table({name: pa.array(_encodable(values)) for name, values in columns.items()})
     table = table.replace_schema_metadata({"format": FORMAT, "task": name})
     sink = pa.BufferOutputStream()
     floats = [name for name, values in columns.items() if values.dtype.kind == "f"]
@@ -35,3 +35,10 @@ def tokens_to_parquet(task: str, columns: Mapping[str, NDArray[np.generic]]) -> 
         use_byte_stream_split=floats,
     )
     return memoryview(sink.getvalue())
+
+
+def _encodable(values: NDArray[np.generic]) -> NDArray[np.generic] | list[str]:
+    """Texts that UTF-8 can hold; numbers as they are."""
+    if values.dtype.kind != "O":
+        return values
+    return [text.encode("utf-8", "backslashreplace").decode() for text in values.tolist()]

@@ -24,7 +24,7 @@ _FLAGS = (
 def browser() -> Iterator[Any]:
     """A headless Chromium."""
     from find_browser import find_browser
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
     found = find_browser()
     if found is None:
@@ -32,6 +32,7 @@ def browser() -> Iterator[Any]:
         if os.environ.get("EVALGUARD_REQUIRE_BROWSER"):
             pytest.fail(missing)
         pytest.skip(missing)
+    expect.set_options(timeout=60_000)  # how long a page takes says something about the machine
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=found, args=list(_FLAGS))
         yield started

@@ -10,6 +10,7 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
+import numpy as np
 import pytest
 from any_reports import reports
 from example_bisections import BY_STATUS
@@ -109,19 +110,23 @@ def test_the_numbers_of_a_document_are_those_of_its_run() -> None:
     documents = loglikelihoods(["first", "second", "third"], tokens=3, names=(" Ro", "sa", "!"))
     blocks = blocks_of(page_of(DEMO, documents))
     (of_task,) = blocks["rows"]
-    assert of_task["ids"] == [0, 1, 2]
+    assert np.cumsum(of_task["steps"]).tolist() == [0, 1, 2]
     assert [metric["label"] for metric in of_task["metrics"]] == ["perplexity", "acc"]
     totals = [of[0] for of in documents.of("base", "loglikelihood")]
-    assert of_task["metrics"][0]["base"] == pytest.approx(totals, rel=1e-4)
+    assert of_task["metrics"][0]["base"] == pytest.approx(totals, rel=1e-3)
     drifts = documents.drifts("none", "perplexity")
     assert of_task["metrics"][0]["drift"] == pytest.approx(drifts, rel=1e-2)
-    prompt, target, ((continuation, base, candidate, tokens),) = blocks["texts-0-0"][1]
-    assert (prompt, target, continuation) == ("second", " Rosa", " Rosa")
-    assert base[0] == pytest.approx(totals[1], abs=1e-3)
-    assert tokens[0] == [" Ro", "sa", "!"]
-    expected = documents.of("base", "token_logprobs")[1][0]
-    assert tokens[1] == pytest.approx([100 * value for value in expected], abs=0.51)
-    assert candidate[2] is None
+    piece = {name: column[1] for name, column in blocks["texts-0-0"].items()}
+    assert (piece["prompt"], piece["target"]) == ("second", " Rosa")
+    assert piece["continuation"] == [None]  # the target
+    assert piece["base"][0][0] == pytest.approx(totals[1], abs=6e-3)
+    assert piece["candidate"][0][2] is None
+    assert piece["names"] == [[" Ro", "sa", "!"]]
+    ((base, change, _, differences),) = piece["heat"]
+    assert differences
+    for side, found in (("base", base), ("candidate", np.add(base, change))):
+        expected = documents.of(side, "token_logprobs")[1][0]
+        assert found == pytest.approx([100 * value for value in expected], abs=0.51)
 
 
 def test_other_answers_are_marked_by_text_and_by_the_likeliest_option() -> None:
@@ -135,7 +140,7 @@ def test_hostile_texts_are_in_the_page_only_as_packed_data() -> None:
     page = page_of(DEMO, loglikelihoods(HOSTILE), generated(HOSTILE, HOSTILE))
     Tree(page)
     assert "window.hit" not in page
-    prompts = [text[0] for text in blocks_of(page)["texts-0-0"]]
+    prompts = blocks_of(page)["texts-0-0"]["prompt"]
     assert prompts == [visible(text) for text in HOSTILE]
     assert page.encode()
 

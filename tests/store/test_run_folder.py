@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from evalguard.errors import StoreError
-from evalguard.store import RunFolder, check_writable
+from evalguard.store import RunFolder, check_writable, read_tokens
 
 WHEN = datetime(2026, 11, 20, 11, 4, 5, tzinfo=timezone.utc)
 NAME = "20261120T110405Z-orig-vs-fla-port"
@@ -184,3 +184,13 @@ def test_tokens_are_a_file_for_each_task_beside_the_result(tmp_path: Path) -> No
         pytest.raises(ValueError, match="token columns of 't' differ in length"),
     ):
         folder.write_tokens("t", {"doc_id": np.zeros(2), "kl": np.zeros(3)})
+
+
+def test_texts_of_tokens_are_kept_whatever_they_hold(tmp_path: Path) -> None:
+    texts = np.array([" a", "\ud800", "\x00"], dtype=object)
+    with create(tmp_path) as run:
+        run.write_tokens("t", {"doc_id": np.arange(3), "text": texts})
+        run.write_result({})
+        folder = run.commit()
+    found = read_tokens(folder / "tokens-t.parquet")
+    assert found["text"].tolist() == [" a", "\\ud800", "\x00"]

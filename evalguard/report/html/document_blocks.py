@@ -12,6 +12,7 @@ from evalguard.report.html.document_rows import task_rows
 from evalguard.report.html.document_texts import DocumentTexts
 from evalguard.report.html.packing import packed
 from evalguard.report.html.text_budget import TEXTS, TOKENS, kept_tokens, shared, text_limits
+from evalguard.report.html.text_piece import text_piece
 from evalguard.report.view import ReportView
 from evalguard.run_documents import RunDocuments
 
@@ -48,7 +49,10 @@ def document_blocks(view: ReportView, documents: Sequence[RunDocuments]) -> Docu
         of_task |= {"piece": _PIECE, "answers": _other_answers(one.documents)}
         texts = one.written(limits[number], kept[number])
         blocks += [
-            Block(name=f"texts-{number}-{place}", data=packed(texts[start : start + _PIECE]))
+            Block(
+                name=f"texts-{number}-{place}",
+                data=packed(text_piece(texts[start : start + _PIECE])),
+            )
             for place, start in enumerate(range(0, len(texts), _PIECE))
         ]
         cuts += [f"{of_task['task']}: {said}" for said in _cuts(limits[number], kept[number])]
@@ -74,7 +78,7 @@ def _cuts(limits: Sequence[int | None], kept: Sequence[bool]) -> list[str]:
 
 def _order(of_task: dict[str, Any]) -> list[int]:
     """Positions of the documents, those that moved any metric most first."""
-    sizes = np.zeros(len(of_task["ids"]))
+    sizes = np.zeros(len(of_task["steps"]))
     for metric in of_task["metrics"]:
         if metric["drift"] is not None:
             drift = np.array([value or 0.0 for value in metric["drift"]])

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from evalguard.report.plain_text import printable
 from evalguard.report.view import ReportView
 from evalguard.run_documents import RunDocuments
@@ -14,21 +16,21 @@ Number = float | int | None
 
 
 def task_rows(view: ReportView, documents: RunDocuments) -> dict[str, Any]:
-    """One task: ids, and per metric each document's drift in sigma and both scores."""
+    """One task: steps from id to id, and per metric every document's drift and both scores."""
     scores = (documents.scores("base"), documents.scores("candidate"))
     return {
         "task": printable(documents.task),
-        "ids": list(documents.doc_ids),
+        "steps": np.diff(documents.doc_ids, prepend=0).tolist(),
         "metrics": [
             {
                 "label": _label(view, documents.task, filter_, metric),
                 "drift": _rounded(documents.drifts(filter_, metric), 3),
-                "base": _rounded(_items(scores[0], filter_, metric), 5),
-                "candidate": _rounded(_items(scores[1], filter_, metric), 5),
+                "base": _rounded(_items(scores[0], filter_, metric), 4),
+                "candidate": _rounded(_items(scores[1], filter_, metric), 4),
             }
             for filter_, metric in _metrics(documents, scores)
         ],
-        "kl": _rounded(documents.mean_kl(), 3),
+        "kl": _rounded(documents.mean_kl(), 2),
     }
 
 

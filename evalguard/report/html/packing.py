@@ -7,6 +7,8 @@ import gzip
 import json
 from typing import Any
 
+_LEVEL = 6  # level 9 takes twice as long for 1% less
+
 
 def packed(data: Any) -> str:
     """Return data as JSON, gzip and base64: letters, digits, +, / and = only.
@@ -18,5 +20,5 @@ def packed(data: Any) -> str:
     """
     text = json.dumps(data, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     # A lone half of a character is no UTF-8; texts are made visible before they come here.
-    squeezed = gzip.compress(text.encode("utf-8", "replace"), compresslevel=9, mtime=0)
+    squeezed = gzip.compress(text.encode("utf-8", "replace"), compresslevel=_LEVEL, mtime=0)
     return base64.b64encode(squeezed).decode("ascii")

@@ -12,16 +12,18 @@ async function readBlock(name) {
 // Texts of a task come in pieces; each is read once, when it is first asked for.
 class Texts {
   constructor(task, count, piece) {
-    this.task = task;
-    this.piece = piece;
+    Object.assign(this, { task, count, piece });
     this.pieces = new Array(Math.ceil(count / piece)).fill(null);
     this.searchable = null;
   }
 
-  async at(place) {
-    const number = Math.floor(place / this.piece);
+  read(number) {
     this.pieces[number] ??= readBlock(`texts-${this.task}-${number}`);
-    return (await this.pieces[number])[place % this.piece];
+    return this.pieces[number];
+  }
+
+  async at(place) {
+    return documentAt(await this.read(Math.floor(place / this.piece)), place % this.piece);
   }
 
   // One lower-case string per document, for the search.
@@ -29,8 +31,8 @@ class Texts {
     if (this.searchable === null) {
       const found = [];
       for (let number = 0; number < this.pieces.length; number++) {
-        this.pieces[number] ??= readBlock(`texts-${this.task}-${number}`);
-        for (const text of await this.pieces[number]) found.push(searchText(text));
+        const piece = await this.read(number);
+        for (let place = 0; place < piece.prompt.length; place++) found.push(searchText(piece, place));
         await pause();
       }
       this.searchable = found;
@@ -39,10 +41,29 @@ class Texts {
   }
 }
 
-function searchText([prompt, target, requests]) {
-  const parts = [prompt, target];
-  for (const [continuation, base, candidate] of requests) {
-    parts.push(continuation, base?.[2] ?? "", candidate?.[2] ?? "");
+// A document of a piece, whose columns hold one value each.
+function documentAt(piece, place) {
+  const requests = piece.continuation[place].map((continuation, number) => ({
+    continuation: continuation ?? piece.target[place],
+    base: piece.base[place][number],
+    candidate: piece.candidate[place][number],
+    tokens: tokensOf(piece.names[place][number], piece.heat[place][number]),
+  }));
+  return { prompt: piece.prompt[place], target: piece.target[place], requests };
+}
+
+function tokensOf(names, heat) {
+  if (heat === null) return null;
+  const [base, second, kl, differences] = heat;
+  const candidate = !differences ? second
+    : second.map((change, place) => (change === null ? null : base[place] + change));
+  return { names, base, candidate, kl };
+}
+
+function searchText(piece, place) {
+  const parts = [piece.prompt[place], piece.target[place], ...piece.continuation[place]];
+  for (const side of [piece.base[place], piece.candidate[place]]) {
+    for (const said of side) if (said?.[2]) parts.push(said[2]);
   }
   return parts.join("\n").toLowerCase();
 }

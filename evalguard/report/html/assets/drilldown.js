@@ -24,7 +24,7 @@ class Drilldown {
   }
 
   async open(task, metric, texts, place, step) {
-    const [prompt, target, requests] = await texts.at(place);
+    const { prompt, target, requests } = await texts.at(place);
     const id = task.ids[place];
     const title = element("h2", "", `Document ${id}, ${task.task}`);
     title.id = "document-title";
@@ -62,8 +62,8 @@ function scoreList(task, metric, place) {
 function answers(requests) {
   const parts = [];
   if (requests.length) parts.push(element("h3", "", "Answers"));
-  const likeliest = [1, 2].map((side) => best(requests, side));
-  requests.forEach(([continuation, base, candidate, tokens], number) => {
+  const likeliest = ["base", "candidate"].map((side) => best(requests, side));
+  requests.forEach(({ continuation, base, candidate, tokens }, number) => {
     if (requests.length > 1) parts.push(element("h4", "", `Option ${number + 1}`));
     if (continuation) parts.push(textBox(`Continuation ${number + 1}`, continuation)[1]);
     const both = element("dl", "facts");

@@ -98,7 +98,7 @@ class Grid {
     if (key === "text") {
       const text = document.createElement("bdi");
       cell.append(text);
-      this.texts().at(document_).then(([prompt]) => { text.textContent = prompt.slice(-160); });
+      this.texts().at(document_).then(({ prompt }) => { text.textContent = prompt.slice(-160); });
     } else {
       const value = this.rows.values[key][document_];
       cell.textContent = key === "drift" ? signedText(value) : numberText(value);

@@ -2,6 +2,10 @@
 async function start() {
   const tasks = await readBlock("rows");
   if (tasks === null) return;
+  for (const task of tasks) {
+    let id = 0;
+    task.ids = task.steps.map((step) => (id += step));
+  }
   const texts = tasks.map((task, number) => new Texts(number, task.ids.length, task.piece));
   const by = (id) => document.getElementById(id);
   const chosen = tasks.flatMap((task, number) => {

@@ -10,7 +10,7 @@ function shade(hundredths) {
   return String(Math.round(share * SHADES));
 }
 
-function tokenTable([names, base, candidate, kl]) {
+function tokenTable({ names, base, candidate, kl }) {
   const box = document.createElement("div");
   const list = document.createElement("ol");
   list.className = "tokens";
