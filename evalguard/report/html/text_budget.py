@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 TEXTS = 1_200_000  # characters of all documents' texts in one page
-TOKENS = 200_000  # scored tokens of all documents in one page
+TOKENS = 100_000  # scored tokens of all documents in one page
 LONGEST_TEXT = 20_000  # characters of one text, however few there are
 LONGEST_ANSWER = 4_000  # scored tokens of one document
 _SHORTEST = 40

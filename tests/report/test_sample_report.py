@@ -1,0 +1,40 @@
+"""The sample under reports/: a run of the demo, as it is written and shown today."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+from markupsafe import escape
+
+from evalguard.report.contract import document, schema
+from evalguard.report.formats import rendered
+from evalguard.report.stored import read_report
+from evalguard.report.view import report_view
+
+SAMPLE = Path(__file__).parent.parent.parent / "reports" / "20261121T014645Z-orig-vs-fla-port"
+
+
+def test_its_result_is_todays_contract() -> None:
+    written = json.loads((SAMPLE / "result.json").read_text(encoding="utf-8"))
+    jsonschema.validate(written, schema())
+    assert document(read_report(written)) == written
+
+
+def test_its_page_says_what_todays_page_says() -> None:
+    report = read_report(json.loads((SAMPLE / "result.json").read_text(encoding="utf-8")))
+    kept = (SAMPLE / "report.html").read_text(encoding="utf-8")
+    view = report_view(report)
+    assert escape(view.headline) in kept
+    assert escape(view.sentence) in kept
+    for metric in view.metrics:
+        assert escape(metric.interval) in kept
+    today = rendered(report, "html")
+    start, end = '<section class="verdict', '<section aria-labelledby="distributions"'
+    assert today[today.index(start) : today.index(end)] in kept
+
+
+def test_it_is_small() -> None:
+    names = ("result.json", "report.html", "junit.xml")
+    assert sum((SAMPLE / name).stat().st_size for name in names) < 1_500_000
