@@ -51,7 +51,7 @@ def stored_run(path: Path) -> StoredRun:
     try:
         report = read_report(document)
     except StoreError as error:
-        raise StoreError(f"{folder}: {error}", hint=error.hint) from error
+        raise StoreError(f"{path}: {error}", hint=error.hint) from error
     there = sample_files(folder)
     named = dict.fromkeys(c.task for c in report.comparisons)
     tasks = [*(task for task in named if task in there), *(t for t in there if t not in named)]

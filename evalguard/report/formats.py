@@ -49,8 +49,14 @@ def format_of(path: Path, chosen: Format | None = None) -> Format:
     """Return the format of a file: the one that was chosen, else what its suffix says.
 
     Raises:
-        UsageError: no format is known by its suffix, or there is none of that name.
+        UsageError: no format is known by its suffix, or there is none of that name; or the path
+            is ``-``, which elsewhere means stdout and would become a file of that name.
     """
+    if str(path) == "-":
+        raise UsageError(
+            "-o -: - is no name of a file",
+            hint="--format F without -o says in which format the report goes to stdout",
+        )
     if chosen is not None:
         return checked_format(chosen)
     suffix = path.suffix.lower()

@@ -80,6 +80,7 @@ def test_a_format_may_be_chosen_for_files_and_for_stdout(run: Any, compare: Any)
         (("-o", "report"), "has no suffix"),
         (("-o", ".", "--format", "text"), "this is a folder"),
         (("-o", "no/such/page.txt"), "there is no folder"),
+        (("-o", "-", "--format", "text"), "- is no name of a file"),
         (("--format", "pdf"), "'pdf' is not one of"),
         (("--json", "--format", "text"), "both say what to print"),
     ],
@@ -188,6 +189,8 @@ def test_what_is_no_run_is_said(run: Any, compare: Any) -> None:
     damaged = run("report", folder, "--json")
     assert damaged.code == 3
     assert "gate is 1, not an object" in damaged.document["error"]["message"]
+    result.rename("kept.json")
+    assert "error: kept.json: the stored result is damaged" in run("report", "kept.json").err
 
 
 def test_a_run_without_samples_or_of_an_earlier_version_is_shown(run: Any, compare: Any) -> None:

@@ -60,7 +60,7 @@ def stored_tables(file: Path, task: str, side: Side, *, source: str) -> StoredTa
         raise UsageError(
             f"{file} was written by an earlier evalguard, which did not keep how its metrics are "
             "made",
-            hint="compare the two models once more: that run can be a baseline",
+            hint="compare the two models once more: that run keeps what is needed",
         )
     try:
         return _read(task, told, _rows(columns, side), source)
