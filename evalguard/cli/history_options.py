@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import click
 
 from evalguard.cli.values import PATH
 
-HISTORY = (
-    click.option(
-        "--history",
-        type=PATH,
-        metavar="FILE",
-        help="Add this run to a history. Default: the guard file's, else none.",
-    ),
-    click.option("--no-history", is_flag=True, help="Not even if the guard file names one."),
-)
+
+def _options(otherwise: str) -> tuple[Callable[[Any], Any], ...]:
+    return (
+        click.option(
+            "--history",
+            type=PATH,
+            metavar="FILE",
+            help=f"Add this run to a history. Default: the guard file's, else {otherwise}.",
+        ),
+        click.option("--no-history", is_flag=True, help="Not even if the guard file names one."),
+    )
+
+
+HISTORY = _options("none")
+NIGHT_HISTORY = _options("history.sqlite beside the nights")

@@ -10,7 +10,7 @@ import click
 
 from evalguard.cli.bisect_options import BISECT
 from evalguard.cli.given import compare_options
-from evalguard.cli.history_options import HISTORY
+from evalguard.cli.history_options import NIGHT_HISTORY
 from evalguard.cli.options import CODE, CONFIG, EPILOG, OUTPUT, RUNNING, STRICT, together
 from evalguard.cli.output import Answer, Job, terminal_width, wants_color
 from evalguard.cli.tracking_options import TRACKING
@@ -25,7 +25,7 @@ from evalguard.cli.tracking_options import TRACKING
     metavar="N",
     help="Go on with a night that was stopped, if it began less than N hours ago; 0: never.",
 )
-@together(CONFIG, *CODE, *RUNNING, STRICT, *BISECT, *HISTORY, *TRACKING, *OUTPUT)
+@together(CONFIG, *CODE, *RUNNING, STRICT, *BISECT, *NIGHT_HISTORY, *TRACKING, *OUTPUT)
 @click.pass_obj
 def nightly_command(command: str, /, as_json: bool, resume_hours: float, **given: Any) -> Job:
     """Compare every pair of the guard file, one after the other; one that fails stops no other.

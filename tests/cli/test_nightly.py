@@ -243,3 +243,8 @@ def test_what_cannot_be_run_as_a_night_is_refused(
     config = guard("same")
     assert "not written as junit" in refused(2, "nightly", "--config", config, "-o", "x.xml").err
     assert nights(tmp_path) == []
+
+
+def test_help_names_the_history_that_nights_have_by_default(run: Run) -> None:
+    said = " ".join(run("nightly", "--help").out.split())
+    assert "else history.sqlite beside the nights" in said
