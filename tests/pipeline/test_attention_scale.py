@@ -118,7 +118,7 @@ def test_the_run_folder_holds_every_scored_token(folder: Path) -> None:
     table = tokens(result)
     assert list(table.columns) == [
         "doc_id", "request", "position", "token_id", "base_logprob", "candidate_logprob", "kl",
-        "base_top", "candidate_top", "shared_top",
+        "base_top", "candidate_top", "shared_top", "text",
     ]  # fmt: skip
     assert len(table) == found.positions
     assert table.kl.mean() == pytest.approx(found.kl.value, rel=1e-12)

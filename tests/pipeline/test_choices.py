@@ -163,8 +163,8 @@ def test_distributions_are_compared_as_the_command_line_or_the_file_says(
     [
         ("port", {"reference_top_k": 16}, "reference_top_k has no effect with distributions auto"),
         ("port", {"distributions": "off", "reference": Path("a")}, "no use with distributions off"),
-        (None, {"distributions": "reference"}, "finished lm-eval run, which holds no distrib"),
-        (None, {"distributions": "lockstep"}, "finished lm-eval run, which holds no distrib"),
+        (None, {"distributions": "reference"}, "finished run, which holds no distributions"),
+        (None, {"distributions": "lockstep"}, "finished run, which holds no distributions"),
     ],
 )
 def test_distributions_that_cannot_be_compared_are_refused(
