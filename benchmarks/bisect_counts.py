@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 
 from benchmarks.bisect_outcomes import outcome
@@ -83,6 +84,7 @@ def counted(key: Key, first: int, runs: int, seed: int) -> Counts:
     )  # fmt: skip
 
 
+@cache
 def code_digest() -> str:
     """Hex digest of the search's code and of what plants: counts of another code are not added."""
     folders = [Path(bisect.__file__).parent, Path(__file__).parent]

@@ -63,9 +63,9 @@ def main() -> None:
     options = parser.parse_args()
     part, parts = (int(number) for number in options.part.split("/"))
     end = time.monotonic() + 60.0 * options.minutes
+    known = read(options.cells, options.seed)
     for key in list(schedule())[part - 1 :: parts]:
-        done = read(options.cells, options.seed).get(key)
-        at = 0 if done is None else done.runs
+        at = known[key].runs if key in known else 0
         while at < options.runs and time.monotonic() < end:
             runs = min(_CHUNK, options.runs - at)
             append(options.cells, counted(key, at, runs, options.seed), options.seed)
