@@ -20,6 +20,7 @@ pytestmark = pytest.mark.slow
 KILLS = 10
 SEED = 20261120
 _PATIENCE = 120.0
+_INTERRUPTED = 130  # exit code, before there is a verdict
 _OF_A_RUN = {"seconds", "jobs", "proof", "resume"}
 Answer = dict[str, Any]
 
@@ -81,31 +82,43 @@ def run_folder(out: Path) -> Path:
     return journal.parent
 
 
-def test_killed_ten_times_it_ends_with_the_same_and_repeats_nothing(
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_stopped_ten_times_it_ends_with_the_same_and_repeats_nothing(
     server: Server,
     planted_world: PlantedWorld,
     whole: tuple[Answer, set[str], float],
     tmp_path: Path,
+    number: signal.Signals,
 ) -> None:
     expected, scored, seconds = whole
-    rng, log, killed = random.Random(SEED), tmp_path / "log", 0
+    rng, log, stopped = random.Random(SEED + number), tmp_path / "log", 0
     run = server.start(words(planted_world, tmp_path), log)
     folder = run_folder(tmp_path / "out")
     for _ in range(KILLS):
         time.sleep(rng.uniform(0.0, seconds / 3.0))
-        run.kill()
-        killed += run.wait() == -signal.SIGKILL
+        run.kill(number)
+        stopped += was_stopped(run)
         run = server.start(["bisect", "--resume", folder, "--json"], log)
     assert answer(run) == expected
-    assert killed >= KILLS // 2  # the others ended before their time
+    assert stopped >= KILLS // 2  # the others ended before their time
     begun, done = begun_and_done(log)
     assert set(begun) == scored
-    # What was under way when a process died may be done again, and nothing else.
-    assert begun.total() - len(scored) <= killed
+    # What was under way when a process ended may be done again, and nothing else.
+    assert begun.total() - len(scored) <= stopped
     assert set(done) == scored
     entries = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
     finished = Counter((e["assignment"], e["block"]) for e in entries if "assignment" in e)
     assert set(finished.values()) == {1}
+
+
+def was_stopped(run: Run) -> bool:
+    """Whether a run did not end by itself; one that was interrupted says what it knows."""
+    code = run.wait()
+    if code != 1:
+        assert code in (-signal.SIGKILL, _INTERRUPTED), run.err.read_text()
+        return True
+    bisect = json.loads(run.out.read_text())["bisect"]
+    return bisect is None or bisect["status"] == "stopped" or not bisect["repaired"]["passed"]
 
 
 def test_two_bisections_on_one_cache_give_the_same_answer(
