@@ -58,7 +58,7 @@ def checkpoint_tensors(
 
 
 def _refuse_quantised(model: PreTrainedModel, files: CheckpointFiles) -> None:
-    if getattr(model, "hf_quantizer", None) is not None:
+    if getattr(model, "hf_quantizer", None) is not None and not _is_dequantised(model):
         raise SettingError(
             "the weights of a quantised model cannot be taken from another checkpoint one by one",
             hint="let a setting choose the whole checkpoint: target model_args.pretrained",
@@ -68,6 +68,13 @@ def _refuse_quantised(model: PreTrainedModel, files: CheckpointFiles) -> None:
             f"{files.name} holds quantised weights ({files.quantisation})",
             hint="name the checkpoint that it was quantised from",
         )
+
+
+def _is_dequantised(model: PreTrainedModel) -> bool:
+    """Whether it came from a GGUF file, of which loading made plain weights."""
+    method = getattr(model, "quantization_method", None)
+    plain = all(weight.is_floating_point() for weight in model.parameters())
+    return str(getattr(method, "value", method)) == "gguf" and plain
 
 
 def _empty_twin(model: PreTrainedModel, wanted: Sequence[str]) -> PreTrainedModel:
