@@ -12,6 +12,7 @@ context, without the search, its caches and its workers.
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import resource
 import tempfile
@@ -130,6 +131,7 @@ def report(found: list[Row], options: argparse.Namespace) -> Iterator[str]:
     import torch
     import transformers
 
+    costs = [row.evaluations for row in found]
     exact = sum(row.exact for row in found)
     named = sum(bool(row.innocents) for row in found)
     yield "# Bisection on real models\n"
@@ -141,8 +143,9 @@ def report(found: list[Row], options: argparse.Namespace) -> Iterator[str]:
         f"{len(found)} plantings on {options.documents:,} documents of task {TASK}, perplexity "
         "gated at 1 sigma. Exactly the guilty settings were named in "
         f"**{exact} of {len(found)}**; an innocent one in **{named}**. Mean cost "
-        f"{np.mean([row.evaluations for row in found]):.1f} full evaluations (base and candidate "
-        "excepted), and as CPU time, with base, candidate, workers and start-up, that of "
+        f"{np.mean(costs):.1f} full evaluations (median {np.median(costs):.1f}, at most "
+        f"{max(costs):.1f}; base and candidate excepted), and as CPU time, with base, "
+        "candidate, workers and start-up, that of "
         f"{np.mean([row.cpu / row.plain for row in found]):.0f} plain full evaluations of "
         f"{np.mean([row.plain for row in found]):.2f} s.\n"
     )
@@ -152,7 +155,8 @@ def report(found: list[Row], options: argparse.Namespace) -> Iterator[str]:
     yield from map(_line, found)
     yield (
         f"\nPython {platform.python_version()}, torch {torch.__version__}, transformers "
-        f"{transformers.__version__}, one thread, seed {options.seed}."
+        f"{transformers.__version__}, one thread of {os.cpu_count()} {platform.machine()} cores "
+        f"that other work shared (CPU seconds count), seed {options.seed}."
     )
 
 
