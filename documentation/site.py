@@ -17,6 +17,7 @@ from evalguard.cli.main import cli
 from evalguard.config.schema import schema
 
 ROOT = Path(__file__).parent.parent
+_SAMPLE = "reports/20261121T014645Z-orig-vs-fla-port/report.html"
 # Pages and files that lie elsewhere in the repository: their place in the site, and in it.
 ELSEWHERE = {
     "index.md": "README.md",
@@ -33,6 +34,8 @@ ELSEWHERE = {
         f"benchmarks/results/{file.name}": f"benchmarks/results/{file.name}"
         for file in sorted((ROOT / "benchmarks/results").glob("*.md"))
     },
+    # The report of the demo that README shows.
+    _SAMPLE: _SAMPLE,
 }
 # A list right after a line of text: a list on GitHub, but not in Python's Markdown.
 _LIST = re.compile(r"^((?!\s*(?:[-*]|\d+\.) |\s*$|\s{2,}).+)\n(?=(?:[-*]|\d+\.) )", re.MULTILINE)

@@ -235,4 +235,4 @@ def test_a_model_that_was_reused_is_what_loading_it_here_gives(
                 assert DESCRIPTION.encode(scorer.describe()) == DESCRIPTION.encode(fresh.describe())
                 answers = tuple(scorer.score(asked)), tuple(fresh.score(asked))
                 assert RESPONSES.encode(answers[0]) == RESPONSES.encode(answers[1])
-        assert reused.reuse == Loads(started=1, loaded=3, reassigned=2)
+        assert reused.loads == Loads(started=1, loaded=3, reassigned=2)
