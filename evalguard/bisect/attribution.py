@@ -8,6 +8,7 @@ from math import factorial
 
 import numpy as np
 
+from evalguard.bisect.components import Kind
 from evalguard.bisect.fit import Fit
 from evalguard.bisect.measurement import Measurements
 from evalguard.bisect.result import Culprit
@@ -39,8 +40,14 @@ def _culprit(fit: Fit, one: int, measured: Measurements) -> Culprit:
         sigma_in_context=_value(fit, members, yardstick) - _value(fit, rest, yardstick),
         shapley_sigma=_shapley(fit, one, rest, yardstick),
         error_sigma=error,
-        role=fit.structure.components[largest].kind,
+        role=_role(fit, one),
     )
+
+
+def _role(fit: Fit, one: int) -> Kind:
+    """Of the largest effect; of those that need a partner only where there are no others."""
+    components = [fit.structure.components[at] for at in fit.of(one)]
+    return next((c.kind for c in components if c.acts_alone), components[0].kind)
 
 
 def _alone(one: int, measured: Measurements) -> tuple[float, float, float] | None:

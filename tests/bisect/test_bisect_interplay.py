@@ -41,6 +41,14 @@ def test_two_that_shrink_each_other_or_grow_together_are_named_and_nobody_else(
     assert (result.status, named(result)) == ("minimal", {"c", "h"})
 
 
+def test_who_drifts_alone_is_not_said_to_act_with_its_partner_only() -> None:
+    result = searched(PlantedScores(interplay(6.0, 2.0, 5.0), jitter=0.1))
+    assert named(result) == {"c", "h"}
+    assert {culprit.role for culprit in result.culprits} == {"additive"}
+    for culprit in result.culprits:
+        assert culprit.sigma_alone is None or culprit.sigma_alone > 1.5
+
+
 @pytest.mark.parametrize("both", [-2.0, -0.5, 1.0, 2.0])
 def test_a_setting_that_only_changes_what_the_culprit_does_is_not_blamed(both: float) -> None:
     result = searched(PlantedScores(interplay(30.0, 0.0, both), jitter=0.1))

@@ -86,8 +86,9 @@ def test_the_proof_of_derived_settings_asks_and_judges_as_the_comparison_did(
     )
     policy = ScoringPolicy(token_budget=512, scorer="harness", share_prefixes=False, device="cpu")
     choices = Choices(
-        gate=gate, task_options=asked, policy=policy, tasks=("t",), declared=frozenset(),
-        allow=frozenset({"prompt"}), clusters=ClusterChoice(by_task={"t": "story"}),
+        gate=gate, task_options=asked, policy=policy, tasks=("t",), declared=frozenset({"prompt"}),
+        allow=frozenset({"prompt", "tokens", "length"}),
+        clusters=ClusterChoice(by_task={"t": "story"}),
         distributions=DistributionChoice(mode="reference", top_k=8), memory="sequential",
         sequential_alpha=0.01,
     )  # fmt: skip

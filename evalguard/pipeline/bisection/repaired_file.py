@@ -77,7 +77,7 @@ def proof_of(folder: Path, finished: Finished) -> str:
         words += ["--gen-kwargs", json.dumps(dict(asked.gen_kwargs))]
     if asked.confirm_unsafe:
         words += ["--confirm-run-unsafe-code"]
-    for what in sorted(finished.choices.allow):
+    for what in sorted(finished.choices.declared):  # the rest comes with the settings
         words += ["--allow-differing", what]
     words += option_words(finished.options, _TYPED_ONLY)
     return redacted_text(shlex.join(["evalguard", "compare", *words]))
