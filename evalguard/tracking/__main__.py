@@ -13,8 +13,8 @@ from evalguard.tracking import mlflow_sink, trackio_sink, wandb_sink
 from evalguard.tracking.job import Job, write_answer
 from evalguard.tracking.wandb_report import save_report
 
-# What is left to do after the answer: threads and helpers that end with the process.
-_AFTERWARDS = 5
+# Who started this process kills it in time; the alarm is for when nobody is left to do so.
+_LEFT_ALONE = 15
 _LONGEST_REASON = 300
 _SINKS: Mapping[SinkName, Callable[[Job, TrackedRun], Sent]] = {
     "wandb": wandb_sink.send,
@@ -27,13 +27,12 @@ def main() -> None:
     """Do the job, answer, and end in time even if nobody is left to see to it."""
     folder = Path(sys.argv[1])
     job = Job.read(folder)
-    signal.alarm(int(job.bounds.online) + _AFTERWARDS)
+    signal.alarm(int(job.bounds.online) + _LEFT_ALONE)
     try:
         sent = _done(job)
     except Exception as error:  # noqa: BLE001 - whatever a tracker raises: the reason is told
         sent = Sent(sink=job.sink, state="failed", reason=_told(error))
     write_answer(folder, sent)
-    signal.alarm(_AFTERWARDS)
 
 
 def _done(job: Job) -> Sent:

@@ -52,6 +52,11 @@ def write_answer(folder: Path, sent: Sent) -> None:
     half.replace(folder / _ANSWER)
 
 
+def is_answered(folder: Path) -> bool:
+    """Whether the answer is there."""
+    return (folder / _ANSWER).exists()
+
+
 def read_answer(folder: Path) -> Sent | None:
     """Read the answer; None if there is none."""
     try:

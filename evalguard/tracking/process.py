@@ -11,12 +11,13 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from evalguard.redaction import redacted_text
 from evalguard.tracked_run import Sent
-from evalguard.tracking.job import LOG, Job, read_answer
+from evalguard.tracking.job import LOG, Job, is_answered, read_answer
 
 # A run that is open in this process has a service of its own; and no tracker calls home for itself.
 _ENVIRONMENT: Mapping[str, str | None] = {
@@ -28,6 +29,9 @@ _ENVIRONMENT: Mapping[str, str | None] = {
     "PYTHONIOENCODING": "utf-8",
 }
 _LONGEST_REASON = 300
+# What is left to do after the answer: threads and helpers that end with the process.
+_AFTERWARDS = 5.0
+_BETWEEN_LOOKS = 0.1
 
 
 def done_in_process(job: Job, *, seconds: float, environment: Mapping[str, str]) -> Sent:
@@ -64,12 +68,32 @@ def _run(folder: Path, seconds: float, defaults: Mapping[str, str]) -> str:
         except OSError as error:
             return f"no process could be started for it: {error.strerror}"
         try:
-            code = process.wait(seconds)
+            code = _wait(process, folder, seconds)
         except subprocess.TimeoutExpired:
             return f"no answer within {seconds:.0f} s"
         finally:
             _kill(process)
     return f"the sending process ended with code {code}{_last_words(folder / LOG)}"
+
+
+def _wait(process: subprocess.Popen[bytes], folder: Path, seconds: float) -> int:
+    """Wait for its code; once it has answered, only for a few seconds more.
+
+    It is killed from here, not by itself: a helper that stands still would outlive it.
+
+    Raises:
+        subprocess.TimeoutExpired: the process goes on.
+    """
+    end, answered = time.monotonic() + seconds, False
+    while True:
+        try:
+            return process.wait(_BETWEEN_LOOKS)
+        except subprocess.TimeoutExpired:
+            now = time.monotonic()
+            if not answered and is_answered(folder):
+                end, answered = min(end, now + _AFTERWARDS), True
+            if now >= end:
+                raise
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
