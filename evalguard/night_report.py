@@ -11,6 +11,9 @@ from evalguard.gate_reason import GateState, Key
 
 SCHEMA = "evalguard.nightly/1"
 
+ALPHA, LOOKS = 0.05, 365
+"""Change points: the chance that a pair has any false one in so many nights."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NightlyMetric:
@@ -131,7 +134,7 @@ class PairChanges:
         regressed: metrics that fail the gate tonight and did not last night; ``still``: that
             did; ``recovered``: that failed last night and pass tonight.
         failed: it, or a gated metric, gave no number tonight and gave one last night.
-        steps: change points that are a week old at most.
+        steps: change points that were found within the last week.
         broken: documents, where some broke that were sound last night.
         problem: why the history could not be asked; "" where it was, or there is none.
     """
@@ -161,6 +164,7 @@ class NightReport:
         resumed: how often it was gone on with after it had been stopped.
         pairs: in the guard files' order; ``changes`` beside them.
         exit_code: what the command ends with.
+        alpha: chance that a pair has any false change point in ``looks`` nights.
     """
 
     name: str
@@ -177,6 +181,8 @@ class NightReport:
     notes: tuple[str, ...] = ()
     command: str = ""
     version: str = ""
+    alpha: float = ALPHA
+    looks: int = LOOKS
 
     def count(self, state: GateState) -> int:
         """How many pairs came to a state."""

@@ -71,6 +71,14 @@ def _listed(last: int, as_json: bool, given: dict[str, Any]) -> Answer:
     help="Chance of any false change point among all that is shown.",
 )
 @click.option(
+    "--looks",
+    type=click.IntRange(min=1, max=10_000),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Answers that share that chance: 365 if you look every night of a year, as nightly does.",
+)
+@click.option(
     "-o",
     "--output",
     type=PATH,
@@ -91,8 +99,9 @@ def _trend(
     from evalguard.pipeline.history.trend_files import check_trend_files, write_trends
 
     check_trend_files(output)
-    file, last, alpha = _file(given), given.pop("last"), given.pop("alpha")
-    found = trends(file, Wanted(**given), last=last, alpha=alpha, everything=everything)
+    file = _file(given)
+    scanned = {name: given.pop(name) for name in ("last", "alpha", "looks")}
+    found = trends(file, Wanted(**given), **scanned, everything=everything)
     if output:
         write_trends(found, output)
         return Answer(str)

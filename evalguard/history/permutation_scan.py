@@ -23,8 +23,11 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 _ENOUGH_EXCEEDING = 20
-_FEWEST, _MOST = 999, 199_999
-_CHUNK = 200_000
+_FEWEST, _USUAL_MOST = 999, 39_999
+# A strict level gets as many as it takes to come below it: the test keeps its size with any number,
+# and loses little where hardly a permutation exceeds.
+_MOST, _LEAST_EXCEEDING = 3_999_999, 2
+_FIRST_ROWS, _CHUNK = 100, 200_000
 _ROUNDING = 1e-12
 
 
@@ -91,6 +94,12 @@ def _statistics(residuals: Floats, weights: Floats, shortest: int) -> Floats:
     return np.asarray(np.abs(difference) * np.sqrt(left * (total - left) / total))
 
 
+def most_drawn(level: float) -> int:
+    """How many permutations a test at a level draws at most: none is found below 2.5e-7."""
+    usual = min(_USUAL_MOST, max(_FEWEST, math.ceil(_ENOUGH_EXCEEDING / level)))
+    return min(_MOST, max(usual, math.ceil(_LEAST_EXCEEDING / level)))
+
+
 def _p_value(
     values: Floats, scales: Floats, level: float, shortest: int, rng: np.random.Generator
 ) -> float:
@@ -99,12 +108,12 @@ def _p_value(
     Drawing ends early when the p-value can no longer come to the level (J. Besag, P. Clifford,
     Biometrika 78, 1991, 301-304).
     """
-    most = min(_MOST, max(_FEWEST, math.ceil(_ENOUGH_EXCEEDING / level)))
+    most = most_drawn(level)
     allowed = level * (most + 1) - 1
     weights = 1.0 / np.square(scales)
     residuals = values - weighted_mean(values, weights)
     n = values.shape[0]
-    rows = max(1, _CHUNK // n)
+    rows = _FIRST_ROWS
     observed = float(np.max(_statistics(residuals[None, :], weights, shortest)))
     limit, z = observed * (1.0 - _ROUNDING), residuals / scales
     drawn = exceeding = 0
@@ -114,4 +123,5 @@ def _p_value(
         largest = np.max(_statistics(permuted, weights, shortest), axis=1)
         exceeding += int(np.count_nonzero(largest >= limit))
         drawn += count
+        rows = max(_FIRST_ROWS, min(2 * rows, _CHUNK // n))
     return (1 + exceeding) / (1 + drawn)

@@ -40,8 +40,8 @@ class Change:
 
     Attributes:
         run: number of the night's run.
-        what: "base", "candidate" (another digest), "evalguard", "margin", or a place in the
-            environment such as "packages.torch".
+        what: "base", "candidate" (another digest), "evalguard", "documents" (their number),
+            "margin", or a place in the environment such as "packages.torch".
         before, after: its values; digests are cut to their first 8 digits.
     """
 
@@ -72,13 +72,19 @@ class Trend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrendReport:
-    """Trends of a pair; ``alpha`` is the chance of any false change point among all of them."""
+    """Trends of a pair.
+
+    Attributes:
+        alpha: chance of any false change point among all of them, in ``looks`` answers together
+            (365: asked every night for a year).
+    """
 
     file: str
     base: str
     candidate: str
     alpha: float
     trends: tuple[Trend, ...]
+    looks: int = 1
     problems: tuple[str, ...] = ()
 
 

@@ -62,6 +62,7 @@ def _trends(report: TrendReport) -> dict[str, Any]:
         "base": report.base,
         "candidate": report.candidate,
         "alpha": report.alpha,
+        "looks": report.looks,
         "trends": [_trend(trend) for trend in report.trends],
         "problems": report.problems,
     }

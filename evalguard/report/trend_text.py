@@ -115,7 +115,8 @@ def rate(report: TrendReport) -> str:
     among = f"among these {count(len(report.trends))} trends" if several else "in this trend"
     found = sum(len(trend.scan.points) for trend in report.trends)
     points = "no change point" if not found else f"{found} change point{'s' if found > 1 else ''}"
+    looks = f" in {count(report.looks)} answers like this" if report.looks > 1 else ""
     return (
-        f"{points}; the chance of any false one {among} is at most {percent(report.alpha)} "
+        f"{points}; the chance of any false one {among}{looks} is at most {percent(report.alpha)} "
         "(permutation scan; nights that do not depend on each other)"
     )

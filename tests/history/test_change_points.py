@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 
 import numpy as np
@@ -193,7 +192,6 @@ def test_shift_mirror_and_scale_change_nothing(
         assert [point.position for point in again] == found
 
 
-@pytest.mark.skipif(importlib.util.find_spec("ruptures") is None, reason="ruptures: cross-check")
 def test_ruptures_finds_the_same_change_points() -> None:
     import ruptures
 

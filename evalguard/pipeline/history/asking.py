@@ -91,13 +91,18 @@ def trends(
     *,
     last: int | None = None,
     alpha: float = DEFAULT_ALPHA,
+    looks: int = 1,
     everything: bool = False,
 ) -> TrendReport:
     """Metrics of a pair over nights, with change points.
 
+    Each trend, in each answer, is held to alpha / (trends looks): by Boole's inequality that holds
+    however much answers have in common.
+
     Args:
         last: the latest nights only.
         alpha: chance of any false change point among all trends that are shown.
+        looks: answers that share this chance: 365 for who asks every night of a year.
         everything: metrics that the gate did not judge in the latest run, too.
 
     Raises:
@@ -108,7 +113,7 @@ def trends(
         keys = _keys(history, pair, wanted, everything=everything)
         series = {key: history.nights(pair, key)[-(last or 0) :] for key in keys}
         found = tuple(
-            trend_of(key, nights, alpha=alpha / len(keys), environment=history.environment)
+            trend_of(key, nights, alpha=alpha / len(keys) / looks, environment=history.environment)
             for key, nights in series.items()
             if nights
         )
@@ -119,6 +124,7 @@ def trends(
         candidate=pair[1],
         alpha=alpha,
         trends=found,
+        looks=looks,
         problems=problems,
     )
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from evalguard.history import MetricKey, Night, NightRun
-from evalguard.history.change_points import change_points
+from evalguard.history import MetricKey, Night
+from evalguard.history.change_points import Floats, change_points
 from evalguard.history.report import Change, Trend
 
 Environment = Callable[[str], Mapping[str, Any]]
@@ -27,19 +27,24 @@ def trend_of(
         environment: what a digest of an environment stands for.
     """
     used = tuple(place for place, night in enumerate(nights) if _usable(night))
-    sigmas = np.array([nights[place].metric.sigma or 0.0 for place in used])
-    stderrs = np.array([nights[place].metric.stderr or 0.0 for place in used])
-    scan = change_points(sigmas, stderrs, alpha=alpha)
-    runs = [nights[place].run for place in used]
+    scan = change_points(*scanned_numbers(nights, used), alpha=alpha)
+    scanned = [nights[place] for place in used]
     changes = tuple(
         tuple(
             change
             for place in range(point.earliest, point.latest + 1)
-            for change in changes_between(runs[place - 1], runs[place], environment)
+            for change in changes_between(scanned[place - 1], scanned[place], environment)
         )
         for point in scan.points
     )
     return Trend(key=key, nights=tuple(nights), scan=scan, used=used, changes=changes)
+
+
+def scanned_numbers(nights: Sequence[Night], used: Sequence[int]) -> tuple[Floats, Floats]:
+    """Sigma and its standard error of the nights that are scanned, shape (n,) each."""
+    sigmas = np.array([nights[place].metric.sigma or 0.0 for place in used], np.float64)
+    stderrs = np.array([nights[place].metric.stderr or 0.0 for place in used], np.float64)
+    return sigmas, stderrs
 
 
 def _usable(night: Night) -> bool:
@@ -47,8 +52,9 @@ def _usable(night: Night) -> bool:
     return sigma is not None and math.isfinite(sigma)
 
 
-def changes_between(before: NightRun, after: NightRun, environment: Environment) -> list[Change]:
-    """What else is other in the later of two runs."""
+def changes_between(first: Night, second: Night, environment: Environment) -> list[Change]:
+    """What else is other in the later of two nights."""
+    before, after = first.run, second.run
     found = [
         Change(
             run=after.number,
@@ -60,6 +66,8 @@ def changes_between(before: NightRun, after: NightRun, environment: Environment)
             ("base", before.base_digest, after.base_digest),
             ("candidate", before.candidate_digest, after.candidate_digest),
             ("evalguard", before.version, after.version),
+            # Sigma is in units of an error that shrinks with the documents.
+            ("documents", first.metric.n_used, second.metric.n_used),
             ("margin", f"{before.margin:g}", f"{after.margin:g}"),
         )
         if one != other

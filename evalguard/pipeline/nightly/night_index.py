@@ -8,9 +8,8 @@ from pathlib import Path
 from evalguard.errors import EvalguardError
 from evalguard.history.report import TrendReport
 from evalguard.night_report import NightReport
-from evalguard.pipeline.history.asking import Wanted, trends
-
-_MOST_NIGHTS = 120
+from evalguard.pipeline.history.asking import Wanted
+from evalguard.pipeline.nightly.night_trends import night_trends
 
 
 def night_index(report: NightReport) -> str:
@@ -26,6 +25,6 @@ def _trends(report: NightReport) -> Iterator[TrendReport]:
             continue
         wanted = Wanted(base=pair.base, candidate=pair.candidate)
         try:
-            yield trends(Path(report.history), wanted, last=_MOST_NIGHTS)
+            yield night_trends(Path(report.history), wanted)
         except EvalguardError:  # the night's changes say why
             continue

@@ -7,13 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from evalguard.errors import EvalguardError
+from evalguard.history.news import recently_found
 from evalguard.history.report import MetricFlips, Trend, TrendReport
 from evalguard.night_changes import changed_since
 from evalguard.night_report import BrokenTonight, NightStep, PairChanges, PairNight
-from evalguard.pipeline.history.asking import Wanted, flips_between, trends
+from evalguard.pipeline.history.asking import Wanted, flips_between
+from evalguard.pipeline.history.trends import scanned_numbers
+from evalguard.pipeline.nightly.night_trends import night_trends
 
 RECENT_NIGHTS = 7
-"""Nights for which a change point is told of."""
+"""Nights for which a change point is told of, from the one on that found it."""
 
 
 def changes_tonight(
@@ -35,7 +38,7 @@ def _with_history(pair: PairNight, changes: PairChanges, history: Path | None) -
         return changes
     wanted = Wanted(base=pair.base, candidate=pair.candidate)
     try:
-        found = trends(history, wanted)
+        found = night_trends(history, wanted)
         steps = tuple(step for trend in found.trends for step in _steps(trend))
         broken = _broken(history, wanted, found)
     except EvalguardError as error:
@@ -44,7 +47,9 @@ def _with_history(pair: PairNight, changes: PairChanges, history: Path | None) -
 
 
 def _steps(trend: Trend) -> list[NightStep]:
-    """Change points of the latest nights."""
+    """Change points that are news."""
+    sigmas, stderrs = scanned_numbers(trend.nights, trend.used)
+    recent = recently_found(sigmas, stderrs, trend.scan, nights=RECENT_NIGHTS)
     nights = [trend.nights[place].run.created for place in trend.used]
     return [
         NightStep(
@@ -57,8 +62,8 @@ def _steps(trend: Trend) -> list[NightStep]:
             stderr=point.stderr,
             changed=tuple(f"{one.what} {one.before} -> {one.after}" for one in changes),
         )
-        for point, changes in zip(trend.scan.points, trend.changes, strict=True)
-        if len(nights) - point.position <= RECENT_NIGHTS
+        for point, changes, new in zip(trend.scan.points, trend.changes, recent, strict=True)
+        if new
     ]
 
 

@@ -31,6 +31,8 @@ def night_document(report: NightReport) -> dict[str, Any]:
         "counts": {state: report.count(state) for state in states},  # type: ignore[arg-type]
         "pairs": pairs,
         "changes": [_changes(one) for one in report.changes],
+        "alpha": report.alpha,
+        "looks": report.looks,
         "notes": list(report.notes),
         "exit_code": report.exit_code,
     }

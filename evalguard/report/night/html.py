@@ -11,7 +11,15 @@ from evalguard.night_report import NightReport, PairNight
 from evalguard.report.html.page import html_page
 from evalguard.report.html.trends import TrendFigure, trend_figure
 from evalguard.report.night.document import report_link
-from evalguard.report.night.words import key_text, metric_line, name, news, sigma_text, subject
+from evalguard.report.night.words import (
+    key_text,
+    metric_line,
+    name,
+    news,
+    rate,
+    sigma_text,
+    subject,
+)
 from evalguard.report.plain_text import printable
 
 _ORDER: tuple[GateState, ...] = ("regressed", "failed", "undecided", "passed")
@@ -107,5 +115,5 @@ def _facts(report: NightReport) -> Iterator[tuple[str, str]]:
     for what, value in facts:
         if value:
             yield what, printable(value)
-    for note in report.notes:
+    for note in filter(None, (*report.notes, rate(report))):
         yield "Note", printable(note)

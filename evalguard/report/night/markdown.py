@@ -8,7 +8,7 @@ from evalguard.gate_reason import GateState
 from evalguard.night_report import NightReport, PairNight
 from evalguard.report.markdown_text import inline
 from evalguard.report.night.document import report_link
-from evalguard.report.night.words import key_text, name, news, sigma_text, subject
+from evalguard.report.night.words import key_text, name, news, rate, sigma_text, subject
 from evalguard.report.plain_text import printable
 
 _ICON: dict[GateState, str] = {"passed": "✅", "regressed": "❌", "failed": "💥", "undecided": "⚠️"}
@@ -22,6 +22,8 @@ def night_markdown(report: NightReport) -> str:
     parts.append("\n".join(_table(report)))
     if report.notes:
         parts.append("\n".join(f"- {inline(printable(note), 500)}" for note in report.notes))
+    if rate(report):
+        parts.append(inline(rate(report), 500))
     parts.append(f"Exit code {report.exit_code}; {inline(printable(report.guard), 200)}.")
     return "\n\n".join(parts) + "\n"
 

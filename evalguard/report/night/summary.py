@@ -9,7 +9,7 @@ from rich.text import Text
 from evalguard.gate_reason import GateState
 from evalguard.night_report import NightReport, PairNight
 from evalguard.report.night.document import report_link
-from evalguard.report.night.words import metric_line, news, pair_line, subject
+from evalguard.report.night.words import metric_line, news, pair_line, rate, subject
 from evalguard.report.page import page
 from evalguard.report.plain_text import printable, wrapped
 
@@ -40,6 +40,8 @@ def _blocks(report: NightReport, width: int, *, links: bool) -> Iterator[list[Te
         yield list(_pair(report, pair, width, links=links))
     for note in report.notes:
         yield list(_item(f"Note: {printable(note)}", width))
+    if rate(report):
+        yield list(_item(rate(report), width))
     yield list(_foot(report, width))
 
 

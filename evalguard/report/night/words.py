@@ -8,6 +8,7 @@ from evalguard.gate_reason import GateState, Key
 from evalguard.night_report import NightlyMetric, NightReport, PairChanges, PairNight
 from evalguard.report.plain_text import printable
 from evalguard.report.rounding import count, sigma_with_interval, with_stderr
+from evalguard.report.wording import percent
 
 _ORDER: tuple[GateState, ...] = ("regressed", "failed", "undecided", "passed")
 _MOST_NAMED = 5
@@ -35,6 +36,16 @@ def news(report: NightReport) -> list[str]:
     if len(found) == start and report.previous:
         found.append("Nothing is other than last night.")
     return found
+
+
+def rate(report: NightReport) -> str:
+    """How often a change point is a false one; "" where none is told of."""
+    if not any(one.steps for one in report.changes):
+        return ""
+    return (
+        f"Change points: the chance of any false one is at most {percent(report.alpha)} for a pair "
+        f"in {count(report.looks)} nights, if nights do not depend on each other."
+    )
 
 
 def pair_line(pair: PairNight) -> str:
