@@ -22,7 +22,7 @@ _PAIR = re.compile(
 )
 _TOKEN = re.compile(
     r"\bhf_[A-Za-z0-9]{16,}|\bsk-[A-Za-z0-9_-]{16,}|\bgh[opsur]_[A-Za-z0-9]{20,}"
-    r"|\bgithub_pat_\w{20,}|\bglpat-[\w-]{16,}|\bAKIA[0-9A-Z]{16}\b|\bxox[abpr]-[\w-]{10,}"
+    r"|\bgithub_pat_\w{20,}|\bglpat-[\w.-]{16,}|\bAKIA[0-9A-Z]{16}\b|\bxox[abpr]-[\w-]{10,}"
     r"|(?<=[Bb]earer )[\w.~+/=-]{8,}|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"
 )
 

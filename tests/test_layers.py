@@ -76,7 +76,7 @@ ADAPTERS = {
     "store",
     "execution",
     "tracking",
-    "github",
+    "forges",
 }
 LAYERS = CORE | ADAPTERS | {"report", "pipeline", "cli", "pytest_plugin", "__main__"}
 

@@ -9,29 +9,18 @@ from typing import TYPE_CHECKING
 
 import click
 
+from evalguard.cli.forge_options import COMMENT, NAME, RESULT
 from evalguard.cli.options import DEBUG
 from evalguard.cli.output import Answer, Job
-from evalguard.cli.values import PATH
 
 if TYPE_CHECKING:
-    from evalguard.pipeline.github import Commenting
+    from evalguard.pipeline.shown_result import Commenting
 
 
 @click.command("github", short_help="Show a result in a job of GitHub Actions.")
-@click.argument("result", type=PATH)
-@click.option(
-    "--comment",
-    type=click.Choice(["always", "failures", "never"]),
-    default="always",
-    show_default=True,
-    help="Comment on the pull request. The comment of an earlier run is updated.",
-)
-@click.option(
-    "--name",
-    default="",
-    metavar="NAME",
-    help="Tells the comments of several comparisons in one pull request apart.",
-)
+@RESULT
+@COMMENT
+@NAME
 @DEBUG
 def github_command(result: Path, comment: Commenting, name: str) -> Job:
     """Show a result in the job of GitHub Actions that runs: summary, annotations, comment.

@@ -18,6 +18,7 @@ from evalguard.cli.compare import compare_command, demo_command
 from evalguard.cli.failure import FailureStyle, report, warn
 from evalguard.cli.floor import floor_command
 from evalguard.cli.github import github_command
+from evalguard.cli.gitlab import gitlab_command
 from evalguard.cli.guard import (
     check_command,
     init_command,
@@ -76,6 +77,7 @@ def cli() -> None:
     evalguard report RUN                          show a finished run again
     evalguard track RUN --track wandb             send a finished run to W&B
     evalguard github RESULT                       show a result in GitHub Actions
+    evalguard gitlab RESULT                       show a result in GitLab CI
     evalguard cache ls                            what is kept of finished runs
     """
 
@@ -92,6 +94,7 @@ for _command in (
     track_command,
     cache_command,
     github_command,
+    gitlab_command,
     init_command,
     check_command,
     schema_command,

@@ -6,9 +6,10 @@ import html
 import re
 from collections.abc import Sequence
 
-# What Markdown reads as markup anywhere, and at the beginning of a line.
+# What Markdown reads as markup anywhere, and at the beginning of a line; there, GitLab also reads
+# /merge or /close as an order.
 _MARKUP = re.compile(r"([\\`*_\[\]|~])")
-_BEGINNING = re.compile(r"^(#(?=[#\s]|$)|[+-](?=[\s-]|$)|=(?=[=\s]|$)|\d+(?=[.)](?:\s|$)))")
+_BEGINNING = re.compile(r"^(#(?=[#\s]|$)|[+-](?=[\s-]|$)|=(?=[=\s]|$)|\d+(?=[.)](?:\s|$))|/(?=\w))")
 # What GitHub and GitLab turn into mentions, links and pictures. They look for it in the text that
 # is shown, where an escape does not help; a character without width between its parts does.
 _BREAK = "\u200b"

@@ -26,7 +26,7 @@ case "$*" in
     echo "cache $EVALGUARD_CACHE_DIR" >>"$CALLS"
     cat "$ANSWER"
     exit "$(cat "$CODE")" ;;
-  "-m evalguard github "*) shift 3; printf '%s\\n' "$@" >>"$CALLS" ;;
+  "-m evalguard git"*) shift 3; printf '%s\\n' "$@" >>"$CALLS" ;;
   *) printf '%s\\n' "$@" >>"$CALLS" ;;
 esac
 """
@@ -148,11 +148,12 @@ def test_its_own_version_is_installed_unless_another_is_named(tmp_path: Path) ->
     assert job.calls() == [*words, str(ROOT), *words, "lm-evalguard==9"]
 
 
-def test_gitlab_passes_the_variables_as_words(tmp_path: Path) -> None:
-    job = Job(tmp_path)
-    (tmp_path / "python").symlink_to(tmp_path / "fake-python")
-    template = GITLAB[".evalguard"]
-    done = subprocess.run(
+def gitlab_run(job: Job, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the template's scripts as the runner does, with ``python`` of the job."""
+    tmp_path, template = job.folder, GITLAB[".evalguard"]
+    if not (tmp_path / "python").exists():
+        (tmp_path / "python").symlink_to(tmp_path / "fake-python")
+    return subprocess.run(
         ["sh", "-ec", "\n".join([*template["before_script"], *template["script"]])],
         cwd=tmp_path,
         env={
@@ -160,21 +161,45 @@ def test_gitlab_passes_the_variables_as_words(tmp_path: Path) -> None:
             **{name: str(path) for name, path in job.files.items()},
             "PATH": f"{tmp_path}:{os.environ['PATH']}",
             **dict.fromkeys(template["variables"], ""),
-            "EVALGUARD_BASE": "$(touch pwned)",
-            "EVALGUARD_CANDIDATE": "a b",
-            "EVALGUARD_ARGUMENTS": "--limit 5 *",
-            "EVALGUARD_INSTALL": "lm-evalguard",
+            **variables,
         },
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def test_gitlab_passes_the_variables_as_words(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    done = gitlab_run(
+        job,
+        EVALGUARD_BASE="$(touch pwned)",
+        EVALGUARD_CANDIDATE="a b",
+        EVALGUARD_ARGUMENTS="--limit 5 *",
+        EVALGUARD_INSTALL="lm-evalguard",
+        CI_JOB_NAME="$(touch pwned) `touch pwned`",
+    )
     assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "pwned").exists()
     assert job.calls() == [
         "-m", "pip", "install", "--quiet", "--", "lm-evalguard",
         "--base=$(touch pwned)", "--cand=a b", "-o", "evalguard.xml", "-o", "evalguard.md",
-        "--limit", "5", "*", "cache ",
+        "--limit", "5", "*", "--json", "cache ", "--comment=always",
+        "--name=$(touch pwned) `touch pwned`", "--", "evalguard.json",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "answer"), [(0, "{}"), (1, "{}"), (3, ""), (137, "")])
+def test_gitlab_ends_as_the_comparison_did_after_all_was_shown(
+    tmp_path: Path, code: int, answer: str
+) -> None:
+    job = Job(tmp_path)
+    job.files["CODE"].write_text(str(code))
+    job.files["ANSWER"].write_text(answer)
+    assert gitlab_run(job).returncode == code
+    assert job.calls()[-1] == "evalguard.json"
+    shown = json.loads((tmp_path / "evalguard.json").read_text())
+    assert shown == {} or shown["schema"] == "evalguard.error/1"
 
 
 @pytest.mark.slow

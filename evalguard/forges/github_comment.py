@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from evalguard.errors import StoreError
-from evalguard.github.job import GithubJob
-from evalguard.github.rest import Api, RefusedError
+from evalguard.forges.github_job import GithubJob
+from evalguard.forges.rest import Api, RefusedError
 
 _PAGE = 100
 _MOST_PAGES = 50
@@ -30,7 +30,7 @@ def put_comment(job: GithubJob, body: str, *, create: bool = True) -> str:
     marker = body.split("\n", 1)[0]
     home = f"/repos/{job.repository}/issues"
     try:
-        api = Api(job.api, job.token)
+        api = Api(job.api, _headers(job.token))
         number = _find(api, f"{home}/{job.pull_request}/comments", marker)
         if number is not None:
             done = api.call("PATCH", f"{home}/comments/{number}", {"body": body})
@@ -42,6 +42,14 @@ def put_comment(job: GithubJob, body: str, *, create: bool = True) -> str:
         raise StoreError(f"the comment was not posted: {error}", hint=_hint(error)) from error
     address = done.get("html_url", "") if isinstance(done, dict) else ""
     return address if isinstance(address, str) else ""
+
+
+def _headers(token: str) -> dict[str, str]:
+    return {
+        "Accept": "application/vnd.github+json",
+        "Authorization": f"Bearer {token}",
+        "X-GitHub-Api-Version": "2022-11-28",
+    }
 
 
 def _find(api: Api, comments: str, marker: str) -> int | None:

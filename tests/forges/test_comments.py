@@ -9,8 +9,8 @@ import pytest
 from fake_github import TOKEN, FakeGithub
 
 from evalguard.errors import StoreError, UsageError
-from evalguard.github import job_of, put_comment
-from evalguard.github.rest import Api, RefusedError
+from evalguard.forges import job_of, put_comment
+from evalguard.forges.rest import Api, RefusedError
 
 MARKER = "<!-- evalguard 0123456789abcdef -->"
 OTHER = "<!-- evalguard ffffffffffffffff -->"
@@ -100,14 +100,14 @@ def test_a_redirect_does_not_get_the_token(github: FakeGithub, environment: Envi
 
 
 def test_nobody_listens(environment: Environment) -> None:
-    api = Api("http://127.0.0.1:9", TOKEN, wait=0.0)
+    api = Api("http://127.0.0.1:9", {"Authorization": TOKEN}, wait=0.0)
     with pytest.raises(RefusedError, match="no answer"):
         api.call("GET", "/user")
 
 
 def test_the_token_is_not_sent_without_tls() -> None:
     with pytest.raises(RefusedError, match="not https"):
-        Api("http://github.example/api", TOKEN)
+        Api("http://github.example/api", {"Authorization": TOKEN})
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from email.message import Message
 from http.client import HTTPException
 from typing import Any
@@ -29,8 +30,12 @@ class RefusedError(Exception):
 class Api:
     """A REST API that answers in JSON."""
 
-    def __init__(self, address: str, token: str, *, wait: float = 1.0) -> None:
-        """``wait``: seconds before the second try, doubled before the third.
+    def __init__(self, address: str, headers: Mapping[str, str], *, wait: float = 1.0) -> None:
+        """Keep what every request needs.
+
+        Args:
+            headers: of every request; the token is one of them.
+            wait: seconds before the second try, doubled before the third.
 
         Raises:
             RefusedError: the token would travel in the open.
@@ -38,7 +43,7 @@ class Api:
         parts = urlsplit(address)
         if parts.scheme != "https" and parts.hostname not in _LOOPBACK:
             raise RefusedError(f"{address} is not https: the token is not sent there")
-        self._address, self._token, self._wait = address, token, wait
+        self._address, self._headers, self._wait = address, dict(headers), wait
         self._opener = urllib.request.build_opener(_NoRedirect)
 
     def call(self, method: str, path: str, content: object = None) -> Any:
@@ -69,11 +74,9 @@ class Api:
             method=method,
             data=None if content is None else json.dumps(content).encode(),
             headers={
-                "Accept": "application/vnd.github+json",
-                "Authorization": f"Bearer {self._token}",
+                **self._headers,
                 "Content-Type": "application/json",
                 "User-Agent": "evalguard",
-                "X-GitHub-Api-Version": "2022-11-28",
             },
         )
         with self._opener.open(request, timeout=_TIMEOUT) as answer:

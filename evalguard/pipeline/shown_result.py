@@ -1,0 +1,104 @@
+"""A finished comparison, or an error, in the forms that GitHub and GitLab take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from evalguard.errors import EvalguardError
+from evalguard.pipeline.stored_run import stored_run
+from evalguard.redaction import redacted_text
+from evalguard.report.annotations import annotation
+from evalguard.report.annotations import render as annotated
+from evalguard.report.markdown import COMMENT_BYTES, failure_markdown
+from evalguard.report.markdown import render as markdown
+from evalguard.report.plain_text import printable
+from evalguard.report.stored import read_report
+from evalguard.report.terminal import render as page
+from evalguard.report.view import report_view
+from evalguard.store import read_document
+
+Commenting = Literal["always", "failures", "never"]
+
+_COMPARE = "evalguard.compare/1"
+_ERROR = "evalguard.error/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A result; ``annotations`` and ``outputs`` are GitHub's."""
+
+    passed: bool
+    summary: str
+    comment: str
+    log: str
+    annotations: str
+    outputs: Mapping[str, str] = field(default_factory=dict)
+
+
+def shown_result(result: Path, *, marker: str) -> Shown:
+    """Read a result.
+
+    Args:
+        result: a run folder, its result.json, or what ``--json`` printed: an error, too.
+        marker: hidden first line of its comment.
+
+    Raises:
+        UsageError: ``result`` is none of these.
+    """
+    content = read_document(result, schemas=(_COMPARE, _ERROR))
+    if content["schema"] == _ERROR:
+        return _failed(content, marker)
+    # What --json printed lies anywhere; a run folder may have been moved.
+    report = stored_run(result).report if result.is_dir() else read_report(content)
+    view = report_view(report)
+    return Shown(
+        passed=view.passed and view.exit_code == 0,
+        summary=markdown(view),
+        comment=markdown(view, most=COMMENT_BYTES, marker=marker),
+        log=page(report, width=100, color=False),
+        annotations=annotated(view),
+        outputs={
+            "state": view.state,
+            "passed": "true" if view.passed and view.exit_code == 0 else "false",
+            "headline": view.headline,
+            "guilty": "\n".join(() if view.bisection is None else view.bisection.guilty),
+            "run-folder": report.run_folder or "",
+        },
+    )
+
+
+def _failed(content: Mapping[str, Any], marker: str) -> Shown:
+    """An error of the command: nothing is known about the candidate."""
+    error = _as_error(content.get("error"))
+    code = content.get("exit_code")
+    number = code if isinstance(code, int) else EvalguardError.exit_code
+    message, hint = _harmless(str(error)), _harmless(error.hint)
+    text = failure_markdown(message, hint, exit_code=number)
+    return Shown(
+        passed=False,
+        summary=text,
+        comment=failure_markdown(message, hint, exit_code=number, marker=marker),
+        log=f"error: {message}\nhint: {hint}" if hint else f"error: {message}",
+        annotations=annotation("error", "evalguard: no verdict", message),
+        outputs={
+            "state": "failed",
+            "passed": "false",
+            "headline": message.split("\n", 1)[0],
+            "guilty": "",
+            "run-folder": "",
+        },
+    )
+
+
+def _as_error(found: object) -> EvalguardError:
+    told = found if isinstance(found, dict) else {}
+    return EvalguardError(
+        str(told.get("message", "it ended without a result")), hint=str(told.get("hint", ""))
+    )
+
+
+def _harmless(text: str) -> str:
+    return "\n".join(printable(line) for line in redacted_text(text).split("\n"))
