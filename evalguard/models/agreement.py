@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from evalguard.models.packed_batch import PackedBatch
+from evalguard.models.rounding import rounding_unit
 from evalguard.models.scored_tokens import FedTokens, ScoredTokens
 
 Answers = Mapping[FedTokens, ScoredTokens]
@@ -66,27 +67,6 @@ def disagreement(model: BatchScorer, packed: PackedBatch, pieces: Sequence[FedTo
 def answers(model: BatchScorer, batches: Iterable[PackedBatch]) -> dict[FedTokens, ScoredTokens]:
     """What a model says of every piece of some batches."""
     return {scored.fed: scored for batch in batches for scored, _ in model.scored_batch(batch)}
-
-
-def rounding_unit(model: torch.nn.Module) -> float | None:
-    """The relative rounding error of a model's dtype; None for float32 and wider."""
-    units = [
-        torch.finfo(tensor.dtype).eps
-        for tensor in model.parameters()
-        if tensor.dtype.is_floating_point
-    ]
-    if any(tensor.is_cuda for tensor in model.parameters()) and _multiplies_in_tf32():
-        units.append(torch.finfo(torch.float16).eps)  # tf32 has as many digits
-    unit = max(units, default=0.0)
-    return unit if unit > torch.finfo(torch.float32).eps else None
-
-
-def _multiplies_in_tf32() -> bool:
-    backends: Any = torch.backends
-    if hasattr(backends, "fp32_precision"):  # since torch 2.9; asking the old way may raise
-        own = str(backends.cuda.matmul.fp32_precision)
-        return (str(backends.fp32_precision) if own == "none" else own) == "tf32"
-    return bool(backends.cuda.matmul.allow_tf32)
 
 
 def _excess(one: ScoredTokens, other: ScoredTokens) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,9 +44,24 @@ class MovedBatch:
             outputs: of the model, shape (B, T or more, width): prompt tuning puts tokens of its own
                 before the text.
         """
-        rows, positions = self.places.to(outputs.device)
-        ahead = outputs.shape[1] - self.input_ids.shape[1]
-        return outputs[rows, positions + ahead]
+        return outputs[self._index(outputs.shape, outputs.device)]
+
+    def put(self, rows: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+        """Return rows at the places that are read, of zeros elsewhere.
+
+        Args:
+            rows: shape (N, width).
+            shape: (B, T or more, any) of the outputs that ``at_places`` took the rows from.
+        """
+        outputs = rows.new_zeros((*shape[:2], rows.shape[-1]))
+        outputs[self._index(outputs.shape, outputs.device)] = rows
+        return outputs
+
+    def _index(
+        self, shape: Sequence[int], device: torch.device
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        rows, positions = self.places.to(device)
+        return rows, positions + (shape[1] - self.input_ids.shape[1])
 
 
 def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

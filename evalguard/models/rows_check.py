@@ -6,15 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import torch
-
 from evalguard.errors import FallbackError
-from evalguard.models.agreement import rounding_unit
 from evalguard.models.dependence import largest_change, probe_ids
 from evalguard.models.failures import one_line
+from evalguard.models.last_layer_probe import last_layer
 from evalguard.models.moved_batch import MovedBatch
 from evalguard.models.out_of_memory import is_out_of_memory
 from evalguard.models.packed_batch import PackedBatch, padded
+from evalguard.models.rounding import rounding
 from evalguard.models.scored_rows import NoScoredRowsError, ScoredRows
 from evalguard.models.scored_tokens import FedTokens
 
@@ -24,9 +23,6 @@ _GROWTH = 1.1
 # Numbers of such logits: 256 MiB and 1 GiB of float32.
 _MOST_ON_CPU, _MOST_ON_GPU = 2**26, 2**28
 _AT_A_TIME = 3
-# Units in the last place by which sums in another order may differ: many terms in float32, and the
-# last rounding of one sum in a narrower dtype.
-_ULPS_WIDE, _ULPS_NARROW = 256, 4
 
 
 def rows_or_reason(lm: Any) -> tuple[ScoredRows | None, str]:
@@ -45,6 +41,11 @@ def rows_or_reason(lm: Any) -> tuple[ScoredRows | None, str]:
     if reason:
         return None, reason
     rows = ScoredRows(lm.model, lm.forward)
+    layer = last_layer(lm, rows)
+    if layer is not None:
+        narrowed = ScoredRows(lm.model, lm.forward, layer=layer)
+        if not _difference(lm, narrowed, batch):
+            rows = narrowed
     rows.checked = batch.input_ids.shape[1]
     return rows, ""
 
@@ -123,15 +124,6 @@ def _difference(lm: Any, rows: ScoredRows, probe: PackedBatch) -> str:
             raise
         return one_line(error)
     return ""
-
-
-def rounding(model: Any, logits: torch.Tensor) -> float:
-    """How far logits may differ that were summed in another order."""
-    narrow = rounding_unit(model)
-    unit = _ULPS_WIDE * torch.finfo(torch.float32).eps if narrow is None else _ULPS_NARROW * narrow
-    finite = logits.float()[logits.isfinite()]
-    largest = float(finite.abs().max()) if finite.numel() else 0.0
-    return unit * max(1.0, largest)
 
 
 def _probe(ids: Sequence[int]) -> PackedBatch:

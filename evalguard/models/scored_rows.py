@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from typing import Any
 
 import torch
 
 from evalguard.errors import EvaluationError
+from evalguard.models.last_layer import LastLayer
 from evalguard.models.moved_batch import MovedBatch
 
 # Logits that are held at a time. On a CPU a block that the allocator takes from the heap: larger
@@ -43,6 +44,7 @@ class ScoredRows:
         model: with an output embedding.
         forward: computes logits from the model's named inputs.
         most_logits: numbers that may be held at a time; None: what suits the device.
+        layer: the part of the last layer that sees the chosen positions only, too.
 
     Attributes:
         checked: length of the longest sequence of which the logits were held against those at all
@@ -50,11 +52,17 @@ class ScoredRows:
     """
 
     def __init__(
-        self, model: Any, forward: Callable[..., torch.Tensor], *, most_logits: int | None = None
+        self,
+        model: Any,
+        forward: Callable[..., torch.Tensor],
+        *,
+        most_logits: int | None = None,
+        layer: LastLayer | None = None,
     ) -> None:
         self._model = model
         self._forward = forward
         self._most = most_logits
+        self._layer = layer
         self._replacing: list[Replace] = []
         self.checked = 0
 
@@ -75,7 +83,9 @@ class ScoredRows:
             waiting.extend(others)
             return first
 
-        yield self._pass(gather, run)
+        with self._layer.at(batch) if self._layer else nullcontext():
+            first = self._pass(gather, run)
+        yield first
         token = batch.input_ids[:1, :1]
         while waiting:
             block = waiting.pop(0)
@@ -86,7 +96,8 @@ class ScoredRows:
 
     def unread(self, **inputs: Any) -> None:
         """Let the model read something of which no logits are wanted."""
-        self._pass(lambda hidden: hidden[:1, -1:], lambda: self._forward(**inputs))
+        with self._layer.whole() if self._layer else nullcontext():
+            self._pass(lambda hidden: hidden[:1, -1:], lambda: self._forward(**inputs))
 
     def _blocks(self, hidden: Hidden, batch: MovedBatch) -> tuple[Hidden, ...]:
         """The hidden rows at the batch's places, in blocks of shape (1, n, hidden)."""
