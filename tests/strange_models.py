@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from tiny_models import save_llama
 from transformers import LlamaForCausalLM
 from transformers.modeling_outputs import CausalLMOutput
+from transformers.models.llama.modeling_llama import LlamaMLP
 
 from evalguard.models.assigned import Assigned
 from evalguard.models.lm_scorer import LMScorer
@@ -103,6 +104,47 @@ class TwiceForMany(LlamaForCausalLM):  # type: ignore[misc]
         hidden = self.model(input_ids).last_hidden_state
         parts = [hidden] if len(hidden) <= 2 else hidden.chunk(2)
         return CausalLMOutput(logits=torch.cat([self.lm_head(part) for part in parts]))
+
+
+class NeverEmpty(LlamaForCausalLM):  # type: ignore[misc]
+    """Needs a row for its output embedding, as a kernel of its own may."""
+
+    def forward(self, input_ids: torch.Tensor, **_: Any) -> CausalLMOutput:
+        hidden = self.model(input_ids).last_hidden_state
+        logits = self.lm_head(hidden)
+        return CausalLMOutput(logits=logits - logits.amax().clamp(max=0.0))
+
+
+class AddsTheMean(LlamaMLP):  # type: ignore[misc]
+    """Looks at what is before a position, too."""
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        count = torch.arange(1, hidden.shape[1] + 1)[:, None]
+        return super().forward(hidden) + hidden.cumsum(dim=1) / count
+
+
+class LessWhereLate(LlamaMLP):  # type: ignore[misc]
+    """Makes less of positions that short texts do not reach."""
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        made = super().forward(hidden)
+        return torch.where(torch.arange(hidden.shape[1])[:, None] < LATE, made, made / 2)
+
+
+class MixingLast(LlamaForCausalLM):  # type: ignore[misc]
+    """The feed-forward part of its last layer looks at other positions."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.model.layers[-1].mlp = AddsTheMean(config)
+
+
+class LateInLast(LlamaForCausalLM):  # type: ignore[misc]
+    """The feed-forward part of its last layer makes less of late positions."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.model.layers[-1].mlp = LessWhereLate(config)
 
 
 LATE = 20  # positions

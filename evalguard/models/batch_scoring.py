@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate, takewhile
 from typing import Any
 
@@ -89,14 +89,26 @@ class BatchScoring(GuardedGeneration):
         """Score batches; nothing waits for a GPU before the last one is on its way."""
         reads: list[Read] = []
         logprobs, greedy = [], []
-        for batch in batches:
-            moved = MovedBatch.of(batch, self.device)
-            reads += batch.reads
-            for rows, targets in self._blocks(batch, moved):
+        for group in self.groups(batches):
+            reads += [read for batch in group for read in batch.reads]
+            for rows, targets in self._blocks(group):
                 told, flags = chosen(rows, targets)
                 logprobs.append(told)
                 greedy.append(flags)
         return answers(reads, torch.cat(logprobs), torch.cat(greedy)) if reads else []
+
+    def groups(self, batches: Iterable[PackedBatch]) -> Iterator[list[PackedBatch]]:
+        """Put batches together, in order, that have their logits made at once."""
+        self.settle()
+        most = self._rows.together if self._rows else 0
+        group: list[PackedBatch] = []
+        for batch in batches:
+            if group and sum(one.n_read for one in (*group, batch)) > most:
+                yield group
+                group = []
+            group.append(batch)
+        if group:
+            yield group
 
     def scored_batch(self, batch: PackedBatch) -> Iterator[tuple[ScoredTokens, torch.Tensor]]:
         """Run one batch; yield each piece's answer and its rows.
@@ -105,13 +117,15 @@ class BatchScoring(GuardedGeneration):
         the softmax, shape (n_scored, vocabulary), on the model's device; each is made when it is
         asked for.
         """
-        for part in self.scored_parts(batch):
+        for part in self.scored_parts([batch]):
             yield from part
 
-    def scored_parts(self, batch: PackedBatch) -> Iterator[list[tuple[ScoredTokens, torch.Tensor]]]:
-        """Run one batch as ``scored_batch``; yield the pieces that are finished, many at a time."""
-        reads, waiting = list(batch.reads), []
-        for rows, targets in self._blocks(batch, MovedBatch.of(batch, self.device)):
+    def scored_parts(
+        self, group: Sequence[PackedBatch]
+    ) -> Iterator[list[tuple[ScoredTokens, torch.Tensor]]]:
+        """Run one of ``groups`` as ``scored_batch``; yield what is finished, many at a time."""
+        reads, waiting = [read for batch in group for read in batch.reads], []
+        for rows, targets in self._blocks(group):
             waiting.append((rows, *chosen(rows, targets)))
             lengths = _finished(reads, sum(part[0].shape[0] for part in waiting))
             if not lengths:
@@ -150,25 +164,34 @@ class BatchScoring(GuardedGeneration):
             return nullcontext()
         return torch.autocast(device_type=device, dtype=dtype, enabled=dtype is not None)
 
-    def _blocks(
-        self, batch: PackedBatch, moved: MovedBatch
-    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Run a batch; yield log-probabilities and targets, block by block of its places."""
-        self.settle()
-        with room_for(batch):
-            done = 0
-            for logits in self._logits(moved):
+    def _blocks(self, group: Sequence[PackedBatch]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Run a group of batches; yield log-probabilities and targets, block by block of places."""
+        *early, last = group
+        held = [self._hidden(batch) for batch in early]
+        with room_for(last):
+            moved, done = MovedBatch.of(last, self.device), 0
+            wanted = torch.cat([*(targets for _, targets in held), moved.targets])
+            for logits in self._logits(moved, [rows for rows, _ in held]):
                 start, done = done, done + logits.shape[0]
-                targets = moved.targets[start:done].to(logits.device)
+                targets = wanted[start:done].to(logits.device)
                 yield F.log_softmax(logits, dim=-1, dtype=self.softmax_dtype), targets
 
-    def _logits(self, moved: MovedBatch) -> Iterator[torch.Tensor]:
+    def _hidden(self, batch: PackedBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """The rows that a batch's logits can be made of, and its targets."""
+        rows = self._rows
+        assert rows is not None
+        with room_for(batch), self.giving_up(), as_fallback():
+            moved = MovedBatch.of(batch, self.device)
+            return rows.hidden(moved, lambda: self._run(moved, unread=rows.unread)), moved.targets
+
+    def _logits(self, moved: MovedBatch, before: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
         rows = self._rows
         if rows is None:
             yield self.full_logits(moved)
             return
         with self.giving_up(), as_fallback():
-            yield from rows.logits(moved, lambda: self._run(moved, unread=rows.unread))
+            run = partial(self._run, moved, unread=rows.unread)
+            yield from rows.logits(moved, run, before)
 
     @cached_property
     def _without_cache(self) -> dict[str, Any]:

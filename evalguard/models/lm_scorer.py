@@ -261,5 +261,5 @@ def _as_float32(scored: ScoredTokens, rows: torch.Tensor) -> tuple[ScoredTokens,
 def _parts(
     lm: Any, pieces: Iterable[FedTokens]
 ) -> Iterator[list[tuple[ScoredTokens, torch.Tensor]]]:
-    for batch in lm.batches(pieces):
-        yield from lm.scored_parts(batch)
+    for group in lm.groups(lm.batches(pieces)):
+        yield from lm.scored_parts(group)

@@ -40,6 +40,11 @@ class PackedBatch:
     reads: tuple[Read, ...]
 
     @property
+    def n_read(self) -> int:
+        """Number of places that are read."""
+        return sum(len(read.positions) for read in self.reads)
+
+    @property
     def places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Rows and positions of all reads after one another, each of shape (N,)."""
         counts = [len(read.positions) for read in self.reads]

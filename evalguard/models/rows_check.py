@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
+
+import torch
 
 from evalguard.errors import FallbackError
 from evalguard.models.dependence import largest_change, probe_ids
 from evalguard.models.failures import one_line
+from evalguard.models.last_layer import LastLayer
 from evalguard.models.last_layer_probe import last_layer
 from evalguard.models.moved_batch import MovedBatch
 from evalguard.models.out_of_memory import is_out_of_memory
 from evalguard.models.packed_batch import PackedBatch, padded
 from evalguard.models.rounding import rounding
-from evalguard.models.scored_rows import NoScoredRowsError, ScoredRows
+from evalguard.models.scored_rows import TOGETHER, NoScoredRowsError, ScoredRows
 from evalguard.models.scored_tokens import FedTokens
 
 _SCORED = (3, 2)
@@ -40,14 +44,18 @@ def rows_or_reason(lm: Any) -> tuple[ScoredRows | None, str]:
     reason = _difference(lm, tried, batch)
     if reason:
         return None, reason
-    rows = ScoredRows(lm.model, lm.forward)
-    layer = last_layer(lm, rows)
-    if layer is not None:
-        narrowed = ScoredRows(lm.model, lm.forward, layer=layer)
-        if not _difference(lm, narrowed, batch):
-            rows = narrowed
+    rows = _with_most(lm, batch, last_layer(lm, ScoredRows(lm.model, lm.forward)))
     rows.checked = batch.input_ids.shape[1]
     return rows, ""
+
+
+def _with_most(lm: Any, batch: PackedBatch, layer: LastLayer | None) -> ScoredRows:
+    """What scores at chosen positions only, with whatever else saves time and changes nothing."""
+    for part, together in ((layer, TOGETHER), (None, TOGETHER), (layer, 0)):
+        rows = ScoredRows(lm.model, lm.forward, layer=part, together=together)
+        if not _difference(lm, rows, batch, twice=together > 0):
+            return rows
+    return ScoredRows(lm.model, lm.forward)
 
 
 def hold_longest(lm: Any, rows: ScoredRows, pieces: Iterable[FedTokens]) -> None:
@@ -102,14 +110,21 @@ def _difference_if_room(lm: Any, rows: ScoredRows, probe: PackedBatch) -> str | 
     return None
 
 
-def _difference(lm: Any, rows: ScoredRows, probe: PackedBatch) -> str:
-    """What is wrong with logits at chosen positions; "" if they are the model's own."""
+def _difference(lm: Any, rows: ScoredRows, probe: PackedBatch, *, twice: bool = False) -> str:
+    """What is wrong with logits at chosen positions; "" if they are the model's own.
+
+    Args:
+        twice: let two passes over the batch have their logits made at once.
+    """
     batch = MovedBatch.of(probe, lm.device)
     plain = lm.full_logits(batch)
     limit = rounding(lm.model, plain)
     done = 0
     try:
-        for found in rows.logits(batch, lambda: lm.forward(input_ids=batch.input_ids)):
+        run = partial(lm.forward, input_ids=batch.input_ids)
+        before = [rows.hidden(batch, run)] if twice else []
+        plain = torch.cat([plain, plain]) if twice else plain
+        for found in rows.logits(batch, run, before):
             own = plain[done : done + len(found)]
             done += len(found)
             if found.shape != own.shape:

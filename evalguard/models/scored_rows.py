@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from typing import Any
@@ -18,6 +18,8 @@ from evalguard.models.moved_batch import MovedBatch
 # every further block costs a forward pass of one token.
 _ON_CPU = 7 * 2**20
 _ON_GPU = 2**28
+# Rows of logits from which on the weights of an output embedding are not what is waited for.
+TOGETHER = 64
 _WIDEST = 2**18  # vocabulary of a head that does not show its own
 
 Hidden = torch.Tensor
@@ -38,13 +40,16 @@ class ScoredRows:
     them, so that what the model's own forward does with logits (soft caps, scaling) is still done,
     on (1, n, vocabulary). Where n rows of logits would be too large, the first ones come with the
     pass itself, and the others each with a pass of one token, in which the hook hands in rows that
-    were kept.
+    were kept. Where they are few, they wait for those of the next passes: an output embedding
+    takes half as long for 64 rows at once as for 8 times 8.
 
     Args:
         model: with an output embedding.
         forward: computes logits from the model's named inputs.
         most_logits: numbers that may be held at a time; None: what suits the device.
         layer: the part of the last layer that sees the chosen positions only, too.
+        together: rows up to which several passes may have their logits made at once; 0: each pass
+            has its own, for a model that cannot do without.
 
     Attributes:
         checked: length of the longest sequence of which the logits were held against those at all
@@ -58,19 +63,47 @@ class ScoredRows:
         *,
         most_logits: int | None = None,
         layer: LastLayer | None = None,
+        together: int = 0,
     ) -> None:
         self._model = model
         self._forward = forward
         self._most = most_logits
         self._layer = layer
+        self._together = together
         self._replacing: list[Replace] = []
         self.checked = 0
 
-    def logits(self, batch: MovedBatch, run: Callable[[], torch.Tensor]) -> Iterator[torch.Tensor]:
+    def hidden(self, batch: MovedBatch, run: Callable[[], torch.Tensor]) -> Hidden:
+        """Run one batch of which no logits are made yet; return the hidden rows of its places.
+
+        Their shape is (1, n, hidden). The output embedding is given no row at all.
+
+        Args:
+            run: the forward pass over the batch; returns the model's logits.
+
+        Raises:
+            NoScoredRowsError: as ``logits``.
+        """
+        kept: list[Hidden] = []
+
+        def gather(hidden: Hidden) -> Hidden:
+            kept.append(self._rows(hidden, batch))
+            return kept[0][:, :0]
+
+        self._over(batch, gather, run)
+        return kept[0]
+
+    def logits(
+        self,
+        batch: MovedBatch,
+        run: Callable[[], torch.Tensor],
+        before: Sequence[Hidden] = (),
+    ) -> Iterator[torch.Tensor]:
         """Run one batch; yield the logits of its places, in order, in blocks (n, vocabulary).
 
         Args:
             run: the forward pass over the batch; returns the model's logits.
+            before: hidden rows of other passes, of which the logits come first.
 
         Raises:
             NoScoredRowsError: there is no output embedding, or it was not called once, with a row
@@ -79,13 +112,12 @@ class ScoredRows:
         waiting: list[Hidden] = []
 
         def gather(hidden: Hidden) -> Hidden:
-            first, *others = self._blocks(hidden, batch)
+            rows = torch.cat([*before, self._rows(hidden, batch)], dim=1)
+            first, *others = torch.split(rows, self._at_a_time(hidden), dim=1)
             waiting.extend(others)
             return first
 
-        with self._layer.at(batch) if self._layer else nullcontext():
-            first = self._pass(gather, run)
-        yield first
+        yield self._over(batch, gather, run)
         token = batch.input_ids[:1, :1]
         while waiting:
             block = waiting.pop(0)
@@ -96,17 +128,16 @@ class ScoredRows:
 
     def unread(self, **inputs: Any) -> None:
         """Let the model read something of which no logits are wanted."""
+        rows = 0 if self._together else 1
         with self._layer.whole() if self._layer else nullcontext():
-            self._pass(lambda hidden: hidden[:1, -1:], lambda: self._forward(**inputs))
+            self._pass(lambda hidden: hidden[:1, :rows], lambda: self._forward(**inputs))
 
-    def _blocks(self, hidden: Hidden, batch: MovedBatch) -> tuple[Hidden, ...]:
-        """The hidden rows at the batch's places, in blocks of shape (1, n, hidden)."""
+    def _rows(self, hidden: Hidden, batch: MovedBatch) -> Hidden:
+        """The hidden rows at the batch's places, shape (1, n, hidden)."""
         count, width = batch.input_ids.shape
         if hidden.dim() != 3 or hidden.shape[0] != count or hidden.shape[1] < width:
             raise NoScoredRowsError(f"its output embedding is given {tuple(hidden.shape)}")
-        rows = batch.at_places(hidden).unsqueeze(0)
-        blocks: tuple[Hidden, ...] = torch.split(rows, self._rows_at_a_time(hidden), dim=1)
-        return blocks
+        return batch.at_places(hidden).unsqueeze(0)
 
     @cached_property
     def width(self) -> int:
@@ -114,9 +145,20 @@ class ScoredRows:
         weight = getattr(self._model.get_output_embeddings(), "weight", None)
         return max(1, weight.shape[0]) if isinstance(weight, torch.Tensor) else _WIDEST
 
-    def _rows_at_a_time(self, hidden: Hidden) -> int:
+    @property
+    def together(self) -> int:
+        """Rows up to which several passes have their logits made at once."""
+        return min(self._together, max(1, (self._most or _ON_CPU) // self.width))
+
+    def _at_a_time(self, hidden: Hidden) -> int:
         most = self._most or (_ON_CPU if hidden.device.type == "cpu" else _ON_GPU)
         return max(1, most // self.width)
+
+    def _over(
+        self, batch: MovedBatch, replace: Replace, run: Callable[[], torch.Tensor]
+    ) -> torch.Tensor:
+        with self._layer.at(batch) if self._layer else nullcontext():
+            return self._pass(replace, run)
 
     def _pass(self, replace: Replace, run: Callable[[], torch.Tensor]) -> torch.Tensor:
         with self._given(replace) as given:

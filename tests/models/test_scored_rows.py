@@ -15,6 +15,7 @@ from strange_models import (
     STRANGE,
     LateByPosition,
     LateTwice,
+    NeverEmpty,
     Scaled,
     TwiceForMany,
     open_strange,
@@ -91,6 +92,35 @@ def test_blocks_change_no_rows_of_a_piece(
         assert own.astype(np.float64).tobytes() == scored.logprobs.tobytes()
 
 
+def test_few_positions_of_several_passes_have_their_logits_computed_at_once(
+    tiny_llama: Path,
+) -> None:
+    alone = replace(POLICY, batch_size=1, share_prefixes=False)
+    model, expected = open_hf(tiny_llama, alone), open_hf(tiny_llama, HARNESS)
+    requests = pair_requests()
+    model.score(requests)  # the longest is held against all positions, too
+    pieces = {piece for of in model.pieces(requests) for piece in of}
+    scored = sum(piece.n_scored for piece in pieces)
+    seen = widths(model)
+    found = likelihoods(model, requests)
+    assert len(seen) == len(pieces)
+    assert max(shape[1] for shape in seen) > scored // 2
+    assert max(shape[1] for shape in seen) <= scored_rows.TOGETHER
+    assert sum(shape[1] for shape in seen) == scored
+    assert_close(found, likelihoods(expected, requests))
+
+
+def test_an_output_embedding_that_takes_no_empty_input_gets_its_rows_pass_by_pass(
+    tmp_path: Path,
+) -> None:
+    model = open_strange(NeverEmpty, tmp_path, replace(POLICY, batch_size=2))
+    assert model.describe().computation["scorer"] == "fast"
+    seen = widths(model)
+    found = likelihoods(model, pair_requests())
+    assert min(shape[1] for shape in seen) > 0
+    assert_close(found, likelihoods(open_strange(NeverEmpty, tmp_path, HARNESS), pair_requests()))
+
+
 @pytest.mark.parametrize("kind", STRANGE, ids=lambda kind: kind.__name__)
 def test_a_model_that_needs_all_positions_is_scored_by_its_full_logits(
     kind: Any, tmp_path: Path
@@ -152,11 +182,16 @@ def test_of_a_text_with_too_many_logits_the_end_is_held_against_all_positions(
     tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = open_hf(tiny_llama, replace(POLICY, share_prefixes=False))
-    shapes = widths(model)
+    original, held = model._lm.full_logits, []
+
+    def full(batch: Any) -> torch.Tensor:
+        held.append(batch.input_ids.shape[1])
+        return original(batch)
+
+    monkeypatch.setattr(model._lm, "full_logits", full)
     monkeypatch.setattr(rows_check, "_MOST_ON_CPU", 30 * model.describe().vocabulary_size)
     model.score(pair_requests())
-    assert (1, 30) in {shape[:2] for shape in shapes}
-    assert max(shape[1] for shape in shapes) == 30
+    assert held == [30]
 
 
 def test_where_memory_runs_out_less_of_the_longest_text_is_held(
