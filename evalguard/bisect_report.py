@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from evalguard.bisect.probe import Outcome as ProbeOutcome
     from evalguard.bisect.result import Part, Status, Suspect
     from evalguard.gate_reason import GateState, Key
+    from evalguard.limits import LimitVerdict
+
+SIGMA = "sigma"  # the unit of a drift in standard errors of the base
 
 Ended = Literal["", "interrupted", "budget", "failed"]
 
@@ -31,7 +34,7 @@ _GRAVEST: tuple[Status, ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuiltySetting:
-    """A setting that is shown, on all documents, to make drift; all drifts in sigma.
+    """A setting that is shown, on all documents, to make drift; all drifts in ``unit``.
 
     Attributes:
         setting: its name; ``target`` is where it is applied.
@@ -45,6 +48,7 @@ class GuiltySetting:
         error_sigma: standard error of its effect (jitter).
         role: additive; together: acts with its partner only; redundant: its partner does the same.
         task, filter, metric: on which it was found guilty.
+        unit: "sigma"; of a limit of the gate the unit of its own figure.
     """
 
     setting: str
@@ -61,6 +65,7 @@ class GuiltySetting:
     task: str
     filter: str
     metric: str
+    unit: str = SIGMA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,9 +128,11 @@ class Loads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricSearch:
-    """The search for who makes one metric drift; all drifts in sigma, positive is worse.
+    """The search for who makes one metric drift; all drifts in ``unit``, positive is worse.
 
     Attributes:
+        unit: "sigma"; of a limit of the gate (``metric`` is its name) the unit of its own figure:
+            how far documents diverge from the base, which is at 0.
         task, filter, metric: of n documents; ``margin`` is the drift that was tolerated.
         settings: those that were searched; they differ between base and candidate.
         repaired_before: settings that earlier searches found guilty, at reference in this one.
@@ -158,6 +165,7 @@ class MetricSearch:
     inside: tuple[str, ...] = ()
     coarse: bool = False
     log_unit: float = 0.0
+    unit: str = SIGMA
     drift_sigma: float | None
     outside_sigma: float = 0.0
     unexplained_sigma: float | None
@@ -201,6 +209,7 @@ class Repaired:
         assignment: value of every setting.
         reset: settings that were put back to reference: the culprits, and what cannot be built
             without them.
+        metrics, limits: what the gate judged it by.
         passed, state: the gate's answer; None where ``failure`` says why it was not asked.
     """
 
@@ -209,6 +218,7 @@ class Repaired:
     passed: bool | None
     state: GateState | None
     metrics: tuple[RepairedMetric, ...] = ()
+    limits: tuple[LimitVerdict, ...] = ()
     failure: str = ""
 
 
@@ -216,11 +226,13 @@ class Repaired:
 class Recommended:
     """The assignment nearest to the candidate that passes the gate, measured on all documents.
 
-    ``values`` of the culprits; every other setting keeps its candidate value.
+    ``values`` of the culprits; every other setting keeps its candidate value. ``drift_sigma`` is in
+    ``unit``.
     """
 
     values: Mapping[str, Value]
     drift_sigma: float
+    unit: str = SIGMA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,8 +307,13 @@ class BisectReport:
         )
 
     @property
+    def unit(self) -> str:
+        """Of the first search's drifts."""
+        return self.searches[0].unit
+
+    @property
     def unexplained_sigma(self) -> float | None:
-        """Drift of the first metric that is left with all its culprits at reference."""
+        """Drift of the first metric that its culprits leave at reference, in ``unit``."""
         first = self.searches[0]
         own = [one for one in self.searches if one.key == first.key and not one.inside]
         return own[-1].unexplained_sigma

@@ -92,7 +92,7 @@ def _culprits(view: ReportView) -> Iterator[str]:
     place = "" if found is None or found.fix is None else found.fix.where
     for search in () if found is None else found.searches:
         for one in search.culprits:
-            message = f"{one.change}: {one.share} sigma of the drift. {search.answer}"
+            message = f"{one.change}: {one.share} {search.unit} of the drift. {search.answer}"
             yield annotation("warning", f"guilty: {one.setting}", message, place=place)
 
 

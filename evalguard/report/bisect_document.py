@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from evalguard.bisect_report import BisectReport, GuiltySetting, MetricSearch, Repaired
+from evalguard.bisect_report import (
+    SIGMA,
+    BisectReport,
+    GuiltySetting,
+    Measured,
+    MetricSearch,
+    Repaired,
+)
+from evalguard.report.limits import limit_document
+
+# Drifts by the names they have in any unit; those of sigma alone have been there for longer.
+_OF_SIGMA = {
+    "drift": "drift_sigma",
+    "outside": "outside_sigma",
+    "unexplained": "unexplained_sigma",
+    "alone": "sigma_alone",
+    "alone_error": "alone_error_sigma",
+    "in_context": "sigma_in_context",
+    "shapley": "shapley_sigma",
+    "amount": "sigma",
+    "error": "error_sigma",
+}
 
 
 def bisect_document(report: BisectReport | None) -> dict[str, Any] | None:
@@ -17,14 +39,22 @@ def bisect_document(report: BisectReport | None) -> dict[str, Any] | None:
     return {
         "status": report.status,
         "culprits": [_culprit(culprit) for culprit in report.culprits],
-        "unexplained_sigma": report.unexplained_sigma,
-        "drift_sigma": first.drift_sigma,
-        "outside_sigma": first.outside_sigma,
+        **_in_unit(
+            first.unit,
+            unexplained=report.unexplained_sigma,
+            drift=first.drift_sigma,
+            outside=first.outside_sigma,
+        ),
         "evaluations": report.evaluations,
         "probes": report.probes,
         "searches": [_search(search) for search in report.searches],
         "repaired": _repaired(report.repaired),
-        "recommended": None if recommended is None else asdict(recommended),
+        "recommended": None
+        if recommended is None
+        else {
+            "values": dict(recommended.values),
+            **_in_unit(recommended.unit, drift=recommended.drift_sigma),
+        },
         "derived": report.derived,
         "fix": report.fix,
         "fix_where": report.fix_where,
@@ -47,12 +77,15 @@ def _culprit(culprit: GuiltySetting) -> dict[str, Any]:
         "reference": culprit.reference,
         "candidate": culprit.candidate,
         "target": culprit.target,
-        "sigma_alone": culprit.sigma_alone,
-        "alone_error_sigma": culprit.alone_error_sigma,
+        **_in_unit(
+            culprit.unit,
+            alone=culprit.sigma_alone,
+            alone_error=culprit.alone_error_sigma,
+            in_context=culprit.sigma_in_context,
+            shapley=culprit.shapley_sigma,
+            error=culprit.error_sigma,
+        ),
         "alone_share": culprit.alone_share,
-        "sigma_in_context": culprit.sigma_in_context,
-        "shapley_sigma": culprit.shapley_sigma,
-        "error_sigma": culprit.error_sigma,
         "role": culprit.role,
         "task": culprit.task,
         "filter": culprit.filter,
@@ -73,14 +106,20 @@ def _search(search: MetricSearch) -> dict[str, Any]:
         "inside": list(search.inside),
         "coarse": search.coarse,
         "log_unit": search.log_unit,
-        "drift_sigma": search.drift_sigma,
-        "outside_sigma": search.outside_sigma,
-        "unexplained_sigma": search.unexplained_sigma,
+        **_in_unit(
+            search.unit,
+            drift=search.drift_sigma,
+            outside=search.outside_sigma,
+            unexplained=search.unexplained_sigma,
+        ),
         "culprits": [culprit.setting for culprit in search.culprits],
         "guilty": [_culprit(culprit) for culprit in search.culprits],
         "suspects": [{"setting": s.name, "probability": s.probability} for s in search.suspects],
         "parts": [
-            {"settings": list(part.settings), "sigma": part.sigma, "error_sigma": part.error_sigma}
+            {
+                "settings": list(part.settings),
+                **_in_unit(search.unit, amount=part.sigma, error=part.error_sigma),
+            }
             for part in search.parts
         ],
         "cleared": list(search.cleared),
@@ -91,7 +130,7 @@ def _search(search: MetricSearch) -> dict[str, Any]:
         ],
         "evaluations": search.evaluations,
         "probes": search.probes,
-        "measured": [{**asdict(one), "settings": list(one.settings)} for one in search.measured],
+        "measured": [_measured(one, search.unit) for one in search.measured],
         "loads": None if search.loads is None else asdict(search.loads),
         "seed": search.seed,
         "ended": search.ended,
@@ -108,5 +147,22 @@ def _repaired(repaired: Repaired | None) -> dict[str, Any] | None:
         "passed": repaired.passed,
         "state": repaired.state,
         "metrics": [asdict(metric) for metric in repaired.metrics],
+        "limits": [limit_document(one) for one in repaired.limits],
         "failure": repaired.failure,
     }
+
+
+def _measured(one: Measured, unit: str) -> dict[str, Any]:
+    found = {**asdict(one), "settings": list(one.settings)}
+    return {**found, **_in_unit(unit, drift=one.drift_sigma, error=one.error_sigma)}
+
+
+def _in_unit(unit: str, **drifts: float | None) -> dict[str, Any]:
+    """Drifts with their unit; those that are called sigma are null in any other."""
+    of_sigma = {_OF_SIGMA[n]: value if unit == SIGMA else None for n, value in drifts.items()}
+    return {"unit": unit, **drifts, **of_sigma}
+
+
+def in_sigma_names(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Drifts of a document under the names of ``bisect_report``, in whatever unit they are."""
+    return {**found, **{_OF_SIGMA[n]: found[n] for n in _OF_SIGMA if n in found}}

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from math import isnan
 
 from evalguard.bisect import Accepted, Cleared, Event, Expected, Probe, ProbeEnded, ProbeStarted
-from evalguard.report.bisect_words import amount, listed, sized
+from evalguard.bisect_report import SIGMA
+from evalguard.report.bisect_amount import amount, sized
+from evalguard.report.bisect_words import listed
 from evalguard.report.progress import Progress
 from evalguard.report.resources import duration
 from evalguard.report.rounding import count
@@ -31,13 +33,15 @@ class BisectProgress:
         seconds: float,
         subject: str,
         log_unit: float = 0.0,
+        unit: str = SIGMA,
     ) -> None:
-        """``seconds``: of a full evaluation; ``subject``: what is searched, in words; ``log_unit``:
-        as of ``MetricSearch``.
+        """``seconds``: of a full evaluation; ``subject``: what is searched, in words; ``log_unit``
+        and ``unit``: as of ``MetricSearch``.
         """
         self.cleared: set[str] = set()
         self._progress, self._settings, self._documents = progress, settings, documents
-        self._seconds, self._subject, self._log_unit = seconds, subject, log_unit
+        self._seconds, self._subject = seconds, subject
+        self._log_unit, self._unit = log_unit, unit
         self._remaining = 0.0
         self._number = 0
 
@@ -46,7 +50,7 @@ class BisectProgress:
         number = len(self._settings)
         many = f"{number} setting{'' if number == 1 else 's'}"
         shown = [f"{cost:.1f} ({self._time(cost)})" for cost in expected]
-        found = amount(drift, 0.0, log_unit=self._log_unit)
+        found = amount(drift, 0.0, log_unit=self._log_unit, unit=self._unit)
         self._say(f"bisecting {self._subject}: {found}, {many}")
         self._say(
             f"expected: {', '.join(shown)} full evaluations for 1 to {len(shown)} guilty settings"
@@ -86,15 +90,15 @@ class BisectProgress:
         if isnan(probe.drift_sigma):
             return "no number"
         sigma, error = probe.drift_sigma, probe.error_sigma
-        drift = sized(sigma, error, 0.0, log_unit=self._log_unit)
-        unit = "" if drift.startswith("x") else " sigma"
+        drift = sized(sigma, error, 0.0, log_unit=self._log_unit, unit=self._unit)
+        unit = "" if drift.startswith("x") else f" {self._unit}"
         share = f"{count(probe.documents_so_far)} of {count(self._documents)}"
         return f"{drift}{unit} on {share} documents"
 
     def _cleared(self, event: Cleared) -> None:
         self.cleared |= set(event.settings)
         left = [name for name in self._settings if name not in self.cleared]
-        self._say(f"cleared: {listed(event.settings)}; left: {listed(left)}")
+        self._say(f"cleared: {listed(event.settings)}; left: {listed(left) or 'none'}")
 
     def _expected(self, event: Expected) -> None:
         self._remaining = event.remaining

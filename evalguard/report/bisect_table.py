@@ -9,7 +9,8 @@ from evalguard.report.page import prose, prose_width
 from evalguard.report.plain_text import fitted, padded
 from evalguard.report.view import CulpritView, ReportView, SearchView
 
-_NAME, _NUMBER, _ROLE, _GAP = 20, 8, 9, "  "
+_NAME, _ROLE, _GAP = 20, 9, "  "
+_NUMBER, _WIDEST_NUMBER = 8, 11
 _NARROWEST_VALUES = 9
 
 
@@ -54,19 +55,21 @@ def _culprits(search: SearchView, width: int) -> list[Text]:
     names = [header[0], *(culprit.setting for culprit in search.culprits)]
     name = min(max(map(cell_len, names)), _NAME)
     of_roles = len(_GAP) + _ROLE if search.roles else 0
-    taken = 2 + name + len(_GAP) * 4 + _NUMBER * 3 + of_roles
+    drifts = [text for c in search.culprits for text in (c.alone, c.beside, c.share)]
+    number = min(max(_NUMBER, *map(cell_len, drifts)), _WIDEST_NUMBER)
+    taken = 2 + name + len(_GAP) * 4 + number * 3 + of_roles
     natural = max(cell_len(text) for text in (header[1], *(c.change for c in search.culprits)))
     values = max(min(natural, width - taken), _NARROWEST_VALUES)
-    widths = [name, values, _NUMBER, _NUMBER, _NUMBER, _ROLE]
+    widths = [name, values, number, number, number, _ROLE]
     used = slice(0, 6 if search.roles else 5)
     rows = [header, *map(_row, search.culprits)]
     lines = []
-    for number, row in enumerate(rows):
+    for place, row in enumerate(rows):
         cells = [
             padded(cell, cells, right=2 <= at <= 4)
             for at, (cell, cells) in enumerate(zip(row[used], widths[used], strict=True))
         ]
-        style = "dim" if number == 0 else ""
+        style = "dim" if place == 0 else ""
         lines.append(Text(fitted("  " + _GAP.join(cells).rstrip(), width), style=style))
     return lines
 

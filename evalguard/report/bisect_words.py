@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite
 from typing import TYPE_CHECKING
 
-from evalguard.bisect_report import BisectReport, GuiltySetting, MetricSearch, Repaired
+from evalguard.bisect_report import SIGMA, BisectReport, GuiltySetting, MetricSearch, Repaired
 from evalguard.report import rounding
+from evalguard.report.bisect_amount import amount, drift_text, sized, told
+from evalguard.report.limits import limits_kept
 from evalguard.report.plain_text import printable
 from evalguard.report.resources import duration
 from evalguard.report.wording import margin_text
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from evalguard.bisect.result import Part
 
 _MOST_NAMED = 6
-_BEYOND_READING = 1e5  # sigma
 _ENDED = {
     "interrupted": "it was interrupted",
     "budget": "its budget is spent",
@@ -45,32 +45,6 @@ def listed(names: Sequence[str], *, most: int = _MOST_NAMED) -> str:
     if len(shown) < 2:
         return "".join(shown)
     return f"{', '.join(shown[:-1])} and {shown[-1]}"
-
-
-def sized(sigma: float | None, error: float, margin: float, *, log_unit: float = 0.0) -> str:
-    """Return a drift with a sign, and no more digits than its standard error supports.
-
-    Of a metric that is an exponential (``MetricSearch.log_unit``) a drift beyond reading is shown
-    as how many times the base's the metric is: "x5.1e+08".
-    """
-    if sigma is None:
-        return "-"
-    if _far(sigma, log_unit):
-        return f"x{1.0 + sigma * log_unit:.2g}"
-    ends = (sigma - 2.0 * error, sigma + 2.0 * error)
-    return rounding.sigma_with_interval(sigma, ends if error else None, margin=margin)[0]
-
-
-def amount(sigma: float | None, margin: float, *, log_unit: float = 0.0) -> str:
-    """Return a drift as it stands in a sentence: "+1.47 sigma", "a factor of 5.1e+08"."""
-    text = sized(sigma, 0.0, margin, log_unit=log_unit)
-    if sigma is not None and _far(sigma, log_unit):
-        return f"a factor of {text.removeprefix('x')}"
-    return f"{text} sigma"
-
-
-def _far(sigma: float, log_unit: float) -> bool:
-    return log_unit > 0.0 and isfinite(sigma) and sigma >= _BEYOND_READING
 
 
 def answer(search: MetricSearch) -> str:
@@ -172,8 +146,8 @@ def _suspects(search: MetricSearch) -> str:
 def _outside(search: MetricSearch) -> str:
     if abs(search.outside_sigma) < search.margin / 10.0:
         return ""
-    outside = amount(search.outside_sigma, search.margin, log_unit=search.log_unit)
-    lies = "lie" if outside.endswith("sigma") else "lies"
+    outside = told(search.outside_sigma, search)
+    lies = "lies" if outside.startswith("a factor") else "lie"
     return (
         f"; {outside} {lies} outside the settings: the "
         "model with all of them at reference is not the base"
@@ -181,17 +155,17 @@ def _outside(search: MetricSearch) -> str:
 
 
 def _drift(search: MetricSearch) -> str:
-    return amount(search.drift_sigma, search.margin, log_unit=search.log_unit)
+    return told(search.drift_sigma, search)
 
 
 def _left(search: MetricSearch) -> str:
     """What is left, with its verb: "+0.06 sigma are"."""
-    left = amount(search.unexplained_sigma, search.margin, log_unit=search.log_unit)
-    return f"{left} {'are' if left.endswith('sigma') else 'is'}"
+    left = told(search.unexplained_sigma, search)
+    return f"{left} {'is' if left.startswith('a factor') else 'are'}"
 
 
 def _of_part(part: Part, search: MetricSearch) -> str:
-    return sized(part.sigma, part.error_sigma, search.margin, log_unit=search.log_unit)
+    return drift_text(part.sigma, part.error_sigma, search)
 
 
 def repaired_text(repaired: Repaired | None) -> str:
@@ -204,13 +178,14 @@ def repaired_text(repaired: Repaired | None) -> str:
     gated = [metric for metric in repaired.metrics if metric.gated]
     known = [m for m in gated if m.sigma is not None]
     worst = max(known, key=lambda m: m.sigma or 0.0, default=None)
+    limits = limits_kept(repaired.limits)
     if worst is None:
-        return f"{head}, the gate says {repaired.state}."
+        return f"{head}, the gate says {repaired.state}{limits}."
     where = f"{sized(worst.sigma, 0.0, 0.0)} sigma on {printable(f'{worst.task} {worst.metric}')}"
     if repaired.passed:
         noun = "the gated metric" if len(gated) == 1 else f"all {len(gated)} gated metrics"
-        return f"{head}, the gate lets {noun} pass; the largest drift is {where}."
-    return f"{head}, the gate still says {repaired.state}; the largest drift is {where}."
+        return f"{head}, the gate lets {noun} pass; the largest drift is {where}{limits}."
+    return f"{head}, the gate still says {repaired.state}; the largest drift is {where}{limits}."
 
 
 def cleared_text(search: MetricSearch) -> str:
@@ -220,7 +195,7 @@ def cleared_text(search: MetricSearch) -> str:
     many = len(search.cleared) > 1
     text = f"Cleared: {listed(search.cleared, most=12)}"
     if search.status in ("minimal", "masked"):
-        left = amount(search.unexplained_sigma, search.margin, log_unit=search.log_unit)
+        left = told(search.unexplained_sigma, search)
         together = "together all at their candidate value" if many else "at its candidate value"
         return f"{text}: {together}, {left} on all {rounding.count(search.n)} documents."
     if search.status == "diffuse":
@@ -255,14 +230,17 @@ def cost_text(report: BisectReport) -> str:
 def facts(search: MetricSearch) -> str:
     """Say on what a search was made."""
     settings = f"{len(search.settings)} setting{'' if len(search.settings) == 1 else 's'}"
-    margin = f"{margin_text(search.margin)} sigma"
-    if search.coarse:  # an estimate, of which a few digits say enough
-        margin = amount(search.margin, 0.0, log_unit=search.log_unit).removeprefix("+")
+    margin = f"margin {margin_text(search.margin)} sigma"
+    if search.unit != SIGMA:
+        margin = f"up to {search.margin:.4g} {search.unit}"
+    elif search.coarse:  # an estimate, of which a few digits say enough
+        rough = amount(search.margin, 0.0, log_unit=search.log_unit)
+        margin = f"margin {rough.removeprefix('+')}"
     more = "" if not search.inside else "; every other setting at reference"
     more += "; largest causes first" if search.coarse else ""
     before = f"; {listed(search.repaired_before)} at reference" if search.repaired_before else ""
     return (
-        f"{settings}, {rounding.count(search.n)} documents, margin {margin}, "
+        f"{settings}, {rounding.count(search.n)} documents, {margin}, "
         f"seed {search.seed}{before}{more}"
     )
 

@@ -44,6 +44,12 @@ def limit_tally(verdicts: Sequence[LimitVerdict]) -> str:
     return f"; limits: {', '.join(counts)}" if counts else ""
 
 
+def limits_kept(verdicts: Sequence[LimitVerdict]) -> str:
+    """Return what is left of each figure with a limit: "; kl_mean on a: 3e-05 (at most 0.001)"."""
+    known = [one for one in verdicts if one.value is not None]
+    return "".join(f"; {limit_label(one)}: {_number(one)} ({_asked(one)})" for one in known)
+
+
 def decisive_limit(report: CompareReport) -> LimitVerdict | None:
     """Return the limit that brought about the gate's state, if no metric did."""
     gate = report.gate

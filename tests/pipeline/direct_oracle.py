@@ -118,6 +118,7 @@ class Opened:
         options: Any,
         *,
         journal: Any,
+        held_to: Any = None,
         jobs: int = 1,
         say: Callable[[str], None],
         meter: Any = None,

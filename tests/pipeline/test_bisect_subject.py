@@ -10,6 +10,7 @@ import pytest
 from fake_models import table
 
 from evalguard.comparison import Comparison
+from evalguard.distribution_comparison import DistributionComparison, Figure, Percentile
 from evalguard.gate import Gate
 from evalguard.limits import Limit
 from evalguard.pairing import pair
@@ -70,14 +71,51 @@ def test_of_a_group_the_worst_subtask_stands_for_it() -> None:
     assert found.key[0] == "b"
 
 
-def test_limits_alone_give_nothing_to_search_and_say_so() -> None:
+def of_answers(limit: float, *, answers: tuple[str, ...] = ("0",) * N, **given: Any) -> Any:
+    """What is searched where half of the answers are others, and sigma passes."""
     comparison, of_base = scored("a", 0.1)
-    judged = Gate(limits=(Limit(metric="same_answer", value=1.0),)).judge(
-        [replace(comparison, same_answer=0.5, same_answer_interval=(0.4, 0.6))]
-    )
-    found = subject_of([comparison], judged, [of_base], failing_only=True)
-    assert isinstance(found, str)
-    assert found.startswith("only limits on distributions or answers failed")
+    one = replace(comparison, same_answer=0.5, same_answer_interval=(0.4, 0.6))
+    judged = Gate(limits=(Limit(metric="same_answer", value=limit),)).judge([one])
+    fields = {"failing_only": True, **given}
+    return subject_of([one], judged, [replace(of_base, answers=answers)], **fields)
+
+
+@pytest.mark.parametrize("failing_only", [True, False])
+def test_a_limit_that_fails_where_no_metric_does_is_searched(failing_only: bool) -> None:
+    found = of_answers(0.9, failing_only=failing_only)
+    assert found.key == ("a", "none", "reward same_answer")
+    assert (found.unit, found.sigma) == ("of the answers", 0.5)
+    assert found.margin == pytest.approx(0.1)
+    again = of_answers(0.9, without={found.key})
+    assert again == "no metric that the gate judges has a number"
+
+
+def test_a_limit_that_cannot_be_searched_says_why() -> None:
+    assert "no other answer is allowed" in of_answers(1.0)
+    assert "shows no answers" in of_answers(0.9, answers=())
+    comparison, of_base = scored("a", 0.1)
+    beyond = DistributionComparison(
+        task="a", n=9, positions=9, top_k=5, confidence=0.95, kl=Figure(value=2.0),
+        kl_percentiles=(Percentile(percent=100.0, figure=Figure(value=3.0)),),
+    )  # fmt: skip
+    for name, why in (("kl_max", "no mean over scored tokens"), ("kl_mean", "no divergence")):
+        judged = Gate(limits=(Limit(metric=name, value=1.0),)).judge([comparison], [beyond])
+        found = subject_of([comparison], judged, [of_base], failing_only=True)
+        assert isinstance(found, str)
+        assert why in found
+
+
+def test_a_metric_that_fails_comes_before_a_limit() -> None:
+    comparison, of_base = scored("a", 3.0)
+    one = replace(comparison, same_answer=0.5, same_answer_interval=(0.4, 0.6))
+    judged = Gate(limits=(Limit(metric="same_answer", value=0.9),)).judge([one])
+    tables = [replace(of_base, answers=("0",) * N)]
+    first = subject_of([one], judged, tables, failing_only=True)
+    assert isinstance(first, Subject)
+    assert first.unit == "sigma"
+    second = subject_of([one], judged, tables, failing_only=True, without={first.key})
+    assert isinstance(second, Subject)
+    assert second.unit == "of the answers"
 
 
 def test_where_no_real_drift_is_allowed_as_much_is_tolerated_as_cannot_be_seen() -> None:

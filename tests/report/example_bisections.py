@@ -10,10 +10,12 @@ from evalguard.bisect_report import (
     GuiltySetting,
     Measured,
     MetricSearch,
+    Recommended,
     Repaired,
     RepairedMetric,
     UntestableAssignment,
 )
+from evalguard.limits import LimitVerdict
 
 WHERE: dict[str, Any] = {"task": "lambada_openai", "filter": "none", "metric": "perplexity"}
 NAMES = tuple(f"setting_{letter}" for letter in "abcdefgh")
@@ -112,9 +114,41 @@ TOGETHER = search(
         culprit("prefill", sigma_alone=-0.01, shapley_sigma=0.7, role="together"),
     )
 )
+LIMIT: dict[str, Any] = {"filter": "", "metric": "kl_mean", "unit": "nats"}
+OF_A_LIMIT = bisection(
+    search(
+        **LIMIT,
+        margin=0.001,
+        drift_sigma=0.003124,
+        unexplained_sigma=3.447e-05,
+        culprits=(
+            culprit(
+                sigma=0.003119, sigma_in_context=0.003089, shapley_sigma=0.003089,
+                alone_error_sigma=1.1e-05, alone_share=0.25, error_sigma=9.5e-05, **LIMIT,
+            ),
+        ),
+        measured=(measured("attn_softcap", documents=1024, drift_sigma=0.00312, error_sigma=1e-5),),
+    ),
+    repaired=Repaired(
+        assignment={"attn_softcap": 40.0},
+        reset=("attn_softcap",),
+        passed=True,
+        state="passed",
+        metrics=(RepairedMetric(**WHERE, sigma=0.06, outcome="unchanged", gated=True),),
+        limits=(
+            LimitVerdict(
+                metric="kl_mean", kind="upper", limit=0.001, task="lambada_openai",
+                value=3.435e-05, interval=(3.24e-05, 3.64e-05), bounds=None, state="passed",
+                certain=False, reason="within the limit, and so is its whole interval",
+            ),
+        ),
+    ),
+    recommended=Recommended(values={"attn_softcap": 50.0}, drift_sigma=0.0009, unit="nats"),
+)  # fmt: skip
 OPEN: dict[str, Any] = {"culprits": (), "cleared": (), "inert": (), "untestable": ()}
 BY_STATUS: dict[str, BisectReport] = {
     "minimal": bisection(),
+    "limit": OF_A_LIMIT,
     "together": bisection(TOGETHER),
     "redundant": bisection(
         search(

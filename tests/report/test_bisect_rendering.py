@@ -9,7 +9,7 @@ import math
 import jsonschema
 import pytest
 from any_reports import names
-from example_bisections import BY_STATUS, bisection, culprit, search
+from example_bisections import BY_STATUS, OF_A_LIMIT, bisection, culprit, search
 from example_reports import comparison, report
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +17,7 @@ from rich.cells import cell_len
 
 from evalguard.bisect_report import BisectReport
 from evalguard.report.contract import document, schema
+from evalguard.report.formats import rendered
 from evalguard.report.terminal import render
 
 VALIDATOR = jsonschema.Draft202012Validator(schema())
@@ -174,3 +175,28 @@ def test_what_the_largest_causes_leave_is_a_factor_too() -> None:
     assert "margin a factor of 1e+05, seed" in text
     coarse = search(coarse=True, margin=7.03125)
     assert "margin 7.03 sigma, seed" in shown(bisection(searches=(coarse,)))
+
+
+def test_a_limit_is_told_in_its_own_unit_and_never_in_sigma() -> None:
+    text = shown(OF_A_LIMIT)
+    assert "drift of +0.00312 nats on lambada_openai kl_mean comes from attn_softcap" in text
+    assert "without it, +3.45e-05 nats are left." in text
+    assert "8 settings, 5,153 documents, up to 0.001 nats" in text
+    assert "Divergence (nats) of each alone" in text
+    assert "~+0.00312 +0.00309 +0.00309" in text
+    assert "kl_mean on lambada_openai: 3.44e-05 (at most 0.001)" in text
+    page = rendered(report(comparison(), bisect=OF_A_LIMIT), "html")
+    assert ">Nats</th>" in page
+
+
+def test_in_the_document_of_a_limit_nothing_is_called_sigma() -> None:
+    written = document(report(comparison(), bisect=OF_A_LIMIT))["bisect"]
+    (found,) = written["searches"]
+    for one in (written, found, *found["guilty"], *found["measured"], written["recommended"]):
+        assert one["unit"] == "nats"
+        assert all(value is None for name, value in one.items() if "sigma" in name)
+    assert written["drift"] == found["drift"] == 0.003124
+    assert found["guilty"][0]["alone"] == 0.003119
+    in_sigma = document(report(comparison(), bisect=bisection()))["bisect"]
+    assert in_sigma["unit"] == "sigma"
+    assert in_sigma["drift"] == in_sigma["drift_sigma"] == 1.465

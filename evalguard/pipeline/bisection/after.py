@@ -73,6 +73,7 @@ def _found(
         finished.report.gate,
         finished.scored[0].tables,
         failing_only=finished.choices.bisect.use == "auto",
+        divergences=finished.scored[1].divergences,
     )
     if not isinstance(subject, Subject):
         return subject

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
+from evalguard.answer_scale import AnswerScale
 from evalguard.bisect import Untestable
 from evalguard.bisect.oracle import Floats
+from evalguard.divergence import Divergence
 from evalguard.errors import EvalguardError, EvaluationError
-from evalguard.harness import Block, TaskRequests
+from evalguard.harness import Block, TaskRequests, TaskScores
 from evalguard.harness.subset import documents_of
-from evalguard.pipeline.bisection.assigned import Assigned
+from evalguard.limit_scale import LimitScale
+from evalguard.pipeline.bisection.assigned import Answer, Assigned
 from evalguard.pipeline.bisection.document_blocks import DocumentBlock, Parts, cut_as_compared
 from evalguard.pipeline.bisection.refusals import refusal_of
-from evalguard.pipeline.bisection.runner import Runner
+from evalguard.pipeline.bisection.runner import Beside, Runner
 from evalguard.pipeline.evaluate import Evaluator
 from evalguard.scorer import Response
+
+Told = Mapping[tuple[int, int], Answer]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,6 +35,8 @@ class Asking:
         rows: doc_ids of the base's table.
         parts: doc_ids that a sequential run asked look by look; (): all at once.
         doc_ids: of every block of the task, the same under every assignment.
+        limit: that documents are held to, in place of a metric; ``beside``: what the base left of
+            its distributions, for a limit on them.
     """
 
     evaluator: Evaluator
@@ -36,6 +44,8 @@ class Asking:
     rows: Sequence[int]
     parts: Parts = ()
     doc_ids: Sequence[tuple[int, ...]] = ()
+    limit: LimitScale | AnswerScale | None = None
+    beside: Beside | None = None
 
     def cut(self, assigned: Assigned, runner: Runner) -> Sequence[Block]:
         """Build an assignment's requests, once, and cut them into blocks as compare does.
@@ -76,21 +86,27 @@ class Asking:
         self,
         assigned: Assigned,
         block: DocumentBlock,
-        told: Mapping[tuple[int, int], Response],
+        told: Told,
     ) -> Floats:
         """What the metric's table has for the documents of a block, shape (k,).
+
+        Of a limit: what its scale makes of how they diverge.
 
         Raises:
             Untestable: the answers give no value for one of them.
         """
+        if isinstance(self.limit, LimitScale):
+            return _diverging(self.limit, [self.rows[row] for row in block.documents], told)
         assert assigned.requests is not None
         part = documents_of(assigned.requests, block.doc_ids)
         task, filter_name, metric = self.key
         try:
-            answers = part.in_order(told)
+            answers = part.in_order(cast(Mapping[tuple[int, int], Response], told))
             scores = self.evaluator.scoring.scores(assigned.source.name, part, answers)
         except EvalguardError as error:
             raise refusal_of(error, loaded=True) from error
+        if isinstance(self.limit, AnswerScale):
+            return _answered_otherwise(self.limit, scores, block)
         table = next((table for table in scores.tables if table.key == self.key), None)
         found: dict[int, float] = {}
         if table is not None:
@@ -113,3 +129,36 @@ class Asking:
         return runner.ask(
             assigned.source, lambda scorer: tasks.requests(task, render_chat=scorer.render_chat)
         )
+
+
+def _answered_otherwise(limit: AnswerScale, scores: TaskScores, block: DocumentBlock) -> Floats:
+    """Which documents have another answer than the base's, shape (k,).
+
+    Raises:
+        Untestable: one of them has none.
+    """
+    tables = [table for table in scores.tables if table.key == limit.metric_key]
+    values = limit.values(tables[0], block.documents.tolist()) if tables else np.array([np.nan])
+    if np.isnan(values).any():
+        raise Untestable(f"it gives no answers by {limit.of}", kind="not_finite")
+    return values
+
+
+def _diverging(limit: LimitScale, doc_ids: Sequence[int], told: Told) -> Floats:
+    """What a limit's scale makes of documents, shape (k,).
+
+    Raises:
+        Untestable: a distribution of one of them is none.
+    """
+    found: dict[int, list[Divergence]] = {}
+    for (doc_id, _), answer in sorted(told.items(), key=lambda one: one[0]):
+        if isinstance(answer, Divergence):
+            found.setdefault(doc_id, []).append(answer)
+    values = np.array([limit.value(found.get(doc_id, ())) for doc_id in doc_ids])
+    unsound = [one for one, value in zip(doc_ids, values, strict=True) if not np.isfinite(value)]
+    if unsound:
+        raise Untestable(
+            f"its distributions give no {limit.limit.metric} for document {unsound[0]}",
+            kind="not_finite",
+        )
+    return values

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from evalguard.bisect import Untestable
 from evalguard.bisect.oracle import Floats
+from evalguard.divergence import Divergence
 from evalguard.errors import EvaluationError
 from evalguard.harness import Block, TaskRequests
 from evalguard.pipeline.known_model import KnownModel
@@ -14,6 +15,9 @@ from evalguard.pipeline.lazy_scorer import OtherModelError
 from evalguard.pipeline.sources import ModelSource
 from evalguard.scorer import ModelDescription, Response
 from evalguard.settings import digest_of
+
+# None: how a request without any scored position diverges.
+Answer = Response | Divergence | None
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -28,7 +32,8 @@ class Assigned:
         refusal: why it cannot be tested.
         values: by document block, what the metric's table has for its documents.
         requests, blocks: what it is asked; None, until that is known.
-        answers: responses to blocks of which not all of a document block's are there.
+        answers: to blocks of which not all of a document block's are there: responses, or how
+            their distributions diverge from the base's.
     """
 
     source: ModelSource
@@ -39,7 +44,7 @@ class Assigned:
     values: dict[str, Floats] = field(default_factory=dict)
     requests: TaskRequests | None = None
     blocks: Sequence[Block] = ()
-    answers: dict[str, Sequence[Response]] = field(default_factory=dict)
+    answers: dict[str, Sequence[Answer]] = field(default_factory=dict)
     _loaded: bool = False
 
     @property

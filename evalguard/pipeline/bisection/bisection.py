@@ -79,7 +79,7 @@ class Bisection:
             if (found and not self._judge()) or self._passes:
                 break
             scored = self.finished.scored if self.judged is None else self.judged.scored
-            wanted = self._next(done)
+            wanted = self._next(done, scored)
         return self._report(time.monotonic() - began)
 
     def _settle(self, subject: Subject, scored: tuple[Scored, Scored]) -> bool:
@@ -103,7 +103,7 @@ class Bisection:
                     return False
                 if not wanted.is_coarse:
                     return True
-                scored = scored_alone(self.finished, self.candidate, subject.key[0])
+                scored = scored_alone(self.finished, self.candidate, subject)
             except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the culprits stand
                 self._unjudged(error)
                 return False
@@ -117,13 +117,13 @@ class Bisection:
         return self.judged is not None and self.judged.judgement.gate.state != "regressed"
 
     def _settled(self, subject: Subject, found: bool) -> set[Key]:
-        """Metrics not to search again: this one; without a culprit, all of its task."""
-        if found:
+        """What not to search again: this; of a metric without a culprit, all of its task."""
+        if found or subject.limit is not None:
             return {subject.key}
         keys = ((c.task, c.filter, c.metric) for c in self.finished.report.comparisons)
         return {key for key in keys if key[0] == subject.key[0]}
 
-    def _next(self, done: set[Key]) -> Subject | str:
+    def _next(self, done: set[Key], scored: tuple[Scored, Scored]) -> Subject | str:
         """What still fails."""
         current: Judgement | None = None if self.judged is None else self.judged.judgement
         report = self.finished.report
@@ -133,6 +133,7 @@ class Bisection:
             self.finished.scored[0].tables,
             failing_only=True,
             without=done,
+            divergences=scored[1].divergences,
         )
 
     def _search(
@@ -202,7 +203,7 @@ class Bisection:
         if not names:
             return searched.reset
         refined = Refined.of(self.candidate, groups, names)
-        scored = scored_alone(self.finished, refined.alone, subject.key[0])
+        scored = scored_alone(self.finished, refined.alone, subject)
         inner = self._search(subject, refined.alone, scored, names)
         if inner is None or inner.search.status not in ("minimal", "masked"):
             return searched.reset
@@ -242,9 +243,9 @@ class Bisection:
         if not found:
             return None
         settings = {setting.name: setting for setting in self.candidate.variant.settings}
-        names = [name for one in found for name in one.values]
-        values = {name: shown(self.values[name], settings[name]) for name in names}
-        return Recommended(values=values, drift_sigma=found[-1].drift_sigma)
+        values = {n: shown(self.values[n], settings[n]) for one in found for n in one.values}
+        unit = next(one.search.unit for one in reversed(self.searches) if one.recommendation)
+        return Recommended(values=values, drift_sigma=found[-1].drift_sigma, unit=unit)
 
     def _resume(self) -> str:
         """The command that goes on where this ended too early; "" where it did not."""

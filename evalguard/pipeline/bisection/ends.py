@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
+
 from evalguard.errors import EvalguardError, EvaluationError
 from evalguard.pipeline.bisection.assigned import Assigned
 from evalguard.pipeline.bisection.batches import in_batches_of
@@ -21,7 +23,7 @@ def settle_ends(
     reference: Assigned,
     place: Place,
     scored: tuple[Scored, Scored],
-    tables: tuple[ScoreTable, ScoreTable],
+    tables: tuple[ScoreTable, ScoreTable] | None,
     *,
     as_compared: bool,
 ) -> None:
@@ -29,6 +31,8 @@ def settle_ends(
 
     Args:
         reference: the candidate with all its settings at reference.
+        tables: of the searched metric; None of a limit, on which the base is at 0 and the candidate
+            is measured, as probes are.
         as_compared: whether the oracle's blocks are those of the comparison; batches depend on
             them.
 
@@ -42,6 +46,10 @@ def settle_ends(
     if candidate is not None:
         oracle.inert_by_readback = inert_by_readback(oracle.declared, described, candidate)
     oracle.reference_is_base = same_model(base, described)
+    if tables is None:
+        if oracle.reference_is_base and in_batches_of(place.policy, described):
+            oracle.stands_for(frozenset(), np.zeros(oracle.n_documents))
+        return
     ends = [
         (frozenset[str](), base if oracle.reference_is_base else None, tables[0]),
         (frozenset(oracle.settings), candidate, tables[1]),
@@ -50,7 +58,7 @@ def settle_ends(
         if description is None or not in_batches_of(place.policy, description):
             continue
         if as_compared and table.doc_ids.tolist() == tables[0].doc_ids.tolist():
-            oracle.stands_for(names, oracle.scale.values(table))
+            oracle.stands_for(names, oracle.scale.scores(table.values))
 
 
 def _described(reference: Assigned, probes: Probes) -> ModelDescription:

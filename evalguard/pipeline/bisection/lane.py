@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import Protocol
+from typing import Protocol, cast
 
 from evalguard.bisect_report import Loads
 from evalguard.errors import EvalguardError, EvaluationError, WorkerError
@@ -16,7 +16,7 @@ from evalguard.pipeline.bisection.runner import Done, Failed, Work
 from evalguard.pipeline.bisection.schedule import Schedule
 from evalguard.pipeline.places import placed
 from evalguard.pipeline.sources import ModelSource
-from evalguard.scorer import Scorer
+from evalguard.scorer import Compared, DistributionScorer, Response, Scorer
 
 Event = Done | Failed | BaseException | None
 
@@ -108,11 +108,12 @@ class Lane:
             scorer = self._at(work.source)
             loading = 0.0 if there else time.monotonic() - started
             loaded, self.documents, self.since = True, len(block.doc_ids), time.monotonic()
-            responses = scorer.score(block.requests)
+            responses, compared = _answered(scorer, work, block)
             return Done(
                 work=work,
                 block=block,
                 responses=responses,
+                compared=compared,
                 description=scorer.describe(),
                 seconds=time.monotonic() - self.since,
                 loading=loading,
@@ -152,6 +153,16 @@ class Lane:
         if self._model is not None:
             with contextlib.suppress(EvalguardError):
                 self._model.close()
+
+
+def _answered(
+    scorer: Scorer, work: Work, block: Block
+) -> tuple[Sequence[Response], Compared | None]:
+    if work.beside is None:
+        return scorer.score(block.requests), None
+    # Whoever shows no distributions says so.
+    showing = cast(DistributionScorer, scorer)
+    return showing.score_against(block.requests, work.beside(block))
 
 
 def _unexpected(error: BaseException) -> EvaluationError:

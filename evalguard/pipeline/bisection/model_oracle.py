@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from evalguard.answer_scale import AnswerScale
 from evalguard.bisect import Untestable
 from evalguard.bisect.oracle import Floats, Indices, Question
 from evalguard.bisect_report import Loads
 from evalguard.document_scale import DocumentScale
 from evalguard.errors import EvalguardError, EvaluationError, UsageError
+from evalguard.limit_scale import LimitScale
 from evalguard.pipeline.bisection.assigned import Assigned
 from evalguard.pipeline.bisection.document_blocks import DocumentBlock
 from evalguard.pipeline.bisection.effective import candidate_value
@@ -39,7 +41,7 @@ class ModelOracle:
     """
 
     candidate: ModelSource
-    scale: DocumentScale
+    scale: DocumentScale | LimitScale | AnswerScale
     declared: tuple[Setting, ...]
     document_blocks: tuple[DocumentBlock, ...]
     probes: Probes

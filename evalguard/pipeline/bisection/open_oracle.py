@@ -7,10 +7,13 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
+from evalguard.answer_scale import AnswerScale
 from evalguard.bisect import BlockOracle, ParallelOracle, ValueOracle
 from evalguard.bisect_report import Loads
 from evalguard.document_scale import DocumentScale
 from evalguard.gate_reason import Key
+from evalguard.limit_scale import LimitScale
+from evalguard.pipeline.bisection.base_references import HeldTo
 from evalguard.pipeline.choices import Choices
 from evalguard.pipeline.meter import Meter
 from evalguard.pipeline.options import CompareOptions
@@ -22,7 +25,7 @@ class SettingsOracle(BlockOracle, ParallelOracle, ValueOracle, Protocol):
     """Scores the documents of one metric under any assignment of a model's settings."""
 
     @property
-    def scale(self) -> DocumentScale:
+    def scale(self) -> DocumentScale | LimitScale | AnswerScale:
         """On which the documents' scores are, and what compare makes of them."""
 
     @property
@@ -61,5 +64,6 @@ class OpenOracle(Protocol):
         jobs: int = 1,
         say: Callable[[str], None],
         meter: Meter | None = None,
+        held_to: HeldTo | None = None,
     ) -> AbstractContextManager[SettingsOracle]:
         """See ``evalguard.pipeline.bisection.opening.model_oracle``."""

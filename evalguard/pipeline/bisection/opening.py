@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import evalguard
+from evalguard.answer_scale import AnswerScale
 from evalguard.document_scale import DocumentScale
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.harness import Block
+from evalguard.limit_scale import LimitScale
 from evalguard.pipeline.bisection.asked_parts import parts_as_compared
 from evalguard.pipeline.bisection.asking import Asking
 from evalguard.pipeline.bisection.assigned import Assigned
+from evalguard.pipeline.bisection.base_references import HeldTo, base_references, beside
 from evalguard.pipeline.bisection.document_blocks import document_blocks
 from evalguard.pipeline.bisection.effective import differing
 from evalguard.pipeline.bisection.ends import settle_ends
@@ -48,6 +52,7 @@ def model_oracle(
     jobs: int = 1,
     say: Callable[[str], None],
     meter: Meter | None = None,
+    held_to: HeldTo | None = None,
     runner: Runner | None = None,
 ) -> Iterator[ModelOracle]:
     """Open an oracle over a candidate's settings; every process that it started ends with it.
@@ -63,6 +68,7 @@ def model_oracle(
         jobs: worker processes at the same time.
         say: takes what a person is to know.
         meter: of the comparison, whose times are the first estimate.
+        held_to: the limit that ``key`` names, where it is no metric.
         runner: runs probes elsewhere.
 
     Raises:
@@ -72,22 +78,32 @@ def model_oracle(
     """
     if jobs < 1:
         raise UsageError(f"{jobs} jobs answer nothing", hint="--jobs N, 1 or more")
-    tables = _table(scored[0], key), _table(scored[1], key)
-    DocumentScale.of(tables[0])  # refused now, not after the task was loaded
+    tables = None if held_to is not None else (_table(scored[0], key), _table(scored[1], key))
+    scale: DocumentScale | LimitScale | AnswerScale
+    if tables is not None:
+        scale = DocumentScale.of(tables[0])  # refused now, not after the task was loaded
     with ExitStack() as stack:
         place = Place.opened(candidate, scored, choices, options, key, say, stack)
         workers = runner or _local(place, jobs)
         stack.callback(workers.close)
         book = None
         if journal is not None:
-            book = Journal.opened(journal, _header(scored, choices), search=_search(candidate, key))
+            search = _search(candidate, key, choices, held_to)
+            book = Journal.opened(journal, _header(scored, choices), search=search)
             stack.callback(book.close)
             for problem in book.problems:
                 say(problem)
         declared = differing(candidate.variant)
         reference = place.assigned({setting.name: setting.reference for setting in declared})
-        asking, as_compared = _asking(place, reference, scored, tables[0], workers)
-        oracle = _oracle(place, reference, tables[0], workers, book, asking)
+        asking, as_compared = _asking(place, reference, scored, _rows(tables, held_to), workers)
+        if tables is not None:
+            scale = DocumentScale.of(tables[0], population=_population(place, reference))
+        if held_to is not None:
+            asking.limit = scale = held_to.scale
+            if isinstance(scale, LimitScale):
+                left = base_references(held_to, place, asking, workers, stack)
+                asking.beside = partial(beside, left)
+        oracle = _oracle(place, reference, scale, workers, book, asking)
         settle_ends(oracle, reference, place, scored, tables, as_compared=as_compared)
         if meter is not None:
             oracle.expected_load = meter.seconds_per_load()
@@ -95,6 +111,13 @@ def model_oracle(
         yield oracle
         if options.use_cache:
             keep_to(choices.cache_max_size, place.cache_dir, say)
+
+
+def _rows(tables: tuple[ScoreTable, ScoreTable] | None, held_to: HeldTo | None) -> list[int]:
+    """doc_ids of the documents that are searched."""
+    if tables is not None:
+        return [int(one) for one in tables[0].doc_ids]
+    return [] if held_to is None else list(held_to.scale.doc_ids)
 
 
 def _local(place: Place, jobs: int) -> LocalRunner:
@@ -108,11 +131,11 @@ def _asking(
     place: Place,
     reference: Assigned,
     scored: tuple[Scored, Scored],
-    table: ScoreTable,
+    rows: list[int],
     runner: Runner,
 ) -> tuple[Asking, bool]:
     """How documents are asked; and whether that is as the comparison asked them."""
-    evaluator, rows = place.evaluator, table.doc_ids.tolist()
+    evaluator = place.evaluator
     asking = Asking(evaluator=evaluator, key=place.key, rows=rows)
     if place.choices.sequential_alpha is None:
         return asking, True
@@ -140,12 +163,12 @@ def _is_kept(place: Place, side: Scored, block: Block) -> bool:
 def _oracle(
     place: Place,
     reference: Assigned,
-    table: ScoreTable,
+    scale: DocumentScale | LimitScale | AnswerScale,
     runner: Runner,
     journal: Journal | None,
     asking: Asking,
 ) -> ModelOracle:
-    evaluator, rows = place.evaluator, table.doc_ids.tolist()
+    evaluator, rows = place.evaluator, asking.rows
     blocks = asking.cut(reference, runner)
     cut = document_blocks(blocks, rows)
     if sum(block.documents.size for block in cut) != len(rows):
@@ -167,7 +190,7 @@ def _oracle(
     )
     return ModelOracle(
         candidate=place.candidate,
-        scale=DocumentScale.of(table, population=_population(place, reference)),
+        scale=scale,
         declared=differing(place.candidate.variant),
         document_blocks=cut,
         probes=probes,
@@ -200,8 +223,13 @@ def _header(scored: tuple[Scored, Scored], choices: Choices) -> dict[str, Value]
     }
 
 
-def _search(candidate: ModelSource, key: Key) -> dict[str, Value]:
+def _search(
+    candidate: ModelSource, key: Key, choices: Choices, held_to: HeldTo | None
+) -> dict[str, Value]:
+    # How much of the base's distributions is kept decides what is estimated from it.
+    kept = {} if held_to is None else {"reference_top_k": choices.distributions.top_k}
     return {
+        **kept,
         "candidate": digest_of([candidate.variant.digest, dict(candidate.variant.assignment)]),
         "candidate_name": candidate.name,
         "metric": list(key),

@@ -17,14 +17,14 @@ from evalguard.errors import (
 )
 from evalguard.harness import Block
 from evalguard.pipeline.bisection.asking import Asking
-from evalguard.pipeline.bisection.assigned import Assigned
+from evalguard.pipeline.bisection.assigned import Answer, Assigned
 from evalguard.pipeline.bisection.batches import check_batches
 from evalguard.pipeline.bisection.document_blocks import DocumentBlock
 from evalguard.pipeline.bisection.records import Records
 from evalguard.pipeline.bisection.refusals import refusal_of
 from evalguard.pipeline.bisection.runner import Done, Failed, Runner, Work
 from evalguard.pipeline.bisection.suspicion import Suspicion
-from evalguard.scorer import Response, ScoringPolicy
+from evalguard.scorer import ScoringPolicy
 
 # These follow from an assignment; whatever else goes wrong may have another reason.
 _OF_ITS_OWN = (SettingError, BuildError, UsageError, FallbackError)
@@ -67,7 +67,8 @@ class Probes:
             missing = self._missing(assigned, blocks)
             asked = [one for block in missing for one in self._unanswered(assigned, block)]
             if asked and assigned.refusal is None:
-                works.append(Work(source=assigned.source, blocks=tuple(asked)))
+                beside = self.asking.beside
+                works.append(Work(source=assigned.source, blocks=tuple(asked), beside=beside))
                 places[id(works[-1])] = (assigned, missing)
         if not works:
             return
@@ -105,7 +106,7 @@ class Probes:
         except EvalguardError as error:
             self._refuse(assigned, refusal_of(error, loaded=False), 0.0)
             return []
-        for one in asked:
+        for one in asked if self.asking.beside is None else ():
             kept = self.records.responses(assigned, one)
             if kept is not None:
                 assigned.answers[one.digest] = kept
@@ -127,10 +128,10 @@ class Probes:
         self.records.keep(assigned, done.block, done.responses)
         try:
             check_batches(self.policy, done.description)
+            assigned.answers[done.block.digest] = _answers(done)
         except Untestable as refusal:
             self._refuse(assigned, refusal, done.seconds)
             return
-        assigned.answers[done.block.digest] = done.responses
         self.suspicion.succeeded()
         for block in blocks:
             if done.block in self.asking.blocks(assigned, block, self.runner):
@@ -159,7 +160,7 @@ class Probes:
         asked = self.asking.blocks(assigned, block, self.runner)
         if block.digest in assigned.values or not all(b.digest in assigned.answers for b in asked):
             return
-        told: dict[tuple[int, int], Response] = {}
+        told: dict[tuple[int, int], Answer] = {}
         for one in asked:
             for request, response in zip(
                 one.requests, assigned.answers.pop(one.digest), strict=True
@@ -172,3 +173,16 @@ class Probes:
             self._refuse(assigned, refusal, spent)
             return
         self.records.scored(assigned, block, values, spent)
+
+
+def _answers(done: Done) -> Sequence[Answer]:
+    """What was asked for: responses, or how their distributions diverge from the base's.
+
+    Raises:
+        Untestable: the distributions cannot be compared.
+    """
+    if done.compared is None:
+        return done.responses
+    if done.compared.reason:
+        raise Untestable(f"its distributions cannot be compared: {done.compared.reason}")
+    return done.compared.divergences

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
+from evalguard.limit_scale import LimitScale
 from evalguard.pipeline.bisection.finished import Finished
+from evalguard.pipeline.bisection.subject import Subject
 from evalguard.pipeline.distribution_choice import DistributionChoice
 from evalguard.pipeline.scored import Scored, scored_model
 from evalguard.pipeline.scoring import score_models
@@ -51,17 +53,19 @@ class Refined:
         )
 
 
-def scored_alone(finished: Finished, source: ModelSource, task: str) -> tuple[Scored, Scored]:
-    """The base, and this model's scores of one task.
+def scored_alone(
+    finished: Finished, source: ModelSource, subject: Subject
+) -> tuple[Scored, Scored]:
+    """The base, and this model's scores of the subject's task; of a limit, beside the base.
 
     Raises:
         UsageError, EvaluationError, Interrupted: as scoring does.
     """
-    choices = replace(
-        finished.choices,
-        tasks=(task,),
-        distributions=DistributionChoice(mode="off"),
-        memory="auto",
-    )
-    (evaluation,) = score_models([source], choices, finished.options)
+    choices, base = replace(finished.choices, tasks=(subject.key[0],)), finished.sources[0]
+    if isinstance(subject.limit, LimitScale) and isinstance(base, ModelSource):
+        _, evaluation = score_models([base, source], choices, finished.options)
+    else:
+        off = DistributionChoice(mode="off")
+        alone = replace(choices, distributions=off, memory="auto")
+        (evaluation,) = score_models([source], alone, finished.options)
     return finished.scored[0], scored_model(source, evaluation)

@@ -46,6 +46,7 @@ class Judged:
                 )
                 for one in self.judgement.comparisons
             ),
+            limits=gate.limits,
         )
 
 

@@ -10,24 +10,32 @@ from evalguard.bisect_report import Loads
 from evalguard.errors import EvalguardError
 from evalguard.harness import Block
 from evalguard.pipeline.sources import ModelSource
-from evalguard.scorer import ModelDescription, Response, Scorer
+from evalguard.reference import Reference
+from evalguard.scorer import Compared, ModelDescription, Response, Scorer
 
 Found = TypeVar("Found")
+# What the base left of its distributions, for a block of requests.
+Beside = Callable[[Block], Sequence[Reference | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Work:
-    """Blocks that one assignment has to answer; ``source`` is the candidate under it."""
+    """Blocks that one assignment has to answer; ``source`` is the candidate under it.
+
+    ``beside``: what its distributions are held against; None where its scores are asked for.
+    """
 
     source: ModelSource
     blocks: tuple[Block, ...]
+    beside: Beside | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Done:
     """One answered block, with the description of what answered it, and what that took.
 
-    ``loading``: seconds that loading took, 0 where the model was there already.
+    ``compared``: with the base, where that was asked for. ``loading``: seconds that loading took, 0
+    where the model was there already.
     """
 
     work: Work
@@ -35,6 +43,7 @@ class Done:
     responses: Sequence[Response]
     description: ModelDescription
     seconds: float
+    compared: Compared | None = None
     loading: float = 0.0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from evalguard.bisect import expected_evaluations
 from evalguard.errors import EvaluationError
+from evalguard.pipeline.bisection.base_references import HeldTo
 from evalguard.pipeline.bisection.finished import Finished
 from evalguard.pipeline.bisection.open_oracle import OpenOracle
 from evalguard.pipeline.bisection.searching import Context, Searched, search_metric
@@ -45,7 +46,7 @@ def search_model(
     Raises:
         EvalguardError: the search could not begin.
     """
-    choices, folder = finished.choices, finished.folder
+    choices, folder, limit = finished.choices, finished.folder, subject.limit
     opened = open_oracle(
         candidate,
         scored,
@@ -56,6 +57,7 @@ def search_model(
         jobs=choices.bisect.jobs,
         say=progress.note,
         meter=finished.meter,
+        held_to=None if limit is None else HeldTo(scale=limit, base=finished.sources[0]),
     )
     with opened as oracle:
         if not oracle.settings:
@@ -68,6 +70,7 @@ def search_model(
             seconds=oracle.seconds_per_evaluation,
             subject=metric_text(*subject.key),
             log_unit=oracle.scale.log_unit,
+            unit=subject.unit,
         )
         expected = foreseen(len(oracle.settings))
         shown.start(subject.sigma, expected)

@@ -9,7 +9,6 @@ import numpy as np
 
 from evalguard.bisect import BisectResult, Recommendation, find_culprits, recommend
 from evalguard.bisect_report import Ended, GuiltySetting, MetricSearch
-from evalguard.document_scale import DocumentScale
 from evalguard.errors import EvaluationError
 from evalguard.pipeline.bisection.buildable import constraints_among
 from evalguard.pipeline.bisection.measured import measured_by, untestable_of
@@ -101,7 +100,7 @@ def search_metric(
             repaired_before=context.repaired_before,
             inside=context.inside,
             drift_sigma=_number(result.drift_sigma),
-            outside_sigma=_outside(asked, scale, subject),
+            outside_sigma=_outside(asked, subject),
             unexplained_sigma=_number(result.unexplained_sigma),
             culprits=_culprits(result, variant, subject),
             suspects=result.suspects,
@@ -109,6 +108,7 @@ def search_metric(
             cleared=() if context.coarse else _cleared(result, oracle, progress.cleared),
             coarse=context.coarse,
             log_unit=scale.log_unit,
+            unit=subject.unit,
             inert=_inert(result, oracle),
             untestable=untestable_of(result),
             evaluations=result.cost + (recommendation.cost if recommendation else 0.0),
@@ -158,11 +158,12 @@ def _ended(result: BisectResult, asked: Unbroken) -> Ended:
     return "interrupted" if asked.interrupted else "budget"
 
 
-def _outside(asked: Unbroken, scale: DocumentScale, subject: Subject) -> float:
+def _outside(asked: Unbroken, subject: Subject) -> float:
     """Drift from the base to all settings at reference."""
     if asked.reference is None:
         return 0.0
-    drift = float(np.mean(scale.values(subject.table)) - np.mean(asked.reference))
+    scale = subject.scale
+    drift = float(np.mean(subject.base) - np.mean(asked.reference))
     return scale.sigma(drift / scale.yardstick) - scale.sigma(0.0)
 
 
@@ -186,6 +187,7 @@ def _culprits(
             task=subject.key[0],
             filter=subject.key[1],
             metric=subject.key[2],
+            unit=subject.unit,
         )
         for culprit in result.culprits
     )

@@ -1,17 +1,22 @@
-"""Subject: the metric whose drift is searched, and how much of it is tolerated."""
+"""Subject: the metric or limit whose drift is searched, and how much of it is tolerated."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from evalguard.answer_scale import AnswerScale
+from evalguard.bisect.oracle import Floats
 from evalguard.comparison import Comparison
 from evalguard.document_scale import DocumentScale
 from evalguard.errors import UsageError
 from evalguard.gate_reason import Key
 from evalguard.gate_result import GateResult
+from evalguard.limit_scale import LimitScale
+from evalguard.limits import Limit, LimitVerdict
+from evalguard.pipeline.divergences import TaskDivergences
 from evalguard.pipeline.scored import Scored
 from evalguard.scores import ScoreTable
 
@@ -21,30 +26,42 @@ _COARSE = 4.0  # parts of the drift that is tolerated then
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A metric to search.
+    """A metric to search, or a limit of the gate on distributions.
 
     Attributes:
-        sigma: its drift. ``margin``: what of it is tolerated; both in the comparison's sigma.
-        is_coarse: whether that is more than the gate tolerates.
-        table: the base's scores.
+        sigma: its drift. ``margin``: what of it is tolerated; both in the comparison's sigma, of a
+            limit in its own unit.
+        scale: on which its documents are scored.
+        base: the base's scores on it, shape (n,).
+        is_coarse: whether more is tolerated than the gate does.
     """
 
     key: Key
     sigma: float
     margin: float
-    table: ScoreTable
+    scale: DocumentScale | LimitScale | AnswerScale
+    base: Floats
     is_coarse: bool = False
+
+    @property
+    def limit(self) -> LimitScale | AnswerScale | None:
+        """The scale of a limit; None of a metric."""
+        return None if isinstance(self.scale, DocumentScale) else self.scale
+
+    @property
+    def unit(self) -> str:
+        """In what its drift is told."""
+        return "sigma" if self.limit is None else self.limit.unit
 
     def coarse(self) -> Subject:
         """With a margin to find the largest causes by, where the drift is far above its own.
 
         Both are compared as means over documents, where effects add up.
         """
-        scale = DocumentScale.of(self.table)
-        drift = scale.margin(self.sigma)
-        if drift <= _FAR * scale.margin(self.margin):
+        drift = self.scale.margin(self.sigma)
+        if drift <= _FAR * self.scale.margin(self.margin):
             return self
-        return replace(self, margin=scale.sigma(drift / _COARSE), is_coarse=True)
+        return replace(self, margin=self.scale.sigma(drift / _COARSE), is_coarse=True)
 
 
 def subject_of(
@@ -54,34 +71,97 @@ def subject_of(
     *,
     failing_only: bool,
     without: Collection[Key] = (),
+    divergences: Mapping[str, TaskDivergences] | None = None,
 ) -> Subject | str:
-    """Choose the metric that is searched: the worst that fails the gate.
+    """Choose what is searched: the metric that fails the gate by most, else the limit that does.
 
     Of a group that fails, the worst of its subtasks stands for it.
 
     Args:
         tables: the base's.
-        failing_only: else the worst of all gated metrics is taken where none fails.
-        without: metrics that were searched already.
+        failing_only: else the worst of all gated metrics is taken where nothing fails.
+        without: metrics and limits that were searched already.
+        divergences: the candidate's from the base, by task.
 
     Returns:
-        The metric, or why there is none.
+        The subject, or why there is none.
     """
+    reasons: list[str] = []
+    of_limits = _of_limits(gate, tables, divergences or {}, without)
+    of_all = gate.gated if not failing_only else ()
+    for keys in (gate.regressed, None, of_all):
+        found = of_limits if keys is None else _of_metrics(keys, comparisons, gate, tables, without)
+        for one in found:
+            if isinstance(one, Subject):
+                return one
+            reasons.append(one)
+    return reasons[0] if reasons else "no metric that the gate judges has a number"
+
+
+def _of_metrics(
+    keys: Sequence[Key],
+    comparisons: Sequence[Comparison],
+    gate: GateResult,
+    tables: Sequence[ScoreTable],
+    without: Collection[Key],
+) -> Iterator[Subject | str]:
+    """The metrics as subjects, or why they are none, the worst first."""
     by_key = {_key(one): one for one in comparisons}
-    keys = gate.regressed or (() if failing_only else gate.gated)
     wanted = [one for key in keys for one in _with_scores(by_key[key], comparisons)]
     ranked = sorted(
         (one for one in wanted if one.sigma is not None and _key(one) not in without),
         key=lambda one: -(one.sigma or 0.0),
     )
     of_base = {table.key: table for table in tables}
-    reasons = []
     for comparison in ranked:
-        found = _subject(comparison, of_base.get(_key(comparison)), gate)
-        if isinstance(found, Subject):
-            return found
-        reasons.append(found)
-    return reasons[0] if reasons else _nothing(gate, keys)
+        yield _subject(comparison, of_base.get(_key(comparison)), gate)
+
+
+def _of_limits(
+    gate: GateResult,
+    tables: Sequence[ScoreTable],
+    divergences: Mapping[str, TaskDivergences],
+    without: Collection[Key],
+) -> list[Subject | str]:
+    """The limits that fail, as subjects or why they are none; by how many times what is allowed."""
+    failing = [one for one in gate.limits if one.state == "regressed"]
+    of_base = {table.key: table for table in tables}
+    found = [_limited(one, divergences, of_base) for one in failing]
+    subjects = [one for one in found if isinstance(one, Subject) and one.key not in without]
+    subjects.sort(key=lambda one: -one.scale.margin(one.sigma))
+    return [*subjects, *(one for one in found if isinstance(one, str))]
+
+
+def _limited(
+    verdict: LimitVerdict,
+    divergences: Mapping[str, TaskDivergences],
+    of_base: Mapping[Key, ScoreTable],
+) -> Subject | str:
+    try:
+        scale = _scale(verdict, divergences.get(verdict.task), of_base)
+    except UsageError as error:
+        return f"{error}: {error.hint}" if error.hint else str(error)
+    value = verdict.value or 0.0
+    return Subject(
+        key=scale.key,
+        sigma=value if verdict.kind == "upper" else 1.0 - value,
+        margin=scale.yardstick,
+        scale=scale,
+        base=np.zeros(len(scale.doc_ids)),
+    )
+
+
+def _scale(
+    verdict: LimitVerdict, found: TaskDivergences | None, of_base: Mapping[Key, ScoreTable]
+) -> LimitScale | AnswerScale:
+    limit = Limit(metric=verdict.metric, value=verdict.limit)
+    if limit.of_distributions:
+        documents = () if found is None else found.documents
+        return LimitScale.of(limit, verdict.task, documents)
+    table = of_base.get((verdict.task, verdict.filter, verdict.of))
+    if table is None:
+        raise UsageError(f"{verdict.task} {verdict.of} has no scores of single documents")
+    return AnswerScale.of_table(limit, table)
 
 
 def tolerated(comparison: Comparison, gate: GateResult) -> float:
@@ -99,10 +179,19 @@ def tolerated(comparison: Comparison, gate: GateResult) -> float:
 
 
 def drift_of(scored: tuple[Scored, Scored], subject: Subject) -> float:
-    """Drift of another candidate on a metric, in the comparison's sigma."""
-    scale = DocumentScale.of(subject.table)
-    table = next(table for table in scored[1].tables if table.key == subject.key)
-    drift = float(np.mean(scale.values(subject.table)) - np.mean(scale.values(table)))
+    """Drift of another candidate, in the comparison's sigma, of a limit in its own unit.
+
+    NaN where a limit's divergences were not measured.
+    """
+    scale = subject.scale
+    if isinstance(scale, LimitScale):
+        measured = scored[1].divergences.get(scale.task)
+        return scale.figure(() if measured is None else measured.documents)
+    key = scale.metric_key if isinstance(scale, AnswerScale) else subject.key
+    table = next(table for table in scored[1].tables if table.key == key)
+    if isinstance(scale, AnswerScale):
+        return scale.figure(table)
+    drift = float(np.mean(subject.base) - np.mean(scale.values(table)))
     return scale.sigma(drift / scale.yardstick)
 
 
@@ -111,12 +200,19 @@ def _subject(comparison: Comparison, table: ScoreTable | None, gate: GateResult)
         return f"{comparison.task} {comparison.metric} has no scores of single documents"
     margin = tolerated(comparison, gate)
     try:
-        reachable = DocumentScale.of(table).margin(margin) if margin > 0.0 else 0.0
+        scale = DocumentScale.of(table)
     except UsageError as error:
         return str(error)
+    reachable = scale.margin(margin) if margin > 0.0 else 0.0
     if not 0.0 < reachable < float("inf"):
         return f"{comparison.task} {comparison.metric}: no drift that a search could be held to"
-    return Subject(key=_key(comparison), sigma=comparison.sigma or 0.0, margin=margin, table=table)
+    return Subject(
+        key=_key(comparison),
+        sigma=comparison.sigma or 0.0,
+        margin=margin,
+        scale=scale,
+        base=scale.values(table),
+    )
 
 
 def _with_scores(one: Comparison, comparisons: Sequence[Comparison]) -> Iterator[Comparison]:
@@ -127,16 +223,6 @@ def _with_scores(one: Comparison, comparisons: Sequence[Comparison]) -> Iterator
     for other in comparisons:
         if other.task in one.subtasks and other.metric == one.metric and not other.subtasks:
             yield other
-
-
-def _nothing(gate: GateResult, keys: Sequence[Key]) -> str:
-    if not keys and any(limit.state == "regressed" for limit in gate.limits):
-        return (
-            "only limits on distributions or answers failed; a search needs a score of every "
-            "document whose mean is the metric, and the base itself to stand at 0 with a standard "
-            "error (evalguard bisect searches the metric that drifts most)"
-        )
-    return "no metric that the gate judges has a number"
 
 
 def _key(comparison: Comparison) -> Key:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from evalguard.bisect_report import SIGMA
 from evalguard.compare_report import CompareReport
 from evalguard.comparison import Comparison
 from evalguard.distribution_comparison import DistributionComparison
@@ -79,4 +80,5 @@ def _of_report(report: CompareReport) -> Iterator[tuple[str, Number]]:
     if report.bisect is not None:
         yield "bisect/evaluations", report.bisect.evaluations
         yield "bisect/probes", report.bisect.probes
-        yield "bisect/unexplained_sigma", report.bisect.unexplained_sigma
+        if report.bisect.unit == SIGMA:
+            yield "bisect/unexplained_sigma", report.bisect.unexplained_sigma

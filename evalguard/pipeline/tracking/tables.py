@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from evalguard.bisect_report import BisectReport
+from evalguard.bisect_report import SIGMA, BisectReport
 from evalguard.compare_report import CompareReport
 from evalguard.pipeline.tracking.moved import moved_documents
 from evalguard.settings import Value
@@ -19,11 +19,12 @@ _METRIC = (
 )  # fmt: skip
 _PROBE = (
     "search", "probe", "at candidate value", "documents", "documents so far", "sigma", "error",
-    "outcome", "reason", "cost",
+    "outcome", "reason", "cost", "drift", "drift error", "unit",
 )  # fmt: skip
 _CULPRIT = (
     "setting", "reference", "candidate", "target", "task", "metric", "sigma_alone",
-    "sigma_in_context", "shapley_sigma", "role",
+    "sigma_in_context", "shapley_sigma", "role", "alone", "in_context",
+    "shapley", "unit",
 )  # fmt: skip
 
 
@@ -60,11 +61,13 @@ def _probe_rows(bisect: BisectReport) -> Iterator[tuple[Any, ...]]:
                 ", ".join(probe.settings) or "none",
                 probe.documents,
                 probe.documents_so_far,
-                finite(probe.drift_sigma),
-                finite(probe.error_sigma),
+                *_in_sigma(search.unit, probe.drift_sigma, probe.error_sigma),
                 probe.outcome,
                 probe.reason,
                 probe.cost,
+                finite(probe.drift_sigma),
+                finite(probe.error_sigma),
+                search.unit,
             )
 
 
@@ -77,14 +80,21 @@ def _culprits(bisect: BisectReport) -> TrackedTable:
             one.target,
             one.task,
             one.metric,
+            *_in_sigma(one.unit, one.sigma_alone, one.sigma_in_context, one.shapley_sigma),
+            one.role,
             finite(one.sigma_alone),
             finite(one.sigma_in_context),
             finite(one.shapley_sigma),
-            one.role,
+            one.unit,
         )
         for one in bisect.culprits
     ]
     return TrackedTable(columns=_CULPRIT, rows=tuple(rows))
+
+
+def _in_sigma(unit: str, *drifts: float | None) -> tuple[float | None, ...]:
+    """Drifts for columns that are called sigma: None in any other unit."""
+    return tuple(finite(drift) if unit == SIGMA else None for drift in drifts)
 
 
 def finite(value: float | None) -> float | None:

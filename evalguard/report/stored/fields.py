@@ -16,12 +16,14 @@ from evalguard.bisect.result import Part, Status, Suspect
 from evalguard.errors import StoreError
 from evalguard.gate_reason import GateState, Key
 from evalguard.gate_result import GateResult
+from evalguard.limits import LimitVerdict
 
 # What modules import for their annotations only.
 _NAMES: dict[str, Any] = {
     "GateResult": GateResult,
     "GateState": GateState,
     "Key": Key,
+    "LimitVerdict": LimitVerdict,
     "Kind": Kind,
     "Part": Part,
     "ProbeOutcome": Outcome,

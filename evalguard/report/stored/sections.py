@@ -11,6 +11,7 @@ from evalguard.comparison import Comparison
 from evalguard.gate import gated_state
 from evalguard.gate_reason import GateState
 from evalguard.gate_result import GateResult
+from evalguard.report.bisect_document import in_sigma_names
 from evalguard.report.stored.fields import damaged, items, mapping, read, read_fields
 from evalguard.resources import Resources
 from evalguard.waiver import Accepted, Waiver
@@ -85,6 +86,9 @@ def read_bisect(value: Any) -> BisectReport | None:
     if value is None:
         return None
     fields = dict(mapping(value, "bisect"))
+    if fields.get("recommended") is not None:
+        recommended = dict(mapping(fields["recommended"], "bisect.recommended"))
+        fields["recommended"] = in_sigma_names(recommended)
     searches = items(fields.get("searches"), "bisect.searches")
     culprits = items(fields.get("culprits", []), "bisect.culprits")
     bisect: BisectReport = read_fields(
@@ -162,7 +166,7 @@ def _accepted(value: Any, where: str) -> Accepted:
 
 
 def _search(value: Any, where: str, culprits: Sequence[Any]) -> MetricSearch:
-    fields = dict(mapping(value, where))
+    fields = in_sigma_names(dict(mapping(value, where)))
     suspects = [
         {**dict(mapping(one, f"{where}.suspects")), "name": _text(one, "setting", where)}
         for one in items(fields.get("suspects", []), f"{where}.suspects")
@@ -170,13 +174,25 @@ def _search(value: Any, where: str, culprits: Sequence[Any]) -> MetricSearch:
     guilty = fields.get("guilty")
     if guilty is None:
         guilty = _guilty(fields, where, culprits)
+    named = {
+        name: _in_sigma_names(fields.get(name, []), f"{where}.{name}")
+        for name in ("parts", "measured")
+    }
     search: MetricSearch = read_fields(
         MetricSearch,
-        {**fields, "suspects": suspects},
+        {**fields, "suspects": suspects, **named},
         where,
-        culprits=read(tuple[GuiltySetting, ...], guilty, f"{where}.guilty"),
+        culprits=read(
+            tuple[GuiltySetting, ...],
+            _in_sigma_names(guilty, f"{where}.guilty"),
+            f"{where}.guilty",
+        ),
     )
     return search
+
+
+def _in_sigma_names(value: Any, where: str) -> list[dict[str, Any]]:
+    return [in_sigma_names(dict(mapping(one, where))) for one in items(value, where)]
 
 
 def _guilty(fields: Mapping[str, Any], where: str, culprits: Sequence[Any]) -> list[Any]:

@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from evalguard.bisect_report import BisectReport, GuiltySetting, Measured, MetricSearch
+from evalguard.bisect_report import SIGMA, BisectReport, GuiltySetting, Measured, MetricSearch
 from evalguard.report import rounding
+from evalguard.report.bisect_amount import drift_text
 from evalguard.report.bisect_words import (
     answer,
     beside_text,
@@ -17,18 +18,17 @@ from evalguard.report.bisect_words import (
     listed,
     repaired_text,
     shown_roles,
-    sized,
     subject_of,
 )
 from evalguard.report.plain_text import printable
 from evalguard.report.view.side import value_text
 
-_LEGEND = "Sigma of each alone, beside the other culprits, and as its share (Shapley)."
+_LEGEND = " of each alone, beside the other culprits, and as its share (Shapley)."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CulpritView:
-    """A guilty setting; ``change`` is "reference -> candidate", the drifts are in sigma.
+    """A guilty setting; ``change`` is "reference -> candidate", the drifts in its search's unit.
 
     ``alone`` begins with "~" where it was measured on part of the documents. ``number`` is the
     share (Shapley) as a number.
@@ -51,8 +51,8 @@ class ProbeView:
     Attributes:
         settings: those at their candidate value, all others at reference.
         documents: how many are scored under them in all.
-        drift: in sigma; "-" if they were not scored. ``sigma`` and ``error`` as numbers, None
-            likewise.
+        drift: in the search's unit; "-" if they were not scored. ``sigma`` and ``error`` as
+            numbers, None likewise.
         outcome: "scored", or why not in a word; ``reason`` says why.
         cost: in full evaluations; ``evaluations`` as a number.
     """
@@ -73,6 +73,7 @@ class ProbeView:
 class SearchView:
     """One search: ``title``, ``facts`` it was made on, culprits and what else is said of others.
 
+    ``unit``: of its drifts, "sigma" or that of a limit's figure.
     ``answer`` is its result as a sentence; ``roles``: whether the culprits' roles tell anything.
     ``cleared`` and ``beside`` are sentences, "" where there is nothing to say.
     """
@@ -82,6 +83,7 @@ class SearchView:
     facts: str
     answer: str
     margin: float
+    unit: str
     settings: tuple[str, ...]
     culprits: tuple[CulpritView, ...]
     roles: bool
@@ -145,8 +147,16 @@ def bisection_view(found: BisectReport | None) -> BisectionView | None:
 def _legend(searches: Sequence[MetricSearch]) -> str:
     if not searches:
         return ""
+    units = {search.unit for search in searches}
+    what = "Sigma" if units == {SIGMA} else _legend_of(units)
     partly = any(_partly(culprit) for search in searches for culprit in search.culprits)
-    return _LEGEND + (" ~: on part of the documents." if partly else "")
+    return what + _LEGEND + (" ~: on part of the documents." if partly else "")
+
+
+def _legend_of(units: set[str]) -> str:
+    """What the columns hold where not all of them are in sigma."""
+    others = " or ".join(sorted(units - {SIGMA}))
+    return f"Divergence ({others})" if SIGMA not in units else f"Sigma, or divergence ({others}),"
 
 
 def _fix(found: BisectReport) -> FixView | None:
@@ -168,6 +178,7 @@ def _search(search: MetricSearch) -> SearchView:
         facts=facts(search),
         answer=f"{answer(search)}.",
         margin=search.margin,
+        unit=search.unit,
         settings=tuple(map(printable, search.settings)),
         culprits=tuple(_culprit(culprit, search) for culprit in search.culprits),
         roles=shown_roles(search.culprits),
@@ -181,8 +192,7 @@ def _culprit(culprit: GuiltySetting, search: MetricSearch) -> CulpritView:
     errors = (culprit.alone_error_sigma or 0.0, culprit.error_sigma, culprit.error_sigma)
     sigmas = (culprit.sigma_alone, culprit.sigma_in_context, culprit.shapley_sigma)
     alone, beside, share = (
-        sized(sigma, error, search.margin, log_unit=search.log_unit)
-        for sigma, error in zip(sigmas, errors, strict=True)
+        drift_text(sigma, error, search) for sigma, error in zip(sigmas, errors, strict=True)
     )
     return CulpritView(
         setting=printable(culprit.setting),
@@ -207,7 +217,7 @@ def _probe(number: int, probe: Measured, search: MetricSearch) -> ProbeView:
         number=number,
         settings=tuple(map(printable, probe.settings)),
         documents=f"{rounding.count(probe.documents_so_far)} of {rounding.count(search.n)}",
-        drift=sized(sigma, error or 0.0, search.margin, log_unit=search.log_unit),
+        drift=drift_text(sigma, error or 0.0, search),
         outcome=probe.outcome,
         reason=printable(probe.reason),
         cost=f"{probe.cost:.2f}",
