@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.cells import cell_len
 from rich.text import Text
 
 from evalguard.report.page import prose, prose_width
-from evalguard.report.plain_text import fitted, padded
+from evalguard.report.plain_text import fitted, packed, padded, wrapped
 from evalguard.report.view import CulpritView, ReportView, SearchView
 
 _NAME, _ROLE, _GAP = 20, 9, "  "
@@ -40,7 +42,7 @@ def fix_lines(view: ReportView, width: int) -> list[Text]:
 
 
 def _search(search: SearchView, width: int, *, legend: str) -> list[Text]:
-    lines = [Text(fitted(search.title, width), style="bold")]
+    lines = prose(search.title, width, style="bold")
     lines += prose(search.facts, width, style="dim")
     if search.culprits:
         lines += _culprits(search, width)
@@ -58,8 +60,10 @@ def _culprits(search: SearchView, width: int) -> list[Text]:
     drifts = [text for c in search.culprits for text in (c.alone, c.beside, c.share)]
     number = min(max(_NUMBER, *map(cell_len, drifts)), _WIDEST_NUMBER)
     taken = 2 + name + len(_GAP) * 4 + number * 3 + of_roles
+    if width - taken < _NARROWEST_VALUES:
+        return _stacked(search.culprits, width)
     natural = max(cell_len(text) for text in (header[1], *(c.change for c in search.culprits)))
-    values = max(min(natural, width - taken), _NARROWEST_VALUES)
+    values = min(natural, width - taken)
     widths = [name, values, number, number, number, _ROLE]
     used = slice(0, 6 if search.roles else 5)
     rows = [header, *map(_row, search.culprits)]
@@ -72,6 +76,18 @@ def _culprits(search: SearchView, width: int) -> list[Text]:
         style = "dim" if place == 0 else ""
         lines.append(Text(fitted("  " + _GAP.join(cells).rstrip(), width), style=style))
     return lines
+
+
+def _stacked(culprits: Sequence[CulpritView], width: int) -> list[Text]:
+    """The same in a few short rows for each, where the terminal is narrow: no number is cut."""
+    lines: list[str] = []
+    for culprit in culprits:
+        figures = (("alone", culprit.alone), ("beside", culprit.beside), ("share", culprit.share))
+        cells = [f"{name} {value}" for name, value in figures]
+        lines += wrapped(f"{culprit.setting}: {culprit.change}", width, first="  ", rest="    ")
+        cells += [culprit.role] if culprit.role else []
+        lines += packed(cells, width, gap=_GAP, indent="    ")
+    return [Text(line) for line in lines]
 
 
 def _row(culprit: CulpritView) -> list[str]:

@@ -16,6 +16,8 @@ from evalguard.report.wording import GRAVITY, STATE_STYLE
 
 _HEAD = ("run", "time (UTC)", "gate", "sigma", "worst metric", "base vs candidate")
 _WIDEST = 28
+# Narrower than this, the day alone is shown, so that gate and sigma have room.
+_DAYS_ONLY = 60
 
 
 def listing_blocks(listing: HistoryListing, width: int) -> Iterator[list[Text]]:
@@ -31,6 +33,8 @@ def listing_blocks(listing: HistoryListing, width: int) -> Iterator[list[Text]]:
     rows = [_HEAD, *(_row(kept) for kept in listing.runs)]
     if len(pairs) == 1:
         rows = [row[:-1] for row in rows]
+    if width < _DAYS_ONLY:
+        rows = [(number, time[:10], *others) for number, time, *others in rows]
     widths = column_widths(rows, width)
     styles = ["bold", *(STATE_STYLE[kept.run.state] for kept in listing.runs)]
     yield [row_text(row, widths, width, style=s) for row, s in zip(rows, styles, strict=True)]

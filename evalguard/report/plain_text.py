@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable
 
 from rich.cells import cell_len
 
@@ -85,6 +86,21 @@ def wrapped(text: str, cells: int, *, first: str = "", rest: str = "") -> list[s
     if line or not lines:
         lines.append(line)
     return [(rest if number else first) + line for number, line in enumerate(lines)]
+
+
+def packed(pieces: Iterable[str], cells: int, *, gap: str, indent: str = "") -> list[str]:
+    """Put pieces side by side on as few lines of at most ``cells`` cells as hold them.
+
+    A piece is broken only where it is longer than a line.
+    """
+    lines: list[str] = []
+    for piece in pieces:
+        joined = f"{lines[-1]}{gap}{piece}" if lines else ""
+        if lines and cell_len(joined) <= cells:
+            lines[-1] = joined
+        else:
+            lines += wrapped(piece, cells, first=indent, rest=indent)
+    return lines
 
 
 def _first(text: str, cells: int) -> str:

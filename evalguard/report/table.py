@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 from rich.text import Text
 
-from evalguard.report.plain_text import fitted, padded, wrapped
+from evalguard.report.plain_text import fitted, packed, padded, wrapped
 from evalguard.report.view import MetricView, ReportView
 from evalguard.report.wording import OUTCOME_STYLE
 
@@ -33,8 +33,8 @@ def table(view: ReportView, *, width: int) -> list[Text]:
     """Return the lines of the table of metrics, none wider than ``width`` cells.
 
     The widest of three layouts that fits is taken: one row per metric with standard errors, number
-    of documents and false-alarm probability (from 110 columns on); one row per metric; two short
-    rows per metric.
+    of documents and false-alarm probability (from 110 columns on); one row per metric; a few short
+    rows per metric. Each of them holds all of the outcome, sigma and its interval.
     """
     metrics = [metric for metric in view.metrics if metric.shown]
     if not metrics:
@@ -104,18 +104,19 @@ def _rows(view: ReportView, columns: Sequence[_Column], width: int) -> Iterator[
 
 def _stacked(view: ReportView, columns: Sequence[_Column], width: int) -> Iterator[Text]:
     base, candidate, sigma, p, outcome = columns
-    yield Text(fitted(f"base -> candidate, {sigma.header}, paired p", width), style="dim")
     indent = " " * _INDENT
+    for line in packed(["base -> candidate,", f"{sigma.header},", "paired p"], width, gap=" "):
+        yield Text(line, style="dim")
     for heading, numbered in _groups(view, width):
         yield heading
         for number, metric in numbered:
             room = max(width - outcome.width - _GAP - _INDENT, 0)
             name = indent + padded(metric.label, room) + " " * _GAP
-            yield _cut(_with_outcome(name, metric), width)
-            drift = sigma.cells[number].strip()
+            yield _with_outcome(name, metric)
             values = f"{base.cells[number]} -> {candidate.cells[number]}"
-            line = f"{indent * 2}{values}   {drift}   p {p.cells[number]}"
-            yield Text(fitted(line, width))
+            cells = [values, sigma.cells[number].strip(), f"p {p.cells[number]}"]
+            for line in packed(cells, width, gap="   ", indent=indent * 2):
+                yield Text(line)
             yield from _failure(metric, width)
 
 
