@@ -13,25 +13,46 @@ def run() -> NoReturn:
     """Run the command line.
 
     An exception while evalguard itself is imported (a broken installation) would end Python with
-    exit code 1, which means "regressed" here, and "bad" to ``git bisect run``.
+    exit code 1, which means "regressed" here, and "bad" to ``git bisect run``. What is printed
+    then is what the command line prints, which is not there yet.
     """
     look_seldom()
     try:
         from evalguard.cli import main
     except KeyboardInterrupt:
-        raise SystemExit(130) from None
+        _say("stopped: interrupted", "the same command starts again")
+        raise SystemExit(_unloaded("Interrupted", "interrupted", 130)) from None
     except BaseException as error:  # noqa: BLE001 - no exception is a verdict
-        with contextlib.suppress(OSError, AttributeError):  # stderr is full, or closed
-            sys.stderr.write(
-                f"error: evalguard cannot be loaded: {error!r}\n"
-                "hint: its installation is incomplete; install it anew\n"
-            )
-        asked = {word.replace("_", "-") for word in sys.argv}
-        raise SystemExit(125 if "--git-bisect" in asked else 3) from None
+        message = f"evalguard cannot be loaded: {error!r}"
+        _say(f"error: {message}", "its installation is incomplete; install it anew")
+        code = 125 if "--git-bisect" in _asked() else 3
+        raise SystemExit(_unloaded("EvaluationError", message, code)) from None
     try:
         main()
     finally:
         leave_the_rest()
+
+
+def _asked() -> set[str]:
+    return {word.replace("_", "-") for word in sys.argv}
+
+
+def _say(text: str, hint: str) -> None:
+    with contextlib.suppress(OSError, AttributeError):  # stderr is full, or closed
+        sys.stderr.write(f"{text}\nhint: {hint}\n")
+
+
+def _unloaded(kind: str, message: str, code: int) -> int:
+    """Print the JSON document of an error where one was asked for; return the exit code."""
+    if "--json" in _asked():
+        import json
+
+        error = {"type": kind, "message": message, "hint": ""}
+        document = {"schema": "evalguard.error/1", "error": error, "exit_code": code}
+        with contextlib.suppress(OSError, AttributeError):
+            sys.stdout.write(json.dumps(document) + "\n")
+            sys.stdout.flush()
+    return code
 
 
 if __name__ == "__main__":

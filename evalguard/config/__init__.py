@@ -10,7 +10,7 @@ from evalguard.config.domain import (
     Pair,
     RunOptions,
 )
-from evalguard.config.embedded import embedded_folder
+from evalguard.config.embedded import embedded_folder, embedded_tasks
 from evalguard.config.files import load_guards
 from evalguard.config.inline import inline_variant, parse_model_args
 from evalguard.config.paths import resolve_model_args
@@ -27,6 +27,7 @@ __all__ = [
     "Pair",
     "RunOptions",
     "embedded_folder",
+    "embedded_tasks",
     "inline_variant",
     "load_guards",
     "parse_model_args",

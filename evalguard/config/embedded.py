@@ -28,6 +28,17 @@ def embedded_folder() -> Path:
     )
 
 
+def embedded_tasks() -> tuple[Path, ...]:
+    """Return the folder of the tasks that come with evalguard; () where the installation lacks it.
+
+    Whoever names a guard file and other tasks needs none of them.
+    """
+    try:
+        return (embedded_folder() / "tasks",)
+    except EvalguardError:
+        return ()
+
+
 def is_embedded(file: Path) -> bool:
     """Whether a guard file is one that came with this evalguard, so that its code is trusted."""
     try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import cast
 
-from evalguard.config import GateOptions, Guard, GuardSet, RunOptions, embedded_folder
+from evalguard.config import GateOptions, Guard, GuardSet, RunOptions, embedded_tasks
 from evalguard.errors import UsageError
 from evalguard.gate import Gate
 from evalguard.harness import TaskOptions
@@ -164,9 +164,12 @@ def _include_paths(guard: Guard | None, options: CompareOptions) -> tuple[Path, 
 
     lm-eval lets the last folder that defines a name win, so the most specific one comes last.
     """
-    own = embedded_folder() / "tasks"
     of_guard = guard.include_paths if guard else ()
-    paths = (own, *of_guard, *(path.expanduser().resolve() for path in options.include_path))
+    paths = (
+        *embedded_tasks(),
+        *of_guard,
+        *(path.expanduser().resolve() for path in options.include_path),
+    )
     return tuple(dict.fromkeys(paths))
 
 

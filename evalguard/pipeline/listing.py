@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from evalguard.config import embedded_folder, load_guards, schema, write_template
+from evalguard.config import embedded_tasks, load_guards, schema, write_template
 from evalguard.errors import UsageError, nearest
 from evalguard.harness import task_names
 from evalguard.pipeline.guards import find_guards
@@ -109,7 +109,7 @@ def list_tasks(pattern: str, *, config: Path | None, include_path: Sequence[Path
     """
     guards, notes = find_guards((), CompareOptions(config=config), cwd=Path.cwd())
     of_guards = [path for guard in guards.guards for path in guard.include_paths]
-    paths = (embedded_folder() / "tasks", *of_guards, *include_path)
+    paths = (*embedded_tasks(), *of_guards, *include_path)
     names = task_names(
         tuple(dict.fromkeys(path.resolve() for path in paths)),
         lm_eval=not pattern.startswith(_OWN_PREFIX),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
 from evalguard.amounts import size_text
+from evalguard.history.night import NightRun
 from evalguard.history.report import HistoryAddition, HistoryPruning
 from evalguard.report.page import prose
 from evalguard.report.plain_text import printable
@@ -29,17 +30,26 @@ def _added(found: HistoryAddition) -> str:
     )
 
 
+def _span(runs: Sequence[NightRun]) -> str:
+    first, last = (f"run {run.number} of {run.created}" for run in (runs[0], runs[-1]))
+    return first if len(runs) == 1 else f"from {first} to {last}"
+
+
+def _all_kept(number: int) -> str:
+    if number < 2:
+        return "the only run is kept" if number else "there are no runs"
+    return f"all {count(number)} runs are kept"
+
+
 def _pruned(found: HistoryPruning, width: int) -> Iterator[list[Text]]:
     verb = "would be removed" if found.dry_run else "removed"
     if found.removed:
-        first, last = found.removed[0], found.removed[-1]
-        yield prose(
-            f"{count(len(found.removed))} of {count(len(found.removed) + found.kept)} runs {verb}: "
-            f"from {first.created} (run {first.number}) to {last.created} (run {last.number}).",
-            width,
-        )
+        total = len(found.removed) + found.kept
+        runs = "run" if total == 1 else "runs"
+        removed = f"{count(len(found.removed))} of {count(total)} {runs} {verb}"
+        yield prose(f"{removed}: {_span(found.removed)}.", width)
     else:
-        yield prose(f"Nothing to remove: all {count(found.kept)} runs are kept.", width)
+        yield prose(f"Nothing to remove: {_all_kept(found.kept)}.", width)
     sizes = f"{size_text(found.size_before)} before, {size_text(found.size)} now"
     if found.removed and not found.dry_run:
         yield prose(f"{printable(found.file)}: {sizes}.", width)

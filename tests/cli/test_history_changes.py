@@ -77,6 +77,17 @@ def test_pruning_by_days_keeps_what_is_younger(run: Run, file: Path) -> None:
     assert "2 of 2 runs removed" in run("history", "prune", "--keep-days", 1, "--history", file).out
 
 
+def test_one_run_is_spoken_of_as_one(run: Run, file: Path) -> None:
+    keep_nights(file, [0.1])
+    words = ("history", "prune", "--history", file)
+    dry = run(*words, "--keep-days", 1, "--dry-run").out
+    assert "1 of 1 run would be removed: run 1 of 2026-" in dry
+    assert "from" not in dry
+    assert "the only run is kept" in run(*words, "--keep-nights", 1).out
+    run(*words, "--keep-days", 1)
+    assert "there are no runs" in run(*words, "--keep-days", 1).out
+
+
 def test_what_either_rule_keeps_stays(run: Run, file: Path) -> None:
     keep_nights(file, [0.1, 0.2])
     words = ("--keep-days", 1, "--keep-nights", 1)

@@ -177,3 +177,23 @@ def test_handlers_are_put_back_and_those_of_others_are_left_alone() -> None:
             assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGTERM, ignored)
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("evalguard.pipeline.stored_run.read_report", ("report", "RUN")),
+        ("evalguard.pipeline.github.read_document", ("github", "RUN")),
+        ("evalguard.pipeline.tracking.stored.stored_run", ("track", "RUN", "--track", "mlflow")),
+        ("evalguard.pipeline.history.asking.list_runs", ("history", "list", "--history", "RUN")),
+        ("evalguard.pipeline.cache.list_cache", ("cache", "ls")),
+    ],
+)
+def test_commands_about_finished_runs_end_like_all_others(
+    run: Any, signalled: Any, tmp_path: Path, place: str, words: tuple[str, ...]
+) -> None:
+    (tmp_path / "result.json").write_text('{"schema": "evalguard.compare/1"}')
+    signalled(place, signal.SIGINT)
+    ran = run(*(str(tmp_path) if word == "RUN" else word for word in words))
+    assert (ran.code, ran.out) == (130, "")
+    assert ran.err == "stopped: interrupted\nhint: the same command starts again\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -31,6 +32,38 @@ def test_a_broken_installation_is_no_regression(
     assert ran.returncode == code
     assert "error: evalguard cannot be loaded" in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+def program(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "evalguard", *words],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{CHECKOUT}"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("words", [("report", "x"), ("history", "list"), ("cache", "ls", "--json")])
+def test_ctrl_c_while_it_is_loaded_ends_as_anywhere_else(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    (tmp_path / "click.py").write_text("raise KeyboardInterrupt")
+    ran = program(tmp_path, *words)
+    told = "stopped: interrupted\nhint: the same command starts again\n"
+    assert (ran.returncode, ran.stderr) == (130, told)
+    if "--json" in words:
+        assert json.loads(ran.stdout)["exit_code"] == 130
+    else:
+        assert ran.stdout == ""
+
+
+def test_a_broken_installation_gives_a_document_where_one_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("1 / 0")
+    document = json.loads(program(tmp_path, "compare", "--json").stdout)
+    assert document["schema"] == "evalguard.error/1"
+    assert "ZeroDivisionError" in document["error"]["message"]
 
 
 def test_the_script_of_the_package_is_this_program() -> None:

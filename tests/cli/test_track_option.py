@@ -73,6 +73,8 @@ def test_a_tracker_that_is_not_installed_changes_no_verdict(
     assert f"evalguard track reports/{folder.name} --track trackio" in shown
     again = run("track", folder, "--track", "trackio")
     assert (again.code, again.out.split(":")[0]) == (3, "trackio")
+    nowhere = run("track", folder, "--track", "none")
+    assert (nowhere.code, "sends the run nowhere" in nowhere.err) == (2, True)
     refused = run("track", folder)
     assert (refused.code, refused.out) == (2, "")
     assert "no tracker is configured" in refused.err

@@ -189,6 +189,14 @@ def test_the_users_folders_come_last_so_that_they_win(settle: Any, tmp_path: Pat
     assert paths == (embedded_folder() / "tasks", tmp_path / "mine", tmp_path)
 
 
+def test_an_installation_without_the_demo_is_enough_for_a_guard_file_that_is_named(
+    settle: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evalguard.config.embedded._PACKAGE", tmp_path / "nothing" / "here")
+    paths = settle("orig", "port", include_path=(tmp_path,)).task_options.include_paths
+    assert paths == (tmp_path / "mine", tmp_path)
+
+
 def test_the_embedded_guard_file_is_said_only_where_it_is_used(tmp_path: Path) -> None:
     guards = load_guards(None, cwd=tmp_path, allow_code=False)
     guard, variant = guards.find("orig")

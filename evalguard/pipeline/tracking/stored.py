@@ -39,9 +39,14 @@ def track_stored(run: Path, names: Sequence[str] = (), *, quiet: bool = False) -
         names: of the trackers; none: W&B where it is configured.
 
     Raises:
-        UsageError: this is no run folder, or no tracker is named or configured.
+        UsageError: this is no run folder, or no tracker is named or configured, or ``none`` is.
         StoreError: it is damaged.
     """
+    if set(names) == {"none"}:
+        raise UsageError(
+            "--track none sends the run nowhere, and sending is all that evalguard track does",
+            hint="name a tracker: --track wandb, trackio or mlflow",
+        )
     sinks = chosen_sinks(names)
     if not sinks:
         raise UsageError(
