@@ -1,5 +1,6 @@
 """lm-eval's tasks: their requests as plain data, and their scores as ScoreTables."""
 
+from evalguard.harness.asked_documents import asked_documents
 from evalguard.harness.blocks import Block, BlockCut, requests_digest
 from evalguard.harness.options import TaskOptions
 from evalguard.harness.requests import TaskRequests
@@ -13,6 +14,7 @@ __all__ = [
     "TaskRequests",
     "TaskScores",
     "TaskSet",
+    "asked_documents",
     "load_tasks",
     "requests_digest",
     "score_tables",

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from evalguard.errors import EvaluationError
-from evalguard.harness.asked_document import AskedDocument, asked_document
+from evalguard.harness.asked_document import AskedDocument
+from evalguard.harness.asked_documents import asked_documents
 from evalguard.harness.repeats import averaged_repeats
 from evalguard.harness.requests import TaskRequests, in_request_order
 from evalguard.harness.surroundings import lm_eval_surroundings, task_code
@@ -65,9 +66,6 @@ def judge(task_requests: TaskRequests, responses: Sequence[Response]) -> Answers
     if len(responses) != len(requests):
         raise ValueError(f"{len(requests)} requests have {len(responses)} responses")
     by_document = _fill(task_requests, responses)
-    answered: dict[int, list[tuple[Request, Response]]] = defaultdict(list)
-    for request, response in zip(requests, responses, strict=True):
-        answered[request.doc_id].append((request, response))
     what = f"task '{task_requests.task}': its own code fails on the model's answers"
     with lm_eval_surroundings():
         with task_code(what):
@@ -82,7 +80,7 @@ def judge(task_requests: TaskRequests, responses: Sequence[Response]) -> Answers
             else {}
         )
         items |= {key: dict(metric.items) for key, metric in averaged.items()}
-        documents = tuple(_documents(task_requests, by_document, answered, what))
+        documents = tuple(_documents(task_requests, responses))
     repeats = {key: metric.repeats for key, metric in averaged.items()}
     return Answers(documents=documents, items=items, filtered=filtered, repeats=repeats)
 
@@ -146,22 +144,15 @@ def _as_lm_eval(request: Request, response: Response) -> Any:
 
 
 def _documents(
-    task_requests: TaskRequests,
-    by_document: Mapping[int, Sequence[Instance]],
-    answered: Mapping[int, Sequence[tuple[Request, Response]]],
-    what: str,
+    task_requests: TaskRequests, responses: Sequence[Response]
 ) -> Iterator[AnsweredDocument]:
-    """Put documents and answers together; what all models share is made for the first one."""
-    known, task = task_requests.asked, task_requests.lm_eval_task
-    for doc_id, doc in task_requests.documents.items():
-        requests = tuple(request for request, _ in answered[doc_id])
-        asked = known.get(doc_id)
-        if asked is None or asked.doc is not doc or asked.requests != requests:
-            with task_code(f"{what}, document {doc_id}"):
-                asked = asked_document(task, doc, by_document[doc_id][0], requests)
-            known[doc_id] = asked
-        responses = tuple(response for _, response in answered[doc_id])
-        yield AnsweredDocument(asked=asked, responses=responses, token_hash=token_hash(responses))
+    """Put documents and answers together."""
+    answered: dict[int, list[Response]] = defaultdict(list)
+    for request, response in zip(task_requests.requests, responses, strict=True):
+        answered[request.doc_id].append(response)
+    for asked in asked_documents(task_requests):
+        told = tuple(answered[asked.doc_id])
+        yield AnsweredDocument(asked=asked, responses=told, token_hash=token_hash(told))
 
 
 def token_hash(responses: Sequence[Response]) -> str:

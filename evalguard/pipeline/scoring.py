@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from evalguard.pipeline.baseline.asked_alike import check_asked_alike
 from evalguard.pipeline.batch_check import check_batch_size
 from evalguard.pipeline.bench import bench
 from evalguard.pipeline.choices import Choices
@@ -18,7 +19,7 @@ from evalguard.pipeline.options import CompareOptions
 from evalguard.pipeline.scored import Scored, asked_only, scored_model, scored_stored
 from evalguard.pipeline.scorer_check import check_scorer
 from evalguard.pipeline.sessions import Sessions
-from evalguard.pipeline.sources import ModelSource, Source, StoredSource
+from evalguard.pipeline.sources import KeptSource, ModelSource, Source, StoredSource
 
 
 def score_models(
@@ -28,22 +29,28 @@ def score_models(
     *,
     opener: Opener | None = None,
     meter: Meter | None = None,
+    stored: KeptSource | None = None,
 ) -> list[Evaluation]:
     """Score each model on all tasks, and compare the distributions of two where that can be done.
 
     Args:
         opener: loads a model in place of ``open_scorer``.
         meter: counts what this takes.
+        stored: the base in whose place scores stand that were kept of it.
 
     Raises:
         UsageError, EvaluationError, Interrupted: as loading and scoring do. Finished blocks of
             documents stay in the score cache.
+        UsageError, MisalignedRunsError: before anything is loaded, if ``stored`` was not asked the
+            same.
     """
     if not sources:
         return []
 
     def score(choices: Choices) -> list[Evaluation]:
         with bench(choices, options, opener=opener, meter=meter) as place:
+            if stored is not None:
+                check_asked_alike(stored, place.evaluator, choices)
             sessions = Sessions(place)
             evaluations = Measuring(sessions).evaluate(sources)
             return [
@@ -70,7 +77,10 @@ def score_sides(
         meter: counts what this takes.
     """
     models = [source for source in sources if isinstance(source, ModelSource)]
-    evaluations = iter(score_models(models, choices, options, opener=opener, meter=meter))
+    stored = next((source for source in sources if isinstance(source, KeptSource)), None)
+    evaluations = iter(
+        score_models(models, choices, options, opener=opener, meter=meter, stored=stored)
+    )
     base, candidate = (
         scored_stored(source)
         if isinstance(source, StoredSource)

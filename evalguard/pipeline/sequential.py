@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from evalguard.harness import TaskRequests
 from evalguard.pipeline.asked import Asked
+from evalguard.pipeline.baseline.asked_alike import check_asked_alike
 from evalguard.pipeline.bench import bench
 from evalguard.pipeline.choices import Choices
 from evalguard.pipeline.clusters import clustered
@@ -22,7 +23,7 @@ from evalguard.pipeline.options import CompareOptions
 from evalguard.pipeline.scored import Scored, asked_only, scored_model, scored_stored
 from evalguard.pipeline.scoring import checked
 from evalguard.pipeline.sessions import Sessions
-from evalguard.pipeline.sources import ModelSource, Source, StoredSource
+from evalguard.pipeline.sources import KeptSource, ModelSource, Source, StoredSource
 from evalguard.pipeline.stops import Stops
 from evalguard.stats.sequential import StoppingRule, document_order, planned_looks
 from evalguard.stats.sequential.looks import FACTOR
@@ -70,6 +71,9 @@ def _in_looks(
     assert choices.sequential_alpha is not None
     models = [source for source in sources if isinstance(source, ModelSource)]
     with bench(choices, options, opener=opener, meter=meter) as place:
+        for source in sources:
+            if isinstance(source, KeptSource):
+                check_asked_alike(source, place.evaluator, choices)
         sessions = Sessions(place)
         with loaded_together(sessions, models) as loaded:
             asked = [

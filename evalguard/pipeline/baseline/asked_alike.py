@@ -1,0 +1,86 @@
+"""Whether a stored base was asked what the candidate will be asked: seen before a model is loaded.
+
+Token ids are not among it: only a loaded candidate shows them, and pairing looks at every document.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from evalguard.errors import MisalignedRunsError, UsageError, nearest
+from evalguard.harness import TaskRequests, asked_documents
+from evalguard.pairing import pair
+from evalguard.pipeline.choices import Choices
+from evalguard.pipeline.evaluate import Evaluator
+from evalguard.pipeline.interruption import interruptible
+from evalguard.pipeline.sources import KeptSource
+from evalguard.scores import ScoreTable
+
+
+def check_asked_alike(base: KeptSource, evaluator: Evaluator, choices: Choices) -> None:
+    """Refuse a stored base that answered something else.
+
+    Prompts that a chat template makes are the model's own: of these only the tasks are compared.
+
+    Raises:
+        UsageError: for tasks of which it has no scores, with those of which it has.
+        MisalignedRunsError: for other documents, prompts, targets or task options.
+    """
+    tables = {table.task: table for table in sorted(base.run.tables, key=lambda one: one.n)}
+    _check_tasks(base, evaluator, asked=dict.fromkeys((*_tasks(base), *tables)))
+    if evaluator.chat:
+        return
+    for task in evaluator.tasks.names:
+        if task in tables:
+            with interruptible(f"building the requests of {task}"):
+                requests = evaluator.tasks.requests(task)
+            _check_documents(base, tables[task], requests, choices.allow)
+
+
+def _tasks(base: KeptSource) -> list[str]:
+    tables = [table.task for table in base.run.tables]
+    return [*tables, *(left.task for left in base.run.not_compared)]
+
+
+def _check_tasks(base: KeptSource, evaluator: Evaluator, *, asked: dict[str, None]) -> None:
+    absent = [task for task in evaluator.tasks.names if task not in asked]
+    if absent:
+        shown = ", ".join(absent[:5]) + (f" and {len(absent) - 5} more" if absent[5:] else "")
+        raise UsageError(
+            f"of the stored base {base.name} ({base.run.path}) no scores of {shown} are kept"
+            f"{nearest(absent[0], asked)}",
+            hint=f"its tasks: {', '.join(asked) or 'none'}",
+        )
+
+
+def _check_documents(
+    base: KeptSource, table: ScoreTable, requests: TaskRequests, allow: frozenset[str]
+) -> None:
+    """Pair the documents without scores: what forbids it is what would forbid it at the end."""
+    asked = asked_documents(requests)
+    having = [one for one in asked if one.doc_id in set(table.doc_ids.tolist())]
+    # A metric that not every document has is no sign of other documents.
+    told = having if len(having) == table.n else asked
+    ones = np.ones(len(told))
+    bare = replace(table, clusters=(), token_hashes=(), answers=(), cut=())
+    other = replace(
+        bare,
+        doc_ids=np.array([one.doc_id for one in told], dtype=np.int64),
+        values=np.zeros(len(told)),
+        weights=table.weights if len(told) == table.n or table.weights is None else ones,
+        doc_hashes=tuple(one.doc_hash for one in told),
+        prompt_hashes=tuple(one.prompt_hash for one in told),
+        target_hashes=tuple(one.target_hash for one in told),
+        asked_hashes=tuple(one.asked_hash for one in told) if table.asked_hashes else (),
+        run=requests.run,
+        source="this run",
+    )
+    try:
+        pair(bare, other, allow=allow)
+    except MisalignedRunsError as error:
+        raise MisalignedRunsError(
+            f"the stored base {base.name} ({base.run.path}) was not asked the same: {error}",
+            hint=error.hint,
+        ) from error
