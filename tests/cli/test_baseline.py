@@ -81,6 +81,20 @@ def test_a_metric_of_a_task_s_own_aggregation_is_left_out_and_said(
     assert "mcc" not in [one["metric"] for one in found["comparisons"]]
 
 
+def test_a_task_of_which_nothing_could_be_compared_then_is_left_out_and_said(
+    against: Run, compare: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evalguard.harness.aggregation._LONGEST", 0.0)
+    made = json.loads(
+        compare("orig", "sharp", "--tasks", "sw_word,sw_mcc", "--limit", 20, "--json").out
+    )
+    found = json.loads(
+        against(made["run_folder"], "soft", "--tasks", "sw_word,sw_mcc", "--json").out
+    )
+    assert [one["task"] for one in found["not_compared"]] == ["sw_mcc"]
+    assert {one["task"] for one in found["comparisons"]} == {"sw_word"}
+
+
 def test_the_other_side_of_a_run_can_be_the_base(against: Run, made: dict[str, Any]) -> None:
     words = ("--base", "sharp", "--json")
     found = json.loads(against(made["run_folder"], "orig", *words).out)

@@ -14,7 +14,7 @@ from evalguard.errors import MisalignedRunsError, UsageError, nearest
 from evalguard.pipeline.baseline.kept_run import KeptRun
 from evalguard.pipeline.baseline.stored_tables import Side, StoredTables, stored_tables
 from evalguard.pipeline.stored_run import StoredRun, stored_run
-from evalguard.scores import ScoreTable
+from evalguard.scores import NotCompared, ScoreTable
 from evalguard.settings import Value
 from evalguard.stats.moments import exact_sum
 from evalguard.store import sample_files
@@ -48,10 +48,20 @@ def base_of_run(path: Path, name: str = "") -> KeptRun:
         created=run.report.created,
         identity=as_stored(identity, run.report.created),
         tables=tuple(_told(table, run.report.created) for of in tables for table in of.tables),
-        not_compared=tuple(left for of in tables for left in of.not_compared),
+        not_compared=_not_compared(run.report, tables),
         fields={of.tables[0].task: of.fields for of in tables if of.tables},
         environment=cast("dict[str, Value]", run.report.environment.get(side) or {}),
     )
+
+
+def _not_compared(
+    report: CompareReport, tables: tuple[StoredTables, ...]
+) -> tuple[NotCompared, ...]:
+    """What has no scores: of these documents, or already when the run was made."""
+    here = [left for of in tables for left in of.not_compared]
+    known = {(left.task, left.filter, left.metric) for left in here}
+    then = [one for one in report.not_compared if (one.task, one.filter, one.metric) not in known]
+    return (*here, *then)
 
 
 def tables_of(run: StoredRun, side: Side) -> tuple[StoredTables, ...]:
