@@ -15,6 +15,7 @@ from local_tasks import N, answers, fake_lm, render_chat
 
 from evalguard.errors import EvaluationError
 from evalguard.harness import TaskOptions, TaskScores, load_tasks, score_tables
+from evalguard.harness.aggregation import task_rescoring
 from evalguard.harness.requests import build_requests
 from evalguard.rescoring import rescoring
 from evalguard.scorer import Response
@@ -188,6 +189,17 @@ def test_an_aggregation_that_cannot_be_run_often_is_left_out_with_a_reason(
     (half,) = scores.not_compared
     assert half.metric == "half"
     assert reason in half.reason
+
+
+def test_a_first_call_that_imports_a_library_is_not_the_pace_of_an_aggregation(
+    task_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([0.0, 60.0, 60.0, 60.1])
+    monkeypatch.setattr("evalguard.harness.aggregation.time.perf_counter", lambda: next(clock))
+    requests = load_tasks(["eg_custom"], options=TaskOptions(include_paths=(task_folder,)))
+    task = requests.requests("eg_custom").lm_eval_task
+    monkeypatch.setattr(task, "aggregation", lambda: {"half": lambda items: 0.5})
+    assert task_rescoring(task, "half", [1, 2, 3], "half").name == "half"
 
 
 def test_nan_stays_nan_and_missing_documents_are_said(ours: dict[str, TaskScores]) -> None:
