@@ -7,6 +7,7 @@ import math
 import random
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -195,7 +196,8 @@ def test_a_first_call_that_imports_a_library_is_not_the_pace_of_an_aggregation(
     task_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter([0.0, 60.0, 60.0, 60.1])
-    monkeypatch.setattr("evalguard.harness.aggregation.time.perf_counter", lambda: next(clock))
+    told = SimpleNamespace(perf_counter=lambda: next(clock))
+    monkeypatch.setattr("evalguard.harness.aggregation.time", told)
     requests = load_tasks(["eg_custom"], options=TaskOptions(include_paths=(task_folder,)))
     task = requests.requests("eg_custom").lm_eval_task
     monkeypatch.setattr(task, "aggregation", lambda: {"half": lambda items: 0.5})
