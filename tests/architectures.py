@@ -96,6 +96,10 @@ ATTENTIONS: dict[str, tuple[str, dict[str, Any]]] = {
         "bloom",
         {"hidden_size": 32, "n_layer": 2, "n_head": 4, "initializer_range": 0.3},
     ),
+    "mpt: biases of a length of their own": (
+        "mpt",
+        {"d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 48, "initializer_range": 0.3},
+    ),
     "gpt_neo: windows of its own": (
         "gpt_neo",
         {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "window_size": 20,

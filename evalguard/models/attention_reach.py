@@ -81,7 +81,8 @@ def attention_reach(model: Any) -> AttentionReach | str:
     kinds = dict.fromkeys(getattr(config, "layer_types", None) or ())
     unknown = [kind for kind in kinds if kind not in _KINDS]
     if unknown:
-        return f"layers of kind {unknown[0]} keep a state, which no mask divides"
+        what = _OTHERS.get(unknown[0], "see more or less than a mask of ours says")
+        return f"layers of kind {unknown[0]} {what}"
     window = getattr(config, "sliding_window", None)
     if not kinds:  # one mask for all layers, as in Mistral
         kinds = {"sliding_attention" if window else "full_attention": None}
@@ -103,6 +104,12 @@ def _borders(config: Any) -> tuple[int, ...]:
     return tuple(sorted({n for n in numbers if isinstance(n, int) and n > 1}))
 
 
+_STATE = "keep a state, which no mask divides"
+_CHOICE = "choose by themselves what they see, whatever a mask says"
+_OTHERS = {
+    **dict.fromkeys(("linear_attention", "mamba", "conv", "hybrid", "recurrent"), _STATE),
+    "indexed_attention": _CHOICE,
+}
 _KINDS: dict[str, Literal["all", "window", "chunk"]] = {
     "full_attention": "all",
     "sliding_attention": "window",

@@ -10,6 +10,9 @@ from evalguard.models.no_room import NoRoomError
 from evalguard.models.scored_tokens import UnscorablePairError
 from evalguard.scorer import Request
 
+# How torch names a place that a model has no position for, be they embedded, biases or masks.
+_TOO_LONG = ("out of bounds", "out of range", "must match the existing size", "match the size of")
+
 
 @contextmanager
 def failures(doing: str, requests: Sequence[Request]) -> Iterator[None]:
@@ -28,11 +31,20 @@ def failures(doing: str, requests: Sequence[Request]) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         tasks = ", ".join(sorted({request.task for request in requests}))
         what = f"{doing} of {tasks}" if tasks else doing
-        memory = "memory" in str(error).lower()
         raise EvaluationError(
-            f"the model failed in {what}: {one_line(error)}",
-            hint="try a smaller --batch_size" if memory else "",
+            f"the model failed in {what}: {one_line(error)}", hint=_hint(str(error).lower())
         ) from error
+
+
+def _hint(message: str) -> str:
+    if "memory" in message:
+        return "try a smaller --batch_size"
+    if any(part in message for part in _TOO_LONG):
+        return (
+            "if a text is longer than the model reads, whatever its config says: "
+            "model_args.max_length, the same for base and candidate"
+        )
+    return ""
 
 
 def one_line(error: BaseException) -> str:

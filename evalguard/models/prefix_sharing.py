@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
-from evalguard.errors import FallbackError
+from evalguard.errors import EvalguardError, FallbackError
 from evalguard.models.agreement import BatchScorer, disagreement
 from evalguard.models.attention_reach import AttentionReach
+from evalguard.models.failures import one_line
 from evalguard.models.moved_batch import moved
+from evalguard.models.out_of_memory import is_out_of_memory
 from evalguard.models.packed_batch import PackedBatch
 from evalguard.models.prefix_tree import PrefixTree
 from evalguard.models.scored_tokens import FedTokens
@@ -63,7 +66,21 @@ class PrefixSharing:
         Args:
             call: the model's forward, which returns its logits.
             unread: the same where no logits are wanted.
+
+        Raises:
+            FallbackError: the model fails on it; it may have no room for a row as wide as a tree,
+                though every piece of it fits.
         """
+        with _as_fallback():
+            return self._run(call, unread, batch, device)
+
+    def _run(
+        self,
+        call: Callable[..., torch.Tensor],
+        unread: Callable[..., object],
+        batch: TreeBatch,
+        device: torch.device,
+    ) -> torch.Tensor:
         masks = batch.masks
         on_device = (
             {kind: moved(mask, device) for kind, mask in masks.items()}
@@ -94,17 +111,28 @@ class PrefixSharing:
             batch = tree_batch(passes[chosen], self.reach)
             found = disagreement(model, batch, _some(batch))
             if found:
-                raise FallbackError(
-                    f"shared prefixes cannot be read once: {found}",
-                    giving_up="share_prefixes",
-                    hint="--no-share-prefixes",
-                )
+                raise _fallback(f"shared prefixes cannot be read once: {found}")
         self._checked[on_trunk] = max(largest[0], before[0]), max(largest[1], before[1])
 
     def _beyond(self, size: int, checked: int) -> bool:
         # beyond a window it is another case, however little is the step
         crossed = any(checked <= border < size for border in self.reach.borders)
         return crossed or size > checked * _GROWTH
+
+
+@contextmanager
+def _as_fallback() -> Iterator[None]:
+    """Turn what a model raises over a tree into a fallback to plain batches."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, EvalguardError) or is_out_of_memory(error):
+            raise
+        raise _fallback(f"a tree of prefixes cannot be read: {one_line(error)}") from error
+
+
+def _fallback(reason: str) -> FallbackError:
+    return FallbackError(reason, giving_up="share_prefixes", hint="--no-share-prefixes")
 
 
 def _some(batch: PackedBatch) -> list[FedTokens]:

@@ -91,6 +91,15 @@ def test_a_model_that_embeds_more_than_its_tokenizer_has_is_scored(tmp_path: Pat
     assert likelihoods(scorer(folder), requests) == pytest.approx(expected, abs=1e-4)
 
 
+def test_a_text_longer_than_the_positions_that_there_are_says_what_to_do(tmp_path: Path) -> None:
+    """MPT's biases reach as far as ``max_seq_len``, which lm-eval does not read."""
+    folder = save_architecture(tmp_path, "mpt: biases of a length of their own")
+    with pytest.raises(EvaluationError, match="must match the size") as raised:
+        scorer(folder).score(rolling_requests())
+    assert "model_args.max_length" in raised.value.hint
+    assert None not in likelihoods(scorer(folder, max_length=48), rolling_requests())
+
+
 def test_padding_that_the_model_does_not_embed_is_never_fed(tmp_path: Path) -> None:
     folder = save_architecture(tmp_path, "gpt2: learned positions")
     model = scorer(folder)

@@ -118,7 +118,7 @@ def test_windows_of_some_layers_or_of_all_score_as_in_lm_eval(
         ("mamba: a state", "layers of kind linear_attention"),
         ("rwkv: a state without a mask", "scores differ from those of plain batches"),
         ("qwen3_5: gated delta rule", "layers of kind linear_attention"),
-        ("bloom: distances instead of positions", "the model failed in reading a few tokens"),
+        ("bloom: distances instead of positions", "a tree of prefixes cannot be read: ValueError"),
         ("gpt_neo: windows of its own", "scores differ from those of plain batches"),
     ],
 )
@@ -229,6 +229,23 @@ def test_a_fault_that_only_long_trees_show_is_found_before_anything_is_answered(
     with pytest.raises(FallbackError, match="differ from those of plain batches") as caught:
         scorer.score(choices(3, 30))
     assert caught.value.giving_up == "share_prefixes"
+
+
+def test_a_model_without_room_for_a_row_as_wide_as_a_tree_falls_back(tmp_path: Path) -> None:
+    """As BigBird, whose token types are a row of as many as it has positions."""
+    scorer = opened(save_llama(tmp_path, max_length=128))
+    requests = choices(3, 12)
+    longest = max(len(ids) for ids in scorer.encode(requests))
+
+    def refuse_wide_rows(named: dict[str, Any]) -> None:
+        if "input_ids" in named and named["input_ids"].shape[1] > longest:
+            raise IndexError("a row of more tokens than the longest piece has")
+
+    breaking(scorer._lm.model, refuse_wide_rows)
+    with pytest.raises(FallbackError, match="cannot be read: IndexError: a row of") as caught:
+        scorer.score(requests)
+    assert caught.value.giving_up == "share_prefixes"
+    assert scorer.gave_up is not None
 
 
 def test_in_bfloat16_trees_are_no_farther_from_float32_than_plain_batches(tmp_path: Path) -> None:
