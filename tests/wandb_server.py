@@ -29,12 +29,14 @@ class Trouble:
         hangs: no request is answered at all.
         after: the first requests of this number are answered properly.
         drops: connections are closed without an answer.
+        runs: it goes wrong from the moment on that a run after so many is opened; None: at once.
     """
 
     status: int = 0
     hangs: bool = False
     drops: bool = False
     after: int = 0
+    runs: int | None = None
 
 
 @dataclass
@@ -82,6 +84,7 @@ class WandbServer(ThreadingHTTPServer):
         self.arrived = Arrived()
         self.lock = threading.Lock()
         self.closing = threading.Event()
+        self.gone = trouble.runs is None
 
     @property
     def url(self) -> str:
@@ -94,7 +97,15 @@ class WandbServer(ThreadingHTTPServer):
             self.arrived.requests += 1
             trouble = self.trouble
             wrong = bool(trouble.status or trouble.hangs or trouble.drops)
-            return wrong and self.arrived.requests > trouble.after
+            return wrong and self.gone and self.arrived.requests > trouble.after
+
+    def sees(self, body: bytes) -> None:
+        """Look whether a request opens the run with which the trouble begins."""
+        with self.lock:
+            if self.gone or b"UpsertBucket" not in body:
+                return
+            opened = {json.loads(body)["variables"]["name"], *self.arrived.runs}
+            self.gone = len(opened) > (self.trouble.runs or 0)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that was killed is no news."""
@@ -127,6 +138,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self._body()
+        self.server.sees(body)
         if self.server.misbehaves():
             self._misbehave()
             return

@@ -20,13 +20,19 @@ _ID_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 
 def send_run(
-    sink: SinkName, run: TrackedRun, *, folder: Path, bounds: Bounds | None = None
+    sink: SinkName,
+    run: TrackedRun,
+    *,
+    folder: Path,
+    bounds: Bounds | None = None,
+    unreached: str = "",
 ) -> Sent:
     """Send a run; what a tracker does wrong becomes the answer's reason.
 
     Args:
         folder: where W&B keeps a run that did not reach its server, and the run's files.
         bounds: how long each part may take.
+        unreached: why the tracker is not asked at all; "" for it is.
 
     Raises:
         KeyboardInterrupt: on Ctrl-C; nothing goes on in the background.
@@ -35,6 +41,9 @@ def send_run(
     job = Job(
         sink=sink, run=run, run_id=_new_id(), folder=str(folder.absolute()), bounds=bounds
     )  # fmt: skip
+    if unreached:
+        sent = _kept_here(job) if sink == "wandb" else Sent(sink=sink, state="failed")
+        return replace(sent, reason="; ".join(filter(None, (unreached, sent.reason))))
     if sink != "wandb":
         return done_in_process(job, seconds=bounds.online, environment={})
     own = open_run()

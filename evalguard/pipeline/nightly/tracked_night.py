@@ -9,12 +9,14 @@ from pathlib import Path
 from evalguard.errors import EvalguardError
 from evalguard.history import Night
 from evalguard.night_report import NightReport, PairNight
+from evalguard.pipeline.nightly.night_sending import NightSending, sync_command
 from evalguard.pipeline.nightly.pairs import NightPair
 from evalguard.pipeline.options import CompareOptions
 from evalguard.pipeline.stored_run import stored_run
 from evalguard.pipeline.tracking.choice import chosen_sinks
 from evalguard.pipeline.tracking.nightly_report import nightly_report
-from evalguard.pipeline.tracking.tracking import tracked
+from evalguard.report.night.words import name
+from evalguard.report.plain_text import printable
 from evalguard.report.tracked_words import tracked_view
 from evalguard.store.history import HistoryFile
 from evalguard.tracked_night import NightTrend, NightVerdict, TrackedNight, TrendPoint
@@ -46,39 +48,42 @@ def track_night(
     """
     if any(options.track) and set(options.track) == {"none"}:
         return ()
+    sending = NightSending(group=report.name, quiet=options.quiet)
     found = [
-        SentPair(pair=pair, sent=_sent(report, pair, _sinks(asked, options), options))
+        SentPair(pair=pair, sent=_sent(sending, pair, _sinks(asked, options)))
         for pair, asked in zip(report.pairs, pairs, strict=True)
     ]
-    lines = [
-        f"{one.pair.candidate} against {one.pair.base}: {tracked_view(sent, one.pair.run_folder)}"
-        for one in found
-        for sent in one.sent
-    ]
+    lines = [_line(one.pair, sent) for one in found for sent in one.sent]
     if any(one.address for one in found):
-        saved = nightly_report(_night(report, found), quiet=options.quiet)
+        gone = sending.gone("wandb")
+        saved = (
+            Sent(sink="wandb", state="failed", reason=gone)
+            if gone
+            else nightly_report(_night(report, found), quiet=options.quiet)
+        )
         lines.append(f"the night: {tracked_view(saved, None)}")
-    return tuple(lines)
+    command = sync_command([sent for one in found for sent in one.sent])
+    return (*lines, *([f"to send what W&B's client kept:\n  {command}"] if command else []))
+
+
+def _line(pair: PairNight, sent: Sent) -> str:
+    """What became of a run; the command for those that W&B's client kept is one for all."""
+    told = replace(sent, next_command="") if sent.state == "offline" else sent
+    return f"{printable(name(pair))}: {tracked_view(told, pair.run_folder)}"
 
 
 def _sinks(pair: NightPair, options: CompareOptions) -> tuple[SinkName, ...]:
     return chosen_sinks(options.track or pair.guard.run.track or ())
 
 
-def _sent(
-    report: NightReport,
-    pair: PairNight,
-    sinks: tuple[SinkName, ...],
-    options: CompareOptions,
-) -> tuple[Sent, ...]:
+def _sent(sending: NightSending, pair: PairNight, sinks: tuple[SinkName, ...]) -> tuple[Sent, ...]:
     if pair.run_folder is None or not sinks:
         return ()
     try:
         run = replace(stored_run(Path(pair.run_folder)).report, tracked=())
     except EvalguardError as error:
         return tuple(Sent(sink=sink, state="failed", reason=str(error)) for sink in sinks)
-    there = tracked(run, sinks, job_type="nightly", group=report.name, quiet=options.quiet)
-    return there.tracked
+    return sending.send(run, sinks)
 
 
 def _night(report: NightReport, found: Sequence[SentPair]) -> TrackedNight:
