@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["pytester"]
 
-# How long one example takes says something about the machine, not about the code.
-settings.register_profile("evalguard", deadline=None)
+# How long examples take says something about the machine, not about the code.
+settings.register_profile("evalguard", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("evalguard")
 
 # A shell without job control starts background jobs with Ctrl-C ignored, and processes started from

@@ -30,6 +30,8 @@ from evalguard.execution.process_memory import peak_memory
 
 # An interpreter on a slow disk may take this long to import numpy, before it can say anything.
 _START_SILENCE = 60.0
+# Its pipe is closed; how it ended is known once it has, and it may still have a log to write.
+_LAST_MOMENTS = 10.0
 
 
 class Line:
@@ -147,7 +149,7 @@ class Line:
     def broken(self, error: WorkerError, doing: str) -> WorkerError:
         """Kill the worker; return ``error`` with its circumstances and the end of the log."""
         gone = isinstance(error, PipeClosed)
-        fate = self._process.fate(wait=2.0 if gone else 0.0)
+        fate = self._process.fate(wait=_LAST_MOMENTS if gone else 0.0)
         self.kill()
         what = fate if gone and fate else "; it ".join(filter(None, [str(error), fate]))
         tail = self._process.log_tail()

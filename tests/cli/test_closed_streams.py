@@ -16,7 +16,7 @@ def shell(line: str) -> subprocess.CompletedProcess[str]:
     """Run a shell line in which ``eg`` is the command."""
     command = f'eg() {{ "{sys.executable}" -m evalguard "$@"; }}; {line}'
     return subprocess.run(
-        ["sh", "-c", command], capture_output=True, text=True, check=False, timeout=120
+        ["sh", "-c", command], capture_output=True, text=True, check=False, timeout=500
     )
 
 

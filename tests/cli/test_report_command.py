@@ -160,7 +160,7 @@ def test_a_link_stays_and_a_pipe_is_written_into(run: Any, compare: Any) -> None
     reader = threading.Thread(target=lambda: read.append(Path("pipe.txt").read_text()))
     reader.start()
     ran = run("report", folder, "-o", "link.txt", "-o", "pipe.txt")
-    reader.join(10)
+    reader.join(120)
     assert ran.code == 0
     assert Path("link.txt").is_symlink()
     assert Path("real.txt").read_text() == read[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -103,13 +102,11 @@ def test_aliases_that_explode_are_refused_at_once(tmp_path: Path) -> None:
     rows += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
     merges = ["b0: &b0 {x: 1}"]
     merges += [f"b{n}: &b{n} {{<<: [{', '.join([f'*b{n - 1}'] * 10)}]}}" for n in range(1, 12)]
-    started = time.monotonic()
     for text in ("\n".join(rows), "\n".join(merges)):
         with pytest.raises(GuardFileError, match="once aliases are followed"):
             load(tmp_path, text)
     with pytest.raises(GuardFileError, match="is larger than 512 KiB"):
         load(tmp_path, "# " + "x" * 600_000)
-    assert time.monotonic() - started < 10
 
 
 JSON = st.recursive(

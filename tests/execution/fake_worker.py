@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -44,12 +43,12 @@ def raises(error: BaseException) -> Callable[[], None]:
 
 def spoil_protocol() -> None:
     os.write(protocol_fd("--replies"), b"Loading checkpoint shards: 100%")
-    time.sleep(60)
+    time.sleep(600)
 
 
 def send_huge_frame() -> None:
     os.write(protocol_fd("--replies"), b"EVGF\x00\x01\xff\xff\xff\xff{}")
-    time.sleep(60)
+    time.sleep(600)
 
 
 def print_much() -> None:
@@ -60,13 +59,13 @@ def print_much() -> None:
 
 def shut_pipe_but_live() -> None:
     os.close(protocol_fd("--replies"))
-    time.sleep(60)
+    time.sleep(600)
 
 
 def leave_with_child() -> None:
     """Die while a forked child still holds both pipes open."""
     if os.fork() == 0:
-        time.sleep(60)
+        time.sleep(600)
     os._exit(5)
 
 
@@ -87,7 +86,7 @@ MISDEEDS: dict[str, Callable[[], object]] = {
     "sigkill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "sigsegv": lambda: os.kill(os.getpid(), signal.SIGSEGV),
     "sigstop": stop_self,
-    "sleep": lambda: time.sleep(60),
+    "sleep": lambda: (print("asleep"), time.sleep(600)),
     "print": print_much,
     "spoil": spoil_protocol,
     "huge": send_huge_frame,
@@ -95,7 +94,6 @@ MISDEEDS: dict[str, Callable[[], object]] = {
     "leave-with-child": leave_with_child,
     "many-lines": lambda: ([print(f"line {i}") for i in range(30)], os._exit(3)),
     "escape": lambda: (print("\x1b[31mred\x07"), os._exit(3)),
-    "die-later": lambda: threading.Timer(2.0, os._exit, (6,)).start(),
 }
 
 
@@ -132,7 +130,7 @@ class FakeScorer:
 
     def _respond(self, request: Request) -> Response:
         if request.task == "child":
-            self.child = subprocess.Popen(["sleep", "60"])
+            self.child = subprocess.Popen(["sleep", "600"])
             return Response(text=str(self.child.pid))
         if request.task == "float32":
             return Response(token_logprobs=np.zeros(1, dtype=np.float32))
@@ -168,7 +166,7 @@ class FakeScorer:
         if self.variant.model == "close-fails":
             raise BuildError("cannot release")
         if self.variant.model == "close-hangs":
-            time.sleep(60)
+            time.sleep(600)
 
 
 def open_fake(load: Load) -> FakeScorer:
@@ -184,6 +182,6 @@ if __name__ == "__main__":
     if os.environ.get("FAKE_VERSION"):
         evalguard.__version__ = os.environ["FAKE_VERSION"]
     if os.environ.get("FAKE_START") == "silent":
-        time.sleep(60)
+        time.sleep(600)
     module = sys.argv.index("evalguard.pipeline.worker")
     sys.exit(worker.main(sys.argv[module + 1 :], open_scorer=open_fake))

@@ -68,7 +68,7 @@ def test_garbage_from_the_parent_ends_the_worker_with_a_reason(
     os.write(worker.requests_fd, garbage)
     with pytest.raises(PipeClosed):
         channel.exchange(b"", silence=60, timeout=60)
-    assert worker.fate(wait=10) == "exited with code 1"
+    assert worker.fate(wait=60) == "exited with code 1"
     assert problem in worker.log_tail()
 
 
@@ -76,5 +76,5 @@ def test_a_worker_that_is_told_to_close_ends_by_itself(
     worker: WorkerProcess, channel: Channel
 ) -> None:
     channel.exchange(framed(Call(number=1, name="close", argument=None)), silence=60, timeout=60)
-    assert worker.fate(wait=10) == "exited with code 0"
+    assert worker.fate(wait=60) == "exited with code 0"
     assert worker.log_tail() == ""

@@ -130,7 +130,7 @@ def test_an_interrupt_takes_the_live_line_away() -> None:
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     for thread in set(threading.enumerate()) - before:
-        thread.join(timeout=5)
+        thread.join(timeout=60)
         assert not thread.is_alive()
 
 

@@ -73,7 +73,7 @@ def test_of_many_that_try_one_goes_in_at_a_time(tmp_path: Path) -> None:
     number.write_text("0")
     command = [sys.executable, "-c", COUNTER, str(lock), str(number)]
     running = [subprocess.Popen(command) for _ in range(3)]
-    assert [process.wait(timeout=120) for process in running] == [0, 0, 0]
+    assert [process.wait(timeout=500) for process in running] == [0, 0, 0]
     assert number.read_text() == "900"
     assert not lock.exists()
 

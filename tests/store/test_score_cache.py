@@ -186,7 +186,7 @@ def test_two_processes_may_share_a_cache(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _WRITER, str(tmp_path)]
     running = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(2)]
     for process in running:
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=500)
         assert process.returncode == 0, errors.decode()
     assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == ["b.parquet"]
 
