@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -43,6 +45,21 @@ def tiny_gemma2(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def budget_of_every_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches as on any machine: what one measures says something about it, not about the code."""
     monkeypatch.setattr("evalguard.pipeline.token_budget.measured", lambda _: 1024)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def files_need_not_survive_a_power_cut() -> Iterator[None]:
+    """Some disks take long to make sure of thousands of files; whether it is asked for is tested
+    where it matters."""
+    real = os.fsync
+
+    def fsync(file: Any) -> None:
+        if not stat.S_ISREG(os.fstat(file if isinstance(file, int) else file.fileno()).st_mode):
+            real(file)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        yield
 
 
 @pytest.fixture(autouse=True)

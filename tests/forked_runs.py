@@ -17,7 +17,7 @@ import evalguard
 # A process that has everything imported and computed nothing, and forks a command when it is asked.
 # The command notes what it scores: a line when it begins a block, a line when it has kept one.
 _SERVER = """
-import gc, json, os, sys
+import gc, json, os, sys, time
 
 import lm_eval.models.huggingface, pyarrow.parquet, transformers.models.llama.modeling_llama
 import evalguard.pipeline.compare, evalguard.pipeline.evaluate
@@ -36,6 +36,18 @@ def note(*words):
     journal = os.open(os.environ["JOURNAL"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(journal, (line + chr(10)).encode())
     os.close(journal)
+    if words[0] == "scores":
+        wait_for_others()
+
+
+def wait_for_others():
+    # At its first block: until as many others as it was told of are at theirs.
+    others, end = int(os.environ.pop("BESIDE", 0)), time.monotonic() + 300
+    while others and time.monotonic() < end:
+        with open(os.environ["JOURNAL"]) as journal:
+            if len({line.split()[0] for line in journal}) > others:
+                return
+        time.sleep(0.01)
 
 
 inside = []
@@ -92,11 +104,13 @@ for line in sys.stdin:
         continue
     try:
         os.chdir(job["folder"])
-        os.environ["JOURNAL"] = job["journal"]
+        os.environ.update(JOURNAL=job["journal"], BESIDE=str(job["beside"]))
         for number, name in ((1, "out"), (2, "err")):
             os.dup2(os.open(job[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         main(job["words"])
+    except KeyboardInterrupt:
+        os._exit(130)  # it came before the command had begun
     except SystemExit as ended:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -143,12 +157,18 @@ class Server:
         )
         self._heard("ready")
 
-    def start(self, words: Sequence[object], journal: Path) -> Run:
-        """Start ``evalguard`` with these words."""
+    def start(self, words: Sequence[object], journal: Path, *, beside: int = 0) -> Run:
+        """Start ``evalguard`` with these words.
+
+        Args:
+            beside: how many other commands with this journal it is to work beside: it goes on from
+                its first block once they are at theirs.
+        """
         self._started += 1
         out, err = (self._folder / f"{self._started}.{name}" for name in ("out", "err"))
         job = {"words": [str(word) for word in words], "folder": str(self._folder)}
-        pid = self.ask({**job, "journal": str(journal), "out": str(out), "err": str(err)})
+        places = {"journal": str(journal), "out": str(out), "err": str(err)}
+        pid = self.ask({**job, **places, "beside": beside})
         return Run(int(pid), out, err, journal, self)
 
     def ask(self, job: dict[str, object]) -> str:

@@ -21,5 +21,7 @@ def mounted_disk(place: Path, *, size: str) -> Iterator[Path]:
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
     if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
         pytest.skip("this machine lets nobody mount")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 KILLS = 10
 SEED = 20261120
-_PATIENCE = 120.0
+_PATIENCE = 500.0
 _INTERRUPTED = 130  # exit code, before there is a verdict
 _OF_A_RUN = {"seconds", "jobs", "proof", "resume"}
 Answer = dict[str, Any]
@@ -94,13 +94,16 @@ def test_stopped_ten_times_it_ends_with_the_same_and_repeats_nothing(
     rng, log, stopped = random.Random(SEED + number), tmp_path / "log", 0
     run = server.start(words(planted_world, tmp_path), log)
     folder = run_folder(tmp_path / "out")
-    for _ in range(KILLS):
-        time.sleep(rng.uniform(0.0, seconds / 3.0))
+    longest = seconds / 3.0
+    while stopped < KILLS:
+        time.sleep(rng.uniform(0.0, longest))
         run.kill(number)
-        stopped += was_stopped(run)
+        if was_stopped(run):
+            stopped += 1
+        else:  # it ended by itself: less is left to do, or the machine is less busy
+            longest *= 0.8
         run = server.start(["bisect", "--resume", folder, "--json"], log)
     assert answer(run) == expected
-    assert stopped >= KILLS // 2  # the others ended before their time
     begun, done = begun_and_done(log)
     assert set(begun) == scored
     # What was under way when a process ended may be done again, and nothing else.

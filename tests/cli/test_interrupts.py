@@ -71,6 +71,7 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_is_finished_and_the_same_command_goes_on(
     run: Any, command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

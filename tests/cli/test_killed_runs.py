@@ -77,16 +77,20 @@ def test_a_run_killed_at_any_moment_goes_on_and_ends_with_the_same(
     server: Server, words: list[object], whole: Whole, tmp_path: Path
 ) -> None:
     expected, seconds = whole
-    rng, killed = random.Random(SEED), 0
+    rng = random.Random(SEED)
     for number in range(ROUNDS):
         cache, out, log = (tmp_path / f"{name}{number}" for name in ("cache", "out", "journal"))
         line = [*words, "--cache-dir", cache, "--output-path", out]
-        for _ in range(KILLS // ROUNDS):
+        killed = 0
+        while killed < KILLS // ROUNDS:
             run = server.start(line, log)
             time.sleep(rng.uniform(0, seconds))
             run.kill()
-            killed += run.wait() == -signal.SIGKILL
-        run = server.start(line, log)
+            if run.wait() == -signal.SIGKILL:
+                killed += 1
+            else:  # it ended by itself: less is left to do, or the machine is less busy
+                seconds *= 0.8
+        seconds, run = whole[1], server.start(line, log)
         assert run.wait() in (0, 1), run.err.read_text()
         assert result(run) == expected
         _check_no_work_was_lost(log)
@@ -94,7 +98,6 @@ def test_a_run_killed_at_any_moment_goes_on_and_ends_with_the_same(
         assert [name for name in left if not EXPECTED.fullmatch(name)] == []
         assert server.start(["cache", "prune", "--cache-dir", cache], log).wait() == 0
         assert not [path for path in cache.rglob("*") if path.suffix in (".lock", ".partial")]
-    assert killed >= KILLS // 2  # the others ended before their time
 
 
 def _check_no_work_was_lost(log: Path) -> None:
@@ -125,7 +128,7 @@ def test_a_run_that_is_asked_to_end_leaves_nothing_half_done(
     log = tmp_path / "journal"
     line = [*words, "--cache-dir", tmp_path / "cache", "--output-path", tmp_path / "out"]
     run = server.start(line, log)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 500
     while len(journal(log)) < 20:
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -148,7 +151,10 @@ def test_two_runs_on_one_cache_do_each_block_once(
     words = [*words, "--token-budget", budget]  # 0: one measures it, and the other uses that
     log, cache = tmp_path / "journal", tmp_path / "cache"
     outs = [tmp_path / "out0", tmp_path / "out1"]
-    runs = [server.start([*words, "--cache-dir", cache, "--output-path", out], log) for out in outs]
+    runs = [
+        server.start([*words, "--cache-dir", cache, "--output-path", out], log, beside=1)
+        for out in outs
+    ]
     codes = [run.wait() for run in runs]
     assert codes[0] == codes[1]
     assert result(runs[0]) == result(runs[1])
@@ -169,7 +175,8 @@ def test_two_runs_of_any_kind_do_each_block_once(
     server: Server, words: list[object], tmp_path: Path, mode: tuple[str, ...]
 ) -> None:
     log, line = tmp_path / "journal", [*words, *mode, "--output-path", tmp_path / "out"]
-    runs = [server.start([*line, "--cache-dir", tmp_path / "cache"], log) for _ in range(2)]
+    both = [*line, "--cache-dir", tmp_path / "cache"]
+    runs = [server.start(both, log, beside=1) for _ in range(2)]
     assert [run.wait() in (0, 1) for run in runs] == [True, True], runs[0].err.read_text()
     assert result(runs[0]) == result(runs[1])
     # A look of documents takes the models in turn; what differs between them is another block.
@@ -189,7 +196,7 @@ def test_a_run_beside_one_that_is_killed_does_its_work_too(
     log, cache = tmp_path / "journal", tmp_path / "cache"
     line = [*words, "--cache-dir", cache, "--output-path", tmp_path / "out"]
     doomed, run = server.start(line, log), server.start(line, log)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 500
     while not [pid for pid, _, _ in journal(log) if pid == doomed.pid]:
         assert time.monotonic() < deadline
         time.sleep(0.005)

@@ -25,6 +25,7 @@ def test_a_token_of_the_command_line_is_nowhere_in_the_result(
     assert not [path for path in written if SECRET.encode() in path.read_bytes()]
 
 
+@pytest.mark.slow
 def test_keys_of_the_environment_are_nowhere_in_what_is_written(
     compare: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,7 @@ def find_this_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
 ALL_TASKS = ("--tasks", "sw_word,sw_choice,sw_text")
 
 
+@pytest.mark.slow
 def test_an_env_setting_runs_in_a_worker_with_the_same_scores_as_here(compare: Any) -> None:
     ran = compare("orig", "flagged", *ALL_TASKS, "--no-cache", "--threads", "1", "--json")
     assert ran.code == 0

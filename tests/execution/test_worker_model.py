@@ -98,6 +98,7 @@ def test_a_model_that_is_not_there_is_the_same_error_in_a_worker(
     assert (str(there.value), there.value.hint) == (str(here.value), here.value.hint)
 
 
+@pytest.mark.slow
 def test_a_setting_of_the_environment_holds_in_a_worker_that_is_given_it(
     variant: Variant, tmp_path: Path
 ) -> None:
@@ -115,6 +116,7 @@ def test_a_setting_of_the_environment_holds_in_a_worker_that_is_given_it(
     scorer.close()
 
 
+@pytest.mark.slow
 def test_references_and_divergences_are_those_of_this_process(
     variant: Variant, tmp_path: Path
 ) -> None:

@@ -285,6 +285,7 @@ def test_a_worker_that_is_alive_but_never_answers_is_killed_after_the_call_timeo
     assert gone(scorer.pid)
 
 
+@pytest.mark.slow
 def test_a_long_call_with_heartbeats_is_no_error(
     open_worker: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -174,14 +174,14 @@ def test_other_aggregations_are_rescored_by_the_tasks_own(ours: dict[str, TaskSc
     [
         (lambda items: items[0]["no"], "TypeError"),
         (lambda items: {"f1": 0.5}, "TypeError"),
-        (lambda items: time.sleep(1.1), "too long"),
+        (lambda items: time.sleep(0.4), "too long"),
     ],
     ids=["fails", "is no number", "takes long"],
 )
 def test_an_aggregation_that_cannot_be_run_often_is_left_out_with_a_reason(
     broken: Any, reason: str, task_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evalguard.harness.aggregation._LONGEST", 1.0)
+    monkeypatch.setattr("evalguard.harness.aggregation._LONGEST", 0.3)
     requests = load_tasks(["eg_custom"], options=TaskOptions(include_paths=(task_folder,)))
     asked = requests.requests("eg_custom")
     declared = {**asked.lm_eval_task.aggregation(), "half": lambda items: broken(items) or 0.0}

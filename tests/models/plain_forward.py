@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,9 +12,13 @@ from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM
 
 
-def rows_of(folder: Path, windows: Sequence[tuple[Sequence[int], int]]) -> torch.Tensor:
+def plain_model(folder: Path) -> Any:
+    """The model of a folder as transformers loads it, in float32."""
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+
+def rows_of(model: Any, windows: Sequence[tuple[Sequence[int], int]]) -> torch.Tensor:
     """Log-probabilities of windows (ids, number scored), float64, windows after one another."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     rows = []
     with torch.no_grad():
         for ids, n_scored in windows:
@@ -23,7 +28,7 @@ def rows_of(folder: Path, windows: Sequence[tuple[Sequence[int], int]]) -> torch
 
 
 def naive_kl(
-    base: Path, candidate: Path, windows: Sequence[tuple[Sequence[int], int]]
+    base: Any, candidate: Any, windows: Sequence[tuple[Sequence[int], int]]
 ) -> NDArray[np.float64]:
     """KL(base || candidate) in nats at every scored position."""
     p, q = rows_of(base, windows), rows_of(candidate, windows)

@@ -50,6 +50,7 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
         file = tmp_path / f"page-{len(contexts)}.html"
         file.write_text(text, encoding="utf-8")
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
+        context.set_default_timeout(120_000)
         contexts.append(context)
         page = context.new_page()
 

@@ -34,8 +34,8 @@ print(json.dumps({"name": name, "logs": storage.get_logs("evalguard", name),
 """
 
 
-def test_trackio_has_the_run(tmp_path: Path) -> None:
-    sent = send_run("trackio", example(tmp_path), folder=tmp_path)
+def test_trackio_has_the_run(tmp_path: Path, bounds: Bounds) -> None:
+    sent = send_run("trackio", example(tmp_path), folder=tmp_path, bounds=bounds)
     assert sent.state == "sent", sent.reason
     found = read_back(TRACKIO)
     assert found["name"].startswith("orig vs port-")
@@ -60,7 +60,7 @@ print(json.dumps({"name": run.info.run_name, "state": run.info.status, "metrics"
 
 
 def test_mlflow_has_the_run_in_a_local_sqlite_file(tmp_path: Path, bounds: Bounds) -> None:
-    sent = send_run("mlflow", example(tmp_path), folder=tmp_path)
+    sent = send_run("mlflow", example(tmp_path), folder=tmp_path, bounds=bounds)
     assert sent.state == "sent", sent.reason
     assert sent.place.endswith(str(tmp_path / "mlflow.db"))
     found = read_back(MLFLOW)
@@ -77,9 +77,9 @@ def test_mlflow_has_the_run_in_a_local_sqlite_file(tmp_path: Path, bounds: Bound
 
 
 def test_an_mlflow_server_that_is_not_there_costs_seconds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bounds: Bounds
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    sent = send_run("mlflow", example(tmp_path), folder=tmp_path)
+    sent = send_run("mlflow", example(tmp_path), folder=tmp_path, bounds=bounds)
     assert sent.state == "failed"
     assert "127.0.0.1" in sent.reason

@@ -82,10 +82,10 @@ def test_the_report_is_saved_in_the_project_of_the_runs(serve: Serve, bounds: Bo
 
 @pytest.mark.slow
 def test_a_report_that_cannot_be_saved_gives_its_reason(
-    monkeypatch: pytest.MonkeyPatch, bounds: Bounds
+    monkeypatch: pytest.MonkeyPatch, short_bounds: Bounds
 ) -> None:
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
-    sent = save_night(NIGHT, bounds=Bounds(start=10, init=2, finish=3))
+    sent = save_night(NIGHT, bounds=short_bounds)
     assert sent.state == "failed"
     assert sent.reason
