@@ -165,4 +165,4 @@ def bench(
             known=known,
         )
         if options.use_cache:
-            keep_to(choices.cache_max_size, cache_dir, progress.note)
+            keep_to(choices.cache_max_size, cache_dir, progress.note, since=meter.began())

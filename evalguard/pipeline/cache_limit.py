@@ -31,19 +31,25 @@ def size_limit(*chosen: int | str | None, environ: Mapping[str, str] | None = No
         raise UsageError(f"{where}: {error}", hint="e.g. 20GB") from error
 
 
-def keep_to(limit: int | None, cache_dir: Path, say: Callable[[str], None]) -> None:
+def keep_to(
+    limit: int | None, cache_dir: Path, say: Callable[[str], None], *, since: float
+) -> None:
     """Remove the least recently used until the cache is as large as it may be, and say so.
 
-    What was used in the last hour stays, and with it all that this run used: that is called for
-    again soonest.
+    What was used in the last hour stays, and all that this run used, however long it took: that is
+    called for again soonest.
+
+    Args:
+        since: when the run began, in seconds since 1970, by a clock that was set since or not.
     """
     if limit is None:
         return
     now = time.time()
-    rules = PruneRules(max_size=limit, used_before=now - _JUST_USED)
+    rules = PruneRules(max_size=limit, used_before=since - _JUST_USED)
     pruned = prune(cache_dir, rules, now=now)
     if pruned.removed or pruned.left > limit:
-        more = "; what was used in the last hour stays" if pruned.left > limit else ""
+        more = "; what was used in the last hour, or by this run, stays"
+        more = more if pruned.left > limit else ""
         say(
             f"cache: {size_text(pruned.freed)} of what was not used lately removed, "
             f"{size_text(pruned.left)} of {size_text(limit)} left{more}"

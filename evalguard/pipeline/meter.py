@@ -33,10 +33,16 @@ class _Work:
 
 @dataclass(slots=True, kw_only=True)
 class Meter:
-    """Counts from when it is made; time belongs to the innermost phase."""
+    """Counts from when it is made; time belongs to the innermost phase.
+
+    Attributes:
+        clock: seconds since 1970, which somebody may set; ``wall`` and ``cpu`` only go forward.
+        loads: models that were loaded.
+    """
 
     wall: Callable[[], float] = time.perf_counter
     cpu: Callable[[], float] = time.process_time
+    clock: Callable[[], float] = time.time
     loads: int = 0
     _inside: list[_Key] = field(default_factory=lambda: [("preparing", (), "")])
     _spent: dict[_Key, _Spent] = field(default_factory=dict)
@@ -44,10 +50,17 @@ class Meter:
     _scorers: list[Scorer] = field(default_factory=list)
     _mark: tuple[float, float] = field(init=False)
     _children: float = field(init=False)
+    _began: tuple[float, float] = field(init=False)
 
     def __post_init__(self) -> None:
         """Start to count."""
         self._mark, self._children = (self.wall(), self.cpu()), _children_cpu()
+        self._began = self.clock(), self.wall()
+
+    def began(self) -> float:
+        """When this began, in seconds since 1970: by the clock then or now, the earlier one."""
+        clock, wall = self._began
+        return min(clock, self.clock() - (self.wall() - wall))
 
     @contextmanager
     def phase(self, name: PhaseName, models: Sequence[str] = (), task: str = "") -> Iterator[None]:

@@ -216,5 +216,6 @@ class BlockCache(Generic[Content]):
 
 def _mark_used(path: Path) -> None:
     with contextlib.suppress(OSError):
-        if time.time() - path.lstat().st_mtime > _USED_ANEW:
+        # a time to come is of a clock that has been put back since
+        if abs(time.time() - path.lstat().st_mtime) > _USED_ANEW:
             os.utime(path, follow_symlinks=False)

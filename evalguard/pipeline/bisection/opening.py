@@ -78,6 +78,7 @@ def model_oracle(
     """
     if jobs < 1:
         raise UsageError(f"{jobs} jobs answer nothing", hint="--jobs N, 1 or more")
+    whole = meter or Meter()
     tables = None if held_to is not None else (_table(scored[0], key), _table(scored[1], key))
     scale: DocumentScale | LimitScale | AnswerScale
     if tables is not None:
@@ -110,7 +111,7 @@ def model_oracle(
             oracle.expected_document = meter.seconds_per_document(candidate.name, key[0]) or 0.0
         yield oracle
         if options.use_cache:
-            keep_to(choices.cache_max_size, place.cache_dir, say)
+            keep_to(choices.cache_max_size, place.cache_dir, say, since=whole.began())
 
 
 def _rows(tables: tuple[ScoreTable, ScoreTable] | None, held_to: HeldTo | None) -> list[int]:
