@@ -14,6 +14,7 @@ from evalguard.store import PruneRules, prune
 VARIABLE = "EVALGUARD_CACHE_MAX_SIZE"
 # When a block was used is known to the hour.
 _JUST_USED = 3600.0
+_STAYS = "what was used in the last hour, or by this run, stays"
 
 
 def size_limit(*chosen: int | str | None, environ: Mapping[str, str] | None = None) -> int | None:
@@ -48,9 +49,9 @@ def keep_to(
     rules = PruneRules(max_size=limit, used_before=since - _JUST_USED)
     pruned = prune(cache_dir, rules, now=now)
     if pruned.removed or pruned.left > limit:
-        more = "; what was used in the last hour, or by this run, stays"
-        more = more if pruned.left > limit else ""
+        why = pruned.failed[0] if pruned.failed else _STAYS
         say(
             f"cache: {size_text(pruned.freed)} of what was not used lately removed, "
-            f"{size_text(pruned.left)} of {size_text(limit)} left{more}"
+            f"{size_text(pruned.left)} of {size_text(limit)} left"
+            + (f"; {why}" if pruned.left > limit else "")
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from pathlib import Path
@@ -43,6 +44,21 @@ def test_a_clock_that_is_set_during_a_run_takes_nothing_from_it(
     # used before the clock was set, and after
     ages = {"before": set_by + 1.5 * HOUR, "after": 1.5 * HOUR}
     assert left(tmp_path, ages, since=meter.began()) == set(ages)
+
+
+def test_what_the_disk_does_not_let_go_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    kept, told = ScoreCache(tmp_path / "scores"), list[str]()
+    kept.put("aa11", "b0", ANSWERS)
+    os.utime(kept.current / "aa11" / "b0.parquet", (1, 1))
+    monkeypatch.setattr(Path, "unlink", refused)
+    keep_to(1, tmp_path, told.append, since=time.time())
+    (said,) = told
+    assert said.endswith("b0.parquet cannot be removed: Read-only file system")
 
 
 def test_a_block_of_a_time_to_come_is_as_old_as_its_next_use(tmp_path: Path) -> None:
