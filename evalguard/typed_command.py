@@ -8,6 +8,10 @@ from collections.abc import Collection, Sequence
 # They say where a report goes: another one would take its place.
 _OF_OUTPUT = ("-o", "--output", "--format")
 
+# They are about a search, and no comparison has them under these names.
+_OF_SEARCH = ("--budget", "--jobs")
+_SEARCH_FLAGS = ("--thorough", "--no-thorough")
+
 
 def asked_anew(command: str) -> str:
     """Return a command without the files that its report was written to.
@@ -21,6 +25,25 @@ def asked_anew(command: str) -> str:
         return command
     kept = without_options(words, with_value=_OF_OUTPUT)
     return command if kept == words else shlex.join(kept)
+
+
+def as_comparison(command: str) -> str:
+    """Return a command to be typed once more as a comparison; "" where it was no such question.
+
+    >>> as_comparison("evalguard bisect --base a --budget 9 --cand b")
+    'evalguard compare --base a --cand b'
+    """
+    anew = asked_anew(command)
+    try:
+        words = shlex.split(anew)
+    except ValueError:  # nobody typed this
+        return ""
+    if words[:1] != ["evalguard"] or words[1:2] not in (["compare"], ["demo"], ["bisect"]):
+        return ""
+    if words[1] != "bisect":
+        return anew
+    kept = without_options(words[2:], with_value=_OF_SEARCH, flags=_SEARCH_FLAGS)
+    return shlex.join(["evalguard", "compare", *kept])
 
 
 def without_options(

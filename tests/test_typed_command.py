@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evalguard.typed_command import asked_anew, without_options
+from evalguard.typed_command import as_comparison, asked_anew, without_options
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,22 @@ def test_options_go_with_their_values_and_flags_alone() -> None:
     words = ["--budget", "9", "--jobs=2", "--thorough", "--base", "a"]
     kept = without_options(words, with_value=("--budget", "--jobs"), flags=("--thorough",))
     assert kept == ["--base", "a"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "comparison"),
+    [
+        (
+            "evalguard bisect --config 'a b.yaml' --budget 9 --jobs=2 --thorough --base a -o x.txt",
+            "evalguard compare --config 'a b.yaml' --base a",
+        ),
+        ("evalguard compare --base a --cand b", "evalguard compare --base a --cand b"),
+        ("evalguard demo -q", "evalguard demo -q"),
+        ("evalguard nightly --config f", ""),
+        ("python -m pytest", ""),
+        ('evalguard bisect "unbalanced', ""),
+        ("", ""),
+    ],
+)
+def test_a_bisection_is_typed_again_as_a_comparison(typed: str, comparison: str) -> None:
+    assert as_comparison(typed) == comparison

@@ -19,7 +19,7 @@ from evalguard.report.limits import decisive_limit, limit_statement
 from evalguard.report.plain_text import printable
 from evalguard.report.subtasks import concerned, of_subtasks
 from evalguard.report.wording import full_label, margin_text, percent, subject
-from evalguard.typed_command import asked_anew
+from evalguard.typed_command import as_comparison
 
 _SCORE_MORE = "score more documents (a higher --limit, or a larger task)"
 
@@ -213,8 +213,9 @@ def _suspect(report: CompareReport) -> str:
 def _with_setting(report: CompareReport, name: str) -> str:
     """Return the command that undoes one setting: the user's own, where there was one."""
     addition = f"--set {shlex.quote(printable(name) + '=reference')}"
-    if report.command.split()[:2] in (["evalguard", "compare"], ["evalguard", "demo"]):
-        return f"{printable(asked_anew(report.command))} {addition}"
+    typed = as_comparison(report.command)
+    if typed:
+        return f"{printable(typed)} {addition}"
     base, candidate = (shlex.quote(side.name) for side in (report.base, report.candidate))
     return printable(f"evalguard compare --base {base} --cand {candidate} {addition}")
 

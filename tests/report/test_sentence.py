@@ -49,6 +49,15 @@ def test_without_a_command_line_the_command_is_made_up_from_the_names() -> None:
     )
 
 
+def test_after_a_bisection_the_command_is_a_comparison_with_the_users_own_options() -> None:
+    shown = dataclasses.replace(
+        DEMO, command="evalguard bisect --config g.yaml --base orig --cand fla-port --budget 9"
+    )
+    assert meaning(shown).command == (
+        "evalguard compare --config g.yaml --base orig --cand fla-port --set attn_scale=reference"
+    )
+
+
 def test_without_settings_no_setting_is_suggested() -> None:
     said = meaning(without_settings(DEMO))
     assert said.command == ""

@@ -17,11 +17,8 @@ from evalguard.pipeline.sources import ModelSource
 from evalguard.redaction import redacted_text
 from evalguard.settings import Setting, Value
 from evalguard.store import write_text
-from evalguard.typed_command import asked_anew, without_options
+from evalguard.typed_command import as_comparison
 
-_OWN = ("compare", "demo", "bisect")
-_WITH_VALUE = ("--budget", "--jobs")
-_FLAGS = ("--thorough", "--no-thorough")
 # Fields that are not about what is compared, and how it is judged.
 _OTHER = frozenset({"command", "quiet", "write", "output", "output_format", "git_bisect"})
 _ASKED = frozenset(
@@ -117,18 +114,12 @@ def _command(finished: Finished) -> str:
 
     "" where none can be typed.
     """
-    words = shlex.split(asked_anew(finished.report.command))
-    if words[:1] == ["evalguard"] and words[1:2] and words[1] in _OWN:
-        return shlex.join(_as_comparison(words) if words[1] == "bisect" else words)
+    typed = as_comparison(finished.report.command)
+    if typed:
+        return typed
     if isinstance(finished.options.apply_chat_template, str):
         return ""  # a template by its name cannot be typed
     base, candidate = finished.named
     asked = option_words(finished.options, _ASKED)
     words = ["evalguard", "compare", "--base", base, "--cand", candidate, *asked]
     return redacted_text(shlex.join(words))
-
-
-def _as_comparison(words: list[str]) -> list[str]:
-    """``evalguard bisect ...`` as ``evalguard compare ...``, without options of the search."""
-    kept = without_options(words[2:], with_value=_WITH_VALUE, flags=_FLAGS)
-    return ["evalguard", "compare", *kept]
