@@ -200,7 +200,7 @@ def cleared_text(search: MetricSearch) -> str:
         return f"{text}: {together}, {left} on all {rounding.count(search.n)} documents."
     if search.status == "diffuse":
         return ""
-    return f"{text}: each guilty with a probability below 10%, by what was measured."
+    return f"{text}: each is worth the margin with a probability below 10%, by what was measured."
 
 
 def beside_text(search: MetricSearch) -> str:
@@ -209,10 +209,10 @@ def beside_text(search: MetricSearch) -> str:
     if search.inert:
         parts.append(f"No effect, bit-identical scores: {listed(search.inert, most=12)}.")
     if search.untestable:
-        told = [f"{listed(one.settings)} ({printable(one.reason)})" for one in search.untestable]
-        number = len(told)
+        said = [f"{listed(one.settings)} ({printable(one.reason)})" for one in search.untestable]
+        number = len(said)
         noun = "assignment" if number == 1 else "assignments"
-        parts.append(f"Could not run, and counts for nothing: {number} {noun}, {told[0]}.")
+        parts.append(f"Could not run, and counts for nothing: {number} {noun}, {said[0]}.")
     return " ".join(parts)
 
 

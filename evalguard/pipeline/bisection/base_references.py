@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import cast
 
 from evalguard.answer_scale import AnswerScale
-from evalguard.errors import EvaluationError
+from evalguard.errors import EvaluationError, StoreError
 from evalguard.harness import Block
 from evalguard.limit_scale import LimitScale
 from evalguard.pipeline.bisection.asking import Asking
@@ -71,11 +71,14 @@ def beside(references: References, block: Block) -> Sequence[Reference | None]:
     """What the base left for a block of an assignment.
 
     Raises:
-        EvaluationError: it is gone: a full disk, a cleared cache.
+        StoreError: it is gone: a full disk, a cleared cache. That is no assignment's fault.
     """
     found = references.beside(block)
     if found is None:
-        raise EvaluationError("what was kept of the base's distributions is gone from the cache")
+        raise StoreError(
+            "what was kept of the base's distributions is gone from the cache",
+            hint="the same command makes it again; finished scores are kept",
+        )
     return found
 
 
