@@ -20,7 +20,7 @@ test: $(VENV)/.test lint types
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not gpu" -n 2
 
 test-slow: $(VENV)/.test browser
-	$(BIN)/python -m pytest -m "slow and not gpu"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow and not gpu" -n 2 --dist worksteal
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -18,6 +18,7 @@ _BITNET = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:You passed `quantization_config`")
 def test_a_quantised_candidate_is_one_setting_and_both_ends_are_the_two_models(

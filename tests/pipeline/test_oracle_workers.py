@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import signal
 import subprocess
@@ -12,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from oracle_world import SETTINGS, Port, compared, write_guard
 
 import evalguard
 from evalguard.bisect import Untestable, find_culprits
+from evalguard.errors import EvaluationError
 from evalguard.pipeline.bisection.model_oracle import ModelOracle
 
 pytestmark = pytest.mark.slow
@@ -30,11 +31,11 @@ HOOKS = Path(__file__).parent / "bisection_hooks.py"
 
 @pytest.fixture
 def world(tiny_llama: Path, task_folder: Path, tmp_path: Path) -> Callable[..., Port]:
-    def made(hook: str = "", **given: Any) -> Port:
+    def made(*hooks: str, **given: Any) -> Port:
         settings = dict(SETTINGS)
-        if hook:
+        for hook in hooks:
             target = f"call:{HOOKS}:{hook}"
-            settings["fragile"] = f'{{reference: false, candidate: true, target: "{target}"}}'
+            settings[hook] = f'{{reference: false, candidate: true, target: "{target}"}}'
         guard = write_guard(tmp_path, tiny_llama, task_folder, settings)
         return compared(guard, tmp_path / "cache", allow_code=True, **given)
 
@@ -52,31 +53,26 @@ def search(oracle: ModelOracle) -> Any:
     )
 
 
-@pytest.mark.parametrize(
-    ("hook", "kind", "reason"),
-    [
-        ("exits", "crashed", "exited with code 7 while loading"),
-        ("aborts", "crashed", "was killed by SIGABRT"),
-        ("runs_out", "out_of_memory", "MemoryError"),
-    ],
-)
-def test_a_probe_that_dies_takes_only_itself(
-    world: Callable[..., Port], hook: str, kind: str, reason: str, tmp_path: Path
-) -> None:
-    port = world(hook)
+def test_a_probe_that_dies_takes_only_itself(world: Callable[..., Port], tmp_path: Path) -> None:
+    ends = {
+        "exits": ("crashed", "exited with code 7 while loading"),
+        "aborts": ("crashed", "was killed by SIGABRT"),
+        "runs_out": ("out_of_memory", "MemoryError"),
+    }
+    port = world(*ends)
     with port.oracle(runner="workers", journal=tmp_path / "j") as oracle:
         block = oracle.blocks[0]
-        dead, alive = oracle.measure_all(
-            [(frozenset({"fragile"}), block), (frozenset({"fragile", "gain"}), block)]
-        )
-        assert isinstance(dead, Untestable)
-        assert dead.kind == kind
-        assert reason in dead.reason
+        asked = [*({hook} for hook in ends), {*ends, "gain"}]
+        *dead, alive = oracle.measure_all([(frozenset(names), block) for names in asked])
+        for (hook, (kind, reason)), found in zip(ends.items(), dead, strict=True):
+            assert isinstance(found, Untestable), hook
+            assert found.kind == kind
+            assert reason in found.reason
         assert isinstance(alive, np.ndarray)
         with pytest.raises(Untestable):
-            oracle.measure(frozenset({"fragile"}), block)
+            oracle.measure(frozenset({"exits"}), block)
     lines = [json.loads(line) for line in (tmp_path / "j").read_text().splitlines()]
-    assert kind in [line.get("outcome") for line in lines]
+    assert {kind for kind, _ in ends.values()} <= {line.get("outcome") for line in lines}
 
 
 def test_a_search_goes_on_where_a_probe_ends_its_process(world: Callable[..., Port]) -> None:
@@ -88,16 +84,17 @@ def test_a_search_goes_on_where_a_probe_ends_its_process(world: Callable[..., Po
 
 
 def test_a_probe_that_hangs_is_ended(world: Callable[..., Port]) -> None:
-    with world().oracle(runner="workers") as oracle:
-        begun = time.monotonic()
-        oracle.measure(frozenset({"eps"}), oracle.blocks[0])
-    seconds = math.ceil(5.0 + 4.0 * (time.monotonic() - begun))  # ample for what does not hang
-    port = world("hangs", timeout=float(seconds))
-    with port.oracle(runner="workers") as oracle:
-        with pytest.raises(Untestable, match=f"gave no answer within {seconds} s") as ended:
-            oracle.measure(frozenset({"fragile"}), oracle.blocks[0])
-        assert ended.value.kind == "timed_out"
-        assert oracle.measure(frozenset({"eps"}), oracle.blocks[0]).size
+    port, found = world("hangs"), None
+    for seconds in (15, 60, 240):  # a busy machine needs longer for what does not hang
+        hasty = replace(port, options=replace(port.options, timeout=float(seconds)))
+        with contextlib.suppress(EvaluationError), hasty.oracle(runner="workers") as oracle:
+            with pytest.raises(Untestable, match=f"gave no answer within {seconds} s") as ended:
+                oracle.measure(frozenset({"hangs"}), oracle.blocks[0])
+            assert ended.value.kind == "timed_out"
+            (found,) = oracle.measure_all([(frozenset({"eps"}), oracle.blocks[0])])
+        if isinstance(found, np.ndarray):
+            break
+    assert isinstance(found, np.ndarray)
 
 
 def test_any_number_of_workers_gives_the_same_numbers(world: Callable[..., Port]) -> None:

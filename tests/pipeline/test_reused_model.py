@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -183,14 +181,17 @@ def test_what_fails_in_a_used_process_is_tried_in_a_new_one(model: ReusedModel) 
 def test_a_probe_that_takes_too_long_is_ended_and_the_next_one_goes_on(
     model: ReusedModel, tmp_path: Path
 ) -> None:
-    begun = time.monotonic()
-    model.at(source({ATTR: 1}))
-    seconds = math.ceil(4.0 * (time.monotonic() - begun)) + 1  # ample for what does not hang
-    with ReusedModel(POLICY, CompareOptions(timeout=seconds), tmp_path) as short:
-        short.at(source({ATTR: 1}))
-        with pytest.raises(WorkerError, match=f"gave no answer within {seconds} s"):
-            short.at(source({ATTR: "hang"}))
-        assert short.at(source({ATTR: 2})).score([request()])[0].text == ""
+    for seconds in (3, 15, 75):  # a busy machine needs longer for what does not hang
+        with (
+            ReusedModel(POLICY, CompareOptions(timeout=seconds), tmp_path) as short,
+            contextlib.suppress(WorkerError),
+        ):
+            short.at(source({ATTR: 1}))
+            with pytest.raises(WorkerError, match=f"gave no answer within {seconds} s"):
+                short.at(source({ATTR: "hang"}))
+            assert short.at(source({ATTR: 2})).score([request()])[0].text == ""
+            return
+    pytest.fail("what does not hang was ended too")
 
 
 def test_logs_are_called_as_those_that_are_cleared_out_in_time(
