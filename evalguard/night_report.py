@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_REGRESSED, EXIT_UNDE
 from evalguard.gate_reason import GateState, Key
 
 SCHEMA = "evalguard.nightly/1"
+GRAVEST_FIRST: tuple[GateState, ...] = ("regressed", "failed", "undecided", "passed")
 
 ALPHA, LOOKS = 0.05, 365
 """Change points: the chance that a pair has any false one in so many nights."""
@@ -78,6 +80,16 @@ class PairNight:
     def pair(self) -> tuple[str, str]:
         """Names of base and candidate."""
         return self.base, self.candidate
+
+    @property
+    def worst(self) -> NightlyMetric | None:
+        """The metric that says most: of the gravest state, and of these the largest drift."""
+        return max(self.metrics, key=_gravity, default=None)
+
+
+def _gravity(metric: NightlyMetric) -> tuple[int, float]:
+    size = -math.inf if metric.sigma is None else metric.sigma
+    return -GRAVEST_FIRST.index(metric.state), size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

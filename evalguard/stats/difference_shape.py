@@ -80,12 +80,12 @@ def difference_shape(values: NDArray[np.float64]) -> DifferenceShape | None:
 
 
 def _edges(moved: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Equal bins over the inner differences, with 0 inside and in the middle of a bin."""
+    """Equal bins over the inner differences; 0 is between two of them, so none has both signs."""
     low, high = np.quantile(moved, _INNER)
     low, high = min(float(low), 0.0), max(float(high), 0.0)
     width = max((high - low) / (_BINS - 1), float(np.finfo(np.float64).tiny))
-    first, last = np.floor(low / width), np.ceil(high / width)
-    edges: NDArray[np.float64] = (np.arange(first, last + 2) - 0.5) * width
+    first, last = min(np.floor(low / width), -1.0), max(np.ceil(high / width), 1.0)
+    edges: NDArray[np.float64] = np.arange(first, last + 1) * width
     return edges
 
 

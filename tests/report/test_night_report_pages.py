@@ -4,64 +4,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
 
 import jsonschema
-import numpy as np
 import pytest
-from history_examples import METRIC, night
+from example_nights import a_history, a_night, a_trend
 
-from evalguard.history.change_points import change_points
-from evalguard.history.report import Trend, TrendReport
-from evalguard.night_report import (
-    BrokenTonight,
-    NightlyMetric,
-    NightReport,
-    NightStep,
-    PairChanges,
-    PairNight,
-)
 from evalguard.report.html.history import history_page
 from evalguard.report.night.document import night_document, night_schema
 from evalguard.report.night.html import night_page
 from evalguard.report.night.markdown import night_markdown
 from evalguard.report.night.summary import night_mail
 
-KEY = ("lastword", "none", "acc")
-_MADE: dict[str, Any] = {"task": "lastword", "filter": "none", "metric": "acc", "n": 40}
 HOSTILE = "<script>alert(1)</script>\x1b[31m\u202e@team"
-
-
-def a_night(candidate: str = "port") -> NightReport:
-    metric = NightlyMetric(
-        sigma=1.8, low=1.1, high=2.5, outcome="regressed", state="regressed", **_MADE
-    )
-    pair = PairNight(
-        base="orig", candidate=candidate, state="regressed", exit_code=1, margin=1.0,
-        reason="1 of 1 gated metrics regressed (lastword acc)", created="2026-11-21T03:00:00+00:00",
-        metrics=(metric,), culprits=("norm_dtype",), run_folder="/r/nightly/n/run",
-    )  # fmt: skip
-    gone = PairNight(base="orig", candidate="gone", state="failed", exit_code=3, reason="no model")
-    step = NightStep(
-        key=KEY, created="2026-11-19T03:00:00+00:00", earliest="2026-11-19T03:00:00+00:00",
-        latest="2026-11-20T03:00:00+00:00", before=0.4, after=1.7, stderr=0.1,
-        changed=("packages.torch 2.12 -> 2.13",),
-    )  # fmt: skip
-    broken = BrokenTonight(
-        key=KEY, total=9, new=2, again=5, repaired=0, alike="2026-10-02T03:00:00+00:00", shared=5,
-        by_chance=0.4,
-    )  # fmt: skip
-    changes = PairChanges(
-        base="orig", candidate=candidate, was="passed", regressed=(KEY,), steps=(step,),
-        broken=(broken,),
-    )  # fmt: skip
-    return NightReport(
-        name="n", created="2026-11-21T03:00:00+00:00", finished="2026-11-21T03:09:00+00:00",
-        guard="evalguard.yaml", folder="/r/nightly/n", history="/r/nightly/history.sqlite",
-        previous="2026-11-20T03:00:00+00:00", resumed=0, pairs=(pair, gone),
-        changes=(changes, PairChanges(base="orig", candidate="gone", failed=True)), exit_code=1,
-        version="0.1.0",
-    )  # fmt: skip
 
 
 def test_all_that_is_new_stands_on_top_of_every_page() -> None:
@@ -93,6 +47,20 @@ def test_documents_that_break_as_often_as_chance_does_are_not_told_of() -> None:
         )
 
 
+def test_the_metric_named_first_is_one_that_failed_the_gate() -> None:
+    report = a_night()
+    (regressed,) = report.pairs[0].metrics
+    passed = replace(regressed, metric="f1", sigma=9.0, outcome="degraded", state="passed")
+    nothing = replace(regressed, metric="mcc", sigma=None, outcome="failed", state="failed")
+    pair = replace(report.pairs[0], metrics=(passed, nothing, regressed))
+    assert pair.worst is regressed
+    assert replace(pair, metrics=(passed, nothing)).worst is nothing
+    assert replace(pair, metrics=()).worst is None
+    page = night_page(replace(report, pairs=(pair, report.pairs[1])))
+    assert "<td>lastword acc</td>" in page
+    assert "<td>[1.10, 2.50]</td>" in page
+
+
 def test_a_name_cannot_act_on_any_page() -> None:
     report = a_night(HOSTILE)
     page = night_page(report)
@@ -117,26 +85,7 @@ def test_the_document_satisfies_its_schema_and_holds_no_infinity() -> None:
 
 @pytest.mark.parametrize("nights", [1, 40])
 def test_a_history_s_page_shows_every_night_and_change_point(nights: int) -> None:
-    sigmas = np.where(np.arange(nights) < 20, 0.2, 1.6) + 0.01 * (np.arange(nights) % 3)
-    from evalguard.history import Night
-
-    found = tuple(
-        Night(
-            run=replace(night(day), number=day + 1),
-            metric=replace(
-                METRIC, sigma=float(sigma), sigma_low=sigma - 0.1, sigma_high=sigma + 0.1
-            ),
-        )
-        for day, sigma in enumerate(sigmas)
-    )
-    scan = change_points(sigmas, np.full(nights, 0.05))
-    trend = Trend(
-        key=METRIC.key, nights=found, scan=scan, used=tuple(range(nights)),
-        changes=((),) * len(scan.points),
-    )  # fmt: skip
-    report = TrendReport(
-        file="h.sqlite", base="orig", candidate=HOSTILE, alpha=0.05, trends=(trend,)
-    )
+    report = a_history(HOSTILE, a_trend(nights))
     page = history_page(report)
     assert page.count("<circle") == nights
     assert ("worse by 1.40" in page) == (nights == 40)

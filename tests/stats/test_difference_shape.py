@@ -23,6 +23,7 @@ def test_every_document_that_moved_is_in_one_bin(of: np.ndarray) -> None:
     assert len(shape.edges) == len(shape.counts) + 1
     assert all(a < b for a, b in zip(shape.edges, shape.edges[1:], strict=False))
     assert shape.edges[0] < 0.0 < shape.edges[-1]
+    assert 0.0 in shape.edges  # no bin holds better and worse documents
 
 
 @given(values)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from evalguard.gate_reason import GateState
 from evalguard.history.report import TrendReport
-from evalguard.night_report import NightReport, PairNight
+from evalguard.night_report import GRAVEST_FIRST, NightReport, PairNight
 from evalguard.report.html.page import html_page
 from evalguard.report.html.trends import TrendFigure, trend_figure
 from evalguard.report.night.document import report_link
@@ -22,8 +22,6 @@ from evalguard.report.night.words import (
 )
 from evalguard.report.plain_text import printable
 
-_ORDER: tuple[GateState, ...] = ("regressed", "failed", "undecided", "passed")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairRow:
@@ -34,6 +32,7 @@ class PairRow:
     reason: str
     metric: str
     sigma: str
+    interval: str
     guilty: str
     link: str
     lines: tuple[str, ...]
@@ -41,9 +40,11 @@ class PairRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairTrends:
-    """The trends of a pair."""
+    """The trends of a pair; ``unfolded`` where there is something to see in them."""
 
-    title: str
+    name: str
+    points: str
+    unfolded: bool
     figures: tuple[TrendFigure, ...]
 
 
@@ -53,32 +54,34 @@ def night_page(report: NightReport, trends: Sequence[TrendReport] = ()) -> str:
     Args:
         trends: of its pairs; () without a history.
     """
-    state = next((state for state in _ORDER if report.count(state)), "passed")
+    state = next((state for state in GRAVEST_FIRST if report.count(state)), "passed")
     return html_page(
         "night.html",
         subject=subject(report),
         state=state,
         news=news(report),
         rows=sorted((_row(report, pair) for pair in report.pairs), key=_gravest_first),
-        trends=[one for one in map(_trends, trends) if one.figures],
+        trends=[one for trend in trends if (one := _trends(report, trend)).figures],
         facts=list(_facts(report)),
         version=report.version,
     )
 
 
 def _gravest_first(row: PairRow) -> int:
-    return _ORDER.index(row.state)
+    return GRAVEST_FIRST.index(row.state)
 
 
 def _row(report: NightReport, pair: PairNight) -> PairRow:
-    worst = max(pair.metrics, key=lambda one: one.sigma or 0.0, default=None)
+    worst = pair.worst
+    sigma, low, high = ("", "", "") if worst is None else sigma_text(worst, pair.margin)
     link = report_link(report, pair.run_folder)
     return PairRow(
         state=pair.state,
         name=printable(name(pair)),
         reason=printable(pair.reason),
         metric="" if worst is None else printable(key_text(worst.key)),
-        sigma="" if worst is None else sigma_text(worst, pair.margin)[0],
+        sigma=sigma,
+        interval="" if worst is None or worst.low is None else f"[{low}, {high}]",
         guilty=printable(", ".join(pair.culprits) or pair.bisection),
         link=f"{link}/report.html" if link else "",
         lines=tuple(_lines(pair)),
@@ -94,10 +97,17 @@ def _lines(pair: PairNight) -> Iterator[str]:
         yield printable(note)
 
 
-def _trends(report: TrendReport) -> PairTrends:
-    figures = (trend_figure(trend) for trend in report.trends)
+def _trends(report: NightReport, trends: TrendReport) -> PairTrends:
+    figures = (trend_figure(trend) for trend in trends.trends)
+    sound = any(
+        pair.pair == (trends.base, trends.candidate) and pair.state == "passed"
+        for pair in report.pairs
+    )
+    points = sum(len(trend.scan.points) for trend in trends.trends)
     return PairTrends(
-        title=printable(f"{report.candidate} against {report.base}"),
+        name=printable(f"{trends.candidate} against {trends.base}"),
+        points=f"{points:,} change point{'' if points == 1 else 's'}",
+        unfolded=points > 0 or not sound,
         figures=tuple(figure for figure in figures if figure is not None),
     )
 

@@ -41,7 +41,7 @@ def _cells(report: NightReport, pair: PairNight) -> Iterator[str]:
     yield _ICON[pair.state]
     yield inline(printable(name(pair)))
     yield inline(printable(pair.reason), 300)
-    worst = max(pair.metrics, key=lambda one: one.sigma or 0.0, default=None)
+    worst = pair.worst
     if worst is None:
         yield from ("", "")
     else:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from evalguard.gate_reason import GateState, Key
-from evalguard.night_report import NightlyMetric, NightReport, PairChanges, PairNight
+from evalguard.gate_reason import Key
+from evalguard.night_report import (
+    GRAVEST_FIRST,
+    NightlyMetric,
+    NightReport,
+    PairChanges,
+    PairNight,
+)
 from evalguard.report.plain_text import printable
 from evalguard.report.rounding import count, sigma_with_interval, with_stderr
 from evalguard.report.wording import percent
 
-_ORDER: tuple[GateState, ...] = ("regressed", "failed", "undecided", "passed")
 _MOST_NAMED = 5
 _FIRST = "This is the first night: everything below is new."
 
@@ -18,8 +23,10 @@ _FIRST = "This is the first night: everything below is new."
 def subject(report: NightReport) -> str:
     """One line: the gravest state, what is new, and how many pairs came to what."""
     new = sum(len(one.regressed) for one in report.changes)
-    states = [f"{count(report.count(state))} {state}" for state in _ORDER if report.count(state)]
-    head = next((state for state in _ORDER if report.count(state)), "passed").upper()
+    states = [
+        f"{count(report.count(state))} {state}" for state in GRAVEST_FIRST if report.count(state)
+    ]
+    head = next((state for state in GRAVEST_FIRST if report.count(state)), "passed").upper()
     newly = f", {count(new)} new" if new else ""
     return printable(
         f"evalguard nightly {report.created[:10]}: {head}{newly} ({', '.join(states)})"

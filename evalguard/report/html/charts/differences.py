@@ -23,6 +23,7 @@ def histogram(shape: DifferenceShape) -> Markup:
     bars = [
         tag(
             "rect",
+            tag("title", f"{low:.2g} to {high:.2g} sigma: {count:,} document{'s' * (count > 1)}"),
             class_="worse" if (low + high) / 2 > 0.0 else "better",
             x=across.at(low) + 0.5,
             y=up.at(count),

@@ -61,7 +61,8 @@ def trend_plot(
     parts += [_night(night, across.at(place), up, bars=len(nights) <= _MOST_BARS)
               for place, night in enumerate(nights)]  # fmt: skip
     parts.append(words(left, bottom + 16, ends[0]))
-    parts.append(words(right, bottom + 16, ends[1], anchor="end"))
+    if ends[1] != ends[0]:
+        parts.append(words(right, bottom + 16, ends[1], anchor="end"))
     return picture(_WIDTH, _HEIGHT, said, *parts, kind="trend")
 
 
