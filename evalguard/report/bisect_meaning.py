@@ -14,9 +14,9 @@ def whole_meaning(report: CompareReport) -> Meaning:
     said = meaning(report)
     if report.bisect is None:
         return said
-    told = " ".join(f"{answer(search)}." for search in report.bisect.answers)
+    told = tuple(f"{answer(search)}." for search in report.bisect.answers)
     step, command = _next(report.bisect, said)
-    return Meaning(sentence=f"{said.sentence} {told}", next_step=step, command=command)
+    return Meaning(lead=said.lead, answers=told, next_step=step, command=command)
 
 
 def guilty_text(report: CompareReport) -> str:

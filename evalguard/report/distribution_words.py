@@ -74,10 +74,11 @@ def beside_perplexity(report: CompareReport, one: DistributionComparison) -> str
     if one.failure or not (still and one.moved) or one.kl.interval is None:
         return ""
     first = perplexities[0]
+    joined = "but" if first.outcome == "unchanged" else "and"
     low, high = one.kl.interval
     return (
-        f"On {printable(one.task)} {metric_label(first)} is {_drift(report, first)}, but the "
-        f"distributions moved: KL {kl_text(one.kl)} nats a token ({percent(one.confidence)} "
+        f"On {printable(one.task)} {metric_label(first)} is {_drift(report, first)}, {joined} "
+        f"the distributions moved: KL {kl_text(one.kl)} nats a token ({percent(one.confidence)} "
         f"interval {rounding.rounded(low, one.kl.stderr)} to "
         f"{rounding.rounded(high, one.kl.stderr)}), and both have the same most probable token "
         f"at {share_text(one.same_top1)} of the positions."

@@ -26,11 +26,20 @@ _SCORE_MORE = "score more documents (a higher --limit, or a larger task)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meaning:
-    """What a report means: a sentence, what to do next, and the command for it ("" if none)."""
+    """What a report means: a sentence, what to do next, and the command for it ("" if none).
 
-    sentence: str
+    ``answers``: what a bisection adds to the sentence, one for each of its searches.
+    """
+
+    lead: str
     next_step: str
     command: str = ""
+    answers: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """All of it."""
+        return " ".join((self.lead, *self.answers))
 
 
 def meaning(report: CompareReport) -> Meaning:
@@ -40,22 +49,22 @@ def meaning(report: CompareReport) -> Meaning:
         return _of_limit(report, limit)
     if worst is None:
         return Meaning(
-            sentence="Nothing was compared, so nothing is known.",
+            lead="Nothing was compared, so nothing is known.",
             next_step="name tasks that both sides have (--tasks)",
         )
     next_step, command = _next(report, worst)
     sentence = f"{_statement(report, worst)}{_unknown(report, worst)}."
-    return Meaning(sentence=sentence, next_step=next_step, command=command)
+    return Meaning(lead=sentence, next_step=next_step, command=command)
 
 
 def _of_limit(report: CompareReport, limit: LimitVerdict) -> Meaning:
     sentence = f"{limit_statement(report, limit)}."
     if limit.state == "failed":
-        return Meaning(sentence=sentence, next_step="measure it, or take the limit away")
+        return Meaning(lead=sentence, next_step="measure it, or take the limit away")
     if limit.state == "undecided":
-        return Meaning(sentence=sentence, next_step=_SCORE_MORE)
+        return Meaning(lead=sentence, next_step=_SCORE_MORE)
     next_step, command = _undo(report)
-    return Meaning(sentence=sentence, next_step=next_step, command=command)
+    return Meaning(lead=sentence, next_step=next_step, command=command)
 
 
 def _statement(report: CompareReport, worst: Comparison) -> str:

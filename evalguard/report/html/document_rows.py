@@ -14,6 +14,9 @@ from evalguard.run_documents import RunDocuments
 
 Number = float | int | None
 
+# Of these, lm-eval's item of a document is a log-likelihood.
+_LIKELIHOODS = frozenset({"perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte"})
+
 
 def task_rows(view: ReportView, documents: RunDocuments) -> dict[str, Any]:
     """One task: steps from id to id, and per metric every document's drift and both scores."""
@@ -24,9 +27,10 @@ def task_rows(view: ReportView, documents: RunDocuments) -> dict[str, Any]:
         "metrics": [
             {
                 "label": _label(view, documents.task, filter_, metric),
+                "unit": "log-likelihood" if metric in _LIKELIHOODS else "score",
                 "drift": _rounded(documents.drifts(filter_, metric), 3),
-                "base": _rounded(_items(scores[0], filter_, metric), 4),
-                "candidate": _rounded(_items(scores[1], filter_, metric), 4),
+                "base": _rounded(_items(scores[0], filter_, metric), 5),
+                "candidate": _rounded(_items(scores[1], filter_, metric), 5),
             }
             for filter_, metric in _metrics(documents, scores)
         ],

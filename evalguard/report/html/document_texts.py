@@ -17,6 +17,7 @@ from evalguard.run_documents import RunDocuments, Side
 
 _SIDES: tuple[Side, Side] = ("base", "candidate")
 _LONGEST_TOKEN = 60
+_NEVER = -(10**12)  # hundredths of a nat that stand for minus infinity, which JSON has not
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,8 @@ class DocumentTexts:
         """[prompt, target, requests] of every document.
 
         A request is [continuation, base, candidate, tokens]; a side is [log-likelihood, greedy,
-        generated text]; tokens are [texts or ids, base, candidate, KL] in hundredths of a nat, or
-        None where they are not kept.
+        generated text], the first as "-inf" or "nan" where it is no number; tokens are [texts or
+        ids, base, candidate, KL] in hundredths of a nat, or None where they are not kept.
 
         Args:
             limits: characters of each text that are kept; None: all.
@@ -158,19 +159,31 @@ def _request(found: Mapping[str, NDArray[Any]], number: int) -> Mapping[str, NDA
 
 def _hundredths(values: Sequence[float] | None, most: int) -> list[int | None]:
     found = () if values is None else values[:most]
-    return [round(100 * v) if v is not None and math.isfinite(v) else None for v in found]
+    return [_hundredth(value) for value in found]
+
+
+def _hundredth(value: float | None) -> int | None:
+    if value is None or math.isnan(value) or value == math.inf:
+        return None
+    return _NEVER if value == -math.inf else round(100 * value)
 
 
 def _said(answer: tuple[Any, Any, Any] | None, limit: int | None) -> list[Any] | None:
     if answer is None:
         return None
     loglikelihood, greedy, text = answer
-    short = None if loglikelihood is None or not math.isfinite(loglikelihood) else loglikelihood
     return [
-        None if short is None else round(short, 2),
+        _loglikelihood(loglikelihood),
         None if greedy is None else int(greedy),
         None if text is None else _shown(str(text), limit),
     ]
+
+
+def _loglikelihood(value: float | None) -> float | str | None:
+    """Two decimals; of what JSON has no number for its name."""
+    if value is None:
+        return None
+    return round(value, 2) if math.isfinite(value) else str(value)
 
 
 def _shown(text: str, limit: int | None) -> str:

@@ -17,10 +17,19 @@ from evalguard.stats.difference_shape import DifferenceShape, difference_shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DriftSection:
+    """What carries the drift in a sentence, "" where a metric's own section says it."""
+
+    influence: str
+    shapes: tuple[ShapeSection, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeSection:
     """One metric's differences: sentences, three pictures, the documents that move it most."""
 
     label: str
+    sigma: str
     moved: str
     tail: str
     beyond: str
@@ -30,7 +39,7 @@ class ShapeSection:
     worst: tuple[WorstDocument, ...]
 
 
-def drift_section(view: ReportView, documents: Sequence[RunDocuments]) -> tuple[ShapeSection, ...]:
+def drift_section(view: ReportView, documents: Sequence[RunDocuments]) -> DriftSection:
     """Return every metric whose documents differ, the largest sigma first."""
     by_task = {one.task: one for one in documents}
     found = [
@@ -38,7 +47,14 @@ def drift_section(view: ReportView, documents: Sequence[RunDocuments]) -> tuple[
         for metric in sorted(view.metrics, key=_size, reverse=True)
         if metric.task in by_task and (shape := _shape(by_task[metric.task], metric)) is not None
     ]
-    return tuple(_section(metric, shape) for metric, shape in found)
+    said = any(
+        metric.influence is not None and view.influence.endswith(metric.influence.text)
+        for metric, _ in found
+    )
+    return DriftSection(
+        influence="" if said else view.influence,
+        shapes=tuple(_section(metric, shape) for metric, shape in found),
+    )
 
 
 def _size(metric: MetricView) -> float:
@@ -51,21 +67,25 @@ def _shape(documents: RunDocuments, metric: MetricView) -> DifferenceShape | Non
 
 
 def _section(metric: MetricView, shape: DifferenceShape) -> ShapeSection:
-    noun = "document" if shape.top == 1 else "documents"
-    verb = "makes" if shape.top == 1 else "make"
+    carried = "" if metric.influence is None else f"{metric.influence.carried} "
     return ShapeSection(
         label=metric.full_label,
+        sigma=metric.sigma,
         moved=f"{shape.moved:,} of {shape.n:,} documents differ",
-        tail=(
-            f"The {shape.top:,} most changed {noun} (1%) {verb} up "
-            f"{100 * shape.top_share:.0f}% of all change."
-        ),
+        tail=f"{carried}{_top(shape)}",
         beyond=_beyond(shape),
         histogram=histogram(shape),
         quantiles=quantile_plot(shape),
         share=share_plot(shape),
         worst=() if metric.influence is None else metric.influence.worst,
     )
+
+
+def _top(shape: DifferenceShape) -> str:
+    part = f"{100 * shape.top_share:.0f}% of all change"
+    if shape.top == 1:
+        return f"The most changed document makes up {part}."
+    return f"The {shape.top:,} most changed documents (1%) make up {part}."
 
 
 def _beyond(shape: DifferenceShape) -> str:

@@ -24,13 +24,15 @@ def render(view: ReportView, documents: Sequence[RunDocuments] = ()) -> str:
     """
     tables = document_blocks(view, documents)
     rows, axis = metric_rows(view)
+    drift = drift_section(view, documents)
     return html_page(
         "report.html",
         scripts=_SCRIPTS if tables.blocks else (),
         view=view,
         forest_rows=rows,
         forest_axis=axis,
-        shapes=drift_section(view, documents),
+        influence=drift.influence,
+        shapes=drift.shapes,
         searches=bisection_section(view.bisection),
         tables=bool(tables.blocks),
         cuts=tables.cuts,

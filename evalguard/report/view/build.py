@@ -53,6 +53,8 @@ def report_view(report: CompareReport) -> ReportView:
             f"Gate: {_gate(report)}."
         ),
         sentence=said.sentence,
+        lead=said.lead,
+        because=said.answers,
         next_step=said.next_step,
         next_command=said.command,
         base=side_view(report.base),

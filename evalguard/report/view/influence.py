@@ -25,13 +25,14 @@ class InfluenceView:
     """How a drift spreads over documents.
 
     Attributes:
-        text: one sentence.
+        text: all of it; ``carried`` without the names of documents.
         moved: documents whose score differs at all; ``half`` the fewest that make up half of all
             change; ``removed`` the most influential 1%, without which sigma is ``without``.
         worst: the largest contributions, largest first.
     """
 
     text: str
+    carried: str
     moved: str
     half: str
     removed: str
@@ -54,11 +55,13 @@ def influence_view(comparison: Comparison, margin: float) -> InfluenceView | Non
     )
     top = "the top one" if found.removed == 1 else f"the top {removed}"
     noun = "document" if len(worst) == 1 else "documents"
+    carried = (
+        f"{half} of {rounding.count(comparison.n_used)} make up half of all change; without {top}, "
+        f"sigma is {without}."
+    )
     return InfluenceView(
-        text=(
-            f"{half} of {rounding.count(comparison.n_used)} make up half of all change; without "
-            f"{top}, sigma is {without}. Largest: {noun} {shown}."
-        ),
+        text=f"{carried} Largest: {noun} {shown}.",
+        carried=carried,
         moved=rounding.count(found.moved),
         half=half,
         removed=removed,

@@ -40,7 +40,8 @@ class ReportView:
         headline: "REGRESSED: 4 regressed, 3 undecided".
         gate: "margin 1.0 sigma, fail on margin; an unchanged candidate would ...".
         verdict: headline, exit code, culprits and gate as one paragraph.
-        sentence: what it all means; ``next_step`` without a full stop, and its ``next_command``.
+        sentence: what it all means, ``lead`` without what a bisection adds to it, which is
+            ``because``; ``next_step`` without a full stop, and its ``next_command``.
         tasks: with all their metrics; ``legend`` of their table; ``interval_header`` says what
             interval sigma has; ``hidden`` about subtasks that ``shown`` is False of.
         distributions: one per task, with ``distributions_legend``.
@@ -63,6 +64,8 @@ class ReportView:
     gate: str
     verdict: str
     sentence: str
+    lead: str
+    because: tuple[str, ...]
     next_step: str
     next_command: str
     base: SideView

@@ -23,8 +23,10 @@ class Drilldown {
     });
   }
 
-  async open(task, metric, texts, place, step) {
+  // `step`: goes on by so many rows, where `steps` says that there are any.
+  async open(task, metric, texts, place, step, steps) {
     const { prompt, target, requests } = await texts.at(place);
+    const focused = this.dialog.contains(document.activeElement) ? document.activeElement.textContent : "";
     const id = task.ids[place];
     const title = element("h2", "", `Document ${id}, ${task.task}`);
     title.id = "document-title";
@@ -32,6 +34,7 @@ class Drilldown {
     for (const [name, by] of [["Previous", -1], ["Next", 1]]) {
       const button = element("button", "", name);
       button.type = "button";
+      button.disabled = !steps(by);
       button.addEventListener("click", () => step(by));
       buttons.append(button);
     }
@@ -46,15 +49,18 @@ class Drilldown {
     this.dialog.replaceChildren(content);
     if (!this.dialog.open) this.dialog.showModal();
     this.dialog.scrollTop = 0;
+    // Who goes on by keyboard finds the same button under his finger.
+    const again = [...buttons.children].find((one) => one.textContent === focused);
+    (again && !again.disabled ? again : close).focus();
   }
 }
 
 function scoreList(task, metric, place) {
   const list = element("dl", "facts");
   const add = (name, text) => list.append(element("dt", "", name), element("dd", "", text));
-  if (metric.drift) add("Adds to the drift", `${signedText(metric.drift[place])} sigma`);
-  if (metric.base) add(`Base, ${metric.label}`, numberText(metric.base[place]));
-  if (metric.candidate) add(`Candidate, ${metric.label}`, numberText(metric.candidate[place]));
+  if (metric.drift) add(`Adds to the drift of ${metric.label}`, `${signedText(metric.drift[place])} sigma`);
+  if (metric.base) add(`Base ${metric.unit}`, numberText(metric.base[place]));
+  if (metric.candidate) add(`Candidate ${metric.unit}`, numberText(metric.candidate[place]));
   if (task.kl) add("Mean KL", numberText(task.kl[place]));
   return list;
 }
@@ -74,14 +80,15 @@ function answers(requests) {
     for (const [name, said] of [["Base's answer", base], ["Candidate's answer", candidate]]) {
       if (said !== null && said[2] !== null) parts.push(...textBox(name, said[2]));
     }
-    if (tokens) parts.push(legend(), tokenTable(tokens));
+    if (tokens) parts.push(tokenTable(tokens));
   });
   return parts;
 }
 
 function best(requests, side) {
   if (requests.length < 2) return -1;
-  const found = requests.map((request) => request[side]?.[0] ?? -Infinity);
+  const number = (found) => (typeof found === "number" ? found : -Infinity); // or "-inf", "nan"
+  const found = requests.map((request) => number(request[side]?.[0]));
   return found.indexOf(Math.max(...found));
 }
 
@@ -91,11 +98,4 @@ function sideText([loglikelihood, greedy], likeliest) {
   if (likeliest) parts.push("the likeliest option");
   if (greedy !== null) parts.push(greedy ? "greedy decoding says the same" : "greedy decoding says something else");
   return parts.join(", ") || "generated";
-}
-
-function legend() {
-  const shades = element("span", "shades");
-  for (let number = 0; number <= SHADES; number++) shades.append(element("span", `heat shade-${number}`, ""));
-  return element("p", "dim legend", "Each token: log-probability in the base, below it in the candidate. Expected ",
-    shades, " not expected. Framed: changed by 1 nat or more.");
 }

@@ -21,6 +21,11 @@ class Grid {
     addEventListener("resize", () => this.draw());
   }
 
+  // Whether there is a row so many further.
+  reaches(step) {
+    return this.active + step >= 0 && this.active + step < this.rows.order.length;
+  }
+
   // Shows rows from the top.
   show(rows) {
     this.rows = rows;
@@ -122,7 +127,7 @@ class Grid {
 
   // Moves the focus to a row, and opens it.
   choose(place, open) {
-    if (place > this.rows.order.length - 1) return;
+    if (place < 0 || place > this.rows.order.length - 1) return;
     const before = this.drawn.get(this.active);
     if (before) before.tabIndex = -1;
     this.active = place;

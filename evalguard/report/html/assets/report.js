@@ -10,7 +10,7 @@ async function start() {
   const by = (id) => document.getElementById(id);
   const chosen = tasks.flatMap((task, number) => {
     const metrics = task.metrics.length ? task.metrics
-      : [{ label: "documents", drift: null, base: null, candidate: null }];
+      : [{ label: "documents", unit: "score", drift: null, base: null, candidate: null }];
     return metrics.map((metric) => ({ number, metric, label: `${task.task} · ${metric.label}` }));
   });
   by("metric").append(...chosen.map(({ label }, place) => new Option(label, String(place))));
@@ -19,8 +19,13 @@ async function start() {
   let now, rows, searches = 0;
   const drilldown = new Drilldown(by("document"));
   const openPlace = (place) => drilldown.open(
-    tasks[now.number], now.metric, texts[now.number], place, (step) => grid.choose(grid.active + step, true),
+    tasks[now.number], now.metric, texts[now.number], place,
+    (step) => grid.choose(grid.active + step, true), (step) => grid.reaches(step),
   );
+  by("document").addEventListener("close", () => {
+    // The browser goes back to where the first one was opened; the reader may be rows further.
+    if (document.activeElement?.closest("a.open-document") === null) grid.choose(grid.active, false);
+  });
   const grid = new Grid(by("grid-body"), by("grid-head"), () => texts[now.number], openPlace);
 
   function show() {

@@ -2,8 +2,8 @@
 const COLUMNS = [
   { key: "id", name: "Document", number: true },
   { key: "drift", name: "Sigma it adds", number: true },
-  { key: "base", name: "Base score", number: true },
-  { key: "candidate", name: "Cand. score", number: true },
+  { key: "base", name: "Base", number: true },
+  { key: "candidate", name: "Candidate", number: true },
   { key: "kl", name: "Mean KL", number: true },
   { key: "text", name: "Prompt, its end", number: false },
 ];
@@ -11,18 +11,23 @@ const COLUMNS = [
 class Rows {
   constructor(task, metric) {
     this.task = task;
+    this.unit = metric.unit;
     this.values = {
       id: task.ids, drift: metric.drift, base: metric.base, candidate: metric.candidate, kl: task.kl,
     };
     this.order = task.ids.map((_, place) => place);
-    this.sortedBy = metric.drift ? "drift" : "id";
-    this.descending = metric.drift !== null;
+    // What moved most comes first: where no score did, by what is beneath the scores.
+    this.sortedBy = metric.drift?.some(Boolean) ? "drift" : task.kl ? "kl" : "id";
+    this.descending = this.sortedBy !== "id";
     this.filter = "all";
     this.wanted = null;
   }
 
   get columns() {
-    return COLUMNS.filter(({ key }) => key === "text" || this.values[key]);
+    return COLUMNS.filter(({ key }) => key === "text" || this.values[key]).map((column) => {
+      const scored = column.key === "base" || column.key === "candidate";
+      return scored ? { ...column, name: `${column.name} ${this.unit === "score" ? "score" : "log-lik."}` } : column;
+    });
   }
 
   sortBy(key) {
@@ -56,7 +61,7 @@ class Rows {
     const moved = (place) => (drift ? drift[place] : (candidate?.[place] ?? 0) - (base?.[place] ?? 0));
     return {
       all: () => true,
-      moved: (place) => moved(place) !== 0,
+      moved: (place) => (moved(place) ?? 0) !== 0,
       worse: (place) => drift !== null && drift[place] > 0,
       better: (place) => drift !== null && drift[place] < 0,
       lost: (place) => base?.[place] === 1 && candidate?.[place] === 0,

@@ -11,7 +11,7 @@ from evalguard.report.html.charts.scale import Scale
 from evalguard.report.html.markup import tag
 from evalguard.stats.difference_shape import DifferenceShape
 
-_WIDTH, _HEIGHT = 340.0, 220.0
+_WIDTH, _HEIGHT = 340.0, 232.0
 _UNIT = "sigma that a document adds"
 
 
@@ -35,7 +35,7 @@ def histogram(shape: DifferenceShape) -> Markup:
     ]
     zero = tag("line", class_="zero", x1=across.at(0.0), x2=across.at(0.0), y1=bottom, y2=top)
     said = f"histogram of the differences of {shape.moved:,} documents"
-    frame = axes(across, up, (_UNIT, "documents"), ticks=4)
+    frame = axes(across, up, (_UNIT, "documents"), ticks=4, counts=True)
     return picture(_WIDTH, _HEIGHT, said, frame, *bars, zero, kind="histogram")
 
 

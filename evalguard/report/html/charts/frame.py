@@ -7,7 +7,7 @@ from markupsafe import Markup
 from evalguard.report.html.charts.scale import Scale, tick_text
 from evalguard.report.html.markup import tag
 
-_LEFT, _RIGHT, _TOP, _BOTTOM = 48.0, 12.0, 10.0, 34.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 48.0, 12.0, 22.0, 34.0
 
 
 def picture(width: float, height: float, said: str, *parts: object, kind: str = "") -> Markup:
@@ -29,8 +29,15 @@ def inner(width: float, height: float) -> tuple[tuple[float, float], tuple[float
     return (_LEFT, width - _RIGHT), (height - _BOTTOM, _TOP)
 
 
-def axes(across: Scale, up: Scale, names: tuple[str, str], *, ticks: int = 6) -> Markup:
-    """A horizontal axis below and a vertical one on the left, with their names."""
+def axes(
+    across: Scale, up: Scale, names: tuple[str, str], *, ticks: int = 6, counts: bool = False
+) -> Markup:
+    """A horizontal axis below and a vertical one on the left, with their names.
+
+    Args:
+        ticks: about how many there are along the horizontal one.
+        counts: the vertical one counts something: no ticks between whole numbers.
+    """
     bottom, left = up.start, across.start
     parts = [tag("line", class_="axis", x1=left, x2=across.stop, y1=bottom, y2=bottom)]
     for value in across.ticks(ticks):
@@ -38,18 +45,14 @@ def axes(across: Scale, up: Scale, names: tuple[str, str], *, ticks: int = 6) ->
         parts.append(tag("line", class_="axis", x1=place, x2=place, y1=bottom, y2=bottom + 4))
         parts.append(words(place, bottom + 15, tick_text(value), anchor="middle"))
     for value in up.ticks(4):
+        if counts and not value.is_integer():
+            continue
         place = up.at(value)
         parts.append(tag("line", class_="grid", x1=left, x2=across.stop, y1=place, y2=place))
         parts.append(words(left - 5, place + 4, tick_text(value), anchor="end"))
     middle = (across.start + across.stop) / 2
     parts.append(words(middle, bottom + 30, names[0], anchor="middle", kind="name"))
-    turned = f"rotate(-90 11 {(up.start + up.stop) / 2:.1f})"
-    parts.append(
-        tag(
-            "text", names[1], class_="name", x=11.0, y=(up.start + up.stop) / 2,
-            text_anchor="middle", transform=turned,
-        )
-    )  # fmt: skip
+    parts.append(words(4.0, up.stop - 10, names[1], kind="name"))
     return tag("g", *parts)
 
 

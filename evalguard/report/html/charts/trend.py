@@ -12,7 +12,7 @@ from evalguard.report.html.charts.frame import inner, picture, words
 from evalguard.report.html.charts.scale import Scale, tick_text
 from evalguard.report.html.markup import tag
 
-_WIDTH, _HEIGHT = 720.0, 220.0
+_WIDTH, _HEIGHT = 720.0, 240.0
 _MOST_BARS = 400  # nights whose intervals can still be told apart
 
 
@@ -60,6 +60,7 @@ def trend_plot(
     parts: list[object] = [_rules(up, across, margin), *_levels(levels, across, up)]
     parts += [_night(night, across.at(place), up, bars=len(nights) <= _MOST_BARS)
               for place, night in enumerate(nights)]  # fmt: skip
+    parts.append(words(4.0, top - 10, "sigma", kind="name"))
     parts.append(words(left, bottom + 16, ends[0]))
     if ends[1] != ends[0]:
         parts.append(words(right, bottom + 16, ends[1], anchor="end"))
