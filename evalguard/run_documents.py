@@ -25,7 +25,8 @@ class RunDocuments:
         columns: name to one value per document, in ascending document id. Of both sides:
             ``doc_id``, ``doc`` (JSON text), ``target``. Of each side, with the prefix ``base:`` or
             ``candidate:``: ``prompt``, ``scores`` (JSON text: filter, metric, lm-eval's item), and
-            lists with one value per request: ``arguments``, ``loglikelihood``, ``is_greedy``,
+            lists with one value per request: ``arguments`` (JSON text; null for a context that is
+            the prompt), ``loglikelihood``, ``is_greedy``,
             ``text``, ``token_logprobs`` (a list per request, or None). A value is None where a side
             has no such document. ``drift:<filter>:<metric>``: what a document adds to the drift of
             a metric, see ``drifts``.

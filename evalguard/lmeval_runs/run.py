@@ -32,6 +32,7 @@ class StoredRun:
         not_compared: every other metric, with the reason.
         groups: groups that were asked for, and what is aggregated over their tasks.
         fields: task -> texts and whole numbers of its documents, which may say what they share.
+        documents: task -> what was asked and answered, see ``document_rows``.
         notes: what was chosen among several, what lies there and was not read.
         reported: (task, filter, metric) -> lm-eval's own value and standard error (None: none).
         environment: how the run was made, as far as it was recorded.
@@ -45,6 +46,7 @@ class StoredRun:
     not_compared: tuple[NotCompared, ...] = ()
     groups: tuple[TaskGroup, ...] = ()
     fields: Mapping[str, DocumentFields] = field(default_factory=dict)
+    documents: Mapping[str, tuple[Mapping[str, Value], ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     reported: Reported = field(default_factory=dict)
     environment: Mapping[str, Value] = field(default_factory=dict)
@@ -86,6 +88,7 @@ def read_run(path: Path, *, tasks: Sequence[str] | None = None) -> StoredRun:
         ),
         groups=groups,
         fields={task: of.fields for task, of in zip(chosen, read, strict=True)},
+        documents={task: of.documents for task, of in zip(chosen, read, strict=True)},
         notes=files.notes,
         reported={of.key: results.reported(of.task, of.metric, of.filter) for of in tables},
         environment=environment,

@@ -23,8 +23,9 @@ class Sample:
     ``answers`` counts the different answers to one request, where it was made repeatedly.
     ``asked`` is the hash of all texts that were asked, "" where the run does not show them;
     ``doc`` is the document itself, None where the run does not show it. ``target`` is lm-eval's
-    text of it; ``filtered`` the responses after the filter and ``continuations`` what they were
-    to, one per request; () where the run does not show them.
+    text of it, ``prompt`` the first context. One per request, () where the run does not show them:
+    ``requests``, their arguments, a context that is the prompt as None; ``responses``, lists of
+    repeated ones, and ``filtered``, those after the filter.
     """
 
     doc_id: int
@@ -37,8 +38,16 @@ class Sample:
     asked: str = ""
     doc: object = field(default=None, repr=False)
     target: str = ""
+    prompt: str | None = field(default=None, repr=False)
+    requests: tuple[tuple[Any, ...], ...] = field(default=(), repr=False)
+    responses: tuple[Any, ...] = field(default=(), repr=False)
     filtered: tuple[Any, ...] = field(default=(), repr=False)
-    continuations: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def continuations(self) -> tuple[str, ...]:
+        """The second text of each request, () where there is none."""
+        texts = [asked[1] if len(asked) > 1 else None for asked in self.requests]
+        return tuple(text for text in texts if isinstance(text, str))
 
 
 def read_samples(path: Path, metrics: Sequence[tuple[str, str]]) -> dict[str, tuple[Sample, ...]]:
@@ -114,7 +123,8 @@ def _nth(filters: Sequence[str], n: int, doc_id: int, where: str) -> str:
 def _sample(
     row: Mapping[str, Any], doc_id: int, filter_name: str, metrics: Sequence[tuple[str, str]]
 ) -> Sample:
-    names = row.get("metrics")
+    names, requests = row.get("metrics"), _requests(row.get("arguments"))
+    prompt = next((asked[0] for asked in requests if asked and isinstance(asked[0], str)), None)
     if not isinstance(names, list):
         names = [metric for metric, of_filter in metrics if of_filter == filter_name]
     return Sample(
@@ -125,11 +135,16 @@ def _sample(
         items={name: row[name] for name in names if isinstance(name, str) and name in row},
         sound=not _holds_nan(row.get("resps")),
         answers=_answers(row.get("resps")),
-        asked=_asked(row.get("arguments")),
+        asked=asked_hash(requests) if requests else "",
         doc=row.get("doc"),
         target=str(row.get("target", "")),
+        prompt=prompt,
+        requests=tuple(
+            (None, *asked[1:]) if asked and asked[0] == prompt else tuple(asked)
+            for asked in requests
+        ),
+        responses=_listed(row.get("resps")),
         filtered=_listed(row.get("filtered_resps")),
-        continuations=_continuations(row.get("arguments")),
     )
 
 
@@ -137,20 +152,11 @@ def _listed(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, list) else ()
 
 
-def _continuations(arguments: Any) -> tuple[str, ...]:
-    """The second text of each request, () where there is none."""
-    texts = [asked[1] if len(asked) > 1 else None for asked in _requests(arguments)]
-    return tuple(text for text in texts if isinstance(text, str))
-
-
-def _asked(arguments: Any) -> str:
-    """Hash of what was asked: {"gen_args_0": {"arg_0": ...}}, or a list of lists before 0.4.3."""
-    texts = _requests(arguments)
-    return asked_hash(texts) if texts else ""
-
-
 def _requests(arguments: Any) -> list[list[Any]]:
-    """The arguments of each request; [] where the run does not show them all."""
+    """The arguments of each request; [] where the run does not show them all.
+
+    They stand as {"gen_args_0": {"arg_0": ...}}, before 0.4.3 as a list of lists.
+    """
     requests = list(arguments.values()) if isinstance(arguments, dict) else arguments
     if not isinstance(requests, list):
         return []

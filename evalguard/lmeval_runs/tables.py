@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,19 +19,22 @@ from evalguard.items import (
 )
 from evalguard.lmeval_runs.aggregation import read_rescoring
 from evalguard.lmeval_runs.check import disagreement
+from evalguard.lmeval_runs.document_rows import document_rows
 from evalguard.lmeval_runs.given_answers import stored_answers
 from evalguard.lmeval_runs.results import Results
 from evalguard.lmeval_runs.samples import Sample, read_samples
 from evalguard.scores import NotCompared, ScoreTable
+from evalguard.settings import Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskTables:
-    """Score tables of one task, its metrics that have none, and its documents' fields."""
+    """Score tables of one task, its metrics that have none, its documents and their fields."""
 
     tables: tuple[ScoreTable, ...]
     not_compared: tuple[NotCompared, ...]
     fields: DocumentFields
+    documents: tuple[Mapping[str, Value], ...]
 
 
 def read_task(
@@ -60,7 +63,10 @@ def read_task(
                 )
     documents = {sample.doc_id: sample.doc for of in by_filter.values() for sample in of}
     return TaskTables(
-        tables=tuple(tables), not_compared=tuple(left_out), fields=read_fields(documents)
+        tables=tuple(tables),
+        not_compared=tuple(left_out),
+        fields=read_fields(documents),
+        documents=document_rows(by_filter),
     )
 
 

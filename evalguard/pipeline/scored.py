@@ -23,6 +23,8 @@ class Scored:
     """One side with its scores, whether they were just made or read from a finished run.
 
     ``description`` is the model's own; None for a finished run.
+    ``samples``: of a finished lm-eval run without tables: they show its documents, and do not make
+    it a baseline.
     ``divergences`` of a candidate: how its distributions differ from the base's, by task; empty
     where that was not measured.
     """
@@ -63,6 +65,10 @@ def scored_run(source: RunSource) -> Scored:
         identity=run_identity(source),
         tables=run.tables,
         fields=run.fields,
+        samples={
+            task: TaskScores(task=task, tables=(), not_compared=(), samples=documents)
+            for task, documents in run.documents.items()
+        },
         not_compared=run.not_compared,
         groups=run.groups,
         environment=run.environment,

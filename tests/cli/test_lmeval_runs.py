@@ -15,6 +15,7 @@ from lmeval_output import run_lm_eval
 from small_world import SmallWorld, write_tasks
 
 import evalguard
+from evalguard.pipeline.stored_run import stored_run
 
 TASKS = ("sw_word", "sw_choice")
 
@@ -62,6 +63,34 @@ def test_two_finished_runs_say_what_running_both_models_says(
         assert values == pytest.approx(expected[key], rel=1e-4, abs=1e-6), key
     assert stored.document["base"]["kind"] == "lm-eval run"
     assert stored.document["base"]["name"] == "of-llama"
+
+
+def test_the_documents_of_finished_runs_can_be_looked_at(
+    run: Any, base_run: Path, other_run: Path
+) -> None:
+    run("compare", "--base", base_run, "--cand", other_run)
+    (folder,) = Path("reports").iterdir()
+    found = stored_run(folder).documents("sw_choice")
+    assert found is not None
+    assert all(found.of("base", "prompt"))
+    assert found.of("base", "loglikelihood") != found.of("candidate", "loglikelihood")
+    assert sum(found.drifts("none", "acc") or ()) == pytest.approx(
+        next(c.sigma for c in stored_run(folder).report.comparisons if c.task == "sw_choice")
+    )
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert 'id="grid"' in page
+    assert page.count('id="texts-') == len(TASKS)
+
+
+def test_a_comparison_of_finished_runs_is_no_baseline(
+    run: Any, base_run: Path, other_run: Path
+) -> None:
+    run("compare", "--base", base_run, "--cand", other_run)
+    (folder,) = Path("reports").iterdir()
+    ran = run("compare", "--baseline", folder, "--cand", other_run)
+    assert ran.code == 2
+    assert "which is a lm-eval run" in ran.err
+    assert run("history", "add", folder, "--history", "h.sqlite").code == 0
 
 
 def test_a_comparison_of_finished_runs_is_shown_again(
@@ -205,7 +234,7 @@ def test_no_model_library_is_loaded_for_finished_runs(base_run: Path, tmp_path: 
     code = (
         f"import sys, evalguard.cli\ntry: evalguard.cli.main({words!r})\n"
         "except SystemExit as end: assert end.code == 0, end.code\n"
-        "heavy = ('torch', 'lm_eval', 'transformers', 'datasets', 'pandas')\n"
+        "heavy = ('torch', 'lm_eval', 'transformers', 'datasets')\n"
         "assert not [m for m in heavy if m in sys.modules]"
     )
     checkout = str(Path(evalguard.__file__).parent.parent)

@@ -108,7 +108,11 @@ def test_filters_and_search_leave_what_they_say(opened: Opened) -> None:
     assert ids(page) == [17]
     page.fill("#search", "no such text")
     counted(page, 0)
+    expect(page.locator("#grid-empty")).to_be_visible()
     page.fill("#search", "")
+    counted(page, 300)
+    expect(page.locator("#grid-empty")).to_be_hidden()
+    assert len(ids(page)) > 10
     page.select_option("#metric", label="lambada_openai · acc")
     page.select_option("#filter", "lost")
     base, candidate = (

@@ -54,6 +54,19 @@ def test_the_forest_draws_point_interval_zero_and_margin() -> None:
     assert drawn.get("aria-label") == "perplexity"
 
 
+def test_what_is_infinite_reaches_the_end_of_the_axis() -> None:
+    inf = float("inf")
+    open_ended = Bar(sigma=1.5, low=0.5, high=inf, kind="regressed", said="perplexity")
+    endless = Bar(sigma=inf, low=5.0, high=inf, kind="regressed", said="perplexity")
+    forest = Forest.over([open_ended, endless], 1.0)
+    for bar in (open_ended, endless):
+        drawn = ElementTree.fromstring(forest.row(bar))
+        whisker = next(one for one in drawn.iter("line") if one.get("class") == "whisker")
+        assert float(whisker.get("x2", "")) == forest.scale.stop
+    assert "<polygon" in forest.row(endless)
+    assert "<circle" not in forest.row(endless)
+
+
 def test_a_metric_without_a_number_has_an_empty_row() -> None:
     bar = Bar(sigma=None, low=None, high=None, kind="failed", said="acc failed")
     row = Forest.over([bar], 1.0).row(bar)

@@ -15,7 +15,7 @@ import pytest
 from any_reports import reports
 from example_bisections import BY_STATUS
 from example_documents import HOSTILE, choices, generated, loglikelihoods
-from example_reports import DEMO, comparison, report
+from example_reports import DEMO, comparison, failed, report
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -174,3 +174,21 @@ def test_a_template_that_misses_a_name_is_an_error() -> None:
 
     with pytest.raises(UndefinedError):
         html_page("report.html")
+
+
+def test_a_table_too_long_to_be_seen_at_once_names_the_worst_rows_first() -> None:
+    several = [
+        comparison(
+            task=f"task {number}", sigma=number + 2.0, sigma_interval=(number + 1.5, number + 3.0)
+        )
+        for number in range(30)
+    ]
+    few = page_of(report(*several[:10]))
+    assert "the largest drift first" not in few
+    page = page_of(report(*several, failed(task="lost")))
+    head = page[page.index("the largest drift first") :][:4_000]
+    labels = re.findall(r'<a href="#(metric-\d+)">(.*?) perplexity</a>', head)
+    assert labels[:3] == [("metric-30", "lost"), ("metric-29", "task 29"), ("metric-28", "task 28")]
+    assert "and 11 more" in head
+    assert page.count('id="metric-') == 31
+    assert page.count("axis-row") - few.count("axis-row") == 1  # above the rows, too

@@ -198,11 +198,11 @@ def test_a_metric_points_at_its_caveats_and_says_what_the_gate_made_of_it() -> N
     assert (first.gate_state, second.gate_state) == ("regressed", None)
 
 
-def test_what_cannot_be_drawn_is_no_number() -> None:
+def test_what_is_infinite_is_drawn_and_what_is_no_number_is_not() -> None:
     first, second = report_view(
         report(comparison(sigma=INF, sigma_interval=(0.5, INF)), failed(metric="acc"))
     ).metrics
-    assert (first.plot.sigma, first.plot.low, first.plot.high) == (None, 0.5, None)
+    assert (first.plot.sigma, first.plot.low, first.plot.high) == (INF, 0.5, INF)
     assert (first.sigma, first.interval) == ("+inf", "[0.50, inf]")
     assert (second.plot.sigma, second.plot.margin, second.interval) == (None, 1.0, "")
 

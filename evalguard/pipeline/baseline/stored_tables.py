@@ -43,7 +43,9 @@ class StoredTables:
 
 
 def stored_tables(file: Path, task: str, side: Side, *, source: str) -> StoredTables | None:
-    """Read one side of a task's samples; None where the run kept no samples of that side.
+    """Read one side of a task's samples; None where the run kept no scores of that side.
+
+    Of an lm-eval run it keeps what was asked and answered: its scores are in its own files.
 
     Args:
         source: whose scores these are, for messages.
@@ -62,6 +64,8 @@ def stored_tables(file: Path, task: str, side: Side, *, source: str) -> StoredTa
             "made",
             hint="compare the two models once more: that run keeps what is needed",
         )
+    if not told:
+        return None
     try:
         return _read(task, told, _rows(columns, side), source)
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -26,9 +26,13 @@ class ProbeRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSection:
-    """One search; ``cost`` is that of all its probes, in full evaluations."""
+    """One search; ``cost`` is that of all its probes, in full evaluations.
+
+    ``root``: the strip of the candidate itself, which holds all probes.
+    """
 
     view: SearchView
+    root: Markup
     branches: tuple[ProbeRow, ...]
     cost: str
 
@@ -54,7 +58,12 @@ def _section(search: SearchView) -> SearchSection:
             )
         )
     cost = sum(probe.evaluations for probe in search.probes)
-    return SearchSection(view=search, branches=tuple(rows), cost=f"{cost:.2f}")
+    return SearchSection(
+        view=search,
+        root=strip(search.settings, set(search.settings), guilty),
+        branches=tuple(rows),
+        cost=f"{cost:.2f}",
+    )
 
 
 def _named(probe: ProbeView, search: SearchView) -> str:

@@ -70,7 +70,7 @@ def _section(metric: MetricView, shape: DifferenceShape) -> ShapeSection:
     carried = "" if metric.influence is None else f"{metric.influence.carried} "
     return ShapeSection(
         label=metric.full_label,
-        sigma=metric.sigma,
+        sigma="" if metric.plot.sigma is None else f"{metric.sigma} sigma, ",
         moved=f"{shape.moved:,} of {shape.n:,} documents differ",
         tail=f"{carried}{_top(shape)}",
         beyond=_beyond(shape),

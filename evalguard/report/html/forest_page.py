@@ -11,5 +11,4 @@ from evalguard.report.view import report_view
 def forest_page(report: CompareReport) -> str:
     """Return a self-contained page: the verdict in a sentence, and sigma of every metric drawn."""
     view = report_view(report)
-    rows, axis = metric_rows(view)
-    return html_page("forest.html", view=view, forest_rows=rows, forest_axis=axis)
+    return html_page("forest.html", view=view, forest=metric_rows(view))

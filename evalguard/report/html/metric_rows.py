@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from dataclasses import dataclass
+from itertools import islice
 
 from markupsafe import Markup
 
@@ -10,20 +12,58 @@ from evalguard.report.html.charts.forest import Bar, Forest
 from evalguard.report.view import ReportView
 from evalguard.report.view.metric import MetricView, TaskView
 
-TaskRows = tuple[TaskView, list[tuple[MetricView, Markup]]]
+_SEEN_AT_ONCE = 15  # rows
+_MOST_NAMED = 20
+_GRAVE = ("regressed", "failed")
 
 
-def metric_rows(view: ReportView) -> tuple[list[TaskRows], Markup]:
-    """Return each task with its shown metrics and their pictures, and the axis below them all."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricRow:
+    """A row of the table; ``name`` is its id in the page, which no text of a run is part of."""
+
+    name: str
+    metric: MetricView
+    picture: Markup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricRows:
+    """The table: its tasks, their axis, and of a table too long to be seen at once the worst rows.
+
+    ``worst``: metrics that regressed or failed, the largest drift first; ``more`` are not named.
+    """
+
+    tasks: tuple[tuple[TaskView, tuple[MetricRow, ...]], ...]
+    axis: Markup
+    long: bool
+    worst: tuple[MetricRow, ...]
+    more: int
+
+
+def metric_rows(view: ReportView) -> MetricRows:
+    """Return each task with its shown metrics and their pictures, and the axis of them all."""
     shown = [metric for metric in view.metrics if metric.shown]
     margin = shown[0].plot.margin if shown else 1.0
     forest = Forest.over([_bar(metric) for metric in shown], margin)
-    rows: list[TaskRows] = []
-    for task in view.tasks:
-        own: list[Any] = [(m, forest.row(_bar(m))) for m in task.metrics if m.shown]
-        if own:
-            rows.append((task, own))
-    return rows, forest.axis()
+    rows = [
+        MetricRow(name=f"metric-{number}", metric=metric, picture=forest.row(_bar(metric)))
+        for number, metric in enumerate(shown)
+    ]
+    own = iter(rows)
+    tasks = [(task, tuple(islice(own, sum(m.shown for m in task.metrics)))) for task in view.tasks]
+    long = len(rows) > _SEEN_AT_ONCE
+    grave = sorted((r for r in rows if long and r.metric.outcome in _GRAVE), key=_gravest_first)
+    return MetricRows(
+        tasks=tuple((task, of_task) for task, of_task in tasks if of_task),
+        axis=forest.axis(),
+        long=long,
+        worst=tuple(grave[:_MOST_NAMED]),
+        more=max(len(grave) - _MOST_NAMED, 0),
+    )
+
+
+def _gravest_first(row: MetricRow) -> float:
+    return -math.inf if row.metric.plot.sigma is None else -row.metric.plot.sigma
 
 
 def _bar(metric: MetricView) -> Bar:

@@ -23,14 +23,12 @@ def render(view: ReportView, documents: Sequence[RunDocuments] = ()) -> str:
             of documents nor a picture of their differences.
     """
     tables = document_blocks(view, documents)
-    rows, axis = metric_rows(view)
     drift = drift_section(view, documents)
     return html_page(
         "report.html",
         scripts=_SCRIPTS if tables.blocks else (),
         view=view,
-        forest_rows=rows,
-        forest_axis=axis,
+        forest=metric_rows(view),
         influence=drift.influence,
         shapes=drift.shapes,
         searches=bisection_section(view.bisection),

@@ -74,7 +74,9 @@ class SearchView:
     """One search: ``title``, ``facts`` it was made on, culprits and what else is said of others.
 
     ``unit``: of its drifts, "sigma" or that of a limit's figure.
-    ``answer`` is its result as a sentence; ``roles``: whether the culprits' roles tell anything.
+    ``answer`` is its result as a sentence; ``drift``, of all its settings at their candidate value,
+    is what it explains, on so many ``documents``; ``roles``: whether the culprits' roles tell
+    anything.
     ``cleared`` and ``beside`` are sentences, "" where there is nothing to say.
     """
 
@@ -82,6 +84,8 @@ class SearchView:
     status: str
     facts: str
     answer: str
+    drift: str
+    documents: str
     margin: float
     unit: str
     settings: tuple[str, ...]
@@ -177,6 +181,8 @@ def _search(search: MetricSearch) -> SearchView:
         status=search.status,
         facts=facts(search),
         answer=f"{answer(search)}.",
+        drift=drift_text(search.drift_sigma, 0.0, search),
+        documents=rounding.count(search.n),
         margin=search.margin,
         unit=search.unit,
         settings=tuple(map(printable, search.settings)),

@@ -18,7 +18,10 @@ from evalguard.report.wording import full_label, metric_label, percent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """A sigma with its paired interval and the margin, as numbers; None: there is none to draw."""
+    """A sigma with its paired interval and the margin, as numbers; None: there is none to draw.
+
+    They may be infinite.
+    """
 
     sigma: float | None
     low: float | None
@@ -185,9 +188,9 @@ def _clusters(comparison: Comparison) -> str:
 def _plot(comparison: Comparison, margin: float) -> Plot:
     low, high = comparison.sigma_interval or (None, None)
     return Plot(
-        sigma=_finite(comparison.sigma), low=_finite(low), high=_finite(high), margin=margin
+        sigma=_number(comparison.sigma), low=_number(low), high=_number(high), margin=margin
     )
 
 
-def _finite(number: float | None) -> float | None:
-    return number if number is not None and math.isfinite(number) else None
+def _number(number: float | None) -> float | None:
+    return None if number is None or math.isnan(number) else number

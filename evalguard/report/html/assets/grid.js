@@ -103,7 +103,10 @@ class Grid {
     if (key === "text") {
       const text = document.createElement("bdi");
       cell.append(text);
-      this.texts().at(document_).then(({ prompt }) => { text.textContent = prompt.slice(-160); });
+      this.texts().at(document_).then(({ prompt }) => {
+        text.textContent = prompt.slice(-160);
+        cell.classList.toggle("cut", text.offsetWidth > cell.clientWidth);
+      });
     } else {
       const value = this.rows.values[key][document_];
       cell.textContent = key === "drift" ? signedText(value) : numberText(value);

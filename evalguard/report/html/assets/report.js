@@ -29,9 +29,11 @@ async function start() {
   const grid = new Grid(by("grid-body"), by("grid-head"), () => texts[now.number], openPlace);
 
   function show() {
+    const [shown, all] = [rows.order.length, rows.task.ids.length];
+    by("grid-empty").hidden = shown > 0;
+    by("grid").hidden = shown === 0; // before its rows are drawn: what is hidden has no height
     grid.show(rows);
     gridHead(by("grid-head"), rows, (key) => { rows.sortBy(key); show(); });
-    const [shown, all] = [rows.order.length, rows.task.ids.length];
     by("count").textContent = `${shown.toLocaleString("en")} of ${all.toLocaleString("en")} documents`;
   }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,7 +20,8 @@ _EDGE = 10.0
 class Bar:
     """One row: ``kind`` is a class of the stylesheet (the outcome), ``said`` the row in words.
 
-    ``low`` and ``high`` may be infinite or None; without a finite sigma nothing is drawn.
+    Each may be infinite: then it lies at the axis' end, sigma as an arrow. Without a sigma nothing
+    is drawn; ``low`` and ``high`` are None where it has no interval.
     """
 
     sigma: float | None
@@ -55,7 +57,7 @@ class Forest:
                 tag("line", class_="whisker", x1=low, x2=high, y1=middle, y2=middle),
                 tag("line", class_="whisker", x1=low, x2=low, y1=middle - 4, y2=middle + 4),
                 tag("line", class_="whisker", x1=high, x2=high, y1=middle - 4, y2=middle + 4),
-                tag("circle", class_="point", cx=place, cy=middle, r=4.5),
+                self._point(bar.sigma, place),
             ]
         return picture(_WIDTH, _ROW, bar.said, *parts, kind=f"forest {bar.kind}")
 
@@ -70,6 +72,15 @@ class Forest:
         parts.append(words(scale.at(self.margin), 28.0, "margin", anchor="middle", kind="name"))
         said = f"sigma, from {tick_text(scale.low)} to {tick_text(scale.high)}"
         return picture(_WIDTH, _AXIS, said, *parts, kind="forest axis-row")
+
+    def _point(self, sigma: float, place: float) -> Markup:
+        middle = _ROW / 2
+        if math.isfinite(sigma):
+            return tag("circle", class_="point", cx=place, cy=middle, r=4.5)
+        tip, back = math.copysign(9.0, sigma), math.copysign(1.0, sigma)
+        corners = ((back, -6.0), (tip, 0.0), (back, 6.0))
+        points = " ".join(f"{place + x:.1f},{middle + y:.1f}" for x, y in corners)
+        return tag("polygon", class_="point", points=points)
 
     def _rule(self, value: float, kind: str) -> Markup:
         place = self.scale.at(value)
