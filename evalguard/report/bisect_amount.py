@@ -6,6 +6,7 @@ from math import isfinite
 
 from evalguard.bisect_report import SIGMA, MetricSearch
 from evalguard.report import rounding
+from evalguard.report.plain_text import printable
 
 _BEYOND_READING = 1e5  # sigma
 
@@ -33,7 +34,7 @@ def amount(sigma: float | None, margin: float, *, log_unit: float = 0.0, unit: s
     """Return a drift as it stands in a sentence: "+1.47 sigma", "a factor of 5.1e+08"."""
     text = sized(sigma, 0.0, margin, log_unit=log_unit, unit=unit)
     if unit != SIGMA:
-        return f"{text} {unit}"
+        return f"{text} {printable(unit)}"
     if sigma is not None and _far(sigma, log_unit):
         return f"a factor of {text.removeprefix('x')}"
     return f"{text} sigma"

@@ -232,7 +232,7 @@ def facts(search: MetricSearch) -> str:
     settings = f"{len(search.settings)} setting{'' if len(search.settings) == 1 else 's'}"
     margin = f"margin {margin_text(search.margin)} sigma"
     if search.unit != SIGMA:
-        margin = f"up to {search.margin:.4g} {search.unit}"
+        margin = f"up to {search.margin:.4g} {printable(search.unit)}"
     elif search.coarse:  # an estimate, of which a few digits say enough
         rough = amount(search.margin, 0.0, log_unit=search.log_unit)
         margin = f"margin {rough.removeprefix('+')}"

@@ -184,7 +184,7 @@ def _search(search: MetricSearch) -> SearchView:
         drift=drift_text(search.drift_sigma, 0.0, search),
         documents=rounding.count(search.n),
         margin=search.margin,
-        unit=search.unit,
+        unit=printable(search.unit),
         settings=tuple(map(printable, search.settings)),
         culprits=tuple(_culprit(culprit, search) for culprit in search.culprits),
         roles=shown_roles(search.culprits),
