@@ -151,7 +151,7 @@ def bisection_view(found: BisectReport | None) -> BisectionView | None:
 def _legend(searches: Sequence[MetricSearch]) -> str:
     if not searches:
         return ""
-    units = {search.unit for search in searches}
+    units = {printable(search.unit) for search in searches}
     what = "Sigma" if units == {SIGMA} else _legend_of(units)
     partly = any(_partly(culprit) for search in searches for culprit in search.culprits)
     return what + _LEGEND + (" ~: on part of the documents." if partly else "")
