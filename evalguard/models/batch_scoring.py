@@ -190,8 +190,11 @@ class BatchScoring(GuardedGeneration):
             yield self.full_logits(moved)
             return
         with self.giving_up(), as_fallback():
-            run = partial(self._run, moved, unread=rows.unread)
-            yield from rows.logits(moved, run, before)
+            if rows is None:
+                yield self.full_logits(moved)
+            else:
+                run = partial(self._run, moved, unread=rows.unread)
+                yield from rows.logits(moved, run, before)
 
     @cached_property
     def _without_cache(self) -> dict[str, Any]:
