@@ -96,6 +96,13 @@ ATTENTIONS: dict[str, tuple[str, dict[str, Any]]] = {
         "bloom",
         {"hidden_size": 32, "n_layer": 2, "n_head": 4, "initializer_range": 0.3},
     ),
+    "deepseek_v32: an indexer": (
+        "deepseek_v32",
+        {**_SIZES, "num_key_value_heads": 4, "q_lora_rank": 12, "kv_lora_rank": 12,
+         "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8, "index_topk": 12,
+         "index_n_heads": 16, "index_head_dim": 16, "n_routed_experts": 4,
+         "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "moe_intermediate_size": 24},
+    ),
     "mpt: biases of a length of their own": (
         "mpt",
         {"d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 48, "initializer_range": 0.3},

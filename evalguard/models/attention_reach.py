@@ -72,6 +72,15 @@ class AttentionReach:
         return mask.masked_fill_(~seen, torch.finfo(self.dtype).min)[:, None]
 
 
+def sees_by_choice(model: Any) -> bool:
+    """Whether layers choose the tokens that they see, or sum them up: short texts show neither."""
+    config = getattr(model.config, "text_config", None) or model.config
+    kinds = set(getattr(config, "layer_types", None) or ())
+    known = {*_KINDS, *(kind for kind, what in _OTHERS.items() if what == _STATE)}
+    # an indexer's sizes: index_topk, indexer_budget
+    return bool(kinds - known) or any(name.startswith("index") for name in config.to_dict())
+
+
 def attention_reach(model: Any) -> AttentionReach | str:
     """Read off a transformers model how its layers see; or why no mask of ours would do."""
     config = getattr(model.config, "text_config", None) or model.config

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from evalguard.models.attention_reach import sees_by_choice
 from evalguard.models.dependence import largest_change, probe_ids
 from evalguard.models.last_layer import LastLayer
 from evalguard.models.moved_batch import MovedBatch
@@ -35,6 +36,8 @@ def last_layer(lm: Any, rows: ScoredRows) -> LastLayer | None:
     Args:
         lm: a ``PieceScoring``.
     """
+    if sees_by_choice(lm.model):
+        return None  # an indexer reads what nothing else reads, and on long texts only
     try:
         candidates = _candidates(lm)
         if not candidates:

@@ -76,7 +76,9 @@ def hold_longest(lm: Any, rows: ScoredRows, pieces: Iterable[FedTokens]) -> None
     most = (_MOST_ON_CPU if lm.device.type == "cpu" else _MOST_ON_GPU) // rows.width
     length, reason = min(len(longest.ids) - 1, most), None
     while reason is None and length > rows.checked:
-        end = FedTokens(ids=longest.ids[-length - 1 :], n_scored=min(longest.n_scored, length))
+        # of a whole text half, so that there are positions that are not read
+        n_scored = min(longest.n_scored, (length + 1) // 2)
+        end = FedTokens(ids=longest.ids[-length - 1 :], n_scored=n_scored)
         reason = _difference_if_room(lm, rows, padded([end]))
         if reason:
             raise _fallback(f"of {length:,} tokens, {reason}")

@@ -128,5 +128,17 @@ def test_a_last_layer_that_computes_otherwise_on_long_texts_is_found_before_any_
     with pytest.raises(FallbackError, match="of 48 tokens, its logits differ by") as raised:
         model.score(pair_requests())
     assert raised.value.giving_up == "scorer"
+    # also where the longest are read at all positions, and others, as long, at the last ones
+    with pytest.raises(FallbackError, match="its logits differ by"):
+        open_strange(LateInLast, tmp_path, PLAIN).score(rolling_requests()[-1:])
     plain = open_strange(LateInLast, tmp_path, replace(PLAIN, scorer="full logits"))
     assert_scores_of_lm_eval(plain, open_strange(LateInLast, tmp_path, HARNESS))
+
+
+def test_where_layers_choose_what_they_see_all_positions_are_computed(tmp_path: Path) -> None:
+    """An indexer's weights change nothing where a text is no longer than what it may choose."""
+    folder = save_architecture(tmp_path, "deepseek_v32: an indexer")
+    model = open_hf(folder, PLAIN)
+    assert narrowed(model) == []
+    assert model.describe().computation["scorer"] == "fast"
+    assert_scores_of_lm_eval(model, open_hf(folder, replace(HARNESS, batch_size=1)))
