@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
-from benchmarks.bisect_outcomes import outcome
+from benchmarks.bisect_outcomes import OURS, outcome
 from evalguard import bisect
 
 Key = tuple[str, int, float, str]
@@ -85,18 +85,24 @@ def counted(key: Key, first: int, runs: int, seed: int) -> Counts:
 
 
 @cache
-def code_digest() -> str:
-    """Hex digest of the search's code and of what plants: counts of another code are not added."""
-    folders = [Path(bisect.__file__).parent, Path(__file__).parent]
-    files = sorted(folders[0].glob("*.py")) + [
-        folders[1] / f"bisect_{part}.py" for part in ("baselines", "outcomes", "planting")
-    ]
+def code_digest(search: str) -> str:
+    """Hex digest of the code that a search's counts depend on: others are not added to them.
+
+    What is compared with depends on what plants and on an oracle's refusals, not on our search.
+    """
+    ours, here = Path(bisect.__file__).parent, Path(__file__).parent
+    parts = ["outcomes", "planting"]
+    files = sorted(ours.glob("*.py"))
+    if search not in OURS:
+        parts = ["baselines", *parts]
+        files = [ours / "oracle.py"]
+    files += [here / f"bisect_{part}.py" for part in parts]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 
 def append(file: Path, counts: Counts, seed: int) -> None:
     """Add a line, whole or not at all."""
-    line = json.dumps({"code": code_digest(), "seed": seed, **asdict(counts)})
+    line = json.dumps({"code": code_digest(counts.search), "seed": seed, **asdict(counts)})
     with file.open("a", encoding="utf-8") as stream:
         stream.write(line + "\n")
 
@@ -108,8 +114,8 @@ def read(file: Path, seed: int, *, any_code: bool = False) -> dict[Key, Counts]:
     for line in lines:
         fields = json.loads(line)
         code, its_seed = fields.pop("code"), fields.pop("seed")
-        if its_seed == seed and (any_code or code == code_digest()):
-            counts = Counts(**fields)
+        counts = Counts(**fields)
+        if its_seed == seed and (any_code or code == code_digest(counts.search)):
             found.setdefault(counts.key, []).append(counts)
     return {key: _sum(parts) for key, parts in found.items()}
 

@@ -11,7 +11,13 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.bisect_counts import Counts, append, counted, read  # noqa: E402
+from benchmarks.bisect_counts import (  # noqa: E402
+    Counts,
+    append,
+    code_digest,
+    counted,
+    read,
+)
 from benchmarks.bisect_outcomes import OTHERS, OURS  # noqa: E402
 from benchmarks.bisect_planting import CASES  # noqa: E402
 from benchmarks.bisect_simulation import schedule  # noqa: E402
@@ -83,6 +89,12 @@ def test_counts_grow_in_their_file_and_those_of_another_seed_are_left_out(tmp_pa
     found = read(file, SEED)[key]
     assert (found.runs, found.exacts, found.cost) == (4, once.exacts, pytest.approx(once.cost))
     assert found.cost_error == pytest.approx(once.cost_error)
+
+
+def test_counts_of_other_searches_outlive_a_change_of_ours() -> None:
+    assert len({code_digest(search) for search in OURS}) == 1
+    assert len({code_digest(search) for search in OTHERS}) == 1
+    assert code_digest(OURS[0]) not in {code_digest(search) for search in OTHERS}
 
 
 def test_the_whole_table_is_scheduled_with_what_matters_first() -> None:
