@@ -94,6 +94,11 @@ class Posterior:
         sizes: list[float] = self._posteriors[number].sizes
         return sizes
 
+    def effects(self, number: int) -> tuple[Floats, Floats]:
+        """Means of a model's effects, and a root of their covariance."""
+        known = self._posteriors[number]
+        return known.mean, known.root
+
     def draw(self, count: int, rng: np.random.Generator) -> Draws:
         """Draw structures with effects, to tell structures apart: effects that are known well, and
         parts of diffuse drift, stand at their means. That nothing is there is drawn at most every

@@ -9,27 +9,28 @@ from __future__ import annotations
 
 import numpy as np
 
-from evalguard.bisect.belief import belief_of
+from evalguard.bisect.belief import Belief, belief_of
 from evalguard.bisect.buildable import Buildable
 from evalguard.bisect.case import Case
 from evalguard.bisect.choice import next_measurement
 from evalguard.bisect.components import MOST_IN_THREES, components_of
 from evalguard.bisect.effort import Effort
 from evalguard.bisect.events import Listener
-from evalguard.bisect.fit import fitted
+from evalguard.bisect.fit import Fit, fitted
 from evalguard.bisect.measurement import Measurements
 from evalguard.bisect.posterior import Posterior
 from evalguard.bisect.progress import Progress
 from evalguard.bisect.result import Status
 from evalguard.bisect.rows import Rows
 from evalguard.bisect.structure import NOTHING, Structure
-from evalguard.bisect.verification import STEP, plan_for, proven
+from evalguard.bisect.verification import STEP, Plan, plan_for, proven
 
 _CLUELESS = 1e-3  # nats a full evaluation: nothing more can be learnt
 _PROBABLY_NOTHING = 0.95
 _FIRST = 0.25  # share of the documents that a doubtful answer is first verified on
 _STEPS = (_FIRST, 0.5, 1.0)  # in which a single culprit is measured alone
 _ALONE = 2.5  # standard errors that it must drift there
+_CLOSER = 0.75  # of the margin: what counts, where more than the margin is left
 _SLACK = 0.01  # of the documents, by which blocks may miss a share
 
 
@@ -77,14 +78,13 @@ class Search:
             total=self.measured.total,
         )
         belief = belief_of(self.posterior, margin=self._margin, n=self._n)
+        everything, plan = self._planned(belief, rows, drifting)
+        if self._left(plan) > self._margin:  # what was left out as small is not
+            closer = belief_of(self.posterior, margin=_CLOSER * self._margin, n=self._n)
+            if closer.structure.members > belief.structure.members:
+                belief = closer
+                everything, plan = self._planned(belief, rows, drifting)
         self._inclusion = belief.inclusion
-        everything = fitted(belief.structure, rows, margin=self._margin)
-        clear = frozenset(
-            one
-            for one in belief.structure.members.intersection(drifting)
-            if everything.certainty(one) >= self._effort.clear
-        )
-        plan = plan_for(belief.structure, self._buildable, self.measured, clear=clear)
         fit = fitted(belief.structure, rows.finished(), margin=self._margin)
         guilty = proven(plan, everything, self.measured, margin=self._margin, z=self._effort.z)
         self.case = Case(
@@ -94,6 +94,23 @@ class Search:
             proven=frozenset(guilty),
             missing=plan.missing(self.measured),
         )
+
+    def _planned(self, belief: Belief, rows: Rows, drifting: tuple[int, ...]) -> tuple[Fit, Plan]:
+        """The effects by all that was measured, and what would prove them."""
+        everything = fitted(belief.structure, rows, margin=self._margin)
+        clear = frozenset(
+            one
+            for one in belief.structure.members.intersection(drifting)
+            if everything.certainty(one) >= self._effort.clear
+        )
+        plan = plan_for(belief.structure, self._buildable, self.measured, clear=clear)
+        return everything, plan
+
+    def _left(self, plan: Plan) -> float:
+        """Drift of the repaired candidate; 0 if it is not known."""
+        if plan.repaired is None or not self.measured.complete(plan.repaired):
+            return 0.0
+        return self.measured.mean(plan.repaired)
 
     def _drifting(self, rows: Rows) -> tuple[int, ...]:
         """The settings that drift alone, as far as that is measured."""
