@@ -36,14 +36,14 @@ class Estimates:
 
         ``drifts``: as of ``Jitter.error_variances``.
         """
-        variances = self._jitter.error_variances(drifts)
+        variances, least = self._jitter.error_variances(drifts)
         means = np.array([np.mean(drift) for drift in drifts])
         known = np.array([drift for drift in drifts if drift.size == n]).reshape(-1, n)
         for one, drift in enumerate(drifts):
             if _FEWEST < drift.size < n:
                 found = self._corrected(one, drift, known)
                 if found is not None and found[1] < variances[one]:
-                    means[one], variances[one] = found
+                    means[one], variances[one] = found[0], max(found[1], least[one])
         return means, variances
 
     def _corrected(self, one: int, drift: Floats, known: Floats) -> _Estimate | None:

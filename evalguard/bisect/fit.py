@@ -45,7 +45,7 @@ def fitted(structure: Structure, rows: Rows, *, margin: float) -> Fit:
     acting = np.array([c.acts(masks) for c in structure.components], dtype=np.float64).T
     acting = acting.reshape(len(masks), len(structure.components))
     plain = masks.astype(np.float64)
-    noise = np.diag(rows.variance + (1e-3 * margin) ** 2)
+    noise = rows.covariance + (1e-3 * margin) ** 2 * np.eye(len(masks))
     noise += (SMALL * margin) ** 2 / masks.shape[1] * (plain @ plain.T)
     solved = np.linalg.solve(noise, np.column_stack([acting, rows.sigma]))
     inverse = np.linalg.pinv(acting.T @ solved[:, :-1])

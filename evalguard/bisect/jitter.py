@@ -10,6 +10,7 @@ import numpy as np
 from scipy.special import gammaincinv, ndtr, stdtrit
 
 from evalguard.bisect.oracle import Floats
+from evalguard.bisect.twins import ALIKE
 
 FEWEST = 8  # documents that show how far they scatter
 _CONCENTRATED = 1.5  # times the smallest variance: drift sits on few documents
@@ -29,8 +30,9 @@ class Jitter:
         self._spread: Floats = np.empty(0)
         self._between: dict[tuple[int, int], tuple[int, float]] = {}
 
-    def error_variances(self, drifts: list[Floats]) -> Floats:
-        """Variance of each mean drift about the mean over all n documents; (m,).
+    def error_variances(self, drifts: list[Floats]) -> tuple[Floats, Floats]:
+        """Variance of each mean drift about the mean over all n documents, and what of it would be
+        left on all of them; (m,), (m,).
 
         ``drifts``: for each assignment its per-document drift over a prefix of one common order;
         from call to call more may come, and prefixes grow.
@@ -49,7 +51,7 @@ class Jitter:
         share = self._sizes / self._n
         whole = np.maximum(own, self._lumpiness)
         variance: Floats = (share * jitter + (1.0 - share) * whole) / self._sizes
-        return variance
+        return variance, jitter / self._n
 
     def _update(self, drifts: list[Floats]) -> None:
         """Compute the variances over documents that are new."""
@@ -72,7 +74,8 @@ class Jitter:
             if self._between.get(pair, (0, 0.0))[0] != common:
                 difference = drifts[one][:common] - drift[:common]
                 self._between[pair] = (common, _variance(difference))
-            least = min(least, self._between[pair][1])
+            if self._between[pair][1] > ALIKE * self._spread[one]:  # else they jitter alike
+                least = min(least, self._between[pair][1])
         return least
 
     def _own(self, sizes: Floats, spread: Floats) -> Floats:

@@ -23,6 +23,7 @@ from evalguard.bisect.oracle import (
 )
 from evalguard.bisect.probe import LAUNCH, Probe
 from evalguard.bisect.rows import FULL, Rows
+from evalguard.bisect.twins import twins
 from evalguard.bisect.yardstick import Yardstick
 
 
@@ -158,6 +159,7 @@ class Measurements:
                 sigma=means / unit,
                 variance=variances / unit**2,
                 share=np.array([drift.size for drift in drifts]) / self.blocks.ends[-1],
+                twin=twins(drifts),
             )
         return self._rows
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from evalguard.bisect.oracle import Floats, Mask
 
 FULL = 1e-9  # of the documents: what rounding may leave out
@@ -18,12 +21,20 @@ class Rows:
         sigma: (m,) mean drift in units of the yardstick.
         variance: (m,) of ``sigma`` as an estimate for all documents.
         share: (m,) of the documents that are measured.
+        twin: (m,) number of the row that is the same measurement; its own if there is none.
     """
 
     masks: Mask
     sigma: Floats
     variance: Floats
     share: Floats
+    twin: NDArray[np.intp]
+
+    @property
+    def covariance(self) -> Floats:
+        """(m, m) of the errors: rows that are the same measurement share theirs."""
+        same = self.twin[:, None] == self.twin[None, :]
+        return np.where(same, np.minimum.outer(self.variance, self.variance), 0.0)
 
     @property
     def complete(self) -> Mask:
@@ -39,4 +50,5 @@ class Rows:
             sigma=self.sigma[use],
             variance=self.variance[use],
             share=self.share[use],
+            twin=self.twin[use],
         )
