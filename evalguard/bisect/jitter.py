@@ -47,7 +47,7 @@ class Jitter:
         smallest = float(np.min(own[own > 0.0], initial=np.inf))
         jitter = own.copy()
         for one in np.flatnonzero(own > _CONCENTRATED * smallest).tolist():
-            jitter[one] = min(own[one], self._least_between(one, drifts))
+            jitter[one] = min(own[one], self._least_between(one, drifts, smallest))
         share = self._sizes / self._n
         whole = np.maximum(own, self._lumpiness)
         variance: Floats = (share * jitter + (1.0 - share) * whole) / self._sizes
@@ -63,8 +63,11 @@ class Jitter:
             self._spread[one] = _variance(drifts[one])
         self._sizes = sizes
 
-    def _least_between(self, one: int, drifts: list[Floats]) -> float:
-        """Variance of the difference to the assignment that shares the drift best."""
+    def _least_between(self, one: int, drifts: list[Floats], smallest: float) -> float:
+        """Variance of the difference to the assignment that shares the drift best.
+
+        A twin shares the jitter too: then it is taken for no larger than the smallest variance.
+        """
         least = np.inf
         for other, drift in enumerate(drifts):
             common = min(drift.size, drifts[one].size)
@@ -74,8 +77,8 @@ class Jitter:
             if self._between.get(pair, (0, 0.0))[0] != common:
                 difference = drifts[one][:common] - drift[:common]
                 self._between[pair] = (common, _variance(difference))
-            if self._between[pair][1] > ALIKE * self._spread[one]:  # else they jitter alike
-                least = min(least, self._between[pair][1])
+            twins = self._between[pair][1] <= ALIKE * self._spread[one]
+            least = min(least, smallest if twins else self._between[pair][1])
         return least
 
     def _own(self, sizes: Floats, spread: Floats) -> Floats:
