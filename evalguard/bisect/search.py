@@ -131,9 +131,12 @@ class Search:
         else:
             draws = self.posterior.draw(self._effort.draws, self._rng)
             choice = next_measurement(self.measured, draws, self._buildable, self._rng)
-            if choice is None or choice.rate < self._worth():
+            if choice is not None and choice.rate >= self._worth():
+                self.measured.measure(choice.mask, choice.share)
+            elif case.belief.structure.components and case.missing:
+                self._verify(case)  # looks say nothing: what proves it may
+            else:
                 return self._given_up()
-            self.measured.measure(choice.mask, choice.share)
         self.consider()
         return None
 
