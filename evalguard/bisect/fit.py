@@ -11,6 +11,8 @@ from evalguard.bisect.posterior import SMALL
 from evalguard.bisect.rows import Rows
 from evalguard.bisect.structure import Structure
 
+_FLOOR = 1e-3  # of the margin: no measurement is believed closer than this
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
@@ -45,7 +47,7 @@ def fitted(structure: Structure, rows: Rows, *, margin: float) -> Fit:
     acting = np.array([c.acts(masks) for c in structure.components], dtype=np.float64).T
     acting = acting.reshape(len(masks), len(structure.components))
     plain = masks.astype(np.float64)
-    noise = rows.covariance + (1e-3 * margin) ** 2 * np.eye(len(masks))
+    noise = rows.covariance + rows.floor(_FLOOR * margin) ** 2 * np.eye(len(masks))
     noise += (SMALL * margin) ** 2 / masks.shape[1] * (plain @ plain.T)
     solved = np.linalg.solve(noise, np.column_stack([acting, rows.sigma]))
     inverse = np.linalg.pinv(acting.T @ solved[:, :-1])

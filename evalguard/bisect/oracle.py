@@ -8,7 +8,7 @@ from typing import Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.errors import EvalguardError
+from evalguard.errors import EvalguardError, UsageError
 from evalguard.settings import Value
 
 Floats = NDArray[np.float64]
@@ -81,13 +81,21 @@ def asked(oracle: Oracle, questions: Sequence[Question]) -> list[Floats | Untest
     """Ask an oracle, at once where it can; scores that are no numbers are no answer.
 
     Raises:
+        UsageError: it did not answer with one score for each document.
         KeyboardInterrupt: from the oracle.
     """
     if len(questions) > 1 and isinstance(oracle, ParallelOracle):
         answers: list[Floats | Untestable] = oracle.measure_all(questions)
     else:
         answers = [_asked(oracle, *question) for question in questions]
-    return [checked(answer) for answer in answers]
+    found = [checked(answer) for answer in answers]
+    for (_, documents), scores in zip(questions, found, strict=True):
+        if not isinstance(scores, Untestable) and scores.shape != documents.shape:
+            raise UsageError(
+                f"an oracle was asked about {documents.size} documents, and answered with scores "
+                f"of shape {scores.shape}"
+            )
+    return found
 
 
 def _asked(oracle: Oracle, settings: frozenset[str], documents: Indices) -> Floats | Untestable:

@@ -60,7 +60,7 @@ class Posterior:
         n = self._masks.shape[1]
         self._scale = max(abs(total) / 2.0, 2.0 * margin)
         self._part = abs(total) / n
-        each = rows.covariance + (_FLOOR * margin) ** 2 * np.eye(len(rows.sigma))
+        each = rows.covariance + rows.floor(_FLOOR * margin) ** 2 * np.eye(len(rows.sigma))
         self._noise = each + (SMALL * margin) ** 2 / n * (self._masks @ self._masks.T)
         spread = self._masks @ self._shared(self._masks.T)
         self.classes: Classes = classes_of(components.acting(rows.masks), components.log_prior, n)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from evalguard.bisect.oracle import Floats, Mask
 
+_ROUNDING = 1e-5  # of a drift
 FULL = 1e-9  # of the documents: what rounding may leave out
 
 
@@ -41,6 +42,10 @@ class Rows:
         """(m,): whether all documents are measured."""
         whole: Mask = self.share >= 1.0 - FULL
         return whole
+
+    def floor(self, error: float) -> float:
+        """An error, or what rounding leaves of the largest drift if that is more."""
+        return max(error, _ROUNDING * float(np.max(np.abs(self.sigma), initial=0.0)))
 
     def finished(self) -> Rows:
         """Those that are complete."""

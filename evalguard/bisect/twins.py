@@ -31,7 +31,7 @@ def twins(drifts: list[Floats]) -> NDArray[np.intp]:
         for other in np.flatnonzero(near[one] & (of == np.arange(of.size))).tolist():
             longer = drifts[other].size >= drifts[one].size
             if other != one and longer and are_twins(drifts[one], drifts[other]):
-                of[one] = other
+                of[of == of[one]] = other
                 break
     return of
 

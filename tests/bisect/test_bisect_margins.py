@@ -1,0 +1,115 @@
+"""Drift at the margin's edge, settings that do nothing beside jitter, margins next to nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from planted_scores import NAMES, YARDSTICK, PlantedScores, effects
+
+from evalguard.bisect import BisectResult, find_culprits
+from evalguard.bisect.components import Component
+from evalguard.bisect.oracle import Floats, Indices
+from evalguard.bisect.structure import blamed_together
+from evalguard.bisect.twins import twins
+from evalguard.errors import UsageError
+
+
+def searched(oracle: PlantedScores, seed: int = 0, *, margin: float = 1.0) -> BisectResult:
+    return find_culprits(oracle, NAMES, margin=margin, yardstick=YARDSTICK, seed=seed)
+
+
+def named(result: BisectResult) -> set[str]:
+    return {culprit.name for culprit in result.culprits}
+
+
+def alone(one: int) -> Component:
+    return Component(kind="additive", members=(one,))
+
+
+@pytest.mark.parametrize(("small", "margin"), [(5.4, 5.5), (5.4, 5.3), (8.0, 5.3), (0.0, 5.3)])
+def test_blame_does_not_depend_on_how_components_describe_the_same_drift(
+    small: float, margin: float
+) -> None:
+    pair = Component(kind="together", members=(3, 7))
+    either = Component(kind="redundant", members=(3, 7))
+    singles = [alone(3), alone(7)]
+    root = np.zeros((3, 3))
+    more = 5.7
+    one = blamed_together([*singles, pair], np.array([11.7, small, more]), root, margin)
+    swapped = np.array([11.7 + more, small + more, -more])
+    assert blamed_together([*singles, either], swapped, root, margin) == one
+    assert one == ({3, 7} if small > margin else {3})
+
+
+def test_too_many_settings_in_common_are_not_looked_at_one_subset_after_the_other() -> None:
+    chain = [Component(kind="together", members=(at, at + 1)) for at in range(12)]
+    assert blamed_together(chain, np.ones(12), np.zeros((12, 12)), 0.5) is None
+
+
+class Strengthened(PlantedScores):
+    """c and h strengthen each other; what they do scatters over documents, in given blocks."""
+
+    def __init__(self, h: float, seed: int) -> None:
+        super().__init__(effects(), seed=seed)
+        rng = np.random.default_rng([seed, 1])
+        n = self.n_documents
+        self._effects = {}
+        for who, size in ((("c",), 2.1), (("h",), h), (("c", "h"), 1.0)):
+            off = rng.standard_normal(n) * n**0.5 / 12.0
+            self._effects[frozenset(who)] = size * (1.0 + off - off.mean())
+        for name in "ab":
+            self._effects[frozenset(name)] = 0.02 * rng.standard_normal(n) * n**0.5
+        self.blocks = tuple(np.array_split(rng.permutation(n), 16))
+
+    def measure(self, candidate_settings: frozenset[str], documents: Indices) -> Floats:
+        scores = super().measure(candidate_settings, np.arange(self.n_documents))
+        for who, drift in self._effects.items():
+            if who <= candidate_settings:
+                scores = scores - drift * YARDSTICK
+        return np.asarray(scores[documents])
+
+
+@pytest.mark.parametrize("h", [0.95, 1.02, 1.05])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_drift_at_the_margins_edge_ends_cheaply_and_with_a_fix(h: float, seed: int) -> None:
+    result = searched(Strengthened(h, seed), seed)
+    assert result.status == "minimal"
+    assert {"c"} <= named(result) <= {"c", "h"}
+    assert result.unexplained_sigma <= 1.0
+    assert result.cost <= 9.0
+
+
+class Inert(PlantedScores):
+    """Only a, b, c and d change anything; every assignment of these has its own jitter."""
+
+    def measure(self, candidate_settings: frozenset[str], documents: Indices) -> Floats:
+        return super().measure(candidate_settings & set("abcd"), documents)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_jitter_of_settings_that_do_nothing_is_not_taken_for_many_witnesses(seed: int) -> None:
+    result = searched(Inert(effects(c=2.0), jitter=0.4, seed=seed), seed)
+    assert named(result) <= {"c"}
+
+
+def test_assignments_that_score_alike_on_all_common_documents_are_twins() -> None:
+    rng = np.random.default_rng(0)
+    one, two = rng.standard_normal((2, 64))
+    of = twins([one, two, one[:16], one + 1e-4 * two, two[:32], one])
+    assert len(set(of[[0, 2, 3, 5]])) == len(set(of[[1, 4]])) == 1
+    assert of[0] != of[1]
+
+
+@pytest.mark.parametrize("margin", [1e-3, 1e-6, 1e-9])
+def test_a_margin_next_to_nothing_is_no_error(margin: float) -> None:
+    result = searched(PlantedScores(effects(c=300.0, h=2.0)), margin=margin)
+    assert {"c", "h"} >= named(result)
+
+
+def test_an_oracle_that_answers_with_too_few_scores_is_told_so() -> None:
+    class Short(PlantedScores):
+        def measure(self, candidate_settings: frozenset[str], documents: Indices) -> Floats:
+            return super().measure(candidate_settings, documents)[:-1]
+
+    with pytest.raises(UsageError, match="of shape"):
+        searched(Short(effects(c=2.0)))
