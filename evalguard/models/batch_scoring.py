@@ -186,9 +186,6 @@ class BatchScoring(GuardedGeneration):
 
     def _logits(self, moved: MovedBatch, before: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
         rows = self._rows
-        if rows is None:
-            yield self.full_logits(moved)
-            return
         with self.giving_up(), as_fallback():
             if rows is None:
                 yield self.full_logits(moved)
