@@ -26,6 +26,8 @@ CORE = {
     "amounts",
     "cache_report",
     "comparison",
+    "comparison_check",
+    "compare_report_check",
     "confusion",
     "chosen_option",
     "distribution_comparison",

@@ -23,7 +23,7 @@ WHOLE = dataclasses.replace(
     comparisons=(
         dataclasses.replace(
             DEMO.comparisons[0],
-            sigma_interval=(0.5, INF),
+            n=10, n_used=5, sigma_interval=(0.5, INF), certain=False,
             companions=(
                 Companion(method="sign-flip", p_value=0.2, seed=7, sigma_interval=(-INF, 1.0)),
             ),
@@ -56,6 +56,7 @@ WHOLE = dataclasses.replace(
                 certain=False, reason="above the limit",
             ),
         ),
+        regressed=tuple(key for key in DEMO.gate.regressed if key != KEY),
         accepted=(
             Accepted(
                 key=KEY,

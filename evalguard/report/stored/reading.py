@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from evalguard.compare_report import CompareReport, RunIdentity
+from evalguard.compare_report_check import report_faults
 from evalguard.comparison import Comparison
 from evalguard.distribution_comparison import DistributionComparison, Figure, Percentile
 from evalguard.errors import StoreError
@@ -19,10 +20,23 @@ def read_report(document: Mapping[str, Any]) -> CompareReport:
     """Return the report that a stored document was made of.
 
     Numbers that JSON cannot hold come back from the notes and caveats that tell of them. Keys that
-    an earlier version did not write have their defaults; keys of a later one are ignored.
+    an earlier version did not write have their defaults; keys of a later one are ignored. What
+    contradicts itself was changed by hand or is broken: it is refused, not shown.
 
     Raises:
         StoreError: it follows another contract, or is damaged; the message names the key.
+    """
+    report = parsed(document)
+    for where, what in report_faults(report):
+        raise damaged(where, what)
+    return report
+
+
+def parsed(document: Mapping[str, Any]) -> CompareReport:
+    """Return what a document says, whether or not it contradicts itself.
+
+    Raises:
+        StoreError: as ``read_report``, for keys that are missing or hold something else.
     """
     found = document.get("schema") if isinstance(document, Mapping) else None
     if found != SCHEMA:
