@@ -138,6 +138,23 @@ def test_a_pair_that_takes_the_process_down_twice_is_left_out(
     assert document["exit_code"] == 3
 
 
+def test_a_pair_that_takes_every_night_down_does_not_keep_the_others_from_their_turn(
+    run: Run, guard: Pairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A night that died is not gone on with where the next one begins a day later."""
+    words = ("nightly", "--config", guard("soft", "same", "sharp"), "--resume-hours", 0, "-q")
+    compared = dying(monkeypatch, "soft")
+    codes = [run(*words).code for _ in range(2)]
+    assert (codes, compared) == ([3, 3], ["soft", "same", "sharp", "soft"])
+    document = run(*words, "--json").document
+    assert compared[4:] == ["same", "sharp"]
+    assert [pair["state"] for pair in document["pairs"]] == ["failed", "passed", "regressed"]
+    assert "died 2 times" in document["pairs"][0]["reason"]
+    assert len(nights(tmp_path)) == 3
+    run(*words)
+    assert compared[6:] == ["soft"]  # a night has finished: it gets another chance
+
+
 def test_a_verdict_that_was_written_is_taken_though_the_journal_does_not_know(
     run: Run, guard: Pairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from evalguard.errors import EvalguardError, EvaluationError, Interrupted, StoreError, UsageError
 from evalguard.night_report import PairNight
@@ -36,12 +37,14 @@ class Night:
     Attributes:
         options: of every comparison; its output path is the night's folder.
         cwd: folder that names of models and files start at.
+        earlier: records of the nights directly before that never finished.
     """
 
     folder: Path
     journal: NightJournal
     options: CompareOptions
     cwd: Path
+    earlier: tuple[Mapping[str, Any], ...] = ()
 
     def run(self, pairs: Sequence[NightPair]) -> tuple[PairNight, ...]:
         """Give every pair its verdict, then search the settings of those that failed.
@@ -52,9 +55,13 @@ class Night:
         """
         verdicts = {
             pair.names: self._verdict(pair, f"{place} of {len(pairs)}")
-            for place, pair in enumerate(pairs, 1)
+            for place, pair in enumerate(sorted(pairs, key=self._risky), 1)
         }
         return tuple(self._bisected(pair, verdicts[pair.names]) for pair in pairs)
+
+    def _risky(self, pair: NightPair) -> bool:
+        """Whether the process died in it before: the others come first."""
+        return self._deaths("begun", pair, "verdict") > 0
 
     def _verdict(self, pair: NightPair, place: str) -> PairNight:
         known = self._known("verdict", pair)
@@ -112,7 +119,7 @@ class Night:
         """How often the process died in a step of a pair."""
         names = list(pair.names)
         of_pair: Counter[str] = Counter()
-        for record in self.journal.records:
+        for record in (*self.earlier, *self.journal.records):
             of_pair["begun"] += record.get(step) == names
             of_pair["ended"] += record.get(done) == names
             of_pair["ended"] += record.get("stopped") == names and record.get("in") == step

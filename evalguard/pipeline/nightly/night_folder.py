@@ -58,6 +58,25 @@ def last_night(root: Path, guard: str, *, before: Path) -> tuple[str, tuple[Pair
     return None
 
 
+def left_unfinished(root: Path, guard: str, *, before: Path) -> tuple[dict[str, Any], ...]:
+    """Records of the nights directly before that their process did not live to finish.
+
+    Args:
+        guard: digest of the guard files: where they changed, what died may be mended.
+    """
+    found: list[dict[str, Any]] = []
+    for folder in reversed(list(_nights(root))):
+        if folder.name >= before.name:
+            continue
+        journal = NightJournal(folder)
+        if journal.head.get("guard") != guard:
+            continue
+        if (folder / RESULT).exists():
+            break
+        found += journal.records
+    return tuple(found)
+
+
 def hours_ago(hours: float) -> datetime:
     """The time so many hours ago."""
     return datetime.now(timezone.utc) - timedelta(hours=hours)

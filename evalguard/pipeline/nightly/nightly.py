@@ -21,6 +21,7 @@ from evalguard.pipeline.nightly.night_folder import (
     JOURNAL_SCHEMA,
     hours_ago,
     last_night,
+    left_unfinished,
     new_night,
     unfinished_night,
 )
@@ -73,6 +74,7 @@ def nightly(
             folder = unfinished_night(root, head, since=hours_ago(resume_hours))
         resumed = folder is not None
         night = _opened(folder or new_night(root, datetime.now(timezone.utc)), head, cwd)
+        night.earlier = left_unfinished(root, digest, before=night.folder)
         night.options = replace(
             options,
             output_path=night.folder,
