@@ -169,8 +169,8 @@ on the step. Sigma as it was measured is within {error:.2f} of the planted one.
 |---|---|---|---|---|---|
 {rows}
 
-Mornings without a step that told of one: {early} of {looks}. The promise of 5% is for one look; \
-the summary looks every morning and shows a change point for a week.
+Mornings without a step that told of one: {early} of {looks}. The chance of any is at most 5% for \
+a pair in 365 mornings; a change point is told of for a week from the morning that found it.
 """
 
 
