@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from small_world import SmallWorld
 
+import evalguard
+
 
 @pytest.mark.parametrize(
     ("words", "message"),
@@ -24,6 +26,16 @@ from small_world import SmallWorld
 )
 def test_what_makes_no_sense_is_refused(refused: Any, words: tuple[str, ...], message: str) -> None:
     assert message in refused(2, "bisect", *words).err
+
+
+def test_it_does_not_go_on_from_a_damaged_result(refused: Any, tmp_path: Path) -> None:
+    (sample,) = (Path(evalguard.__file__).parent.parent / "reports").glob("*/result.json")
+    written = json.loads(sample.read_text(encoding="utf-8"))
+    del written["base"]["digest"]
+    (tmp_path / "result.json").write_text(json.dumps(written), encoding="utf-8")
+    found = refused(3, "bisect", "--resume", tmp_path)
+    assert "the stored result is damaged: base.digest is missing" in found.err
+    assert str(tmp_path) in found.err
 
 
 @pytest.mark.slow

@@ -16,8 +16,8 @@ from evalguard.pipeline.compare import compare, compared
 from evalguard.pipeline.ending import continued
 from evalguard.pipeline.options import CompareOptions, make_options
 from evalguard.pipeline.result import CompareResult
+from evalguard.pipeline.stored_run import stored_run
 from evalguard.report.contract import SCHEMA, document
-from evalguard.report.stored import read_report
 from evalguard.store import read_result
 
 # What may be another one when a bisection goes on: it changes no answer that is known.
@@ -72,12 +72,13 @@ def resume_bisection(run: str | Path, **given: Any) -> CompareResult:
                 hint=f"these may be others: {', '.join(MAY_CHANGE)}",
             )
     there = read_result(folder, schema=SCHEMA)
+    before = stored_run(folder).report  # a damaged one is refused now, not after the models ran
     request = StoredRequest.read(folder)
     options = make_options(request.options, **_from_here(given))
     unkept = replace(options, write=False, use_history=False)
     again = compared(request.base, request.candidate, unkept, cwd=request.cwd)
     _check_same(there, again.report)
-    then = replace(read_report(there), run_folder=str(folder), bisect=None, bisect_reason="")
+    then = replace(before, run_folder=str(folder), bisect=None, bisect_reason="")
     finished: Finished = replace(again, report=then, options=options)
     return continued(finished, request)
 
