@@ -13,6 +13,8 @@ Fault = tuple[str, str]
 
 _MOST = 2**63 - 1
 _CHANCES = ("p_value", "mid_p_value", "bh_q_value", "false_alarm_probability", "same_answer")
+# Sums of many terms may pass 1 in their last digits.
+_ROUNDING = 1e-9
 _NUMBERS = ("sigma", "sigma_interval")
 
 
@@ -54,7 +56,7 @@ def _chances(c: Comparison) -> Iterator[Fault]:
     found = [(name, getattr(c, name)) for name in _CHANCES]
     found += [(f"companions[{i}].p_value", test.p_value) for i, test in enumerate(c.companions)]
     for name, chance in found:
-        if chance is not None and not 0.0 <= chance <= 1.0:
+        if chance is not None and not 0.0 <= chance <= 1.0 + _ROUNDING:
             yield name, f"is {chance!r}, not between 0 and 1"
     for name in ("base_stderr", "candidate_stderr", "paired_stderr"):
         stderr = getattr(c, name)

@@ -207,6 +207,13 @@ def test_a_comparison_that_contradicts_itself_is_refused_with_the_key(
         read({**written, "comparisons": [{**first, **change}, *others]})
 
 
+def test_a_chance_that_passes_1_by_rounding_is_no_damage() -> None:
+    written = document(DEMO)
+    *others, last = written["comparisons"]
+    whole = {**last, "false_alarm_probability": 1.0000000000000002}
+    read({**written, "comparisons": [*others, whole]})
+
+
 def test_a_comparison_that_is_listed_twice_is_refused() -> None:
     written = document(DEMO)
     first, *others = written["comparisons"]
