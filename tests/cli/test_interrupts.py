@@ -184,7 +184,8 @@ def test_handlers_are_put_back_and_those_of_others_are_left_alone() -> None:
     ("place", "words"),
     [
         ("evalguard.pipeline.stored_run.read_report", ("report", "RUN")),
-        ("evalguard.pipeline.github.read_document", ("github", "RUN")),
+        ("evalguard.pipeline.shown_result.read_document", ("github", "RUN")),
+        ("evalguard.pipeline.shown_result.read_document", ("gitlab", "RUN")),
         ("evalguard.pipeline.tracking.stored.stored_run", ("track", "RUN", "--track", "mlflow")),
         ("evalguard.pipeline.history.asking.list_runs", ("history", "list", "--history", "RUN")),
         ("evalguard.pipeline.cache.list_cache", ("cache", "ls")),
