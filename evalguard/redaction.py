@@ -12,18 +12,24 @@ REDACTED = "***"
 # add_bos_token, prefix_token_id or tokenizer hold no secret: "token" alone is one, or after these.
 _NAME = (
     r"(?:(?:[\w.-]*[_.-])?(?:(?:access|api|auth|bearer|hf|hub|id|private|refresh|secret|session)"
-    r"[_-]?(?:token|key)(?:[_-]id)?|secret|password|passwd|credentials?|authorization|cookie)"
+    r"[_-]?(?:token|key)(?:[_-]id)?|(?:client)?secret|password|passwd|passphrase|credentials?"
+    r"|authorization|cookie)"
     r"|(?-i:[A-Z][A-Z0-9_]*_(?:TOKEN|KEY|PASS))|token)"
 )
 _SECRET_NAME = re.compile(rf"(?i:{_NAME}s?)")
 _PAIR = re.compile(
     rf"(?<![\w.-])(?P<name>(?i:{_NAME}s?))(?P<equals>[\"']?\s*[=:]\s*)"
-    r"(?P<value>\"[^\"]*\"|'[^']*'|[^\s,\"'}\]]+)"
+    # Authorization: Bearer ...: the word is no secret, what follows it is.
+    r"(?P<value>(?:(?i:Basic|Bearer|Digest|Token)\s+)?(?:\"[^\"]*\"|'[^']*'|[^\s,\"'}\]]+))"
 )
 _TOKEN = re.compile(
     r"\bhf_[A-Za-z0-9]{16,}|\bsk-[A-Za-z0-9_-]{16,}|\bgh[opsur]_[A-Za-z0-9]{20,}"
     r"|\bgithub_pat_\w{20,}|\bglpat-[\w.-]{16,}|\bAKIA[0-9A-Z]{16}\b|\bxox[abpr]-[\w-]{10,}"
-    r"|(?<=[Bb]earer )[\w.~+/=-]{8,}|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"
+    r"|\bAIza[\w-]{35,}|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
+    r"|(?<=[Bb]earer )[\w.~+/=-]{8,}"
+    # A password may hold an @, and stand there without a user; signed addresses are as good as one.
+    r"|(?<=://)[^/\s:@]*:[^/\s]+(?=@)"
+    r"|(?<=[?&])(?i:sig|(?:x-(?:amz|goog)-)?signature)=[^\s&\"'<>]+"
 )
 
 

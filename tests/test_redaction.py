@@ -66,6 +66,17 @@ def test_values_are_looked_through_by_name_and_by_shape() -> None:
         ("Bearer abcdefgh12345", "Bearer ***"),
         ("evalguard compare --base a --cand b", "evalguard compare --base a --cand b"),
         ("a token is a word: fine", "a token is a word: fine"),
+        ("Authorization: Bearer s3cr3t-0123456789", "Authorization: ***"),
+        ("authorization=Basic dXNlcjpz, n=1", "authorization=***, n=1"),
+        ("a basic assumption", "a basic assumption"),
+        ("https://:s3cr3t@host/x", "https://***@host/x"),
+        ("https://me:s3@cr3t@host/x", "https://***@host/x"),
+        ("http://localhost:8080/x", "http://localhost:8080/x"),
+        ("clientSecret=abc passphrase: abc", "clientSecret=*** passphrase: ***"),
+        ("https://host/x?v=1&X-Amz-Signature=ab12&n=1", "https://host/x?v=1&***&n=1"),
+        ("https://host/x?sig=a%2Fb", "https://host/x?***"),
+        ("key AIza" + "a1B2_" * 7, "key ***"),
+        ("saw eyJhbGciOiJIUzI1.eyJzdWIiOiIx.dozjgNry-_", "saw ***"),
     ],
 )  # fmt: skip
 def test_texts_lose_secrets_and_nothing_else(before: str, after: str) -> None:
