@@ -80,6 +80,22 @@ def test_hostile_names_come_back_as_text(file: Path) -> None:
     assert run.candidate == "x'; DROP TABLE runs; --\x00\\ud800\u202e"
 
 
+@pytest.mark.parametrize(
+    "planted",
+    ["CREATE TRIGGER gone AFTER INSERT ON runs BEGIN DELETE FROM metrics; END",
+     "CREATE VIEW endless AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x FROM n) "
+     "SELECT x FROM n"],
+)  # fmt: skip
+def test_a_history_that_computes_when_it_is_opened_is_refused(file: Path, planted: str) -> None:
+    with HistoryFile(file, create=True) as history:
+        history.add(RUN, [KeptMetric(metric=METRIC)], {})
+    with sqlite3.connect(file) as stranger:
+        stranger.execute(planted)
+    stranger.close()
+    with pytest.raises(UsageError, match="which no history of evalguard does"):
+        HistoryFile(file)
+
+
 def test_another_program_s_database_is_left_alone(file: Path) -> None:
     with sqlite3.connect(file) as other:
         other.execute("CREATE TABLE mine (x)")

@@ -80,7 +80,19 @@ def test_any_cut_is_noticed(size: int) -> None:
 
 def test_a_length_that_was_made_up_takes_no_memory() -> None:
     body = zlib.compress(bytes(1_000_000))
-    head = struct.pack("<BBII", 1, 3 | 0x40, 2**30, 0)
-    bomb = struct.pack("<BBII", 1, 3 | 0x40, 2**30, zlib.crc32(head + body)) + body
+    head = struct.pack("<BBII", 1, 3 | 0x40, 2**27, 0)
+    bomb = struct.pack("<BBII", 1, 3 | 0x40, 2**27, zlib.crc32(head + body)) + body
     with pytest.raises(DamagedBlockError, match="length"):
         unpack(bomb)
+
+
+@pytest.mark.parametrize("coding", [0, 1])
+def test_a_few_bytes_never_take_all_memory(coding: int) -> None:
+    # "2**30 times the same value" and as many bits are small, and 8 GiB of numbers
+    n = 2**30
+    body = struct.pack("<d", 1.0) if coding == 0 else zlib.compress(bytes(n // 8))
+    said = coding | (0x40 if coding else 0)
+    head = struct.pack("<BBII", 1, said, n, 0)
+    packed = struct.pack("<BBII", 1, said, n, zlib.crc32(head + body)) + body
+    with pytest.raises(DamagedBlockError, match="no vector that evalguard packs"):
+        unpack(packed)

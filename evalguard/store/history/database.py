@@ -79,8 +79,10 @@ def _check_place(path: Path, *, create: bool) -> None:
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, patience: float) -> None:
+    connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA foreign_keys = ON")
     version = _version(connection, path)
+    _check_schema(connection, path)
     if version < VERSION:
         _bring_up(connection, path, patience)
     connection.execute("PRAGMA synchronous = FULL")
@@ -105,6 +107,20 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
             hint="update evalguard, or name another file with --history",
         )
     return version
+
+
+def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse what computes when it is read or written: a view may have no end, and a trigger change
+    other nights.
+
+    Raises:
+        UsageError: there is any; a history has tables and indexes only.
+    """
+    query = "SELECT type, name FROM sqlite_master WHERE type NOT IN ('table', 'index') LIMIT 1"
+    for kind, name in connection.execute(query):
+        raise UsageError(
+            f"{path} holds a {kind} ('{name}'), which no history of evalguard does", hint=_ANOTHER
+        )
 
 
 def _bring_up(connection: sqlite3.Connection, path: Path, patience: float) -> None:

@@ -31,7 +31,8 @@ _CONSTANT, _BITS, _FLOAT32, _FLOAT64, _INT64 = range(5)
 _COMPRESSED, _AGAINST = 0x40, 0x80
 _CODINGS = 0x0F
 _WIDTHS = {_FLOAT32: 4, _FLOAT64: 8, _INT64: 8}
-_MOST_VALUES = 2**31
+# A few bytes may say that they are as many: a gigabyte when it is unpacked, and not all memory.
+_MOST_VALUES = 2**27
 _ONE = np.float64(1.0).view(np.uint64)
 _LEVEL = 6
 
