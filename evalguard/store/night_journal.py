@@ -17,6 +17,9 @@ from evalguard.store.journal_entry import from_line, to_line
 
 NAME = "journal.jsonl"
 _HINT = "what is finished is kept: the same command goes on from there"
+# A folder of results may come with a repository: a link in a journal's place leads anywhere, a pipe
+# is waited for.
+_SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class NightJournal:
@@ -55,7 +58,8 @@ class NightJournal:
 
     def _read(self) -> None:
         try:
-            data = self.path.read_bytes()
+            with open(self.path, "rb", opener=_opened) as file:
+                data = file.read()
         except FileNotFoundError:
             return
         except OSError as error:
@@ -72,16 +76,21 @@ class NightJournal:
     def _cut(self, size: int) -> None:
         """Take half a line away, which would spoil the next one."""
         try:
-            os.truncate(self.path, size)
+            with open(self.path, "r+b", opener=_opened) as file:
+                file.truncate(size)
         except OSError as error:
             raise refusal("write to", self.path, error, hint=_HINT) from error
 
     def _append(self, record: Mapping[str, Value]) -> None:
         try:
             make_folder(self.path.parent)
-            with self.path.open("ab") as file:
+            with open(self.path, "ab", opener=_opened) as file:
                 file.write(to_line(record))
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
             raise refusal("write to", self.path, error, hint=_HINT) from error
+
+
+def _opened(path: str, flags: int) -> int:
+    return os.open(path, flags | _SAFELY, 0o666)
