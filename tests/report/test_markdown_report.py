@@ -31,6 +31,7 @@ HOSTILE = (
     "<img src=x onerror=alert(1)>",
     "](https://evil.example) [click](https://evil.example) ![](https://evil.example/a.png)",
     "https://evil.example www.evil.example",
+    "x_www.evil.example &1 [issue:1] [vulnerability:2]",
     "@everyone @org/team hi#1 GH-12 !3 ~label %1 a@b.example",
     "`code` ```\n```  ~~~ ``",
     "a | b | c",
@@ -67,7 +68,8 @@ def assert_harmless(text: str) -> None:
             tags = set(re.findall(r"<[^>]*>", token.content))
             assert tags <= OURS or token.content.startswith("<!-- evalguard "), token.content
         if token.type == "text":
-            assert not re.search(r'[@#!%$~][\w"]|://|www\.|GH-\d', token.content), token.content
+            live = r'[@#!%$~][\w"]|&\d|\[\w+:\w|://|(?<![^\W_])www\.|GH-\d'
+            assert not re.search(live, token.content), token.content
 
 
 @pytest.mark.parametrize("text", HOSTILE)
