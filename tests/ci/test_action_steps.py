@@ -24,6 +24,7 @@ case "$*" in
     shift 3
     printf '%s\\n' "$@" >>"$CALLS"
     echo "cache $EVALGUARD_CACHE_DIR" >>"$CALLS"
+    [ -z "$EVALGUARD_GITLAB_TOKEN" ] || echo "the token is there" >>"$CALLS"
     cat "$ANSWER"
     exit "$(cat "$CODE")" ;;
   "-m evalguard git"*) shift 3; printf '%s\\n' "$@" >>"$CALLS" ;;
@@ -72,6 +73,8 @@ class Job:
         return self.files["CALLS"].read_text().splitlines()
 
     def _value(self, text: str) -> str:
+        if "${{" not in text:
+            return text
         found = re.fullmatch(r"\$\{\{ (\w+)\.([\w.-]+) \}\}", text)
         assert found, text
         if found[1] == "inputs":
@@ -108,6 +111,18 @@ def test_no_input_is_read_as_code(tmp_path: Path, evil: str) -> None:
     assert job.run("Show the result").returncode == 0
     assert not (tmp_path / "pwned").exists()
     assert f"--base={evil}".split("\n")[0] in job.calls()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python has no PYTHONSAFEPATH before 3.11")
+def test_no_module_of_the_repository_stands_in_for_one_of_python(tmp_path: Path) -> None:
+    job = Job(tmp_path, base="a", candidate="b")
+    (tmp_path / "secrets.py").write_text("open('pwned', 'w')")
+    assert job.run("Compare").returncode == 0
+    assert not (tmp_path / "pwned").exists()
+    for step in ACTION["runs"]["steps"]:
+        if "EG_PYTHON" in step.get("run", ""):
+            assert step["env"]["PYTHONSAFEPATH"] == "1", step["name"]
+    assert GITLAB[".evalguard"]["variables"]["PYTHONSAFEPATH"] == "1"
 
 
 def test_what_the_comparison_prints_is_no_command(tmp_path: Path) -> None:
@@ -187,6 +202,12 @@ def test_gitlab_passes_the_variables_as_words(tmp_path: Path) -> None:
         "--limit", "5", "*", "--json", "cache ", "--comment=always",
         "--name=$(touch pwned) `touch pwned`", "--", "evalguard.json",
     ]  # fmt: skip
+
+
+def test_gitlab_s_token_is_not_shown_to_what_is_compared(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    assert gitlab_run(job, EVALGUARD_GITLAB_TOKEN="glpat-x").returncode == 0
+    assert "the token is there" not in job.calls()
 
 
 @pytest.mark.parametrize(("code", "answer"), [(0, "{}"), (1, "{}"), (3, ""), (137, "")])
