@@ -11,7 +11,7 @@ from evalguard.pairing import PairedScores
 from evalguard.rescoring import Rescoring
 from evalguard.stats.clusters import FEWEST_FOR_T, cluster_count, cluster_sums
 from evalguard.stats.drift import Drift
-from evalguard.stats.estimate import SIGN_FLIP
+from evalguard.stats.estimate import SIGN_FLIP, scatters
 from evalguard.stats.permutation import SEED
 from evalguard.stats.reason import number
 from evalguard.stats.tails import skewness, unequal_weights, worst_documents
@@ -76,7 +76,7 @@ def _doubts(paired: PairedScores, drift: Drift, verdict: Verdict) -> list[str]:
     if (drift.flips is not None and not paired.clusters) or not np.any(paired.d):
         return []
     d, n = paired.d, paired.base.n
-    if drift.estimate.stderr == 0.0:
+    if not scatters(drift.estimate):
         return [f"all {n:,} documents drift alike: nothing scatters, and the interval is a point"]
     if drift.flips is not None:  # differences of 1 have no tail
         return _of_the_interval(paired, drift)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from evalguard.stats.estimate import Estimate, t_estimate
+from evalguard.stats.estimate import Estimate, scatters, t_estimate
 from evalguard.stats.moments import Array, exact_sum, moments
 from evalguard.stats.probability import t_critical, t_upper_tail
 from evalguard.stats.tails import skewness, unequal_weights
@@ -46,7 +46,7 @@ def corrected_t(
         documents ask for no correction.
     """
     n = values.shape[0]
-    if estimate.stderr == 0.0:
+    if not scatters(estimate):
         return None
     joined = estimate
     skew = skewness(values, weights)

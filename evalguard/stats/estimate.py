@@ -10,6 +10,8 @@ from evalguard.stats.probability import t_critical, t_upper_tail
 # The one interval that may rightly be open: see evalguard.stats.clusters.
 SIGN_FLIP = "cluster-sign-flip"
 BOOTSTRAP = "paired-bootstrap-bca"
+# Scores of 1 that all lose 0.1 lose 1e-16 of that more or less.
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,11 @@ def t_estimate(
         interval_method=method,
         confidence=confidence,
     )
+
+
+def scatters(estimate: Estimate) -> bool:
+    """Whether its standard error is more than what rounding leaves of equal differences."""
+    return estimate.stderr > _ROUNDING * abs(estimate.point)
 
 
 def all_finite(estimate: Estimate) -> bool:

@@ -250,6 +250,14 @@ def test_a_constant_difference_has_a_point_for_an_interval(step, p_value, outcom
     assert "one-sided p " + ("< 1e-300" if step > 0 else "= 1") in got.reason
 
 
+@pytest.mark.parametrize("n", [3, 10])
+def test_what_rounding_leaves_of_a_constant_difference_is_no_scatter(n):
+    base = np.linspace(0.0, 1.0, n)
+    got = compared(base - 0.05, base=base)
+    assert any(f"all {n} documents drift alike" in caveat for caveat in got.caveats)
+    assert not any("skewed" in caveat for caveat in got.caveats)
+
+
 @pytest.mark.parametrize("n", [0, 1])
 def test_fewer_than_two_documents_fail(n):
     got = compared(np.zeros(n), base=np.ones(n))
