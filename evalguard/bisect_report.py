@@ -147,7 +147,7 @@ class MetricSearch:
         unexplained_sigma: what is left of the drift with all culprits at reference; None likewise.
         suspects: not proven, the likeliest first. ``parts``: of diffuse drift.
         cleared: settings that are neither culprits nor suspects nor inert.
-        inert: settings that changed no document's score.
+        inert: settings that changed no score of the documents that they were asked about.
         evaluations: cost in full evaluations of the metric's documents; ``probes``: measurements,
             trials of alternatives included; ``measured``: those of the search itself, in order.
         loads: how its models came about; None where that is not known.

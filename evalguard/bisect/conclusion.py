@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from evalguard.bisect.attribution import culprits_of
@@ -25,7 +27,7 @@ def conclusion(search: Search) -> BisectResult:
         if case.belief.inclusion[one] >= _SUSPECTED and one not in case.proven
     ]
     repaired = case.plan.repaired
-    inert = measured.inert()
+    inert = measured.inert() & ~_accused(names, {*case.proven}, suspects)
     return BisectResult(
         status=search.status,
         culprits=culprits,
@@ -57,6 +59,12 @@ def _left(search: Search) -> float:
 
 def _names(names: tuple[str, ...], mask: Mask) -> tuple[str, ...]:
     return tuple(name for name, inside in zip(names, mask, strict=True) if inside)
+
+
+def _accused(names: tuple[str, ...], proven: set[int], suspects: Sequence[Suspect]) -> Mask:
+    """Who is guilty or suspected: one that acts only with a partner changes nothing by itself."""
+    suspected = {one.name for one in suspects}
+    return np.array([i in proven or name in suspected for i, name in enumerate(names)])
 
 
 def _parts(search: Search) -> tuple[Part, ...]:

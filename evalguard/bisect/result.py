@@ -72,7 +72,8 @@ class BisectResult:
         parts: of diffuse drift.
         repaired: settings that keep their candidate value in the repaired candidate, which was or
             would have been measured: all but the culprits and what cannot be built without them.
-        inert: settings of assignments that scored every document measured as the base does.
+        inert: settings of assignments that scored every document measured as the base does, but
+            for culprits and suspects: what acts only with a partner does nothing by itself.
         probes: all measurements, in order.
         cost: of the probes, in full evaluations; base and candidate are not in it.
     """

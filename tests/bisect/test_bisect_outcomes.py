@@ -125,6 +125,12 @@ def test_settings_that_change_nothing_are_listed_as_inert() -> None:
     assert result.inert
 
 
+def test_a_culprit_that_does_nothing_without_its_partner_is_not_listed_as_inert() -> None:
+    result = searched(lambda inside: 5.0 if {"d", "e"} <= inside else 0.0)
+    assert named(result) == {"d", "e"}
+    assert not {"d", "e"} & {*result.inert}
+
+
 @settings(max_examples=10)
 @given(
     guilty=st.sets(st.sampled_from(NAMES), min_size=1, max_size=3),
