@@ -52,9 +52,8 @@ class BisectProgress:
         shown = [f"{cost:.1f} ({self._time(cost)})" for cost in expected]
         found = amount(drift, 0.0, log_unit=self._log_unit, unit=self._unit)
         self._say(f"bisecting {self._subject}: {found}, {many}")
-        self._say(
-            f"expected: {', '.join(shown)} full evaluations for 1 to {len(shown)} guilty settings"
-        )
+        guilty = f"1 to {len(shown)} guilty settings" if len(shown) > 1 else "1 guilty setting"
+        self._say(f"expected: {', '.join(shown)} full evaluations for {guilty}")
         self._say("Ctrl-C stops the search and keeps the verdict")
 
     def __call__(self, event: Event) -> None:

@@ -207,7 +207,9 @@ def beside_text(search: MetricSearch) -> str:
     """Say which settings changed nothing, and which assignments could not run."""
     parts = []
     if search.inert:
-        parts.append(f"No effect seen, bit-identical scores where asked: {listed(search.inert, most=12)}.")
+        parts.append(
+            f"No effect seen, bit-identical scores where asked: {listed(search.inert, most=12)}."
+        )
     if search.untestable:
         said = [f"{listed(one.settings)} ({printable(one.reason)})" for one in search.untestable]
         number = len(said)

@@ -17,6 +17,8 @@ from evalguard.report.table import table
 from evalguard.report.view import ReportView, SideView, report_view
 from evalguard.report.wording import STATE_STYLE
 
+_QUOTE = shlex.quote("'")[1:-1]  # how a quote stands in quotes
+
 
 def render(report: CompareReport, *, width: int, color: bool) -> str:
     """Return ``report`` as text of at most ``width`` cells a line, without a final line break.
@@ -128,7 +130,28 @@ def _words(command: str) -> list[str]:
 
 
 def _pieces(line: str, width: int) -> list[str]:
-    return [line] if cell_len(line) <= width else wrapped(line, width, first="  ", rest="  ")
+    """Break a line that is too wide where a shell joins it again: a backslash, then column 0.
+
+    In single quotes a backslash is a character like others, so they are closed and opened again.
+    """
+    pieces = []
+    while cell_len(line) > width:
+        end = _end(line, width - 2)
+        opened = line[:end].replace(_QUOTE, "").count("'") % 2
+        quote = "'" * opened
+        pieces.append(f"{line[:end]}{quote}\\")
+        line = quote + line[end:]
+    return [*pieces, line]
+
+
+def _end(line: str, room: int) -> int:
+    """Where to break: behind an option if there is one, else inside a word; beside no quote."""
+    fits = [end for end in range(1, len(line)) if cell_len(line[:end]) <= room]
+    option = line.find(" ", line.find("--")) + 1 if line.lstrip().startswith("--") else 0
+    if option in fits:
+        return option
+    plain = [end for end in fits if not {*line[end - 1 : end + 1]} & {*"'\""}]
+    return max(plain or fits)
 
 
 def _caveats(view: ReportView, width: int) -> list[Text]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -99,6 +101,22 @@ def test_a_copied_command_is_the_users_own_with_one_setting_undone() -> None:
     copied = text[start:].replace("\\\n", " ")
     assert copied.split() == [*command.split(), "--set", "attn_scale=reference"]
     assert text[start:].splitlines()[0].endswith(" \\")
+
+
+@pytest.mark.parametrize(
+    "path", ["/runs/" + 30 * "nightly/" + "repaired.yaml", "/runs/it's " + 60 * "a b'c " + "é.yaml"]
+)
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_shell_reads_a_command_with_a_long_path_as_it_was(path: str, width: int) -> None:
+    words = ["evalguard", "compare", "--config", path, "--base", "orig", "--cand", "port"]
+    text = render(dataclasses.replace(DEMO, command=shlex.join(words)), width=width, color=False)
+    copied = text[text.rindex("  evalguard compare") :]
+    assert all(cell_len(line) <= width for line in copied.split("\n"))
+    ran = subprocess.run(
+        ["sh", "-c", f"evalguard() {{ printf '%s\\0' evalguard \"$@\"; }}\n{copied}"],
+        capture_output=True, check=True, encoding="utf-8",
+    )  # fmt: skip
+    assert ran.stdout.split("\0")[: len(words)] == words
 
 
 @settings(max_examples=150, deadline=None)
