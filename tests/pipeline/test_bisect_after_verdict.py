@@ -19,9 +19,11 @@ from evalguard.config import load_guards
 from evalguard.errors import MisalignedRunsError, StoreError, UsageError
 from evalguard.pipeline.bisection.after import bisected
 from evalguard.pipeline.bisection.bisect import resume_bisection
+from evalguard.pipeline.bisection.finished import Finished
+from evalguard.pipeline.bisection.searchable import Searchable
 from evalguard.pipeline.stored_run import stored_run
 from evalguard.scorer import Request, Response
-from evalguard.settings import Variant
+from evalguard.settings import Setting, Target, Variant
 
 # What a setting costs on a document, in nats, by task.
 COSTS = {"gain": {"sw_word": 2.0}, "late": {"sw_text": 2.0}}
@@ -170,6 +172,33 @@ def test_a_small_cause_beside_a_large_one_is_found_when_that_is_put_right(
     assert (first.culprits[0].setting, second.culprits[0].setting) == ("gain", "late")
     assert found.status == "minimal"
     assert found.unexplained_sigma == second.unexplained_sigma
+    assert found.repaired.passed
+
+
+def test_the_parts_of_a_guilty_group_are_searched_by_the_drift_of_the_group(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    costs = {"gain": 40.0, "one": 20.0, "two": 20.0, "late": 90.0}
+    for name, cost in costs.items():
+        monkeypatch.setitem(COSTS, name, {"sw_text": cost})
+    parts = tuple(
+        Setting(name=name, reference=0.0, candidate=1.0, target=Target(kind="config", path=name))
+        for name in ("one", "two", "three")
+    )
+    whole = Searchable.of
+
+    def with_parts(finished: Finished) -> Searchable:
+        found = whole(finished)
+        assert isinstance(found, Searchable)
+        return replace(found, groups={"gain": parts})
+
+    monkeypatch.setattr(Searchable, "of", with_parts)
+    found = run(Opened(), gain=1.0, late=1.0, tasks="sw_text").report.bisect
+    outer, inner = found.searches
+    assert outer.coarse
+    assert inner.inside == ("gain",)
+    assert inner.margin < outer.margin
+    assert {culprit.setting for culprit in inner.culprits} == {"one", "two"}
     assert found.repaired.passed
 
 

@@ -99,7 +99,7 @@ class Bisection:
                 wanted = replace(wanted, margin=subject.margin, is_coarse=False)
                 continue
             try:
-                if not self._put_right(searched, wanted):
+                if not self._put_right(searched, subject, coarse=wanted.is_coarse):
                     return False
                 if not wanted.is_coarse:
                     return True
@@ -165,10 +165,10 @@ class Bisection:
         self.searches.append(searched)
         return searched
 
-    def _put_right(self, searched: Searched, subject: Subject) -> bool:
+    def _put_right(self, searched: Searched, subject: Subject, *, coarse: bool) -> bool:
         """Put the culprits right; False if the search inside them ended early."""
         found = searched.recommendation
-        reset = self._refined(searched, subject)
+        reset = self._refined(searched, subject, coarse=coarse)
         if self.searches[-1].search.ended:
             return False
         self.candidate = put_right(self.candidate, reset, found.values if found else None)
@@ -195,7 +195,7 @@ class Bisection:
             failure=told(error),
         )
 
-    def _refined(self, searched: Searched, subject: Subject) -> tuple[str, ...]:
+    def _refined(self, searched: Searched, subject: Subject, *, coarse: bool) -> tuple[str, ...]:
         """The settings to put right; of a guilty group the guilty parts, where they are found."""
         groups = self.searchable.groups
         guilty = {culprit.setting for culprit in searched.search.culprits}
@@ -204,7 +204,8 @@ class Bisection:
             return searched.reset
         refined = Refined.of(self.candidate, groups, names)
         scored = scored_alone(self.finished, refined.alone, subject)
-        inner = self._search(subject, refined.alone, scored, names)
+        alone = replace(subject, sigma=drift_of(scored, subject))  # less than beside others
+        inner = self._search(alone.coarse() if coarse else alone, refined.alone, scored, names)
         if inner is None or inner.search.status not in ("minimal", "masked"):
             return searched.reset
         self.candidate = refined.whole
