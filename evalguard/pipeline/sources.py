@@ -77,14 +77,14 @@ def resolve(side: Side, guards: GuardSet, options: CompareOptions, *, cwd: Path)
     Raises:
         UsageError: for a name that is none of these, with the nearest right name.
     """
-    if side.spec in guards.names:
+    path = resolve_path(side.spec, cwd)
+    if side.spec in guards.names and not _own_folder(guards, path):
         guard, variant = guards.find(side.spec)
         require_code_allowed(guard, variant)
         variant = _adjusted(variant, side, options, cwd)
         return ModelSource(name=side.spec, variant=variant, guard=guard)
     if not side.spec.strip():
         raise UsageError(f"--{side.role} is empty", hint=_WHAT_TO_GIVE)
-    path = resolve_path(side.spec, cwd)
     if os.path.exists(path) and is_lmeval_run(path):
         _nothing_to_load(side)
         return RunSource(name=_short(path), run=read_run(path, tasks=options.tasks or None))
@@ -99,7 +99,7 @@ def resolve(side: Side, guards: GuardSet, options: CompareOptions, *, cwd: Path)
     return ModelSource(
         name=variant.name,
         variant=_assigned(variant, side.assignment),
-        misspelt="" if os.path.exists(path) else _names_to_choose(side, guards),
+        misspelt="" if os.path.exists(path) else _what_was_meant(side, guards, path),
     )
 
 
@@ -145,27 +145,41 @@ def _assigned(variant: Variant, assignment: Assignment) -> Variant:
     return variant.assigned(values)
 
 
+def _own_folder(guards: GuardSet, path: Path) -> bool:
+    """Whether a name of the demo, which nobody asked for, is a folder of the user's, too."""
+    return guards.origin == "embedded" and os.path.exists(path)
+
+
 def _check_spelling(side: Side, guards: GuardSet, path: Path) -> None:
     looks_like_path = side.spec.startswith((".", "/", "~")) or side.spec.count("/") > 1
     if os.path.exists(path):
         return
     if looks_like_path:
         raise UsageError(
-            f"--{side.role}: no model or lm-eval run at '{side.spec}' ({path} does not exist)",
+            f"--{side.role}: no model or lm-eval run at '{side.spec}' ({path} does not exist"
+            f"{nearest(path.name, _beside(path))})",
             hint=_WHAT_TO_GIVE,
         )
-    suggestion = nearest(side.spec, guards.names)
-    if suggestion and "/" not in side.spec:
+    suggestion = nearest(side.spec, (*_beside(path), *guards.names))
+    if suggestion and suggestion == nearest(side.spec, guards.names) and "/" not in side.spec:
         raise UsageError(
             f"--{side.role}: no model '{side.spec}' in {guards.where}{suggestion}",
             hint=f"models there: {', '.join(guards.names)}",
         )
 
 
-def _names_to_choose(side: Side, guards: GuardSet) -> str:
-    if "/" in side.spec or not guards.names:
-        return ""
-    return f"models in {guards.where}: {', '.join(guards.names)}"
+def _what_was_meant(side: Side, guards: GuardSet, path: Path) -> str:
+    folder = nearest(path.name, _beside(path)).removeprefix("; ")
+    named = f"models in {guards.where}: {', '.join(guards.names)}" if guards.names else ""
+    return "; ".join(filter(None, (folder, "" if "/" in side.spec else named)))
+
+
+def _beside(path: Path) -> tuple[str, ...]:
+    """The folders that lie where a path leads that leads nowhere; () where that is none either."""
+    try:
+        return tuple(sorted(entry.name for entry in os.scandir(path.parent) if entry.is_dir()))
+    except (OSError, ValueError):
+        return ()
 
 
 def _nothing_to_load(side: Side) -> None:

@@ -166,3 +166,34 @@ def test_a_broken_guard_file_matters_only_where_a_name_may_be_in_it(tmp_path: Pa
     named = CompareOptions(config=Path("configs/hydra.yaml"))
     with pytest.raises(GuardFileError):
         find_guards(("run", "run"), named, cwd=tmp_path)
+
+
+def test_a_folder_of_the_users_wins_over_a_name_of_the_demo(tmp_path: Path) -> None:
+    demo = load_guards(None, cwd=tmp_path, allow_code=False)
+    side = Side(role="base", spec="orig", model_args={}, assignment={})
+
+    def found() -> Source:
+        return resolve(side, demo, CompareOptions(), cwd=tmp_path)
+
+    named = found()
+    assert isinstance(named, ModelSource)
+    assert named.guard is not None
+    (tmp_path / "orig").mkdir()
+    own = found()
+    assert isinstance(own, ModelSource)
+    assert own.guard is None
+    assert own.variant.model_args == {"pretrained": str(tmp_path / "orig")}
+
+
+def test_a_misspelt_folder_gets_the_nearest_one_and_stays_a_hub_id(
+    find: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "models" / "original").mkdir(parents=True)
+    (tmp_path / "original").mkdir()
+    for spec in ("./orignal", "models/./orignal"):
+        with pytest.raises(UsageError, match="does not exist; did you mean 'original'"):
+            find(spec)
+    # Nearer to the folder than to the guard file's "orig"; and a hub id of that name may be there.
+    for spec in ("orignal", "models/orignal"):
+        assert find(spec).misspelt.startswith("did you mean 'original'?"), spec
+    assert find("org/gpt2").misspelt == ""
