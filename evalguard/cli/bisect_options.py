@@ -8,7 +8,8 @@ BISECT = (
     click.option(
         "--bisect",
         type=click.Choice(["auto", "always", "never"]),
-        help="Look for the guilty settings. Default auto: where the gate fails.",
+        help="Look for the guilty settings. Default auto: where the gate fails and the "
+        "candidate declares settings.",
     ),
     click.option(
         "--bisect-budget",

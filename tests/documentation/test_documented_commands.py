@@ -88,3 +88,45 @@ def test_every_exit_code_is_on_its_page() -> None:
     cells = re.findall(r"^\| ([\d, ]+) \|", page, re.MULTILINE)
     shown = {int(number) for cell in cells for number in cell.split(",")}
     assert shown == codes
+
+
+def test_every_command_stands_on_the_page_of_exit_codes() -> None:
+    page = (ROOT / "docs/exit-codes.md").read_text("utf-8")
+    judging_nothing = re.search(r"Commands that judge nothing \(([^)]*)\)", page)
+    assert judging_nothing is not None
+    named = set(re.findall(r"`(\w+)`", judging_nothing[1]))
+    assert named == set(cli.commands) - {"bisect", "compare", "demo", "nightly"}
+
+
+def test_what_the_tutorial_quotes_of_the_demo_stands_in_the_overview() -> None:
+    overview = " ".join((ROOT / "README.md").read_text("utf-8").split())
+    demo = (ROOT / "docs/tutorial.md").read_text("utf-8").partition("## Your own")[0]
+    quoted = [
+        line for block in re.findall(r"```text\n(.*?)```", demo, re.DOTALL)
+        for line in block.splitlines()
+    ]  # fmt: skip
+    assert len(quoted) > 4
+    for line in quoted:
+        assert " ".join(line.split()) in overview, line
+
+
+def test_the_page_of_security_names_all_that_is_written_and_whom_documents_are_sent_to() -> None:
+    page = (ROOT / "docs/security.md").read_text("utf-8")
+    layout = (ROOT / "docs/cache.md").read_text("utf-8").partition("## Layout\n")[2]
+    folders = set(re.findall(r"^(\w+/)", layout.partition("```\n")[2], re.MULTILINE))
+    assert {"scores/", "facts/"} <= folders
+    places = ("-o FILE", "--history FILE", "--reference FILE", "--output-path", "wandb/")
+    for word in (*folders, *places, "W&B", "trackio", "MLflow", "--track none"):
+        assert word in page, word
+
+
+def test_the_help_of_bisect_says_that_undeclared_settings_are_not_searched_by_themselves() -> None:
+    helps = {
+        parameter.help
+        for command in cli.commands.values()
+        for parameter in command.params
+        if isinstance(parameter, click.Option) and parameter.name == "bisect"
+    }
+    assert helps
+    for text in helps:
+        assert "declares settings" in str(text)
