@@ -43,10 +43,15 @@ class BisectProgress:
         self._seconds, self._subject = seconds, subject
         self._log_unit, self._unit = log_unit, unit
         self._remaining = 0.0
+        self._coarse = False
         self._number = 0
 
-    def start(self, drift: float, expected: Sequence[float]) -> None:
-        """Say what is about to be searched, and what that will cost."""
+    def start(self, drift: float, expected: Sequence[float], *, coarse: bool = False) -> None:
+        """Say what is about to be searched, and what that will cost.
+
+        ``coarse``: only for the largest causes, so that what is none of them is not cleared.
+        """
+        self._coarse = coarse
         number = len(self._settings)
         many = f"{number} setting{'' if number == 1 else 's'}"
         shown = [f"{cost:.1f} ({self._time(cost)})" for cost in expected]
@@ -97,7 +102,8 @@ class BisectProgress:
     def _cleared(self, event: Cleared) -> None:
         self.cleared |= set(event.settings)
         left = [name for name in self._settings if name not in self.cleared]
-        self._say(f"cleared: {listed(event.settings)}; left: {listed(left) or 'none'}")
+        said = "none of the largest causes" if self._coarse else "cleared"
+        self._say(f"{said}: {listed(event.settings)}; left: {listed(left) or 'none'}")
 
     def _expected(self, event: Expected) -> None:
         self._remaining = event.remaining

@@ -73,7 +73,7 @@ def search_model(
             unit=subject.unit,
         )
         expected = foreseen(len(oracle.settings))
-        shown.start(subject.sigma, expected)
+        shown.start(subject.sigma, expected, coarse=subject.is_coarse)
         return search_metric(
             subject,
             candidate.variant,

@@ -1,0 +1,28 @@
+"""The lines of a search that runs: what they call cleared."""
+
+from __future__ import annotations
+
+import pytest
+
+from evalguard.bisect.events import Cleared
+from evalguard.report.bisect_progress import BisectProgress
+from evalguard.report.progress import Progress
+
+
+@pytest.mark.parametrize(
+    ("coarse", "said"),
+    [(False, "cleared: b; left: a"), (True, "none of the largest causes: b; left: a")],
+)
+def test_a_search_for_the_largest_causes_clears_nobody(
+    coarse: bool, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    with Progress(quiet=True) as progress:
+        monkeypatch.setattr(progress, "note", lines.append)
+        shown = BisectProgress(
+            progress, settings=("a", "b"), documents=64, seconds=1.0, subject="mean"
+        )
+        shown.start(20.0, (2.0,), coarse=coarse)
+        shown(Cleared(settings=("b",)))
+    assert "for 1 guilty setting" in lines[1]
+    assert lines[-1] == said
