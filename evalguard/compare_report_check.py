@@ -27,15 +27,15 @@ def report_faults(report: CompareReport) -> Iterator[Fault]:
     if not (math.isfinite(gate.margin) and gate.margin >= 0.0):
         yield "gate.margin", f"is {gate.margin!r}, not a finite number of sigmas"
         return
-    keys = Counter(map(_key, report.comparisons))
+    keys = Counter(c.key for c in report.comparisons)
     for number, comparison in enumerate(report.comparisons):
         where = f"comparisons[{number}]"
-        if keys[_key(comparison)] > 1:
-            yield where, f"is there twice: {' '.join(_key(comparison))}"
+        if keys[comparison.key] > 1:
+            yield where, f"is there twice: {' '.join(comparison.key)}"
         for name, what in faults(comparison, margin=gate.margin):
             yield f"{where}.{name}", what
     yield from _q_values(report)
-    yield from _gate(gate, {_key(c): c for c in report.comparisons})
+    yield from _gate(gate, {c.key: c for c in report.comparisons})
     codes = {
         exit_code(gate, strict=strict, git_bisect=git_bisect)
         for strict in (False, True)
@@ -51,9 +51,9 @@ def _q_values(report: CompareReport) -> Iterator[Fault]:
     if all(c.bh_q_value is None for c in report.comparisons):
         return  # an earlier version's
     values = benjamini_hochberg([c.p_value for c in tested if c.p_value is not None])
-    found = {_key(c): value for c, value in zip(tested, values, strict=True)}
+    found = {c.key: value for c, value in zip(tested, values, strict=True)}
     for number, comparison in enumerate(report.comparisons):
-        if not _same(comparison.bh_q_value, found.get(_key(comparison))):
+        if not _same(comparison.bh_q_value, found.get(comparison.key)):
             yield f"comparisons[{number}].bh_q_value", "does not follow from the p-values"
 
 
@@ -74,9 +74,9 @@ def _gate(gate: GateResult, comparisons: Mapping[Key, Comparison]) -> Iterator[F
         if not _same(told, None if comparison.p_value is None else next(adjusted)):
             yield f"{where}.holm_p_value", "does not follow from the p-values"
         follows = gated_state(comparison, told, fail_on=gate.fail_on, confidence=gate.confidence)
-        if follows == "regressed" and _key(comparison) in let_through:
+        if follows == "regressed" and comparison.key in let_through:
             follows = "passed"
-        state = gate.state_of(_key(comparison))
+        state = gate.state_of(comparison.key)
         if state != follows:
             yield f"{where}.state", f"is {state}, and {follows} follows from the comparison"
     yield from _overall(gate)
@@ -114,7 +114,3 @@ def _same(one: float | None, other: float | None) -> bool:
     if one is None or other is None:
         return one is other
     return math.isclose(one, other, rel_tol=_NEARLY, abs_tol=0.0)
-
-
-def _key(comparison: Comparison) -> Key:
-    return comparison.task, comparison.filter, comparison.metric

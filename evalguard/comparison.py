@@ -110,3 +110,8 @@ class Comparison:
     influence: Influence | None = None
     stopping: Stopping | None = None
     caveats: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """(task, filter, metric)."""
+        return self.task, self.filter, self.metric

@@ -101,7 +101,7 @@ class Gate:
             self._check(comparison)
         adjusted = _holm_p_values(gated)
         by_state = self._by_state(gated, adjusted)
-        regressed = [c for c in gated if _key(c) in by_state["regressed"]]
+        regressed = [c for c in gated if c.key in by_state["regressed"]]
         let_through = accepted(self.waivers, regressed, self.today)
         by_state = _without(by_state, {one.key for one in let_through})
         sure = self.fail_on == "certain"
@@ -117,7 +117,7 @@ class Gate:
             margin=self.margin,
             fail_on=self.fail_on,
             confidence=self.confidence,
-            gated=tuple(map(_key, gated)),
+            gated=tuple(c.key for c in gated),
             regressed=by_state["regressed"],
             undecided=by_state["undecided"],
             failed=by_state["failed"],
@@ -144,7 +144,7 @@ class Gate:
             for c, p in zip(gated, holm_p_values, strict=True)
         ]
         return {
-            state: tuple(_key(c) for c, its in zip(gated, states, strict=True) if its == state)
+            state: tuple(c.key for c, its in zip(gated, states, strict=True) if its == state)
             for state in get_args(GateState)
         }
 
@@ -243,10 +243,6 @@ def _without(
     """The same, but for metrics that regressed and are accepted."""
     regressed = tuple(key for key in by_state["regressed"] if key not in let_through)
     return {**by_state, "regressed": regressed}
-
-
-def _key(comparison: Comparison) -> Key:
-    return comparison.task, comparison.filter, comparison.metric
 
 
 def _holm_p_values(comparisons: Sequence[Comparison]) -> tuple[float | None, ...]:

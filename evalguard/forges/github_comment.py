@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from evalguard.errors import StoreError
 from evalguard.forges.github_job import GithubJob
-from evalguard.forges.rest import Api, RefusedError
-
-_PAGE = 100
-_MOST_PAGES = 50
+from evalguard.forges.rest import Api, RefusedError, begins_with
 
 
 def put_comment(job: GithubJob, body: str, *, create: bool = True) -> str:
@@ -54,29 +49,18 @@ def _headers(token: str) -> dict[str, str]:
 
 def _find(api: Api, comments: str, marker: str) -> int | None:
     me = ""
-    for page in range(1, _MOST_PAGES + 1):
-        found = api.call("GET", f"{comments}?per_page={_PAGE}&page={page}")
-        if not isinstance(found, list):
-            raise RefusedError("the list of comments is none")
-        for comment in found:
-            if not _begins(comment, marker):
+    for comment in api.listed(comments, "comments"):
+        if not begins_with(comment, marker):
+            continue
+        author = comment.get("user") or {}
+        if author.get("type") != "Bot":
+            me = me or _login(api)
+            if author.get("login") != me:
                 continue
-            author = comment.get("user") or {}
-            if author.get("type") != "Bot":
-                me = me or _login(api)
-                if author.get("login") != me:
-                    continue
-            number = comment.get("id")
-            if isinstance(number, int):
-                return number
-        if len(found) < _PAGE:
-            return None
+        number = comment.get("id")
+        if isinstance(number, int):
+            return number
     return None
-
-
-def _begins(comment: Any, marker: str) -> bool:
-    body = comment.get("body") if isinstance(comment, dict) else None
-    return isinstance(body, str) and body.split("\n", 1)[0].rstrip("\r") == marker
 
 
 def _login(api: Api) -> str:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from evalguard.errors import StoreError
 from evalguard.forges.gitlab_job import GitlabJob
-from evalguard.forges.rest import Api, RefusedError
-
-_PAGE = 100
-_MOST_PAGES = 50
+from evalguard.forges.rest import Api, RefusedError, begins_with
 
 
 def put_note(job: GitlabJob, body: str, *, create: bool = True) -> str:
@@ -45,25 +40,12 @@ def put_note(job: GitlabJob, body: str, *, create: bool = True) -> str:
 
 def _find(api: Api, notes: str, marker: str) -> int | None:
     me = _user(api)
-    for page in range(1, _MOST_PAGES + 1):
-        found = api.call("GET", f"{notes}?sort=asc&per_page={_PAGE}&page={page}")
-        if not isinstance(found, list):
-            raise RefusedError("the list of notes is none")
-        for note in found:
-            if _is_ours(note, marker, me):
-                number: int = note["id"]
-                return number
-        if len(found) < _PAGE:
-            return None
+    for note in api.listed(f"{notes}?sort=asc", "notes"):
+        number, author = note.get("id"), note.get("author")
+        ours = isinstance(author, dict) and author.get("id") == me
+        if ours and isinstance(number, int) and begins_with(note, marker):
+            return number
     return None
-
-
-def _is_ours(note: Any, marker: str, me: int) -> bool:
-    if not isinstance(note, dict) or not isinstance(note.get("id"), int):
-        return False
-    body, author = note.get("body"), note.get("author")
-    begins = isinstance(body, str) and body.split("\n", 1)[0].rstrip("\r") == marker
-    return begins and isinstance(author, dict) and author.get("id") == me
 
 
 def _user(api: Api) -> int:

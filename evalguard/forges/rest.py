@@ -6,7 +6,7 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from email.message import Message
 from http.client import HTTPException
 from typing import Any
@@ -16,6 +16,8 @@ _TIMEOUT = 20.0
 _TRIES = 3
 _LONGEST_WAIT = 20.0
 _MOST_BYTES = 16_000_000
+_PAGE = 100
+_MOST_PAGES = 50
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -68,6 +70,25 @@ class Api:
                 time.sleep(self._pause(None, left))
         raise AssertionError("the last try returns or raises")
 
+    def listed(self, path: str, what: str) -> Iterator[dict[str, Any]]:
+        """Yield the objects of a list, page by page.
+
+        Args:
+            path: with what it is asked for, if there is any.
+            what: it is a list of, for the error.
+
+        Raises:
+            RefusedError: as of ``call``; what comes is no list.
+        """
+        more = "&" if "?" in path else "?"
+        for page in range(1, _MOST_PAGES + 1):
+            found = self.call("GET", f"{path}{more}per_page={_PAGE}&page={page}")
+            if not isinstance(found, list):
+                raise RefusedError(f"the list of {what} is none")
+            yield from (one for one in found if isinstance(one, dict))
+            if len(found) < _PAGE:
+                return
+
     def _once(self, method: str, path: str, content: object) -> Any:
         request = urllib.request.Request(
             self._address + path,
@@ -103,3 +124,9 @@ def _why(error: urllib.error.HTTPError) -> str:
     except (OSError, HTTPException, ValueError, AttributeError):
         return ""
     return f": {' '.join(str(said).split())[:300]}" if said else ""
+
+
+def begins_with(found: Mapping[str, Any], marker: str) -> bool:
+    """Whether the first line of a comment or a note is this one."""
+    body = found.get("body")
+    return isinstance(body, str) and body.split("\n", 1)[0].rstrip("\r") == marker

@@ -32,7 +32,7 @@ def document_drifts(
     base, candidate = ({table.key: table for table in side.tables} for side in scored)
     found: dict[str, dict[str, Drifts]] = {}
     for comparison in report.comparisons:
-        key = (comparison.task, comparison.filter, comparison.metric)
+        key = comparison.key
         if comparison.outcome == "failed" or key not in base or key not in candidate:
             continue
         drifts = _drifts(comparison, base[key], candidate[key], allow)

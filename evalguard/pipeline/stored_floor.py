@@ -167,7 +167,7 @@ def _beside(comparison: Comparison, floors: Mapping[str, MeasuredFloor]) -> Comp
     measured = floors.get(comparison.task)
     if measured is None or comparison.sigma is None:
         return comparison
-    floor = measured.floors.get((comparison.task, comparison.filter, comparison.metric))
+    floor = measured.floors.get(comparison.key)
     if floor is None:
         return comparison
     found = beside(comparison.sigma, floor, measured=measured.measured)

@@ -152,7 +152,7 @@ def _unchanged(report: CompareReport, worst: Comparison) -> str:
 
 def _gate_clause(report: CompareReport, worst: Comparison) -> str:
     gate = report.gate
-    key = (worst.task, worst.filter, worst.metric)
+    key = worst.key
     if accepted := accepted_clause(gate, key):
         return accepted
     if worst.outcome == "degraded":

@@ -56,7 +56,7 @@ def subject(report: CompareReport) -> Comparison | None:
     gate = report.gate
     decisive = {"regressed": gate.regressed, "failed": gate.failed, "undecided": gate.undecided}
     keys = decisive.get(gate.state, ())
-    chosen = [c for c in report.comparisons if (c.task, c.filter, c.metric) in keys]
+    chosen = [c for c in report.comparisons if c.key in keys]
     return min(
         chosen or concerned(report),
         key=lambda c: (GRAVITY.index(c.outcome), -_badness(c)),

@@ -120,7 +120,7 @@ class Bisection:
         """What not to search again: this; of a metric without a culprit, all of its task."""
         if found or subject.limit is not None:
             return {subject.key}
-        keys = ((c.task, c.filter, c.metric) for c in self.finished.report.comparisons)
+        keys = (c.key for c in self.finished.report.comparisons)
         return {key for key in keys if key[0] == subject.key[0]}
 
     def _next(self, done: set[Key], scored: tuple[Scored, Scored]) -> Subject | str:

@@ -42,7 +42,7 @@ class Judged:
                     metric=one.metric,
                     sigma=one.sigma,
                     outcome=one.outcome,
-                    gated=(one.task, one.filter, one.metric) in gate.gated,
+                    gated=one.key in gate.gated,
                 )
                 for one in self.judgement.comparisons
             ),

@@ -106,15 +106,15 @@ def _of_metrics(
     without: Collection[Key],
 ) -> Iterator[Subject | str]:
     """The metrics as subjects, or why they are none, the worst first."""
-    by_key = {_key(one): one for one in comparisons}
+    by_key = {one.key: one for one in comparisons}
     wanted = [one for key in keys for one in _with_scores(by_key[key], comparisons)]
     ranked = sorted(
-        (one for one in wanted if one.sigma is not None and _key(one) not in without),
+        (one for one in wanted if one.sigma is not None and one.key not in without),
         key=lambda one: -(one.sigma or 0.0),
     )
     of_base = {table.key: table for table in tables}
     for comparison in ranked:
-        yield _subject(comparison, of_base.get(_key(comparison)), gate)
+        yield _subject(comparison, of_base.get(comparison.key), gate)
 
 
 def _of_limits(
@@ -174,7 +174,7 @@ def tolerated(comparison: Comparison, gate: GateResult) -> float:
     unseen = sigma - interval[0] if interval is not None else 0.0
     if gate.margin == 0.0:
         return unseen
-    inside = sigma <= gate.margin and _key(comparison) in gate.regressed
+    inside = sigma <= gate.margin and comparison.key in gate.regressed
     return min(unseen, gate.margin) if inside else gate.margin
 
 
@@ -207,7 +207,7 @@ def _subject(comparison: Comparison, table: ScoreTable | None, gate: GateResult)
     if not 0.0 < reachable < float("inf"):
         return f"{comparison.task} {comparison.metric}: no drift that a search could be held to"
     return Subject(
-        key=_key(comparison),
+        key=comparison.key,
         sigma=comparison.sigma or 0.0,
         margin=margin,
         scale=scale,
@@ -223,7 +223,3 @@ def _with_scores(one: Comparison, comparisons: Sequence[Comparison]) -> Iterator
     for other in comparisons:
         if other.task in one.subtasks and other.metric == one.metric and not other.subtasks:
             yield other
-
-
-def _key(comparison: Comparison) -> Key:
-    return comparison.task, comparison.filter, comparison.metric

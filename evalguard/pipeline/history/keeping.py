@@ -74,7 +74,7 @@ def night_run(report: CompareReport) -> NightRun:
 
 def night_metric(comparison: Comparison, gate: GateResult) -> NightMetric:
     """What a history keeps of a comparison."""
-    key = (comparison.task, comparison.filter, comparison.metric)
+    key = comparison.key
     waiver = next((one.waiver for one in gate.accepted if one.key == key), None)
     low, high = comparison.sigma_interval or (None, None)
     lost, won = comparison.flips or (None, None)
@@ -121,7 +121,7 @@ def _metrics(
     allow: frozenset[str],
 ) -> Iterator[KeptMetric]:
     for comparison in report.comparisons:
-        key = (comparison.task, comparison.filter, comparison.metric)
+        key = comparison.key
         documents = None
         if comparison.outcome != "failed" and key in base and key in candidate:
             documents = _documents(base[key], candidate[key], allow)

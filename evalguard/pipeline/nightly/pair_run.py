@@ -83,7 +83,7 @@ def _metrics(report: CompareReport) -> Iterator[NightlyMetric]:
         one.key: f"until {one.waiver.until}: {one.waiver.reason}" for one in report.gate.accepted
     }
     for one in report.comparisons:
-        key = (one.task, one.filter, one.metric)
+        key = one.key
         if key not in report.gate.gated:
             continue
         low, high = one.sigma_interval or (None, None)

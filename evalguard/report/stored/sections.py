@@ -135,7 +135,7 @@ def _states(
 ) -> list[GateState]:
     """What each gated metric brought about; documents did not always say."""
     let_through = {one.key for one in accepted}
-    by_key = {(c.task, c.filter, c.metric): c for c in comparisons}
+    by_key = {c.key: c for c in comparisons}
     states: list[GateState] = []
     for number, one in enumerate(gated):
         where = f"gate.gated[{number}]"

@@ -134,7 +134,7 @@ def _size(comparisons: Sequence[Comparison]) -> str:
 def _metric(
     report: CompareReport, c: Comparison, shown: bool, numbers: Mapping[str, int]
 ) -> MetricView:
-    key, margin = (c.task, c.filter, c.metric), report.gate.margin
+    key, margin = c.key, report.gate.margin
     pair = rounding.rounded_pair((c.base, c.base_stderr), (c.candidate, c.candidate_stderr))
     sigma, low, high = rounding.sigma_with_interval(c.sigma, c.sigma_interval, margin=margin)
     remarks = tuple(dict.fromkeys(printable(caveat).strip() for caveat in c.caveats))
