@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -102,22 +102,41 @@ def code_digest(search: str) -> str:
 
 def append(file: Path, counts: Counts, seed: int) -> None:
     """Add a line, whole or not at all."""
-    line = json.dumps({"code": code_digest(counts.search), "seed": seed, **asdict(counts)})
     with file.open("a", encoding="utf-8") as stream:
-        stream.write(line + "\n")
+        stream.write(_line(code_digest(counts.search), seed, counts) + "\n")
+
+
+def _line(code: str, seed: int, counts: Counts) -> str:
+    return json.dumps({"code": code, "seed": seed, **asdict(counts)})
 
 
 def read(file: Path, seed: int, *, any_code: bool = False) -> dict[Key, Counts]:
     """Add up the lines of this seed and, unless ``any_code``, of this code."""
     found: dict[Key, list[Counts]] = {}
-    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    for line in lines:
-        fields = json.loads(line)
-        code, its_seed = fields.pop("code"), fields.pop("seed")
-        counts = Counts(**fields)
+    for code, its_seed, counts in _parts(file):
         if its_seed == seed and (any_code or code == code_digest(counts.search)):
             found.setdefault(counts.key, []).append(counts)
     return {key: _sum(parts) for key, parts in found.items()}
+
+
+def sums(files: Iterable[Path]) -> Iterator[str]:
+    """Yield the lines of some files added up: one for each cell, seed and version of the code.
+
+    A file of these lines can be added to: plantings are counted from the first without a gap.
+    """
+    found: dict[tuple[Key, int, str], list[Counts]] = {}
+    for file in files:
+        for code, seed, counts in _parts(file):
+            found.setdefault((counts.key, seed, code), []).append(counts)
+    for (_, seed, code), parts in sorted(found.items()):
+        yield _line(code, seed, _sum(parts))
+
+
+def _parts(file: Path) -> Iterator[tuple[str, int, Counts]]:
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    for line in lines:
+        fields = json.loads(line)
+        yield fields.pop("code"), fields.pop("seed"), Counts(**fields)
 
 
 def _sum(parts: Iterable[Counts]) -> Counts:

@@ -7,6 +7,8 @@
 Planted drift (benchmarks/bisect_planting.py). Cells come in the order of their weight, a few
 plantings at a time, and are appended to the file: it can be stopped at any time and goes on where
 it was. ``--part 1/2`` and ``--part 2/2`` share the work of two processes, with a file each or one.
+``--sums`` adds a file up; benchmarks/results/bisect_simulation.jsonl are the published counts, and
+a copy of it can be gone on from.
 The search was developed on the seeds 4, 77 and 91.
 """
 
@@ -17,7 +19,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.bisect_counts import Key, append, counted, read
+from benchmarks.bisect_counts import Key, append, counted, read, sums
 from benchmarks.bisect_outcomes import OTHERS, OURS
 from benchmarks.bisect_planting import CASES
 from benchmarks.bisect_tables import report
@@ -60,6 +62,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--any-code", action="store_true", help="add up counts of other versions")
     parser.add_argument("--output", type=Path, help="write the tables there")
+    parser.add_argument("--sums", type=Path, help="write the counts there, a line for each cell")
     options = parser.parse_args()
     part, parts = (int(number) for number in options.part.split("/"))
     end = time.monotonic() + 60.0 * options.minutes
@@ -73,6 +76,8 @@ def main() -> None:
     if options.output:
         found = read(options.cells, options.seed, any_code=options.any_code)
         deliver(report(found, options.seed), options.output)
+    if options.sums:
+        deliver(sums([options.cells]), options.sums)
 
 
 if __name__ == "__main__":

@@ -48,8 +48,8 @@ def _introduction(found: Mapping[Key, Counts], seed: int) -> Iterator[str]:
 
 def _table(found: Mapping[Key, Counts], n: int, effect: float) -> Iterator[str]:
     here = {(case, search): c for (case, m, e, search), c in found.items() if (m, e) == (n, effect)}
+    most = max(counts.runs for counts in found.values())
     searches = [search for search in _SEARCHES if any(search == other for _, other in here)]
-    most = max(counts.runs for counts in here.values())
     yield f"\n## {n} settings, effects of {effect:g} sigma\n"
     yield "| case | " + " | ".join(searches) + " |"
     yield "|---" * (len(searches) + 1) + "|"

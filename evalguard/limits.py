@@ -30,6 +30,8 @@ KINDS: dict[str, Kind] = {
     "same_answer": "lower",
 }
 OF_ANSWERS = "same_answer"
+# The largest value that was seen has no interval: documents not seen may reach beyond.
+_LITERAL = ("kl_max",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +79,9 @@ class LimitVerdict:
             filter. ``of`` is lm-eval's metric that an answer was chosen by; "" for distributions.
         value, interval, bounds: of the figure (see ``Figure``); None where there is none.
         state: "regressed" if the value is beyond the limit, and ``certain`` if its whole interval
-            is; "undecided" if the value is within it but the interval reaches beyond; "passed" if
-            all of it is within, or there is no interval (the literal rule); "failed" without a
-            value.
+            is; "undecided" if the value is within it but the interval reaches beyond, or there is
+            none (of one document); "passed" if all of it is within, or the value of ``kl_max``,
+            which never has an interval; "failed" without a value.
         reason: one sentence.
     """
 
@@ -147,7 +149,24 @@ def _size(figure: Figure) -> Figure:
 
 def _of_distribution(limit: Limit, distribution: DistributionComparison) -> LimitVerdict:
     figure = figure_of(limit.metric, distribution)
-    return _judge(limit, figure, task=distribution.task, missing=distribution.failure)
+    verdict = _judge(limit, figure, task=distribution.task, missing=distribution.failure)
+    if limit.metric != "kl_mean" or verdict.state != "passed":
+        return verdict
+    return replace(verdict, reason=f"{verdict.reason}; {_unseen(distribution)}")
+
+
+def _unseen(distribution: DistributionComparison) -> str:
+    """What n documents cannot show: a kind of document so rare that they may hold none of it.
+
+    A share p is missing from n documents with chance (1 - p)^n (the rule of three).
+    """
+    n, noun = distribution.n, "documents"
+    if distribution.clusters is not None:
+        n, noun = distribution.clusters, "clusters"
+    share = -math.expm1(math.log1p(-distribution.confidence) / n)
+    return (
+        f"{n:,} {noun} may hold none of a kind that is rarer than 1 in {math.floor(1.0 / share):,}"
+    )
 
 
 def _of_answers(limit: Limit, comparison: Comparison) -> LimitVerdict:
@@ -185,6 +204,8 @@ def _judge(
 def _state(limit: Limit, figure: Figure) -> tuple[LimitState, bool]:
     if figure.value is None or math.isnan(figure.value):
         return "failed", False
+    if figure.interval is None and not _beyond(limit, figure.value):
+        return ("passed" if limit.metric in _LITERAL else "undecided"), False
     low, high = figure.interval or (figure.value, figure.value)
     farthest, nearest_end = (high, low) if limit.kind == "upper" else (low, high)
     if _beyond(limit, figure.value):

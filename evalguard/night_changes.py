@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from evalguard.gate_reason import Key
-from evalguard.night_report import PairChanges, PairNight
+from evalguard.night_report import GonePair, PairChanges, PairNight
 
 
 def changed_since(tonight: PairNight, before: PairNight | None) -> PairChanges:
@@ -27,6 +29,24 @@ def changed_since(tonight: PairNight, before: PairNight | None) -> PairChanges:
         recovered=tuple(key for key in then if key in passing),
         failed=_failing(tonight) and (before is None or not _failing(before)),
     )
+
+
+def gone_since(tonight: Sequence[PairNight], before: Sequence[PairNight]) -> tuple[GonePair, ...]:
+    """Pairs of last night that were taken out, or given another name."""
+    there = {pair.pair for pair in tonight}
+    return tuple(
+        GonePair(base=pair.base, candidate=pair.candidate, was=pair.state)
+        for pair in before
+        if pair.pair not in there
+    )
+
+
+def other_bases(tonight: Sequence[PairNight], before: Sequence[PairNight]) -> tuple[str, ...]:
+    """Bases that are not what they were last night: sigma is in their standard errors."""
+    then = {(pair.base, pair.base_digest) for pair in before if pair.base_digest}
+    known = {name for name, _ in then}
+    now = dict.fromkeys((pair.base, pair.base_digest) for pair in tonight if pair.base_digest)
+    return tuple(dict.fromkeys(one[0] for one in now if one[0] in known and one not in then))
 
 
 def _in_state(pair: PairNight, state: str) -> tuple[Key, ...]:

@@ -58,6 +58,8 @@ class PairNight:
         culprits: settings that its bisection names; ``bisection``: what came of it, "" for none.
         waivers: what is to be said of its waivers: expired, ends soon, exceeded, not needed.
         notes: of its report.
+        problems: what of it could not be written, or kept.
+        base_digest: of everything that can change the base's scores; "" without a report.
         run_folder: None where none was written.
     """
 
@@ -74,6 +76,8 @@ class PairNight:
     bisection: str = ""
     waivers: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    base_digest: str = ""
     run_folder: str | None = None
 
     @property
@@ -164,6 +168,15 @@ class PairChanges:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GonePair:
+    """A pair of last night that is none of tonight's, and its state then."""
+
+    base: str
+    candidate: str
+    was: GateState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NightReport:
     """A night.
 
@@ -175,6 +188,8 @@ class NightReport:
         previous: when the night before was; "" for the first one.
         resumed: how often it was gone on with after it had been stopped.
         pairs: in the guard files' order; ``changes`` beside them.
+        gone: pairs of last night that are not compared any more.
+        other_bases: names of bases that are not what they were last night.
         exit_code: what the command ends with.
         alpha: chance that a pair has any false change point in ``looks`` nights.
     """
@@ -190,6 +205,8 @@ class NightReport:
     pairs: tuple[PairNight, ...]
     changes: tuple[PairChanges, ...]
     exit_code: int
+    gone: tuple[GonePair, ...] = ()
+    other_bases: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     command: str = ""
     version: str = ""

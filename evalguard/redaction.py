@@ -3,33 +3,62 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import shlex
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
 
-from evalguard.settings import Value
+from evalguard.secret_shapes import SHAPES
+from evalguard.settings import Setting, Value
 
 REDACTED = "***"
 
-# add_bos_token, prefix_token_id or tokenizer hold no secret: "token" alone is one, or after these.
+# add_bos_token, prefix_token_id, tokens or tokenizer hold no secret: "token" alone is one, or
+# after these.
+_OF = (
+    "access|account|admin|api|auth|bearer|client|deploy|encryption|github|gitlab|hf|hub"
+    "|huggingface|id|jwt|master|npm|oauth|openai|private|pypi|refresh|sas|secret|security|service"
+    "|session|shared|signing|ssh|wandb"
+)
 _NAME = (
-    r"(?:(?:[\w.-]*[_.-])?(?:(?:access|api|auth|bearer|hf|hub|id|private|refresh|secret|session)"
-    r"[_-]?(?:token|key)(?:[_-]id)?|(?:client)?secret|password|passwd|passphrase|credentials?"
-    r"|authorization|cookie)"
-    r"|(?-i:[A-Z][A-Z0-9_]*_(?:TOKEN|KEY|PASS))|token)"
+    rf"(?:(?:[\w.-]*[_.-])?(?:(?:{_OF})[_-]?(?:access[_-]?)?(?:token|key|pat)(?:[_-]id)?s?"
+    r"|credentials?|authorization|cookies?|(?:basic|http|proxy)[_-]?auth|(?-i:pwd|Pwd))"
+    r"|[\w.-]*(?:passwords?|passwd|passphrase|secrets?)|auth"
+    r"|(?-i:[A-Z][A-Z0-9_]*_(?:TOKEN|KEY|PASS|PWD|PAT)S?)|(?:--?|[\w.-]*\.)?token)"
 )
-_SECRET_NAME = re.compile(rf"(?i:{_NAME}s?)")
+# Quotes may be escaped themselves: JSON in a string of JSON.
+_QUOTED = (
+    r"\"(?:\\.|[^\"\\])*\"?|'(?:\\.|[^'\\])*'?"
+    r"|(?P<quote>\\+[\"'])(?:(?!(?<!\\)(?P=quote)).)*(?:(?P=quote))?"
+)
+# Authorization: Bearer ...: the word is no secret, what follows it is.
+_SCHEME = r"(?:(?i:Basic|Bearer|Digest|Token)\s+)?"
+_VALUE = (
+    rf"{_SCHEME}(?:{_QUOTED}|\{{[^{{}}]*\}}?|\[[^\[\]]*\]?"
+    r"|(?:[^\s,\"'{}\[\]()]|[^\s,\"'](?=[^\s,\"'{}\[\]()]))+)"
+)
+_EQUALS = r"\\*[\"']?\s*[=:]\s*"
+_SECRET_NAME = re.compile(rf"(?i:{_NAME})")
+_FLAG = re.compile(rf"--?(?i:{_NAME})")
+# "unexpected token: '}'" is a sentence about a token of a text; those of services have digits.
+_SENTENCE = r"(?<=[A-Za-z] )(?i:token):\s(?!\S*[0-9]\S{7}|\S{7,}[0-9])"
 _PAIR = re.compile(
-    rf"(?<![\w.-])(?P<name>(?i:{_NAME}s?))(?P<equals>[\"']?\s*[=:]\s*)"
-    # Authorization: Bearer ...: the word is no secret, what follows it is.
-    r"(?P<value>(?:(?i:Basic|Bearer|Digest|Token)\s+)?(?:\"[^\"]*\"|'[^']*'|[^\s,\"'}\]]+))"
+    rf"(?<![\w.-])(?!{_SENTENCE})(?P<name>(?i:{_NAME}))(?P<equals>{_EQUALS})(?:{_VALUE})",
+    re.DOTALL,
 )
-_TOKEN = re.compile(
-    r"\bhf_[A-Za-z0-9]{16,}|\bsk-[A-Za-z0-9_-]{16,}|\bgh[opsur]_[A-Za-z0-9]{20,}"
-    r"|\bgithub_pat_\w{20,}|\bglpat-[\w.-]{16,}|\bAKIA[0-9A-Z]{16}\b|\bxox[abpr]-[\w-]{10,}"
-    r"|\bAIza[\w-]{35,}|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
-    r"|(?<=[Bb]earer )[\w.~+/=-]{8,}"
-    # A password may hold an @, and stand there without a user; signed addresses are as good as one.
-    r"|(?<=://)[^/\s:@]*:[^/\s]+(?=@)"
-    r"|(?<=[?&])(?i:sig|(?:x-(?:amz|goog)-)?signature)=[^\s&\"'<>]+"
+_TWO_WORDS = re.compile(rf"(?<![\w-])(?P<flag>--?(?i:{_NAME})[ \t]+)(?!-)(?:{_VALUE})", re.DOTALL)
+# Plain data as Python and JSON show it: ['--token', 'x'], ('Authorization', 'x'), and
+# {'name': 'api_key', 'value': 'x'}.
+_STRING = r"(?:\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*')"
+_SHOWN = re.compile(
+    rf"(?P<head>[\"']--?(?i:{_NAME})[\"'],\s*(?![\"']-)"
+    rf"|[\[(][\"'](?i:{_NAME})[\"'],\s*(?={_STRING}[\])])"
+    rf"|[\"']name[\"']:\s*[\"'](?i:{_NAME})[\"'],\s*[\"']value[\"']:\s*){_STRING}",
+    re.DOTALL,
+)
+# A header is one to its end: Digest and cookies hold several values.
+_HEADER = re.compile(
+    r"(?P<head>(?<![\w-])(?i:(?:set-)?cookie|(?:proxy-)?authorization:\s*digest)\s*[:= ]\s*)"
+    r"(?![\"'{\[])[^\n'\r]+"
 )
 
 
@@ -42,18 +71,75 @@ def redacted(value: Value, name: str = "") -> Value:
     """Return ``value`` with every secret in it replaced by ``***``.
 
     Args:
-        value: plain data; mappings are looked through by name, texts for what looks like a token.
+        value: plain data; mappings are looked through by name, lists for a flag before its value
+            (``--token``, then it) and for pairs, texts for what looks like a token.
         name: what the value stands under, the last part of a dotted name.
     """
-    if isinstance(value, Mapping):
-        return {key: redacted(inner, key) for key, inner in value.items()}
     if is_secret(name) and value is not None and not isinstance(value, bool):
         return REDACTED
-    if isinstance(value, list):
-        return [redacted(inner) for inner in value]
+    if isinstance(value, Mapping):
+        named = value.get("name")
+        inner_name = named if isinstance(named, str) and is_secret(named) else ""
+        return {
+            key: redacted(inner, inner_name if inner_name and key == "value" else key)
+            for key, inner in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return _redacted_list(value)
     return redacted_text(value) if isinstance(value, str) else value
+
+
+def shown_value(value: Value, setting: Setting) -> Value:
+    """A setting's value as it may be shown: its name or its target's may be a secret's."""
+    if is_secret(setting.name):
+        return redacted(value, setting.name)
+    return redacted(value, setting.target.path.rpartition(".")[2])
 
 
 def redacted_text(text: str) -> str:
     """Return text (a command line, a message) with ``NAME=secret`` and known tokens replaced."""
-    return _TOKEN.sub(REDACTED, _PAIR.sub(rf"\g<name>\g<equals>{REDACTED}", text))
+    text = SHAPES.sub(REDACTED, text)
+    text = _HEADER.sub(rf"\g<head>{REDACTED}", text)
+    text = _PAIR.sub(rf"\g<name>\g<equals>{REDACTED}", text)
+    text = _TWO_WORDS.sub(rf"\g<flag>{REDACTED}", text)
+    return _SHOWN.sub(rf"\g<head>{REDACTED}", text)
+
+
+def redacted_traceback(error: BaseException) -> str:
+    """Return a traceback without secrets: it quotes messages and lines of code."""
+    told = traceback.format_exception(type(error), error, error.__traceback__)
+    return redacted_text("".join(told)).rstrip("\n")
+
+
+def redacted_command(words: Sequence[str]) -> str:
+    """Return a command line as a shell reads it, without the secrets of its words.
+
+    Words are looked at before they are quoted: quoting would take a secret apart.
+    """
+    return shlex.join(_redacted_words(words))
+
+
+def _redacted_words(words: Sequence[str]) -> Iterator[str]:
+    before = ""
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if _FLAG.fullmatch(before) and not word.startswith("-"):
+            yield REDACTED
+        elif equals and is_secret(name.lstrip("-")):
+            yield f"{name}={REDACTED}"
+        else:
+            yield redacted_text(word)
+        before = word
+
+
+def _redacted_list(values: Sequence[Value]) -> list[Value]:
+    pair = len(values) == 2 and isinstance(values[0], str) and is_secret(values[0])
+    before: Value = ""
+    found: list[Value] = []
+    for index, value in enumerate(values):
+        flagged = isinstance(before, str) and _FLAG.fullmatch(before) is not None
+        follows = isinstance(value, str) and not value.startswith("-")
+        secret = (flagged and follows) or (pair and index == 1)
+        found.append(redacted(value, "token" if secret else ""))
+        before = value
+    return found

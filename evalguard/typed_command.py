@@ -12,6 +12,14 @@ _OF_OUTPUT = ("-o", "--output", "--format")
 _OF_SEARCH = ("--budget", "--jobs")
 _SEARCH_FLAGS = ("--thorough", "--no-thorough")
 
+# A search's options under the names that a comparison has for them.
+_AS_COMPARED = {
+    "--bisect-budget": "--budget",
+    "--bisect-jobs": "--jobs",
+    "--bisect-thorough": "--thorough",
+    "--no-bisect-thorough": "--no-thorough",
+}
+
 
 def asked_anew(command: str) -> str:
     """Return a command without the files that its report was written to.
@@ -44,6 +52,27 @@ def as_comparison(command: str) -> str:
         return anew
     kept = without_options(words[2:], with_value=_OF_SEARCH, flags=_SEARCH_FLAGS)
     return shlex.join(["evalguard", "compare", *kept])
+
+
+def as_bisection(command: str) -> str:
+    """Return a comparison to be typed once more as a bisection; "" where it was no such question.
+
+    >>> as_bisection("evalguard compare --base a --bisect never --bisect-jobs 2 --cand b")
+    'evalguard bisect --base a --jobs 2 --cand b'
+    """
+    try:
+        words = shlex.split(asked_anew(command))
+    except ValueError:  # nobody typed this
+        return ""
+    if words[:2] != ["evalguard", "compare"]:
+        return ""
+    kept = without_options(words[2:], with_value=("--bisect",))
+    return shlex.join(["evalguard", "bisect", *map(_of_bisect, kept)])
+
+
+def _of_bisect(word: str) -> str:
+    name, equals, value = word.partition("=")
+    return f"{_AS_COMPARED.get(name, name)}{equals}{value}"
 
 
 def without_options(

@@ -115,11 +115,72 @@ ATTENTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }  # fmt: skip
 
+# Others, which are only held against lm-eval's scores.
+_LATENT = {
+    "num_key_value_heads": 4, "q_lora_rank": 12, "kv_lora_rank": 12, "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8, "v_head_dim": 8, "n_routed_experts": 4, "num_experts_per_tok": 2,
+    "n_group": 1, "topk_group": 1, "moe_intermediate_size": 24, "first_k_dense_replace": 1,
+}  # fmt: skip
+_MAMBA2 = {
+    "mamba_d_state": 8, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_chunk_size": 8,
+    "mamba_n_groups": 1,
+}  # fmt: skip
+FURTHER: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", _SIZES),
+    "gemma2: soft caps": ("gemma2", {**_SIZES, "head_dim": 8, "sliding_window": 6}),
+    "qwen2: biases": ("qwen2", _SIZES),
+    "phi: parallel blocks": ("phi", _SIZES),
+    "gptj: interleaved rotary": ("gptj", {**_GPT2, "rotary_dim": 4}),
+    "falcon: one key": (
+        "falcon",
+        {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+         "max_position_embeddings": 48, "initializer_range": 0.3},
+    ),
+    "gpt_bigcode: one key, learned positions": ("gpt_bigcode", _GPT2),
+    "stablelm: partial rotary": ("stablelm", _SIZES),
+    "starcoder2: a window": ("starcoder2", {**_SIZES, "sliding_window": 6}),
+    "cohere2: layers without positions": (
+        "cohere2",
+        {**_SIZES, "logit_scale": 0.25, "sliding_window": 6},
+    ),
+    "xglm: sines": (
+        "xglm",
+        {"d_model": 32, "ffn_dim": 48, "num_layers": 2, "attention_heads": 4,
+         "max_position_embeddings": 48, "init_std": 0.3},
+    ),
+    "olmo2: norms behind": ("olmo2", _SIZES),
+    "olmoe: experts": ("olmoe", {**_SIZES, "num_experts": 4, "num_experts_per_tok": 2}),
+    "deepseek_v2: latent keys": ("deepseek_v2", {**_SIZES, **_LATENT}),
+    "deepseek_v3: latent keys": ("deepseek_v3", {**_SIZES, **_LATENT}),
+    "mamba2: chunks": (
+        "mamba2",
+        {**_STATE, "state_size": 8, "num_heads": 8, "head_dim": 8, "n_groups": 1,
+         "chunk_size": 8, "initializer_range": 0.3},
+    ),
+    "jamba: a state, attention, experts": (
+        "jamba",
+        {**_SIZES, "num_experts": 4, "num_experts_per_tok": 2, "attn_layer_period": 2,
+         "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1,
+         "mamba_d_state": 4, "mamba_dt_rank": 4, "use_mamba_kernels": False},
+    ),
+    "bamba: chunks, attention": ("bamba", {**_SIZES, **_MAMBA2, "attn_layer_indices": [1]}),
+    "granitemoehybrid: chunks, experts": (
+        "granitemoehybrid",
+        {**_SIZES, **_MAMBA2, "layer_types": ["mamba", "attention"], "num_local_experts": 4,
+         "num_experts_per_tok": 2},
+    ),
+    "minimax: lightning attention": (
+        "minimax",
+        {**_SIZES, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2},
+    ),
+    "lfm2: short convolutions": ("lfm2", _SIZES),
+}  # fmt: skip
+
 
 def save_architecture(folder: Path, name: str, **changes: Any) -> Path:
     """Save a model of these, with other values for some of its config."""
     size = save_tokenizer(folder)
-    kind, values = {**ARCHITECTURES, **ATTENTIONS}[name]
+    kind, values = {**ARCHITECTURES, **ATTENTIONS, **FURTHER}[name]
     common = {"vocab_size": size, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
     torch.manual_seed(0)
     config = CONFIG_MAPPING[kind](**{**common, **values, **changes})

@@ -48,7 +48,7 @@ def answered(share: float | None, interval: tuple[float, float] | None, **more: 
         (0.012, (0.009, 0.015), "regressed", False),
         (0.012, (0.011, 0.013), "regressed", True),
         (0.01, (0.01, 0.01), "passed", False),
-        (0.005, None, "passed", False),
+        (0.005, None, "undecided", False),  # of one document nothing is known
         (0.02, None, "regressed", False),
         (0.005, (0.004, math.inf), "undecided", False),
         (math.inf, None, "regressed", False),
@@ -226,3 +226,25 @@ def test_limits_and_the_confinement_of_metrics_are_two_things():
     assert confined.needs_distributions
     assert not Gate(limits=(Limit(metric="same_answer", value=0.9),)).needs_distributions
     assert set(KINDS.values()) == {"upper", "lower"}
+
+
+def test_the_largest_value_has_no_interval_and_passes_by_itself():
+    largest = (Percentile(percent=100.0, figure=Figure(value=0.4)),)
+    assert judged("kl_max", 0.5, kl_percentiles=largest).state == "passed"
+    assert judged("kl_max", 0.3, kl_percentiles=largest).state == "regressed"
+
+
+@pytest.mark.parametrize(("n", "rare"), [(10, "1 in 3"), (100, "1 in 33"), (2_000, "1 in 668")])
+def test_a_kept_mean_says_what_its_documents_cannot_show(n, rare):
+    figure = Figure(value=0.005, interval=(0.004, 0.006))
+    of = DistributionComparison(
+        task="t", n=n, positions=9 * n, top_k=10, confidence=0.95, kl=figure
+    )
+    (kept,) = judge_limits([Limit(metric="kl_mean", value=0.01)], [of], [])
+    assert kept.reason.endswith(
+        f"{n:,} documents may hold none of a kind that is rarer than {rare}"
+    )
+    share = 1.0 / int(rare.split()[-1])
+    assert (1.0 - share) ** n <= 0.05 < (1.0 - 1.0 / (1.0 / share + 1.0)) ** n
+    (broken,) = judge_limits([Limit(metric="kl_mean", value=0.001)], [of], [])
+    assert "rarer" not in broken.reason

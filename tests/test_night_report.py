@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from evalguard.gate_reason import GateState
-from evalguard.night_changes import changed_since
-from evalguard.night_report import NightlyMetric, PairNight, night_exit_code
+from evalguard.night_changes import changed_since, gone_since, other_bases
+from evalguard.night_report import GonePair, NightlyMetric, PairNight, night_exit_code
 
 
 def pair(state: GateState = "passed", **metrics: GateState) -> PairNight:
@@ -57,3 +58,23 @@ def test_a_metric_without_a_number_has_not_recovered() -> None:
 
 def test_a_pair_that_fails_again_is_not_new() -> None:
     assert not changed_since(pair("failed"), pair("failed")).failed
+
+
+def test_a_pair_that_was_taken_out_or_renamed_is_named_with_its_state_then() -> None:
+    before = (pair("regressed"), replace(pair("failed"), candidate="c"))
+    renamed = (replace(pair(), candidate="c"), replace(pair(), candidate="d"))
+    assert gone_since(renamed, before) == (GonePair(base="a", candidate="b", was="regressed"),)
+    assert gone_since(before, ()) == ()
+
+
+def test_a_base_is_another_one_where_its_digest_is() -> None:
+    def night(*digests: str) -> list[PairNight]:
+        return [
+            replace(pair(), base=name, candidate=f"{name}-port", base_digest=digest)
+            for name, digest in zip("abc", digests, strict=True)
+        ]
+
+    assert other_bases(night("1", "2", "3"), night("1", "2", "3")) == ()
+    assert other_bases(night("1", "0", ""), night("1", "2", "3")) == ("b",)
+    assert other_bases(night("1", "2", "3"), night("1", "2", "")) == ()
+    assert other_bases(night("1", "2", "3"), []) == ()

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+
+import click
 import pytest
 
-from evalguard.typed_command import as_comparison, asked_anew, without_options
+from evalguard.cli.bisect import bisect_command
+from evalguard.cli.compare import compare_command
+from evalguard.typed_command import as_bisection, as_comparison, asked_anew, without_options
 
 
 @pytest.mark.parametrize(
@@ -50,3 +55,31 @@ def test_options_go_with_their_values_and_flags_alone() -> None:
 )
 def test_a_bisection_is_typed_again_as_a_comparison(typed: str, comparison: str) -> None:
     assert as_comparison(typed) == comparison
+
+
+@pytest.mark.parametrize(
+    ("typed", "bisection"),
+    [
+        (
+            "evalguard compare --base a --bisect never --bisect-budget=9 --bisect-jobs 2 -o x.txt",
+            "evalguard bisect --base a --budget=9 --jobs 2",
+        ),
+        ("evalguard compare --baseline r --no-bisect-thorough --bisect=never",
+         "evalguard bisect --baseline r --no-thorough"),
+        ("evalguard demo --bisect never", ""),
+        ("evalguard bisect --base a", ""),
+        ('evalguard compare "unbalanced', ""),
+        ("", ""),
+    ],
+)  # fmt: skip
+def test_a_comparison_is_typed_again_as_a_bisection(typed: str, bisection: str) -> None:
+    assert as_bisection(typed) == bisection
+
+
+def test_every_option_of_a_comparison_is_one_of_a_bisection() -> None:
+    def typed(command: click.Command) -> set[str]:
+        return {word for one in command.params for word in (*one.opts, *one.secondary_opts)}
+
+    words = typed(compare_command) - {"--bisect", "--aa", "--vary"}  # --aa judges nothing
+    anew = as_bisection(shlex.join(["evalguard", "compare", *sorted(words)]))
+    assert set(shlex.split(anew)[2:]) <= typed(bisect_command)

@@ -12,6 +12,8 @@ from evalguard.bisect.oracle import Floats, Indices
 from evalguard.errors import UsageError
 
 MOST_BLOCKS = 16
+_ENOUGH = 24  # documents that change, or all that do: what a measurement sees at least
+_FEW = 0.5  # share of the documents that may change, of scores that change in few
 FEWEST_DOCUMENTS = 16  # in a block: fewer show no variance
 
 
@@ -40,6 +42,50 @@ class Blocks:
         return self.ends[at]
 
 
+def blocks_for(given: Sequence[Indices] | None, drift: Floats, rng: np.random.Generator) -> Blocks:
+    """The order for a candidate's ``drift``, (n_documents,), and blocks that an oracle may give.
+
+    Raises:
+        UsageError: where these do not hold every document once.
+    """
+    if few_change(drift):
+        return changed_first(given, drift, rng)
+    return stratified(drift, rng) if given is None else ordered(given, drift, rng)
+
+
+def few_change(drift: Floats) -> bool:
+    """Whether most documents score as the base's, bit by bit, but not all; ``drift``: (n,)."""
+    return 0 < int(np.count_nonzero(drift)) <= _FEW * drift.size
+
+
+def changed_first(
+    blocks: Sequence[Indices] | None, drift: Floats, rng: np.random.Generator
+) -> Blocks:
+    """Order documents so that a short prefix holds those that the candidate changes.
+
+    The others can only tell of jitter. Given blocks are ordered by their share of such documents.
+    No measurement pauses before it has seen enough of them: what a few show would mislead, as all
+    assignments are asked about the same few.
+
+    Raises:
+        UsageError: where the blocks do not hold every document once.
+    """
+    if blocks is None:
+        mixed = rng.permutation(drift.size)
+        order = mixed[np.argsort(drift[mixed] == 0.0, kind="stable")]
+        given = np.array_split(order, _count(drift.size))
+    else:
+        given = _checked(blocks, drift.size)
+        changed = [np.count_nonzero(drift[block]) / block.size for block in given]
+        given = [given[at] for at in np.argsort(-np.array(changed), kind="stable")]
+    ends = np.cumsum([block.size for block in given])
+    order = np.concatenate(given)
+    seen = np.cumsum(drift[order] != 0.0)[ends - 1]
+    enough = min(_ENOUGH, int(seen[-1]))
+    paused = ends[seen >= enough].tolist()
+    return Blocks(order=order, ends=tuple(paused), lumpiness=0.0)
+
+
 def stratified(drift: Floats, rng: np.random.Generator) -> Blocks:
     """Spread documents with a similar drift of the candidate evenly over the blocks.
 
@@ -47,9 +93,7 @@ def stratified(drift: Floats, rng: np.random.Generator) -> Blocks:
     document to each block, so that drift on a few documents falls into all blocks alike.
     """
     n = drift.size
-    count = 1
-    while count < MOST_BLOCKS and n >= 2 * count * FEWEST_DOCUMENTS:
-        count *= 2
+    count = _count(n)
     ranked = rng.permutation(n)
     ranked = ranked[np.argsort(-drift[ranked], kind="stable")]
     block = np.concatenate([rng.permutation(count) for _ in range(-(-n // count))])[:n]
@@ -68,13 +112,7 @@ def ordered(blocks: Sequence[Indices], drift: Floats, rng: np.random.Generator) 
     Raises:
         UsageError: where the blocks do not hold every document once.
     """
-    given = [np.asarray(block, dtype=np.intp) for block in blocks if len(block)]
-    held = np.concatenate(given) if given else np.empty(0, dtype=np.intp)
-    if not np.array_equal(np.sort(held), np.arange(drift.size)):
-        raise UsageError(
-            f"the {len(given)} blocks of an oracle hold {held.size} documents, "
-            f"and it has {drift.size}, each in one block"
-        )
+    given = _checked(blocks, drift.size)
     excess = np.array([float(np.sum(drift[block] - drift.mean())) for block in given])
     left = [int(at) for at in rng.permutation(len(given))]
     taken: list[int] = []
@@ -91,3 +129,27 @@ def ordered(blocks: Sequence[Indices], drift: Floats, rng: np.random.Generator) 
         ends=tuple(int(end) for end in np.cumsum(sizes[taken])),
         lumpiness=uneven,
     )
+
+
+def _count(n: int) -> int:
+    """How many blocks n documents are cut into: a power of 2."""
+    count = 1
+    while count < MOST_BLOCKS and n >= 2 * count * FEWEST_DOCUMENTS:
+        count *= 2
+    return count
+
+
+def _checked(blocks: Sequence[Indices], n: int) -> list[Indices]:
+    """Given blocks without empty ones.
+
+    Raises:
+        UsageError: where they do not hold every document once.
+    """
+    given = [np.asarray(block, dtype=np.intp) for block in blocks if len(block)]
+    held = np.concatenate(given) if given else np.empty(0, dtype=np.intp)
+    if not np.array_equal(np.sort(held), np.arange(n)):
+        raise UsageError(
+            f"the {len(given)} blocks of an oracle hold {held.size} documents, "
+            f"and it has {n}, each in one block"
+        )
+    return given

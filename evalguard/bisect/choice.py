@@ -111,6 +111,7 @@ def _information(predictions: Floats, variance: float, shares: Sequence[float]) 
     near = np.exp(apart * apart * np.float32(-shares[0]))
     told = []
     for share, longer in zip(shares, (*shares[1:], shares[-1]), strict=True):
-        told.append(-(np.log(near @ weights) @ weights))
+        with np.errstate(invalid="ignore"):  # a BLAS may say so of numbers that all are finite
+            told.append(-(np.log(near @ weights) @ weights))
         near = near ** (longer / share) if longer / share != 2.0 else near * near
     return np.array(told, dtype=np.float64)

@@ -36,6 +36,7 @@ def conclusion(search: Search) -> BisectResult:
         suspects=tuple(suspects),
         parts=_parts(search) if search.status == "diffuse" else (),
         repaired=() if repaired is None or not culprits else _names(names, repaired),
+        eliminated=bool(culprits) and repaired is not None and measured.as_base(repaired),
         inert=_names(names, inert),
         probes=tuple(measured.probes),
         cost=measured.spent,

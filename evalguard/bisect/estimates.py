@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from evalguard.bisect.flips import Flips
 from evalguard.bisect.jitter import Jitter
-from evalguard.bisect.oracle import Floats
+from evalguard.bisect.oracle import Floats, Mask
 
 _FEWEST = 15  # documents that show how far an assignment resembles another
 _MANY = 32
@@ -27,16 +28,20 @@ _Estimate = tuple[float, float]  # mean and variance
 class Estimates:
     """Of the assignments of a search, each one's computed again only where something changed."""
 
-    def __init__(self, jitter: Jitter) -> None:
-        self._jitter = jitter
+    def __init__(self, jitter: Jitter, flips: Flips | None) -> None:
+        self._jitter, self._flips = jitter, flips
         self._known: dict[int, tuple[tuple[int, int], _Estimate | None]] = {}
 
-    def of(self, drifts: list[Floats], n: int) -> tuple[Floats, Floats]:
+    def of(self, masks: list[Mask], drifts: list[Floats], n: int) -> tuple[Floats, Floats]:
         """Mean drift of each assignment over all n documents, and its error variance; (m,), (m,).
 
-        ``drifts``: as of ``Jitter.error_variances``.
+        ``drifts``: of the assignments ``masks``, as of ``Jitter.error_variances``.
         """
         variances, least = self._jitter.error_variances(drifts)
+        if _eliminated(masks, drifts, n):
+            variances, least = np.maximum(variances - least, 0.0), np.zeros_like(least)
+        if self._flips is not None:
+            return self._counted(self._flips, masks, drifts, n * least)
         means = np.array([np.mean(drift) for drift in drifts])
         known = np.array([drift for drift in drifts if drift.size == n]).reshape(-1, n)
         for one, drift in enumerate(drifts):
@@ -46,11 +51,34 @@ class Estimates:
                     means[one], variances[one] = found[0], max(found[1], least[one])
         return means, variances
 
+    def _counted(
+        self, flips: Flips, masks: list[Mask], drifts: list[Floats], jitter: Floats
+    ) -> tuple[Floats, Floats]:
+        """Likewise, where few documents change."""
+        known = flips.jitter(masks, drifts)
+        each = jitter if known is None else np.minimum(jitter, known)
+        found = [
+            (float(np.mean(drift)), float(own) / drift.size)
+            if drift.size == flips.drift.size
+            else flips.estimate(drift, float(own))
+            for drift, own in zip(drifts, each, strict=True)
+        ]
+        means, variances = zip(*found, strict=True)
+        return np.array(means), np.array(variances)
+
     def _corrected(self, one: int, drift: Floats, known: Floats) -> _Estimate | None:
         state = (drift.size, len(known))
         if one not in self._known or self._known[one][0] != state:
             self._known[one] = (state, corrected(drift, known))
         return self._known[one][1]
+
+
+def _eliminated(masks: list[Mask], drifts: list[Floats], n: int) -> bool:
+    """Whether all settings but one change no score, or there is one: then nobody else jitters."""
+    return masks[0].size == 1 or any(
+        drift.size == n and mask.sum() >= mask.size - 1 and not drift.any()
+        for mask, drift in zip(masks, drifts, strict=True)
+    )
 
 
 def corrected(drift: Floats, known: Floats) -> _Estimate | None:

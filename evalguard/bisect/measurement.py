@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from evalguard.bisect.blocks import Blocks, ordered, stratified
+from evalguard.bisect.blocks import Blocks, blocks_for, few_change
 from evalguard.bisect.buildable import Buildable
 from evalguard.bisect.estimates import Estimates
 from evalguard.bisect.events import Listener, ProbeEnded, ProbeStarted
+from evalguard.bisect.flips import Flips
 from evalguard.bisect.jitter import Jitter
 from evalguard.bisect.oracle import (
     BlockOracle,
@@ -56,10 +57,9 @@ class Measurements:
         self._buildable, self._listen = buildable, listen
         self._base, drift = _sides(oracle, settings)
         given = oracle.blocks if isinstance(oracle, BlockOracle) else None
-        self.blocks: Blocks = (
-            stratified(drift, rng) if given is None else ordered(given, drift, rng)
-        )
-        self._estimates = Estimates(Jitter(drift.size, self.blocks.lumpiness))
+        self.blocks: Blocks = blocks_for(given, drift, rng)
+        self._flips = Flips.of(drift[self.blocks.order])
+        self._estimates = Estimates(Jitter(drift.size, self.blocks.lumpiness), self._flips)
         whole = np.ones(len(settings), dtype=np.bool_)
         self._masks = {whole.tobytes(): whole}
         self._drift = {whole.tobytes(): drift[self.blocks.order]}
@@ -153,9 +153,10 @@ class Measurements:
         if self._rows is None:
             drifts = list(self._drift.values())
             unit = self.yardstick.size
-            means, variances = self._estimates.of(drifts, self.blocks.ends[-1])
+            masks = list(self._masks.values())
+            means, variances = self._estimates.of(masks, drifts, self.blocks.ends[-1])
             self._rows = Rows(
-                masks=np.array(list(self._masks.values())),
+                masks=np.array(masks),
                 sigma=means / unit,
                 variance=variances / unit**2,
                 share=np.array([drift.size for drift in drifts]) / self.blocks.ends[-1],
@@ -166,7 +167,30 @@ class Measurements:
     def noise(self) -> float:
         """Variance of a typical measurement of all documents, in squared yardsticks."""
         rows = self.rows()
-        return float(np.median(rows.variance * rows.share)) + 1e-12
+        typical = rows.variance * rows.share
+        if self._flips is None:
+            return float(np.median(typical)) + 1e-12
+        least = self._flips.glance / self.yardstick.size**2
+        return max(float(np.median(typical[1:])) if typical.size > 1 else 0.0, least)
+
+    def others_error(self, repaired: Mask | None) -> float:
+        """What the others do, where they change few documents: it stands against the culprits.
+
+        Standard error, in yardsticks, of the mean drift without the culprits; 0 where the others
+        change no score, or many: then the rows tell their jitter.
+        """
+        if repaired is None:
+            return 0.0
+        if not self.complete(repaired):
+            return 0.0 if self._flips is None else np.inf
+        drift = self._drift.get(repaired.tobytes(), np.zeros(1))
+        if not few_change(drift):
+            return 0.0
+        return float(np.sqrt(np.mean(drift**2) / self.blocks.ends[-1])) / self.yardstick.size
+
+    def as_base(self, mask: Mask) -> bool:
+        """Whether all documents are measured under this assignment, and score as the base's."""
+        return self.complete(mask) and not (mask.any() and self._drift[mask.tobytes()].any())
 
     def finished(self) -> set[bytes]:
         """Assignments measured on all documents, the base among them; the bytes of their masks."""

@@ -72,6 +72,9 @@ class BisectResult:
         parts: of diffuse drift.
         repaired: settings that keep their candidate value in the repaired candidate, which was or
             would have been measured: all but the culprits and what cannot be built without them.
+        eliminated: whether the repaired candidate scores every document as the base does, bit by
+            bit: then the culprits hold all of the drift, and no jitter of others stands against
+            it. Whether that drift is more than chance is for the gate to say.
         inert: settings of assignments that scored every document measured as the base does, but
             for culprits and suspects: what acts only with a partner does nothing by itself.
         probes: all measurements, in order.
@@ -85,6 +88,7 @@ class BisectResult:
     suspects: tuple[Suspect, ...] = ()
     parts: tuple[Part, ...] = ()
     repaired: tuple[str, ...] = ()
+    eliminated: bool = False
     inert: tuple[str, ...] = ()
     probes: tuple[Probe, ...] = ()
     cost: float = 0.0

@@ -23,7 +23,7 @@ from evalguard.bisect.progress import Progress
 from evalguard.bisect.result import Status
 from evalguard.bisect.rows import Rows
 from evalguard.bisect.structure import NOTHING, Structure
-from evalguard.bisect.verification import STEP, Plan, plan_for, proven
+from evalguard.bisect.verification import STEP, Plan, drowned, plan_for, proven
 
 _CLUELESS = 1e-3  # nats a full evaluation: nothing more can be learnt
 _PROBABLY_NOTHING = 0.95
@@ -61,7 +61,9 @@ class Search:
             status = self._ended()
             if status is None:
                 status = self._advance()
-            if status is not None:
+            if status == "unexplained" and self._eliminates():
+                self.consider()
+            elif status is not None:
                 self.status = status
                 self._progress.accept(self.case, self.measured)
                 return
@@ -140,6 +142,13 @@ class Search:
         self.consider()
         return None
 
+    def _eliminates(self) -> bool:
+        """Measure all but one setting, if that one alone was seen to change any score."""
+        silent = self.measured.inert()
+        if silent.sum() != self._n - 1 or self.measured.complete(silent):
+            return False
+        return self.measured.measure(silent, 1.0)
+
     def _worth(self) -> float:
         """Nats that a full evaluation must promise; more where the drift is probably jitter.
 
@@ -174,9 +183,11 @@ class Search:
             return self._given_up() if sure >= self._effort.nothing else None
         if not structure.components:
             return "diffuse"
-        guilty = self.case.proven == structure.members
-        if sure < self._effort.accept or self.case.missing or not guilty:
+        if sure < self._effort.accept or self.case.missing:
             return None
+        if self.case.proven != structure.members:
+            lost = drowned(self.case.plan, self.measured, z=self._effort.z)
+            return "unexplained" if lost and sure >= self._effort.certain else None
         if sure < self._effort.certain and not self._suffices(structure):
             return None
         return "diffuse" if structure.diffuse else self._proven_status(sure)

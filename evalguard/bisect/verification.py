@@ -89,13 +89,26 @@ def proven(plan: Plan, fit: Fit, measured: Measurements, *, margin: float, z: fl
     ``fit``: on all that was measured, complete or not.
     """
     guilty = set()
+    others = z * measured.others_error(plan.repaired)
     for proof in plan.proofs:
         if not (measured.complete(proof.included) and measured.complete(proof.without)):
             continue
         step = measured.mean(proof.included) - measured.mean(proof.without)
-        if abs(step) >= STEP * margin and fit.certainty(proof.setting) >= z:
+        if abs(step) >= max(STEP * margin, others) and fit.certainty(proof.setting) >= z:
             guilty.add(proof.setting)
     return guilty
+
+
+def drowned(plan: Plan, measured: Measurements, *, z: float) -> bool:
+    """Whether a culprit's step is no more than what the others do, all of it measured.
+
+    Only where scores change in few documents: there, no other measurement can make it more.
+    """
+    others = z * measured.others_error(plan.repaired)
+    if plan.missing(measured):
+        return False
+    steps = [measured.mean(p.included) - measured.mean(p.without) for p in plan.proofs]
+    return any(abs(step) < others for step in steps)
 
 
 def _contexts(

@@ -26,6 +26,7 @@ _GOING_ON = frozenset(
         "bisect_budget",
         "bisect_thorough",
         "bisect_jobs",
+        "timeout",
         "output",
         "output_format",
         "quiet",
@@ -37,6 +38,13 @@ _GOING_ON = frozenset(
 @click.command("bisect", epilog=EPILOG, short_help="Name the settings that make a candidate drift.")
 @click.option("--base", metavar="MODEL", help="Name in the guard file, path or hub id.")
 @click.option("--cand", "--candidate", metavar="MODEL", help="The same for the candidate.")
+@click.option(
+    "--baseline",
+    type=PATH,
+    metavar="RUN|HISTORY",
+    help="In place of the base: scores that a run folder or a history keeps of it. Only settings "
+    "that the candidate declares can be searched then.",
+)
 @click.option(
     "--resume",
     type=PATH,
@@ -65,15 +73,16 @@ def bisect_command(
             raise UsageError(
                 f"--resume goes on with the models and options of then, not with "
                 f"{', '.join(unused)}",
-                hint="leave it out; --budget, --thorough and --jobs may be others",
+                hint="leave it out; --budget, --thorough, --jobs and --timeout may be others",
             )
         return partial(_resume, resume, **{name: given[name] for name in _GOING_ON - {"resume"}})
-    if base is None or cand is None:
+    if cand is None or (base is None and given["baseline"] is None):
         raise UsageError(
-            f"{'--base' if base is None else '--cand'} is missing",
-            hint="evalguard bisect --base A --cand B, or --resume RUN",
+            f"{'--cand' if cand is None else '--base'} is missing",
+            hint="evalguard bisect --base A --cand B, --baseline RUN|HISTORY --cand B, or "
+            "--resume RUN",
         )
-    return partial(_bisect, base, cand, command=context.obj, **given)
+    return partial(_bisect, base or "", cand, command=context.obj, **given)
 
 
 def _bisect(base: str, cand: str, *, as_json: bool, **given: Any) -> Answer:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -22,7 +21,7 @@ from evalguard.errors import (
     UsageError,
 )
 from evalguard.gate import EXIT_GIT_BISECT_SKIP
-from evalguard.redaction import redacted_text
+from evalguard.redaction import redacted_text, redacted_traceback
 
 SCHEMA = "evalguard.error/1"
 # git bisect run stops the whole bisection at 128 and above, which is what an interrupt asks for.
@@ -65,7 +64,7 @@ def report(error: BaseException, style: FailureStyle, *, code: int | None = None
     code = style.code(known.exit_code if code is None else code)
     with contextlib.suppress(OSError):  # stderr is full or gone: the exit code still tells
         if style.debug:
-            traceback.print_exception(type(error), error, error.__traceback__)
+            click.echo(_clean(redacted_traceback(error)), err=True, color=False)
         label = "stopped" if isinstance(known, Interrupted) else "error"
         _say(label, "red", str(known))
         if known.hint:

@@ -14,7 +14,7 @@ from evalguard.cli.options import DEBUG
 from evalguard.cli.output import Answer, Job
 
 if TYPE_CHECKING:
-    from evalguard.pipeline.shown_result import Commenting
+    from evalguard.pipeline.commenting import Commenting
 
 
 @click.command("github", short_help="Show a result in a job of GitHub Actions.")

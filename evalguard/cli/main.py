@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -15,6 +13,7 @@ import evalguard
 from evalguard.cli.bisect import bisect_command
 from evalguard.cli.cache import cache_command
 from evalguard.cli.compare import compare_command, demo_command
+from evalguard.cli.debug_log import show_log
 from evalguard.cli.failure import FailureStyle, report, warn
 from evalguard.cli.floor import floor_command
 from evalguard.cli.github import github_command
@@ -35,6 +34,7 @@ from evalguard.cli.plan import plan_command
 from evalguard.cli.report import report_command
 from evalguard.cli.track import track_command
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_USAGE, Interrupted, UsageError, nearest
+from evalguard.redaction import redacted_command
 
 
 class _Group(click.Group):
@@ -110,8 +110,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     style = FailureStyle.of(words)
     prepare_streams()
     if style.debug:
-        # Without it, warnings of lm-eval are left out: what matters of them is in the report.
-        logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
+        show_log()
     with Interrupts() as interrupts:
         try:
             code = _run(words)
@@ -135,7 +134,7 @@ def _require_folder() -> None:
 
 def _run(words: Sequence[str]) -> int:
     """Parse, then work, then write: click turns a broken pipe into exit code 1, a verdict."""
-    command = shlex.join(["evalguard", *words])
+    command = redacted_command(["evalguard", *words])
     try:
         job = cli.main(list(words), prog_name="evalguard", standalone_mode=False, obj=command)
     except SystemExit as done:  # shell completion, or nobody reads the help

@@ -75,6 +75,7 @@ class RunOptions:
     cache_max_size: int | str | None = None
     history: str | None = None
     track: tuple[str, ...] | None = None
+    pair_hours: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

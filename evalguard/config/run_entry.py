@@ -177,3 +177,10 @@ class RunEntry(Entry):
         description="Experiment trackers that a finished run is sent to: wandb, trackio, mlflow, "
         "or none; default: W&B where it is configured.",
     )
+    pair_hours: float | None = Field(
+        default=None,
+        ge=0,
+        allow_inf_nan=False,
+        description="Hours that evalguard nightly gives each pair, and its bisection again; 0: any "
+        "number; default: 12.",
+    )

@@ -78,6 +78,12 @@ def compose(text: str, label: str) -> yaml.Node | None:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         said = ": ".join(part for part in (error.context, error.problem) if part)
+        if r"'\t' that cannot start" in said:
+            refuse(
+                label,
+                mark.line + 1 if mark else 0,
+                "is not YAML: a tab stands where only blanks may",
+            )
         begun = error.context_mark
         said += f" (begun on line {begun.line + 1})" if begun and error.problem_mark else ""
         refuse(label, mark.line + 1 if mark else 0, f"is not YAML: {said}")

@@ -9,6 +9,7 @@ from evalguard.conversion.code import load_function
 from evalguard.conversion.dtypes import set_dtypes
 from evalguard.conversion.generation import set_generation
 from evalguard.errors import EvalguardError, SettingError
+from evalguard.redaction import redacted
 
 if TYPE_CHECKING:
     import torch
@@ -55,7 +56,7 @@ def _call_hook(
     except (Exception, SystemExit) as error:  # a hook must not end the run with its own exit code
         raise SettingError(
             f"{where} failed with {type(error).__name__}: {error}",
-            hint=f"it was called as function(model, {call.value!r})",
+            hint=f"it was called as function(model, {redacted(call.value, call.setting)!r})",
         ) from error
     if answer is not None:
         raise SettingError(

@@ -22,6 +22,7 @@ from evalguard.conversion.digests import digest_path
 from evalguard.conversion.planning import ConversionPlan, fill_placeholders, placeholders
 from evalguard.conversion.sources import local_sources, source_digest
 from evalguard.errors import BuildError, UsageError, nearest
+from evalguard.redaction import redacted_command
 from evalguard.settings import BuildRecipe, Value, Variant, digest_of
 
 _LAST_LINES = 15
@@ -143,7 +144,7 @@ def _run(
         except OSError as error:
             raise BuildError(
                 f"the build of '{variant.name}' cannot start {command[0]}: {error.strerror}",
-                hint=f"command: {' '.join(command)}",
+                hint=f"command: {redacted_command(command)}",
             ) from error
         status = _wait(process, given, variant, log, timeout)
     if status:

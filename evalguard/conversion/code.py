@@ -19,13 +19,16 @@ from evalguard.errors import SettingError, UsageError, nearest
 
 # module name -> (source file, its digest when it was imported), of modules beside users' files
 _imported: dict[str, tuple[Path, str]] = {}
+# searched only because hooks lie there
+_user_folders: set[Path] = set()
 
 
 def load_function(where: str, *, folder: str, allowed: bool) -> Callable[..., object]:
     """Import the module or file and return its function.
 
     A file is imported anew when it or a module beside it that it imports was edited; the folder
-    that holds it is searched after everything that is installed.
+    that holds it is searched after everything that is installed, and so is the guard file's for a
+    module. The current folder is searched where Python itself does so only.
 
     Args:
         where: ``pkg.mod:function``, or ``path/to/file.py:function`` relative to ``folder``.
@@ -47,7 +50,8 @@ def load_function(where: str, *, folder: str, allowed: bool) -> Callable[..., ob
     # of modules that the function imports when it is called.
     sys.dont_write_bytecode = True
     path, _, name = where.rpartition(":")
-    module = _from_file(path, folder, where) if path.endswith(".py") else _from_name(path, where)
+    load = _from_file if path.endswith(".py") else _from_name
+    module = load(path, folder, where)
     function = getattr(module, name, None)
     if not callable(function):
         functions = [n for n, value in vars(module).items() if inspect.isfunction(value)]
@@ -71,7 +75,7 @@ def code_digest(where: str, *, folder: str) -> str:
         if not file.is_file():
             return ""
         return source_digest(file, local_sources(file, file.parent))
-    file_of_module = _module_file(path)
+    file_of_module = _module_file(path, folder)
     if file_of_module is None:
         return ""
     if _is_installed(file_of_module):
@@ -79,7 +83,10 @@ def code_digest(where: str, *, folder: str) -> str:
     return source_digest(file_of_module, _module_sources(path, file_of_module))
 
 
-def _module_file(module: str) -> Path | None:
+def _module_file(module: str, folder: str) -> Path | None:
+    beside = _file_below(folder, module)
+    if beside is not None and not _is_elsewhere(module.partition(".")[0]):
+        return beside
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):
@@ -87,6 +94,24 @@ def _module_file(module: str) -> Path | None:
     if spec is None or not spec.origin or not Path(spec.origin).is_file():
         return None
     return Path(spec.origin)
+
+
+def _file_below(folder: str, module: str) -> Path | None:
+    """The file of a module below the guard file's folder; nothing is imported to find it."""
+    path = Path(folder, *module.split("."))
+    files = (path / "__init__.py", path.with_name(f"{path.name}.py"))
+    return next((file for file in files if folder and file.is_file()), None)
+
+
+def _is_elsewhere(top: str) -> bool:
+    """Whether Python finds a module of this name by itself, a mere folder not counted."""
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):  # it is being imported, or stands in for one
+        return True
+    if spec is None or spec.origin is None:
+        return False
+    return not any(Path(spec.origin).is_relative_to(folder) for folder in _user_folders)
 
 
 def _module_sources(module: str, file: Path) -> dict[str, Path]:
@@ -106,8 +131,10 @@ def _version(module: str) -> str:
         return ""
 
 
-def _from_name(module: str, where: str) -> ModuleType:
-    file = _module_file(module) if module in sys.modules else None
+def _from_name(module: str, folder: str, where: str) -> ModuleType:
+    if _file_below(folder, module) is not None:
+        _make_importable(Path(folder).resolve())
+    file = _module_file(module, folder) if module in sys.modules else None
     if file is not None and not _is_installed(file):
         _forget_edited({module: file, **_module_sources(module, file)}, where)
     try:
@@ -115,12 +142,22 @@ def _from_name(module: str, where: str) -> ModuleType:
     except (Exception, SystemExit) as error:
         raise SettingError(
             f"'{where}': cannot import {module}: {type(error).__name__}: {error}",
-            hint="a file is written with its suffix: call:path/to/file.py:function",
+            hint=_where_it_is_looked_for(folder),
         ) from error
-    file = _module_file(module)
+    file = _module_file(module, folder)
     if file is not None and not _is_installed(file):
         _remember({module: file, **_module_sources(module, file)})
     return imported
+
+
+def _where_it_is_looked_for(folder: str) -> str:
+    places = "where Python finds what is installed"
+    if folder:
+        places += f", then beside the guard file, in {folder}"
+    return (
+        f"a module is looked for {places}; PYTHONPATH=FOLDER adds a folder, and a file is written "
+        "with its suffix, from the guard file on: call:path/to/file.py:function"
+    )
 
 
 def _from_file(path: str, folder: str, where: str) -> ModuleType:
@@ -162,6 +199,7 @@ def _make_importable(folder: Path) -> None:
     """
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
+        _user_folders.add(folder)
 
 
 def _forget_edited(sources: Mapping[str, Path], where: str) -> None:

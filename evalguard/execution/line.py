@@ -150,11 +150,14 @@ class Line:
         """Kill the worker; return ``error`` with its circumstances and the end of the log."""
         gone = isinstance(error, PipeClosed)
         fate = self._process.fate(wait=_LAST_MOMENTS if gone else 0.0)
+        tail = self._process.log_tail()
+        place = self._process.stuck_in() if error.cause == "late" and not fate else ""
         self.kill()
         what = fate if gone and fate else "; it ".join(filter(None, [str(error), fate]))
-        tail = self._process.log_tail()
+        doing = f"{doing}, in {place}" if place else doing
         log = str(self._process.log)
-        ending = f"the end of its log ({log}):\n{tail}" if tail else f"its log ({log}) is empty"
+        silent = "has all that it was doing" if place else "is empty"
+        ending = f"the end of its log ({log}):\n{tail}" if tail else f"its log ({log}) {silent}"
         hint, killed = error.hint, gone and "SIGKILL" in fate
         if killed:
             hint = "if memory ran out, try a smaller --batch_size"

@@ -109,7 +109,7 @@ class Call:
     """Parent to worker: do this; answer under the same number."""
 
     number: int
-    name: CallName
+    name: str
     argument: Value
 
 

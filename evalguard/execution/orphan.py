@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from typing import NoReturn
+
+from evalguard.execution.family import kill_descendants
 
 
 def end_process_group(reason: str) -> NoReturn:
@@ -14,7 +17,9 @@ def end_process_group(reason: str) -> NoReturn:
     (The kernel's parent-death signal would not do: it comes when the *thread* that started the
     worker ends.)
     """
-    os.write(2, f"evalguard worker {os.getpid()} ends: {reason}\n".encode())
+    with contextlib.suppress(OSError):  # where its messages went is gone, too
+        os.write(2, f"evalguard worker {os.getpid()} ends: {reason}\n".encode())
+    kill_descendants(os.getpid())
     if os.getpgrp() == os.getpid():
         os.killpg(os.getpid(), signal.SIGKILL)
     os._exit(1)

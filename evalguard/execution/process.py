@@ -11,18 +11,22 @@ import threading
 import weakref
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from evalguard.errors import WorkerError
+from evalguard.execution.family import kill_descendants
+from evalguard.execution.whereabouts import stuck_in
 
 WORKER_MODULE = "evalguard.pipeline.worker"
 _TAIL_BYTES = 16_384
 _TAIL_LINES = 10
 _TAIL_WIDTH = 300
 _PATIENCE = 2.0
+_STDERR = 2
 
 
-def worker_command(python: str) -> list[str]:
-    """Return the command line that starts a worker in the interpreter ``python``.
+def worker_command(python: str, module: str = WORKER_MODULE) -> list[str]:
+    """Return the command line that starts a worker, a module, in the interpreter ``python``.
 
     ``-u``: what a dying worker printed last is in its log. ``-P``: ``-m`` would put the current
     folder first on the import path, where this process may not have it.
@@ -32,7 +36,7 @@ def worker_command(python: str) -> list[str]:
         and sys.version_info >= (3, 11)
         and not {"", os.getcwd()} & set(sys.path)
     )
-    return [python, "-u", *(["-P"] if isolated else []), "-m", WORKER_MODULE]
+    return [python, "-u", *(["-P"] if isolated else []), "-m", module]
 
 
 def _environment(changes: Mapping[str, str | None]) -> dict[str, str]:
@@ -46,14 +50,21 @@ def _open_own(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
-def _not_started(program: str, log: Path, error: Exception) -> WorkerError:
-    if isinstance(error, OSError) and error.filename not in (None, program):
+def _opened(log: Path | None) -> BinaryIO:
+    if log is None:
+        return os.fdopen(os.dup(_STDERR), "wb", buffering=0)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    return open(log, "ab", opener=_open_own)
+
+
+def _not_started(program: str, log: Path | None, error: Exception) -> WorkerError:
+    if log is not None and isinstance(error, OSError) and error.filename not in (None, program):
         return WorkerError(
             f"cannot write the worker's log {log}: {error.strerror}",
             log=str(log),
             hint="--cache-dir FOLDER keeps logs elsewhere",
         )
-    return WorkerError(f"cannot start a worker process ({program}): {error}", log=str(log))
+    return WorkerError(f"cannot start a worker process ({program}): {error}", log=str(log or ""))
 
 
 def kill_workers_of(threads: Collection[threading.Thread]) -> None:
@@ -61,25 +72,37 @@ def kill_workers_of(threads: Collection[threading.Thread]) -> None:
 
     The threads notice at their next look at the pipes, and clear up by themselves.
     """
-    for process in list(_started):
-        if process.thread in threads and process.is_open:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
+    for process in _open_of(threads):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def stuck_workers_of(threads: Collection[threading.Thread]) -> str:
+    """Say in which function a worker of these threads is, which is to be killed now; "" if none."""
+    places = (process.stuck_in() for process in _open_of(threads))
+    return next((place for place in places if place), "")
+
+
+def _open_of(threads: Collection[threading.Thread]) -> list[WorkerProcess]:
+    return [one for one in list(_started) if one.thread in threads and one.is_open]
 
 
 class WorkerProcess:
-    """A worker process in a session of its own, with two pipes and a captured log.
+    """A worker process in a session of its own, with two pipes.
 
     Ctrl-C in the terminal does not reach it: this process decides when it ends.
 
     Attributes:
         requests_fd: this side's (writing) end of the request pipe.
         replies_fd: this side's (reading) end of the reply pipe.
-        log: file to which the worker's stdout and stderr are appended.
+        log: file to which the worker's stdout and stderr are appended; None: both are this
+            process's stderr.
         thread: which started it.
     """
 
-    def __init__(self, command: Sequence[str], *, env: Mapping[str, str | None], log: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], *, env: Mapping[str, str | None], log: Path | None
+    ) -> None:
         """Start ``command --requests FD --replies FD`` with ``env`` over this environment.
 
         Raises:
@@ -91,9 +114,8 @@ class WorkerProcess:
         self.thread = threading.current_thread()
         workers_ends: list[int] = []
         try:
-            log.parent.mkdir(parents=True, exist_ok=True)
-            with open(log, "ab", opener=_open_own) as output:
-                self._log_start = output.tell()
+            with _opened(log) as output:
+                self._log_start = output.tell() if log is not None else 0
                 worker_reads, self.requests_fd = os.pipe()
                 workers_ends.append(worker_reads)
                 self.replies_fd, worker_writes = os.pipe()
@@ -131,6 +153,10 @@ class WorkerProcess:
         """Return whether the worker has not ended yet."""
         return self._popen.poll() is None
 
+    def stuck_in(self) -> str:
+        """In which function it is, where it is killed next; "" where it does not tell."""
+        return "" if self.log is None else stuck_in(self.pid, self.log)
+
     def fate(self, *, wait: float) -> str:
         """Return how the worker ended, as a predicate; "" if it runs on after ``wait`` seconds."""
         try:
@@ -153,9 +179,11 @@ class WorkerProcess:
         self.kill()
 
     def kill(self) -> None:
-        """Kill the worker's whole process group, reap the worker, close the pipes. Idempotent."""
+        """Kill the worker with all that it started, reap it, close the pipes. Idempotent."""
         if self.requests_fd < 0 or os.getpid() != self._owner:
             return
+        if self.is_running():
+            kill_descendants(self.pid)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._popen.pid, signal.SIGKILL)
         self._popen.wait()
@@ -163,6 +191,8 @@ class WorkerProcess:
 
     def log_tail(self) -> str:
         """Return the last lines that this worker logged, made safe for a terminal."""
+        if self.log is None:
+            return ""
         try:
             with self.log.open("rb") as log:
                 size = log.seek(0, os.SEEK_END)

@@ -6,7 +6,6 @@ import contextlib
 import os
 import platform
 import sys
-import traceback
 from collections.abc import Callable
 from typing import Any, Protocol, cast
 
@@ -16,9 +15,30 @@ from evalguard.execution.counter import Counter
 from evalguard.execution.failures import to_failure
 from evalguard.execution.heartbeat import Heartbeat
 from evalguard.execution.inbox import Inbox, Outbox
-from evalguard.execution.messages import CALLS, PROTOCOL, Answer, Call, Hello, Load, Refusal, framed
+from evalguard.execution.messages import (
+    CALLS,
+    PROTOCOL,
+    Answer,
+    Call,
+    CallName,
+    Hello,
+    Load,
+    Refusal,
+    framed,
+)
+from evalguard.redaction import redacted_traceback
 from evalguard.scorer import ModelDescription, ReassignableScorer, Scorer
-from evalguard.settings import Variant
+from evalguard.settings import Value, Variant
+
+
+class Desk(Protocol):
+    """Answers calls."""
+
+    def answer(self, call: Call) -> Value:
+        """Return the value of a call; what it raises goes to the parent."""
+
+    def close(self) -> None:
+        """Release what it holds; may be called twice."""
 
 
 class OpenScorer(Protocol):
@@ -36,6 +56,23 @@ def serve(
     beat: float = 1.0,
     prepare: Callable[[], None] | None = None,
 ) -> None:
+    """Answer calls to a model until the parent says close, as ``serve_desk`` does.
+
+    Args:
+        open_scorer: loads the variant that the parent names.
+    """
+    desk = _ScorerDesk(open_scorer)
+    serve_desk(requests_fd, replies_fd, desk, beat=beat, prepare=prepare)
+
+
+def serve_desk(
+    requests_fd: int,
+    replies_fd: int,
+    desk: Desk,
+    *,
+    beat: float = 1.0,
+    prepare: Callable[[], None] | None = None,
+) -> None:
     """Answer calls until the parent says close.
 
     What a call raises goes to the parent as a record, its traceback to stderr (the log), and the
@@ -44,7 +81,7 @@ def serve(
     Args:
         requests_fd: read end of the request pipe; not inherited by processes started from here.
         replies_fd: write end of the reply pipe; likewise.
-        open_scorer: loads the variant that the parent names.
+        desk: answers the calls.
         beat: seconds between heartbeats.
         prepare: done before the first call is answered.
 
@@ -57,7 +94,6 @@ def serve(
     outbox = Outbox(replies_fd)
     inbox = Inbox(requests_fd)
     heartbeat = Heartbeat(outbox, beat)
-    desk = _Desk(open_scorer)
     hello = Hello(
         evalguard=evalguard.__version__, python=platform.python_version(), protocol=PROTOCOL
     )
@@ -80,15 +116,16 @@ def serve(
         desk.close()
 
 
-def _answer(call: Call, desk: _Desk) -> bytes:
+def _answer(call: Call, desk: Desk) -> bytes:
     try:
         return framed(Answer(number=call.number, value=desk.answer(call)))
     except Exception as error:  # noqa: BLE001  whatever it is, it belongs to the caller
-        traceback.print_exc()
+        sys.stderr.write(f"{redacted_traceback(error)}\n")
+        sys.stderr.flush()
         return framed(Refusal(number=call.number, failure=to_failure(error)))
 
 
-class _Desk:
+class _ScorerDesk:
     """Turns calls into method calls of the scorer, once it is loaded."""
 
     def __init__(self, open_scorer: OpenScorer) -> None:
@@ -96,9 +133,9 @@ class _Desk:
         self._scorer: Scorer | None = None
         self._counter = Counter()
 
-    def answer(self, call: Call) -> Any:
+    def answer(self, call: Call) -> Value:
         """Return the value of a call, encoded."""
-        form = CALLS.get(call.name)
+        form = CALLS.get(cast(CallName, call.name))
         if form is None:
             raise WorkerError(f"asked for '{call.name}', which this worker cannot do")
         argument = form.argument.decode(call.argument)

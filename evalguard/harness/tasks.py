@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from evalguard.harness.requests import RenderChat, TaskRequests, build_requests
 from evalguard.harness.subset import random_subset
 from evalguard.harness.surroundings import lm_eval_surroundings
 from evalguard.task_group import TaskGroup
+from evalguard.unwritable import HF_HINT, unwritable
 
 if TYPE_CHECKING:
     from lm_eval.api.task import Task
@@ -132,6 +134,9 @@ def _load(index: TaskIndex, name: str) -> Any:
 def _load_error(index: TaskIndex, name: str, error: Exception) -> EvaluationError:
     from datasets.exceptions import DatasetsError
 
+    refused = unwritable(error, os.environ)
+    if refused is not None:
+        return EvaluationError(f"task '{name}' cannot be loaded: {refused}", hint=HF_HINT)
     found = f"{type(error).__name__}: {error}"
     if not isinstance(error, (OSError, DatasetsError)):
         return EvaluationError(

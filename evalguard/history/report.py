@@ -158,12 +158,16 @@ class HistoryPruning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryAddition:
-    """A finished run that was put into a history, and how many of its metrics keep documents."""
+    """A finished run that was put into a history, and how many of its metrics keep documents.
+
+    ``notes``: what whoever relies on its numbers should know.
+    """
 
     file: str
     run: NightRun
     metrics: int
     with_documents: int
+    notes: tuple[str, ...] = ()
 
 
 Found = (

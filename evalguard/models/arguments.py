@@ -95,8 +95,8 @@ def check_types(arguments: Mapping[str, Any]) -> None:
             raise UsageError(f"model_args.{argument}: {value!r} is not {wanted}")
 
 
-def check_device(asked: Any, found: Any) -> None:
-    """Refuse a model that was loaded elsewhere than asked, which lm-eval does without a word.
+def check_device(asked: Any) -> None:
+    """Refuse a device that is not there; lm-eval fails on some and takes another for others.
 
     Raises:
         UsageError: no such device.
@@ -109,11 +109,29 @@ def check_device(asked: Any, found: Any) -> None:
         raise UsageError(
             f"device: {asked!r} is no device", hint="e.g. cpu, cuda, cuda:1"
         ) from error
-    if (wanted.type, wanted.index or 0) != (found.type, found.index or 0):
+    found = {
+        "cuda": torch.cuda.device_count(),
+        "mps": int(torch.backends.mps.is_available()),
+    }.get(wanted.type)
+    if found is not None and (wanted.index or 0) >= found:
         raise UsageError(
-            f"device '{asked}' is not to be had: the model was loaded on '{found}'",
-            hint=f"CUDA devices here: {torch.cuda.device_count()}",
+            f"device '{asked}' is not to be had: torch {torch.__version__} finds "
+            f"{found or 'no'} {wanted.type} device{'s' if found > 1 else ''} here",
+            hint="--device cpu, or a torch that is built for this device",
         )
+
+
+def check_place(asked: Any, found: Any) -> None:
+    """Refuse a model that was loaded elsewhere than asked, which lm-eval does without a word.
+
+    Raises:
+        UsageError: it is on another device.
+    """
+    import torch
+
+    wanted = torch.device(asked)
+    if (wanted.type, wanted.index or 0) != (found.type, found.index or 0):
+        raise UsageError(f"device '{asked}' was asked for, and the model was loaded on '{found}'")
 
 
 def parameters(loader: type[LM]) -> set[str]:

@@ -10,6 +10,7 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import _add_special_kwargs, has_bos_prefix
 
 from evalguard.models.encoded_texts import EncodedTexts
+from evalguard.models.scored_tokens import refuse_nothing
 from evalguard.models.word_boundaries import splits_into_words, tokens_of_beginning
 
 if TYPE_CHECKING:
@@ -47,12 +48,24 @@ class EncodedOnce(HFLM):  # type: ignore[misc]
     def loglikelihood(
         self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[tuple[float, bool]]:
-        """Log-likelihoods by lm-eval's own way, whose texts are encoded beforehand."""
+        """Log-likelihoods by lm-eval's own way, whose texts are encoded beforehand.
+
+        Raises:
+            UnscorablePairError: a continuation of nothing but what the tokenizer drops, after an
+                empty context.
+        """
         if self.backend == "causal":
+            self._refuse_dropped([request.args for request in requests])
             self._encode_pairs_ahead([request.args for request in requests if request.args[0]])
         return super().loglikelihood(  # type: ignore[no-any-return]
             requests, disable_tqdm=disable_tqdm
         )
+
+    def _refuse_dropped(self, pairs: Sequence[tuple[str, str]]) -> None:
+        """Refuse in words what lm-eval looks for the first token of."""
+        for position, (context, continuation) in enumerate(pairs):
+            if not context and not self.tok_encode(continuation, add_special_tokens=False):
+                refuse_nothing([self.prefix_token_id], (), position=position)
 
     def encode_ahead(self, texts: Iterable[str]) -> None:
         """Encode many texts at a time, which is faster, as ``tok_encode`` would one by one."""

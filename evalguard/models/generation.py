@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+from lm_eval.models.utils import has_bos_prefix
+
 from evalguard.errors import EvaluationError
 from evalguard.models.dependence import noticeable, on_padding
 from evalguard.models.encoded_once import EncodedOnce
 from evalguard.models.generated_length import generated_length
 from evalguard.models.rope import switch_length
+from evalguard.models.stop_strings import ended_alone
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
@@ -47,10 +51,27 @@ class GuardedGeneration(EncodedOnce):
             self.batch_size_per_gpu = together
 
     def tok_batch_encode(self, strings: list[str], **options: Any) -> Any:
-        """Encode contexts for generation, refusing ids that the model does not know."""
-        ids, mask = super().tok_batch_encode(strings, **options)
+        """Encode contexts for generation, refusing ids that the model does not know.
+
+        HFLM asks the first context of a batch whether it begins with BOS, and gives all of them
+        another one or none: here each gets what it would get alone.
+        """
+        begun = [has_bos_prefix(text, self.tokenizer.bos_token) for text in strings]
+        parts = [[i for i, own in enumerate(begun) if own is kind] for kind in (False, True)]
+        encode = super().tok_batch_encode
+        encoded = [(own, *encode([strings[i] for i in own], **options)) for own in parts if own]
+        ids, mask = _one_batch(encoded, self.tokenizer.pad_token_id)
         self.check_known(int(ids.max()))
         return ids, mask
+
+    def _model_generate(
+        self, context: torch.Tensor, max_length: int, stop: list[str], **options: Any
+    ) -> torch.Tensor:
+        """Generate for a batch; every text ends where it would alone."""
+        ids: torch.Tensor = super()._model_generate(context, max_length, stop, **options)
+        if self.backend != "causal" or len(context) == 1:
+            return ids
+        return ended_alone(self.tokenizer, ids, context.shape[1], stop)
 
     def check_known(self, largest: int) -> None:
         """Refuse a token id beyond the embedding, before a GPU does so without words.
@@ -101,3 +122,18 @@ class GuardedGeneration(EncodedOnce):
                 for context, options in (request.args for request in requests)
             )
         )
+
+
+def _one_batch(
+    parts: Sequence[tuple[list[int], torch.Tensor, torch.Tensor]], padding: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Put parts of a batch (its rows, their ids and mask) together, padded on the left."""
+    if len(parts) == 1:
+        return parts[0][1:]
+    rows, width = sum(len(own) for own, _, _ in parts), max(ids.shape[1] for _, ids, _ in parts)
+    whole = torch.full((rows, width), padding)
+    mask = torch.zeros_like(whole)
+    for own, ids, seen in parts:
+        whole[own, width - ids.shape[1] :] = ids
+        mask[own, width - ids.shape[1] :] = seen
+    return whole, mask

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from evalguard.errors import EvalguardError, EvaluationError, UsageError, nearest
 from evalguard.models.arguments import PASSED_ON, parameters
+from evalguard.unwritable import HF_HINT, unwritable
 
 if TYPE_CHECKING:
     from evalguard.settings import Value
@@ -69,6 +71,9 @@ def _failed(
             f"{where} brings its own Python code, which is not allowed to run",
             hint="if you trust it, set trust_remote_code: true for this model",
         )
+    refused = unwritable(error, os.environ)
+    if refused is not None:
+        return EvaluationError(f"{where} cannot be loaded: {refused}", hint=HF_HINT)
     if "backend tokenizer" in text or "load tokenizer" in text:
         return EvaluationError(
             f"{model_args.get('tokenizer') or where} has no tokenizer that can be read: "

@@ -11,6 +11,7 @@ from evalguard.models.arguments import (
     HF_TYPES,
     check_device,
     check_dtypes,
+    check_place,
     check_types,
     checked_arguments,
     parameters,
@@ -80,12 +81,15 @@ def _load_hf(
     arguments.setdefault("device", _device(policy))
     # of generation, and of everything that lm-eval's own path scores
     arguments["batch_size"] = policy.batch_size or DEFAULT_BATCH_SIZE
+    one_device = not (arguments.get("parallelize") or arguments.get("tp_plan"))
+    if one_device:
+        check_device(arguments["device"])
     with quiet():
         lm = GuardedHFLM(
             **arguments, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle
         )
-    if not (arguments.get("parallelize") or arguments.get("tp_plan")):
-        check_device(arguments["device"], lm.device)
+    if one_device:
+        check_place(arguments["device"], lm.device)
     return lm
 
 

@@ -13,7 +13,12 @@ from evalguard.models.batch_scoring import BatchScoring
 from evalguard.models.no_room import RAN_OUT, NoRoomError, with_room
 from evalguard.models.packed_batch import PackedBatch, padded
 from evalguard.models.rope import switch_length
-from evalguard.models.scored_tokens import FedTokens, ScoredTokens, UnscorablePairError
+from evalguard.models.scored_tokens import (
+    FedTokens,
+    ScoredTokens,
+    UnscorablePairError,
+    refuse_nothing,
+)
 from evalguard.models.sharing_plan import sharing_plan
 
 IdPair = tuple[Sequence[int], Sequence[int]]
@@ -126,6 +131,7 @@ class PieceScoring(BatchScoring):
         # Looked up once: lm-eval and transformers go through their configs every time.
         longest, embedded = self.max_length, self.embedded
         for position, (context, continuation) in enumerate(pairs):
+            refuse_nothing(context, continuation, position=position)
             try:
                 fed.append(self._fed(context, continuation, longest))
                 if embedded is not None and max(fed[-1].ids) >= embedded:
@@ -135,12 +141,6 @@ class PieceScoring(BatchScoring):
         return fed
 
     def _fed(self, context: Sequence[int], continuation: Sequence[int], longest: int) -> FedTokens:
-        if not context or not continuation:
-            raise EvaluationError(
-                f"a request encodes to {len(context)} context and {len(continuation)} "
-                "continuation tokens; both need at least one",
-                hint="a document's target, or one of its choices, is empty",
-            )
         if len(continuation) > longest:
             raise EvaluationError(
                 f"a continuation of {len(continuation)} tokens does not fit the model's context "

@@ -20,6 +20,23 @@ class UnscorablePairError(EvaluationError):
         self.position = position
 
 
+def refuse_nothing(context: Sequence[int], continuation: Sequence[int], *, position: int) -> None:
+    """Refuse a pair of which one side encodes to nothing.
+
+    Raises:
+        UnscorablePairError: naming the side.
+    """
+    if context and continuation:
+        return
+    empty = "continuation (a target, or one of the choices)" if context else "context"
+    raise UnscorablePairError(
+        f"a request encodes to {len(context)} context and {len(continuation)} continuation tokens; "
+        "both need at least one",
+        position=position,
+        hint=f"the document's {empty} is empty, or holds only what the tokenizer drops",
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FedTokens:
     """Token ids fed for one request or window: context and continuation, after truncation.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import cast
 
 from evalguard.config import GateOptions, Guard, GuardSet, RunOptions, embedded_tasks
-from evalguard.errors import UsageError
+from evalguard.errors import GuardFileError, UsageError
 from evalguard.gate import Gate
 from evalguard.harness import TaskOptions
 from evalguard.limits import Limit
@@ -165,6 +165,14 @@ def _include_paths(guard: Guard | None, options: CompareOptions) -> tuple[Path, 
     lm-eval lets the last folder that defines a name win, so the most specific one comes last.
     """
     of_guard = guard.include_paths if guard else ()
+    for folder in of_guard:
+        if guard and not folder.is_dir():
+            raise GuardFileError(
+                f"include_path: there is no folder {folder}",
+                where=guard.include_where,
+                hint="the folder that holds the tasks' YAML files; a relative path starts at the "
+                "guard file",
+            )
     paths = (
         *embedded_tasks(),
         *of_guard,

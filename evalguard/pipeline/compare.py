@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -64,16 +65,27 @@ def compare(
     return ended(compared(str(base), str(candidate), options, cwd=cwd), request)
 
 
-def compared(base: str, candidate: str, options: CompareOptions, *, cwd: Path) -> Finished:
+def compared(
+    base: str,
+    candidate: str,
+    options: CompareOptions,
+    *,
+    cwd: Path,
+    refusal: Callable[[Source, Source], UsageError | None] = lambda _base, _candidate: None,
+) -> Finished:
     """Compare two sides, up to the verdict; nothing is written.
 
     Args:
         cwd: folder that names of models and files start at.
+        refusal: why the two sides are not what is asked for; None where they are.
     """
     meter = Meter()
     with interruptible("reading what is to be compared"):
         given_floor(options)  # refused now, not after the models were scored
         sources, choices = prepare(base, candidate, options, cwd=cwd)
+        refused = refusal(*sources)
+        if refused is not None:
+            raise refused
         choices = checked_sequential(sources, choices, options)
         check_measurable(choices.gate, choices.distributions, choices.policy.scorer)
         if options.write:

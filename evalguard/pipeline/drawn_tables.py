@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from evalguard.document_fields import DocumentFields
+from evalguard.harness import TaskScores
 from evalguard.pairing.rows import picked
 from evalguard.pipeline.draw import Draw, Tables
 from evalguard.pipeline.scored import Scored
@@ -35,7 +36,22 @@ def drawn_only(side: Scored, draws: Mapping[str, Draw]) -> Scored:
     tables = tuple(
         _picked(table, draws[table.task]) if table.task in draws else table for table in side.tables
     )
-    return replace(side, tables=tables)
+    samples = {
+        task: _picked_samples(of, draws[task]) if task in draws else of
+        for task, of in side.samples.items()
+    }
+    return replace(side, tables=tables, samples=samples)
+
+
+def _picked_samples(of: TaskScores, draw: Draw) -> TaskScores:
+    if draw.complete:
+        return of
+    drawn = set(draw.drawn)
+    return replace(
+        of,
+        tables=tuple(_picked(table, draw) for table in of.tables),
+        samples=tuple(row for row in of.samples if row["doc_id"] in drawn),
+    )
 
 
 def _picked(table: ScoreTable, draw: Draw) -> ScoreTable:

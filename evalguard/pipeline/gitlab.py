@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from evalguard.errors import StoreError
 from evalguard.forges import GitlabJob, gitlab_job_of, put_note
-from evalguard.pipeline.shown_result import Commenting, Shown, shown_result
+from evalguard.pipeline.commenting import Commenting, commented
+from evalguard.pipeline.shown_result import shown_result
 from evalguard.report.markdown import comment_marker
 from evalguard.report.plain_text import printable
 
@@ -27,21 +29,26 @@ def show_on_gitlab(
     job = gitlab_job_of(environment)
     shown = shown_result(result, marker=comment_marker(name))
     lines = [shown.log.rstrip("\n")]
-    if comment != "never" and job.merge_request is not None:
-        try:
-            address = _note(job, shown, create=comment == "always" or not shown.passed)
-            lines += [f"the note: {printable(address)}"] if address else []
-        except StoreError as error:
-            lines += [f"warning: {printable(str(error))}", f"hint: {printable(error.hint)}"]
+    place = _MergeRequest(job) if job.merge_request is not None else None
+    lacking = None if job.token else _NO_TOKEN
+    done = commented(shown, place, comment=comment, page=job.page, lacking=lacking)
+    if done.address:
+        lines.append(f"the note: {printable(done.address)}")
+    if done.problem is not None:
+        lines += [f"warning: {printable(str(done.problem))}"]
+        lines += [f"hint: {printable(done.problem.hint)}"]
     return "\n".join(lines)
 
 
-def _note(job: GitlabJob, shown: Shown, *, create: bool) -> str:
-    if not job.token:
-        raise StoreError(
-            "no note was posted: there is no EVALGUARD_GITLAB_TOKEN",
-            hint="a project access token with the scope `api`, as a masked variable; or "
-            "--comment never",
-        )
-    link = f"\n[The job]({job.page})\n" if job.page else ""
-    return put_note(job, shown.comment + link, create=create)
+_NO_TOKEN = StoreError(
+    "no note was posted: there is no EVALGUARD_GITLAB_TOKEN",
+    hint="a project access token with the scope `api`, as a masked variable; or --comment never",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _MergeRequest:
+    job: GitlabJob
+
+    def put(self, body: str, *, create: bool) -> str:
+        return put_note(self.job, body, create=create)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from evalguard.compare_report import RunIdentity, SettingState
 from evalguard.pipeline.sources import ModelSource, RunSource
-from evalguard.redaction import redacted
+from evalguard.redaction import shown_value
 from evalguard.scorer import ModelDescription
-from evalguard.settings import Setting, Value, digest_of
+from evalguard.settings import digest_of
 
 
 def model_identity(source: ModelSource, description: ModelDescription) -> RunIdentity:
@@ -16,11 +16,11 @@ def model_identity(source: ModelSource, description: ModelDescription) -> RunIde
     settings = tuple(
         SettingState(
             name=setting.name,
-            value=_shown(variant.assignment.get(setting.name), setting),
-            reference=_shown(setting.reference, setting),
-            candidate=_shown(setting.candidate, setting),
+            value=shown_value(variant.assignment.get(setting.name), setting),
+            reference=shown_value(setting.reference, setting),
+            candidate=shown_value(setting.candidate, setting),
             target=str(setting.target),
-            effective=_shown(description.effective.get(setting.name), setting),
+            effective=shown_value(description.effective.get(setting.name), setting),
         )
         for setting in variant.settings
     )
@@ -31,11 +31,6 @@ def model_identity(source: ModelSource, description: ModelDescription) -> RunIde
         effective={setting.name: setting.effective for setting in settings},
         description=_described(description),
     )
-
-
-def _shown(value: Value, setting: Setting) -> Value:
-    """A report shows no secret, and a setting may be one (env.X_TOKEN)."""
-    return redacted(value, setting.target.path.rpartition(".")[2])
 
 
 def run_identity(source: RunSource) -> RunIdentity:

@@ -8,12 +8,19 @@ from contextlib import contextmanager
 from evalguard.errors import Interrupted
 
 KEPT = "finished blocks of documents are kept; the same command goes on from there"
+MAYBE_KEPT = (
+    "finished blocks of documents are kept where the score cache is on; "
+    "the same command goes on from there"
+)
 NOTHING_KEPT = "scores were not kept (no score cache): the same command starts anew"
 
 
 @contextmanager
-def interruptible(doing: str, *, hint: str = KEPT) -> Iterator[None]:
+def interruptible(doing: str, *, hint: str = MAYBE_KEPT) -> Iterator[None]:
     """Turn a KeyboardInterrupt into an error that says what it interrupted.
+
+    Args:
+        hint: true also under ``--no-cache``, which nobody has looked at here.
 
     Raises:
         Interrupted: "interrupted while ``doing``".

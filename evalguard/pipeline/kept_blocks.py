@@ -50,7 +50,8 @@ class KeptBlocks(Generic[Content]):
         except StoreError as error:
             self.lost = True
             # The numbers are in memory: a full disk must not cost the verdict.
-            self.note(f"not everything could be kept in the cache: {error}")
+            hint = f" ({error.hint})" if error.hint else ""
+            self.note(f"not everything could be kept in the cache: {error}{hint}")
 
     @contextmanager
     def locked(self, key: str | None, block: str) -> Iterator[bool]:

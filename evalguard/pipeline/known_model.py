@@ -12,6 +12,7 @@ from evalguard.execution.wire import DESCRIPTION, TOKEN_IDS
 from evalguard.harness import requests_digest
 from evalguard.models.surroundings import surroundings
 from evalguard.pipeline.loading_facts import loading_facts
+from evalguard.redaction import shown_value
 from evalguard.scorer import ModelDescription, Request, ScoringPolicy
 from evalguard.settings import Value, Variant, digest_of
 from evalguard.store import FactCache, FileDigests, open_facts
@@ -26,12 +27,14 @@ _MOST_TOKENS = 1_000_000
 class KnownModel:
     """Facts about one model, under the digest of all that goes into loading it.
 
-    ``proofs``: what of that stands in the identity of a loaded model, too.
+    ``proofs``: what of that stands in the identity of a loaded model, too. ``secret``: what is read
+    off it would be a secret.
     """
 
     facts: FactCache
     digest: str
     proofs: Mapping[str, Value] = field(default_factory=dict)
+    secret: bool = False
 
     @property
     def description(self) -> ModelDescription | None:
@@ -43,9 +46,13 @@ class KnownModel:
             return None
 
     def describe_as(self, description: ModelDescription) -> None:
-        """Remember what was loaded; not where files have changed since the digest was taken."""
+        """Remember what was loaded.
+
+        Not where files have changed since the digest was taken, nor what holds a secret: a cache
+        is shared, and kept by CI.
+        """
         identity = description.identity or {}
-        if any(identity.get(name) != proof for name, proof in self.proofs.items()):
+        if self.secret or any(identity.get(name) != proof for name, proof in self.proofs.items()):
             return
         self.facts.put("models", self.digest, {"description": DESCRIPTION.encode(description)})
 
@@ -123,7 +130,12 @@ class KnownModels:
         if found is None:
             return None
         proofs = {name: found[name] for name in ("weights", "code")}
-        return KnownModel(self.facts, digest_of(found), proofs)
+        return KnownModel(self.facts, digest_of(found), proofs, secret=_has_secret(variant))
+
+
+def _has_secret(variant: Variant) -> bool:
+    asked = variant.assignment
+    return any(shown_value(asked.get(s.name), s) != asked.get(s.name) for s in variant.settings)
 
 
 # Surroundings as a run left them (their digest) -> as it found them.

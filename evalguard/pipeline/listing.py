@@ -12,7 +12,7 @@ from evalguard.errors import UsageError, nearest
 from evalguard.harness import task_names
 from evalguard.pipeline.guards import find_guards
 from evalguard.pipeline.options import CompareOptions
-from evalguard.redaction import redacted
+from evalguard.redaction import redacted, shown_value
 from evalguard.report.plain_text import printable
 from evalguard.settings import Value
 
@@ -45,8 +45,8 @@ def describe_models(config: Path | None) -> list[dict[str, Value]]:
                 {
                     "name": setting.name,
                     "target": str(setting.target),
-                    "reference": redacted(setting.reference, setting.target.path),
-                    "candidate": redacted(setting.candidate, setting.target.path),
+                    "reference": shown_value(setting.reference, setting),
+                    "candidate": shown_value(setting.candidate, setting),
                 }
                 for setting in variant.settings
             ]

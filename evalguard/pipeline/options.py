@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -21,6 +22,15 @@ MemoryUse = Literal["auto", "lockstep", "sequential"]
 BisectUse = Literal["auto", "never", "always"]
 # What a user may declare to differ; settings under test excuse their own differences.
 MAY_DIFFER = frozenset({"prompt", "tokens"})
+# What is compared with numbers, so that a text would fail there, without its name.
+_NUMBERS = (
+    "limit", "num_fewshot", "seed", "timeout", "margin", "confidence", "sequential_alpha",
+    "bisect_budget",
+)  # fmt: skip
+_MAPPINGS = (
+    "base_model_args", "cand_model_args", "base_set", "cand_set", "gen_kwargs", "gate_limits",
+)  # fmt: skip
+_SEVERAL = ("tasks", "include_path", "allow_differing", "output", "track")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +173,12 @@ class CompareOptions:
         Raises:
             UsageError: naming the option and the value.
         """
+        for name in _NUMBERS:
+            if not _is_number(getattr(self, name)):
+                raise _refused(name, getattr(self, name), "a number")
+        for name in _MAPPINGS:
+            if not isinstance(getattr(self, name), Mapping):
+                raise _refused(name, getattr(self, name), "a mapping, {'name': value}")
         auto = self.batch_size in (None, "auto")
         if not auto and not _is_count(self.batch_size, 1):
             raise _refused("batch_size", self.batch_size, "a number of sequences or 'auto'")
@@ -204,15 +220,18 @@ def make_options(options: CompareOptions | None, **given: Any) -> CompareOptions
     """Return options with fields overridden; a text stands for a sequence of one, or a path.
 
     Raises:
-        UsageError: for a field that does not exist, with the nearest one.
+        UsageError: for a field that does not exist, with the nearest one, or a value of a kind
+            that it cannot have.
     """
     names = [field.name for field in fields(CompareOptions)]
     for name in given:
         if name not in names:
             raise UsageError(f"compare() has no option '{name}'{nearest(name, names)}")
-    for name in ("tasks", "include_path", "allow_differing", "output", "track"):
+    for name in _SEVERAL:
         if isinstance(given.get(name), (str, Path)):
             given[name] = (given[name],)
+        if not isinstance(given.get(name, ()), Iterable):
+            raise _refused(name, given[name], "a text or a list of them")
     for name in ("tasks", "track"):
         if name in given:
             given[name] = tuple(given[name])
@@ -225,6 +244,10 @@ def make_options(options: CompareOptions | None, **given: Any) -> CompareOptions
         if given.get(name) is not None:
             given[name] = Path(given[name])
     return replace(options or CompareOptions(), **given)
+
+
+def _is_number(value: object) -> bool:
+    return value is None or (isinstance(value, Real) and not isinstance(value, bool))
 
 
 def _is_count(value: object, least: int) -> bool:

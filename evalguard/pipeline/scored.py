@@ -24,7 +24,7 @@ class Scored:
 
     ``description`` is the model's own; None for a finished run.
     ``samples``: of a finished lm-eval run without tables: they show its documents, and do not make
-    it a baseline.
+    it a baseline; of a stored base those that were kept, {} of one from a history.
     ``divergences`` of a candidate: how its distributions differ from the base's, by task; empty
     where that was not measured.
     """
@@ -88,6 +88,15 @@ def scored_kept(source: KeptSource) -> Scored:
         identity=replace(run.identity, name=source.name),
         tables=run.tables,
         fields=run.fields,
+        samples={
+            task: TaskScores(
+                task=task,
+                tables=tuple(table for table in run.tables if table.task == task),
+                not_compared=(),
+                samples=rows,
+            )
+            for task, rows in run.rows.items()
+        },
         not_compared=run.not_compared,
         environment=run.environment,
         notes=run.notes,
@@ -106,6 +115,7 @@ def asked_only(base: Scored, candidate: Scored) -> Scored:
     return replace(
         base,
         tables=tuple(table for table in base.tables if table.task in asked),
+        samples={task: of for task, of in base.samples.items() if task in asked},
         not_compared=tuple(left for left in base.not_compared if left.task in asked),
         notes=(*base.notes, f"it was stored with tasks that are not asked: {', '.join(more)}"),
     )

@@ -5,22 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from evalguard.errors import EvalguardError
-from evalguard.pipeline.stored_run import stored_run
+from evalguard.pipeline.stored_run import report_of, stored_run
 from evalguard.redaction import redacted_text
 from evalguard.report.annotations import annotation
 from evalguard.report.annotations import render as annotated
 from evalguard.report.markdown import COMMENT_BYTES, failure_markdown
 from evalguard.report.markdown import render as markdown
 from evalguard.report.plain_text import printable
-from evalguard.report.stored import read_report
 from evalguard.report.terminal import render as page
 from evalguard.report.view import report_view
 from evalguard.store import read_document
-
-Commenting = Literal["always", "failures", "never"]
 
 _COMPARE = "evalguard.compare/1"
 _ERROR = "evalguard.error/1"
@@ -47,12 +44,13 @@ def shown_result(result: Path, *, marker: str) -> Shown:
 
     Raises:
         UsageError: ``result`` is none of these.
+        StoreError: it is damaged, or was changed.
     """
     content = read_document(result, schemas=(_COMPARE, _ERROR))
     if content["schema"] == _ERROR:
         return _failed(content, marker)
     # What --json printed lies anywhere; a run folder may have been moved.
-    report = stored_run(result).report if result.is_dir() else read_report(content)
+    report = stored_run(result).report if result.is_dir() else report_of(result, content)
     view = report_view(report)
     return Shown(
         passed=view.passed and view.exit_code == 0,

@@ -16,6 +16,7 @@ from evalguard.pipeline.options import CompareOptions, make_options
 from evalguard.pipeline.pilot import Aim
 from evalguard.pipeline.plan_result import PlanResult
 from evalguard.pipeline.planning import DEFAULT_POWER, signature
+from evalguard.pipeline.stored_run import report_of
 from evalguard.plan_report import PilotFacts, PlanReport
 from evalguard.report.contract import SCHEMA
 from evalguard.stats import failed_comparison
@@ -42,6 +43,7 @@ def plan_from_run(
 
     Raises:
         UsageError: for a folder without a result, or a result that lacks what a plan needs.
+        StoreError: the result is damaged, or was changed.
     """
     options = make_options(options, **given)
     if options.limit is not None and options.limit < 2:
@@ -50,6 +52,7 @@ def plan_from_run(
             hint="give a number of documents, 2 or more",
         )
     document = read_result(Path(run).expanduser(), schema=SCHEMA)
+    report_of(Path(run), document)  # refused where it contradicts itself
     try:
         entries = document["comparisons"]
         comparisons = [_comparison(entry) for entry in entries if not _stopped_early(entry)]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from evalguard import checksum
 from evalguard.compare_report import CompareReport
 from evalguard.errors import StoreError
 from evalguard.report.contract import SCHEMA
@@ -23,11 +26,23 @@ class StoredRun:
         folder: the run folder.
         tasks: those whose documents are there, in the report's order; () where only result.json
             is.
+        sealed: whether its result has a checksum; one of an earlier version has none.
     """
 
     report: CompareReport
     folder: Path
     tasks: tuple[str, ...]
+    sealed: bool
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What whoever relies on its numbers should know."""
+        if self.sealed:
+            return ()
+        return (
+            f"{self.folder / 'result.json'} has no checksum, as earlier versions wrote it: a "
+            "change since then would not show",
+        )
 
     def documents(self, task: str) -> RunDocuments | None:
         """Read a task's documents; None where they are not there.
@@ -48,14 +63,28 @@ def stored_run(path: Path) -> StoredRun:
     path = path.expanduser()
     document = read_result(path, schema=SCHEMA)
     folder = path if path.is_dir() else path.parent
-    try:
-        report = read_report(document)
-    except StoreError as error:
-        raise StoreError(f"{path}: {error}", hint=error.hint) from error
+    report = report_of(path, document)
     there = sample_files(folder)
     named = dict.fromkeys(c.task for c in report.comparisons)
     tasks = [*(task for task in named if task in there), *(t for t in there if t not in named)]
-    return StoredRun(report=_placed(report, folder), folder=folder, tasks=tuple(tasks))
+    return StoredRun(
+        report=_placed(report, folder),
+        folder=folder,
+        tasks=tuple(tasks),
+        sealed=checksum.KEY in document,
+    )
+
+
+def report_of(path: Path, document: Mapping[str, Any]) -> CompareReport:
+    """Return the report that a file's document was made of.
+
+    Raises:
+        StoreError: it is damaged; the message names file and key.
+    """
+    try:
+        return read_report(document)
+    except StoreError as error:
+        raise StoreError(f"{path}: {error}", hint=error.hint) from error
 
 
 def stored_documents(folder: Path, task: str) -> RunDocuments | None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from evalguard.execution.messages import Load
 from evalguard.execution.server import OpenScorer, serve
+from evalguard.execution.whereabouts import tell_when_asked
 from evalguard.garbage import leave_the_rest, look_seldom
 from evalguard.scorer import Scorer
 
@@ -56,6 +57,7 @@ def main(
     parser.add_argument("--warm", type=json.loads, metavar="IMPORT_PATH")
     options = parser.parse_args(arguments)
     faulthandler.enable()
+    tell_when_asked()
     if options.warm:
         sys.path[:] = options.warm
     prepare = None if options.warm is None else warm

@@ -11,6 +11,7 @@ import pytest
 import evalguard
 from evalguard.errors import EXIT_PASSED, EvalguardError, Interrupted
 from evalguard.pytest_plugin import PROPERTY
+from evalguard.redaction import redacted_text
 
 if TYPE_CHECKING:
     from evalguard.pipeline.result import CompareResult
@@ -46,7 +47,7 @@ class Comparisons:
             raise KeyboardInterrupt from stopped
         gate = result.gate
         told = f"{_name(candidate)} against {_name(base)}: {gate.state.upper()}, {gate.reason}"
-        self._node.user_properties.append((PROPERTY, _line(told)))
+        self._node.user_properties.append((PROPERTY, _line(redacted_text(told))))
         return result
 
     def check(self, base: str | Path, candidate: str | Path, **options: Any) -> CompareResult:
@@ -55,7 +56,13 @@ class Comparisons:
             result = self.compare(base, candidate, **options)
         except EvalguardError as error:
             hint = f"\nhint: {error.hint}" if error.hint else ""
-            pytest.fail(f"no verdict: {error}{hint}", pytrace=False)
+            told = _shown(f"no verdict: {error}{hint}")
+        else:
+            return self._passed(result)
+        # Not in the handler: pytest would show the error itself beside this, as it came.
+        pytest.fail(told, pytrace=False)
+
+    def _passed(self, result: CompareResult) -> CompareResult:
         if result.exit_code != EXIT_PASSED:
             pytest.fail(result.render(width=80, color=False), pytrace=False)
         return result
@@ -63,6 +70,11 @@ class Comparisons:
 
 def _name(side: str | Path) -> str:
     return str(side).rstrip("/").rsplit("/", 1)[-1]
+
+
+def _shown(text: str) -> str:
+    """Lines that go to a terminal and to pytest's JUnit file."""
+    return "\n".join(map(_line, redacted_text(text).split("\n")))
 
 
 def _line(text: str) -> str:

@@ -47,6 +47,9 @@ def across_text(report: CompareReport) -> str:
     sigma, low, high = rounding.sigma_with_interval(
         across.pooled_sigma, across.pooled_interval, margin=report.gate.margin
     )
+    count = len(across.metrics)
+    drift = f"{count} metric{'s' if count > 1 else ''} of"
+    verb = "drift" if count > 1 else "drifts"
     tasks = f"{across.tasks} task{'s' if across.tasks > 1 else ''}"
     patterns = (
         "all sign patterns"
@@ -54,7 +57,7 @@ def across_text(report: CompareReport) -> str:
         else f"{rounding.count(across.resamples)} random joint sign flips, seed {across.seed}"
     )
     return (
-        f"All metrics together: {len(across.metrics)} metrics of {tasks} drift by {sigma} sigma "
+        f"All metrics together: {drift} {tasks} {verb} by {sigma} sigma "
         f"on average [{low}, {high}], overall {_p(across.p_value)} (pooled "
         f"{_p(across.pooled_p_value)}, largest z {_p(across.max_z_p_value)}, Fisher "
         f"{_p(across.fisher_p_value)}; {patterns}, n = {rounding.count(across.n)})"

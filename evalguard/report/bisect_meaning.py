@@ -26,7 +26,7 @@ def guilty_text(report: CompareReport) -> str:
 
 
 def _next(found: BisectReport, said: Meaning) -> tuple[str, str]:
-    if found.status == "stopped" and found.resume:
+    if found.resume:
         return "to go on where it stopped", printable(found.resume)
     if found.repaired is not None and found.proof:
         passed = "that the gate passes without" if found.repaired.passed else "what is left without"

@@ -35,8 +35,8 @@ class BisectProgress:
         log_unit: float = 0.0,
         unit: str = SIGMA,
     ) -> None:
-        """``seconds``: of a full evaluation; ``subject``: what is searched, in words; ``log_unit``
-        and ``unit``: as of ``MetricSearch``.
+        """``seconds``: of a full evaluation, 0: unknown; ``subject``: what is searched, in words;
+        ``log_unit`` and ``unit``: as of ``MetricSearch``.
         """
         self.cleared: set[str] = set()
         self._progress, self._settings, self._documents = progress, settings, documents
@@ -49,12 +49,13 @@ class BisectProgress:
     def start(self, drift: float, expected: Sequence[float], *, coarse: bool = False) -> None:
         """Say what is about to be searched, and what that will cost.
 
-        ``coarse``: only for the largest causes, so that what is none of them is not cleared.
+        ``coarse``: only for the largest causes: what is none of them is cleared, if at all, by what
+        they leave on all documents, and that is known at the end.
         """
         self._coarse = coarse
         number = len(self._settings)
         many = f"{number} setting{'' if number == 1 else 's'}"
-        shown = [f"{cost:.1f} ({self._time(cost)})" for cost in expected]
+        shown = [self._cost(cost) for cost in expected]
         found = amount(drift, 0.0, log_unit=self._log_unit, unit=self._unit)
         self._say(f"bisecting {self._subject}: {found}, {many}")
         guilty = f"1 to {len(shown)} guilty settings" if len(shown) > 1 else "1 guilty setting"
@@ -116,6 +117,10 @@ class BisectProgress:
             others = [name for name in self._settings if name not in settings]
             return f"all but {listed(others, most=_NAMED)}"
         return listed(settings, most=_NAMED)
+
+    def _cost(self, evaluations: float) -> str:
+        time = f" ({self._time(evaluations)})" if self._seconds else ""
+        return f"{evaluations:.1f}{time}"
 
     def _time(self, evaluations: float) -> str:
         return duration(evaluations * self._seconds)

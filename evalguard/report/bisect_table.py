@@ -25,6 +25,7 @@ def bisect_lines(view: ReportView, width: int) -> list[Text]:
     lines: list[Text] = []
     tables = [search for search in found.searches if search.culprits]
     for search in found.searches:
+        lines += [Text()] if lines else []
         last = search is tables[-1] if tables else False
         lines += _search(search, width, legend=found.legend if last else "")
     for text in found.sentences:

@@ -58,7 +58,15 @@ def answer(search: MetricSearch) -> str:
         "stopped": _stopped,
     }[search.status]
     within = f"Inside {listed(search.inside)}: " if search.inside else ""
-    return f"{within}{said(search)}"
+    return f"{within}{said(search)}{_broken_off(search)}"
+
+
+def _broken_off(search: MetricSearch) -> str:
+    """Why nothing came after an answer; a search that has none says it itself."""
+    if not search.ended or search.status == "stopped":
+        return ""
+    failure = f" ({printable(search.failure)})" if search.failure else ""
+    return f"; then {_ENDED[search.ended]}{failure}"
 
 
 def _found(search: MetricSearch) -> str:
@@ -71,6 +79,8 @@ def _found(search: MetricSearch) -> str:
         better = [c.setting for c in search.culprits if c.sigma_in_context < 0.0]
         acts = "acts" if len(better) == 1 else "act"
         text += f" ({listed(better)} {acts} the other way, and hid part of what the rest does)"
+    if search.eliminated:
+        text += f" (by elimination: without {them} every document scores as the base's, bit by bit)"
     return text + _outside(search)
 
 

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from importlib import resources
 from typing import Any
 
+from evalguard.checksum import with_checksum
 from evalguard.compare_report import CompareReport, RunIdentity
 from evalguard.comparison import Comparison
 from evalguard.distribution_comparison import DistributionComparison
@@ -42,7 +43,10 @@ _EXPECTED = (
 
 
 def document(report: CompareReport) -> dict[str, Any]:
-    """Return ``report`` as plain JSON values (dict, list, str, int, float, bool, None)."""
+    """Return ``report`` as plain JSON values (dict, list, str, int, float, bool, None).
+
+    Its last key is the checksum of all the others.
+    """
     notes = list(report.notes)
     content = {
         "base": side_document(report.base),
@@ -63,7 +67,7 @@ def document(report: CompareReport) -> dict[str, Any]:
         lost.append("gate.family_false_alarm does not exist")
     values = {key: plain(value, key, lost) for key, value in content.items()}
     notes += [f"{name}, so it is null here" for name in lost]
-    return {
+    written = {
         "schema": SCHEMA,
         "evalguard": report.version,
         "created": report.created,
@@ -86,6 +90,7 @@ def document(report: CompareReport) -> dict[str, Any]:
         "run_folder": report.run_folder,
         "exit_code": report.exit_code,
     }
+    return with_checksum(written)
 
 
 def schema() -> dict[str, Any]:

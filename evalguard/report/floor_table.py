@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from rich.cells import cell_len
 from rich.text import Text
 
 from evalguard.compare_report import RunIdentity
@@ -18,7 +17,7 @@ from evalguard.report.floor_kl_table import kl_lines
 from evalguard.report.floor_words import floor_sentence, metric_name
 from evalguard.report.page import NARROWEST, page, prose, prose_width
 from evalguard.report.plain_text import fitted, printable, wrapped
-from evalguard.report.terminal import about
+from evalguard.report.terminal import model_lines
 from evalguard.report.view.side import side_view
 from evalguard.report.wording import percent
 
@@ -47,10 +46,7 @@ def render_floor(report: FloorReport, *, width: int, color: bool) -> str:
 
 
 def _model(model: RunIdentity, width: int) -> list[Text]:
-    head = fitted(f"unchanged  {printable(model.name)}", width)
-    return [
-        Text.assemble((head, "bold"), (about(side_view(model), width - cell_len(head) - 2), "dim"))
-    ]
+    return model_lines(f"unchanged  {printable(model.name)}", side_view(model), width)
 
 
 def _usual(report: FloorReport) -> str:

@@ -18,6 +18,7 @@ def change_blocks(found: HistoryAddition | HistoryPruning, width: int) -> Iterat
     """Blocks of lines."""
     if isinstance(found, HistoryAddition):
         yield prose(_added(found), width)
+        yield from (prose(printable(note), width) for note in found.notes)
     else:
         yield from _pruned(found, width)
 

@@ -32,8 +32,13 @@ def limit_document(verdict: LimitVerdict) -> dict[str, Any]:
 
 def limit_line(verdict: LimitVerdict) -> str:
     """Return one limit as a line: what was asked, what was found, what that means."""
+    return f"{verdict.state} · {limit_found(verdict)}"
+
+
+def limit_found(verdict: LimitVerdict) -> str:
+    """The same without its state."""
     found = "" if verdict.value is None else f" {_number(verdict)}{_interval(verdict)}:"
-    return f"{verdict.state} · {limit_label(verdict)} {_asked(verdict)}:{found} {_reason(verdict)}"
+    return f"{limit_label(verdict)} {_asked(verdict)}:{found} {_reason(verdict)}"
 
 
 def limit_tally(verdicts: Sequence[LimitVerdict]) -> str:

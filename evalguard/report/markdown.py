@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 
+from evalguard.escaping import inline
 from evalguard.gate_reason import GateState
 from evalguard.report.markdown_sections import folds, sections
-from evalguard.report.markdown_text import inline, size
+from evalguard.report.markdown_text import size
 from evalguard.report.view import ReportView
 
 # GitHub refuses a comment of more than 65,536 characters, and a summary of more than 1 MiB.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from evalguard.escaping import inline
 from evalguard.gate_reason import GateState
-from evalguard.report.markdown_text import code_block, fold, inline, paragraphs, size, table
+from evalguard.report.markdown_text import code_block, fold, paragraphs, size, table
 from evalguard.report.view import BisectionView, DistributionView, MetricView, ReportView
 
 Section = tuple[str, str]

@@ -1,39 +1,11 @@
-"""Text of models and files inside Markdown: it stays text, whatever it holds."""
+"""Markdown out of texts of models and files: blocks, tables, fold-outs."""
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Sequence
 
-# What Markdown reads as markup anywhere, and at the beginning of a line; there, GitLab also reads
-# /merge or /close as an order.
-_MARKUP = re.compile(r"([\\`*_\[\]|~])")
-_BEGINNING = re.compile(r"^(#(?=[#\s]|$)|[+-](?=[\s-]|$)|=(?=[=\s]|$)|\d+(?=[.)](?:\s|$))|/(?=\w))")
-# What GitHub and GitLab turn into mentions, links and pictures. They look for it in the text that
-# is shown, where an escape does not help; a character without width between its parts does.
-_BREAK = "\u200b"
-_EMOJI = r"(?:[\w+-]*[a-z_][\w+-]*|100|1234|[+-]1):"  # and no time of day: 11:00:00
-_REFERENCE = re.compile(
-    rf'(?<=[@#!%$~])(?=[\w"])|(?<=&)(?=\d)|(?<=\[)(?=\w+:[\w"])|(?<=:)(?=//|{_EMOJI})'
-    r"|(?<=www)(?<![^\W_]www)(?=\.)|(?<=\bGH)(?=-\d)",
-    re.IGNORECASE,
-)
-_MOST = 1500
-
-
-def inline(text: str, most: int = _MOST) -> str:
-    """Return printable ``text`` as a part of a line: no markup, link, mention, picture or HTML.
-
-    Args:
-        most: characters; a longer one (a name of a megabyte) is cut in its middle.
-    """
-    text = " ".join(text.split())
-    if len(text) > most:
-        text = f"{text[: most // 2]} … {text[-most // 2 :]}"
-    escaped = _MARKUP.sub(r"\\\1", html.escape(_REFERENCE.sub(_BREAK, text), quote=False))
-    escaped = escaped.replace("$", "<span>$</span>")  # no formula begins
-    return _BEGINNING.sub(lambda found: f"&#{ord(found[1][0])};{found[1][1:]}", escaped)
+from evalguard.escaping import inline
 
 
 def code_block(lines: Sequence[str], language: str = "") -> str:

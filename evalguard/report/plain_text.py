@@ -67,7 +67,7 @@ def padded(text: str, cells: int, *, right: bool = False) -> str:
 def wrapped(text: str, cells: int, *, first: str = "", rest: str = "") -> list[str]:
     """Break ``text`` into lines of at most ``cells`` cells, with prefixes of equal width.
 
-    A word that is longer than a line is broken inside.
+    A word that is longer than a line is broken inside, a path behind the name of a folder.
     """
     room = max(cells - max(cell_len(first), cell_len(rest)), 1)
     lines: list[str] = []
@@ -75,7 +75,7 @@ def wrapped(text: str, cells: int, *, first: str = "", rest: str = "") -> list[s
     for word in text.split():
         while cell_len(word) > room:
             space = room - cell_len(line) - 1 if line else room
-            head = _first(word, space) if space > room // 2 else ""
+            head = _head(word, space) if space > room // 2 else ""
             lines.append(f"{line} {head}".strip())
             line, word = "", word[len(head) :]
         joined = f"{line} {word}".strip()
@@ -101,6 +101,13 @@ def packed(pieces: Iterable[str], cells: int, *, gap: str, indent: str = "") -> 
         else:
             lines += wrapped(piece, cells, first=indent, rest=indent)
     return lines
+
+
+def _head(word: str, cells: int) -> str:
+    """What of a long word stands in ``cells``: whole folders of a path, if they fill a third."""
+    head = _first(word, cells)
+    folders = head[: head.rfind("/") + 1]
+    return folders if cell_len(folders) > cells // 3 else head
 
 
 def _first(text: str, cells: int) -> str:

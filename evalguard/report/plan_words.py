@@ -75,9 +75,20 @@ def conclusion(report: PlanReport) -> str:
         )
     need = "more than can be said" if needed is None else f"about {rounding.count(needed)}"
     return (
-        f"Too few documents: {where} needs {need} for {margin}, and the planned run has "
-        f"{documents}."
+        f"Too few documents: {_falling_short(plans)}{where} needs {need} for {margin}, and the "
+        f"planned run has {documents}."
     )
+
+
+def _falling_short(plans: Sequence[MetricPlan]) -> str:
+    """Say how many metrics need more documents than are planned, where it is not one alone."""
+    short = sum((needed := _needed(plan)) is None or needed > plan.n for plan in plans)
+    if short < 2:
+        return ""
+    which = f"{short} of {len(plans)}"
+    if short == len(plans):
+        which = "both" if short == 2 else f"all {short}"
+    return f"{which} metrics fall short, and most of all "
 
 
 def _shortage(plan: MetricPlan) -> tuple[float, float]:

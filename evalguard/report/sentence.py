@@ -19,7 +19,7 @@ from evalguard.report.limits import decisive_limit, limit_statement
 from evalguard.report.plain_text import printable
 from evalguard.report.subtasks import concerned, of_subtasks
 from evalguard.report.wording import full_label, margin_text, percent, subject
-from evalguard.typed_command import as_comparison
+from evalguard.typed_command import as_bisection, as_comparison
 
 _SCORE_MORE = "score more documents (a higher --limit, or a larger task)"
 
@@ -179,6 +179,8 @@ def _unknown(report: CompareReport, worst: Comparison) -> str:
 
 
 def _next(report: CompareReport, worst: Comparison) -> tuple[str, str]:
+    if worst.outcome == "failed" and worst.n < 2:
+        return _SCORE_MORE, ""
     if worst.outcome == "failed":
         return "remove that cause and run again; no other metric stands in for it", ""
     unsure = worst.outcome == "regressed" and not worst.significant
@@ -192,9 +194,18 @@ def _next(report: CompareReport, worst: Comparison) -> tuple[str, str]:
 
 
 def _undo(report: CompareReport) -> tuple[str, str]:
-    suspect = _suspect(report)
-    if suspect:
-        return "to see what one setting costs", _with_setting(report, suspect)
+    suspects = _suspects(report)
+    if len(suspects) > 1 and report.bisect is None and not report.bisect_reason:
+        command = _bisection(report)
+        if command:
+            return "to name the guilty settings", command
+    if suspects:
+        command = _with_setting(report, suspects[0])
+        return (
+            "to see what one setting costs"
+            if command
+            else f"compare again with setting {printable(suspects[0])} at reference"
+        ), command
     if report.run_folder:
         return f"look at the documents that moved, in {printable(report.run_folder)}", ""
     return "compare again with one change of the conversion undone", ""
@@ -211,22 +222,31 @@ def _more_documents(worst: Comparison) -> str:
     )
 
 
-def _suspect(report: CompareReport) -> str:
-    """First setting of the candidate that is not at its reference value, or ""."""
-    for setting in report.candidate.settings:
-        if setting.value != setting.reference:
-            return setting.name
-    return ""
+def _suspects(report: CompareReport) -> list[str]:
+    """The candidate's settings that are not at their reference value."""
+    return [one.name for one in report.candidate.settings if one.value != one.reference]
 
 
 def _with_setting(report: CompareReport, name: str) -> str:
     """Return the command that undoes one setting: the user's own, where there was one."""
     addition = f"--set {shlex.quote(printable(name) + '=reference')}"
-    typed = as_comparison(report.command)
-    if typed:
-        return f"{printable(typed)} {addition}"
+    typed = printable(as_comparison(report.command)) or _of_names(report, "compare")
+    return f"{typed} {addition}" if typed else ""
+
+
+def _bisection(report: CompareReport) -> str:
+    """Return the command that searches the settings, likewise; "" for the demo's."""
+    if report.command:
+        return printable(as_bisection(report.command))
+    return _of_names(report, "bisect")
+
+
+def _of_names(report: CompareReport, job: str) -> str:
+    """A command with both sides by their names; "" where the base's name leads to no model."""
+    if report.base.kind == "stored run":
+        return ""
     base, candidate = (shlex.quote(side.name) for side in (report.base, report.candidate))
-    return printable(f"evalguard compare --base {base} --cand {candidate} {addition}")
+    return printable(f"evalguard {job} --base {base} --cand {candidate}")
 
 
 def _names(report: CompareReport) -> tuple[str, str]:

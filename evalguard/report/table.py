@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -18,13 +19,13 @@ _NARROWEST_LABEL = 12
 _WIDE = 110
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class _Column:
     header: str
     cells: Sequence[str]
     right: bool = True
 
-    @property
+    @cached_property
     def width(self) -> int:
         return max(cell_len(text) for text in (self.header, *self.cells))
 

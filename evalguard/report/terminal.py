@@ -12,11 +12,12 @@ from evalguard.compare_report import CompareReport
 from evalguard.report.bisect_table import bisect_lines, fix_lines
 from evalguard.report.distribution_table import distribution_lines
 from evalguard.report.page import NARROWEST, page, prose, prose_width
-from evalguard.report.plain_text import fitted, padded, wrapped
+from evalguard.report.plain_text import fitted, packed, padded, wrapped
 from evalguard.report.table import table
 from evalguard.report.view import ReportView, SideView, report_view
 from evalguard.report.wording import STATE_STYLE
 
+_LEAST_ABOUT, _MOST_ABOUT = 24, 240  # cells
 _QUOTE = shlex.quote("'")[1:-1]  # how a quote stands in quotes
 
 
@@ -54,15 +55,27 @@ def sides(base: SideView, candidate: SideView, width: int) -> list[Text]:
     name_width = min(max(cell_len(side.name) for _, side in both), width // 3)
     lines = []
     for role, side in both:
-        head = f"{role:<9}  {padded(side.name, name_width)}"
-        room = width - cell_len(head) - 2
-        lines.append(Text.assemble((fitted(head, width), "bold"), (about(side, room), "dim")))
+        lines += model_lines(f"{role:<9}  {padded(side.name, name_width)}", side, width)
     return lines
 
 
-def about(side: SideView, room: int) -> str:
-    """Return what stands behind a model's name, in at most ``room`` cells and two blanks."""
-    return f"  {fitted(side.about, room)}" if side.about and room > 0 else ""
+def model_lines(head: str, side: SideView, width: int) -> list[Text]:
+    """Return a model's line: ``head``, and what stands behind it, on further lines if need be."""
+    head = fitted(head, width)
+    room = width - cell_len(head) - 2
+    parts = fitted(side.about, _MOST_ABOUT).replace(", ", ",\n").split("\n")
+    if not side.about:
+        return [Text(head, style="bold")]
+    if room < _LEAST_ABOUT:
+        return [Text(head, style="bold"), *_dim(packed(parts, width, gap=" ", indent="  "))]
+    first, *rest = packed(parts, room, gap=" ")
+    beside = " " * (cell_len(head) + 2)
+    top = Text.assemble((head, "bold"), (f"  {first}", "dim"))
+    return [top, *_dim([beside + line for line in rest])]
+
+
+def _dim(lines: Iterable[str]) -> list[Text]:
+    return [Text(line, style="dim") for line in lines]
 
 
 def _table(view: ReportView, width: int) -> list[Text]:
@@ -145,13 +158,14 @@ def _pieces(line: str, width: int) -> list[str]:
 
 
 def _end(line: str, room: int) -> int:
-    """Where to break: behind an option if there is one, else inside a word; beside no quote."""
+    """Where to break: behind an option, else a folder's name, else inside; beside no quote."""
     fits = [end for end in range(1, len(line)) if cell_len(line[:end]) <= room]
     option = line.find(" ", line.find("--")) + 1 if line.lstrip().startswith("--") else 0
     if option in fits:
         return option
     plain = [end for end in fits if not {*line[end - 1 : end + 1]} & {*"'\""}]
-    return max(plain or fits)
+    folders = [end for end in plain if line[end - 1] == "/" and end > room // 3]
+    return max(folders or plain or fits)
 
 
 def _caveats(view: ReportView, width: int) -> list[Text]:

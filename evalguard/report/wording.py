@@ -74,7 +74,8 @@ def tallies(report: CompareReport) -> str:
     """Count outcomes, those of subtasks that the gate does not judge apart."""
     about = concerned(report)
     text = tally(about) or "no metrics"
-    below = tally([c for c in report.comparisons if c not in about])
+    told = {id(comparison) for comparison in about}
+    below = tally([c for c in report.comparisons if id(c) not in told])
     return f"{text}; of subtasks, not gated: {below}" if below else text
 
 

@@ -124,4 +124,5 @@ def flip_estimate(b: int, c: int, n: int, *, confidence: float) -> Estimate:
         method="mcnemar-exact",
         interval_method="tango-score",
         confidence=confidence,
+        differing=b + c,
     )

@@ -11,13 +11,15 @@ from evalguard.pairing import PairedScores
 from evalguard.rescoring import Rescoring
 from evalguard.stats.clusters import FEWEST_FOR_T, cluster_count, cluster_sums
 from evalguard.stats.drift import Drift
-from evalguard.stats.estimate import SIGN_FLIP, scatters
+from evalguard.stats.estimate import SIGN_FLIP, Estimate, scatters
 from evalguard.stats.permutation import SEED
 from evalguard.stats.reason import number
 from evalguard.stats.tails import skewness, unequal_weights, worst_documents
 from evalguard.verdict import Verdict
 
 _ENOUGH_RESAMPLES = 1_000
+# A drift of nearly 0 is any number of times smaller than what one document adds to it.
+_MOST_PERCENT = 10.0
 # Documents that differ between the models; with fewer, BCa's own corrections are mostly noise.
 _ENOUGH_DIFFERING = 30
 # Relative standard error s of a perplexity beyond which exp is not linear over its scatter: for a
@@ -53,8 +55,8 @@ def own_caveats(
             caveats.append(f"the {name}'s {table.metric} overflows and counts as infinite")
     if drift.log_sign and drift.unit > _LINEAR:
         caveats.append(
-            f"the base's {table.metric} is known to {100.0 * drift.unit:.0f}% only: its standard "
-            "error is by the delta method, and lm-eval's bootstrap would give a larger one"
+            f"the base's {table.metric} is known to {number(100.0 * drift.unit)}% only: its "
+            "standard error is by the delta method, and lm-eval's bootstrap would give a larger one"
         )
     return [*caveats, *_unflipped(paired, drift, margin), *_doubts(paired, drift, verdict)]
 
@@ -77,7 +79,7 @@ def _doubts(paired: PairedScores, drift: Drift, verdict: Verdict) -> list[str]:
         return []
     d, n = paired.d, paired.base.n
     if not scatters(drift.estimate):
-        return [f"all {n:,} documents drift alike: nothing scatters, and the interval is a point"]
+        return [f"all {n:,} documents drift alike: nothing scatters{_alike(drift.estimate)}"]
     if drift.flips is not None:  # differences of 1 have no tail
         return _of_the_interval(paired, drift)
     doubts = []
@@ -85,10 +87,22 @@ def _doubts(paired: PairedScores, drift: Drift, verdict: Verdict) -> list[str]:
     if tail.heavy and verdict.outcome != "unchanged":
         doubts.append(
             f"heavy tails: the {tail.count:,} most affected of {n:,} documents carry "
-            f"{100.0 * tail.share:.0f}% of the total drift (normal scatter would give them "
-            f"{100.0 * tail.normal_share:.0f}%)"
+            f"{_part(tail.share)} the total drift (normal scatter would give them "
+            f"{_part(tail.normal_share).removesuffix(' of')})"
         )
     return doubts + _of_the_interval(paired, drift)
+
+
+def _part(share: float) -> str:
+    """A share of a drift: "64% of"; more than ten times it, "350 times"."""
+    return f"{100.0 * share:.0f}% of" if share <= _MOST_PERCENT else f"{number(share)} times"
+
+
+def _alike(estimate: Estimate) -> str:
+    """What a drift without scatter leaves of an interval."""
+    if math.isinf(estimate.high):
+        return ", and so few could all have lost or won by chance: any drift is possible"
+    return ", and the interval is a point" if estimate.low == estimate.high else ""
 
 
 def _of_the_interval(paired: PairedScores, drift: Drift) -> list[str]:

@@ -8,7 +8,6 @@ S. L. Zeger, Biometrika 73, 1986, 13-22; E. Miller, "Adding error bars to evals"
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,7 +17,8 @@ from numpy.typing import NDArray
 from evalguard.pairing import PairedScores
 from evalguard.stats.estimate import SIGN_FLIP, Estimate
 from evalguard.stats.moments import Array, exact_sum, moments, ratio_moments
-from evalguard.stats.permutation import MOST_ENUMERATED, sign_flip, subset_sums
+from evalguard.stats.permutation import sign_flip
+from evalguard.stats.typical_values import typical_interval
 
 # Below this a t distribution is a poor guess of how few, unequal clusters scatter.
 FEWEST_FOR_T = 20
@@ -69,36 +69,27 @@ def sign_flip_estimate(
 ) -> Estimate:
     """Test and interval of few clusters: whole clusters change sign, G < 20.
 
-    The interval holds the drifts that the test does not reject. Taking away a drift delta leaves
-    cluster g with S_g - delta w_g; those flipped, F, sum to 0 or less exactly where delta is at
-    least r_F = sum_F S / sum_F w. So the ends are order statistics of r_F over all 2^G - 1 sets F
-    (J. A. Hartigan, JASA 64, 1969, 1303-1317, "typical values"), without any search. Fewer clusters
-    than the confidence asks for (6 for 95%) leave it open on both sides.
+    The interval holds the drifts that the test does not reject (``typical_values``), exactly as
+    many as the test grants: an end on the other side of 0 by rounding alone is pulled back to it.
 
     Args:
         factor: from the unit of d to that of the drift.
     """
     point = moments(d, weights).point
+    level = (1.0 - confidence) / 2.0
+    low, high = typical_interval(sums.values, sums.weights, confidence=confidence)
+    p_value = sign_flip(sums.values).p_value
     return Estimate(
         point=point * factor,
         stderr=cluster_stderr(sums) * factor,
-        low=-_far_end(-sums.values, sums.weights, confidence) * factor,
-        high=_far_end(sums.values, sums.weights, confidence) * factor,
-        p_value=sign_flip(sums.values).p_value,
+        low=(min(low, 0.0) if p_value > level else low) * factor,
+        high=(max(high, 0.0) if sign_flip(-sums.values).p_value > level else high) * factor,
+        p_value=p_value,
         method=SIGN_FLIP,
         interval_method=SIGN_FLIP,
         confidence=confidence,
+        differing=int(np.count_nonzero(sums.values)),
     )
-
-
-def _far_end(values: Array, weights: Array, confidence: float) -> float:
-    """The largest drift that a sign flip of whole clusters does not reject."""
-    assert values.shape[0] <= MOST_ENUMERATED
-    totals = subset_sums(weights)[1:]
-    counted = totals > 0.0  # clusters without a word can be flipped, and change no ratio
-    ratios = np.sort(subset_sums(values)[1:][counted] / totals[counted])
-    rejected = math.floor((1.0 - confidence) / 2.0 * (totals.shape[0] + 1))
-    return math.inf if rejected == 0 else float(ratios[-rejected])
 
 
 def _sums(ordered: Array, cuts: NDArray[np.int64]) -> Array:

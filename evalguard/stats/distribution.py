@@ -11,9 +11,9 @@ import numpy as np
 from evalguard.distribution_comparison import DistributionComparison, Figure, Percentile
 from evalguard.divergence import DocumentDivergence
 from evalguard.stats.compare import check_confidence
+from evalguard.stats.mean_kl import mean_kl
 from evalguard.stats.moments import Array
 from evalguard.stats.positions import Positions, rank_of
-from evalguard.stats.probability import t_critical
 from evalguard.stats.token_perplexity import correlation, token_perplexities
 
 # Below this a sample often holds none of the tokens that a mean KL is made of (simulated).
@@ -92,32 +92,9 @@ def _measured(comparison: DistributionComparison, positions: Positions) -> Distr
     )
 
 
-def mean_kl(positions: Positions, kl: Array) -> Figure:
-    """Mean KL; no interval of it reaches below 0, where no KL is.
-
-    A few documents carry most of it, and where a sample has none of them nothing in it says so: a
-    t interval then ends too low. A mean that cannot be negative scatters more evenly on the log
-    scale; the interval's upper end is that of m exp(t SE / m) (delta method) where it is higher.
-    """
-    found = positions.mean(kl)
-    if found.interval is not None:
-        low, high = found.interval
-        found = replace(found, interval=(max(low, 0.0), max(high, _on_log_scale(positions, found))))
-    return found
-
-
 def _bounded(positions: Positions, mean: Figure) -> Figure:
     low, high = (float(positions.column(name).mean()) for name in ("kl_low", "kl_high"))
     return replace(mean, bounds=(low, high))
-
-
-def _on_log_scale(positions: Positions, mean: Figure) -> float:
-    """Upper end of the t interval of log(mean), mapped back; 0 where nothing was measured."""
-    if not mean.value or mean.value < 0.0 or mean.stderr is None:
-        return 0.0
-    critical = t_critical(positions.confidence, len(positions.weights) - 1)
-    exponent = critical * mean.stderr / mean.value
-    return mean.value * math.exp(exponent) if exponent < 700.0 else math.inf
 
 
 def _kl_percentiles(positions: Positions, kl: Array, exact: bool) -> tuple[Percentile, ...]:

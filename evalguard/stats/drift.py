@@ -39,9 +39,10 @@ from evalguard.stats.clusters import (
     sign_flip_estimate,
 )
 from evalguard.stats.corrected_t import corrected_t
-from evalguard.stats.estimate import Estimate, t_estimate
-from evalguard.stats.moments import Moments, mean_moments, moments
-from evalguard.stats.probability import normal_upper_tail
+from evalguard.stats.estimate import Estimate, scatters, t_estimate
+from evalguard.stats.few_units import held_to_signs, held_to_swaps
+from evalguard.stats.moments import Moments, exact_sum, mean_moments, moments
+from evalguard.stats.probability import fair_coin_upper_tail, normal_upper_tail
 from evalguard.stats.sigma_scale import SigmaScale
 
 
@@ -96,11 +97,16 @@ class Drift:
         """1 - Phi(margin * SE_base / SE_paired), on the estimation scale.
 
         The chance that a candidate without any true drift, but with this paired standard error,
-        crosses the margin. 0 where the paired scores do not scatter at all.
+        crosses the margin. Differences that are all alike show no standard error: there it is the
+        chance that enough of their signs agree. 0 where no difference is seen at all.
         """
-        if self.estimate.stderr == 0.0:
+        estimate, tolerated = self.estimate, margin * self.unit
+        if scatters(estimate):
+            return normal_upper_tail(tolerated / estimate.stderr)
+        if estimate.point == 0.0 or not estimate.differing:
             return 0.0
-        return normal_upper_tail(margin * self.unit / self.estimate.stderr)
+        share = 0.5 + 0.5 * tolerated / abs(estimate.point)
+        return fair_coin_upper_tail(math.floor(estimate.differing * share) + 1, estimate.differing)
 
 
 def estimate_drift(paired: PairedScores, *, confidence: float) -> Drift:
@@ -201,11 +207,18 @@ def _rescored_drift(paired: PairedScores, confidence: float) -> Drift:
         sign=-1 if paired.base.higher_is_better else 1,
         clusters=paired.clusters,
     )
+    units = np.asarray(paired.clusters or paired.base.doc_ids)
+    moved = [ours != theirs for ours, theirs in zip(base.items, candidate.items, strict=True)]
+    estimate = held_to_swaps(
+        found.estimate,
+        differing=len(set(units[moved].tolist())),
+        units=len(set(units.tolist())),
+    )
     return Drift(
         base=found.base,
         candidate=found.candidate,
-        paired_stderr=found.estimate.stderr,
-        estimate=found.estimate,
+        paired_stderr=estimate.stderr,
+        estimate=estimate,
         unit=found.base.stderr,
     )
 
@@ -224,7 +237,7 @@ def _paired_t(
 ) -> tuple[Estimate, Estimate | None]:
     """The t estimate that decides, and the corrected one where its documents ask for that."""
     d, weights = paired.d, paired.base.weights
-    drift, values = moments(d, weights), d
+    drift, values = _beyond_rounding(moments(d, weights), paired), d
     stderr = drift.stderr
     if paired.clusters:
         sums = cluster_sums(d, weights, paired.clusters)
@@ -239,7 +252,20 @@ def _paired_t(
         confidence=confidence,
         method=method,
     )
-    return plain, corrected_t(plain, values, weights, factor)
+    decides = held_to_signs(plain, values, weights, factor)
+    return decides, corrected_t(decides, values, weights, factor)
+
+
+def _beyond_rounding(drift: Moments, paired: PairedScores) -> Moments:
+    """The drift, 0 where it is no more than what the last bits of the scores leave open.
+
+    Each score is known to half a unit in its last place, so that n differences sum to 0 or to
+    eps / 2 of all scores: 0.1 lost and 0.1 won is no drift, whatever the doubles add up to. At a
+    margin of 0 their last bit would decide.
+    """
+    scores = np.abs(paired.base.values) + np.abs(paired.candidate.values)
+    known = 0.5 * float(np.finfo(np.float64).eps) * exact_sum(scores)
+    return replace(drift, point=0.0) if abs(exact_sum(paired.d)) <= known else drift
 
 
 def _perplexity(rate: Moments) -> Moments:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from evalguard.stats.probability import t_critical, t_upper_tail
 
-# The one interval that may rightly be open: see evalguard.stats.clusters.
 SIGN_FLIP = "cluster-sign-flip"
 BOOTSTRAP = "paired-bootstrap-bca"
 # Scores of 1 that all lose 0.1 lose 1e-16 of that more or less.
@@ -24,6 +23,8 @@ class Estimate:
         p_value: one-sided, P[at least this much worse] for an unchanged candidate.
         method: name of the test behind ``p_value``.
         interval_method: name of the method behind ``low`` and ``high``.
+        differing: units (documents or clusters) whose difference is not 0, where the signs of so
+            few decide, or of so many that differ alike; else None.
     """
 
     point: float
@@ -34,6 +35,7 @@ class Estimate:
     method: str
     interval_method: str
     confidence: float
+    differing: int | None = None
 
 
 def t_estimate(
@@ -42,7 +44,8 @@ def t_estimate(
     """Student's t interval and one-sided p-value of a mean-like estimate.
 
     ``point -+ t_{df} * stderr`` and p = P[T_df >= point / stderr]. Without any scatter
-    (``stderr`` 0) the interval is a point, and p is 0 for a drift to the worse, else 1.
+    (``stderr`` 0) the interval is a point, and p is 0 for a drift to the worse, else 1: the limits
+    of these for less and less scatter. What so few units show of it: see ``few_units``.
     """
     if stderr > 0.0:
         half = t_critical(confidence, df) * stderr
@@ -69,7 +72,7 @@ def scatters(estimate: Estimate) -> bool:
 
 def all_finite(estimate: Estimate) -> bool:
     """Whether every number of the estimate is finite, but for the ends of an open interval."""
-    numbers = [estimate.point, estimate.stderr, estimate.p_value]
-    if estimate.interval_method != SIGN_FLIP:
-        numbers += [estimate.low, estimate.high]
-    return all(math.isfinite(number) for number in numbers)
+    numbers = (estimate.point, estimate.stderr, estimate.p_value)
+    if not all(math.isfinite(number) for number in numbers):
+        return False
+    return estimate.low < math.inf and estimate.high > -math.inf  # False for NaN too

@@ -22,6 +22,7 @@ from evalguard.stats.drift import Drift
 from evalguard.stats.estimate import all_finite
 from evalguard.stats.flip_units import flip_units
 from evalguard.stats.group_caveats import how_made, sharing, skewed
+from evalguard.stats.group_signs import held_to_documents
 from evalguard.stats.group_strata import joined_strata, number, subtask_strata
 from evalguard.stats.influence import influence
 from evalguard.stats.judgement import IDENTICAL, Judgement, judge
@@ -107,7 +108,8 @@ def _drift(
     comparisons = [subtask.comparison for subtask in subtasks]
     strata = subtask_strata(comparisons, weights)
     strata, shared = joined_strata(strata, parts)
-    estimate = stratified(strata, confidence=confidence).estimate
+    plain = stratified(strata, confidence=confidence).estimate
+    estimate = held_to_documents(plain, comparisons, weights, parts)
     base, candidate = (
         Moments(
             point=math.fsum(w * value for w, value in zip(weights, values, strict=True)),

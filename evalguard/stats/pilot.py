@@ -153,7 +153,8 @@ def _flip_range(flips: int, n: int, base_scatter: float, below: Range, confidenc
 
 def _problem(scatter: _Scatter, n: int) -> str:
     if n < 2:
-        return f"a standard error needs at least 2 documents, and there are {n}"
+        there = "is 1" if n == 1 else f"are {n}"
+        return f"a standard error needs at least 2 documents, and there {there}"
     if scatter.base == 0.0:
         return (
             f"the base's scores of these {n:,} documents do not scatter, so that sigma has no unit "

@@ -41,7 +41,14 @@ def documents_needed(estimate: Estimate, *, n: int, tolerance: float) -> int | N
     width = half / abs(point)
     ratio = max(1.0, width if point > 0.0 else (half - tolerance) / abs(point))
     needed = n * (ratio * ratio) + (z * z + 1.0) / 2.0 * width / ratio
+    if estimate.differing:
+        needed = max(needed, n * fewest_signs(estimate.confidence) / estimate.differing)
     return max(n + 1, math.ceil(needed)) if needed <= _MOST_DOCUMENTS else None
+
+
+def fewest_signs(confidence: float) -> int:
+    """How many differences, all of one sign, a fair coin gives at most (1 - confidence) / 2 of."""
+    return math.ceil(math.log2(2.0 / (1.0 - confidence)))
 
 
 def documents_to_show_no_loss(

@@ -18,7 +18,7 @@ from evalguard.distribution_comparison import Figure, Percentile, Place
 from evalguard.divergence import Divergence, DocumentDivergence
 from evalguard.stats.corrected_t import corrected_t
 from evalguard.stats.effective import Share, rank_limits
-from evalguard.stats.estimate import t_estimate
+from evalguard.stats.estimate import Estimate, t_estimate
 from evalguard.stats.moments import Array, exact_sum, ratio_moments
 
 
@@ -97,11 +97,7 @@ class Positions:
             return Figure(value=None if math.isnan(total) else total)
         if len(self.weights) < 2:
             return Figure(value=exact_sum(sums) / exact_sum(self.weights))
-        moments, df = ratio_moments(sums, self.weights), len(self.weights) - 1
-        plain = t_estimate(
-            moments.point, moments.stderr, df=df, confidence=self.confidence, method="t-ratio"
-        )
-        estimate = corrected_t(plain, sums, self.weights, 1.0) or plain
+        estimate = ratio_estimate(sums, self.weights, confidence=self.confidence)
         return Figure(
             value=estimate.point, stderr=estimate.stderr, interval=(estimate.low, estimate.high)
         )
@@ -158,6 +154,13 @@ class Positions:
         position = index - (int(ends[which]) - divergence.positions)
         token_id = int(divergence.token_ids[position])
         return Place(doc_id=doc_id, request=request, position=position, token_id=token_id)
+
+
+def ratio_estimate(sums: Array, weights: Array, *, confidence: float) -> Estimate:
+    """Ratio of sums over G units, both of shape (G,), G >= 2, with its (corrected) t interval."""
+    found, df = ratio_moments(sums, weights), sums.shape[0] - 1
+    plain = t_estimate(found.point, found.stderr, df=df, confidence=confidence, method="t-ratio")
+    return corrected_t(plain, sums, weights, 1.0) or plain
 
 
 def rank_of(percent: float, n: int) -> int:

@@ -7,6 +7,7 @@ import math
 from evalguard.comparison import Outcome
 from evalguard.stats.binary import mcnemar_mid_p
 from evalguard.stats.drift import Drift
+from evalguard.stats.few_units import SIGNS
 from evalguard.verdict import Verdict
 
 _METHODS = {
@@ -108,15 +109,21 @@ def _evidence(drift: Drift, n: int, margin: float) -> str:
     estimate = drift.estimate
     interval = (
         f"{100.0 * estimate.confidence:g}% interval {number(low, beside=margin)} to "
-        f"{number(high, beside=margin)} by {_METHODS[estimate.interval_method]}"
+        f"{number(high, beside=margin)} by {_method(estimate.interval_method)}"
     )
     p_value = f"one-sided p {_p(estimate.p_value)}"
     if drift.flips is not None:
         b, c = drift.flips
-        p_value = f"documents lost: {b:,}, won: {c:,}, {_METHODS[estimate.method]} {p_value}"
+        p_value = f"documents lost: {b:,}, won: {c:,}, {_method(estimate.method)} {p_value}"
         if estimate.method == "mcnemar-exact":
             p_value += f", mid-p = {number(mcnemar_mid_p(b, c))}"
     return f"{interval}; {p_value}; n = {n:,}"
+
+
+def _method(name: str) -> str:
+    if name in _METHODS:
+        return _METHODS[name]
+    return f"{_METHODS[name.removesuffix(SIGNS)]}, joined with sign flips"
 
 
 def _p(value: float) -> str:

@@ -18,7 +18,7 @@ def unusable(paired: PairedScores) -> str:
     Fewer than two documents or clusters, NaN or infinite scores, weights that are no counts.
     """
     if paired.base.n < 2:
-        return f"a standard error needs at least 2 documents, and there are {paired.base.n}"
+        return f"a standard error needs at least 2 documents, and there {_count(paired.base.n)}"
     if cluster_count(paired) == 1:
         return (
             f"all {paired.base.n:,} documents share one {paired.base.cluster_field or 'cluster'}: "
@@ -27,6 +27,10 @@ def unusable(paired: PairedScores) -> str:
     problems = [_unusable_scores(table) for table in (paired.base, paired.candidate)]
     problems.append(_unusable_weights(paired.base))
     return "; ".join(problem for problem in problems if problem)
+
+
+def _count(documents: int) -> str:
+    return "is 1" if documents == 1 else f"are {documents}"
 
 
 def _unusable_scores(table: ScoreTable) -> str:

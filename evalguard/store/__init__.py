@@ -23,6 +23,7 @@ from evalguard.store.run_tables import (
     read_sample_facts,
     read_samples,
     read_tokens,
+    sample_column_names,
     sample_files,
     token_files,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "read_samples",
     "read_tokens",
     "safe_name",
+    "sample_column_names",
     "sample_files",
     "token_files",
     "write_document",

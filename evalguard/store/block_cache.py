@@ -23,7 +23,7 @@ from evalguard.store.layout import LAYOUT, SUFFIX
 from evalguard.store.whole_file import read_whole, sealed
 
 _NAME = re.compile(r"[0-9A-Za-z_-]{1,128}")
-_HINT = "--cache-dir FOLDER keeps it elsewhere, --no-cache keeps none"
+_HINT = "--cache-dir FOLDER or EVALGUARD_CACHE_DIR keeps it elsewhere, --no-cache keeps none"
 # When a block was last used is known to the hour: noting every reading would be for nothing.
 _USED_ANEW = 3600.0
 # The block itself will not be written either, and that is said then.

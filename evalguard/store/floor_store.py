@@ -62,7 +62,7 @@ class FloorStore:
     def _read(self, path: Path) -> dict[str, Any] | None:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):  # no cache can be where a file is
             return None
         except OSError as error:
             self.problems.append(f"the floor {path} cannot be read: {error.strerror or error}")

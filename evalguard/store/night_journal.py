@@ -26,12 +26,14 @@ class NightJournal:
     """The journal of one night's folder; this process alone writes it.
 
     Attributes:
+        folder: of the night.
         head: its first record; {} for a new one.
         records: all others that are whole, the oldest first.
         damaged: lines that are not what was written; the last one, cut by a crash, is none.
     """
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.path = folder / NAME
         self.head: dict[str, Any] = {}
         self.records: list[dict[str, Any]] = []

@@ -1,15 +1,18 @@
-"""result.json of a finished run, read back."""
+"""result.json of a finished run, read back: strict JSON that is as it was written, or refused."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from evalguard.errors import UsageError
+from evalguard.checksum import checksum_fault
+from evalguard.errors import StoreError, UsageError
 
 _NAME = "result.json"
 _HINT = "give the run folder of an `evalguard compare`, such as reports/<time>-<base>-vs-<cand>"
+# Far above what evalguard writes: a thousand tasks have some megabytes.
+_MOST_BYTES = 256 * 2**20
 
 
 def read_result(path: Path, *, schema: str, hint: str = _HINT) -> dict[str, Any]:
@@ -21,6 +24,7 @@ def read_result(path: Path, *, schema: str, hint: str = _HINT) -> dict[str, Any]
 
     Raises:
         UsageError: if there is none, or it is something else.
+        StoreError: it was changed since it was written, by its checksum.
     """
     return read_document(path, schemas=(schema,), hint=hint)
 
@@ -29,13 +33,47 @@ def read_document(path: Path, *, schemas: tuple[str, ...], hint: str = _HINT) ->
     """The same, of a document that follows one of several contracts."""
     file = path / _NAME if path.is_dir() else path
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        with file.open("rb") as opened:
+            data = opened.read(_MOST_BYTES + 1)
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}", hint=hint) from error
-    except (ValueError, RecursionError) as error:
+    if len(data) > _MOST_BYTES:
+        raise UsageError(f"{file} is larger than {_MOST_BYTES // 2**20} MiB", hint=hint)
+    try:
+        content = json.loads(data, parse_constant=_no_number, object_pairs_hook=_object)
+    except RecursionError as error:
+        raise UsageError(f"{file} is not JSON: nested too deeply", hint=hint) from error
+    except ValueError as error:
         raise UsageError(f"{file} is not JSON: {error}", hint=hint) from error
     found = content.get("schema") if isinstance(content, dict) else None
     if found not in schemas:
         named = " or ".join(schemas)
         raise UsageError(f"{file} is no {named} document (schema: {found!r})", hint=hint)
+    _check_unchanged(file, content)
     return dict(content)
+
+
+def _check_unchanged(file: Path, content: dict[str, Any]) -> None:
+    try:
+        fault = checksum_fault(content)
+    except RecursionError as error:
+        raise UsageError(f"{file} is not JSON: nested too deeply", hint=_HINT) from error
+    if fault:
+        raise StoreError(
+            f"{file} is not as evalguard wrote it: {fault}",
+            hint="take the file from where it was made, or compare again; do not edit it",
+        )
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number in JSON")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys are there once each: of two, nobody knows which one counts."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in found if keys.count(key) > 1)
+        raise ValueError(f"the key {twice[:40]!r} is there twice in one object")
+    return found

@@ -35,6 +35,17 @@ def token_files(folder: Path) -> dict[str, Path]:
     return _by_task(sorted(folder.glob("tokens-*.parquet")))
 
 
+def sample_column_names(file: Path) -> list[str]:
+    """Return the names of the columns that ``RunFolder.write_samples`` was given.
+
+    Raises:
+        StoreError: the file is damaged.
+    """
+    with _opened(file) as opened:
+        names: list[str] = opened.schema_arrow.names
+    return names
+
+
 def read_samples(file: Path, names: Collection[str] | None = None) -> dict[str, list[Any]]:
     """Return the columns that ``RunFolder.write_samples`` was given, as Python's own values.
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
+from evalguard.escaping import inline
 from evalguard.tracked_night import NightTrend, NightVerdict, TrackedNight, TrendPoint
 from evalguard.tracked_run import Sent
 from evalguard.tracking.wandb_sink import PROJECT
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     import wandb_workspaces.reports.v2 as reports
 
 _LONGEST_TITLE = 128
+_LONGEST_CELL = 300
 _NIGHTS = 14
 # Newest first: what has to be looked at in the morning stands on top.
 _ORDER = ("regressed", "failed", None, "undecided", "passed")
@@ -112,10 +115,10 @@ def verdict_table(verdicts: Sequence[NightVerdict]) -> str:
     """The night's pairs as a Markdown table, gravest first; their runs are linked."""
     rows = ["| pair | verdict | |", "| --- | --- | --- |"]
     for verdict in sorted(verdicts, key=lambda one: _ORDER.index(one.state)):
-        pair = escaped(f"{verdict.base} vs {verdict.candidate}")
-        linked = f"[{pair}]({verdict.url})" if verdict.url else pair
+        pair = _text(f"{verdict.base} vs {verdict.candidate}")
+        linked = f"[{pair}]({_address(verdict.url)})" if verdict.url else pair
         state = f"**{verdict.state or 'no result'}**"
-        rows.append(f"| {linked} | {state} | {escaped(verdict.sentence)} |")
+        rows.append(f"| {linked} | {state} | {_text(verdict.sentence)} |")
     return "\n".join(rows)
 
 
@@ -127,8 +130,8 @@ def trend_table(trends: Sequence[NightTrend]) -> str:
     ]
     for trend in trends:
         *before, tonight = trend.points[-_NIGHTS:] or (TrendPoint(created="", sigma=None),)
-        pair = escaped(f"{trend.base} vs {trend.candidate}")
-        metric = escaped(f"{trend.task} {trend.metric}")
+        pair = _text(f"{trend.base} vs {trend.candidate}")
+        metric = _text(f"{trend.task} {trend.metric}")
         past = ", ".join(_sigma(point) for point in before)
         rows.append(f"| {pair} | {metric} | {_with_interval(tonight)} | {past} |")
     return "\n".join(rows)
@@ -144,7 +147,11 @@ def _sigma(point: TrendPoint) -> str:
     return "-" if point.sigma is None else f"{point.sigma:+.2f}"
 
 
-def escaped(text: str) -> str:
-    """Text that stays text in a Markdown table."""
-    marked = "".join(f"\\{char}" if char in "\\`*_{}[]()<>#!|~" else char for char in text)
-    return " ".join(marked.split())
+def _address(url: str) -> str:
+    """An address that ends a link's target nowhere; W&B's server names it."""
+    return quote(url, safe=":/?#&=%+,;@~-._")
+
+
+def _text(text: str) -> str:
+    """Text that stays text; W&B reads ``$`` as a formula's, but for an escaped one."""
+    return inline(text, _LONGEST_CELL, dollar=r"\$")

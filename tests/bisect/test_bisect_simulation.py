@@ -17,6 +17,7 @@ from benchmarks.bisect_counts import (  # noqa: E402
     code_digest,
     counted,
     read,
+    sums,
 )
 from benchmarks.bisect_outcomes import OTHERS, OURS  # noqa: E402
 from benchmarks.bisect_planting import CASES  # noqa: E402
@@ -24,7 +25,7 @@ from benchmarks.bisect_simulation import schedule  # noqa: E402
 from benchmarks.bisect_tables import report  # noqa: E402
 
 RUNS = 24
-SEED = 4  # neither the benchmark's nor one that was tuned on
+SEED = 1107  # neither the benchmark's nor one that was tuned on
 N = 16
 LOG = 1.0 + 0.4 * math.log2(N)
 
@@ -89,6 +90,19 @@ def test_counts_grow_in_their_file_and_those_of_another_seed_are_left_out(tmp_pa
     found = read(file, SEED)[key]
     assert (found.runs, found.exacts, found.cost) == (4, once.exacts, pytest.approx(once.cost))
     assert found.cost_error == pytest.approx(once.cost_error)
+
+
+def test_counts_that_are_added_up_say_the_same_and_can_be_added_to(tmp_path: Path) -> None:
+    parts = [tmp_path / "one.jsonl", tmp_path / "two.jsonl"]
+    key = ("1 culprit", 8, 10.0, "evalguard")
+    for first, file in zip((0, 2), parts, strict=True):
+        append(file, counted(key, first, 2, SEED), SEED)
+    whole = tmp_path / "sums.jsonl"
+    whole.write_text("\n".join(sums(parts)) + "\n", encoding="utf-8")
+    assert len(whole.read_text(encoding="utf-8").splitlines()) == 1
+    append(whole, counted(key, 4, 2, SEED), SEED)
+    once, found = counted(key, 0, 6, SEED), read(whole, SEED)[key]
+    assert (found.runs, found.exacts, found.cost) == (6, once.exacts, pytest.approx(once.cost))
 
 
 def test_counts_of_other_searches_outlive_a_change_of_ours() -> None:

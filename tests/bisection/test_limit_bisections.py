@@ -125,14 +125,18 @@ def test_two_that_break_a_limit_on_kl_far_beyond_it_are_both_named(
     assert found.repaired.passed
 
 
+@pytest.mark.parametrize(
+    ("guilty", "value"),
+    [("embed_scale", 2.0), ("attn_scale", 1.0)],  # a quarter of the answers change; five of 160
+)
 def test_a_limit_on_equal_answers_that_fails_is_searched_by_the_answers(
-    place: Sampled, tmp_path: Path
+    guilty: str, value: float, place: Sampled, tmp_path: Path
 ) -> None:
     limits = {"same_answer": 0.97}
-    result = bisected(place, tmp_path, {"embed_scale": 2.0}, "sampled_choices", limits)
+    result = bisected(place, tmp_path, {guilty: value}, "sampled_choices", limits)
     found = result.report.bisect
     assert found is not None, result.report.bisect_reason
-    assert {culprit.setting for culprit in found.culprits} == {"embed_scale"}
+    assert {culprit.setting for culprit in found.culprits} == {guilty}
     (search,) = found.searches
     assert (search.metric, search.unit) == ("acc same_answer", "of the answers")
     (limit,) = result.report.gate.limits

@@ -56,8 +56,9 @@ def test_a_damaged_layer_and_a_wrong_rotary_base_are_named_and_nothing_else(
     assert found.status == "minimal"
     guilty = {culprit.target for culprit in found.culprits}
     assert "config.rope_parameters.rope_theta" in guilty
-    (weights,) = guilty - {"config.rope_parameters.rope_theta"}
-    assert weights.startswith("weights:model.layers.2.mlp")
+    weights = guilty - {"config.rope_parameters.rope_theta"}
+    assert weights
+    assert all(one.startswith("weights:model.layers.2.mlp") for one in weights)
 
 
 def test_a_tokenizer_that_lost_its_bos_is_named_without_declaring_it(
@@ -88,7 +89,28 @@ def test_one_layer_from_another_checkpoint_is_named_and_its_guilty_part(
     found = bisected(place.model, port, place, tmp_path / "cache").report.bisect
     assert found is not None
     assert found.searches[0].settings == ("weights.layers.1",)
-    assert [culprit.setting for culprit in found.culprits] == ["weights.layers.1.mlp"]
+    assert found.culprits
+    assert all(".layers.1.mlp" in culprit.setting for culprit in found.culprits)
+
+
+def test_one_tensor_of_one_layer_is_named_among_weights_that_are_all_rounded(
+    place: Sampled, tmp_path: Path
+) -> None:
+    port, guilty = tmp_path / "port", "model.layers.2.mlp.up_proj"
+    shutil.copytree(place.model, port)
+    weights = load_file(port / "model.safetensors")
+    rounded = {name: one.to(torch.bfloat16).to(torch.float32) for name, one in weights.items()}
+    noise = torch.randn(
+        weights[f"{guilty}.weight"].shape, generator=torch.Generator().manual_seed(4)
+    )
+    rounded[f"{guilty}.weight"] += weights[f"{guilty}.weight"].std() * noise
+    save_file(rounded, port / "model.safetensors", metadata={"format": "pt"})
+    found = bisected(place.model, port, place, tmp_path / "cache").report.bisect
+    assert found is not None
+    assert [culprit.setting for culprit in found.culprits] == [f"weights.{guilty}"]
+    assert [bool(search.inside) for search in found.searches] == [False, True, True]
+    assert found.repaired is not None
+    assert found.repaired.passed
 
 
 def test_the_same_folder_twice_has_no_settings_to_search(place: Sampled, tmp_path: Path) -> None:

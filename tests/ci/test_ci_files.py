@@ -21,6 +21,7 @@ STEPS = ACTION["runs"]["steps"]
     [
         ("vendor.github-actions", "action.yml"),
         ("vendor.github-workflows", "ci/github/pull-request.yml"),
+        ("vendor.github-workflows", "ci/github/nightly.yml"),
         ("vendor.gitlab-ci", "ci/gitlab/evalguard.yml"),
     ],
 )
@@ -78,6 +79,39 @@ def test_zizmor_finds_nothing() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_no_branch_reads_the_scores_that_another_one_kept_on_gitlab() -> None:
+    template = yaml.safe_load((ROOT / "ci/gitlab/evalguard.yml").read_text())[".evalguard"]
+    cache = template["cache"]
+    assert "$CI_COMMIT_REF_SLUG" in cache["key"]
+    assert "$CI_JOB_NAME_SLUG" in cache["key"]
+    assert cache["unprotect"] is False
+    assert "fallback_keys" not in cache
+    assert not [name for name in template["variables"] if "FALLBACK" in name]
+    assert cache["policy"] == "$EVALGUARD_CACHE_POLICY"
+    assert template["variables"]["EVALGUARD_CACHE_POLICY"] == "pull-push"
+
+
+def test_a_cache_key_that_begins_with_another_has_a_cache_of_its_own() -> None:
+    (step,) = [one for one in STEPS if "actions/cache@" in one.get("uses", "")]
+
+    def filled(text: str, key: str) -> str:
+        return re.sub(r"\$\{\{ (\S+) \}\}", lambda f: key if "cache-key" in f[1] else "1", text)
+
+    def finds(mine: str, kept: str) -> bool:
+        written = filled(step["with"]["key"], kept)
+        return written.startswith(filled(step["with"]["restore-keys"], mine))
+
+    assert finds("scores", "scores")
+    assert not finds("scores", "scores-int4")
+    assert not finds("scores-int4", "scores")
+
+
+def test_examples_for_pull_requests_never_run_a_strangers_code_with_rights() -> None:
+    for file in (ROOT / "ci/github").glob("*.yml"):
+        events = yaml.safe_load(file.read_text())[True]  # YAML 1.1 reads `on` as true
+        assert not {"pull_request_target", "workflow_run", "issue_comment"} & set(events), file
 
 
 def test_no_expression_stands_in_a_script() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import configparser
+import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 import yaml
@@ -25,7 +27,7 @@ WORKFLOW = ROOT / "ci" / "github" / "nightly.yml"
 
 def cron_line() -> str:
     lines = (NIGHTLY / "evalguard.crontab").read_text().splitlines()
-    (line,) = [one for one in lines if one and not one.startswith("#") and "=" not in one[:12]]
+    (line,) = [one for one in lines if one and not one.startswith(("#", "SHELL="))]
     return line
 
 
@@ -49,9 +51,67 @@ def test_the_crontab_runs_once_a_night() -> None:
     assert croniter.is_valid(when)
     times = croniter(when, datetime(2026, 11, 21, 12, 0))
     assert [times.get_next(datetime).isoformat() for _ in range(2)] == [
-        "2026-11-22T02:30:00",
-        "2026-11-23T02:30:00",
+        "2026-11-22T04:30:00",
+        "2026-11-23T04:30:00",
     ]
+
+
+@pytest.mark.parametrize("name", ["Europe/Berlin", "America/New_York", "Asia/Kolkata", "UTC"])
+def test_no_change_of_clocks_skips_or_repeats_the_crontab_s_time(name: str) -> None:
+    minute, hour = map(int, cron_line().split()[:2])
+    zone = ZoneInfo(name)
+    for day in range(366):
+        time = datetime(2026, 11, 22, hour, minute, tzinfo=zone) + timedelta(days=day)
+        assert time.utcoffset() == time.replace(fold=1).utcoffset()
+        assert time.astimezone(timezone.utc).astimezone(zone) == time
+
+
+NIGHTS = {
+    "finished": "mkdir -p reports/nightly/20261123T/run && echo 'Subject: tonight' "
+    "> reports/nightly/20261123T/summary.txt; exit 1",
+    "refused": "echo 'error: evalguard.yaml:3: no such key'; exit 2",
+}
+
+
+@pytest.mark.parametrize(
+    ("night", "mail"),
+    [
+        ("finished", "To: team@example.org\nSubject: tonight\n"),
+        (
+            "refused",
+            "To: team@example.org\nSubject: evalguard nightly gave no result\n\n"
+            "error: evalguard.yaml:3: no such key\n",
+        ),
+    ],
+)
+def test_the_crontab_mails_tonight_s_summary_or_why_there_is_none(
+    tmp_path: Path, night: str, mail: str
+) -> None:
+    """Never that of the night before."""
+    before = tmp_path / "reports" / "nightly" / "20261122T" / "summary.txt"
+    before.parent.mkdir(parents=True)
+    before.write_text("Subject: yesterday\n")
+    os.utime(before, (0, 0))
+    programs = {"evalguard": NIGHTS[night], "sendmail": "cat > mail"}
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    line = cron_line().split(maxsplit=5)[5].replace("/opt/evalguard/bin/", f"{tmp_path}/")
+    line = line.replace("/usr/sbin/", f"{tmp_path}/").replace("/srv/models", str(tmp_path))
+    assert subprocess.run(["bash", "-c", line], check=False).returncode == 0
+    assert (tmp_path / "mail").read_text() == mail
+
+
+def test_a_regression_is_in_the_history_of_the_next_night_on_github() -> None:
+    """actions/cache by itself saves nothing where a step failed, as it does then."""
+    steps = yaml.safe_load(WORKFLOW.read_text())["jobs"]["nightly"]["steps"]
+    used = {step["uses"].split("@")[0]: step for step in steps if "uses" in step}
+    restore, save = (used[f"actions/cache/{name}"] for name in ("restore", "save"))
+    assert save["if"] == "always()"
+    assert save["with"]["path"] == restore["with"]["path"]
+    assert save["with"]["key"] == restore["with"]["key"]
+    kept = save["with"]["path"].split()
+    assert {"reports/nightly/history.sqlite", "reports/nightly/*/night.json"} <= set(kept)
 
 
 def test_the_shell_takes_the_line_of_the_crontab() -> None:
@@ -70,8 +130,18 @@ def test_every_command_is_one_that_evalguard_takes() -> None:
 def test_the_units_say_what_to_run_and_when() -> None:
     service, timer = map(unit, UNITS)
     assert service["Service"]["Type"] == "oneshot"
-    assert timer["Timer"]["OnCalendar"] == "*-*-* 02:30:00"
+    assert timer["Timer"]["OnCalendar"] == "*-*-* 02:30:00 UTC"
     assert timer["Install"]["WantedBy"] == "timers.target"
+
+
+def test_a_pair_that_hangs_or_runs_out_of_memory_costs_its_turn_and_not_the_night() -> None:
+    service = unit(UNITS[0])["Service"]
+    assert service["OOMPolicy"] == "continue"
+    job = yaml.safe_load(WORKFLOW.read_text())["jobs"]["nightly"]
+    whole = [24.0, float(service["TimeoutStartSec"].removesuffix("h")), job["timeout-minutes"] / 60]
+    for words, most in zip(commands(), whole, strict=True):
+        given = nightly_command.make_context("nightly", shlex.split(words), obj="").params
+        assert 0.0 < given["pair_hours"] <= most / 2
 
 
 def test_systemd_takes_the_units(tmp_path: Path) -> None:

@@ -8,12 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pairs_here import pairs_here
 from small_world import Ran, SmallWorld, make_world, run_here
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
 
 Run = Callable[..., Ran]
+
+__all__ = ["pairs_here"]
 
 
 @pytest.fixture(scope="session")

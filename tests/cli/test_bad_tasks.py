@@ -40,6 +40,19 @@ def test_a_folder_of_tasks_that_does_not_exist(refused_pair: Any) -> None:
     assert "nowhere' does not exist" in ran.err
 
 
+def test_a_task_folder_that_a_guard_file_names_is_looked_for_beside_it(
+    refused: Any, world: SmallWorld, tmp_path: Path
+) -> None:
+    (tmp_path / "guard.yaml").write_text(
+        f"models:\n  orig: {{model_args: {{pretrained: {world.models['llama']}}}}}\n"
+        "tasks: [sw_word]\ninclude_path: tsaks\n"
+    )
+    sides = ("--base", "orig", "--cand", "orig")
+    ran = refused(2, "compare", "--config", "guard.yaml", *sides)
+    assert f"guard.yaml:4: include_path: there is no folder {tmp_path / 'tsaks'}" in ran.err
+    assert "a relative path starts at the guard file" in ran.err
+
+
 def test_a_task_file_that_is_no_yaml_is_named(
     refused_pair: Any, few_tasks: None, tmp_path: Path
 ) -> None:

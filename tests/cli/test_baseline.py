@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from edited_result import edit_result
 from history_examples import keep_nights
 from small_world import Ran, SmallWorld
 
 from evalguard.harness import asked_documents
+from evalguard.store import read_samples
 
 Run = Callable[..., Ran]
 TASKS_OF_HISTORY = ("--tasks", "sw_word,sw_choice,sw_text")
@@ -64,6 +66,52 @@ def test_a_stored_base_gives_every_number_that_its_model_gave(
     left_out = (*_OF_THE_RUN, *_OF_ANSWERS)
     for one, other in zip(rows(of_history, *left_out), rows(made, *left_out), strict=True):
         assert {key: one[key] for key in one if one[key] != other[key]} == {}
+
+
+def answered(folder: str, side: str, task: str = "sw_choice") -> dict[str, list[Any]]:
+    """What a side was asked and answered, by the names of the columns."""
+    columns = read_samples(Path(folder) / "samples" / f"{task}.parquet")
+    own = {name: values for name, values in columns.items() if name.startswith(f"{side}:")}
+    shared = {name: values for name, values in columns.items() if ":" not in name}
+    return {**shared, **{name.removeprefix(f"{side}:"): values for name, values in own.items()}}
+
+
+def test_a_stored_base_s_answers_stand_beside_the_candidate_s(
+    against: Run, made: dict[str, Any]
+) -> None:
+    found = against(made["run_folder"], "sharp", "--json").document["run_folder"]
+    for task in ("sw_word", "sw_choice", "sw_text"):
+        kept = answered(found, "base", task)
+        assert kept == answered(made["run_folder"], "base", task)
+        assert {"prompt", "loglikelihood", "token_logprobs", "text"} <= kept.keys()
+    assert "no answers are shown" not in (Path(found) / "report.html").read_text()
+
+
+def test_the_other_side_of_a_run_brings_its_own_answers(against: Run, made: dict[str, Any]) -> None:
+    found = against(made["run_folder"], "orig", "--base", "sharp", "--json").document
+    assert answered(found["run_folder"], "base") == answered(made["run_folder"], "candidate")
+
+
+def test_of_a_history_the_page_says_why_it_shows_no_answers(
+    against: Run, made: dict[str, Any], file: Path
+) -> None:
+    found = against(file, "sharp", *TASKS_OF_HISTORY, "--json").document
+    page = (Path(found["run_folder"]) / "report.html").read_text()
+    said = "Of orig no answers are shown: its scores come from a history, which keeps numbers"
+    assert said in page
+
+
+def test_a_run_beside_a_stored_base_can_be_a_baseline_and_says_where_it_comes_from(
+    against: Run, run: Run, made: dict[str, Any], tmp_path: Path
+) -> None:
+    first = against(made["run_folder"], "sharp", "--json").document
+    again = against(first["run_folder"], "sharp", "--json").document
+    assert rows(again, "caveats") == rows(first, "caveats")
+    caveats = again["comparisons"][0]["caveats"]
+    assert sum("scores that were stored on" in caveat for caveat in caveats) >= 1
+    assert again["base"]["digest"] == made["base"]["digest"]
+    added = run("history", "add", first["run_folder"], "--history", tmp_path / "h", "--json")
+    assert added.document["add"]["with_documents"] == len(first["comparisons"])
 
 
 def test_caveats_say_that_the_base_was_stored_and_when(against: Run, made: dict[str, Any]) -> None:
@@ -180,10 +228,10 @@ def test_samples_of_another_run_are_refused(
 
 
 def test_other_packages_of_then_are_said(against: Run, made: dict[str, Any]) -> None:
-    path = Path(made["run_folder"]) / "result.json"
-    document = json.loads(path.read_text())
-    document["environment"]["base"]["packages"]["torch"] = "1.13"
-    path.write_text(json.dumps(document))
+    def older(document: dict[str, Any]) -> None:
+        document["environment"]["base"]["packages"]["torch"] = "1.13"
+
+    edit_result(Path(made["run_folder"]), older)
     notes = json.loads(against(made["run_folder"], "sharp", "--json").out)["notes"]
     assert any("torch 1.13 then" in note for note in notes)
 
@@ -200,7 +248,7 @@ def test_settings_cannot_be_derived_without_the_base_and_that_is_said(
 ) -> None:
     words = ("--tasks", "sw_word", "--bisect", "always", "--json")
     found = json.loads(against(made["run_folder"], "other", *words).out)
-    assert "the base is a finished run" in found["bisect_reason"]
+    assert "orig is a stored base, without its model" in found["bisect_reason"]
 
 
 @pytest.mark.parametrize(

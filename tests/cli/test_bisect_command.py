@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from edited_result import edit_result
 from small_world import SmallWorld
 
 import evalguard
@@ -30,9 +31,8 @@ def test_what_makes_no_sense_is_refused(refused: Any, words: tuple[str, ...], me
 
 def test_it_does_not_go_on_from_a_damaged_result(refused: Any, tmp_path: Path) -> None:
     (sample,) = (Path(evalguard.__file__).parent.parent / "reports").glob("*/result.json")
-    written = json.loads(sample.read_text(encoding="utf-8"))
-    del written["base"]["digest"]
-    (tmp_path / "result.json").write_text(json.dumps(written), encoding="utf-8")
+    shutil.copy(sample, tmp_path)
+    edit_result(tmp_path, lambda result: result["base"].pop("digest"))
     found = refused(3, "bisect", "--resume", tmp_path)
     assert "the stored result is damaged: base.digest is missing" in found.err
     assert str(tmp_path) in found.err

@@ -24,7 +24,7 @@ KILLS, ROUNDS = 30, 3
 SEED = 20261120
 Whole = tuple[dict[str, Any], float]
 # What differs between two runs of one command: when it was, where it went, what it took.
-VOLATILE = {"created", "run_folder", "command", "resources"}
+VOLATILE = {"created", "run_folder", "command", "resources", "checksum"}
 # Blocks, facts; and what a killed run leaves: a lock that nobody holds, a half-written file.
 EXPECTED = re.compile(r"[0-9a-f]+\.(parquet|lock)|.+\.json|\..+\.\d+-[0-9a-f]{8}\.partial")
 

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+from pairs_here import PairsHere
 from small_world import Ran, SmallWorld
 
-from evalguard.night_report import PairNight
-from evalguard.pipeline.nightly import night as night_module
-from evalguard.pipeline.options import CompareOptions
 from evalguard.report.night.document import night_schema
 from evalguard.store import FileLock
+from evalguard.store.history import HistoryFile
 
 Run = Callable[..., Ran]
 Pairs = Callable[..., Path]
+Here = type[PairsHere]
+
+pytestmark = pytest.mark.usefixtures("pairs_here")
 
 
 @pytest.fixture
@@ -89,36 +92,58 @@ def test_what_is_other_than_last_night_stands_on_top(
     )
 
 
+def test_a_night_of_other_pairs_and_another_base_says_so(
+    run: Run, guard: Pairs, tmp_path: Path
+) -> None:
+    run("nightly", "--config", guard("sharp", "same"), "-q")
+    text = guard("same", "soft").read_text()
+    models = tmp_path / "night.yaml"
+    models.write_text(text.replace("dtype: float32", "dtype: float32, max_length: 40"))
+    found = run("nightly", "--config", models, "-q")
+    said = " ".join(found.out.split())
+    assert "Not what it was last night, a base: orig (" in said
+    assert "Not compared last night: soft against orig." in said
+    assert "Not compared any more: sharp against orig (regressed last night)." in said
+    document = json.loads((nights(tmp_path)[-1] / "night.json").read_text())
+    jsonschema.validate(document, night_schema())
+    assert document["gone"] == [{"base": "orig", "candidate": "sharp", "was": "regressed"}]
+
+
+def test_a_clock_that_went_back_is_told_of(run: Run, guard: Pairs, tmp_path: Path) -> None:
+    words = ("nightly", "--config", guard("same"), "-q", "--json")
+    assert run(*words).document["notes"] == []
+    (night,) = nights(tmp_path)
+    night.rename(night.with_name("29990101T000000Z"))
+    (note,) = run(*words).document["notes"]
+    assert "the clock went back: there is a night 29990101T000000Z already" in note
+
+
 class Died(BaseException):
-    """The process is gone: nothing of evalguard's own runs any more."""
+    """The night is gone: nothing of evalguard's own runs any more."""
 
 
-def dying(monkeypatch: pytest.MonkeyPatch, candidate: str) -> list[str]:
-    """Let the process die in the comparison of one candidate; the names that were compared."""
+def dying(here: Here, candidate: str) -> list[str]:
+    """Let the night die in the comparison of one candidate; the names that were compared."""
     compared: list[str] = []
-    whole = night_module.verdict_of
 
-    def verdict_of(base: str, cand: str, options: CompareOptions) -> PairNight:
-        compared.append(cand)
-        if cand == candidate:
+    def noted(name: str) -> None:
+        compared.append(name)
+        if name == candidate:
             raise Died
-        return whole(base, cand, options)
 
-    monkeypatch.setattr(night_module, "verdict_of", verdict_of)
+    here.before = staticmethod(noted)  # type: ignore[assignment]
     return compared
 
 
 def test_a_night_that_was_killed_goes_on_and_repeats_nothing(
-    run: Run, guard: Pairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, guard: Pairs, tmp_path: Path, pairs_here: Here
 ) -> None:
     config = guard("same", "soft", "sharp")
-    dying(monkeypatch, "soft")
+    dying(pairs_here, "soft")
     assert run("nightly", "--config", config, "-q").code == 3
-    monkeypatch.undo()
     (night,) = nights(tmp_path)
     assert not (night / "night.json").exists()
-    monkeypatch.chdir(tmp_path)
-    compared = dying(monkeypatch, "nobody")
+    compared = dying(pairs_here, "nobody")
     document = run("nightly", "--config", config, "--json", "-q").document
     assert compared == ["sharp", "soft"]  # what it died in comes last
     assert (nights(tmp_path), document["resumed"]) == ([night], 1)
@@ -126,10 +151,10 @@ def test_a_night_that_was_killed_goes_on_and_repeats_nothing(
 
 
 def test_a_pair_that_takes_the_process_down_twice_is_left_out(
-    run: Run, guard: Pairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, guard: Pairs, tmp_path: Path, pairs_here: Here
 ) -> None:
     config = guard("soft", "same")
-    dying(monkeypatch, "soft")
+    dying(pairs_here, "soft")
     for _ in range(2):
         assert run("nightly", "--config", config, "-q").code == 3
     document = run("nightly", "--config", config, "--json", "-q").document
@@ -139,11 +164,11 @@ def test_a_pair_that_takes_the_process_down_twice_is_left_out(
 
 
 def test_a_pair_that_takes_every_night_down_does_not_keep_the_others_from_their_turn(
-    run: Run, guard: Pairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, guard: Pairs, tmp_path: Path, pairs_here: Here
 ) -> None:
     """A night that died is not gone on with where the next one begins a day later."""
     words = ("nightly", "--config", guard("soft", "same", "sharp"), "--resume-hours", 0, "-q")
-    compared = dying(monkeypatch, "soft")
+    compared = dying(pairs_here, "soft")
     codes = [run(*words).code for _ in range(2)]
     assert (codes, compared) == ([3, 3], ["soft", "same", "sharp", "soft"])
     document = run(*words, "--json").document
@@ -156,33 +181,30 @@ def test_a_pair_that_takes_every_night_down_does_not_keep_the_others_from_their_
 
 
 def test_a_verdict_that_was_written_is_taken_though_the_journal_does_not_know(
-    run: Run, guard: Pairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, guard: Pairs, tmp_path: Path, pairs_here: Here
 ) -> None:
     config = guard("sharp", "same")
-    whole = night_module.verdict_of
 
-    def too_late(base: str, cand: str, options: CompareOptions) -> PairNight:
-        whole(base, cand, options)
+    def too_late(_: str) -> None:
         raise Died
 
-    monkeypatch.setattr(night_module, "verdict_of", too_late)
+    pairs_here.after = staticmethod(too_late)  # type: ignore[assignment]
     assert run("nightly", "--config", config, "-q").code == 3
-    monkeypatch.setattr(night_module, "verdict_of", whole)
+    del pairs_here.after
     document = run("nightly", "--config", config, "--json", "-q").document
     assert [pair["state"] for pair in document["pairs"]] == ["regressed", "passed"]
     listed = run("history", "list", "--history", document["history"], "--json").document
-    assert [one["candidate"] for one in listed["runs"]] == ["sharp", "same"]
+    # Both may be of one second, in which the list has the order in which they were put in.
+    assert sorted(one["candidate"] for one in listed["runs"]) == ["same", "sharp"]
 
 
 def test_another_guard_file_or_an_old_night_begins_anew(
-    run: Run, guard: Pairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, guard: Pairs, tmp_path: Path, pairs_here: Here
 ) -> None:
     config = guard("same", "soft")
-    dying(monkeypatch, "soft")
+    dying(pairs_here, "soft")
     run("nightly", "--config", config, "-q")
-    monkeypatch.setattr(night_module, "verdict_of", lambda *_: pytest.fail("not asked"))
-    monkeypatch.undo()
-    monkeypatch.chdir(tmp_path)
+    del pairs_here.before
     document = run("nightly", "--config", config, "--resume-hours", 0, "--json", "-q").document
     assert document["resumed"] == 0
     config.write_text(config.read_text() + "# another\n")
@@ -218,6 +240,47 @@ def test_two_nights_at_once_are_refused_and_a_dead_one_is_not_in_the_way(
     held.release(remove=False)  # as the kernel does when the process is killed
     assert place.exists()
     assert run("nightly", "--config", config, "-q").code == 0
+
+
+def test_a_history_that_another_process_holds_costs_no_pair_its_verdict(
+    run: Run, guard: Pairs, tmp_path: Path, pairs_here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is waited for once, and tried again when all verdicts are there."""
+    monkeypatch.setitem(HistoryFile.__init__.__kwdefaults__, "patience", 0.1)
+    words = ("nightly", "--config", guard("same", "sharp", "soft"), "-q", "--json")
+    holder: list[sqlite3.Connection] = []
+
+    def held(_: str) -> None:
+        if not holder:
+            history = tmp_path / "reports" / "nightly" / "history.sqlite"
+            holder.append(sqlite3.connect(history, isolation_level=None))
+            holder[0].execute("BEGIN IMMEDIATE")
+
+    def freed_by_the_last(name: str) -> None:
+        if name == "soft":
+            holder[0].execute("ROLLBACK")
+
+    pairs_here.after = staticmethod(held)  # type: ignore[assignment]
+    never = run(*words)
+    assert (never.code, [one["state"] for one in never.document["pairs"]]) == (
+        1, ["passed", "regressed", "passed"],
+    )  # fmt: skip
+    for pair in never.document["pairs"]:
+        (problem,) = pair["problems"]
+        assert "another process has been writing to it all along" in problem
+    mail = " ".join((nights(tmp_path)[0] / "summary.txt").read_text().split())
+    assert "PROBLEM: sharp against orig: this run is not in the history: cannot write" in mail
+    at_once = run(*words)
+    assert (at_once.code, at_once.document["error"]["type"]) == (3, "StoreError")
+    holder[0].execute("ROLLBACK")
+    holder.clear()
+    pairs_here.before = staticmethod(held)  # type: ignore[assignment]
+    pairs_here.after = staticmethod(freed_by_the_last)  # type: ignore[assignment]
+    document = run(*words).document
+    assert [pair["problems"] for pair in document["pairs"]] == [[], [], []]
+    listed = run("history", "list", "--history", document["history"], "--json").document
+    assert sorted(one["candidate"] for one in listed["runs"]) == ["same", "sharp", "soft"]
+    holder[0].close()
 
 
 @pytest.mark.slow

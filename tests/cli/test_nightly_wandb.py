@@ -17,6 +17,8 @@ from evalguard.tracking.bounds import Bounds
 Run = Callable[..., Ran]
 Serve = Callable[[Trouble], WandbServer]
 
+pytestmark = pytest.mark.usefixtures("pairs_here")
+
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Serve]:

@@ -23,7 +23,7 @@ ALL_TASKS = "sw_word,sw_text,sw_choice"
 
 def without_run(document: dict[str, Any]) -> dict[str, Any]:
     """Leave out what differs between two runs that say the same."""
-    own = ("created", "run_folder", "command", "resources")
+    own = ("created", "run_folder", "command", "resources", "checksum")
     return {k: v for k, v in document.items() if k not in own}
 
 

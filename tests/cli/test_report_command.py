@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from edited_result import edit_result
 
 from evalguard.errors import StoreError
 from evalguard.report.formats import RENDERINGS, Rendering
@@ -185,7 +186,8 @@ def test_what_is_no_run_is_said(run: Any, compare: Any) -> None:
         assert "run folder" in ran.err
     result.write_text(json.dumps({**written, "schema": "evalguard.compare/2"}))
     assert "evalguard.compare/2" in run("report", folder).err
-    result.write_text(json.dumps({**written, "gate": 1}))
+    result.write_text(json.dumps(written))
+    edit_result(folder, lambda document: document.update(gate=1))
     damaged = run("report", folder, "--json")
     assert damaged.code == 3
     assert "gate is 1, not an object" in damaged.document["error"]["message"]
@@ -196,7 +198,7 @@ def test_what_is_no_run_is_said(run: Any, compare: Any) -> None:
 def test_a_run_without_samples_or_of_an_earlier_version_is_shown(run: Any, compare: Any) -> None:
     first = compare("orig", "sharp")
     written = json.loads((folder_of(first) / "result.json").read_text())
-    for key in ("resources", "sequential", "bisect_reason"):
+    for key in ("resources", "sequential", "bisect_reason", "checksum"):
         del written[key]
     for gated in written["gate"]["gated"]:
         del gated["state"]

@@ -55,6 +55,71 @@ def test_an_error_that_quotes_the_command_line_shows_no_token(compare: Any) -> N
     assert SECRET not in ran.out + ran.err
 
 
+HIDDEN = "plainWord5"  # a secret by where it stands only
+
+HOOK = """
+def take(model, value):
+    pass
+
+take_both = take
+
+def refuse(model, value):
+    raise ValueError(f"no entry for {value} with --token plainWord5 and a.password=plainWord5")
+"""
+GUARD = """
+models:
+  orig: {{model_args: {{pretrained: {llama}, dtype: float32}}}}
+  hooked: &hooked
+    extends: orig
+    settings:
+      gain: {{reference: 1.0, candidate: 2.0, target: "attr:model.norm.weight"}}
+      api_token: {{reference: null, candidate: plainWord5, target: "call:hook.py:take_both"}}
+      hub:
+        reference: null
+        candidate:
+          headers: [[Authorization, Basic plainWord5], {{name: api_key, value: plainWord5}}]
+          command: [curl, --token, plainWord5, "https://me:plainWord5@host/x?sig=plainWord5"]
+          credentials: {{id: plainWord5}}
+        target: "call:hook.py:{function}"
+tasks: [sw_word]
+include_path: [{tasks}]
+"""
+
+
+def written(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("function", ["take", "refuse"])
+def test_no_sink_shows_a_secret_of_a_guard_file(
+    run: Any, world: SmallWorld, tmp_path: Path, function: str
+) -> None:
+    """The terminal, tracebacks, result, pages, JUnit, history, journal, logs, and the cache."""
+    guard = tmp_path / "in" / "guard.yaml"
+    guard.parent.mkdir()
+    (guard.parent / "hook.py").write_text(HOOK)
+    guard.write_text(
+        GUARD.format(llama=world.models["llama"], tasks=world.tasks, function=function)
+    )
+    outputs = [word for kind in ("html", "md", "xml") for word in ("-o", f"out.{kind}")]
+    ran = run(
+        "compare", "--config", guard, "--base", "orig", "--cand", "hooked", "--debug", "--json",
+        "--history", "h.sqlite", "--cache-dir", "cache", "--worker", "always", "--bisect",
+        "always", "--limit", "12", *outputs,
+    )  # fmt: skip
+    assert ran.code == (1 if function == "take" else 3), ran.err
+    if function == "refuse":
+        assert "ValueError: no entry for" in ran.err
+    else:
+        assert {path.suffix for path in written(tmp_path)} >= {
+            ".json", ".html", ".md", ".xml", ".sqlite", ".parquet",
+        }  # fmt: skip
+    assert HIDDEN not in ran.out + ran.err
+    shown = [path for path in written(tmp_path) if path.parent != guard.parent]
+    assert not [path for path in shown if HIDDEN.encode() in path.read_bytes()]
+
+
 def test_listed_models_show_no_secret_and_drive_no_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

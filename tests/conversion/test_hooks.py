@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from variants import variant
 
-from evalguard.conversion import plan
+from evalguard.conversion import code, plan
 from evalguard.conversion.apply import apply
 from evalguard.conversion.code import code_digest, load_function
 from evalguard.conversion.readback import read_edits
@@ -114,6 +115,67 @@ def test_functions_that_cannot_be_found_are_errors(
 
 def test_a_function_of_an_installed_module_can_be_named() -> None:
     assert load_function("textwrap:dedent", folder="", allowed=True)("  a") == "a"
+
+
+@pytest.fixture
+def own_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test imports is forgotten after it."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(code, "_user_folders", set())
+    monkeypatch.setattr(code, "_imported", {})
+    monkeypatch.setitem(sys.modules, "eg_hooks", sys)
+    monkeypatch.delitem(sys.modules, "eg_hooks")
+    monkeypatch.setitem(sys.modules, "eg_hooks.convert", sys)
+    monkeypatch.delitem(sys.modules, "eg_hooks.convert")
+
+
+def package(folder: Path, answer: str) -> str:
+    (folder / "eg_hooks").mkdir(parents=True)
+    (folder / "eg_hooks/convert.py").write_text(f"def take(*_):\n    return {answer!r}\n")
+    return str(folder)
+
+
+@pytest.mark.usefixtures("own_imports")
+def test_a_module_beside_the_guard_file_is_found_from_any_folder(tmp_path: Path) -> None:
+    where, folder = "eg_hooks.convert:take", package(tmp_path / "a", "a")
+    before = code_digest(where, folder=folder)
+    assert before != ""
+    assert "eg_hooks" not in sys.modules
+    assert load_function(where, folder=folder, allowed=True)() == "a"
+    assert code_digest(where, folder=folder) == before
+    Path(folder, "eg_hooks/convert.py").write_text("def take():\n    return 'edited'\n")
+    assert code_digest(where, folder=folder) != before
+    assert load_function(where, folder=folder, allowed=True)() == "edited"
+
+
+@pytest.mark.usefixtures("own_imports")
+def test_modules_of_one_name_beside_two_guard_files_are_not_mixed_up(tmp_path: Path) -> None:
+    where = "eg_hooks.convert:take"
+    folders = [package(tmp_path / name, name) for name in "ab"]
+    digests = [code_digest(where, folder=folder) for folder in folders]
+    assert load_function(where, folder=folders[0], allowed=True)() == "a"
+    assert [code_digest(where, folder=folder) for folder in folders] == digests
+    assert digests[0] != digests[1]
+    with pytest.raises(SettingError, match="was imported under that name for another hook"):
+        load_function(where, folder=folders[1], allowed=True)
+
+
+@pytest.mark.usefixtures("own_imports")
+def test_what_is_installed_wins_over_a_module_beside_the_guard_file(tmp_path: Path) -> None:
+    (tmp_path / "textwrap.py").write_text("raise SystemExit('imported')")
+    where = "textwrap:dedent"
+    assert code_digest(where, folder=str(tmp_path)) == code_digest(where, folder="")
+    assert load_function(where, folder=str(tmp_path), allowed=True)("  a") == "a"
+
+
+def test_an_error_says_where_a_module_was_looked_for(folder: str) -> None:
+    with pytest.raises(SettingError) as refused:
+        run(folder, "no_such_module:scale")
+    assert f"beside the guard file, in {folder}" in refused.value.hint
+    assert "PYTHONPATH=FOLDER" in refused.value.hint
+    with pytest.raises(SettingError) as refused:
+        load_function("no_such_module:scale", folder="", allowed=True)
+    assert "guard file, in" not in refused.value.hint
 
 
 def test_an_edited_file_is_imported_anew_and_has_another_digest(folder: str) -> None:

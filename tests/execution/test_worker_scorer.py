@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -269,8 +270,9 @@ def test_what_a_library_prints_is_in_the_log_and_does_no_harm(
 def test_a_stopped_worker_is_killed_after_the_heartbeat_timeout(open_worker: Open) -> None:
     scorer = open_worker()
     scorer._line._silence = 1.5  # from now on: it may take longer to start
-    with pytest.raises(WorkerError, match=r"gave no sign of life for 1.5 s"):
+    with pytest.raises(WorkerError, match=r"gave no sign of life for 1.5 s") as caught:
         scorer.score([request("a", task="sigstop")])
+    assert ", in " not in str(caught.value)  # it cannot tell, and nobody waits long for that
     assert gone(scorer.pid)
 
 
@@ -282,6 +284,11 @@ def test_a_worker_that_is_alive_but_never_answers_is_killed_after_the_call_timeo
     with pytest.raises(WorkerError, match=r"gave no answer within 3 s.*\d heartbeats") as caught:
         scorer.score([request("a", task="sleep")])
     assert "--timeout" in caught.value.hint
+    first_line = str(caught.value).splitlines()[0]
+    assert re.search(
+        r"scoring 1 requests.*, in <lambda> \(.*fake_worker.py, line \d+\); ", first_line
+    )
+    assert str(caught.value).endswith("asleep")  # its own words, not the stack
     assert gone(scorer.pid)
 
 

@@ -144,7 +144,8 @@ def test_the_drift_is_that_of_the_subtasks_and_its_error_theirs_in_quadrature(
         drift = math.fsum(weights * [part.base - part.candidate for part in parts])
         assert got.paired_stderr == pytest.approx(math.sqrt(np.sum(errors**2)), rel=1e-12)
         assert got.sigma == pytest.approx(drift / got.base_stderr, rel=1e-12, abs=1e-14)
-        assert (got.method, got.n) == ("stratified-t", int(sizes.sum()))
+        assert got.method.removesuffix("-sign-flip") == "stratified-t"  # where few documents differ
+        assert got.n == int(sizes.sum())
         assert [test.method for test in got.companions] == ["sign-flip"]
         assert got.influence is not None
         contributions = {document.task for document in got.influence.documents}

@@ -158,7 +158,7 @@ def test_an_unknown_model_type_gets_the_nearest_name() -> None:
         ({"max_length": True}, "max_length: True is not a number of tokens"),
         ({"add_bos_token": "false"}, "add_bos_token: 'false' is not true or false"),
         ({"device": "cpux"}, "'cpux' is no device"),
-        ({"device": "cuda:7"}, "device 'cuda:7' is not to be had"),
+        ({"device": "cuda:77"}, "device 'cuda:77' is not to be had: torch .* finds .* here"),
         ({"batch_size": 8}, "model_args.batch_size belongs to the run"),
         ({"softmax_dtype": "bfloat16"}, "softmax_dtype is always float32"),
         ({"logits_cache": True}, "logits_cache is always False"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_encoded_texts import KINDS, gpt2
+from tokenizer_kinds import KINDS, gpt2
 from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 
 from evalguard.models import tokenizer_digest as module

@@ -13,6 +13,7 @@ from evalguard.bisect import Question, Untestable
 from evalguard.bisect.oracle import Floats, Indices
 from evalguard.document_scale import DocumentScale
 from evalguard.errors import EvalguardError
+from evalguard.pipeline.bisection.inquiry import Inquiry, Surroundings
 from evalguard.pipeline.distribution_choice import DistributionChoice
 from evalguard.pipeline.scored import Scored, scored_model
 from evalguard.pipeline.scoring import score_models
@@ -109,25 +110,12 @@ class Opened:
     journals: list[Any] = field(default_factory=list)
 
     @contextmanager
-    def __call__(
-        self,
-        candidate: ModelSource,
-        scored: tuple[Scored, Scored],
-        key: tuple[str, str, str],
-        choices: Any,
-        options: Any,
-        *,
-        journal: Any,
-        held_to: Any = None,
-        jobs: int = 1,
-        say: Callable[[str], None],
-        meter: Any = None,
-    ) -> Iterator[DirectOracle]:
-        del jobs, say, meter
+    def __call__(self, inquiry: Inquiry, surroundings: Surroundings) -> Iterator[DirectOracle]:
         oracle = DirectOracle(
-            candidate=candidate, scored=scored, key=key, choices=choices, options=options,
-            before=self.before, **self.changes,
+            candidate=inquiry.candidate, scored=inquiry.scored, key=inquiry.key,
+            choices=surroundings.choices, options=surroundings.options, before=self.before,
+            **self.changes,
         )  # fmt: skip
         self.oracles.append(oracle)
-        self.journals.append(journal)
+        self.journals.append(surroundings.journal)
         yield oracle

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from evalguard.bisect_report import Loads
+from evalguard.pipeline.bisection.inquiry import Inquiry, Surroundings
 from evalguard.pipeline.bisection.local_runner import LocalRunner
 from evalguard.pipeline.bisection.model_oracle import ModelOracle
 from evalguard.pipeline.bisection.opening import model_oracle
@@ -44,13 +45,13 @@ class Port:
     @contextmanager
     def oracle(self, *, key: tuple[str, str, str] = KEY, **given: Any) -> Iterator[ModelOracle]:
         """Open an oracle; models are loaded in this process unless ``runner`` is given."""
-        fields = {"journal": None, "say": lambda _: None, "runner": None, **given}
-        if fields["runner"] is None:
-            fields["runner"] = here(self.options, self.choices)
-        elif fields["runner"] == "workers":
-            fields["runner"] = None
+        runner = given.pop("runner", None) or here(self.options, self.choices)
+        held_to = given.pop("held_to", None)
+        fields = {"journal": None, "say": lambda _: None, **given}
         opened = model_oracle(
-            self.sources[1], self.scored, key, self.choices, self.options, **fields
+            Inquiry(candidate=self.sources[1], scored=self.scored, key=key, held_to=held_to),
+            Surroundings(choices=self.choices, options=self.options, **fields),
+            runner=None if runner == "workers" else runner,
         )
         with opened as oracle:
             yield oracle

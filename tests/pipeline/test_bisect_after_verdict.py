@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from evalguard.errors import MisalignedRunsError, StoreError, UsageError
 from evalguard.pipeline.bisection.after import bisected
 from evalguard.pipeline.bisection.bisect import resume_bisection
 from evalguard.pipeline.bisection.finished import Finished
+from evalguard.pipeline.bisection.inquiry import Inquiry, Surroundings
 from evalguard.pipeline.bisection.searchable import Searchable
 from evalguard.pipeline.stored_run import stored_run
 from evalguard.scorer import Request, Response
@@ -175,6 +177,20 @@ def test_a_small_cause_beside_a_large_one_is_found_when_that_is_put_right(
     assert found.repaired.passed
 
 
+def test_where_the_largest_causes_leave_what_the_gate_allows_the_others_are_cleared(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(COSTS, "gain", {"sw_text": 90.0})
+    monkeypatch.setitem(COSTS, "late", {"sw_text": 0.01})
+    found = run(Opened(), gain=1.0, late=1.0, tasks="sw_text").report.bisect
+    (only,) = found.searches
+    assert only.coarse
+    assert [culprit.setting for culprit in only.culprits] == ["gain"]
+    assert abs(only.unexplained_sigma) <= 1.0 < only.margin
+    assert "late" in only.cleared
+    assert {*only.cleared, *only.inert} == {*only.settings} - {"gain"}
+
+
 def test_the_parts_of_a_guilty_group_are_searched_by_the_drift_of_the_group(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,7 +308,7 @@ def test_a_stopped_bisection_goes_on_and_puts_the_answer_into_its_folder(run: Ru
     after = written(resumed)
     assert after["bisect"]["status"] == "minimal"
     changed = {name for name in after if after[name] != before[name]}
-    assert changed == {"bisect"}
+    assert changed == {"bisect", "checksum"}
 
 
 def test_files_that_were_asked_for_are_written_again_when_it_goes_on(
@@ -348,3 +364,114 @@ def test_a_bisection_does_not_go_on_under_another_gate_or_without_a_task(
     with pytest.raises(MisalignedRunsError, match=what):
         resume_bisection(stopped.run_folder, quiet=True)
     assert written(stopped) == before
+
+
+class Ending(Opened):
+    """Oracles whose workers do not end in peace."""
+
+    def __init__(self, error: BaseException, **given: Any) -> None:
+        super().__init__(**given)
+        self.error = error
+
+    @contextmanager
+    def __call__(self, inquiry: Inquiry, surroundings: Surroundings) -> Iterator[Any]:
+        with super().__call__(inquiry, surroundings) as oracle:
+            yield oracle
+        raise self.error
+
+
+class Interrupting(Opened):
+    """Ctrl-C once, when so many oracles were opened and one more is."""
+
+    def __init__(self, *, opened: int) -> None:
+        super().__init__()
+        self.at = opened
+
+    def __call__(self, inquiry: Inquiry, surroundings: Surroundings) -> Any:
+        if len(self.oracles) == self.at:
+            self.at = -1
+            raise KeyboardInterrupt
+        return super().__call__(inquiry, surroundings)
+
+
+@pytest.mark.parametrize(
+    ("error", "ended", "words"),
+    [
+        (KeyboardInterrupt(), "interrupted", "left; then it was interrupted."),
+        (StoreError("the disk is full"), "failed", "then it could not go on (the disk is full)."),
+    ],
+)
+def test_what_was_found_outlives_whatever_happens_while_workers_end(
+    run: Run, error: BaseException, ended: str, words: str
+) -> None:
+    result = run(Ending(error))
+    found = result.report.bisect
+    assert names(result) == ["gain"]
+    assert (found.status, found.searches[0].ended) == ("minimal", ended)
+    assert found.resume == f"evalguard bisect --resume {result.run_folder}"
+    text = " ".join(result.rendered("text").split())
+    assert words in text
+    assert "to go on where it stopped" in text
+    assert names(resume_bisection(result.run_folder, quiet=True)) == ["gain"]
+
+
+def test_a_second_ctrl_c_while_workers_end_leaves_what_the_first_one_left(run: Run) -> None:
+    result = run(Ending(KeyboardInterrupt(), before=stop_at(2, KeyboardInterrupt())))
+    found = result.report.bisect
+    assert (found.status, found.searches[0].ended) == ("stopped", "interrupted")
+    assert found.searches[0].probes == 1
+    assert found.resume
+
+
+def test_ctrl_c_before_anything_is_found_out_says_how_to_go_on(run: Run) -> None:
+    result = run(Interrupting(opened=0))
+    expected = "interrupted before anything was found out; evalguard bisect --resume "
+    assert result.report.bisect_reason == f"{expected}{result.run_folder} goes on"
+    assert names(resume_bisection(result.run_folder, quiet=True)) == ["gain"]
+
+
+def test_ctrl_c_while_a_later_search_begins_ends_it_all(run: Run) -> None:
+    result = run(Interrupting(opened=1), gain=3.0, late=4.0, tasks="sw_word, sw_text")
+    found = result.report.bisect
+    assert names(result) == ["gain"]
+    assert len(found.searches) == 1
+    assert found.repaired.failure == "it was interrupted"
+    assert found.resume
+    assert names(resume_bisection(result.run_folder, quiet=True)) == ["gain", "late"]
+
+
+def test_ctrl_c_while_the_repaired_candidate_is_judged_says_how_to_go_on(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        where = "evalguard.pipeline.bisection.bisect_findings.judge_repaired"
+        patched.setattr(where, interrupted)
+        result = run(Opened())
+    found = result.report.bisect
+    assert (found.status, names(result)) == ("minimal", ["gain"])
+    assert found.fix
+    assert found.repaired.failure == "it was interrupted"
+    text = " ".join(result.rendered("text").split())
+    assert "to go on where it stopped" in text
+    assert resume_bisection(result.run_folder, quiet=True).report.bisect.repaired.passed
+
+
+def test_ctrl_c_between_two_probes_is_no_budget_that_is_spent(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from evalguard.bisect.search import Search
+
+    def thinking(self: Search) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Search, "run", thinking)
+    found = run(Opened()).report.bisect
+    assert (found.status, found.searches[0].ended) == ("stopped", "interrupted")
+
+
+def test_more_time_may_be_given_when_a_bisection_goes_on(run: Run) -> None:
+    stopped = run(Opened(before=stop_at(2, KeyboardInterrupt())))
+    assert names(resume_bisection(stopped.run_folder, quiet=True, timeout=900.0)) == ["gain"]

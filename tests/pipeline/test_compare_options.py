@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,4 +62,23 @@ def test_an_unknown_field_names_the_nearest() -> None:
 )
 def test_a_value_that_cannot_be_meant_is_refused_at_once(name: str, value: object) -> None:
     with pytest.raises(UsageError, match=f"option {name}: "):
+        make_options(None, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("limit", "500", "a number"),
+        ("margin", "1", "a number"),
+        ("timeout", "60", "a number"),
+        ("confidence", True, "a number"),
+        ("seed", "1234", "a number"),
+        ("base_model_args", "dtype=float32", "a mapping"),
+        ("cand_set", ["norms=reference"], "a mapping"),
+        ("tasks", 5, "a text or a list"),
+        ("include_path", None, "a text or a list"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused_by_name(name: str, value: Any, expected: str) -> None:
+    with pytest.raises(UsageError, match=f"option {name}: .* is not {expected}"):
         make_options(None, **{name: value})

@@ -41,8 +41,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
 KINDS = {
     "gpt2: learned positions": {"embeddings", "norms", "attention", "mlp", "output_head"},
     "gemma3: two kinds of rotary": {"embeddings", "norms", "attention", "mlp", "output_head"},
-    "qwen3_5: gated delta rule": {
-        "embeddings", "norms", "attention", "recurrent", "mlp", "output_head",
+    "qwen3_5: gated delta rule": {  # a layer of either kind
+        "embeddings", "norms", "layers.0.recurrent", "layers.1.attention", "mlp", "output_head",
     },
     "mixtral: experts": {"embeddings", "norms", "attention", "mlp", "output_head"},
     "falcon_h1: attention beside a state": {
@@ -111,7 +111,7 @@ def test_what_is_the_same_in_both_is_left_out(tmp_path: Path) -> None:
     base = save_llama(tmp_path / "base")
     candidate = changed(base, tmp_path / "cand", only="layers.1.mlp.up_proj")
     found = derived(model(base), model(candidate))
-    assert names(found) == ["weights.mlp"]
+    assert names(found) == ["weights.model.layers.1.mlp.up_proj"]
     assert found.variant.settings[0].target.path == "model.layers.1.mlp.up_proj"
     assert found.groups == {}
     assert "tensors are the same in both and were left out" in " ".join(found.notes)

@@ -162,6 +162,33 @@ def test_a_probe_that_takes_far_longer_than_any_before_is_ended(
     assert sum(isinstance(event, Done) for event in events) == 2
 
 
+def test_a_first_probe_that_never_ends_is_ended_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_runner, "_UNKNOWN", 0.5)
+    monkeypatch.setattr(Stuck, "log", tmp_path / "log")
+    runner = LocalRunner(Stuck)
+    (failed,) = list(runner.run([work("stuck", 2)]))
+    with pytest.raises(WorkerError, match="none before it says how long") as caught:
+        runner.ask(source("stuck"), lambda scorer: scorer.describe())
+    runner.close()
+    assert isinstance(failed, Failed)
+    for error in (failed.error, caught.value):
+        assert isinstance(error, WorkerError)
+        assert error.cause == "late"
+        assert "--timeout" in error.hint
+
+
+def test_a_question_may_take_as_long_as_it_likes_once_the_model_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(local_runner, "_UNKNOWN", 0.1)
+    monkeypatch.setattr(local_runner, "_LOOK", 0.05)
+    runner = LocalRunner(Fake)
+    assert runner.ask(source("a"), lambda scorer: time.sleep(0.5) or 7) == 7
+    runner.close()
+
+
 def test_stopping_kills_the_workers_that_are_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

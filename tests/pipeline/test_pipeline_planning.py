@@ -11,7 +11,8 @@ import pytest
 from small_world import N_LONG, SmallWorld, make_world
 
 import evalguard
-from evalguard.errors import EvaluationError, UsageError
+from evalguard.checksum import with_checksum
+from evalguard.errors import EvaluationError, StoreError, UsageError
 from evalguard.pipeline.pace import Timed, TimedScorer
 from evalguard.pipeline.planning import plan
 from evalguard.pipeline.stored_plan import plan_from_run
@@ -167,9 +168,13 @@ def test_what_is_no_stored_run_is_refused(stored: Any, tmp_path: Path) -> None:
         plan_from_run(tmp_path)
     document = stored.to_dict()
     for damage in ({"comparisons": [{}]}, {"gate": {}}, {"gate": None}, {"base": []}):
-        (tmp_path / "result.json").write_text(json.dumps({**document, **damage}))
-        with pytest.raises(UsageError, match="damaged"):
+        (tmp_path / "result.json").write_text(json.dumps(with_checksum({**document, **damage})))
+        with pytest.raises(StoreError, match="damaged"):
             plan_from_run(tmp_path)
+    contradicting = {**document, "comparisons": [{**document["comparisons"][0], "n": 10**30}]}
+    (tmp_path / "result.json").write_text(json.dumps(with_checksum(contradicting)))
+    with pytest.raises(StoreError, match="no number of documents"):
+        plan_from_run(tmp_path)
 
 
 class Counting:

@@ -34,6 +34,8 @@ def compared(base: str, candidate: str, **options: Any) -> CompareResult:
     print("asked", base, candidate, sorted((k, str(v)) for k, v in options.items()))
     if candidate == "broken":
         raise EvaluationError("the model is not there", hint="give a path")
+    if candidate == "hostile":
+        raise EvaluationError("\x1b[2Jno\n::add-mask::x --token abc9", hint="password=abc9\x07")
     outcome, sigma, interval = KINDS[candidate]
     one = Comparison(
         task="lambada", filter="none", metric="perplexity", higher_is_better=False, n=9, n_used=9,
@@ -96,6 +98,18 @@ def test_a_marked_test_fails_unless_its_candidate_passes_the_gate(run: Run) -> N
     assert "no verdict: the model is not there" in text
     assert "hint: give a path" in text
     assert "Traceback" not in text
+
+
+def test_an_error_shows_no_secret_and_drives_no_terminal(run: Run) -> None:
+    source = '@pytest.mark.evalguard("orig", "hostile")\ndef test_it(): ...\n'
+    ran = run(source, "-rA", "--junitxml=tests.xml")
+    ran.assert_outcomes(failed=1)
+    written = Path("tests.xml").read_text()
+    for text in (ran.stdout.str(), written):
+        assert "--token ***" in text
+        assert "abc9" not in text
+        assert "\x1b[2J" not in text
+        assert "\x07" not in text
 
 
 def test_the_summary_has_a_line_for_each_comparison(run: Run) -> None:

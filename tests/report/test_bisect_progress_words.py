@@ -26,3 +26,17 @@ def test_a_search_for_the_largest_causes_clears_nobody(
         shown(Cleared(settings=("b",)))
     assert "for 1 guilty setting" in lines[1]
     assert lines[-1] == said
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(0.0, "2.0"), (90.0, "2.0 (3 min 0 s)")])
+def test_no_time_is_foretold_where_no_model_has_answered(
+    seconds: float, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    with Progress(quiet=True) as progress:
+        monkeypatch.setattr(progress, "note", lines.append)
+        shown = BisectProgress(
+            progress, settings=("a", "b"), documents=64, seconds=seconds, subject="mean"
+        )
+        shown.start(20.0, (2.0,))
+    assert lines[1] == f"expected: {told} full evaluations for 1 guilty setting"

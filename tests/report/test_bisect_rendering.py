@@ -200,3 +200,27 @@ def test_in_the_document_of_a_limit_nothing_is_called_sigma() -> None:
     in_sigma = document(report(comparison(), bisect=bisection()))["bisect"]
     assert in_sigma["unit"] == "sigma"
     assert in_sigma["drift"] == in_sigma["drift_sigma"] == 1.465
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("weights:model.layers.2.mlp", "owner/base -> its own"),
+        ("model_args.tokenizer", "owner/base -> its own"),
+        ("env.NVIDIA_TF32_OVERRIDE", "owner/base -> not set"),
+        ("config.sliding_window", "owner/base -> null"),
+    ],
+)
+def test_what_a_model_has_by_itself_is_told_in_words(target: str, words: str) -> None:
+    found = bisection(search(culprits=(culprit(target=target, reference="owner/base"),)))
+    assert words in shown(found, 120)
+
+
+def test_an_answer_after_which_nothing_more_was_asked_says_so() -> None:
+    found = bisection(
+        search(culprits=(culprit(),), ended="failed", failure="the disk is full"),
+        resume="evalguard bisect --resume RUN",
+    )
+    text = " ".join(shown(found, 200).split())
+    assert "; then it could not go on (the disk is full)." in text
+    assert "Next, to go on where it stopped: evalguard bisect --resume RUN" in text

@@ -13,7 +13,7 @@ import pytest
 from accessible import complaints, cut_off, unfolded
 from example_bisections import BY_STATUS
 from example_documents import HOSTILE, choices, generated, loglikelihoods
-from example_reports import DEMO, comparison, report
+from example_reports import DEMO, SETTINGS, comparison, report
 from playwright.sync_api import expect
 
 from evalguard.influence import Influence, InfluentialDocument
@@ -23,6 +23,7 @@ from evalguard.run_documents import RunDocuments
 
 pytestmark = pytest.mark.slow
 Opened = Callable[..., Any]
+PAPER = {"width": 718, "height": 1047}  # what an A4 page has between its margins
 
 SHOWN = report(comparison(task="lambada_openai", metric="perplexity"), bisect=BY_STATUS["minimal"])
 TEXTS = [
@@ -247,6 +248,81 @@ def test_all_of_it_can_be_done_by_keyboard(opened: Opened) -> None:
     assert page.evaluate(focused) == "0"
 
 
+def test_numbers_of_a_column_have_as_many_digits(opened: Opened) -> None:
+    documents = loglikelihoods(TEXTS)
+    page = ready(opened(page_of(documents)))
+    cells = page.locator("#grid-body .grid-row .cell.base").all_inner_texts()
+    assert len(cells) > 10
+    assert all(len(cell.lstrip("-0.").replace(".", "")) == 5 for cell in cells)
+    page.select_option("#metric", label="lambada_openai · acc")
+    page.wait_for_function("document.querySelector('#grid-body .cell.base').textContent.length < 2")
+    assert set(page.locator("#grid-body .cell.base").all_inner_texts()) <= {"0", "1"}
+
+
+def test_a_table_of_few_documents_takes_no_more_room_than_they_do(opened: Opened) -> None:
+    page = ready(opened(page_of(loglikelihoods(TEXTS[:2]))))
+    assert page.locator("#grid-body").bounding_box()["height"] < 80
+
+
+def test_long_names_of_the_environment_leave_the_page_its_width(opened: Opened) -> None:
+    page = opened(page_of(shown=report(comparison(), environment={"NAME" * 60: "x" * 500})))
+    assert cut_off(unfolded(page)) == []
+
+
+def test_a_command_is_broken_between_its_words_and_copied_as_it_is(opened: Opened) -> None:
+    command = "evalguard compare --base orig --cand fla-port --set 'a b=reference'"
+    page = opened(
+        page_of(shown=report(comparison(), command=command)),
+        viewport={"width": 390, "height": 800},
+    )
+    code = page.locator("#run ~ .command code")
+    assert code.inner_text() == code.evaluate("one => one.textContent") == command
+    heights = code.locator(".word").evaluate_all(
+        "words => words.map((word) => word.getClientRects()[0].height)"
+    )
+    assert len(set(heights)) == 1
+
+
+def test_the_row_of_the_keyboard_is_never_cut_and_never_lost(opened: Opened) -> None:
+    page = ready(opened(page_of(loglikelihoods(TEXTS))))
+    focused = "document.activeElement.dataset.place"
+    page.locator("#grid-body .grid-row").first.focus()
+    page.keyboard.press("End")
+    for _ in range(20):
+        page.keyboard.press("ArrowUp")
+        row = page.locator("#grid-body .grid-row:focus").bounding_box()
+        body = page.locator("#grid-body").bounding_box()
+        assert row["y"] >= body["y"] - 1
+        assert row["y"] + row["height"] <= body["y"] + body["height"] + 1
+    page.evaluate("document.getElementById('grid-body').scrollTop = 0")
+    expect(page.locator("#grid-body .grid-row[data-place='0']")).to_be_visible()
+    assert page.evaluate(focused) == "279"
+    page.keyboard.press("ArrowUp")
+    assert page.evaluate(focused) == "278"
+    page.focus("#search")
+    page.evaluate("document.getElementById('grid-body').scrollTop = 0")
+    expect(page.locator("#grid-body .grid-row[data-place='0']")).to_be_visible()
+    assert page.locator("#grid-body .grid-row[tabindex='0']").count() == 1
+    while page.evaluate(focused) is None:
+        page.keyboard.press("Tab")
+    assert page.evaluate(focused) == "278"
+    expect(page.locator("#grid-body .grid-row:focus")).to_be_in_viewport()
+
+
+@pytest.mark.parametrize(
+    ("target", "named"), [("1", "Option 2"), (" option 2", "Option 3"), ("x", ""), ("7", "")]
+)
+def test_the_option_that_is_the_target_is_named(opened: Opened, target: str, named: str) -> None:
+    documents = choices(3)
+    columns = {**documents.columns, "target": [target] * 3}
+    page = ready(opened(page_of(replace(documents, columns=columns))))
+    page.locator("#grid-body .grid-row").first.click()
+    headings = page.locator("dialog h4").all_inner_texts()
+    assert len(headings) == 3
+    marked = [text for text in headings if text.endswith("the target")]
+    assert marked == ([f"{named}, the target"] if named else [])
+
+
 def test_a_document_named_in_the_text_opens(opened: Opened) -> None:
     moved = InfluentialDocument(task="lambada_openai", doc_id=5, contribution=0.2, share=0.1)
     carried = Influence(documents=(moved,), moved=300, half=90, removed=3, sigma_without=1.0)
@@ -375,6 +451,7 @@ def test_print_shows_everything_but_the_controls_on_white(opened: Opened) -> Non
     page.emulate_media(media="print", color_scheme="dark")
     for hidden in ("#controls", "#grid-box", ".top", "#theme"):
         assert not page.locator(hidden).is_visible()
+    assert not page.locator("#documents").is_visible()
     assert page.locator("#verdict").is_visible()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
@@ -382,6 +459,15 @@ def test_print_shows_everything_but_the_controls_on_white(opened: Opened) -> Non
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     assert page.locator("details:not([open])").count() > 0
     assert page.pdf()[:5] == b"%PDF-"
+
+
+def test_nothing_is_wider_than_the_paper(opened: Opened) -> None:
+    targets = [replace(one, target="attr:model.layers." * 6) for one in SETTINGS]
+    candidate = replace(SHOWN.candidate, settings=tuple(targets))
+    page = opened(page_of(shown=replace(SHOWN, candidate=candidate)), viewport=PAPER)
+    page.emulate_media(media="print")
+    assert cut_off(unfolded(page)) == []
+    assert page.locator(".metrics td.plot").first.bounding_box()["width"] > 150
 
 
 def test_without_a_script_all_but_the_table_of_documents_is_there(opened: Opened) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import numpy as np
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 
 from evalguard.report.html.charts.differences import histogram, quantile_plot, share_plot
 from evalguard.report.html.charts.forest import Bar, Forest
-from evalguard.report.html.charts.scale import Scale
+from evalguard.report.html.charts.frame import LETTER
+from evalguard.report.html.charts.scale import Scale, tick_text
 from evalguard.report.html.charts.strip import strip
 from evalguard.report.html.charts.trend import TrendLevel, TrendNight, trend_plot
 from evalguard.report.html.markup import tag
@@ -41,6 +43,31 @@ def test_a_bent_scale_keeps_small_and_large_drifts_apart() -> None:
     assert Scale.over([-0.3, 5.0], 0.0, 300.0, bend=True).bent is False
 
 
+@given(st.lists(sizes, min_size=1, max_size=9), st.sampled_from([1e-9, 1.0, 1e10]), st.booleans())
+def test_the_texts_of_two_ticks_never_touch(values: list[float], size: float, bend: bool) -> None:
+    scale = Scale.over([value % size for value in values] + [0.0, -size], 0.0, 280.0, bend=bend)
+    ticks = scale.ticks(letter=LETTER)
+    for one, other in pairwise(ticks):
+        letters = (len(tick_text(one)) + len(tick_text(other))) / 2
+        assert scale.at(other) - scale.at(one) > letters * LETTER
+    assert len(ticks) > 1
+
+
+@pytest.mark.parametrize("value", [0.01, -3.0, 1e-7])
+def test_values_that_are_all_the_same_stand_in_the_middle_of_their_own_size(value: float) -> None:
+    scale = Scale.over([value] * 3, 0.0, 100.0)
+    assert scale.at(value) == pytest.approx(50.0)
+    assert scale.at(0.0) < 10.0 or scale.at(0.0) > 90.0
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.5, "0.5"), (-3.0, "-3"), (30_000.0, "30,000"), (2e6, "2e6"), (-1e-7, "-1e-7"), (-0.0, "0")],
+)
+def test_a_tick_is_as_short_as_it_can_be(value: float, text: str) -> None:
+    assert tick_text(value) == text
+
+
 def test_the_forest_draws_point_interval_zero_and_margin() -> None:
     bar = Bar(sigma=1.46, low=1.3, high=1.63, kind="regressed", said="perplexity")
     forest = Forest.over([bar], 1.0)
@@ -63,8 +90,12 @@ def test_what_is_infinite_reaches_the_end_of_the_axis() -> None:
         drawn = ElementTree.fromstring(forest.row(bar))
         whisker = next(one for one in drawn.iter("line") if one.get("class") == "whisker")
         assert float(whisker.get("x2", "")) == forest.scale.stop
-    assert "<polygon" in forest.row(endless)
     assert "<circle" not in forest.row(endless)
+    kinds = [
+        [one.get("class") for one in ElementTree.fromstring(forest.row(bar)).iter("polygon")]
+        for bar in (open_ended, endless)
+    ]
+    assert kinds == [["endless"], ["endless", "point"]]
 
 
 def test_a_metric_without_a_number_has_an_empty_row() -> None:
@@ -105,6 +136,19 @@ def test_a_trend_draws_nights_levels_and_where_they_change() -> None:
     root = ElementTree.fromstring(drawn)
     kinds = [one.get("class") for one in root.iter()]
     assert (kinds.count("point"), kinds.count("level"), kinds.count("change")) == (9, 2, 1)
+
+
+@pytest.mark.parametrize(("nights", "kind"), [(120, "level"), (121, "night")])
+def test_dots_of_many_nights_do_not_hide_their_level(nights: int, kind: str) -> None:
+    drawn = trend_plot(
+        [TrendNight(sigma=0.5)] * nights,
+        [TrendLevel(start=0, stop=nights, mean=0.5)],
+        margin=1.0,
+        ends=("a", "b"),
+        said="",
+    )
+    kinds = [one.get("class") for one in ElementTree.fromstring(drawn)]
+    assert next(one for one in kinds if one in ("level", "night")) == kind
 
 
 def test_a_strip_marks_what_was_at_its_candidate_value_and_what_is_guilty() -> None:

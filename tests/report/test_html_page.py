@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import gzip
 import hashlib
 import json
@@ -18,6 +19,7 @@ from example_documents import HOSTILE, choices, generated, loglikelihoods
 from example_reports import DEMO, comparison, failed, report
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from whole_report import WHOLE
 
 from evalguard.compare_report import CompareReport
 from evalguard.report.html.packing import packed
@@ -25,6 +27,7 @@ from evalguard.report.html.page import html_page
 from evalguard.report.html.render import render
 from evalguard.report.html.visible import head_and_tail, tail_of, visible
 from evalguard.report.view import report_view
+from evalguard.run_documents import drift_column
 
 VOID = {"meta", "br", "img", "input", "hr", "link"}
 
@@ -176,6 +179,43 @@ def test_a_template_that_misses_a_name_is_an_error() -> None:
         html_page("report.html")
 
 
+def test_a_metric_without_a_number_has_the_reason_in_its_place() -> None:
+    lost = failed(task="lost")
+    page = page_of(report(lost, comparison()))
+    (row,) = re.findall(r'<tr class="because"><td colspan="8">(.*?)</td>', page)
+    assert row == lost.reason
+
+
+def test_a_limit_says_its_state_once() -> None:
+    page = page_of(WHOLE)
+    (line,) = re.findall(r'<p class="regressed">(.*?)</p>', page)
+    assert line == (
+        '<span class="outcome">regressed</span> kl_mean on evalguard_rolling acc (f) at most 0.01: '
+        "0.02 [0.01, inf]: above the limit"
+    )
+
+
+@pytest.mark.parametrize(("moved", "pictures"), [(2, 0), (3, 3)])
+def test_one_or_two_documents_that_differ_are_no_distribution(moved: int, pictures: int) -> None:
+    documents = loglikelihoods(["a"] * 40)
+    column = drift_column("none", "perplexity")
+    columns = {**documents.columns, column: [0.1] * moved + [0.0] * (40 - moved)}
+    page = page_of(
+        report(comparison(task=documents.task)), dataclasses.replace(documents, columns=columns)
+    )
+    assert f"{moved} of 40 documents differ" in page
+    assert page.count("<figcaption>") == pictures
+
+
+def test_a_name_of_another_direction_leaves_the_words_beside_it_in_order() -> None:
+    page = page_of(report(comparison(task="مهمة")))
+    assert "<bdi>مهمة</bdi> · 5,153 documents" in page
+
+
+def test_a_page_that_compared_nothing_says_so() -> None:
+    assert "<p>No metric was compared.</p>" in page_of(report())
+
+
 def test_a_table_too_long_to_be_seen_at_once_names_the_worst_rows_first() -> None:
     several = [
         comparison(
@@ -187,7 +227,8 @@ def test_a_table_too_long_to_be_seen_at_once_names_the_worst_rows_first() -> Non
     assert "the largest drift first" not in few
     page = page_of(report(*several, failed(task="lost")))
     head = page[page.index("the largest drift first") :][:4_000]
-    labels = re.findall(r'<a href="#(metric-\d+)">(.*?) perplexity</a>', head)
+    labels = re.findall(r'<a href="#(metric-\d+)"><bdi>(.*?) perplexity</bdi></a>', head)
+    assert "perplexity</bdi></a> (no number)</li>" in head
     assert labels[:3] == [("metric-30", "lost"), ("metric-29", "task 29"), ("metric-28", "task 28")]
     assert "and 11 more" in head
     assert page.count('id="metric-') == 31

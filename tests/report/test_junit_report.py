@@ -23,7 +23,7 @@ STRUCTURE = {
     "testsuite": (
         ("name", "tests", "failures", "errors"),
         ("group", "time", "skipped", "timestamp", "hostname", "id", "package", "file", "log",
-         "url", "version"),
+         "url"),
         ("testsuite", "properties", "testcase", "system-out", "system-err"),
     ),
     "properties": ((), (), ("property",)),

@@ -14,6 +14,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from evalguard.compare_report import CompareReport, RunIdentity
+from evalguard.escaping import inline
 from evalguard.report.markdown import (
     COMMENT_BYTES,
     SUMMARY_BYTES,
@@ -21,7 +22,7 @@ from evalguard.report.markdown import (
     failure_markdown,
     render,
 )
-from evalguard.report.markdown_text import code_block, fold, inline, table
+from evalguard.report.markdown_text import code_block, fold, table
 from evalguard.report.plain_text import printable
 from evalguard.report.view import report_view
 
@@ -37,6 +38,9 @@ HOSTILE = (
     "a | b | c",
     "</details><details open>",
     "<!-- evalguard 0000 --> --> *bold* __bold__ ~~gone~~ :smile: $x$",
+    "GL-12 *iteration:\"x\" ^alert#1 %{latest_tag} [TOC] [[_TOC_]] {+ a +} {- b -} [+ c +] [- d -]",
+    "/close", "/merge now",
+    "fixed in 8a1f2b3c and a5c3785ed8d6a35868bc169f07e40e889087fd2e, @8a1f2b3c",
     "# head", "- item", "1. item", "=== ", "    code", "> quote", "&lt;b&gt; &copy;",
 )  # fmt: skip
 
@@ -61,6 +65,12 @@ def tokens(text: str) -> list[Token]:
     return found
 
 
+def seen(found: list[Token]) -> list[str]:
+    """The words that a reader sees."""
+    texts = [t.content for t in found if t.type in ("text", "code_inline")]
+    return "".join(texts).replace("\u200b", "").split()
+
+
 def assert_harmless(text: str) -> None:
     for token in tokens(text):
         assert token.type not in ("link_open", "image", "blockquote_open"), token
@@ -68,8 +78,13 @@ def assert_harmless(text: str) -> None:
             tags = set(re.findall(r"<[^>]*>", token.content))
             assert tags <= OURS or token.content.startswith("<!-- evalguard "), token.content
         if token.type == "text":
-            live = r'[@#!%$~][\w"]|&\d|\[\w+:\w|://|(?<![^\W_])www\.|GH-\d'
-            assert not re.search(live, token.content), token.content
+            live = (
+                r'[@#!%$~][\w"{]|&\d|\[\w+:\w|://|(?<![^\W_])www\.|\bG[HL]-\d|\*iteration:'
+                r"|[{\[][+-]|[+-][}\]]|\[_?TOC"
+            )
+            assert not re.search(live, token.content, re.IGNORECASE), token.content
+            for word in re.findall(r"(?<![\w/.-])[0-9a-fA-F]{7,64}(?![\w-])", token.content):
+                assert word.isdigit() or word.isalpha(), f"{word} may be a commit"
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -78,19 +93,19 @@ def test_text_of_a_model_stays_text_wherever_it_stands(text: str) -> None:
         assert_harmless(shown)
     (cell,) = [t for t in tokens(table(("a",), [(text,)], left=1)) if t.type == "td_open"]
     assert cell
-    seen = "".join(t.content for t in tokens(inline(text)) if t.type == "text")
-    assert seen.replace("\u200b", "").split() == text.split()
+    assert seen(tokens(inline(text))) == text.split()
 
 
 @given(st.text(st.characters(exclude_categories=("Cs",)), max_size=80))
 @example("1.x")
 @example("a\\|b`")
+@example("\\8a1f2b3c`")
+@example("1234567a. x")
 def test_any_text_comes_out_as_it_went_in(text: str) -> None:
     text = printable(text).strip()
     shown = tokens(inline(text))
     assert_harmless(inline(text))
-    seen = "".join(t.content for t in shown if t.type == "text")
-    assert " ".join(seen.replace("\u200b", "").split()) == " ".join(text.split())
+    assert seen(shown) == text.split()
 
 
 @given(st.lists(st.text(st.sampled_from("`~ ab\t>#-"), max_size=12), min_size=1, max_size=4))
@@ -153,6 +168,17 @@ def test_any_report_gives_a_harmless_page_within_its_length(shown: CompareReport
     assert len(page.encode()) <= COMMENT_BYTES
     assert page.startswith(comment_marker("a"))
     assert_harmless(page)
+
+
+def test_no_line_of_a_comment_is_an_order_to_gitlab() -> None:
+    lines = ["/close", " /merge", "\n/label ~x", "/assign @me", "\t/approve"]
+    page = failure_markdown("\n".join(lines), "/reopen", exit_code=3)
+    assert not [line for line in page.splitlines() if line.lstrip().startswith("/")]
+
+
+def test_a_hash_is_code_so_that_it_is_copied_and_never_linked() -> None:
+    assert inline("at 8a1f2b3c, 1234567 documents") == "at `8a1f2b3c`, 1234567 documents"
+    assert inline("reports/x-8a1f2b3c 20261121T020000Z") == "reports/x-8a1f2b3c 20261121T020000Z"
 
 
 def test_places_and_times_can_be_copied() -> None:

@@ -9,6 +9,7 @@ import jsonschema
 import pytest
 from example_nights import a_history, a_night, a_trend
 
+from evalguard.night_report import GonePair
 from evalguard.report.html.history import history_page
 from evalguard.report.night.document import night_document, night_schema
 from evalguard.report.night.html import night_page
@@ -34,6 +35,50 @@ def test_all_that_is_new_stands_on_top_of_every_page() -> None:
     assert "guilty: norm_dtype" in mail
     assert "norm\\_dtype" in night_markdown(report)
     assert 'href="run/report.html"' in night_page(report)
+
+
+def test_what_could_not_be_kept_stands_on_top_of_every_page() -> None:
+    night = a_night()
+    pair = replace(night.pairs[0], problems=("this run is not in the history: it is locked",))
+    changes = replace(night.changes[1], problem="the history is damaged")
+    night = replace(night, pairs=(pair, night.pairs[1]), changes=(night.changes[0], changes))
+    for page in (night_mail(night), night_markdown(night), night_page(night, ())):
+        text = " ".join(page.split())
+        assert "PROBLEM: port against orig: this run is not in the history: it is locked" in text
+        assert "PROBLEM: gone against orig: the history is damaged" in text
+
+
+def test_a_pair_without_a_number_has_the_reason_in_its_row() -> None:
+    page = night_page(a_night())
+    assert page.count('<td colspan="4" class="why">no model</td>') == 1
+
+
+def test_a_night_without_a_pair_says_so() -> None:
+    empty = replace(a_night(), pairs=(), changes=())
+    page = night_page(empty)
+    assert "(no pair)" in page
+    assert "No pair was compared." in page
+
+
+def test_what_is_said_of_a_trend_are_sentences() -> None:
+    page = history_page(a_history())
+    assert "<p>Worse by " in page
+    assert "(permutation scan; nights that do not depend on each other).</p>" in page
+
+
+def test_what_tonight_and_last_night_do_not_share_is_named() -> None:
+    gone = tuple(
+        GonePair(base="orig", candidate=f"old{number}", was="regressed") for number in range(7)
+    )
+    night = replace(a_night(), gone=gone, other_bases=("orig",))
+    for page in (night_mail(night), night_markdown(night), night_page(night, ())):
+        text = " ".join(page.split())
+        assert "Not what it was last night, a base: orig (weights" in text
+        assert "Not compared last night: gone against orig." in text
+        assert "Not compared any more: old0 against orig (regressed last night), old1" in text
+        assert "old4 against orig (regressed last night) and 2 more." in text
+    first = replace(night, previous="", gone=())
+    assert "Not compared" not in night_mail(first)
 
 
 def test_documents_that_break_as_often_as_chance_does_are_not_told_of() -> None:
@@ -88,5 +133,5 @@ def test_a_history_s_page_shows_every_night_and_change_point(nights: int) -> Non
     report = a_history(HOSTILE, a_trend(nights))
     page = history_page(report)
     assert page.count("<circle") == nights
-    assert ("worse by 1.40" in page) == (nights == 40)
+    assert ("Worse by 1.40" in page) == (nights == 40)
     assert "<script>alert" not in page

@@ -52,6 +52,15 @@ def test_fitted_and_padded_text_keeps_to_its_cells(text: str, cells: int) -> Non
     assert cell_len(padded(text, cells, right=True)) == cells
 
 
+def test_a_long_path_is_broken_behind_a_folder() -> None:
+    path = "/home/somebody/lib/python3.11/site-packages/evalguard/configs/demo.yaml:24:"
+    assert wrapped(f"The repair, in {path}", 50) == [
+        "The repair, in /home/somebody/lib/python3.11/",
+        "site-packages/evalguard/configs/demo.yaml:24:",
+    ]
+    assert wrapped("a/" + "b" * 20, 10) == ["a/bbbbbbbb", "bbbbbbbbbb", "bb"]
+
+
 @given(anything.map(printable), st.integers(4, 40))
 def test_wrapped_lines_keep_to_the_width_and_lose_no_word(text: str, cells: int) -> None:
     lines = wrapped(text, cells, first="- ", rest="  ")

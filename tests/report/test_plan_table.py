@@ -59,6 +59,8 @@ HOSTILE = metric(
     ratio_range=(0.0, 0.6), caveats=("no document\x07 flipped",),
 )  # fmt: skip
 BROKEN = metric("mcc", problem="3 of 64 documents have NaN\x1b scores")
+HARD = metric("acc", ratio=1.0, ratio_range=(0.9, 1.1))
+HARDER = metric("f1", ratio=2.0, ratio_range=(1.8, 2.2))
 OPEN = metric("f1", ratio_range=(0.1, math.inf), n=10**9)
 
 
@@ -89,6 +91,14 @@ def test_numbers_stand_in_columns() -> None:
         ([metric(ratio_range=(0.15, 0.5))], "Probably enough documents: evalguard_lastword perp"),
         ([metric(ratio=1.0, ratio_range=(0.9, 1.1))], "needs about 16,077 for 1.0 sigma, and the"),
         ([metric(ratio=math.inf, ratio_range=(1.0, math.inf))], "needs more than can be said for"),
+        (
+            [HARD, HARDER],
+            "Too few documents: both metrics fall short, and most of all evalguard_lastword f1",
+        ),
+        (
+            [metric(), HARD, HARDER],
+            "Too few documents: 2 of 3 metrics fall short, and most of all evalguard_lastword f1",
+        ),
         ([BROKEN], "Nothing can be planned from this pilot."),
     ],
 )

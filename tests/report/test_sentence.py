@@ -12,6 +12,7 @@ from evalguard.compare_report import CompareReport, RunIdentity
 from evalguard.distribution_comparison import Figure
 from evalguard.gate import Gate
 from evalguard.report.sentence import meaning
+from evalguard.report.view import report_view
 
 
 def quiet(**changes: Any) -> Any:
@@ -47,6 +48,29 @@ def test_without_a_command_line_the_command_is_made_up_from_the_names() -> None:
     assert meaning(shown).command == (
         "evalguard compare --base 'my model' --cand b --set attn_scale=reference"
     )
+
+
+def test_several_settings_lead_to_a_bisection_of_the_users_own_comparison() -> None:
+    several = tuple(
+        dataclasses.replace(SETTINGS[-1], name=name, value=1, reference=0) for name in ("a", "b")
+    )
+    candidate = dataclasses.replace(DEMO.candidate, settings=several)
+    typed = "evalguard compare --baseline runs/1 --cand fla-port --bisect never"
+    shown = dataclasses.replace(DEMO, command=typed, candidate=candidate)
+    said = meaning(shown)
+    assert said.next_step == "to name the guilty settings"
+    assert said.command == "evalguard bisect --baseline runs/1 --cand fla-port"
+    from_python = meaning(dataclasses.replace(shown, command=""))
+    assert from_python.command == "evalguard bisect --base orig --cand fla-port"
+    failed = meaning(dataclasses.replace(shown, bisect_reason="the disk was full"))
+    assert failed.command.endswith("--bisect never --set a=reference")
+
+
+def test_from_python_no_command_names_a_base_whose_model_is_not_at_hand() -> None:
+    stored = dataclasses.replace(DEMO.base, kind="stored run")
+    said = meaning(dataclasses.replace(DEMO, command="", base=stored))
+    assert said.command == ""
+    assert said.next_step == "compare again with setting attn_scale at reference"
 
 
 def test_after_a_bisection_the_command_is_a_comparison_with_the_users_own_options() -> None:
@@ -232,3 +256,12 @@ def test_no_comparison_is_no_pass() -> None:
 def test_the_demo_suggests_a_command_that_works_in_any_folder() -> None:
     shown = dataclasses.replace(DEMO, command="evalguard demo --quiet")
     assert meaning(shown).command == "evalguard demo --quiet --set attn_scale=reference"
+
+
+def test_a_rule_that_fails_most_unchanged_candidates_leaves_the_question_to_p() -> None:
+    for chance, said in ((0.82, "so that p has to say whether this one is worse"), (0.04, "")):
+        gate = dataclasses.replace(DEMO.gate, family_false_alarm=chance)
+        line = report_view(dataclasses.replace(DEMO, gate=gate)).gate
+        assert f"with probability at most about {chance}" in line
+        assert ("scatters like this" in line) == bool(said)
+        assert line.endswith(said)

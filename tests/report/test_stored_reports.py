@@ -73,6 +73,11 @@ def without(value: Any, key: str) -> Any:
     return [without(item, key) for item in value] if isinstance(value, list) else value
 
 
+def rest(written: dict[str, Any], key: str) -> Any:
+    """All else, without the checksum of it."""
+    return without(without(written, key), "checksum")
+
+
 @pytest.mark.parametrize(
     "key",
     ["measured", "resources", "sequential", "accepted", "limits", "influence", "companions",
@@ -81,7 +86,7 @@ def without(value: Any, key: str) -> Any:
 def test_documents_of_earlier_versions_are_read(key: str) -> None:
     written = document(dataclasses.replace(DEMO, bisect=BY_STATUS["minimal"]))
     again = document(read(without(written, key)))
-    assert without(again, key) == without(written, key)
+    assert rest(again, key) == rest(written, key)
 
 
 def test_what_an_earlier_version_did_not_say_follows_from_what_it_said() -> None:

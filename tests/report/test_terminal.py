@@ -16,7 +16,9 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from evalguard.compare_report import CompareReport, RunIdentity
+from evalguard.comparison import Comparison
 from evalguard.gate import Gate
+from evalguard.report import table
 from evalguard.report.terminal import render
 from evalguard.scores import NotCompared
 
@@ -119,6 +121,21 @@ def test_a_shell_reads_a_command_with_a_long_path_as_it_was(path: str, width: in
     assert ran.stdout.split("\0")[: len(words)] == words
 
 
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_what_a_model_is_is_said_in_full(width: int) -> None:
+    about = "hf, 764,032 parameters, float32+bfloat16, on cpu"
+    side = RunIdentity(name="orig", digest="a1b2c3d4e5", description=about)
+    text = render(dataclasses.replace(DEMO, base=side), width=width, color=False)
+    assert f"{about}, digest a1b2c3d4 candidate" in " ".join(text.split()).replace("orig ", "")
+
+
+def test_a_long_path_in_a_command_is_broken_behind_a_folder() -> None:
+    path = "/home/somebody/quantisation/.venv/lib/python3.11/site-packages/evalguard/demo.yaml"
+    command = f"evalguard compare --config {path} --base orig --cand port"
+    text = render(dataclasses.replace(DEMO, command=command), width=80, color=False)
+    assert "/site-packages/evalguard/\\\ndemo.yaml \\\n" in text
+
+
 @settings(max_examples=150, deadline=None)
 @given(reports(), st.integers(20, 160))
 def test_no_report_breaks_out_of_the_width(shown: CompareReport, width: int) -> None:
@@ -144,3 +161,30 @@ def test_infinite_and_identical_numbers_have_words_of_their_own() -> None:
     )  # fmt: skip
     shown = report(identical, gate=Gate(margin=0.5))
     assert "0 bit-identical" in render(shown, width=80, color=False)
+
+
+def test_the_work_grows_with_the_metrics_not_with_their_square(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared, measured = [0], [0]
+    equal = Comparison.__eq__
+
+    def counted_equal(one: Comparison, other: object) -> bool:
+        compared[0] += 1
+        return equal(one, other)
+
+    def counted_length(text: str) -> int:
+        measured[0] += 1
+        return cell_len(text)
+
+    def work(metrics: int) -> tuple[int, int]:
+        shown = report(*(comparison(task=f"task {number}") for number in range(metrics)))
+        compared[0] = measured[0] = 0
+        render(shown, width=80, color=False)
+        return compared[0], measured[0]
+
+    monkeypatch.setattr(Comparison, "__eq__", counted_equal)
+    monkeypatch.setattr(table, "cell_len", counted_length)
+    (few_compared, few), (many_compared, many) = work(20), work(200)
+    assert many_compared <= 11 * few_compared
+    assert many <= 11 * few

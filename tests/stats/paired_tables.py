@@ -36,7 +36,7 @@ def score_table(
         **{
             "task": "passages",
             "filter": "none",
-            "metric": METRICS[aggregation],
+            "metric": METRICS.get(aggregation, "score"),
             "aggregation": aggregation,
             "higher_is_better": higher_is_better,
             "doc_ids": np.arange(array.shape[0]),

@@ -238,7 +238,7 @@ def test_a_drift_of_exactly_the_margin_never_regresses_whatever_the_last_bit_say
 
 
 @pytest.mark.parametrize(
-    ("step", "p_value", "outcome"), [(8, 0.0, "degraded"), (-8, 1.0, "improved")]
+    ("step", "p_value", "outcome"), [(8, 0.5**N, "degraded"), (-8, 1.0, "improved")]
 )
 def test_a_constant_difference_has_a_point_for_an_interval(step, p_value, outcome):
     base = np.arange(float(N))
@@ -247,7 +247,7 @@ def test_a_constant_difference_has_a_point_for_an_interval(step, p_value, outcom
     assert got.sigma_interval == (got.sigma, got.sigma)
     assert (got.p_value, got.outcome, got.false_alarm_probability) == (p_value, outcome, 0.0)
     assert not got.bit_identical
-    assert "one-sided p " + ("< 1e-300" if step > 0 else "= 1") in got.reason
+    assert "one-sided p " + ("= 3.87e-121" if step > 0 else "= 1") in got.reason
 
 
 @pytest.mark.parametrize("n", [3, 10])
@@ -262,7 +262,7 @@ def test_what_rounding_leaves_of_a_constant_difference_is_no_scatter(n):
 def test_fewer_than_two_documents_fail(n):
     got = compared(np.zeros(n), base=np.ones(n))
     assert got.outcome == "failed"
-    assert f"at least 2 documents, and there are {n}" in got.reason
+    assert f"at least 2 documents, and there {'is' if n == 1 else 'are'} {n}" in got.reason
     assert (got.n, got.n_used, got.sigma, got.sigma_interval) == (n, 0, None, None)
 
 
@@ -423,7 +423,7 @@ def test_a_perplexity_known_to_a_third_says_that_its_error_is_understated():
     wild = BASE + 8.0 * NOISE
     told = [c for c in compared(wild - 0.1, "perplexity", base=wild).caveats if "delta" in c]
     assert told
-    assert_matches(told[0], r"the base's perplexity is known to \d+% only")
+    assert_matches(told[0], r"the base's perplexity is known to [\d.]+% only")
     assert not any("delta method" in c for c in compared(shifted(0.5, 0.1), "perplexity").caveats)
 
 

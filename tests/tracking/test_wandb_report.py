@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 
 import pytest
+from markdown_it import MarkdownIt
 from wandb_server import ENTITY, Serve
 
 from evalguard.tracked_night import NightTrend, NightVerdict, TrackedNight, TrendPoint
 from evalguard.tracking import save_night
 from evalguard.tracking.bounds import Bounds
-from evalguard.tracking.wandb_report import escaped, summary, trend_table, verdict_table
+from evalguard.tracking.wandb_report import summary, trend_table, verdict_table
 
 REGRESSED = NightVerdict(
     base="orig",
@@ -55,8 +58,36 @@ def test_the_summary_counts() -> None:
     assert summary([PASSED]) == "1 pair: all passed"
 
 
-def test_names_are_no_markup() -> None:
-    assert escaped("a|b\n<script> [x](y)") == r"a\|b \<script\> \[x\]\(y\)"
+HOSTILE = (
+    "a|b\n<script> [x](y) ![](z) https://evil.example www.evil.example @all #1 !2 8a1f2b3c $x$ "
+    "me@evil.example </td> `x`"
+)
+
+
+def test_names_and_texts_are_no_markup_and_no_link() -> None:
+    hostile = NightVerdict(
+        base=HOSTILE, candidate=HOSTILE, state="regressed", sentence=HOSTILE,
+        url="https://wandb.example/runs/1) [x](https://evil.example",
+    )  # fmt: skip
+    trend = replace(TREND, base=HOSTILE, task=HOSTILE, metric=HOSTILE)
+    parser = MarkdownIt("commonmark").enable("table")
+    for page, links in ((verdict_table([hostile]), 1), (trend_table([trend]), 0)):
+        found = [t for token in parser.parse(page) for t in (token, *(token.children or ()))]
+        hrefs = [token.attrs["href"] for token in found if token.type == "link_open"]
+        assert len(hrefs) == links
+        assert all(str(href).startswith("https://wandb.example/") for href in hrefs)
+        assert not {token.type for token in found} & {"image", "html_inline", "html_block"}
+        assert len([token for token in found if token.type == "tr_open"]) == 2
+        for token in found:
+            if token.type == "text":
+                assert not re.search(
+                    r"://|www\.|[@#!]\w|(?<!\\)\$x", token.content.replace("\\$", "")
+                ), token.content
+
+
+def test_a_cell_is_never_long() -> None:
+    page = verdict_table([replace(REGRESSED, sentence="x" * 1_000_000)])
+    assert len(page) < 2_000
 
 
 @pytest.mark.slow

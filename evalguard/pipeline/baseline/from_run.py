@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -12,6 +13,7 @@ import numpy as np
 from evalguard.compare_report import CompareReport, RunIdentity
 from evalguard.errors import MisalignedRunsError, UsageError, nearest
 from evalguard.pipeline.baseline.kept_run import KeptRun
+from evalguard.pipeline.baseline.stored_rows import stored_rows
 from evalguard.pipeline.baseline.stored_tables import Side, StoredTables, stored_tables
 from evalguard.pipeline.stored_run import StoredRun, stored_run
 from evalguard.scores import NotCompared, ScoreTable
@@ -50,8 +52,18 @@ def base_of_run(path: Path, name: str = "") -> KeptRun:
         tables=tuple(_told(table, run.report.created) for of in tables for table in of.tables),
         not_compared=_not_compared(run.report, tables),
         fields={of.tables[0].task: of.fields for of in tables if of.tables},
+        rows=_rows(run, side, tables),
+        notes=run.notes,
         environment=cast("dict[str, Value]", run.report.environment.get(side) or {}),
     )
+
+
+def _rows(
+    run: StoredRun, side: Side, tables: tuple[StoredTables, ...]
+) -> dict[str, tuple[Mapping[str, Value], ...]]:
+    files = sample_files(run.folder)
+    tasks = dict.fromkeys(table.task for of in tables for table in of.tables)
+    return {task: stored_rows(files[task], side) for task in tasks}
 
 
 def _not_compared(

@@ -20,6 +20,8 @@ class KeptRun:
         path: of the run folder or the history.
         created: when it was scored; UTC, ISO 8601.
         fields: of the documents by task; {} where they were not kept.
+        rows: what was asked and answered, document by document, by task; {} where that was not
+            kept (see ``harness.samples.sample``).
         environment: packages, machine and device that it was scored with.
     """
 
@@ -29,5 +31,6 @@ class KeptRun:
     tables: tuple[ScoreTable, ...]
     not_compared: tuple[NotCompared, ...] = ()
     fields: Mapping[str, DocumentFields] = field(default_factory=dict)
+    rows: Mapping[str, tuple[Mapping[str, Value], ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     environment: Mapping[str, Value] = field(default_factory=dict)

@@ -6,14 +6,16 @@ code and the files stay what they were.
 
 from __future__ import annotations
 
-import json
 import logging
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
 from evalguard.bisect_report import BisectReport
+from evalguard.checksum import with_checksum
 from evalguard.compare_report import CompareReport
-from evalguard.errors import Interrupted, StoreError
+from evalguard.errors import EvalguardError, Interrupted
+from evalguard.pipeline.bisection.bisect_findings import BisectFindings
 from evalguard.pipeline.bisection.bisection import Bisection
 from evalguard.pipeline.bisection.finished import Finished
 from evalguard.pipeline.bisection.open_oracle import OpenOracle
@@ -21,12 +23,13 @@ from evalguard.pipeline.bisection.opening import model_oracle
 from evalguard.pipeline.bisection.searchable import Searchable
 from evalguard.pipeline.bisection.stored_request import StoredRequest
 from evalguard.pipeline.bisection.subject import Subject, subject_of
+from evalguard.pipeline.bisection.unsearchable import unsearchable
 from evalguard.pipeline.conclusion import concluded
 from evalguard.pipeline.scoring import score_sides
 from evalguard.pipeline.told_error import told
-from evalguard.report.contract import document
+from evalguard.report.contract import SCHEMA, document
 from evalguard.report.progress import Progress
-from evalguard.store import write_document
+from evalguard.store import read_result, write_document
 
 _LOG = logging.getLogger(__name__)
 
@@ -47,7 +50,7 @@ def bisected(
     try:
         found = _found(finished, request, open_oracle)
     except (KeyboardInterrupt, Interrupted):
-        found = "interrupted before anything was measured"
+        found = _interrupted(finished)
     except Exception as error:  # noqa: BLE001 - the verdict stands, whatever it is
         _LOG.info("the bisection failed", exc_info=True)  # shown under --debug
         found = told(error)
@@ -56,6 +59,14 @@ def bisected(
     else:
         with_it = replace(report, bisect=found)
     return with_it if with_it == report else _kept(with_it)
+
+
+def _interrupted(finished: Finished) -> str:
+    """Nothing was found out by then; how to go on, if the run folder knows what was asked for."""
+    said, folder = "interrupted before anything was found out", finished.folder
+    if folder is None or not StoredRequest.is_in(folder):
+        return said
+    return f"{said}; evalguard bisect --resume {shlex.quote(str(folder))} goes on"
 
 
 def _found(
@@ -80,13 +91,11 @@ def _found(
     stored = finished.folder is not None and request.write(finished.folder)
     with Progress(quiet=finished.options.quiet) as progress:
         bisection = Bisection(
-            finished=finished,
+            findings=BisectFindings(finished=finished, searchable=searchable),
             open_oracle=open_oracle,
             progress=progress,
-            searchable=searchable,
-            resumable=stored,
         )
-        return bisection.run(subject)
+        return bisection.run(subject, resumable=stored)
 
 
 def _in_full(finished: Finished) -> Finished:
@@ -106,10 +115,10 @@ def _not_asked_for(finished: Finished) -> str | None:
     use, candidate = finished.choices.bisect.use, finished.candidate
     if use == "never" or (use == "auto" and finished.report.gate.state != "regressed"):
         return ""
-    if candidate is None:
-        run = "the candidate is a finished run: it cannot be run with other settings"
-        return run if use == "always" else ""
-    if use == "auto" and not candidate.variant.settings:
+    refusal = unsearchable(*finished.sources)
+    if refusal is not None:
+        return told(refusal) if use == "always" or candidate is not None else ""
+    if use == "auto" and candidate is not None and not candidate.variant.settings:
         return (
             "the candidate declares no settings (evalguard bisect derives them from the two models)"
         )
@@ -123,7 +132,7 @@ def _kept(report: CompareReport) -> CompareReport:
     folder = Path(report.run_folder)
     try:
         write_document(folder, "result.json", _added(folder, report))
-    except (StoreError, OSError, ValueError) as error:
+    except (EvalguardError, OSError, ValueError) as error:
         note = f"the bisection is not in {folder / 'result.json'}: {told(error)}"
         return replace(report, notes=(*report.notes, note))
     return report
@@ -131,12 +140,14 @@ def _kept(report: CompareReport) -> CompareReport:
 
 def _added(folder: Path, report: CompareReport) -> dict[str, object]:
     """The document that is there, with the bisection in it: everything else stays as it was."""
-    there = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    there = read_result(folder, schema=SCHEMA)  # refused, not sealed anew, if it was changed
     new = document(report)
     notes = [*there["notes"], *(note for note in new["notes"] if note.startswith("bisect."))]
-    return {
-        **there,
-        "bisect": new["bisect"],
-        "bisect_reason": new["bisect_reason"],
-        "notes": list(dict.fromkeys(notes)),
-    }
+    return with_checksum(
+        {
+            **there,
+            "bisect": new["bisect"],
+            "bisect_reason": new["bisect_reason"],
+            "notes": list(dict.fromkeys(notes)),
+        }
+    )

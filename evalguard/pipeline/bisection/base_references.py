@@ -4,33 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import cast
 
-from evalguard.answer_scale import AnswerScale
 from evalguard.errors import EvaluationError, StoreError
 from evalguard.harness import Block
-from evalguard.limit_scale import LimitScale
 from evalguard.pipeline.bisection.asking import Asking
 from evalguard.pipeline.bisection.assigned import Assigned
+from evalguard.pipeline.bisection.inquiry import HeldTo
 from evalguard.pipeline.bisection.place import Place
 from evalguard.pipeline.bisection.runner import Runner
 from evalguard.pipeline.kept_blocks import KeptBlocks
 from evalguard.pipeline.referencing import SAMPLES, References
-from evalguard.pipeline.sources import ModelSource, Source
+from evalguard.pipeline.sources import ModelSource
 from evalguard.reference import Reference
 from evalguard.scorer import DistributionScorer, Scorer
 from evalguard.store import ReferenceCache
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldTo:
-    """A limit that is searched: its scale, and the base, which has to run for distributions."""
-
-    scale: LimitScale | AnswerScale
-    base: Source
 
 
 def base_references(
@@ -77,7 +68,7 @@ def beside(references: References, block: Block) -> Sequence[Reference | None]:
     if found is None:
         raise StoreError(
             "what was kept of the base's distributions is gone from the cache",
-            hint="the same command makes it again; finished scores are kept",
+            hint="the same command makes it again; scores in the cache are not computed twice",
         )
     return found
 

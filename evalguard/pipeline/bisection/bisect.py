@@ -12,8 +12,9 @@ from evalguard.errors import MisalignedRunsError, UsageError
 from evalguard.gate_reason import Key
 from evalguard.pipeline.bisection.finished import Finished
 from evalguard.pipeline.bisection.stored_request import StoredRequest
-from evalguard.pipeline.compare import compare, compared
-from evalguard.pipeline.ending import continued
+from evalguard.pipeline.bisection.unsearchable import unsearchable
+from evalguard.pipeline.compare import compared
+from evalguard.pipeline.ending import continued, ended
 from evalguard.pipeline.options import CompareOptions, make_options
 from evalguard.pipeline.result import CompareResult
 from evalguard.pipeline.stored_run import stored_run
@@ -28,9 +29,10 @@ MAY_CHANGE = (
     "output",
     "output_format",
     "quiet",
+    "timeout",
 )
 _GATE = ("margin", "fail_on", "confidence", "state")
-_ANEW = "evalguard bisect --base A --cand B starts a new one; finished scores are kept"
+_ANEW = "give the same evalguard bisect command anew; scores in the cache are not computed twice"
 
 
 def bisect_settings(
@@ -39,12 +41,18 @@ def bisect_settings(
     """Compare a candidate with its base, and find the settings that make it drift.
 
     As ``evalguard.compare`` with ``bisect="always"``: also where the gate passes, and with settings
-    derived from the two models where the candidate declares none.
+    derived from the two models where the candidate declares none. Beside a stored base
+    (``baseline``) only declared settings can be searched.
 
     Raises:
+        UsageError: there are no settings to search; before anything is scored.
         UsageError, EvaluationError, Interrupted: as ``evalguard.compare``.
     """
-    return compare(base, candidate, options, **{"bisect": "always", **given})
+    options = make_options(options, **{"bisect": "always", **given})
+    cwd = Path.cwd()
+    request = StoredRequest(base=str(base), candidate=str(candidate), cwd=cwd, options=options)
+    finished = compared(str(base), str(candidate), options, cwd=cwd, refusal=unsearchable)
+    return ended(finished, request)
 
 
 def resume_bisection(run: str | Path, **given: Any) -> CompareResult:
@@ -56,7 +64,7 @@ def resume_bisection(run: str | Path, **given: Any) -> CompareResult:
     Args:
         run: the run folder.
         given: ``bisect_budget``, ``bisect_jobs``, ``bisect_thorough``, ``output``,
-            ``output_format`` and ``quiet``, in place of those of then.
+            ``output_format``, ``quiet`` and ``timeout``, in place of those of then.
 
     Raises:
         UsageError: this is no run folder of a bisection.

@@ -210,8 +210,8 @@ class _Groups:
         finer: Callable[[list[str]], list[Setting]] | None = None,
     ) -> Setting:
         inner = finer(tensors) if finer else []
-        while len(inner) == 1 and inner[0].name in self.finer:
-            inner = list(self.finer.pop(inner[0].name))
+        if len(inner) == 1 and self.places[tensors[0]].layer is not None:
+            return inner[0]  # the narrowest name that is true: one layer, or one module
         if len(inner) > 1:
             self.finer[name] = tuple(inner)
         target = Target(kind="weights", path=self.covering.pattern(tensors))

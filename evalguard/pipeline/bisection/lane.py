@@ -41,13 +41,15 @@ class Lane:
     Attributes:
         since: when what is under way began (``time.monotonic``); 0 where nothing is.
         documents: of the block that is under way; 0 while a model is loaded.
-        overdue: whether its worker is ended because it took too long.
+        loading: seconds that the last model that was asked something took to load.
+        overdue: why its worker is ended: it took too long; "" where it is not.
     """
 
     def __init__(self, number: int, opened: Callable[[], Reusable]) -> None:
         self.since = 0.0
         self.documents = 0
-        self.overdue = False
+        self.loading = 0.0
+        self.overdue = ""
         self._opened = opened
         self._model: Reusable | None = None
         self._loaded: ModelSource | None = None
@@ -92,11 +94,16 @@ class Lane:
     def _ask(
         self, source: ModelSource, question: Callable[[Scorer], None], out: SimpleQueue[Event]
     ) -> None:
+        started = time.monotonic()
         try:
-            question(self._at(source))
+            scorer = self._at(source)
+            self.loading = time.monotonic() - started
+            self.since = 0.0  # nobody knows how long an answer takes
+            question(scorer)
         except BaseException as error:  # noqa: BLE001  it belongs to who asked
             self._drop()
-            out.put(error)
+            took = time.monotonic() - started
+            out.put(self._told(error, took) if self.overdue else error)
         else:
             out.put(None)
         self.since = 0.0
@@ -129,8 +136,8 @@ class Lane:
 
     def _told(self, error: BaseException, took: float) -> EvalguardError:
         if self.overdue:
-            self.overdue = False
-            late = f"gave no answer within {took:.0f} s, far longer than any probe before it"
+            why, self.overdue = self.overdue, ""
+            late = f"gave no answer within {took:.0f} s, {why}"
             return WorkerError(late, cause="late", hint="--timeout SECONDS allows it more time")
         return error if isinstance(error, EvalguardError) else _unexpected(error)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Sequence
 from queue import Empty, SimpleQueue
 
 from evalguard.bisect_report import Loads
-from evalguard.execution import kill_workers_of
+from evalguard.execution import kill_workers_of, stuck_workers_of
 from evalguard.pipeline.bisection.lane import Event, Lane, Reusable
 from evalguard.pipeline.bisection.runner import Done, Failed, Found, Work
 from evalguard.pipeline.bisection.schedule import Schedule
@@ -18,6 +18,7 @@ _LOOK = 0.5  # seconds between two looks at who is late
 _GRACE = 10.0  # seconds that a lane whose worker was ended may take to notice
 # A probe may take this many times as long as anything before it, and never less than the seconds.
 _TIMES, _LEAST = 20.0, 600.0
+_UNKNOWN = 3600.0  # seconds: where nothing before it says how long one takes
 
 
 class LocalRunner:
@@ -81,6 +82,7 @@ class LocalRunner:
                 self._end(out, busy)
         if isinstance(event, BaseException):
             raise event
+        self._longest_load = max(self._longest_load, self._lanes[0].loading)
         return answers[0]
 
     def close(self) -> None:
@@ -98,16 +100,24 @@ class LocalRunner:
                 return out.get(timeout=_LOOK)
             except Empty:
                 for lane in self._lanes:
-                    if self._late(lane):
-                        lane.overdue = True
+                    if why := self._late(lane):
+                        lane.overdue = why
+                        place = stuck_workers_of([lane.thread])
+                        lane.overdue += f", in {place}" if place else ""
                         self._kill([lane])
 
-    def _late(self, lane: Lane) -> bool:
+    def _late(self, lane: Lane) -> str:
+        """Why a lane has taken too long; "" where it has not."""
         since, documents = lane.since, lane.documents
+        if not (self._watch and since):
+            return ""
         known = self._longest_document * documents if documents else self._longest_load
-        if not (self._watch and since and known):
-            return False
-        return time.monotonic() - since > max(_LEAST, _TIMES * known)
+        patience = max(_LEAST, _TIMES * known) if known else _UNKNOWN
+        if time.monotonic() - since <= patience:
+            return ""
+        if known:
+            return "far longer than any probe before it"
+        return "and none before it says how long one takes"
 
     def _learn(self, done: Done | Failed) -> None:
         if isinstance(done, Failed):

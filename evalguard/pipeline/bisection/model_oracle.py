@@ -8,16 +8,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from evalguard.answer_scale import AnswerScale
 from evalguard.bisect import Untestable
 from evalguard.bisect.oracle import Floats, Indices, Question
 from evalguard.bisect_report import Loads
-from evalguard.document_scale import DocumentScale
 from evalguard.errors import EvalguardError, EvaluationError, UsageError
-from evalguard.limit_scale import LimitScale
 from evalguard.pipeline.bisection.assigned import Assigned
 from evalguard.pipeline.bisection.document_blocks import DocumentBlock
 from evalguard.pipeline.bisection.effective import candidate_value
+from evalguard.pipeline.bisection.open_oracle import Scale
 from evalguard.pipeline.bisection.probes import Probes
 from evalguard.pipeline.bisection.refusals import refusal_of
 from evalguard.pipeline.sources import ModelSource
@@ -41,7 +39,7 @@ class ModelOracle:
     """
 
     candidate: ModelSource
-    scale: DocumentScale | LimitScale | AnswerScale
+    scale: Scale
     declared: tuple[Setting, ...]
     document_blocks: tuple[DocumentBlock, ...]
     probes: Probes
@@ -72,7 +70,7 @@ class ModelOracle:
 
     @property
     def seconds_per_evaluation(self) -> float:
-        """Seconds of loading one assignment and answering all documents, as far as is known.
+        """Seconds of loading one assignment and answering all documents; 0 where that is not known.
 
         As measured by now, else as the comparison took; with as many jobs as there are.
         """
@@ -81,6 +79,8 @@ class ModelOracle:
         one = self.expected_document
         if probes.documents:
             one = probes.scoring_seconds / probes.documents
+        if not one:  # all scores were kept: nobody has seen a model answer
+            return 0.0
         shared = min(probes.runner.jobs, len(self.document_blocks))
         return load + one * self.n_documents / shared
 

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Protocol
 
 from evalguard.answer_scale import AnswerScale
 from evalguard.bisect import BlockOracle, ParallelOracle, ValueOracle
 from evalguard.bisect_report import Loads
 from evalguard.document_scale import DocumentScale
-from evalguard.gate_reason import Key
 from evalguard.limit_scale import LimitScale
-from evalguard.pipeline.bisection.base_references import HeldTo
-from evalguard.pipeline.choices import Choices
-from evalguard.pipeline.meter import Meter
-from evalguard.pipeline.options import CompareOptions
-from evalguard.pipeline.scored import Scored
-from evalguard.pipeline.sources import ModelSource
+from evalguard.pipeline.bisection.inquiry import Inquiry, Surroundings
+
+Scale = DocumentScale | LimitScale | AnswerScale
 
 
 class SettingsOracle(BlockOracle, ParallelOracle, ValueOracle, Protocol):
     """Scores the documents of one metric under any assignment of a model's settings."""
 
     @property
-    def scale(self) -> DocumentScale | LimitScale | AnswerScale:
+    def scale(self) -> Scale:
         """On which the documents' scores are, and what compare makes of them."""
 
     @property
@@ -38,7 +32,7 @@ class SettingsOracle(BlockOracle, ParallelOracle, ValueOracle, Protocol):
 
     @property
     def seconds_per_evaluation(self) -> float:
-        """Time that one full evaluation takes, with what it takes to get there; all jobs at it."""
+        """Time of one full evaluation, loading included, with all jobs at it; 0: unknown."""
 
     @property
     def inert_by_readback(self) -> tuple[str, ...]:
@@ -53,17 +47,6 @@ class OpenOracle(Protocol):
     """Opens an oracle; everything it started is gone when it is left."""
 
     def __call__(
-        self,
-        candidate: ModelSource,
-        scored: tuple[Scored, Scored],
-        key: Key,
-        choices: Choices,
-        options: CompareOptions,
-        *,
-        journal: Path | None,
-        jobs: int = 1,
-        say: Callable[[str], None],
-        meter: Meter | None = None,
-        held_to: HeldTo | None = None,
+        self, inquiry: Inquiry, surroundings: Surroundings
     ) -> AbstractContextManager[SettingsOracle]:
         """See ``evalguard.pipeline.bisection.opening.model_oracle``."""

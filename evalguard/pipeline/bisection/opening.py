@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from pathlib import Path
 
 import evalguard
-from evalguard.answer_scale import AnswerScale
 from evalguard.document_scale import DocumentScale
 from evalguard.errors import EvaluationError, UsageError
+from evalguard.gate_reason import Key
 from evalguard.harness import Block
 from evalguard.limit_scale import LimitScale
 from evalguard.pipeline.bisection.asked_parts import parts_as_compared
 from evalguard.pipeline.bisection.asking import Asking
 from evalguard.pipeline.bisection.assigned import Assigned
-from evalguard.pipeline.bisection.base_references import HeldTo, base_references, beside
+from evalguard.pipeline.bisection.base_references import base_references, beside
 from evalguard.pipeline.bisection.document_blocks import document_blocks
-from evalguard.pipeline.bisection.effective import differing
 from evalguard.pipeline.bisection.ends import settle_ends
+from evalguard.pipeline.bisection.inquiry import HeldTo, Inquiry, Surroundings
 from evalguard.pipeline.bisection.local_runner import LocalRunner
 from evalguard.pipeline.bisection.model_oracle import ModelOracle
-from evalguard.pipeline.bisection.place import Key, Place
+from evalguard.pipeline.bisection.open_oracle import Scale
+from evalguard.pipeline.bisection.place import Place
 from evalguard.pipeline.bisection.probes import Probes
 from evalguard.pipeline.bisection.records import Records
 from evalguard.pipeline.bisection.reused_model import ReusedModel
@@ -32,9 +32,7 @@ from evalguard.pipeline.cache_limit import keep_to
 from evalguard.pipeline.choices import Choices
 from evalguard.pipeline.kept_blocks import KeptBlocks
 from evalguard.pipeline.meter import Meter
-from evalguard.pipeline.options import CompareOptions
 from evalguard.pipeline.scored import Scored
-from evalguard.pipeline.sources import ModelSource
 from evalguard.scores import ScoreTable
 from evalguard.settings import Value, digest_of
 from evalguard.store import Journal
@@ -42,18 +40,7 @@ from evalguard.store import Journal
 
 @contextmanager
 def model_oracle(
-    candidate: ModelSource,
-    scored: tuple[Scored, Scored],
-    key: Key,
-    choices: Choices,
-    options: CompareOptions,
-    *,
-    journal: Path | None,
-    jobs: int = 1,
-    say: Callable[[str], None],
-    meter: Meter | None = None,
-    held_to: HeldTo | None = None,
-    runner: Runner | None = None,
+    inquiry: Inquiry, surroundings: Surroundings, *, runner: Runner | None = None
 ) -> Iterator[ModelOracle]:
     """Open an oracle over a candidate's settings; every process that it started ends with it.
 
@@ -61,14 +48,6 @@ def model_oracle(
     score cache: what was scored before, under any assignment, is not scored again.
 
     Args:
-        candidate: as it was compared; its settings that are not at reference are searched.
-        scored: base and candidate, as compared.
-        key: (task, filter, metric) whose drift is searched.
-        journal: where finished probes are written down; None: nowhere.
-        jobs: worker processes at the same time.
-        say: takes what a person is to know.
-        meter: of the comparison, whose times are the first estimate.
-        held_to: the limit that ``key`` names, where it is no metric.
         runner: runs probes elsewhere.
 
     Raises:
@@ -76,42 +55,39 @@ def model_oracle(
         EvaluationError: the model with all settings at reference cannot be loaded.
         StoreError: the journal cannot be written, or another process writes it.
     """
+    jobs, options = surroundings.jobs, surroundings.options
     if jobs < 1:
         raise UsageError(f"{jobs} jobs answer nothing", hint="--jobs N, 1 or more")
-    whole = meter or Meter()
-    tables = None if held_to is not None else (_table(scored[0], key), _table(scored[1], key))
-    scale: DocumentScale | LimitScale | AnswerScale
-    if tables is not None:
-        scale = DocumentScale.of(tables[0])  # refused now, not after the task was loaded
+    began = (surroundings.meter or Meter()).began()
+    tables = _tables(inquiry)
     with ExitStack() as stack:
-        place = Place.opened(candidate, scored, choices, options, key, say, stack)
+        place = Place.opened(inquiry, surroundings, stack)
         workers = runner or _local(place, jobs)
         stack.callback(workers.close)
-        book = None
-        if journal is not None:
-            search = _search(candidate, key, choices, held_to)
-            book = Journal.opened(journal, _header(scored, choices), search=search)
-            stack.callback(book.close)
-            for problem in book.problems:
-                say(problem)
-        declared = differing(candidate.variant)
-        reference = place.assigned({setting.name: setting.reference for setting in declared})
-        asking, as_compared = _asking(place, reference, scored, _rows(tables, held_to), workers)
-        if tables is not None:
-            scale = DocumentScale.of(tables[0], population=_population(place, reference))
-        if held_to is not None:
-            asking.limit = scale = held_to.scale
-            if isinstance(scale, LimitScale):
-                left = base_references(held_to, place, asking, workers, stack)
-                asking.beside = partial(beside, left)
+        book = _journal(inquiry, surroundings, stack)
+        reference = place.assigned({one.name: one.reference for one in place.declared})
+        rows = _rows(tables, inquiry.held_to)
+        asking, as_compared = _asking(place, reference, inquiry.scored, rows, workers)
+        if inquiry.held_to is not None:
+            _hold_to(inquiry.held_to, place, asking, workers, stack)
+        scale = _scale(inquiry.held_to, tables, _population(place, reference))
         oracle = _oracle(place, reference, scale, workers, book, asking)
-        settle_ends(oracle, reference, place, scored, tables, as_compared=as_compared)
-        if meter is not None:
-            oracle.expected_load = meter.seconds_per_load()
-            oracle.expected_document = meter.seconds_per_document(candidate.name, key[0]) or 0.0
+        settle_ends(oracle, reference, place, inquiry.scored, tables, as_compared=as_compared)
+        _foresee(oracle, inquiry, surroundings.meter)
         yield oracle
         if options.use_cache:
-            keep_to(choices.cache_max_size, place.cache_dir, say, since=whole.began())
+            limit = surroundings.choices.cache_max_size
+            keep_to(limit, place.cache_dir, surroundings.say, since=began)
+
+
+def _tables(inquiry: Inquiry) -> tuple[ScoreTable, ScoreTable] | None:
+    """Both sides' scores of a metric; None of a limit."""
+    if inquiry.held_to is not None:
+        return None
+    base, candidate = inquiry.scored
+    found = _table(base, inquiry.key), _table(candidate, inquiry.key)
+    DocumentScale.of(found[0])  # refused now, not after the task was loaded
+    return found
 
 
 def _rows(tables: tuple[ScoreTable, ScoreTable] | None, held_to: HeldTo | None) -> list[int]:
@@ -119,6 +95,45 @@ def _rows(tables: tuple[ScoreTable, ScoreTable] | None, held_to: HeldTo | None) 
     if tables is not None:
         return [int(one) for one in tables[0].doc_ids]
     return [] if held_to is None else list(held_to.scale.doc_ids)
+
+
+def _scale(
+    held_to: HeldTo | None, tables: tuple[ScoreTable, ScoreTable] | None, population: int
+) -> Scale:
+    if held_to is not None:
+        return held_to.scale
+    assert tables is not None
+    return DocumentScale.of(tables[0], population=population)
+
+
+def _hold_to(
+    held_to: HeldTo, place: Place, asking: Asking, runner: Runner, stack: ExitStack
+) -> None:
+    """Ask for a limit's figure; of distributions, beside what the base leaves of them."""
+    asking.limit = held_to.scale
+    if isinstance(held_to.scale, LimitScale):
+        left = base_references(held_to, place, asking, runner, stack)
+        asking.beside = partial(beside, left)
+
+
+def _journal(inquiry: Inquiry, surroundings: Surroundings, stack: ExitStack) -> Journal | None:
+    if surroundings.journal is None:
+        return None
+    choices = surroundings.choices
+    header = _header(inquiry.scored, choices)
+    book = Journal.opened(surroundings.journal, header, search=_search(inquiry, choices))
+    stack.callback(book.close)
+    for problem in book.problems:
+        surroundings.say(problem)
+    return book
+
+
+def _foresee(oracle: ModelOracle, inquiry: Inquiry, meter: Meter | None) -> None:
+    """Expect models to take as long as they took in the comparison."""
+    if meter is not None:
+        name, task = inquiry.candidate.name, inquiry.key[0]
+        oracle.expected_load = meter.seconds_per_load()
+        oracle.expected_document = meter.seconds_per_document(name, task) or 0.0
 
 
 def _local(place: Place, jobs: int) -> LocalRunner:
@@ -164,7 +179,7 @@ def _is_kept(place: Place, side: Scored, block: Block) -> bool:
 def _oracle(
     place: Place,
     reference: Assigned,
-    scale: DocumentScale | LimitScale | AnswerScale,
+    scale: Scale,
     runner: Runner,
     journal: Journal | None,
     asking: Asking,
@@ -192,7 +207,7 @@ def _oracle(
     return ModelOracle(
         candidate=place.candidate,
         scale=scale,
-        declared=differing(place.candidate.variant),
+        declared=place.declared,
         document_blocks=cut,
         probes=probes,
         assigned_to=place.assigned,
@@ -224,14 +239,13 @@ def _header(scored: tuple[Scored, Scored], choices: Choices) -> dict[str, Value]
     }
 
 
-def _search(
-    candidate: ModelSource, key: Key, choices: Choices, held_to: HeldTo | None
-) -> dict[str, Value]:
+def _search(inquiry: Inquiry, choices: Choices) -> dict[str, Value]:
+    candidate = inquiry.candidate
     # How much of the base's distributions is kept decides what is estimated from it.
-    kept = {} if held_to is None else {"reference_top_k": choices.distributions.top_k}
+    kept = {} if inquiry.held_to is None else {"reference_top_k": choices.distributions.top_k}
     return {
         **kept,
         "candidate": digest_of([candidate.variant.digest, dict(candidate.variant.assignment)]),
         "candidate_name": candidate.name,
-        "metric": list(key),
+        "metric": list(inquiry.key),
     }

@@ -7,23 +7,24 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from evalguard.gate_reason import Key
 from evalguard.harness import load_tasks
 from evalguard.models.encoded_texts import forget_texts
 from evalguard.pipeline.bisection.assigned import Assigned
 from evalguard.pipeline.bisection.batches import settled_policy
+from evalguard.pipeline.bisection.effective import differing
+from evalguard.pipeline.bisection.inquiry import Inquiry, Surroundings
 from evalguard.pipeline.choices import Choices
 from evalguard.pipeline.evaluate import Evaluator
 from evalguard.pipeline.known_model import KnownModel, KnownModels
 from evalguard.pipeline.options import CompareOptions
 from evalguard.pipeline.places import placed
-from evalguard.pipeline.scored import Scored
 from evalguard.pipeline.sources import ModelSource
 from evalguard.report.progress import Progress
 from evalguard.scorer import ScoringPolicy
-from evalguard.settings import Assignment
+from evalguard.settings import Assignment, Setting
 from evalguard.store import ScoreCache, open_cache_dir
 
-Key = tuple[str, str, str]
 Say = Callable[[str], None]
 
 
@@ -44,32 +45,25 @@ class Place:
     models: KnownModels | None
 
     @classmethod
-    def opened(
-        cls,
-        candidate: ModelSource,
-        scored: tuple[Scored, Scored],
-        choices: Choices,
-        options: CompareOptions,
-        key: Key,
-        say: Say,
-        stack: ExitStack,
-    ) -> Place:
+    def opened(cls, inquiry: Inquiry, surroundings: Surroundings, stack: ExitStack) -> Place:
         """Load the task and open the caches; ``stack`` clears up.
 
         Raises:
             EvalguardError: as loading a task does.
         """
+        choices, options = surroundings.choices, surroundings.options
+        candidate, task = inquiry.candidate, inquiry.key[0]
         cache_dir = open_cache_dir(options.cache_dir)
         # Before the task brings in libraries, which set variables of their own.
         models = KnownModels.kept_in(cache_dir) if options.use_cache else None
         stack.callback(forget_texts)
         if models is not None:
             stack.callback(models.left)
-        ends = [side.description for side in scored if side.description is not None]
+        ends = [side.description for side in inquiry.scored if side.description is not None]
         evaluator = Evaluator(
-            tasks=load_tasks([key[0]], options=choices.task_options),
+            tasks=load_tasks([task], options=choices.task_options),
             cache=ScoreCache(cache_dir / "scores") if options.use_cache else None,
-            progress=_Said(say),
+            progress=_Said(surroundings.say),
             chat=bool(choices.task_options.apply_chat_template),
         )
         policy = settled_policy(candidate.policy or choices.policy, ends, candidate.variant.model)
@@ -77,12 +71,17 @@ class Place:
             candidate=replace(candidate, policy=policy),
             choices=choices,
             options=replace(options, worker="always"),
-            key=key,
+            key=inquiry.key,
             evaluator=evaluator,
             policy=policy,
             cache_dir=cache_dir,
             models=models,
         )
+
+    @property
+    def declared(self) -> tuple[Setting, ...]:
+        """The candidate's settings whose two values differ as they are written."""
+        return differing(self.candidate.variant)
 
     def assigned(self, values: Assignment) -> Assigned:
         """The candidate under an assignment of some of its settings.

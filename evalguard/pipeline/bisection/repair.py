@@ -10,11 +10,10 @@ from evalguard.config.excerpt import as_yaml, settings_excerpt
 from evalguard.errors import StoreError
 from evalguard.pipeline.bisection.finished import Finished
 from evalguard.pipeline.bisection.repaired_file import NAME, proof_of, repaired_guard
-from evalguard.pipeline.bisection.searching import shown
 from evalguard.pipeline.option_words import option_words, typed_text
 from evalguard.pipeline.options import CompareOptions
 from evalguard.pipeline.sources import ModelSource
-from evalguard.redaction import redacted_text
+from evalguard.redaction import redacted_command, redacted_text, shown_value
 from evalguard.settings import Setting, Value
 from evalguard.store import write_text
 from evalguard.typed_command import as_comparison
@@ -78,11 +77,11 @@ def _excerpt(
         settings_excerpt(
             candidate.name,
             {
-                n: replace(settings[n], reference=shown(settings[n].reference, settings[n]))
+                n: replace(settings[n], reference=shown_value(settings[n].reference, settings[n]))
                 for n in values
             },
-            {n: shown(value, settings[n]) for n, value in values.items()},
-            {n: as_yaml(shown(assignment[n], settings[n])) for n in values},
+            {n: shown_value(value, settings[n]) for n, value in values.items()},
+            {n: as_yaml(shown_value(assignment[n], settings[n])) for n in values},
         )
     )
 
@@ -104,7 +103,7 @@ def _typed(value: Value, setting: Setting) -> str | None:
     """A value as ``--set`` reads it back, type and all; None for a secret."""
     if value == setting.reference and type(value) is type(setting.reference):
         return "reference"
-    if shown(value, setting) != value:
+    if shown_value(value, setting) != value:
         return None
     return typed_text(value)
 
@@ -121,5 +120,6 @@ def _command(finished: Finished) -> str:
         return ""  # a template by its name cannot be typed
     base, candidate = finished.named
     asked = option_words(finished.options, _ASKED)
-    words = ["evalguard", "compare", "--base", base, "--cand", candidate, *asked]
-    return redacted_text(shlex.join(words))
+    of_base = ["--base", base] if base else []  # of a stored base, its name need not be said
+    words = ["evalguard", "compare", *of_base, "--cand", candidate, *asked]
+    return redacted_command(words)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 
 from evalguard.config.excerpt import guard_text
@@ -12,7 +11,7 @@ from evalguard.pipeline.choices import Choices
 from evalguard.pipeline.distribution_choice import DistributionChoice
 from evalguard.pipeline.option_words import option_words
 from evalguard.pipeline.sources import ModelSource
-from evalguard.redaction import redacted_text
+from evalguard.redaction import redacted_command
 from evalguard.settings import Value
 
 NAME = "repaired.yaml"
@@ -80,7 +79,7 @@ def proof_of(folder: Path, finished: Finished) -> str:
     for what in sorted(finished.choices.declared):  # the rest comes with the settings
         words += ["--allow-differing", what]
     words += option_words(finished.options, _TYPED_ONLY)
-    return redacted_text(shlex.join(["evalguard", "compare", *words]))
+    return redacted_command(["evalguard", "compare", *words])
 
 
 def _run(choices: Choices) -> dict[str, Value]:

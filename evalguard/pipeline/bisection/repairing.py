@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 from evalguard.bisect_report import Repaired, RepairedMetric
 from evalguard.pipeline.bisection.finished import Finished
-from evalguard.pipeline.bisection.searching import shown
 from evalguard.pipeline.conclusion import judged
 from evalguard.pipeline.distribution_choice import DistributionChoice
 from evalguard.pipeline.judgement import Judgement
 from evalguard.pipeline.scored import Scored, scored_model
 from evalguard.pipeline.scoring import score_models
 from evalguard.pipeline.sources import ModelSource
+from evalguard.redaction import shown_value
 from evalguard.settings import Assignment, Value
 
 
@@ -82,4 +82,4 @@ def judge_repaired(finished: Finished, source: ModelSource, reset: Sequence[str]
 def assignment_shown(source: ModelSource) -> dict[str, Value]:
     """The value of every setting as it may be shown."""
     variant = source.variant
-    return {s.name: shown(variant.assignment.get(s.name), s) for s in variant.settings}
+    return {s.name: shown_value(variant.assignment.get(s.name), s) for s in variant.settings}

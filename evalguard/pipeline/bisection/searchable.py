@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 
 from evalguard.pipeline.bisection.derived import derived
 from evalguard.pipeline.bisection.finished import Finished
+from evalguard.pipeline.bisection.unsearchable import changed, unsearchable
 from evalguard.pipeline.sources import ModelSource
-from evalguard.settings import Setting, Variant
+from evalguard.pipeline.told_error import told
+from evalguard.settings import Setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +41,14 @@ class Searchable:
         """
         base, candidate = finished.sources[0], finished.candidate
         assert candidate is not None
-        if _changed(candidate.variant):
+        refusal = unsearchable(base, candidate)
+        if refusal is not None:
+            return told(refusal)
+        if changed(candidate.variant):
             return cls(candidate=candidate)
-        if candidate.variant.settings:
-            return "every setting of the candidate stands at its reference value"
-        if not isinstance(base, ModelSource):
-            return "settings can be derived from two models, and the base is a finished run"
+        assert isinstance(base, ModelSource)
         found = derived(base.variant, candidate.variant)
-        if not _changed(found.variant):
+        if not changed(found.variant):
             why = "; ".join(found.notes) or "the two models are the same"
             return f"the candidate declares no settings, and none can be derived: {why}"
         return cls(
@@ -55,9 +57,3 @@ class Searchable:
             groups=found.groups,
             notes=found.notes,
         )
-
-
-def _changed(variant: Variant) -> tuple[str, ...]:
-    """The settings that are not at their reference value."""
-    settings = variant.settings
-    return tuple(s.name for s in settings if variant.assignment.get(s.name) != s.reference)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from evalguard.errors import UsageError
 from evalguard.pipeline.options import CompareOptions, make_options
+from evalguard.pipeline.told_options import told_options
 from evalguard.redaction import redacted
 from evalguard.store import write_document
 
@@ -35,11 +34,10 @@ class StoredRequest:
         Raises:
             StoreError: it cannot be written.
         """
-        options = {
-            field.name: _plain(getattr(self.options, field.name), self.cwd)
-            for field in fields(CompareOptions)
-            if getattr(self.options, field.name) != getattr(CompareOptions(), field.name)
-        }
+        # Paths stand for themselves from any folder.
+        options = told_options(
+            self.options, told_path=lambda path: str(self.cwd / path.expanduser())
+        )
         if redacted(options) != options:
             return False
         document = {
@@ -51,6 +49,11 @@ class StoredRequest:
         }
         write_document(folder, _FILE, document)
         return True
+
+    @staticmethod
+    def is_in(folder: Path) -> bool:
+        """Whether a run folder knows what was asked for."""
+        return (folder / _FILE).is_file()
 
     @classmethod
     def read(cls, folder: Path) -> StoredRequest:
@@ -75,14 +78,3 @@ class StoredRequest:
             raise UsageError(f"{file} cannot be read: {error.strerror}", hint=_HINT) from error
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise UsageError(f"{file} does not say what was asked for", hint=_HINT) from error
-
-
-def _plain(value: Any, cwd: Path) -> Any:
-    """A value of an option as JSON; paths stand for themselves from any folder."""
-    if isinstance(value, Path):
-        return str(cwd / value.expanduser())
-    if isinstance(value, frozenset):
-        return sorted(value)
-    if isinstance(value, (list, tuple)):
-        return [_plain(item, cwd) for item in value]
-    return dict(value) if isinstance(value, Mapping) else value

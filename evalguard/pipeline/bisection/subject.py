@@ -33,7 +33,7 @@ class Subject:
             limit in its own unit.
         scale: on which its documents are scored.
         base: the base's scores on it, shape (n,).
-        is_coarse: whether more is tolerated than the gate does.
+        gate_margin: what the gate tolerates, where ``margin`` is more; None where it is the same.
     """
 
     key: Key
@@ -41,7 +41,7 @@ class Subject:
     margin: float
     scale: DocumentScale | LimitScale | AnswerScale
     base: Floats
-    is_coarse: bool = False
+    gate_margin: float | None = None
 
     @property
     def limit(self) -> LimitScale | AnswerScale | None:
@@ -61,7 +61,18 @@ class Subject:
         drift = self.scale.margin(self.sigma)
         if drift <= _FAR * self.scale.margin(self.margin):
             return self
-        return replace(self, margin=self.scale.sigma(drift / _COARSE), is_coarse=True)
+        margin = self.scale.sigma(drift / _COARSE)
+        return replace(self, margin=margin, gate_margin=self.margin)
+
+    @property
+    def is_coarse(self) -> bool:
+        """Whether more is tolerated than the gate does."""
+        return self.gate_margin is not None
+
+    @property
+    def clears_below(self) -> float:
+        """Drift that settings may leave together to be cleared: what the gate tolerates."""
+        return self.margin if self.gate_margin is None else self.gate_margin
 
 
 def subject_of(

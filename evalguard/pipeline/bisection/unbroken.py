@@ -54,13 +54,8 @@ class Unbroken:
         """See ``ParallelOracle``."""
         try:
             answers = self._oracle.measure_all(questions)
-        except (KeyboardInterrupt, Interrupted):
-            self.interrupted = True
-            raise KeyboardInterrupt from None
-        except Exception as error:  # what was found before it stands
-            _LOG.info("the search failed", exc_info=True)  # shown under --debug
-            self.failure = error
-            raise KeyboardInterrupt from error
+        except (Exception, KeyboardInterrupt) as error:
+            raise self._stopped(error) from error
         for (settings, documents), answer in zip(questions, answers, strict=True):
             if not settings and documents.size == self.n_documents:
                 self.reference = None if isinstance(answer, Untestable) else answer
@@ -70,8 +65,16 @@ class Unbroken:
         """See ``ValueOracle``."""
         try:
             return self._oracle.measure_values(values, documents)
-        except (Untestable, KeyboardInterrupt):
+        except Untestable:
             raise
-        except Exception as error:
+        except (Exception, KeyboardInterrupt) as error:
+            raise self._stopped(error) from error
+
+    def _stopped(self, error: Exception | KeyboardInterrupt) -> KeyboardInterrupt:
+        """What ends the search; what was found before it stands."""
+        if isinstance(error, (KeyboardInterrupt, Interrupted)):
+            self.interrupted = True
+        else:
+            _LOG.info("the search failed", exc_info=True)  # shown under --debug
             self.failure = error
-            raise KeyboardInterrupt from error
+        return KeyboardInterrupt()

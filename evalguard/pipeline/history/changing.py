@@ -16,6 +16,10 @@ from evalguard.pipeline.stored_run import stored_run
 from evalguard.store.history import HistoryFile, remove_runs
 
 
+class AlreadyKept(UsageError):
+    """The history has this run."""
+
+
 def add_run(file: Path, run: Path) -> HistoryAddition:
     """Put a finished run into a history, as if it had been made with ``--history``.
 
@@ -24,8 +28,8 @@ def add_run(file: Path, run: Path) -> HistoryAddition:
         run: run folder.
 
     Raises:
-        UsageError: this is no run folder, its samples are of an earlier evalguard, or the history
-            has the run.
+        AlreadyKept: the history has the run.
+        UsageError: this is no run folder, or its samples are of an earlier evalguard.
         StoreError: something is damaged, or the history cannot be written.
     """
     stored = stored_run(run)
@@ -40,13 +44,16 @@ def add_run(file: Path, run: Path) -> HistoryAddition:
     with HistoryFile(file, create=True) as history:
         for one in history.runs(night.pair):
             if replace(one, number=0, folder="") == replace(night, folder=""):
-                raise UsageError(f"the history {file} has this run already: it is run {one.number}")
+                raise AlreadyKept(
+                    f"the history {file} has this run already: it is run {one.number}"
+                )
         number = history.add(night, metrics, report.environment)
     return HistoryAddition(
         file=str(file),
         run=replace(night, number=number),
         metrics=len(metrics),
         with_documents=sum(one.documents is not None for one in metrics),
+        notes=stored.notes,
     )
 
 

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from evalguard.errors import EvalguardError, EvaluationError, Interrupted, StoreError, UsageError
+from evalguard.errors import EvalguardError, EvaluationError, WorkerError
 from evalguard.night_report import PairNight
-from evalguard.pipeline.history.changing import add_run
-from evalguard.pipeline.nightly.pair_run import (
-    bisected_pair,
-    failed_pair,
-    pair_night,
-    verdict_of,
-)
+from evalguard.pipeline.interruption import interruptible
+from evalguard.pipeline.nightly.night_history import NightHistory
+from evalguard.pipeline.nightly.pair_hours import hours_text
+from evalguard.pipeline.nightly.pair_night import failed_pair, pair_night
+from evalguard.pipeline.nightly.pair_runner import RunsPairs
+from evalguard.pipeline.nightly.pair_work import PairWork
 from evalguard.pipeline.nightly.pairs import NightPair
 from evalguard.pipeline.nightly.told_pair import read_pair, told_pair
 from evalguard.pipeline.options import CompareOptions
 from evalguard.pipeline.stored_run import stored_run
+from evalguard.pipeline.told_error import told
 from evalguard.report.progress import Progress
 from evalguard.store import NightJournal
 
-Work = Callable[[], PairNight]
-
-# A pair that takes the process down with it would otherwise be begun again for ever.
+# A pair that takes the whole night down would otherwise be begun again for ever.
 MOST_DEATHS = 2
+_GO_ON = "the same command goes on with this pair"
+_ALONE = "evalguard compare runs this pair alone, with its messages"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,49 +37,63 @@ class Night:
     Attributes:
         options: of every comparison; its output path is the night's folder.
         cwd: folder that names of models and files start at.
+        runner: does the work for a pair.
+        history: where its runs are kept.
         earlier: records of the nights directly before that never finished.
     """
 
-    folder: Path
     journal: NightJournal
     options: CompareOptions
     cwd: Path
+    runner: RunsPairs
+    history: NightHistory
     earlier: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def folder(self) -> Path:
+        """Where it is written."""
+        return self.journal.folder
 
     def run(self, pairs: Sequence[NightPair]) -> tuple[PairNight, ...]:
         """Give every pair its verdict, then search the settings of those that failed.
 
         Raises:
-            Interrupted, KeyboardInterrupt: on Ctrl-C; the same command goes on.
+            Interrupted: on Ctrl-C; the same command goes on.
             StoreError: the journal cannot be written.
         """
         verdicts = {
             pair.names: self._verdict(pair, f"{place} of {len(pairs)}")
             for place, pair in enumerate(sorted(pairs, key=self._risky), 1)
         }
+        self.history.again()
+        for names, verdict in verdicts.items():
+            if self.history.lacks(verdict):
+                verdicts[names] = self.history.kept(verdict)
         return tuple(self._bisected(pair, verdicts[pair.names]) for pair in pairs)
 
     def _risky(self, pair: NightPair) -> bool:
-        """Whether the process died in it before: the others come first."""
+        """Whether the night died in it before: the others come first."""
         return self._deaths("begun", pair, "verdict") > 0
 
     def _verdict(self, pair: NightPair, place: str) -> PairNight:
         known = self._known("verdict", pair)
         if known is not None:
             return known
-        found = self._left_behind(pair)
-        if found is None and self._deaths("begun", pair, "verdict") >= MOST_DEATHS:
-            found = failed_pair(*pair.names, _died("it was compared"))
+        deaths = self._deaths("begun", pair, "verdict")
+        found = self._left_behind(pair) if deaths else None
+        if found is None and deaths >= MOST_DEATHS:
+            found = failed_pair(*pair.names, _died("compared"))
         if found is None:
             self._say(f"pair {place}: {pair.candidate} against {pair.base}")
-            found = self._watched("begun", pair, lambda: verdict_of(*pair.names, self.options))
+            found = self._compared(pair)
+        found = self.history.kept(found)
         self.journal.add({"verdict": list(pair.names), "pair": told_pair(found)})
         return found
 
     def _bisected(self, pair: NightPair, verdict: PairNight) -> PairNight:
         known = self._known("bisected", pair)
         if known is not None:
-            return known
+            return replace(known, problems=verdict.problems)
         failing = verdict.state == "regressed"
         if verdict.run_folder is None or not (failing or pair.bisects == "always"):
             return verdict
@@ -88,23 +102,48 @@ class Night:
         if pair.bisects == "auto" and not pair.declares_settings:
             return replace(verdict, bisection="the candidate declares no settings")
         if self._deaths("bisecting", pair, "bisected") >= MOST_DEATHS:
-            found = replace(verdict, bisection=str(_died("it was bisected")))
+            found = replace(verdict, bisection=f"failed: {_died('bisected')}")
         else:
             self._say(f"bisecting {pair.candidate} against {pair.base}")
-            found = self._watched(
-                "bisecting", pair, lambda: bisected_pair(verdict, self.options, self.cwd)
-            )
+            found = self._searched(pair, verdict)
         self.journal.add({"bisected": list(pair.names), "pair": told_pair(found)})
         return found
 
-    def _watched(self, step: str, pair: NightPair, work: Work) -> PairNight:
-        """Do a step that is written down before: a process that dies in it leaves that behind."""
-        self.journal.add({step: list(pair.names)})
+    def _compared(self, pair: NightPair) -> PairNight:
+        """Its verdict; a process that died, or took too long, may have left one behind."""
         try:
-            return work()
-        except (KeyboardInterrupt, Interrupted):
-            self.journal.add({"stopped": list(pair.names), "in": step})
-            raise
+            return self._watched("begun", pair, self._work(pair))
+        except EvaluationError as error:
+            return self._left_behind(pair) or failed_pair(*pair.names, error)
+
+    def _searched(self, pair: NightPair, verdict: PairNight) -> PairNight:
+        """The verdict with its bisection; whatever happens in that, it stands."""
+        try:
+            return self._watched("bisecting", pair, self._work(pair, verdict))
+        except EvaluationError as error:
+            return replace(verdict, bisection=f"failed: {told(error)}")
+
+    def _work(self, pair: NightPair, verdict: PairNight | None = None) -> PairWork:
+        base, candidate = pair.names
+        return PairWork(
+            base=base, candidate=candidate, options=self.options, cwd=self.cwd, verdict=verdict
+        )
+
+    def _watched(self, step: str, pair: NightPair, work: PairWork) -> PairNight:
+        """Do a step that is written down before: a night that dies in it leaves that behind.
+
+        Raises:
+            EvaluationError: the process that did it died, or its time was up.
+        """
+        self.journal.add({step: list(pair.names)})
+        with interruptible(f"{pair.candidate} was being {work.doing}", hint=_GO_ON):
+            try:
+                return self.runner.run(work, seconds=pair.seconds)
+            except KeyboardInterrupt:
+                self.journal.add({"stopped": list(pair.names), "in": step})
+                raise
+            except WorkerError as error:
+                raise _lost(error, work, pair) from error
 
     def _known(self, step: str, pair: NightPair) -> PairNight | None:
         for record in reversed(self.journal.records):
@@ -116,7 +155,7 @@ class Night:
         return None
 
     def _deaths(self, step: str, pair: NightPair, done: str) -> int:
-        """How often the process died in a step of a pair."""
+        """How often the night died in a step of a pair."""
         names = list(pair.names)
         of_pair: Counter[str] = Counter()
         for record in (*self.earlier, *self.journal.records):
@@ -127,36 +166,33 @@ class Night:
 
     def _left_behind(self, pair: NightPair) -> PairNight | None:
         """A verdict whose run folder is whole, of a process that died before it said so here."""
-        if not self._deaths("begun", pair, "verdict"):
-            return None
         for file in sorted(self.folder.glob("*/result.json"), reverse=True):
             try:
                 report = stored_run(file).report
             except EvalguardError:
                 continue
             if (report.base.name, report.candidate.name) == pair.names:
-                return self._kept(pair_night(report, pair.names), file.parent)
+                return pair_night(report, pair.names)
         return None
-
-    def _kept(self, pair: PairNight, folder: Path) -> PairNight:
-        """The same, its run in the history, whether or not it was put there by then."""
-        if self.options.history is None:
-            return pair
-        try:
-            add_run(self.options.history, folder)
-        except UsageError:  # it is there
-            return pair
-        except StoreError as error:
-            return replace(pair, notes=(*pair.notes, f"this run is not in the history: {error}"))
-        return pair
 
     def _say(self, text: str) -> None:
         with Progress(quiet=self.options.quiet) as progress:
             progress.note(text)
 
 
-def _died(when: str) -> EvaluationError:
+def _died(doing: str) -> EvaluationError:
     return EvaluationError(
-        f"the process died {MOST_DEATHS} times while {when} (memory that ran out?): it is left out",
-        hint="evalguard compare runs this pair alone, with its messages",
+        f"the night died {MOST_DEATHS} times while it was {doing} (memory that ran out?): it is "
+        "left out",
+        hint=_ALONE,
     )
+
+
+def _lost(error: WorkerError, work: PairWork, pair: NightPair) -> EvaluationError:
+    if error.cause == "late":
+        return EvaluationError(
+            f"timed out after {hours_text(pair.seconds)}, while it was {work.doing}",
+            hint="--pair-hours N (in the guard file run: {pair_hours: N}) gives it more time; "
+            "finished documents are kept, and the next night goes on with them",
+        )
+    return EvaluationError(f"{error} while it was {work.doing}", hint=error.hint or _ALONE)

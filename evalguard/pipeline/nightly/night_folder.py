@@ -44,6 +44,11 @@ def unfinished_night(root: Path, head: Mapping[str, Value], *, since: datetime) 
     return None
 
 
+def latest_night(root: Path) -> str:
+    """Name of the night that is the latest by its name, finished or not; "" for none."""
+    return max((folder.name for folder in _nights(root)), default="")
+
+
 def last_night(root: Path, guard: str, *, before: Path) -> tuple[str, tuple[PairNight, ...]] | None:
     """When the night before was, and what its pairs came to; None for the first one."""
     for folder in reversed(list(_nights(root))):

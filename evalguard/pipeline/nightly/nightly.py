@@ -9,6 +9,7 @@ from typing import Any
 
 import evalguard
 from evalguard.config import GuardSet
+from evalguard.night_changes import gone_since, other_bases
 from evalguard.night_report import NightReport, PairNight, night_exit_code
 from evalguard.pipeline.ending import DEFAULT_OUTPUT
 from evalguard.pipeline.history.keeping import check_history
@@ -21,10 +22,14 @@ from evalguard.pipeline.nightly.night_folder import (
     JOURNAL_SCHEMA,
     hours_ago,
     last_night,
+    latest_night,
     left_unfinished,
     new_night,
     unfinished_night,
 )
+from evalguard.pipeline.nightly.night_history import NightHistory
+from evalguard.pipeline.nightly.pair_hours import check_hours
+from evalguard.pipeline.nightly.pair_runner import PairRunner
 from evalguard.pipeline.nightly.pairs import NightPair, content_digest, pairs_of_night
 from evalguard.pipeline.nightly.result import NightlyResult
 from evalguard.pipeline.nightly.since_last_night import changes_tonight
@@ -35,12 +40,14 @@ from evalguard.settings import digest_of
 from evalguard.store import NightJournal, check_writable, safe_name
 
 RESUME_HOURS = 12.0
+_NEXT = "the same command goes on with the next pair"
 
 
 def nightly(
     options: CompareOptions | None = None,
     *,
     resume_hours: float = RESUME_HOURS,
+    pair_hours: float | None = None,
     **given: Any,
 ) -> NightlyResult:
     """Compare every pair of the guard files; one that fails stops no other.
@@ -50,6 +57,8 @@ def nightly(
     Args:
         options: of every comparison; ``given`` are fields of it that override it.
         resume_hours: a night that began longer ago is not gone on with; 0: never.
+        pair_hours: a pair that takes longer is stopped, and has failed, and so for its bisection;
+            0: never; None: as its guard file says, else after 12 hours.
 
     Raises:
         UsageError: the guard file cannot be used, or has no pairs.
@@ -58,8 +67,9 @@ def nightly(
         Interrupted: on Ctrl-C.
     """
     options, cwd = make_options(options, **given), Path.cwd()
+    check_hours(pair_hours)
     with interruptible("reading what is to be compared"):
-        guards, pairs = pairs_of_night(options, cwd)
+        guards, pairs = pairs_of_night(options, cwd, hours=pair_hours)
         root = (options.output_path or DEFAULT_OUTPUT).expanduser().absolute() / "nightly"
         check_writable(root)
         history = _history(guards, options, root)
@@ -67,24 +77,24 @@ def nightly(
         check_night_files(options, cwd=cwd)
     digest = content_digest(guards)
     lock = root / f".{safe_name(guards.where)}-{digest_of(guards.where)[:8]}.lock"
-    with nightly_lock(lock) as note:
+    with nightly_lock(lock) as note, PairRunner() as runner:
         head = _head(digest, pairs, options)
         folder = None
         if resume_hours > 0.0:
             folder = unfinished_night(root, head, since=hours_ago(resume_hours))
         resumed = folder is not None
-        night = _opened(folder or new_night(root, datetime.now(timezone.utc)), head, cwd)
-        night.earlier = left_unfinished(root, digest, before=night.folder)
-        night.options = replace(
-            options,
-            output_path=night.folder,
-            history=history,
-            output=(),
-            output_format=None,
-            track=("none",),  # after all verdicts, in one group
+        journal = _opened(folder or new_night(root, datetime.now(timezone.utc)), head)
+        night = Night(
+            journal=journal,
+            options=_of_each(options, journal.folder),
+            cwd=cwd,
+            runner=runner,
+            history=NightHistory(history),
+            earlier=left_unfinished(root, digest, before=journal.folder),
         )
-        with interruptible("the night", hint="the same command goes on with the next pair"):
+        with interruptible("the night was running", hint=_NEXT):
             found = night.run(pairs)
+        runner.close()  # before the rest of the night needs its memory
         report = _report(night, found, guards=guards, history=history)
         report = replace(report, notes=tuple(filter(None, (note, *_said(night, resumed)))))
         result = write_night(replace(report, command=redacted_text(options.command)), options, cwd)
@@ -112,13 +122,26 @@ def _head(digest: str, pairs: tuple[NightPair, ...], options: CompareOptions) ->
     }
 
 
-def _opened(folder: Path, head: dict[str, Any], cwd: Path) -> Night:
+def _opened(folder: Path, head: dict[str, Any]) -> NightJournal:
     journal = NightJournal(folder)
     if journal.head:
         journal.add({"resumed": _now()})
     else:
         journal.begin({**head, "created": _now()})
-    return Night(folder=folder, journal=journal, options=CompareOptions(), cwd=cwd)
+    return journal
+
+
+def _of_each(options: CompareOptions, folder: Path) -> CompareOptions:
+    """The options of every comparison of a night."""
+    return replace(
+        options,
+        output_path=folder,
+        history=None,
+        use_history=False,  # the night keeps its runs
+        output=(),
+        output_format=None,
+        track=("none",),  # after all verdicts, in one group
+    )
 
 
 def _report(
@@ -139,6 +162,8 @@ def _report(
         resumed=sum("resumed" in record for record in night.journal.records),
         pairs=pairs,
         changes=changes,
+        gone=gone_since(pairs, earlier),
+        other_bases=other_bases(pairs, earlier),
         exit_code=night_exit_code(pair.exit_code for pair in pairs),
         version=evalguard.__version__,
     )
@@ -148,6 +173,12 @@ def _said(night: Night, resumed: bool) -> list[str]:
     said = []
     if resumed:
         said.append("this night was stopped, and gone on with")
+    later = latest_night(night.folder.parent)
+    if later > night.folder.name:
+        said.append(
+            f"the clock went back: there is a night {later} already; this one is compared with "
+            "the night before its own time"
+        )
     if night.journal.damaged:
         said.append(f"damaged lines of {night.journal.path} are left out: {night.journal.damaged}")
     return said

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
 from evalguard.config import Guard, GuardSet, load_guards
 from evalguard.errors import UsageError
+from evalguard.pipeline.nightly.pair_hours import pair_seconds
 from evalguard.pipeline.options import CompareOptions
 from evalguard.settings import digest_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NightPair:
-    """One pair; ``bisects`` says when its settings are searched."""
+    """One pair; ``bisects`` says when its settings are searched.
+
+    ``seconds`` are those that it may take, and its bisection again.
+    """
 
     base: str
     candidate: str
     guard: Guard
     bisects: str
+    seconds: float = math.inf
 
     @property
     def names(self) -> tuple[str, str]:
@@ -32,8 +38,13 @@ class NightPair:
         return variant is not None and bool(variant.settings)
 
 
-def pairs_of_night(options: CompareOptions, cwd: Path) -> tuple[GuardSet, tuple[NightPair, ...]]:
+def pairs_of_night(
+    options: CompareOptions, cwd: Path, *, hours: float | None = None
+) -> tuple[GuardSet, tuple[NightPair, ...]]:
     """Every pair of the guard files, each once, in their order.
+
+    Args:
+        hours: that each may take; None: as its guard file says.
 
     Raises:
         GuardFileError: a guard file cannot be read.
@@ -46,6 +57,7 @@ def pairs_of_night(options: CompareOptions, cwd: Path) -> tuple[GuardSet, tuple[
             candidate=pair.candidate,
             guard=guard,
             bisects=options.bisect or guard.run.bisect or "auto",
+            seconds=pair_seconds(hours, guard.run.pair_hours),
         )
         for guard in guards.guards
         for pair in guard.pairs

@@ -13,9 +13,13 @@ from evalguard.report.html.document_texts import DocumentTexts
 from evalguard.report.html.packing import packed
 from evalguard.report.html.text_budget import TEXTS, TOKENS, kept_tokens, shared, text_limits
 from evalguard.report.html.text_piece import text_piece
+from evalguard.report.plain_text import printable
 from evalguard.report.view import ReportView
-from evalguard.run_documents import RunDocuments
+from evalguard.report.view.side import SideView
+from evalguard.run_documents import RunDocuments, Side
 
+# A run folder keeps answers, a history numbers and hashes.
+_NUMBERS_ONLY = "its scores come from a history, which keeps numbers and no texts"
 _PIECE = 2_000  # documents whose texts are read together
 
 
@@ -44,7 +48,8 @@ def document_blocks(view: ReportView, documents: Sequence[RunDocuments]) -> Docu
     orders = [_order(of_task) for of_task in rows]
     limits = shared(text_limits, [one.lengths() for one in there], orders, TEXTS)
     kept = shared(kept_tokens, [one.token_counts() for one in there], orders, TOKENS)
-    blocks, cuts = [], []
+    blocks: list[Block] = []
+    cuts = _without_answers(view, there)
     for number, (one, of_task) in enumerate(zip(there, rows, strict=True)):
         of_task |= {"piece": _PIECE, "answers": _other_answers(one.documents)}
         texts = one.written(limits[number], kept[number])
@@ -57,6 +62,19 @@ def document_blocks(view: ReportView, documents: Sequence[RunDocuments]) -> Docu
         ]
         cuts += [f"{of_task['task']}: {said}" for said in _cuts(limits[number], kept[number])]
     return DocumentBlocks(blocks=(Block(name="rows", data=packed(rows)), *blocks), cuts=tuple(cuts))
+
+
+def _without_answers(view: ReportView, there: Sequence[DocumentTexts]) -> list[str]:
+    """Say of which side there are no answers, and why."""
+    said = []
+    sides: tuple[tuple[Side, SideView], ...] = (("base", view.base), ("candidate", view.candidate))
+    for side, of in sides:
+        tasks = [printable(one.documents.task) for one in there if not one.has_answers(side)]
+        if tasks:
+            why = _NUMBERS_ONLY if of.kind == "stored run" else "this run keeps none of it"
+            where = "" if len(tasks) == len(there) else f" in {', '.join(tasks)}"
+            said.append(f"Of {of.name} no answers are shown{where}: {why}.")
+    return said
 
 
 def _cuts(limits: Sequence[int | None], kept: Sequence[bool]) -> list[str]:

@@ -35,6 +35,15 @@ class DocumentTexts:
         found = self.documents.of("base", "token_logprobs")
         return [sum(len(request or ()) for request in requests or ()) for requests in found]
 
+    def has_answers(self, side: Side) -> bool:
+        """Whether anything is there that a side answered."""
+        return any(
+            answer is not None
+            for name in ("loglikelihood", "text", "is_greedy")
+            for answers in self.documents.of(side, name)
+            for answer in answers or ()
+        )
+
     def written(self, limits: Sequence[int | None], kept: Sequence[bool]) -> list[list[Any]]:
         """[prompt, target, requests] of every document.
 

@@ -15,6 +15,8 @@ from evalguard.report.view.metric import MetricView
 from evalguard.run_documents import RunDocuments
 from evalguard.stats.difference_shape import DifferenceShape, difference_shape
 
+_FEWEST_DRAWN = 3
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftSection:
@@ -26,16 +28,15 @@ class DriftSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeSection:
-    """One metric's differences: sentences, three pictures, the documents that move it most."""
+    """One metric's differences: sentences, pictures with what is said below each, the documents
+    that move it most. Of one or two documents that differ there is nothing to draw.
+    """
 
     label: str
     sigma: str
     moved: str
     tail: str
-    beyond: str
-    histogram: Markup
-    quantiles: Markup
-    share: Markup
+    pictures: tuple[tuple[Markup, str], ...]
     worst: tuple[WorstDocument, ...]
 
 
@@ -71,14 +72,25 @@ def _section(metric: MetricView, shape: DifferenceShape) -> ShapeSection:
     return ShapeSection(
         label=metric.full_label,
         sigma="" if metric.plot.sigma is None else f"{metric.sigma} sigma, ",
-        moved=f"{shape.moved:,} of {shape.n:,} documents differ",
+        moved=_moved(shape),
         tail=f"{carried}{_top(shape)}",
-        beyond=_beyond(shape),
-        histogram=histogram(shape),
-        quantiles=quantile_plot(shape),
-        share=share_plot(shape),
+        pictures=_pictures(shape) if shape.moved >= _FEWEST_DRAWN else (),
         worst=() if metric.influence is None else metric.influence.worst,
     )
+
+
+def _pictures(shape: DifferenceShape) -> tuple[tuple[Markup, str], ...]:
+    normal = "The dashed line is a normal distribution of the same mean and spread."
+    return (
+        (histogram(shape), _beyond(shape)),
+        (quantile_plot(shape), normal),
+        (share_plot(shape), "The dashed line: all documents change alike."),
+    )
+
+
+def _moved(shape: DifferenceShape) -> str:
+    documents = f"{shape.n:,} document{'' if shape.n == 1 else 's'}"
+    return f"{shape.moved:,} of {documents} {'differs' if shape.moved == 1 else 'differ'}"
 
 
 def _top(shape: DifferenceShape) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from evalguard.history.report import TrendReport
 from evalguard.report.html.page import html_page
-from evalguard.report.html.trends import trend_figure
+from evalguard.report.html.trends import as_sentence, trend_figure
 from evalguard.report.plain_text import printable
 from evalguard.report.trend_text import rate
 
@@ -16,7 +16,7 @@ def history_page(report: TrendReport) -> str:
         "history.html",
         title=printable(f"{report.candidate} against {report.base}: sigma over nights"),
         figures=figures,
-        rate=rate(report),
+        rate=as_sentence(rate(report)),
         file=printable(report.file),
         problems=[printable(line) for line in report.problems],
     )

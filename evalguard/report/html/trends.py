@@ -30,7 +30,7 @@ def trend_figure(trend: Trend) -> TrendFigure | None:
         return None
     nights = [trend.nights[place] for place in trend.used]
     title = printable(key_text(trend.key))
-    said = tuple(change_sentences(trend)) or ("No change point.",)
+    said = tuple(map(as_sentence, change_sentences(trend))) or ("No change point.",)
     return TrendFigure(
         title=title,
         plot=trend_plot(
@@ -45,6 +45,11 @@ def trend_figure(trend: Trend) -> TrendFigure | None:
         ),
         said=said,
     )
+
+
+def as_sentence(words: str) -> str:
+    """With a capital and a full stop."""
+    return f"{words[:1].upper()}{words[1:]}."
 
 
 def _night(night: Night) -> TrendNight:

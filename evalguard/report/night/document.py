@@ -31,6 +31,8 @@ def night_document(report: NightReport) -> dict[str, Any]:
         "counts": {state: report.count(state) for state in states},  # type: ignore[arg-type]
         "pairs": pairs,
         "changes": [_changes(one) for one in report.changes],
+        "gone": [asdict(one) for one in report.gone],
+        "other_bases": list(report.other_bases),
         "alpha": report.alpha,
         "looks": report.looks,
         "notes": list(report.notes),

@@ -93,7 +93,7 @@ def _lines(pair: PairNight) -> Iterator[str]:
         yield printable(pair.hint)
     for metric in pair.metrics:
         yield metric_line(metric, pair.margin)
-    for note in (*pair.waivers, *pair.notes):
+    for note in (*pair.problems, *pair.waivers, *pair.notes):
         yield printable(note)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from evalguard.escaping import inline
 from evalguard.gate_reason import GateState
 from evalguard.night_report import NightReport, PairNight
-from evalguard.report.markdown_text import inline
 from evalguard.report.night.document import report_link
 from evalguard.report.night.words import key_text, name, news, rate, sigma_text, subject
 from evalguard.report.plain_text import printable

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from evalguard.gate_reason import Key
 from evalguard.night_report import (
     GRAVEST_FIRST,
+    GonePair,
     NightlyMetric,
     NightReport,
     PairChanges,
@@ -28,18 +29,18 @@ def subject(report: NightReport) -> str:
     ]
     head = next((state for state in GRAVEST_FIRST if report.count(state)), "passed").upper()
     newly = f", {count(new)} new" if new else ""
-    return printable(
-        f"evalguard nightly {report.created[:10]}: {head}{newly} ({', '.join(states)})"
-    )
+    told = ", ".join(states) or "no pair"
+    return printable(f"evalguard nightly {report.created[:10]}: {head}{newly} ({told})")
 
 
 def news(report: NightReport) -> list[str]:
     """What is other than last night, the gravest first; one sentence each."""
     found = [] if report.previous else [_FIRST]
     start = len(found)
-    for kind in (_new, _newly_failed, _still, _recovered, _steps, _broken, _waivers):
+    for kind in (_new, _newly_failed, _still, _recovered, _steps, _broken, _waivers, _problems):
         for pair, changes in zip(report.pairs, report.changes, strict=True):
             found += [printable(line) for line in kind(pair, changes)]
+    found += [printable(line) for line in _other_pairs(report)]
     if len(found) == start and report.previous:
         found.append("Nothing is other than last night.")
     return found
@@ -75,7 +76,7 @@ def sigma_text(metric: NightlyMetric, margin: float) -> tuple[str, str, str]:
     return sigma_with_interval(metric.sigma, ends, margin=margin)
 
 
-def name(pair: PairNight | PairChanges) -> str:
+def name(pair: PairNight | PairChanges | GonePair) -> str:
     """The pair's two models."""
     return f"{pair.candidate} against {pair.base}"
 
@@ -84,6 +85,23 @@ def key_text(key: Key) -> str:
     """Task and metric, with the filter where it says anything."""
     task, filter_name, metric = key
     return " ".join((task, metric) if filter_name == "none" else (task, filter_name, metric))
+
+
+def _other_pairs(report: NightReport) -> Iterator[str]:
+    """Where tonight and last night are not about the same."""
+    if not report.previous:
+        return
+    if report.other_bases:
+        yield (
+            f"Not what it was last night, a base: {_some(report.other_bases)} (weights, settings, "
+            "packages or device)."
+        )
+    first = [name(one) for one in report.changes if one.was is None]
+    if first:
+        yield f"Not compared last night: {_some(first)}."
+    gone = [f"{name(one)} ({one.was} last night)" for one in report.gone]
+    if gone:
+        yield f"Not compared any more: {_some(gone)}."
 
 
 def _new(_: PairNight, changes: PairChanges) -> Iterator[str]:
@@ -134,6 +152,16 @@ def _waivers(pair: PairNight, changes: PairChanges) -> Iterator[str]:
         yield f"{loud}: {name(changes)}: {note}."
 
 
+def _problems(pair: PairNight, changes: PairChanges) -> Iterator[str]:
+    for problem in filter(None, (*pair.problems, changes.problem)):
+        yield f"PROBLEM: {name(changes)}: {problem}."
+
+
 def _names(keys: Sequence[Key]) -> str:
-    more = f" and {len(keys) - _MOST_NAMED} more" if len(keys) > _MOST_NAMED else ""
-    return ", ".join(map(key_text, keys[:_MOST_NAMED])) + more
+    return _some([key_text(key) for key in keys])
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first few, and how many more."""
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more

@@ -22,7 +22,10 @@ from evalguard.report.bisect_words import (
 )
 from evalguard.report.plain_text import printable
 from evalguard.report.view.side import value_text
+from evalguard.settings import Value
 
+# Targets whose null is what comes with the checkpoint itself.
+_BY_ITSELF = ("weights:", "model_args.tokenizer")
 _LEGEND = " of each alone, beside the other culprits, and as its share (Shapley)."
 
 
@@ -203,13 +206,22 @@ def _culprit(culprit: GuiltySetting, search: MetricSearch) -> CulpritView:
     return CulpritView(
         setting=printable(culprit.setting),
         target=printable(culprit.target),
-        change=f"{value_text(culprit.reference)} -> {value_text(culprit.candidate)}",
+        change=f"{_value(culprit.reference, culprit)} -> {_value(culprit.candidate, culprit)}",
         alone=f"~{alone}" if _partly(culprit) else alone,
         beside=beside,
         share=share,
         role=culprit.role,
         number=culprit.shapley_sigma,
     )
+
+
+def _value(value: Value, culprit: GuiltySetting) -> str:
+    """A value in words, where null stands for what a model has by itself."""
+    if value is not None:
+        return value_text(value)
+    if culprit.target.startswith(_BY_ITSELF):
+        return "its own"
+    return "not set" if culprit.target.startswith("env.") else value_text(value)
 
 
 def _partly(culprit: GuiltySetting) -> bool:

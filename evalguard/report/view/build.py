@@ -12,7 +12,7 @@ from evalguard.report.across_tasks import across_text
 from evalguard.report.answers import answer_lines
 from evalguard.report.bisect_meaning import guilty_text, whole_meaning
 from evalguard.report.floor_words import floor_line
-from evalguard.report.limits import limit_label, limit_line, limit_tally
+from evalguard.report.limits import limit_found, limit_label, limit_line, limit_tally
 from evalguard.report.plain_text import printable
 from evalguard.report.resources import resources_text
 from evalguard.report.stopping import stopping_texts
@@ -71,7 +71,12 @@ def report_view(report: CompareReport) -> ReportView:
         floor=floor_line(report),
         influence=_influence(report),
         limits=tuple(
-            LimitView(state=one.state, label=limit_label(one), line=limit_line(one))
+            LimitView(
+                state=one.state,
+                label=limit_label(one),
+                line=limit_line(one),
+                found=limit_found(one),
+            )
             for one in gate.limits
         ),
         accepted=tuple(accepted_lines(gate)),
@@ -90,6 +95,10 @@ def report_view(report: CompareReport) -> ReportView:
     )
 
 
+# A rule that fails so many unchanged candidates says little by itself, however large sigma is.
+_OFTEN = 0.1
+
+
 def _headline(report: CompareReport) -> str:
     gate = report.gate
     return f"{gate.state.upper()}: {tallies(report)}{limit_tally(gate.limits)}"
@@ -106,6 +115,11 @@ def _false_alarm(chance: float | None) -> str:
     if text == "-":
         return ""
     bound = f"below {text[2:]}" if text.startswith("<") else f"at most about {text.lstrip('> ')}"
+    if chance is not None and chance >= _OFTEN:
+        return (
+            "; a candidate that is unchanged on average but scatters like this would fail it with "
+            f"probability {bound}, so that p has to say whether this one is worse"
+        )
     return f"; an unchanged candidate would fail it with probability {bound}"
 
 

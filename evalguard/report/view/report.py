@@ -18,12 +18,14 @@ from evalguard.report.view.side import SideView
 class LimitView:
     """An absolute limit of the gate: its state, and a line that begins with that.
 
-    ``label`` is the figure and what it was measured on: "kl_mean on lastword".
+    ``label`` is the figure and what it was measured on: "kl_mean on lastword"; ``found`` is the
+    line without the state.
     """
 
     state: LimitState
     label: str
     line: str
+    found: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

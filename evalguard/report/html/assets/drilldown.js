@@ -45,7 +45,7 @@ class Drilldown {
     const content = element("div", "document", title, buttons, scoreList(task, metric, place));
     content.append(...textBox("Prompt", prompt));
     if (target) content.append(...textBox("Target", target));
-    content.append(...answers(requests));
+    content.append(...answers(requests, targetOf(target, requests)));
     this.dialog.replaceChildren(content);
     if (!this.dialog.open) this.dialog.showModal();
     this.dialog.scrollTop = 0;
@@ -57,20 +57,31 @@ class Drilldown {
 
 function scoreList(task, metric, place) {
   const list = element("dl", "facts");
+  const digits = digitsOf(metric);
   const add = (name, text) => list.append(element("dt", "", name), element("dd", "", text));
-  if (metric.drift) add(`Adds to the drift of ${metric.label}`, `${signedText(metric.drift[place])} sigma`);
-  if (metric.base) add(`Base ${metric.unit}`, numberText(metric.base[place]));
-  if (metric.candidate) add(`Candidate ${metric.unit}`, numberText(metric.candidate[place]));
-  if (task.kl) add("Mean KL", numberText(task.kl[place]));
+  if (metric.drift) add(`Adds to the drift of ${metric.label}`, `${signedText(metric.drift[place], digits.drift)} sigma`);
+  if (metric.base) add(`Base ${metric.unit}`, numberText(metric.base[place], digits.base));
+  if (metric.candidate) add(`Candidate ${metric.unit}`, numberText(metric.candidate[place], digits.candidate));
+  if (task.kl) add("Mean KL", numberText(task.kl[place], digits.kl));
   return list;
 }
 
-function answers(requests) {
+// Which of several options is the target: the one that says it, else the one of its number, which
+// lm-eval counts from 0; -1 where that is not known.
+function targetOf(target, requests) {
+  const said = requests.map(({ continuation }) => continuation?.trim());
+  const alike = said.filter((text) => text === target?.trim()).length;
+  if (requests.length < 2 || alike > 1) return -1;
+  if (alike === 1) return said.indexOf(target.trim());
+  return /^\d+$/.test(target) && Number(target) < requests.length ? Number(target) : -1;
+}
+
+function answers(requests, right) {
   const parts = [];
   if (requests.length) parts.push(element("h3", "", "Answers"));
   const likeliest = ["base", "candidate"].map((side) => best(requests, side));
   requests.forEach(({ continuation, base, candidate, tokens }, number) => {
-    if (requests.length > 1) parts.push(element("h4", "", `Option ${number + 1}`));
+    if (requests.length > 1) parts.push(element("h4", "", `Option ${number + 1}${number === right ? ", the target" : ""}`));
     if (continuation) parts.push(textBox(`Continuation ${number + 1}`, continuation)[1]);
     const both = element("dl", "facts");
     [["Base", base, likeliest[0]], ["Candidate", candidate, likeliest[1]]].forEach(([name, said, likely]) => {
@@ -94,7 +105,10 @@ function best(requests, side) {
 
 function sideText([loglikelihood, greedy], likeliest) {
   const parts = [];
-  if (loglikelihood !== null) parts.push(`log-likelihood ${loglikelihood}`);
+  if (loglikelihood !== null) {
+    const text = typeof loglikelihood === "number" ? loglikelihood.toFixed(2) : loglikelihood;
+    parts.push(`log-likelihood ${text}`);
+  }
   if (likeliest) parts.push("the likeliest option");
   if (greedy !== null) parts.push(greedy ? "greedy decoding says the same" : "greedy decoding says something else");
   return parts.join(", ") || "generated";

@@ -18,6 +18,11 @@ class Grid {
       const row = event.target.closest(".grid-row");
       if (row) this.choose(Number(row.dataset.place), true);
     });
+    body.addEventListener("focusin", (event) => {
+      const row = event.target.closest(".grid-row.parked");
+      // Later: the browser itself scrolls to where the row is now.
+      if (row) requestAnimationFrame(() => this.choose(Number(row.dataset.place), false));
+    });
     addEventListener("resize", () => this.draw());
   }
 
@@ -53,6 +58,12 @@ class Grid {
     return Math.round(way * Math.max(count - this.inSight, 0));
   }
 
+  // The first row that is in sight as a whole.
+  get firstWhole() {
+    const tall = this.rows.order.length * ROW > TALLEST;
+    return tall ? this.first : Math.ceil(this.body.scrollTop / ROW);
+  }
+
   scrollTo(first) {
     const count = this.rows.order.length;
     if (count * ROW <= TALLEST) this.body.scrollTop = first * ROW;
@@ -69,7 +80,7 @@ class Grid {
     const from = Math.max(first - SPARE, 0);
     const to = Math.min(first + this.inSight + SPARE + 1, count);
     for (const [place, row] of this.drawn) {
-      if (place < from || place >= to) {
+      if ((place < from || place >= to) && place !== this.active) {
         row.remove();
         this.drawn.delete(place);
       }
@@ -79,7 +90,19 @@ class Grid {
     for (let place = from; place < to; place++) {
       const row = this.drawn.get(place) ?? this.made(place);
       row.style.transform = `translateY(${top + (place - from) * ROW}px)`;
+      row.classList.remove("parked");
     }
+    if (count) this.park(from, to, top);
+  }
+
+  // The row that the keyboard is at stays an element when it is scrolled away, just out of sight:
+  // it keeps the focus, and Tab finds it again.
+  park(from, to, top) {
+    if (this.active >= from && this.active < to) return;
+    const row = this.drawn.get(this.active) ?? this.made(this.active);
+    row.classList.add("parked");
+    const beside = this.active < from ? top - ROW : top + (to - from) * ROW;
+    row.style.transform = `translateY(${beside}px)`;
   }
 
   made(place) {
@@ -109,7 +132,8 @@ class Grid {
       });
     } else {
       const value = this.rows.values[key][document_];
-      cell.textContent = key === "drift" ? signedText(value) : numberText(value);
+      const digits = this.rows.digits[key];
+      cell.textContent = key === "drift" ? signedText(value, digits) : numberText(value, digits);
       if (key === "drift" && value) cell.classList.add(value > 0 ? "worse" : "better");
     }
     return cell;
@@ -134,13 +158,14 @@ class Grid {
     const before = this.drawn.get(this.active);
     if (before) before.tabIndex = -1;
     this.active = place;
-    if (place < this.first) this.scrollTo(place);
+    if (place < this.firstWhole) this.scrollTo(place);
     else if (place >= this.first + this.inSight) this.scrollTo(place - this.inSight + 1);
     this.draw();
     const row = this.drawn.get(place);
     if (row) {
       row.tabIndex = 0;
       row.focus({ preventScroll: true });
+      row.scrollIntoView({ block: "nearest", inline: "nearest" }); // the table may be taller than the window
     }
     if (open) this.open(this.rows.order[place]);
   }

@@ -8,6 +8,15 @@ const COLUMNS = [
   { key: "text", name: "Prompt, its end", number: false },
 ];
 
+// Significant digits that document_rows.py leaves each column; 0 where all are whole numbers.
+const DIGITS = { id: 0, drift: 3, base: 5, candidate: 5, kl: 2 };
+
+function digitsOf(values) {
+  const whole = (column) => (column ?? []).every((value) => value === null || Number.isInteger(value));
+  const counts = whole(values.base) && whole(values.candidate);
+  return { ...DIGITS, ...(counts ? { base: 0, candidate: 0 } : {}) };
+}
+
 class Rows {
   constructor(task, metric) {
     this.task = task;
@@ -15,6 +24,7 @@ class Rows {
     this.values = {
       id: task.ids, drift: metric.drift, base: metric.base, candidate: metric.candidate, kl: task.kl,
     };
+    this.digits = digitsOf(this.values);
     this.order = task.ids.map((_, place) => place);
     // What moved most comes first: where no score did, by what is beneath the scores.
     this.sortedBy = metric.drift?.some(Boolean) ? "drift" : task.kl ? "kl" : "id";
@@ -75,13 +85,15 @@ class Rows {
   }
 }
 
-function numberText(value) {
+// A number with as many digits as the others of its column: 0.05 beside 0.018 is 0.050.
+function numberText(value, digits) {
   if (value === null || value === undefined) return "–";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  return size < 1e-3 || size >= 1e6 ? value.toExponential(1) : String(value);
+  if (size < 1e-3 || size >= 1e6) return value.toExponential(1);
+  return digits === 0 || size >= 10 ** digits ? String(value) : value.toPrecision(digits);
 }
 
-function signedText(value) {
-  return value > 0 ? `+${numberText(value)}` : numberText(value);
+function signedText(value, digits) {
+  return value > 0 ? `+${numberText(value, digits)}` : numberText(value, digits);
 }

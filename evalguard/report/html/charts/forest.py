@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from evalguard.report.html.charts.frame import picture, words
+from evalguard.report.html.charts.frame import LETTER, picture, words
 from evalguard.report.html.charts.scale import Scale, tick_text
 from evalguard.report.html.markup import tag
 
-_WIDTH, _ROW, _AXIS = 320.0, 26.0, 30.0
+_WIDTH, _ROW, _AXIS = 320.0, 26.0, 33.0
 _EDGE = 10.0
 
 
@@ -55,9 +55,9 @@ class Forest:
             place = self.scale.at(bar.sigma)
             parts += [
                 tag("line", class_="whisker", x1=low, x2=high, y1=middle, y2=middle),
-                tag("line", class_="whisker", x1=low, x2=low, y1=middle - 4, y2=middle + 4),
-                tag("line", class_="whisker", x1=high, x2=high, y1=middle - 4, y2=middle + 4),
-                self._point(bar.sigma, place),
+                _end(low, bar.low),
+                _end(high, bar.high),
+                _point(place, bar.sigma),
             ]
         return picture(_WIDTH, _ROW, bar.said, *parts, kind=f"forest {bar.kind}")
 
@@ -65,7 +65,7 @@ class Forest:
         """The axis below all rows, with the margin named."""
         scale = self.scale
         parts = [tag("line", class_="axis", x1=scale.start, x2=scale.stop, y1=1.0, y2=1.0)]
-        for value in scale.ticks():
+        for value in scale.ticks(letter=LETTER):
             place = scale.at(value)
             parts.append(tag("line", class_="axis", x1=place, x2=place, y1=1.0, y2=5.0))
             parts.append(words(place, 16.0, tick_text(value), anchor="middle"))
@@ -73,15 +73,27 @@ class Forest:
         said = f"sigma, from {tick_text(scale.low)} to {tick_text(scale.high)}"
         return picture(_WIDTH, _AXIS, said, *parts, kind="forest axis-row")
 
-    def _point(self, sigma: float, place: float) -> Markup:
-        middle = _ROW / 2
-        if math.isfinite(sigma):
-            return tag("circle", class_="point", cx=place, cy=middle, r=4.5)
-        tip, back = math.copysign(9.0, sigma), math.copysign(1.0, sigma)
-        corners = ((back, -6.0), (tip, 0.0), (back, 6.0))
-        points = " ".join(f"{place + x:.1f},{middle + y:.1f}" for x, y in corners)
-        return tag("polygon", class_="point", points=points)
-
     def _rule(self, value: float, kind: str) -> Markup:
         place = self.scale.at(value)
         return tag("line", class_=kind, x1=place, x2=place, y1=0.0, y2=_ROW)
+
+
+def _point(place: float, sigma: float) -> Markup:
+    if math.isfinite(sigma):
+        return tag("circle", class_="point", cx=place, cy=_ROW / 2, r=4.5)
+    return _arrow(place, sigma, 9.0, 6.0, "point")
+
+
+def _end(place: float, value: float | None) -> Markup:
+    """The end of an interval: a bar across; an arrow where the interval has no end."""
+    if value is None or math.isfinite(value):
+        upper, lower = _ROW / 2 - 4.0, _ROW / 2 + 4.0
+        return tag("line", class_="whisker", x1=place, x2=place, y1=upper, y2=lower)
+    return _arrow(place, value, 6.0, 4.0, "endless")
+
+
+def _arrow(place: float, towards: float, long: float, wide: float, kind: str) -> Markup:
+    tip = math.copysign(long, towards)
+    corners = ((0.0, -wide), (tip, 0.0), (0.0, wide))
+    points = " ".join(f"{place + x:.1f},{_ROW / 2 + y:.1f}" for x, y in corners)
+    return tag("polygon", class_=kind, points=points)

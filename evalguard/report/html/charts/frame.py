@@ -8,6 +8,7 @@ from evalguard.report.html.charts.scale import Scale, tick_text
 from evalguard.report.html.markup import tag
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 48.0, 12.0, 22.0, 34.0
+LETTER = 6.5  # how wide a letter of a tick is, as charts.css has it
 
 
 def picture(width: float, height: float, said: str, *parts: object, kind: str = "") -> Markup:
@@ -40,7 +41,7 @@ def axes(
     """
     bottom, left = up.start, across.start
     parts = [tag("line", class_="axis", x1=left, x2=across.stop, y1=bottom, y2=bottom)]
-    for value in across.ticks(ticks):
+    for value in across.ticks(ticks, letter=LETTER):
         place = across.at(value)
         parts.append(tag("line", class_="axis", x1=place, x2=place, y1=bottom, y2=bottom + 4))
         parts.append(words(place, bottom + 15, tick_text(value), anchor="middle"))

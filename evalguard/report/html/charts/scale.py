@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 _LINEAR_UP_TO = 8.0
 _ROOM = 0.04  # of the axis, at both ends
@@ -43,7 +44,8 @@ class Scale:
         low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
         size = max(abs(low), abs(high))
         if high - low <= max(size * _NARROWEST, _SMALLEST):
-            low, high = low - max(size, 1.0), high + max(size, 1.0)
+            around = size if size > _SMALLEST else 1.0
+            low, high = low - around, high + around
         bent = bend and max(abs(low), abs(high)) > _LINEAR_UP_TO
         ends = (math.asinh(low), math.asinh(high)) if bent else (low, high)
         room = (ends[1] - ends[0]) * _ROOM
@@ -61,20 +63,37 @@ class Scale:
             low, high, place = math.asinh(low), math.asinh(high), math.asinh(value)
         return self.start + (self.stop - self.start) * (place - low) / (high - low)
 
-    def ticks(self, most: int = 7) -> tuple[float, ...]:
-        """Round values along the axis, about ``most`` at the most."""
+    def ticks(self, most: int = 7, *, letter: float = 0.0) -> tuple[float, ...]:
+        """Round values along the axis, about ``most`` at the most.
+
+        Args:
+            letter: how wide a letter of their texts is along the axis; none is on another.
+        """
         if self.bent:
-            return self._bent_ticks(most)
+            return self._bent_ticks(most, letter)
+        found = self._even_ticks(most)
+        while most > 1 and not self._apart(found, letter):
+            most -= 1
+            found = self._even_ticks(most)
+        return found
+
+    def _even_ticks(self, most: int) -> tuple[float, ...]:
         step = self._step(most)
         first, last = math.ceil(self.low / step), math.floor(self.high / step)
         return tuple(number * step for number in range(first, last + 1))
+
+    def _apart(self, ticks: Sequence[float], letter: float) -> bool:
+        return all(
+            abs(self.at(one) - self.at(other)) >= _between(one, other, letter)
+            for one, other in pairwise(ticks)
+        )
 
     def _step(self, most: int) -> float:
         rough = max((self.high - self.low) / most, _SMALLEST)
         size = 10.0 ** math.floor(math.log10(rough))
         return next((step * size for step in _STEPS if step * size >= rough), 10.0 * size)
 
-    def _bent_ticks(self, most: int) -> tuple[float, ...]:
+    def _bent_ticks(self, most: int, letter: float) -> tuple[float, ...]:
         """0 and +-1, 3, 10, 30, ... as long as they do not crowd."""
         sizes = [factor * 10.0**power for power in range(300) for factor in (1.0, 3.0)]
         inside = [
@@ -87,12 +106,23 @@ class Scale:
         apart = abs(self.stop - self.start) / (most * 1.6)
         kept: list[float] = []
         for value in every:
-            if all(abs(self.at(value) - self.at(other)) >= apart for other in kept):
+            if all(
+                abs(self.at(value) - self.at(other)) >= max(apart, _between(value, other, letter))
+                for other in kept
+            ):
                 kept.append(value)
         return tuple(sorted(kept))
 
 
 def tick_text(value: float) -> str:
-    """A tick's number, as short as it can be: "0.5", "-3", "2e+06"."""
-    text = f"{value:.6g}"
+    """A tick's number, as short as it can be: "0.5", "-3", "30,000", "2e6", "2e-5"."""
+    if 1e3 <= abs(value) < 1e6 and value.is_integer():
+        return f"{value:,.0f}"
+    number, _, power = f"{value:.6g}".partition("e")
+    text = f"{number}e{int(power)}" if power else number
     return text if text != "-0" else "0"
+
+
+def _between(one: float, other: float, letter: float) -> float:
+    """How far apart the middles of two ticks' texts are at least: a blank is between them."""
+    return letter * ((len(tick_text(one)) + len(tick_text(other))) / 2 + 1)

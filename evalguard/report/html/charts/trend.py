@@ -14,6 +14,7 @@ from evalguard.report.html.markup import tag
 
 _WIDTH, _HEIGHT = 720.0, 240.0
 _MOST_BARS = 400  # nights whose intervals can still be told apart
+_FEW = 120  # nights whose dots do not hide the level that runs through them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,14 +58,17 @@ def trend_plot(
     shown = [value for night in nights for value in (night.sigma, night.low, night.high)]
     up = Scale.over([0.0, margin, *shown], bottom, top, bend=True)
     across = Scale(low=-0.5, high=max(len(nights), 1) - 0.5, start=left, stop=right)
-    parts: list[object] = [_rules(up, across, margin), *_levels(levels, across, up)]
-    parts += [_night(night, across.at(place), up, bars=len(nights) <= _MOST_BARS)
-              for place, night in enumerate(nights)]  # fmt: skip
+    few = len(nights) <= _FEW
+    dots = [_night(night, across.at(place), up, bars=len(nights) <= _MOST_BARS, few=few)
+            for place, night in enumerate(nights)]  # fmt: skip
+    drawn = _levels(levels, across, up)
+    parts: list[object] = [_rules(up, across, margin)]
+    parts += [*drawn, *dots] if few else [*dots, *drawn]
     parts.append(words(4.0, top - 10, "sigma", kind="name"))
     parts.append(words(left, bottom + 16, ends[0]))
     if ends[1] != ends[0]:
         parts.append(words(right, bottom + 16, ends[1], anchor="end"))
-    return picture(_WIDTH, _HEIGHT, said, *parts, kind="trend")
+    return picture(_WIDTH, _HEIGHT, said, *parts, kind="trend" if few else "trend crowded")
 
 
 def _rules(up: Scale, across: Scale, margin: float) -> Markup:
@@ -91,12 +95,12 @@ def _levels(levels: Sequence[TrendLevel], across: Scale, up: Scale) -> list[Mark
     return parts
 
 
-def _night(night: TrendNight, x: float, up: Scale, *, bars: bool) -> Markup:
+def _night(night: TrendNight, x: float, up: Scale, *, bars: bool, few: bool) -> Markup:
     if night.sigma is None or not math.isfinite(night.sigma):
         return Markup("")
     parts: list[object] = [tag("title", night.said)] if night.said else []
     if bars and night.low is not None and night.high is not None:
         low, high = up.at(night.low), up.at(night.high)
         parts.append(tag("line", class_="whisker", x1=x, x2=x, y1=low, y2=high))
-    parts.append(tag("circle", class_="point", cx=x, cy=up.at(night.sigma), r=3.0))
+    parts.append(tag("circle", class_="point", cx=x, cy=up.at(night.sigma), r=3.0 if few else 1.5))
     return tag("g", *parts, class_=f"night {night.kind}".strip())

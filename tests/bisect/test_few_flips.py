@@ -1,0 +1,154 @@
+"""Scores that change in a handful of documents, and otherwise not by a bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from flipped_scores import DOCUMENT, YARDSTICK, FlippedScores, N, with_all, with_any
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evalguard.bisect import BisectResult, Oracle, find_culprits
+from evalguard.bisect.blocks import blocks_for
+from evalguard.bisect.flips import Flips
+
+NAMES = tuple(f"s{number}" for number in range(16))
+
+
+def searched(
+    oracle: Oracle, names: tuple[str, ...] = NAMES, *, allowed: float, seed: int = 0
+) -> BisectResult:
+    """``allowed``: documents that may be wrong more."""
+    return find_culprits(
+        oracle, names, margin=allowed * DOCUMENT, yardstick=YARDSTICK, seed=seed
+    )  # fmt: skip
+
+
+def named(result: BisectResult) -> set[str]:
+    return {culprit.name for culprit in result.culprits}
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    flips=st.integers(2, 12),
+    n=st.sampled_from([1, 2, 8, 16]),
+    guilty=st.integers(0, 15),
+    seed=st.integers(0, 1 << 20),
+)
+def test_the_one_setting_that_changes_any_score_is_named_by_elimination(
+    flips: int, n: int, guilty: int, seed: int
+) -> None:
+    culprit = NAMES[guilty % n]
+    oracle = FlippedScores([(with_all(culprit), flips)], seed=seed)
+    result = searched(oracle, NAMES[:n], allowed=0.6 * flips, seed=seed)
+    assert (result.status, named(result), result.eliminated) == ("minimal", {culprit}, True)
+    assert result.unexplained_sigma == 0.0
+    assert result.cost <= 5.0
+
+
+@pytest.mark.parametrize("flips", [2, 5, 8])
+@pytest.mark.parametrize(
+    ("kind", "most"), [("additive", 8.0), ("together", 7.0), ("redundant", 8.0)]
+)
+def test_two_culprits_are_named_by_elimination(kind: str, most: float, flips: int) -> None:
+    planted = {
+        "additive": [(with_all("s3"), flips), (with_all("s11"), flips)],
+        "together": [(with_all("s3", "s11"), flips)],
+        "redundant": [(with_any("s3", "s11"), flips)],
+    }[kind]
+    result = searched(FlippedScores(planted), allowed=0.6 * flips)
+    assert (result.status, named(result), result.eliminated) == ("minimal", {"s3", "s11"}, True)
+    assert {culprit.role for culprit in result.culprits} == {kind}
+    assert result.cost <= most
+
+
+class InBlocks(FlippedScores):
+    """Answers in blocks of its own, over which the few documents that change are spread."""
+
+    blocks = tuple(np.array_split(np.random.default_rng(3).permutation(N), 10))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_two_culprits_of_five_documents_each_are_named_in_given_blocks_too(seed: int) -> None:
+    oracle = InBlocks([(with_all("s3"), 5), (with_all("s11"), 5)], seed=seed)
+    result = searched(oracle, NAMES[:12], allowed=3.0, seed=seed)
+    assert (result.status, named(result), result.eliminated) == ("minimal", {"s3", "s11"}, True)
+    assert result.cost <= 12.0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_settings_that_change_one_document_each_are_not_named_beside_a_culprit(seed: int) -> None:
+    oracle = FlippedScores([(with_all("s6"), 10)], strays=("s1", "s9", "s14"), seed=seed)
+    result = searched(oracle, allowed=5.0, seed=seed)
+    assert (result.status, named(result), result.eliminated) == ("minimal", {"s6"}, False)
+    assert result.cost <= 5.0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_the_others_do_as_well_proves_nobody_and_is_given_up_early(seed: int) -> None:
+    strays = tuple(f"s{number}" for number in range(7, 13))
+    oracle = FlippedScores([(with_all("s6"), 5)], strays=strays, seed=seed)
+    result = searched(oracle, allowed=3.0, seed=seed)
+    assert (result.status, result.culprits) == ("unexplained", ())
+    assert result.suspects[0].name == "s6"
+    assert result.cost <= 10.0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_near_ties_that_every_assignment_decides_anew_blame_nobody(seed: int) -> None:
+    result = searched(FlippedScores([], ties=40, seed=seed), allowed=0.9, seed=seed)
+    assert not result.culprits
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_culprit_is_found_beside_near_ties(seed: int) -> None:
+    oracle = FlippedScores([(with_all("s2"), 16)], ties=16, seed=seed)
+    result = searched(oracle, allowed=8.0, seed=seed)
+    assert (named(result), result.eliminated) == ({"s2"}, False)
+
+
+def test_one_setting_whose_jitter_is_large_is_named_where_no_other_changes_a_score() -> None:
+    class Rounded:
+        """s1 changes every score by much; its mean drift is 1.7 standard errors of that."""
+
+        n_documents = N
+
+        def measure(self, candidate_settings, documents):  # type: ignore[no-untyped-def]
+            noise = np.random.default_rng(5).standard_normal(N)
+            noise += 1.7 / N**0.5 - noise.mean()
+            return (-noise * ("s1" in candidate_settings))[documents]
+
+    result = find_culprits(Rounded(), NAMES[:6], margin=0.05, yardstick=1.0, seed=0)
+    assert (result.status, named(result), result.eliminated) == ("minimal", {"s1"}, True)
+
+
+def test_documents_that_the_candidate_changes_are_asked_first() -> None:
+    drift = np.zeros(N)
+    drift[[3, 70, 150]] = 1.0
+    blocks = blocks_for(None, drift, np.random.default_rng(0))
+    assert set(blocks.order[:3].tolist()) == {3, 70, 150}
+    given = np.array_split(np.arange(N), 8)
+    ordered = blocks_for(given, drift, np.random.default_rng(0))
+    assert set(np.concatenate([given[0], given[3], given[7]])) == set(ordered.order[:60])
+    assert sorted(ordered.order.tolist()) == list(range(N))
+
+
+def test_what_part_of_the_documents_shows_of_flips_is_as_uncertain_as_it_says() -> None:
+    rng = np.random.default_rng(0)
+    off, said = [], []
+    for _ in range(400):
+        candidate = np.zeros(N)
+        candidate[:12] = 1.0
+        share = rng.random()  # of the candidate's flips that this assignment makes
+        drift = candidate * (rng.random(N) < share)
+        order = np.concatenate([rng.permutation(12), np.arange(12, N)])
+        mean, variance = Flips(drift=candidate[order]).estimate(drift[order][:6], 0.0)
+        off.append((mean - drift.mean()) * N)
+        said.append(variance * N**2)
+    assert abs(np.mean(off)) < 0.3
+    assert np.mean(np.square(off)) == pytest.approx(np.mean(said), rel=0.25)
+
+
+def test_scores_that_change_everywhere_are_not_counted() -> None:
+    assert Flips.of(np.ones(N)) is None
+    assert Flips.of(np.zeros(N)) is None

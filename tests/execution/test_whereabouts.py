@@ -1,0 +1,55 @@
+"""Where a process is stuck: the function of its user's, also where native code keeps Python out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import evalguard
+from evalguard.execution.whereabouts import stuck_in
+
+STUCK = """
+import ctypes, subprocess, sys
+from evalguard.execution.whereabouts import tell_when_asked
+
+def of_the_user():
+    print("there", flush=True); {body}
+
+tell_when_asked()
+of_the_user()
+"""
+# It keeps the interpreter to itself: no thread of Python's runs any more.
+NATIVE = "ctypes.PyDLL(None).sleep(600)"
+OTHER = "subprocess.run([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE)"
+
+
+@pytest.mark.parametrize("body", [NATIVE, OTHER], ids=["native", "child"])
+def test_a_stuck_process_names_the_function_of_its_user(tmp_path: Path, body: str) -> None:
+    script, log = tmp_path / "stuck.py", tmp_path / "log"
+    script.write_text(STUCK.format(body=body))
+    log.write_text('File "old.py", line 1 in of_somebody_else\n')
+    checkout = str(Path(evalguard.__file__).parent.parent)
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, script], stdout=subprocess.PIPE, stderr=output,
+            env={"PYTHONPATH": checkout}, start_new_session=True,
+        )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"there\n"
+        assert stuck_in(process.pid, log) == f"of_the_user ({script}, line 6)"
+    finally:
+        subprocess.run(["kill", "-9", "--", f"-{process.pid}"], check=True)
+        process.communicate()
+
+
+def test_a_process_that_does_not_tell_is_nowhere(tmp_path: Path) -> None:
+    process = subprocess.Popen(["sleep", "600"])
+    assert stuck_in(process.pid, tmp_path / "no-log") == ""
+    (tmp_path / "log").touch()
+    assert stuck_in(process.pid, tmp_path / "log") == ""
+    process.wait()
+    assert stuck_in(process.pid, tmp_path / "log") == ""
