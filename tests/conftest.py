@@ -12,18 +12,22 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from same_examples import draw_no_constants_of_loaded_modules
 
 pytest_plugins = ["pytester"]
 
 # How long examples take says something about the machine, not about the code. Where a change is
 # tested its verdict is the same every time; new counterexamples are for who runs the tests at home.
+SAME_EXAMPLES = bool(os.environ.get("EVALGUARD_SAME_EXAMPLES"))
 settings.register_profile(
     "evalguard",
     deadline=None,
-    derandomize=bool(os.environ.get("EVALGUARD_SAME_EXAMPLES")),
+    derandomize=SAME_EXAMPLES,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("evalguard")
+if SAME_EXAMPLES:
+    draw_no_constants_of_loaded_modules()
 
 # A shell without job control starts background jobs with Ctrl-C ignored, and processes started from
 # here would inherit that: the tests of interrupts hold in a background job too.

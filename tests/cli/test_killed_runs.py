@@ -195,7 +195,7 @@ def test_a_run_beside_one_that_is_killed_does_its_work_too(
 ) -> None:
     log, cache = tmp_path / "journal", tmp_path / "cache"
     line = [*words, "--cache-dir", cache, "--output-path", tmp_path / "out"]
-    doomed, run = server.start(line, log), server.start(line, log)
+    doomed, run = server.start(line, log), server.start(line, log, beside=1)
     deadline = time.monotonic() + 500
     while not [pid for pid, _, _ in journal(log) if pid == doomed.pid]:
         assert time.monotonic() < deadline

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -42,7 +44,7 @@ def test_a_stuck_process_names_the_function_of_its_user(tmp_path: Path, body: st
         assert process.stdout.readline() == b"there\n"
         assert stuck_in(process.pid, log) == f"of_the_user ({script}, line 6)"
     finally:
-        subprocess.run(["kill", "-9", "--", f"-{process.pid}"], check=True)
+        os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import sys
@@ -18,9 +19,11 @@ SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 @pytest.fixture(autouse=True)
 def nothing_left_open() -> Iterator[None]:
+    gc.disable()  # the collector would close files of other tests in the meantime
     before = len(os.listdir("/dev/fd"))
     yield
-    assert len(os.listdir("/dev/fd")) == before
+    assert len(os.listdir("/dev/fd")) <= before
+    gc.enable()
 
 
 def test_a_log_is_for_this_user_alone(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -172,19 +171,25 @@ def test_other_aggregations_are_rescored_by_the_tasks_own(ours: dict[str, TaskSc
 @pytest.mark.parametrize(
     ("broken", "reason"),
     [
-        (lambda items: items[0]["no"], "TypeError"),
-        (lambda items: {"f1": 0.5}, "TypeError"),
-        (lambda items: time.sleep(0.4), "too long"),
+        (lambda items, pass_a_minute: items[0]["no"], "TypeError"),
+        (lambda items, pass_a_minute: {"f1": 0.5}, "TypeError"),
+        (lambda items, pass_a_minute: pass_a_minute(), "too long"),
     ],
     ids=["fails", "is no number", "takes long"],
 )
 def test_an_aggregation_that_cannot_be_run_often_is_left_out_with_a_reason(
     broken: Any, reason: str, task_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evalguard.harness.aggregation._LONGEST", 0.3)
+    minutes: list[None] = []
+    told = SimpleNamespace(perf_counter=lambda: 60.0 * len(minutes))
+    monkeypatch.setattr("evalguard.harness.aggregation.time", told)
     requests = load_tasks(["eg_custom"], options=TaskOptions(include_paths=(task_folder,)))
     asked = requests.requests("eg_custom")
-    declared = {**asked.lm_eval_task.aggregation(), "half": lambda items: broken(items) or 0.0}
+
+    def half(items: Any) -> Any:
+        return broken(items, lambda: minutes.append(None)) or 0.0
+
+    declared = {**asked.lm_eval_task.aggregation(), "half": half}
     monkeypatch.setattr(asked.lm_eval_task, "aggregation", lambda: declared)
     scores = score_tables(asked, answers(asked.requests))
     (half,) = scores.not_compared

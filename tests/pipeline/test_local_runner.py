@@ -179,6 +179,15 @@ def test_a_first_probe_that_never_ends_is_ended_too(
         assert "--timeout" in error.hint
 
 
+def test_an_error_after_a_probe_that_ended_just_in_time_is_its_own() -> None:
+    runner = LocalRunner(lambda: Fake(("load b",)))
+    list(runner.run([work("a", 1)]))
+    runner._lanes[0].overdue = "far longer than any probe before it"
+    with pytest.raises(EvaluationError, match="b cannot be loaded"):
+        runner.ask(source("b"), lambda scorer: scorer.describe())
+    runner.close()
+
+
 def test_a_question_may_take_as_long_as_it_likes_once_the_model_is_loaded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

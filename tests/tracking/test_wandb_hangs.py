@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from pathlib import Path
@@ -18,8 +19,12 @@ from evalguard.tracking.bounds import Bounds
 
 def core_processes() -> list[psutil.Process]:
     """Every wandb-core below this process."""
-    below = psutil.Process().children(recursive=True)
-    return [process for process in below if "wandb-core" in process.name()]
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended since
+            if "wandb-core" in process.name():
+                found.append(process)
+    return found
 
 
 def sent_with_a_stopped_program(
@@ -33,8 +38,9 @@ def sent_with_a_stopped_program(
     def stop_when_it_sends() -> None:
         while not stopped and not over.wait(0.005):
             for process in core_processes() if server.arrived.requests > before else ():
-                process.suspend()
-                stopped.append(process)
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.suspend()
+                    stopped.append(process)
 
     watcher = threading.Thread(target=stop_when_it_sends, daemon=True)
     watcher.start()
@@ -47,10 +53,11 @@ def sent_with_a_stopped_program(
 def gone_soon(process: psutil.Process) -> bool:
     """A killed process ends when it gets a processor, not at once."""
     deadline = time.monotonic() + 60
-    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
     return True
 
 

@@ -142,6 +142,7 @@ class Lane:
         return error if isinstance(error, EvalguardError) else _unexpected(error)
 
     def _at(self, source: ModelSource) -> Scorer:
+        self.overdue = ""  # what came before may have ended by itself just in time
         self.documents, self.since = 0, time.monotonic()
         if self._model is None:
             self._model = self._opened()
