@@ -78,6 +78,9 @@ class CompareReport:
             expected, where there was no bisection.
         resources: what it took; None where nobody measured. No part of a report's equality.
         tracked: what became of the run at experiment trackers. No part of a report's equality.
+        files: SHA-256, in hexadecimal digits, of each file of the run folder that holds documents,
+            by its path in there; None where that is not known: nothing was written, or an earlier
+            version did. No part of a report's equality.
         version: evalguard's own version.
     """
 
@@ -100,4 +103,5 @@ class CompareReport:
     bisect_reason: str = ""
     resources: Resources | None = field(default=None, compare=False)
     tracked: tuple[Sent, ...] = field(default=(), compare=False)
+    files: Mapping[str, str] | None = field(default=None, compare=False)
     version: str = ""

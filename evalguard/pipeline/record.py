@@ -1,4 +1,7 @@
-"""What a finished comparison leaves on disk: result.json, and per task samples and tokens."""
+"""What a finished comparison leaves on disk: per task samples and tokens, and result.json.
+
+result.json is written last: it holds the digests of the others.
+"""
 
 from __future__ import annotations
 
@@ -149,6 +152,7 @@ def write_run(
             for task, found in divergences.items():
                 if any(one.positions for document in found.documents for one in document.requests):
                     folder.write_tokens(task, token_columns(found, texts))
+            written = replace(written, files=dict(folder.digests))
             folder.write_result(document(written))
             folder.commit()
     except StoreError as error:

@@ -14,7 +14,14 @@ from evalguard.report.contract import SCHEMA
 from evalguard.report.formats import Documents
 from evalguard.report.stored import read_report
 from evalguard.run_documents import RunDocuments
-from evalguard.store import read_result, read_samples, read_tokens, sample_files, token_files
+from evalguard.store import (
+    check_run_file,
+    read_result,
+    read_samples,
+    read_tokens,
+    sample_files,
+    token_files,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,33 +31,61 @@ class StoredRun:
     Attributes:
         report: as it was made; its ``run_folder`` is where the run lies now.
         folder: the run folder.
-        tasks: those whose documents are there, in the report's order; () where only result.json
-            is.
+        files: those of its tasks' documents that are there, by task, in the report's order; {}
+            where only result.json is.
         sealed: whether its result has a checksum; one of an earlier version has none.
     """
 
     report: CompareReport
     folder: Path
-    tasks: tuple[str, ...]
+    files: Mapping[str, Path]
     sealed: bool
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Those whose documents are there."""
+        return tuple(self.files)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What whoever relies on its numbers should know."""
-        if self.sealed:
+        if not self.sealed:
+            lacks = "no checksum"
+        elif self.files and self.report.files is None:
+            lacks = "no digests of the samples beside it"
+        else:
             return ()
         return (
-            f"{self.folder / 'result.json'} has no checksum, as earlier versions wrote it: a "
+            f"{self.folder / 'result.json'} has {lacks}, as earlier versions wrote it: a "
             "change since then would not show",
         )
+
+    def samples(self, task: str) -> Path:
+        """Return the file of a task's documents, one of ``tasks``, as it was written.
+
+        Raises:
+            StoreError: it was changed since.
+        """
+        file = self.files[task]
+        check_run_file(self.folder, file, self.report.files)
+        return file
+
+    def check_files(self) -> None:
+        """Refuse a run of which any file of documents was changed since it was written.
+
+        Raises:
+            StoreError: naming the first.
+        """
+        for file in (*self.files.values(), *token_files(self.folder).values()):
+            check_run_file(self.folder, file, self.report.files)
 
     def documents(self, task: str) -> RunDocuments | None:
         """Read a task's documents; None where they are not there.
 
         Raises:
-            StoreError: a file is damaged.
+            StoreError: a file is damaged, or was changed.
         """
-        return stored_documents(self.folder, task)
+        return _documents(self.folder, task, self.report.files)
 
 
 def stored_run(path: Path) -> StoredRun:
@@ -70,7 +105,7 @@ def stored_run(path: Path) -> StoredRun:
     return StoredRun(
         report=_placed(report, folder),
         folder=folder,
-        tasks=tuple(tasks),
+        files={task: there[task] for task in tasks},
         sealed=checksum.KEY in document,
     )
 
@@ -87,27 +122,28 @@ def report_of(path: Path, document: Mapping[str, Any]) -> CompareReport:
         raise StoreError(f"{path}: {error}", hint=error.hint) from error
 
 
-def stored_documents(folder: Path, task: str) -> RunDocuments | None:
-    """Read one task's documents of a run folder; None where they are not there.
+def documents_of(report: CompareReport) -> Documents:
+    """Return what reads the documents of a report's run folder; nothing where there is none.
 
-    Raises:
-        StoreError: a file is damaged.
+    What it returns raises StoreError where a file is damaged, or was changed.
     """
+    folder = report.run_folder
+    return lambda task: None if folder is None else _documents(Path(folder), task, report.files)
+
+
+def _documents(folder: Path, task: str, digests: Mapping[str, str] | None) -> RunDocuments | None:
     samples = sample_files(folder).get(task)
     if samples is None:
         return None
     tokens = token_files(folder).get(task)
+    for file in (samples, tokens):
+        if file is not None:
+            check_run_file(folder, file, digests)
     return RunDocuments(
         task=task,
         columns=read_samples(samples),
         tokens={} if tokens is None else read_tokens(tokens),
     )
-
-
-def documents_of(report: CompareReport) -> Documents:
-    """Return what reads the documents of a report's run folder; nothing where there is none."""
-    folder = report.run_folder
-    return lambda task: None if folder is None else stored_documents(Path(folder), task)
 
 
 def _placed(report: CompareReport, folder: Path) -> CompareReport:

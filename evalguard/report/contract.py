@@ -88,6 +88,7 @@ def document(report: CompareReport) -> dict[str, Any]:
         "environment": values["environment"],
         "notes": notes,
         "run_folder": report.run_folder,
+        "files": None if report.files is None else dict(report.files),
         "exit_code": report.exit_code,
     }
     return with_checksum(written)

@@ -18,6 +18,7 @@ from evalguard.store.record_cache import DivergenceCache, ReferenceCache
 from evalguard.store.reference_file import ReferenceFile
 from evalguard.store.reference_writer import ReferenceWriter
 from evalguard.store.result_file import read_document, read_result
+from evalguard.store.run_file_check import check_run_file
 from evalguard.store.run_folder import RunFolder, check_writable, write_document, write_text
 from evalguard.store.run_tables import (
     read_sample_facts,
@@ -47,6 +48,7 @@ __all__ = [
     "RunFolder",
     "ScoreCache",
     "check_output",
+    "check_run_file",
     "check_writable",
     "default_cache_dir",
     "inventory",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import secrets
 import shutil
@@ -33,11 +34,13 @@ class RunFolder:
     Attributes:
         path: where the finished folder will be; the name is reserved from ``create`` on.
         partial: the hidden folder.
+        digests: SHA-256 of the samples and tokens written so far, by their path in the folder.
     """
 
     path: Path
     partial: Path
     committed: bool = False
+    digests: dict[str, str] = field(default_factory=dict)
     _samples: set[str] = field(default_factory=set)
     _tokens: set[str] = field(default_factory=set)
 
@@ -102,7 +105,7 @@ class RunFolder:
         """
         name = next(n for n in numbered(safe_name(task)) if n.casefold() not in self._samples)
         self._samples.add(name.casefold())
-        self._write(self.partial / "samples" / f"{name}.parquet", to_parquet(task, columns, facts))
+        self._write_table(f"samples/{name}.parquet", to_parquet(task, columns, facts))
 
     def write_tokens(self, task: str, columns: Mapping[str, NDArray[Any]]) -> None:
         """Write tokens-<task>.parquet: one row per scored token, ``columns`` of equal length.
@@ -114,7 +117,7 @@ class RunFolder:
         stem = f"tokens-{safe_name(task)}"
         name = next(n for n in numbered(stem) if n.casefold() not in self._tokens)
         self._tokens.add(name.casefold())
-        self._write(self.partial / f"{name}.parquet", tokens_to_parquet(task, columns))
+        self._write_table(f"{name}.parquet", tokens_to_parquet(task, columns))
 
     def commit(self) -> Path:
         """Make the finished folder appear under its name, and return its path.
@@ -145,6 +148,10 @@ class RunFolder:
         trace: TracebackType | None,
     ) -> None:
         self.discard()
+
+    def _write_table(self, name: str, data: memoryview) -> None:
+        self._write(self.partial / name, data)
+        self.digests[name] = hashlib.sha256(data).hexdigest()
 
     def _write(self, path: Path, data: bytes | memoryview) -> None:
         try:

@@ -224,6 +224,10 @@ def test_samples_of_another_run_are_refused(
     shutil.rmtree(samples)
     shutil.copytree(Path(other["run_folder"]) / "samples", samples)
     found = against(made["run_folder"], "sharp")
+    assert (found.code, "is not as evalguard wrote it" in found.err) == (3, True)
+    # An earlier evalguard wrote no digests of them: their values tell.
+    edit_result(Path(made["run_folder"]), lambda document: document.pop("files"))
+    found = against(made["run_folder"], "sharp")
     assert (found.code, "they are not of one run" in found.err) == (3, True)
 
 

@@ -338,6 +338,15 @@ def test_a_bisection_does_not_go_on_about_another_model(run: Run, tmp_path: Path
     assert written(stopped) == before
 
 
+def test_what_was_asked_for_is_not_edited_between(run: Run) -> None:
+    stopped = run(Opened(before=stop_at(2, KeyboardInterrupt())))
+    request = Path(stopped.run_folder) / "bisection.json"
+    told = json.loads(request.read_text())
+    request.write_text(json.dumps({**told, "options": {**told["options"], "margin": 9}}))
+    with pytest.raises(StoreError, match=r"bisection\.json is not as evalguard wrote it"):
+        resume_bisection(stopped.run_folder, quiet=True)
+
+
 def test_only_what_changes_no_answer_may_be_another_when_a_bisection_goes_on(run: Run) -> None:
     stopped = run(Opened(before=stop_at(2, KeyboardInterrupt())))
     with pytest.raises(UsageError, match="limit is one"):

@@ -166,6 +166,6 @@ def test_whatever_stood_in_a_column_is_read_back(
         run.write_samples("t", {"any": column})
         run.write_result(document(a_report()))
         path = run.commit()
-    found = StoredRun(report=a_report(), folder=path, tasks=("t",), sealed=True).documents("t")
+    found = StoredRun(report=a_report(), folder=path, files={}, sealed=True).documents("t")
     assert found is not None
     assert found.columns["any"] == column

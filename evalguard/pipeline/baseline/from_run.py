@@ -19,7 +19,6 @@ from evalguard.pipeline.stored_run import StoredRun, stored_run
 from evalguard.scores import NotCompared, ScoreTable
 from evalguard.settings import Value
 from evalguard.stats.moments import exact_sum
-from evalguard.store import sample_files
 
 _AGAIN = "compare the two models once more: that run can be a baseline"
 
@@ -61,9 +60,8 @@ def base_of_run(path: Path, name: str = "") -> KeptRun:
 def _rows(
     run: StoredRun, side: Side, tables: tuple[StoredTables, ...]
 ) -> dict[str, tuple[Mapping[str, Value], ...]]:
-    files = sample_files(run.folder)
     tasks = dict.fromkeys(table.task for of in tables for table in of.tables)
-    return {task: stored_rows(files[task], side) for task in tasks}
+    return {task: stored_rows(run.files[task], side) for task in tasks}
 
 
 def _not_compared(
@@ -83,9 +81,8 @@ def tables_of(run: StoredRun, side: Side) -> tuple[StoredTables, ...]:
         UsageError, StoreError: as ``stored_tables``.
     """
     identity = run.report.base if side == "base" else run.report.candidate
-    files = sample_files(run.folder)
     found = (
-        stored_tables(files[task], task, side, source=f"stored run {identity.name}")
+        stored_tables(run.samples(task), task, side, source=f"stored run {identity.name}")
         for task in run.tasks
     )
     return tuple(one for one in found if one is not None)

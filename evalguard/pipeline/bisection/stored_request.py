@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from evalguard.errors import UsageError
+from evalguard.checksum import checksum_fault, with_checksum
+from evalguard.errors import StoreError, UsageError
 from evalguard.pipeline.options import CompareOptions, make_options
 from evalguard.pipeline.told_options import told_options
 from evalguard.redaction import redacted
@@ -47,7 +50,7 @@ class StoredRequest:
             "cwd": str(self.cwd),
             "options": options,
         }
-        write_document(folder, _FILE, document)
+        write_document(folder, _FILE, with_checksum(document))
         return True
 
     @staticmethod
@@ -61,12 +64,14 @@ class StoredRequest:
 
         Raises:
             UsageError: there is none, or it is something else.
+            StoreError: it was changed since it was written, by its checksum.
         """
         file = folder / _FILE
         try:
             found = json.loads(file.read_text(encoding="utf-8"))
             if found["schema"] != SCHEMA:
                 raise UsageError(f"{file} is no {SCHEMA} document", hint=_HINT)
+            _check_unchanged(file, found)
             options = make_options(None, **found["options"])
             return cls(
                 base=str(found["base"]),
@@ -78,3 +83,13 @@ class StoredRequest:
             raise UsageError(f"{file} cannot be read: {error.strerror}", hint=_HINT) from error
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise UsageError(f"{file} does not say what was asked for", hint=_HINT) from error
+
+
+def _check_unchanged(file: Path, document: Mapping[str, Any]) -> None:
+    fault = checksum_fault(document)
+    if fault:
+        raise StoreError(
+            f"{file} is not as evalguard wrote it: {fault}",
+            hint="give the evalguard bisect command anew; scores in the cache are not computed "
+            "twice",
+        )

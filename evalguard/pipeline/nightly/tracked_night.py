@@ -80,10 +80,11 @@ def _sent(sending: NightSending, pair: PairNight, sinks: tuple[SinkName, ...]) -
     if pair.run_folder is None or not sinks:
         return ()
     try:
-        run = replace(stored_run(Path(pair.run_folder)).report, tracked=())
+        stored = stored_run(Path(pair.run_folder))
+        stored.check_files()  # its samples are sent, too
     except EvalguardError as error:
         return tuple(Sent(sink=sink, state="failed", reason=str(error)) for sink in sinks)
-    return sending.send(run, sinks)
+    return sending.send(replace(stored.report, tracked=()), sinks)
 
 
 def _night(report: NightReport, found: Sequence[SentPair]) -> TrackedNight:

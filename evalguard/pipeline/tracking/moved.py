@@ -5,14 +5,13 @@ from __future__ import annotations
 import bisect
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from evalguard.compare_report import CompareReport
 from evalguard.comparison import Comparison
 from evalguard.errors import StoreError
 from evalguard.influence import InfluentialDocument
-from evalguard.pipeline.stored_run import stored_documents
+from evalguard.pipeline.stored_run import documents_of
 from evalguard.report.plain_text import printable
 from evalguard.run_documents import RunDocuments, Side
 from evalguard.tracked_run import TrackedTable
@@ -38,13 +37,11 @@ def moved_documents(report: CompareReport) -> TrackedTable:
 
 
 def _documents(report: CompareReport, tasks: Sequence[str]) -> Documents:
-    if report.run_folder is None:
-        return {}
-    folder = Path(report.run_folder)
+    read = documents_of(report)
     found: dict[str, RunDocuments | None] = {}
     for task in dict.fromkeys(tasks):
         try:
-            found[task] = stored_documents(folder, task)
+            found[task] = read(task)
         except (StoreError, OSError):  # a table without texts; whoever reads the folder is told
             found[task] = None
     return found

@@ -40,7 +40,7 @@ def track_stored(run: Path, names: Sequence[str] = (), *, quiet: bool = False) -
 
     Raises:
         UsageError: this is no run folder, or no tracker is named or configured, or ``none`` is.
-        StoreError: it is damaged.
+        StoreError: it is damaged, or a file of it was changed.
     """
     if set(names) == {"none"}:
         raise UsageError(
@@ -52,4 +52,6 @@ def track_stored(run: Path, names: Sequence[str] = (), *, quiet: bool = False) -
         raise UsageError(
             "no tracker is configured", hint="name one: --track wandb, trackio or mlflow"
         )
-    return TrackResult(tracked(stored_run(run).report, sinks, quiet=quiet))
+    stored = stored_run(run)
+    stored.check_files()  # its samples are sent, too
+    return TrackResult(tracked(stored.report, sinks, quiet=quiet))
