@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Sequence
 
+from evalguard.shell_words import shell_words
+
 # They say where a report goes: another one would take its place.
 _OF_OUTPUT = ("-o", "--output", "--format")
 
@@ -28,7 +30,7 @@ def asked_anew(command: str) -> str:
     'evalguard compare --base a --cand b'
     """
     try:
-        words = shlex.split(command)
+        words = shell_words(command)
     except ValueError:  # nobody typed this
         return command
     kept = without_options(words, with_value=_OF_OUTPUT)
@@ -43,7 +45,7 @@ def as_comparison(command: str) -> str:
     """
     anew = asked_anew(command)
     try:
-        words = shlex.split(anew)
+        words = shell_words(anew)
     except ValueError:  # nobody typed this
         return ""
     if words[:1] != ["evalguard"] or words[1:2] not in (["compare"], ["demo"], ["bisect"]):
@@ -61,7 +63,7 @@ def as_bisection(command: str) -> str:
     'evalguard bisect --base a --jobs 2 --cand b'
     """
     try:
-        words = shlex.split(asked_anew(command))
+        words = shell_words(asked_anew(command))
     except ValueError:  # nobody typed this
         return ""
     if words[:2] != ["evalguard", "compare"]:

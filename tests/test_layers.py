@@ -73,6 +73,7 @@ CORE = {
     "distribution_floor",
     "floor_report",
     "task_group",
+    "shell_words",
     "typed_command",
 }
 ADAPTERS = {

@@ -57,6 +57,11 @@ def fitted(text: str, cells: int) -> str:
     return _first(text, cells - 1 - cell_len(tail)) + ELLIPSIS + tail
 
 
+def is_wider(text: str, cells: int) -> bool:
+    """Whether ``text`` is to be broken for ``cells``: it has more of them, or of characters."""
+    return len(text) > cells or cell_len(text) > cells
+
+
 def padded(text: str, cells: int, *, right: bool = False) -> str:
     """Fit ``text`` into exactly ``cells`` terminal cells, flush left or right."""
     text = fitted(text, cells)
@@ -73,15 +78,16 @@ def wrapped(text: str, cells: int, *, first: str = "", rest: str = "") -> list[s
     lines: list[str] = []
     line = ""
     for word in text.split():
-        while cell_len(word) > room:
+        start = 0
+        while is_wider(rest_of_it := word[start : start + room + 1], room):
             space = room - cell_len(line) - 1 if line else room
-            head = _head(word, space) if space > room // 2 else ""
+            head = _head(rest_of_it, space) if space > room // 2 else ""
             lines.append(f"{line} {head}".strip())
-            line, word = "", word[len(head) :]
-        joined = f"{line} {word}".strip()
+            line, start = "", start + len(head)
+        joined = f"{line} {rest_of_it}".strip()
         if cell_len(joined) > room:
             lines.append(line)
-            joined = word
+            joined = rest_of_it
         line = joined
     if line or not lines:
         lines.append(line)

@@ -12,10 +12,11 @@ from evalguard.compare_report import CompareReport
 from evalguard.report.bisect_table import bisect_lines, fix_lines
 from evalguard.report.distribution_table import distribution_lines
 from evalguard.report.page import NARROWEST, page, prose, prose_width
-from evalguard.report.plain_text import fitted, packed, padded, wrapped
+from evalguard.report.plain_text import fitted, is_wider, packed, padded, wrapped
 from evalguard.report.table import table
 from evalguard.report.view import ReportView, SideView, report_view
 from evalguard.report.wording import STATE_STYLE
+from evalguard.shell_words import shell_words
 
 _LEAST_ABOUT, _MOST_ABOUT = 24, 240  # cells
 _QUOTE = shlex.quote("'")[1:-1]  # how a quote stands in quotes
@@ -130,12 +131,13 @@ def _command(command: str, width: int) -> list[Text]:
 def _words(command: str) -> list[str]:
     """Split a command at its blanks, an option together with its value."""
     try:
-        words = [shlex.quote(word) for word in shlex.split(command)]
+        words = [shlex.quote(word) for word in shell_words(command)]
     except ValueError:
         words = command.split()
     joined: list[str] = []
     for word in words:
-        if joined and joined[-1].startswith("--") and not word.startswith("-"):
+        bare = joined and joined[-1].startswith("--") and " " not in joined[-1]
+        if bare and not word.startswith("-"):
             joined[-1] += f" {word}"
         else:
             joined.append(word)
@@ -148,13 +150,14 @@ def _pieces(line: str, width: int) -> list[str]:
     In single quotes a backslash is a character like others, so they are closed and opened again.
     """
     pieces = []
-    while cell_len(line) > width:
-        end = _end(line, width - 2)
-        opened = line[:end].replace(_QUOTE, "").count("'") % 2
+    quote, start = "", 0
+    while is_wider(rest := f"{quote}{line[start : start + width + 1]}", width):
+        end = _end(rest, width - 2)
+        start += end - len(quote)
+        opened = rest[:end].replace(_QUOTE, "").count("'") % 2
         quote = "'" * opened
-        pieces.append(f"{line[:end]}{quote}\\")
-        line = quote + line[end:]
-    return [*pieces, line]
+        pieces.append(f"{rest[:end]}{quote}\\")
+    return [*pieces, rest]
 
 
 def _end(line: str, room: int) -> int:
