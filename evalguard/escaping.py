@@ -1,6 +1,6 @@
-"""Text of models, files and people inside Markdown: it stays text, whatever it holds.
+"""Text of models, files and people inside Markdown and chat: it stays text, whatever it holds.
 
-For GitHub, GitLab and W&B alike: what one of them reads as markup, none is given.
+For GitHub, GitLab, W&B and Slack alike: what one of them reads as markup, none is given.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ _REFERENCE = re.compile(
 _COMMIT = re.compile(
     r"(?<![\w/.-])(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])([0-9a-f]{7,64})(?![\w-])", re.IGNORECASE
 )
+# For chat: a bracket that opens nothing, and where what is no entity would begin one.
+_BRACKET = "\u2039"
+_ENTITY = re.compile(r"(?<=&)(?=[#\w])")
 _MOST = 1500
 
 
@@ -37,14 +40,33 @@ def inline(text: str, most: int = _MOST, *, dollar: str = "<span>$</span>") -> s
         most: characters; a longer one (a name of a megabyte) is cut in its middle.
         dollar: stands for a dollar sign, so that no formula begins.
     """
-    text = " ".join(text.split())
-    if len(text) > most:
-        text = f"{text[: most // 2]} … {text[-most // 2 :]}"
-    parts = _COMMIT.split(text)
+    parts = _COMMIT.split(_line(text, most))
     shown = "".join(
         f"`{part}`" if index % 2 else _escaped(part, dollar) for index, part in enumerate(parts)
     )
     return _BEGINNING.sub(lambda found: f"&#{ord(found[1][0])};{found[1][1:]}", shown)
+
+
+def unlinked(text: str, most: int = _MOST) -> str:
+    """Return printable ``text`` as a line of a message that goes on to Slack and to e-mails.
+
+    No mention, link or emoji; nobody knows which of them reads backslashes, or what it does with
+    an entity, so that none is written. Asterisks and underlines are left: names have them, and
+    they only make letters bold.
+
+    Args:
+        most: as of ``inline``.
+    """
+    text = _line(text, most)
+    # Slack reads <!channel>, <@U1>, <#C1> and <address|other text>: whatever stands in brackets.
+    closed = text.rfind(">") + 1
+    text = text[:closed].replace("<", _BRACKET) + text[closed:]
+    return _REFERENCE.sub(_BREAK, _ENTITY.sub(_BREAK, text))
+
+
+def _line(text: str, most: int) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= most else f"{text[: most // 2]} … {text[-most // 2 :]}"
 
 
 def _escaped(text: str, dollar: str) -> str:

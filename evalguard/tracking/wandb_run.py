@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from evalguard.escaping import unlinked
 from evalguard.tracked_run import TrackedRun
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ def log_all(run: wandb.Run, tracked: TrackedRun, *, prefix: str = "", copies: bo
     run.log({f"{prefix}{name}": value for name, value in values.items()})
     run.summary.update({f"{prefix}{name}": text for name, text in tracked.summary.items()})
     if tracked.alert is not None:
-        run.alert(tracked.alert.title, tracked.alert.text, level="ERROR")
+        # W&B passes an alert on to Slack as it is.
+        run.alert(unlinked(tracked.alert.title), unlinked(tracked.alert.text), level="ERROR")
     if tracked.files:
         run.log_artifact(_artifact(tracked, copies=copies))
 

@@ -6,6 +6,7 @@ import json
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from tracked_examples import example
 from wandb_server import ENTITY, KEY, Serve, wandb_server
 
-from evalguard.tracked_run import Sent
+from evalguard.tracked_run import Alert, Sent
 from evalguard.tracking import send_run
 from evalguard.tracking.bounds import Bounds
 
@@ -58,6 +59,18 @@ def test_everything_of_a_run_arrives(serve: Serve, tmp_path: Path, bounds: Bound
     assert not {"host", "repo", "commit"} & run.keys()
     assert not (tmp_path / "reports").exists(), "nothing is left behind"
     assert not (tmp_path / "wandb").exists()
+
+
+def test_the_alert_calls_nobody_and_links_nowhere(
+    serve: Serve, tmp_path: Path, bounds: Bounds
+) -> None:
+    server = serve()
+    hostile = Alert(title="<!channel> & co regressed", text="<http://evil.example|against orig>")
+    run = replace(example(tmp_path), alert=hostile, files={})
+    send_run("wandb", run, folder=tmp_path / "reports", bounds=bounds)
+    (alert,) = server.arrived.alerts
+    assert alert["title"] == "\u2039!\u200bchannel> & co regressed"
+    assert alert["text"] == "\u2039http:\u200b//evil.example|against orig>"
 
 
 def test_an_offline_run_can_be_read_back(
