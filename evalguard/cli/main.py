@@ -29,7 +29,13 @@ from evalguard.cli.history import history_command
 from evalguard.cli.interrupts import Interrupts
 from evalguard.cli.nightly import nightly_command
 from evalguard.cli.options import EPILOG
-from evalguard.cli.output import prepare_streams, settle_streams, stdout_kept, write
+from evalguard.cli.output import (
+    NOT_ARRIVED,
+    prepare_streams,
+    settle_streams,
+    stdout_kept,
+    write,
+)
 from evalguard.cli.plan import plan_command
 from evalguard.cli.report import report_command
 from evalguard.cli.track import track_command
@@ -148,6 +154,8 @@ def _run(words: Sequence[str]) -> int:
         text = answer.text()
         if text:
             write(text)
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted while the result was shown", hint=NOT_ARRIVED) from None
     finally:
         warn(answer.problems)
     code: int = answer.code

@@ -16,8 +16,9 @@ import click
 from evalguard.errors import EXIT_PASSED, StoreError
 
 PIPED_WIDTH = 80
-_NOT_ARRIVED = (
-    "the result did not arrive where it was sent; a run folder holds it if one was written"
+NOT_ARRIVED = (
+    "the result did not arrive where it was sent; a run folder holds it if one was written, "
+    "and evalguard report RUN shows it"
 )
 
 
@@ -81,7 +82,7 @@ def write(text: str) -> None:
         StoreError: if stdout cannot be written (a full disk behind ``>``) or was closed.
     """
     if sys.stdout is None:
-        raise StoreError("standard output is closed", hint=_NOT_ARRIVED)
+        raise StoreError("standard output is closed", hint=NOT_ARRIVED)
     try:
         click.echo(text, color=True)  # keep the styles as they are: colour was decided before
         _flush(sys.stdout)
@@ -90,7 +91,7 @@ def write(text: str) -> None:
     except OSError as error:
         _discard(sys.stdout)
         raise StoreError(
-            f"standard output cannot be written: {error.strerror or error}", hint=_NOT_ARRIVED
+            f"standard output cannot be written: {error.strerror or error}", hint=NOT_ARRIVED
         ) from error
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from evalguard.errors import EvaluationError
 from evalguard.models.assigned import Assigned
 from evalguard.models.description import describe
 from evalguard.models.encoded_texts import EncodedTexts, texts_of
 from evalguard.models.failures import failures
+from evalguard.models.no_room import RAN_OUT, NoRoomError
 from evalguard.models.quiet import quiet
 from evalguard.models.threads import computing_with
 from evalguard.models.tokenizer_digest import shared_digest
@@ -31,6 +33,22 @@ def read_off(
     Raises:
         EvaluationError: the model cannot read a few tokens.
     """
+    try:
+        return _read_off(lm, policy, model_type, model_args, assigned)
+    except NoRoomError as error:
+        raise EvaluationError(
+            f"{RAN_OUT} in reading a few tokens: {error}",
+            hint="a narrower dtype, a smaller model_args.max_length or another machine",
+        ) from None
+
+
+def _read_off(
+    lm: Any,
+    policy: ScoringPolicy,
+    model_type: str,
+    model_args: Mapping[str, Value],
+    assigned: Assigned,
+) -> ModelDescription:
     with computing_with(assigned.threads), failures("reading a few tokens", ()), quiet():
         if hasattr(lm, "unsettle"):
             lm.unsettle()

@@ -199,3 +199,16 @@ def test_commands_about_finished_runs_end_like_all_others(
     ran = run(*(str(tmp_path) if word == "RUN" else word for word in words))
     assert (ran.code, ran.out) == (130, "")
     assert ran.err == "stopped: interrupted\nhint: the same command starts again\n"
+
+
+def test_ctrl_c_while_the_result_is_shown_says_where_it_is(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(text: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["evalguard.cli.main"], "write", interrupted)
+    ran = run("cache", "ls")
+    assert ran.code == 130
+    assert "stopped: interrupted while the result was shown" in ran.err
+    assert "evalguard report RUN shows it" in ran.err

@@ -122,3 +122,12 @@ def test_another_failure_is_none_of_memory(tiny_llama: Path) -> None:
     with pytest.raises(EvaluationError, match="shapes cannot be multiplied"):
         model.score(rolling_requests())
     assert model.describe().computation["token_budget"] == 1024
+
+
+def test_a_model_that_has_no_room_for_the_few_tokens_it_is_tried_on_says_so(
+    tiny_llama: Path,
+) -> None:
+    model = open_hf(tiny_llama, replace(BY_TOKENS, share_prefixes=True))
+    with_memory_for(model, 1)
+    with pytest.raises(EvaluationError, match="memory ran out in reading a few tokens: Runtime"):
+        model._read_off()

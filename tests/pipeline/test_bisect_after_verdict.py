@@ -360,10 +360,17 @@ def test_only_what_changes_no_answer_may_be_another_when_a_bisection_goes_on(run
     ("old", "new", "what"),
     [
         ("include_path:", "gate: {margin: 0.5}\ninclude_path:", "margin 1.0 then, 0.5 now"),
+        (
+            "include_path:",
+            "gate: {metrics: {same_answer: 0.5}}\ninclude_path:",
+            "no limits then, same_answer 0.5 now",
+        ),
         ("tasks: [sw_word, sw_text]", "tasks: [sw_word]", "sw_text .* was compared when"),
+        ("eps: {reference: 0.0", "eps: {reference: 0.5", "'eps' .* 0.0 -> 1.0 then, .* 0.5 -> 1.0"),
+        ("      eps: {", "      epsilon: {", "the candidate port is not what it was"),
     ],
 )
-def test_a_bisection_does_not_go_on_under_another_gate_or_without_a_task(
+def test_a_bisection_does_not_go_on_under_another_gate_other_settings_or_without_a_task(
     run: Run, tmp_path: Path, old: str, new: str, what: str
 ) -> None:
     stopped = run(Opened(before=stop_at(2, KeyboardInterrupt())), tasks="sw_word, sw_text")

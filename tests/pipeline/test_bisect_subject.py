@@ -15,7 +15,12 @@ from evalguard.gate import Gate
 from evalguard.limits import Limit
 from evalguard.pairing import pair
 from evalguard.pipeline.bisection.buildable import constraints_among
-from evalguard.pipeline.bisection.subject import Subject, subject_of, tolerated
+from evalguard.pipeline.bisection.subject import (
+    Subject,
+    subject_of,
+    tolerated,
+    unsearchable_failures,
+)
 from evalguard.scores import ScoreTable
 from evalguard.settings import Constraint, Setting, Target, Variant
 from evalguard.stats import compare_documents
@@ -62,6 +67,16 @@ def test_a_metric_that_is_no_sum_over_documents_gives_way_to_the_next() -> None:
     other = (comparison, replace(of_base, aggregation="other"))
     assert chosen(other, scored("b", 2.0)).key[0] == "b"
     assert "no sum over documents" in chosen(other)
+
+
+def test_of_what_fails_and_cannot_be_searched_the_reason_is_told() -> None:
+    comparison, of_base = scored("a", 5.0)
+    tables = [replace(of_base, aggregation="other"), scored("b", 2.0)[1]]
+    both = [comparison, scored("b", 2.0)[0]]
+    (reason,) = unsearchable_failures(both, Gate().judge(both), tables, {})
+    assert reason.startswith("a (none) reward is no sum over documents")
+    passed = [scored("a", 0.1)[0]]
+    assert unsearchable_failures(passed, Gate().judge(passed), tables, {}) == []
 
 
 def test_of_a_group_the_worst_subtask_stands_for_it() -> None:

@@ -42,6 +42,8 @@ from evalguard.settings import Setting, Target, Variant
         (EvaluationError("OutOfMemoryError: CUDA out of memory"), False, "out_of_memory"),
         (EvaluationError("memory ran out on the smallest batch"), True, "out_of_memory"),
         (FallbackError("no prefixes", giving_up="share_prefixes"), True, "cannot_build"),
+        (EvaluationError("OSError: [Errno 12] Cannot allocate memory"), True, "out_of_memory"),
+        (WorkerError("was killed by SIGABRT; the end: std::bad_alloc"), True, "out_of_memory"),
         (WorkerError("was killed by SIGSEGV"), True, "crashed"),
         (WorkerError("was killed by SIGKILL", cause="killed"), True, "out_of_memory"),
         (WorkerError("gave no answer within 5 s", cause="late"), True, "timed_out"),
@@ -51,6 +53,12 @@ def test_what_goes_wrong_has_a_type(error: EvalguardError, loaded: bool, kind: s
     refusal = refusal_of(error, loaded=loaded)
     assert refusal.kind == kind
     assert str(error).startswith(refusal.reason)
+
+
+def test_a_reason_is_one_line_that_says_where_the_log_is() -> None:
+    said = "the worker exited with code 1 while loading; the end of its log (w.log):\nTraceback"
+    refusal = refusal_of(WorkerError(said, log="w.log"), loaded=False)
+    assert refusal.reason == "the worker exited with code 1 while loading; its log is w.log"
 
 
 @pytest.mark.parametrize(

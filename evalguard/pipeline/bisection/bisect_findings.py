@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from evalguard.bisect_report import Repaired
+from evalguard.compare_report import CompareReport
 from evalguard.gate_reason import Key
 from evalguard.pipeline.bisection.finished import Finished
 from evalguard.pipeline.bisection.repairing import (
@@ -17,7 +18,8 @@ from evalguard.pipeline.bisection.repairing import (
 from evalguard.pipeline.bisection.search_plan import SearchPlan
 from evalguard.pipeline.bisection.searchable import Searchable
 from evalguard.pipeline.bisection.searching import Searched
-from evalguard.pipeline.bisection.subject import Subject, subject_of
+from evalguard.pipeline.bisection.subject import Subject, subject_of, unsearchable_failures
+from evalguard.pipeline.judgement import Judgement
 from evalguard.pipeline.scored import Scored
 from evalguard.pipeline.sources import ModelSource
 from evalguard.pipeline.told_error import told
@@ -118,15 +120,29 @@ class BisectFindings:
 
     def failing(self, done: set[Key]) -> Subject | str:
         """What still fails and is not done; or why there is none."""
-        current = self.finished.report if self.judged is None else self.judged.judgement
         return subject_of(
-            current.comparisons,
-            current.gate,
+            self._current.comparisons,
+            self._current.gate,
             self.finished.scored[0].tables,
             failing_only=True,
             without=done,
             divergences=self.scored[1].divergences,
         )
+
+    def note_unsearched(self) -> None:
+        """Say of what still fails why it could not be searched."""
+        reasons = unsearchable_failures(
+            self._current.comparisons,
+            self._current.gate,
+            self.finished.scored[0].tables,
+            self.scored[1].divergences,
+        )
+        self.notes += [f"not searched: {reason}" for reason in reasons]
+
+    @property
+    def _current(self) -> CompareReport | Judgement:
+        """What the gate last judged."""
+        return self.finished.report if self.judged is None else self.judged.judgement
 
     def _left(self, budget: float | None) -> float | None:
         if budget is None:

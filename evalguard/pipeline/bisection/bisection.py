@@ -45,6 +45,7 @@ class Bisection:
             if not self.findings.searches:
                 raise
             self.findings.break_off(error)
+        self.findings.note_unsearched()
         return report_of(self.findings, seconds=time.monotonic() - began, resumable=resumable)
 
     def _all(self, subject: Subject) -> None:

@@ -72,6 +72,10 @@ class Lane:
         """Ask a model something; None goes out when it has answered, or what it raised."""
         self._jobs.put(lambda: self._ask(source, question, out))
 
+    def release(self, out: SimpleQueue[Event]) -> None:
+        """Let go of the model, if it has one; None goes out when it is gone."""
+        self._jobs.put(lambda: self._release(out))
+
     def stop(self) -> None:
         """Release the model and end the thread, as soon as what is under way has ended."""
         self._jobs.put(None)
@@ -107,6 +111,10 @@ class Lane:
         else:
             out.put(None)
         self.since = 0.0
+
+    def _release(self, out: SimpleQueue[Event]) -> None:
+        self._drop()
+        out.put(None)
 
     def _one(self, work: Work, block: Block) -> Done | Failed:
         started, loading, loaded = time.monotonic(), 0.0, False

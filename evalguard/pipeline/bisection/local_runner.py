@@ -45,11 +45,18 @@ class LocalRunner:
         """How the models of all lanes came about; see ``Runner``."""
         return sum((lane.loads for lane in self._lanes), Loads())
 
-    def run(self, works: Sequence[Work]) -> Generator[Done | Failed, None, None]:
-        """Answer all blocks of all works; see ``Runner``."""
+    def run(
+        self, works: Sequence[Work], *, alone: bool = False
+    ) -> Generator[Done | Failed, None, None]:
+        """Answer all blocks of all works; see ``Runner``.
+
+        Args:
+            alone: by the first lane only.
+        """
         out: SimpleQueue[Event] = SimpleQueue()
         schedule = Schedule(works, loading=self._loading, scoring=self._scoring)
-        lanes = self._lanes[: max(1, min(len(self._lanes), sum(len(w.blocks) for w in works)))]
+        most = 1 if alone else len(self._lanes)
+        lanes = self._lanes[: max(1, min(most, sum(len(w.blocks) for w in works)))]
         for lane in lanes:
             lane.drain(schedule, out)
         busy = len(lanes)
@@ -84,6 +91,14 @@ class LocalRunner:
             raise event
         self._longest_load = max(self._longest_load, self._lanes[0].loading)
         return answers[0]
+
+    def release(self) -> None:
+        """Let go of the models of all lanes, and wait until they are gone; used between runs."""
+        out: SimpleQueue[Event] = SimpleQueue()
+        for lane in self._lanes:
+            lane.release(out)
+        for _ in self._lanes:
+            self._next(out)
 
     def close(self) -> None:
         """End all processes; see ``Runner``."""

@@ -26,6 +26,7 @@ from evalguard.pipeline.bisection.place import Place
 from evalguard.pipeline.bisection.probes import Probes
 from evalguard.pipeline.bisection.records import Records
 from evalguard.pipeline.bisection.reused_model import ReusedModel
+from evalguard.pipeline.bisection.roomy_runner import RoomyRunner
 from evalguard.pipeline.bisection.runner import Runner
 from evalguard.pipeline.bisection.suspicion import Suspicion
 from evalguard.pipeline.cache_limit import keep_to
@@ -62,7 +63,7 @@ def model_oracle(
     tables = _tables(inquiry)
     with ExitStack() as stack:
         place = Place.opened(inquiry, surroundings, stack)
-        workers = runner or _local(place, jobs)
+        workers = runner or RoomyRunner(lanes=_local(place, jobs), say=surroundings.say)
         stack.callback(workers.close)
         book = _journal(inquiry, surroundings, stack)
         reference = place.assigned({one.name: one.reference for one in place.declared})

@@ -39,7 +39,7 @@ class Records:
         if self.journal is None or not assigned.digest or block.digest in assigned.values:
             return
         refused = self.journal.get(assigned.digest, _WHOLE)
-        if refused is not None and refused.outcome != "scored" and not self._more_time(refused):
+        if refused is not None and refused.outcome != "scored" and self._is_believed(refused):
             assigned.refusal = Untestable(refused.reason, kind=refused.outcome)
             return
         found = self.journal.get(assigned.digest, block.digest)
@@ -102,7 +102,8 @@ class Records:
             )
             self.journal.add(entry)
 
-    def _more_time(self, refused: Entry) -> bool:
-        """Whether a probe that was too late has more time now."""
-        late = refused.outcome == "timed_out"
-        return late and self.timeout is not None and self.timeout > refused.seconds
+    def _is_believed(self, refused: Entry) -> bool:
+        """Whether a refusal still holds: memory may be free by now, and more time allowed."""
+        if refused.outcome == "timed_out":
+            return self.timeout is None or self.timeout <= refused.seconds
+        return refused.outcome != "out_of_memory"

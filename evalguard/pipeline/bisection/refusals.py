@@ -6,7 +6,10 @@ from evalguard.bisect.oracle import Refusal, Untestable
 from evalguard.errors import EvalguardError, FallbackError, StoreError, WorkerError
 
 # What torch, its allocators and evalguard itself say where memory ran out; in small letters.
-_NO_MEMORY = ("memory ran out", "out of memory", "outofmemory", "can't allocate", "memoryerror")
+_NO_MEMORY = (
+    "memory ran out", "out of memory", "outofmemory", "can't allocate", "cannot allocate memory",
+    "memoryerror", "std::bad_alloc", "alloc_failed",
+)  # fmt: skip
 _FULL_DISK = ("no space left on device", "the disk is full", "disk quota exceeded")
 
 
@@ -19,20 +22,41 @@ def refusal_of(error: EvalguardError, *, loaded: bool) -> Untestable:
     Raises:
         StoreError: a disk is full: that is no property of an assignment.
     """
-    text = f"{error} {error.hint}".lower()
     if isinstance(error, StoreError):
         raise error
-    if any(words in text for words in _FULL_DISK):
+    if _says(error, _FULL_DISK):
         raise StoreError(str(error), hint="free some space, and resume") from error
-    reason = next(iter(str(error).splitlines()), "") or type(error).__name__
-    return Untestable(reason, kind=_kind(error, text, loaded), hint=error.hint)
+    return Untestable(_reason(error), kind=_kind(error, loaded), hint=error.hint)
 
 
-def _kind(error: EvalguardError, text: str, loaded: bool) -> Refusal:
+def _reason(error: EvalguardError) -> str:
+    """The first line; of a worker's log, whose end comes behind it, the place."""
+    first = next(iter(str(error).splitlines()), "") or type(error).__name__
+    what, log, _ = first.partition("; the end of its log ")
+    if log and isinstance(error, WorkerError) and error.log:
+        return f"{what}; its log is {error.log}"
+    return first
+
+
+def was_killed(error: EvalguardError) -> bool:
+    """Whether somebody else ended its worker at once, as a kernel does that is short of memory."""
+    return isinstance(error, WorkerError) and error.cause == "killed"
+
+
+def ran_out_of_memory(error: EvalguardError) -> bool:
+    """Whether there was too little memory, as far as an error tells."""
+    return was_killed(error) or _says(error, _NO_MEMORY)
+
+
+def _says(error: EvalguardError, words: tuple[str, ...]) -> bool:
+    text = f"{error} {error.hint}".lower()
+    return any(one in text for one in words)
+
+
+def _kind(error: EvalguardError, loaded: bool) -> Refusal:
     if isinstance(error, WorkerError) and error.cause == "late":
         return "timed_out"
-    killed = isinstance(error, WorkerError) and error.cause == "killed"
-    if killed or any(words in text for words in _NO_MEMORY):
+    if ran_out_of_memory(error):
         return "out_of_memory"
     if isinstance(error, WorkerError):
         return "crashed"

@@ -109,6 +109,20 @@ def subject_of(
     return reasons[0] if reasons else "no metric that the gate judges has a number"
 
 
+def unsearchable_failures(
+    comparisons: Sequence[Comparison],
+    gate: GateResult,
+    tables: Sequence[ScoreTable],
+    divergences: Mapping[str, TaskDivergences],
+) -> list[str]:
+    """Why metrics and limits that fail cannot be searched, one reason each; see ``subject_of``."""
+    failing = [
+        *_of_metrics(gate.regressed, comparisons, gate, tables, ()),
+        *_of_limits(gate, tables, divergences, ()),
+    ]
+    return [one for one in failing if isinstance(one, str)]
+
+
 def _of_metrics(
     keys: Sequence[Key],
     comparisons: Sequence[Comparison],
