@@ -13,11 +13,11 @@ from evalguard.pipeline.bisection.finished import Finished
 from evalguard.pipeline.bisection.stored_request import StoredRequest
 from evalguard.pipeline.choices import Choices, choose
 from evalguard.pipeline.conclusion import concluded
-from evalguard.pipeline.distribution_choice import check_measurable
 from evalguard.pipeline.ending import DEFAULT_OUTPUT, ended
 from evalguard.pipeline.guards import find_guards
 from evalguard.pipeline.history.keeping import check_history
 from evalguard.pipeline.interruption import interruptible
+from evalguard.pipeline.measurable import check_measurable
 from evalguard.pipeline.measured_floor import given_floor
 from evalguard.pipeline.meter import Meter
 from evalguard.pipeline.options import CompareOptions, make_options
@@ -87,7 +87,7 @@ def compared(
         if refused is not None:
             raise refused
         choices = checked_sequential(sources, choices, options)
-        check_measurable(choices.gate, choices.distributions, choices.policy.scorer)
+        check_measurable(sources, choices)
         if options.write:
             check_writable(options.output_path or DEFAULT_OUTPUT)
         check_history(choices.history)

@@ -8,10 +8,8 @@ from pathlib import Path
 
 from evalguard.config import RunOptions
 from evalguard.errors import UsageError
-from evalguard.gate import Gate
 from evalguard.pipeline.options import CompareOptions, DistributionMode, MemoryUse
 from evalguard.pipeline.sources import Source, StoredSource
-from evalguard.scorer import ScoringPath
 
 DEFAULT_TOP_K = 64
 
@@ -85,26 +83,3 @@ def choose_memory(
             hint="leave out one of --memory and --distributions (memory and distributions)",
         )
     return memory
-
-
-def check_measurable(gate: Gate, choice: DistributionChoice, scorer: ScoringPath) -> None:
-    """Refuse what asks for distributions that are not measured, before hours of scoring.
-
-    Raises:
-        UsageError: naming the limits, or the option.
-    """
-    asked = choice.mode in ("lockstep", "reference")
-    if scorer == "harness" and (asked or (choice.mode == "auto" and gate.needs_distributions)):
-        what = f"distributions {choice.mode}" if asked else "a limit of the gate"
-        raise UsageError(
-            f"{what} needs the models' distributions, and lm-eval's own path (--scorer harness) "
-            "shows none",
-            hint="leave out one of the two",
-        )
-    if choice.mode != "off" or not gate.needs_distributions:
-        return
-    names = ", ".join(limit.metric for limit in gate.limits if limit.of_distributions)
-    raise UsageError(
-        f"the gate has limits on {names}, and distributions are off",
-        hint="leave out --distributions off (distributions: off), or the limits",
-    )

@@ -193,6 +193,37 @@ def test_what_the_base_was_not_asked_is_refused_before_a_model_is_loaded(
     assert said in found.err
 
 
+@pytest.mark.parametrize(
+    ("limit", "said", "hint"),
+    [
+        (
+            "kl_mean=0.01",
+            "the gate has limits on kl_mean, and the stored base 'orig' holds scores, no "
+            "distributions",
+            "name the model with --base in place of --baseline, or leave out the limits",
+        ),
+        (
+            "same_answer=0.9",
+            "the gate has a limit on same_answer, and the stored base 'orig' keeps no answers",
+            "give its run folder in place of the history, or leave out the limit",
+        ),
+    ],
+)
+def test_a_limit_that_a_stored_base_cannot_be_held_to_is_refused_before_a_model_is_loaded(
+    against: Run, made: dict[str, Any], unloaded: None, file: Path, limit: str, said: str, hint: str
+) -> None:
+    found = against(file, "sharp", *TASKS_OF_HISTORY, "--gate-metric", limit)
+    assert (found.code, found.out) == (2, "")
+    assert f"error: {said}" in " ".join(found.err.split())
+    assert f"hint: {hint}" in " ".join(found.err.split())
+
+
+def test_a_limit_on_answers_holds_against_a_run_folder(against: Run, made: dict[str, Any]) -> None:
+    words = ("--tasks", "sw_choice", "--gate-metric", "same_answer=0.99", "--json")
+    limits = against(made["run_folder"], "sharp", *words).document["gate"]["limits"]
+    assert [(one["metric"], one["value"] is None) for one in limits] == [("same_answer", False)]
+
+
 def test_other_documents_are_refused_by_their_hashes_before_a_model_is_loaded(
     against: Run, made: dict[str, Any], unloaded: None, monkeypatch: pytest.MonkeyPatch, file: Path
 ) -> None:

@@ -1,0 +1,70 @@
+"""Whether what the gate asks for can be measured: seen before hours of scoring."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evalguard.errors import UsageError
+from evalguard.gate import Gate
+from evalguard.limits import OF_ANSWERS
+from evalguard.pipeline.choices import Choices
+from evalguard.pipeline.sources import KeptSource, Source, StoredSource
+
+_GIVE_MODEL = "name the model with --base in place of --baseline"
+
+
+def check_measurable(sources: Sequence[Source], choices: Choices) -> None:
+    """Refuse a gate that asks for what this comparison cannot show.
+
+    Raises:
+        UsageError: naming the limits, or the option.
+    """
+    _check_scorer(choices)
+    _check_switched_on(choices)
+    for source in sources:
+        if isinstance(source, StoredSource):
+            _check_stored(source, choices.gate)
+
+
+def _check_scorer(choices: Choices) -> None:
+    mode, needed = choices.distributions.mode, choices.gate.needs_distributions
+    asked = mode in ("lockstep", "reference")
+    if choices.policy.scorer == "harness" and (asked or (mode == "auto" and needed)):
+        what = f"distributions {mode}" if asked else "a limit of the gate"
+        raise UsageError(
+            f"{what} needs the models' distributions, and lm-eval's own path (--scorer harness) "
+            "shows none",
+            hint="leave out one of the two",
+        )
+
+
+def _check_switched_on(choices: Choices) -> None:
+    if choices.distributions.mode == "off" and choices.gate.needs_distributions:
+        raise UsageError(
+            f"the gate has limits on {_of_distributions(choices.gate)}, and distributions are off",
+            hint="leave out --distributions off (distributions: off), or the limits",
+        )
+
+
+def _check_stored(source: StoredSource, gate: Gate) -> None:
+    """Scores that were kept are all there is of a model that is not asked any more."""
+    kept = isinstance(source, KeptSource)
+    what = f"the stored base '{source.name}'" if kept else f"the finished run '{source.name}'"
+    instead = _GIVE_MODEL if kept else "name the model instead of its run"
+    if gate.needs_distributions:
+        raise UsageError(
+            f"the gate has limits on {_of_distributions(gate)}, and {what} holds scores, no "
+            "distributions",
+            hint=f"{instead}, or leave out the limits (--gate-metric, gate: {{metrics: ...}})",
+        )
+    asks_for_answers = any(limit.metric == OF_ANSWERS for limit in gate.limits)
+    if asks_for_answers and not any(table.answers for table in source.run.tables):
+        instead = "give its run folder in place of the history" if kept else instead
+        raise UsageError(
+            f"the gate has a limit on {OF_ANSWERS}, and {what} keeps no answers",
+            hint=f"{instead}, or leave out the limit",
+        )
+
+
+def _of_distributions(gate: Gate) -> str:
+    return ", ".join(limit.metric for limit in gate.limits if limit.of_distributions)
