@@ -41,6 +41,7 @@ def _init(file: Path, force: bool) -> Answer:
 def check_command(files: tuple[Path, ...]) -> Job:
     """Check guard files, and name every problem of each: no model is loaded, no code is run.
 
+    A local model and a folder of tasks that are not there are problems; hub ids are not looked up.
     Without FILES those that `evalguard compare` would find are checked. The exit code is 2 if one
     cannot be used: a check before a commit.
     """

@@ -14,6 +14,7 @@ from evalguard.config.embedded import embedded_folder, embedded_tasks
 from evalguard.config.files import load_guards
 from evalguard.config.inline import inline_variant, parse_model_args
 from evalguard.config.paths import resolve_model_args
+from evalguard.config.problems import raise_problems
 from evalguard.config.schema import schema
 from evalguard.config.template import TEMPLATE, write_template
 from evalguard.config.trust import require_code_allowed
@@ -31,6 +32,7 @@ __all__ = [
     "inline_variant",
     "load_guards",
     "parse_model_args",
+    "raise_problems",
     "require_code_allowed",
     "resolve_model_args",
     "schema",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from evalguard.config.problems import Problem
 from evalguard.errors import UsageError, nearest
 from evalguard.limits import Limit
 from evalguard.scorer import ScorerName
@@ -95,6 +96,7 @@ class Guard:
     maps tasks to the field of their documents that says which belong together. ``code_allowed``
     says whether the user trusts this file to run code; ``code_uses`` lists by model what would run.
     ``places`` holds the ``FILE:LINE`` of every model, (name,), and setting, (name, setting).
+    ``absent`` are the local paths that it names and that lead nowhere on this machine.
     """
 
     file: Path
@@ -112,6 +114,7 @@ class Guard:
     code_allowed: bool = False
     code_uses: Mapping[str, tuple[CodeUse, ...]] = field(default_factory=dict)
     places: Mapping[tuple[str, ...], str] = field(default_factory=dict)
+    absent: tuple[Problem, ...] = ()
 
     def place(self, model: str, setting: str = "") -> str:
         """Return where a model, or a setting of it, is written; the file where that is unknown."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from evalguard.config.absent import absent_paths
 from evalguard.config.checks import check_entry, check_model, check_pairs
 from evalguard.config.document import Document, read_document
 from evalguard.config.domain import GateOptions, Guard, Origin, Pair, RunOptions
@@ -53,6 +54,7 @@ def load_guard(
         code_allowed=code_allowed,
         code_uses={name: code_uses(model, document) for name, model in models.items()},
         places=_places(models.values(), document),
+        absent=tuple(absent_paths(parsed, models.values(), document)),
     )
     return guard, document
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from evalguard.config import Guard, load_guards
+from evalguard.config import Guard, load_guards, raise_problems
 from evalguard.errors import GuardFileError
 from evalguard.report.plain_text import printable
 
@@ -14,13 +14,15 @@ def checked_guards(files: Sequence[Path]) -> list[str]:
     """Return a line for each file: what it defines. Without files, those that are found are read.
 
     Raises:
-        GuardFileError: a file cannot be used, with every problem of every such file.
+        GuardFileError: a file cannot be used, or names a path that is not there, with every problem
+            of every such file.
     """
     lines: list[str] = []
     errors: list[GuardFileError] = []
     for file in dict.fromkeys(files) or (None,):
         try:
             found = load_guards(file, cwd=Path.cwd(), allow_code=False)
+            raise_problems(problem for guard in found.guards for problem in guard.absent)
         except GuardFileError as error:
             errors.append(error)
         else:

@@ -148,6 +148,52 @@ def test_check_names_every_problem_of_every_file(refused: Any, world: Any) -> No
         assert problem in ran.err
 
 
+def test_check_names_what_is_not_there_with_its_line(refused: Any) -> None:
+    Path("weights/llama").mkdir(parents=True)
+    Path("evalguard.yaml").write_text(
+        "models:\n"
+        "  a: {model_args: {pretrained: ./gone}}\n"
+        "  b: {extends: a, model_args: {tokenizer: /nowhere/at/all}}\n"
+        "  c: {model_args: {pretrained: weights/llama/v2}}\n"
+        "  d:\n"
+        "    model_args: {pretrained: weights/llama}\n"
+        "    settings:\n"
+        "      norms: {reference: ../original, candidate: null, target: 'weights:model.norm'}\n"
+        "include_path: [./weights, ./tasks]\n"
+    )
+    said = refused(2, "check").err
+    for problem in (
+        "evalguard.yaml:2: pretrained of 'a': there is nothing at ./gone",
+        "evalguard.yaml:3: tokenizer of 'b': there is nothing at /nowhere/at/all",
+        "evalguard.yaml:4: pretrained of 'c': there is nothing at weights/llama/v2",
+        "evalguard.yaml:8: setting 'norms' of 'd': there is nothing at ../original",
+        "evalguard.yaml:9: include_path: there is no folder ./tasks",
+    ):
+        assert problem in said
+    assert (said.count("./gone"), "./weights" in said) == (1, False)
+    assert "hint: a relative path starts at the guard file; a hub id is NAME or OWNER/NAME" in said
+
+
+def test_check_lets_hub_ids_addresses_and_what_is_built_stand(run: Any) -> None:
+    Path("owner").mkdir()
+    Path("evalguard.yaml").write_text(
+        "models:\n"
+        "  a: {model_args: {pretrained: owner/name, tokenizer: gpt2}}\n"
+        "  b: {model: remote, model_args: {pretrained: 's3://bucket/models/b'}}\n"
+        "  c: {model: vllm, model_args: {pretrained: project/model/version}}\n"
+        "  d:\n"
+        "    model_args: {pretrained: ./not-yet, tokenizer: '{build}/tokenizer'}\n"
+        "    build: {command: [make], output: out}\n"
+    )
+    ran = run("check")
+    assert (ran.code, ran.out) == (0, "evalguard.yaml: 4 models, 0 pairs, 0 settings\n")
+
+
+def test_what_init_writes_passes_the_check(run: Any) -> None:
+    run("init")
+    assert run("check").code == 0
+
+
 def test_check_without_files_reads_what_compare_would_find(refused: Any) -> None:
     Path("evalguard.yaml").write_text("models:\n  a: {modle: hf}\n")
     assert "evalguard.yaml:2" in refused(2, "check").err
