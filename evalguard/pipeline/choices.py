@@ -87,7 +87,9 @@ def choose(base: Source, candidate: Source, guards: GuardSet, options: CompareOp
         tasks=tasks,
         task_options=_task_options(guard, run, stored, options),
         policy=_policy(run, stored, options),
-        gate=with_waivers(_gate(guard, options), guard, base.name, candidate.name),
+        gate=with_waivers(
+            _gate(guard, options), guard, base.name, candidate.name, today=options.today
+        ),
         declared=declared,
         allow=declared
         | _brought_by_settings(base, candidate)

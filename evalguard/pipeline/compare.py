@@ -36,6 +36,7 @@ from evalguard.pipeline.sources import (
     tell_apart,
 )
 from evalguard.pipeline.stops import Stops
+from evalguard.pipeline.waivers import begun_today
 from evalguard.store import check_writable
 
 
@@ -59,7 +60,7 @@ def compare(
         EvaluationError: if a model could not be loaded or scored: nothing is known then.
         Interrupted: on Ctrl-C.
     """
-    options = make_options(options, **given)
+    options = begun_today(make_options(options, **given))
     cwd = Path.cwd()
     request = StoredRequest(base=str(base), candidate=str(candidate), cwd=cwd, options=options)
     return ended(compared(str(base), str(candidate), options, cwd=cwd), request)

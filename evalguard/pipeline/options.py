@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from datetime import date
 from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -100,6 +101,8 @@ class CompareOptions:
             use_history: False: none, whatever the guard file says.
         track: experiment trackers that the finished run is sent to: "wandb", "trackio",
             "mlflow"; or "none"; empty: the guard file's, else W&B where it is configured.
+        today: the day, YYYY-MM-DD, on which waivers count or have expired; "": the day, in UTC, on
+            which the comparison begins.
         write: whether to write a run folder. quiet: no progress on stderr.
         command: the command line, for the record.
     """
@@ -161,6 +164,7 @@ class CompareOptions:
     history: Path | None = None
     use_history: bool = True
     track: tuple[str, ...] = ()
+    today: str = ""
     write: bool = True
     quiet: bool = False
     command: str = ""
@@ -199,6 +203,8 @@ class CompareOptions:
         if self.memory not in (None, *get_args(MemoryUse)):
             raise _refused("memory", self.memory, f"one of {', '.join(get_args(MemoryUse))}")
         self._check_bisect()
+        if self.today and not _is_day(self.today):
+            raise _refused("today", self.today, "a day, YYYY-MM-DD")
         for path in self.output:
             format_of(path, self.output_format)
         checked_track(self.track)
@@ -248,6 +254,13 @@ def make_options(options: CompareOptions | None, **given: Any) -> CompareOptions
 
 def _is_number(value: object) -> bool:
     return value is None or (isinstance(value, Real) and not isinstance(value, bool))
+
+
+def _is_day(value: object) -> bool:
+    try:
+        return isinstance(value, str) and date.fromisoformat(value).isoformat() == value
+    except ValueError:
+        return False
 
 
 def _is_count(value: object, least: int) -> bool:

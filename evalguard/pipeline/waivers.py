@@ -7,12 +7,25 @@ from datetime import datetime, timezone
 
 from evalguard.config import Guard
 from evalguard.gate import Gate
+from evalguard.pipeline.options import CompareOptions
 
 
-def with_waivers(gate: Gate, guard: Guard | None, base: str, candidate: str) -> Gate:
-    """The gate with what the guard file accepts of this pair today (UTC)."""
+def begun_today(options: CompareOptions) -> CompareOptions:
+    """The options with the day (UTC) that decides about waivers, however long it all takes."""
+    return options if options.today else replace(options, today=_today())
+
+
+def with_waivers(gate: Gate, guard: Guard | None, base: str, candidate: str, *, today: str) -> Gate:
+    """The gate with what the guard file accepts of this pair.
+
+    Args:
+        today: the day that counts, YYYY-MM-DD; "": today (UTC).
+    """
     pair = guard.pair(base, candidate) if guard is not None else None
     if pair is None or not pair.accept:
         return gate
-    today = datetime.now(timezone.utc).date().isoformat()
-    return replace(gate, waivers=pair.accept, today=today)
+    return replace(gate, waivers=pair.accept, today=today or _today())
+
+
+def _today() -> str:
+    return datetime.now(timezone.utc).date().isoformat()

@@ -115,7 +115,7 @@ def test_what_is_not_given_is_left_to_the_guard_file(seen: Any) -> None:
 
 def test_every_option_of_the_python_api_can_be_typed() -> None:
     fields = set(CompareOptions.__dataclass_fields__)
-    assert fields - set(SPELLINGS) == {"write", "command"}
+    assert fields - set(SPELLINGS) == {"write", "command", "today"}
 
 
 @pytest.mark.parametrize(

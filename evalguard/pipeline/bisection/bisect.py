@@ -16,6 +16,7 @@ from evalguard.pipeline.ending import continued, ended
 from evalguard.pipeline.options import CompareOptions, make_options
 from evalguard.pipeline.result import CompareResult
 from evalguard.pipeline.stored_run import stored_run
+from evalguard.pipeline.waivers import begun_today
 from evalguard.report.contract import SCHEMA
 from evalguard.store import read_result
 
@@ -44,7 +45,7 @@ def bisect_settings(
         UsageError: there are no settings to search; before anything is scored.
         UsageError, EvaluationError, Interrupted: as ``evalguard.compare``.
     """
-    options = make_options(options, **{"bisect": "always", **given})
+    options = begun_today(make_options(options, **{"bisect": "always", **given}))
     cwd = Path.cwd()
     request = StoredRequest(base=str(base), candidate=str(candidate), cwd=cwd, options=options)
     finished = compared(str(base), str(candidate), options, cwd=cwd, refusal=unsearchable)

@@ -86,7 +86,7 @@ def nightly(
         journal = _opened(folder or new_night(root, datetime.now(timezone.utc)), head)
         night = Night(
             journal=journal,
-            options=_of_each(options, journal.folder),
+            options=_of_each(options, journal),
             cwd=cwd,
             runner=runner,
             history=NightHistory(history),
@@ -131,11 +131,16 @@ def _opened(folder: Path, head: dict[str, Any]) -> NightJournal:
     return journal
 
 
-def _of_each(options: CompareOptions, folder: Path) -> CompareOptions:
-    """The options of every comparison of a night."""
+def _of_each(options: CompareOptions, journal: NightJournal) -> CompareOptions:
+    """The options of every comparison of a night.
+
+    For all of them it is the day on which the night began, also after midnight and where it goes on
+    later: a waiver holds for the whole night, or for none of it.
+    """
     return replace(
         options,
-        output_path=folder,
+        today=options.today or str(journal.head["created"])[:10],
+        output_path=journal.folder,
         history=None,
         use_history=False,  # the night keeps its runs
         output=(),
