@@ -59,7 +59,8 @@ def difference_shape(values: NDArray[np.float64]) -> DifferenceShape | None:
     moved = finite[finite != 0.0]
     if moved.size == 0:
         return None
-    edges = _edges(moved)
+    low, high = _inner(moved)
+    edges = _edges(low, high)
     counts = np.histogram(np.clip(moved, edges[0], edges[-1]), edges)[0]
     sizes = np.cumsum(np.sort(np.abs(finite))[::-1])
     top = max(1, int(_TOP * finite.size))
@@ -70,8 +71,8 @@ def difference_shape(values: NDArray[np.float64]) -> DifferenceShape | None:
         sd=float(finite.std(ddof=1)) if finite.size > 1 else 0.0,
         edges=tuple(edges.tolist()),
         counts=tuple(counts.tolist()),
-        below=int(np.count_nonzero(moved < edges[0])),
-        above=int(np.count_nonzero(moved > edges[-1])),
+        below=int(np.count_nonzero(moved < low)),
+        above=int(np.count_nonzero(moved > high)),
         quantiles=_quantiles(finite),
         shares=_shares(sizes),
         top=top,
@@ -79,10 +80,15 @@ def difference_shape(values: NDArray[np.float64]) -> DifferenceShape | None:
     )
 
 
-def _edges(moved: NDArray[np.float64]) -> NDArray[np.float64]:
+def _inner(moved: NDArray[np.float64]) -> tuple[float, float]:
+    """The ends of the inner differences, with 0 among them; of few documents none lies outside."""
+    low = float(np.quantile(moved, _INNER[0], method="lower"))
+    high = float(np.quantile(moved, _INNER[1], method="higher"))
+    return min(low, 0.0), max(high, 0.0)
+
+
+def _edges(low: float, high: float) -> NDArray[np.float64]:
     """Equal bins over the inner differences; 0 is between two of them, so none has both signs."""
-    low, high = np.quantile(moved, _INNER)
-    low, high = min(float(low), 0.0), max(float(high), 0.0)
     width = max((high - low) / (_BINS - 1), float(np.finfo(np.float64).tiny))
     first, last = min(np.floor(low / width), -1.0), max(np.ceil(high / width), 1.0)
     edges: NDArray[np.float64] = np.arange(first, last + 1) * width

@@ -36,6 +36,14 @@ def test_a_scale_holds_its_values_in_their_order(values: list[float], bend: bool
     assert all(scale.low <= tick <= scale.high for tick in ticks)
 
 
+@given(st.floats(0.01, 1000.0), st.floats(0.0, 1.0), st.sampled_from([4, 5, 6, 7]))
+def test_an_axis_has_two_numbers_at_least(size: float, part: float, most: int) -> None:
+    """Of one, such as 0 between -0.44 and 0.44, nobody knows what a step is."""
+    scale = Scale(low=-size * part, high=size, start=0.0, stop=280.0)
+    assert len(scale.ticks(most)) >= 2
+    assert len(scale.ticks(most, letter=LETTER)) >= 2
+
+
 def test_a_bent_scale_keeps_small_and_large_drifts_apart() -> None:
     scale = Scale.over([-0.3, 0.14, 1.0, 28.3], 0.0, 300.0, bend=True)
     assert scale.at(1.0) - scale.at(0.14) > 30.0

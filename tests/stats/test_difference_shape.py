@@ -81,3 +81,18 @@ def test_what_lies_far_outside_is_counted_in_the_end_bins() -> None:
 def test_without_change_there_is_no_shape() -> None:
     assert difference_shape(np.zeros(10)) is None
     assert difference_shape(np.array([np.nan, np.inf, 0.0])) is None
+
+
+@given(st.lists(st.floats(-1e6, 1e6).filter(bool), min_size=1, max_size=200).map(np.array))
+def test_of_few_documents_none_lies_beyond_the_histogram(of: np.ndarray) -> None:
+    shape = difference_shape(of)
+    assert shape is not None
+    assert (shape.below, shape.above) == (0, 0)
+
+
+def test_of_many_documents_the_outermost_are_in_the_end_bins() -> None:
+    drawn = np.random.default_rng(3).standard_t(2, 4_000)
+    shape = difference_shape(drawn)
+    assert shape is not None
+    assert 10 <= shape.below <= 20
+    assert 10 <= shape.above <= 20

@@ -64,7 +64,7 @@ class Scale:
         return self.start + (self.stop - self.start) * (place - low) / (high - low)
 
     def ticks(self, most: int = 7, *, letter: float = 0.0) -> tuple[float, ...]:
-        """Round values along the axis, about ``most`` at the most.
+        """Round values along the axis, about ``most``; two at least, where there is room for them.
 
         Args:
             letter: how wide a letter of their texts is along the axis; none is on another.
@@ -72,6 +72,9 @@ class Scale:
         if self.bent:
             return self._bent_ticks(most, letter)
         found = self._even_ticks(most)
+        if len(found) < 2:  # one number tells of no scale
+            most *= 2
+            found = self._even_ticks(most)
         while most > 1 and not self._apart(found, letter):
             most -= 1
             found = self._even_ticks(most)
