@@ -66,7 +66,8 @@ def plan_for(
     n = len(measured.settings)
     whole = np.ones(n, dtype=np.bool_)
     repaired = buildable.reduced(~structure.mask(n))
-    if structure.members <= clear and np.sum(~repaired) == len(structure.members) == 1:
+    single = len(structure.members) == np.sum(~repaired) == 1 and not buildable.refused(repaired)
+    if single and structure.members <= clear:
         (one,) = structure.members
         return Plan(
             proofs=(Proof(setting=one, without=repaired, included=whole),), repaired=repaired

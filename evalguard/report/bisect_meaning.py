@@ -37,8 +37,20 @@ def _next(found: BisectReport, said: Meaning) -> tuple[str, str]:
             "single one will do",
             "",
         )
+    if found.status == "unexplained" and _hardly_any_ran(found):
+        return (
+            "see why assignments could not run; which settings need each other can be declared as "
+            "constraints",
+            "",
+        )
     if found.status == "unexplained":
         return "search longer (--bisect-thorough), or on more documents (a higher --limit)", ""
     if found.status == "not_reproduced" and found.searches[0].outside_sigma > 0.0:
         return "declare what else differs between the two models as settings", ""
     return said.next_step, said.command
+
+
+def _hardly_any_ran(found: BisectReport) -> bool:
+    """Whether more than half of what was asked could not be built or run."""
+    refused = sum(len(search.untestable) for search in found.searches)
+    return 2 * refused > sum(search.probes for search in found.searches)

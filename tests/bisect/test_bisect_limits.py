@@ -106,6 +106,19 @@ def test_two_that_cannot_be_at_candidate_together_are_told_apart() -> None:
     assert (result.status, named(result)) == ("minimal", GUILTY)
 
 
+@pytest.mark.parametrize("most", [6, 10])
+def test_a_repair_that_cannot_be_built_ends_the_search(most: int) -> None:
+    """No rule "a needs b" explains it: without the culprit so many others at most can be built."""
+
+    def cannot(inside: frozenset[str]) -> bool:
+        return "c" not in inside and len(inside) > most
+
+    oracle = PlantedScores(effects(c=6.0), jitter=0.05, cannot=cannot)
+    result = find_culprits(oracle, NAMES, margin=1.0, yardstick=YARDSTICK, seed=1)
+    assert (result.status, named(result)) == ("unexplained", {"c"})
+    assert result.untestable
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_undeclared_crashes_are_neither_good_nor_bad(seed: int) -> None:
     def cannot(inside: frozenset[str]) -> bool:

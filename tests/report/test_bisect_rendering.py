@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from evalguard.bisect_report import BisectReport
+from evalguard.report.bisect_meaning import whole_meaning
 from evalguard.report.contract import document, schema
 from evalguard.report.formats import rendered
 from evalguard.report.terminal import render
@@ -224,3 +225,13 @@ def test_an_answer_after_which_nothing_more_was_asked_says_so() -> None:
     text = " ".join(shown(found, 200).split())
     assert "; then it could not go on (the disk is full)." in text
     assert "Next, to go on where it stopped: evalguard bisect --resume RUN" in text
+
+
+def test_where_hardly_any_assignment_runs_the_next_step_is_to_see_why() -> None:
+    found = BY_STATUS["unexplained"]
+    usual = whole_meaning(report(bisect=found))
+    assert usual.next_step.startswith("search longer")
+    refused = search().untestable
+    stuck = dataclasses.replace(found.searches[0], untestable=refused, probes=1)
+    rarely = whole_meaning(report(bisect=dataclasses.replace(found, searches=(stuck,))))
+    assert rarely.next_step.startswith("see why assignments could not run")
