@@ -468,6 +468,8 @@ def test_nothing_is_wider_than_the_paper(opened: Opened) -> None:
     page.emulate_media(media="print")
     assert cut_off(unfolded(page)) == []
     assert page.locator(".metrics td.plot").first.bounding_box()["width"] > 150
+    name, value = (page.locator(f"dl.facts {one}").first.bounding_box() for one in ("dt", "dd"))
+    assert abs(name["y"] - value["y"]) < name["height"], "a fact is one line of paper, not two"
 
 
 def test_without_a_script_all_but_the_table_of_documents_is_there(opened: Opened) -> None:
