@@ -82,8 +82,10 @@ def path_as_before() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who runs these tests may be logged in to W&B."""
+    """Who runs these tests may be logged in to W&B, and behind a proxy."""
     monkeypatch.setenv("WANDB_MODE", "disabled")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, "127.0.0.1,localhost")
 
 
 @pytest.fixture(scope="session")
