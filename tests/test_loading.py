@@ -247,6 +247,7 @@ def _keep_as_the_hub_does(model: Path, repository: Path, commit: str) -> None:
         (snapshot / file.name).symlink_to(blob)
 
 
+@pytest.mark.slow
 def test_a_hub_snapshot_in_the_local_cache_is_identified_by_its_commit(
     tiny_llama: Path, tmp_path: Path
 ) -> None:

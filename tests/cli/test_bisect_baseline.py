@@ -89,6 +89,7 @@ def test_from_python_the_proof_names_the_stored_base_and_no_model(
     assert f"--baseline {made}" in found.proof
 
 
+@pytest.mark.slow
 def test_another_base_of_the_same_name_is_refused_when_it_goes_on(
     searched: Run, refused: Run, compare: Run, made: str
 ) -> None:

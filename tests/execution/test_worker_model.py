@@ -67,6 +67,7 @@ def exact(response: Response) -> tuple[object, ...]:
     )
 
 
+@pytest.mark.slow
 def test_a_model_scores_the_same_in_a_worker_to_the_last_bit(
     variant: Variant, tmp_path: Path
 ) -> None:
@@ -85,6 +86,7 @@ def test_a_model_scores_the_same_in_a_worker_to_the_last_bit(
         here.close()
 
 
+@pytest.mark.slow
 def test_a_model_that_is_not_there_is_the_same_error_in_a_worker(
     variant: Variant, tmp_path: Path
 ) -> None:
