@@ -15,7 +15,13 @@ from evalguard.tracked_run import Sent
 from evalguard.tracking.bounds import Bounds
 
 Run = Callable[..., Ran]
-Serve = Callable[[Trouble], WandbServer]
+Serve = Callable[..., WandbServer]
+
+# For what never answers; for what is to arrive, which a slow machine under load does in that time;
+# and for a night that has both.
+SHORT = Bounds(start=120, init=4, finish=6)
+LONG = Bounds(start=120, init=60, finish=120)
+BOTH = Bounds(start=120, init=12, finish=20)
 
 pytestmark = pytest.mark.usefixtures("pairs_here")
 
@@ -25,7 +31,8 @@ def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Serve]:
     """Start a server that nights of this process are sent to."""
     running = []
 
-    def started(trouble: Trouble) -> WandbServer:
+    def started(trouble: Trouble, bounds: Bounds) -> WandbServer:
+        monkeypatch.setattr("evalguard.tracking.sending.Bounds", lambda: bounds)
         running.append(wandb_server(trouble))
         server = running[-1].__enter__()
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
@@ -34,8 +41,6 @@ def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Serve]:
 
     monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "no-netrc"))
-    short = Bounds(start=30, init=4, finish=6)
-    monkeypatch.setattr("evalguard.tracking.sending.Bounds", lambda: short)
     yield started
     for one in running:
         one.__exit__(None, None, None)
@@ -70,7 +75,7 @@ def told(document: dict[str, object]) -> list[tuple[object, ...]]:
 def test_a_night_is_one_group_of_runs_and_one_report_that_links_them(
     run: Run, guard: Path, serve: Serve
 ) -> None:
-    server = serve(Trouble())
+    server = serve(Trouble(), LONG)
     found = run("nightly", "--config", guard, "-q")
     arrived = server.arrived
     assert arrived.runs, found.out + found.err
@@ -100,7 +105,7 @@ def test_an_outage_in_the_middle_of_a_night_keeps_the_rest_and_says_once_how_to_
 ) -> None:
     plain = run("nightly", "--config", guard, "-q", "--track", "none")
     before = json.loads(next(Path("reports/nightly").glob("2*/night.json")).read_text())
-    server = serve(Trouble(hangs=True, runs=1))
+    server = serve(Trouble(hangs=True, runs=1), BOTH)
     found = run("nightly", "--config", guard, "-q")
     (folder,) = {path.parent for path in Path("reports/nightly").glob("2*/wandb")}
     after = json.loads((folder / "night.json").read_text())
@@ -118,7 +123,7 @@ def test_an_outage_in_the_middle_of_a_night_keeps_the_rest_and_says_once_how_to_
 def test_a_server_that_failed_twice_is_not_waited_for_again(
     run: Run, guard: Path, serve: Serve
 ) -> None:
-    server = serve(Trouble(status=401))
+    server = serve(Trouble(status=401), SHORT)
     found = run("nightly", "--config", guard, "-q")
     asked = server.arrived.requests
     shown = " ".join(found.out.split())

@@ -15,12 +15,16 @@ from evalguard.tracking.bounds import Bounds
 Run = Callable[..., Ran]
 
 
+# For what never answers, and for what is to arrive: a slow machine under load does it in that time.
+SHORT = Bounds(start=120, init=4, finish=6)
+LONG = Bounds(start=120, init=60, finish=120)
+
+
 @pytest.fixture(autouse=True)
 def short_bounds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("WANDB_MODE")
     monkeypatch.setenv("NETRC", str(tmp_path / "no-netrc"))
-    short = Bounds(start=15, init=3, finish=6)
-    monkeypatch.setattr("evalguard.tracking.sending.Bounds", lambda: short)
+    monkeypatch.setattr("evalguard.tracking.sending.Bounds", lambda: SHORT)
 
 
 def same_but_for_the_tracker(plain: Ran, tracked: Ran) -> list[dict[str, str]]:
@@ -99,13 +103,18 @@ def test_no_trouble_of_wandb_changes_the_verdict(
     compare: Run, monkeypatch: pytest.MonkeyPatch, candidate: str, trouble: Trouble, state: str
 ) -> None:
     plain = compare("orig", candidate, "--json")
+    if state == "sent":
+        monkeypatch.setattr("evalguard.tracking.sending.Bounds", lambda: LONG)
     with wandb_server(trouble) as server:
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
         monkeypatch.setenv("WANDB_API_KEY", KEY)
         tracked = compare("orig", candidate, "--json")
     (sent,) = same_but_for_the_tracker(plain, tracked)
-    assert (sent["sink"], sent["state"]) == ("wandb", state)
-    if state == "offline":
+    # A server that goes away later may have heard all by then.
+    possible = {state, "sent"} if trouble.after else {state}
+    assert sent["sink"] == "wandb"
+    assert sent["state"] in possible, sent
+    if sent["state"] == "offline":
         assert sent["next_command"].startswith("wandb sync reports/wandb/offline-run-")
 
 
@@ -113,10 +122,13 @@ def test_no_trouble_of_wandb_changes_the_verdict(
 def test_what_wandb_gets_are_the_numbers_of_result_json(
     compare: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setattr("evalguard.tracking.sending.Bounds", lambda: LONG)
     with wandb_server() as server:
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
         monkeypatch.setenv("WANDB_API_KEY", KEY)
         found = compare("orig", "sharp", "--json").document
+    (sent,) = found["tracked"]
+    assert sent["state"] == "sent", sent
     arrived = server.arrived
     (step,) = arrived.history
     for one in found["comparisons"]:
