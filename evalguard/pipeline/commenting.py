@@ -11,10 +11,10 @@ from evalguard.pipeline.shown_result import Shown
 Commenting = Literal["always", "failures", "never"]
 
 
-class Place(Protocol):
-    """Where a forge's comment goes."""
+class Put(Protocol):
+    """Writes a forge's comment."""
 
-    def put(self, body: str, *, create: bool) -> str:
+    def __call__(self, body: str, *, create: bool) -> str:
         """Update the comment, else create it; return its address, "" where there is none."""
 
 
@@ -32,25 +32,25 @@ class Commented:
 
 
 def commented(
-    shown: Shown, place: Place | None, *, comment: Commenting, page: str, lacking: StoreError | None
+    shown: Shown, put: Put | None, *, comment: Commenting, page: str, lacking: StoreError | None
 ) -> Commented:
     """Write the comment of a result.
 
     Args:
-        place: None outside a pull or merge request.
+        put: None outside a pull or merge request.
         comment: "failures" creates none for a result that passes, and updates the one that is
             there.
         page: address of the job, "" where it is not known.
         lacking: why there is nothing to write with; None where there is.
     """
-    if comment == "never" or place is None:
+    if comment == "never" or put is None:
         return Commented()
     if lacking is not None:
         return Commented(problem=lacking)
     link = f"\n[The job]({page})\n" if page else ""
     try:
         return Commented(
-            address=place.put(shown.comment + link, create=comment == "always" or not shown.passed)
+            address=put(shown.comment + link, create=comment == "always" or not shown.passed)
         )
     except StoreError as error:
         return Commented(problem=error)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from evalguard.errors import StoreError
-from evalguard.forges import GithubJob, job_of, put_comment
+from evalguard.forges import job_of, put_comment
 from evalguard.pipeline.commenting import Commenting, commented
 from evalguard.pipeline.shown_result import shown_result
 from evalguard.report.annotations import annotation, without_commands
@@ -35,9 +35,9 @@ def show_on_github(
     shown = shown_result(result, marker=comment_marker(name))
     lines = [without_commands(shown.log, secrets.token_hex(16)), shown.annotations.rstrip("\n")]
     job.add_summary(shown.summary)
-    place = _PullRequest(job) if job.pull_request is not None else None
+    put = partial(put_comment, job) if job.pull_request is not None else None
     lacking = None if job.token else _NO_TOKEN
-    done = commented(shown, place, comment=comment, page=job.page, lacking=lacking)
+    done = commented(shown, put, comment=comment, page=job.page, lacking=lacking)
     if done.problem is not None:
         lines.append(annotation("warning", "evalguard", f"{done.problem} ({done.problem.hint})"))
     job.add_outputs({**shown.outputs, "comment-url": done.address})
@@ -48,11 +48,3 @@ _NO_TOKEN = StoreError(
     "the comment was not posted: there is no GITHUB_TOKEN",
     hint="env: {GITHUB_TOKEN: ${{ github.token }}}",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _PullRequest:
-    job: GithubJob
-
-    def put(self, body: str, *, create: bool) -> str:
-        return put_comment(self.job, body, create=create)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from evalguard.errors import StoreError
-from evalguard.forges import GitlabJob, gitlab_job_of, put_note
+from evalguard.forges import gitlab_job_of, put_note
 from evalguard.pipeline.commenting import Commenting, commented
 from evalguard.pipeline.shown_result import shown_result
 from evalguard.report.markdown import comment_marker
@@ -29,9 +29,9 @@ def show_on_gitlab(
     job = gitlab_job_of(environment)
     shown = shown_result(result, marker=comment_marker(name))
     lines = [shown.log.rstrip("\n")]
-    place = _MergeRequest(job) if job.merge_request is not None else None
+    put = partial(put_note, job) if job.merge_request is not None else None
     lacking = None if job.token else _NO_TOKEN
-    done = commented(shown, place, comment=comment, page=job.page, lacking=lacking)
+    done = commented(shown, put, comment=comment, page=job.page, lacking=lacking)
     if done.address:
         lines.append(f"the note: {printable(done.address)}")
     if done.problem is not None:
@@ -44,11 +44,3 @@ _NO_TOKEN = StoreError(
     "no note was posted: there is no EVALGUARD_GITLAB_TOKEN",
     hint="a project access token with the scope `api`, as a masked variable; or --comment never",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _MergeRequest:
-    job: GitlabJob
-
-    def put(self, body: str, *, create: bool) -> str:
-        return put_note(self.job, body, create=create)
