@@ -126,7 +126,7 @@ class Search:
         self._progress.tell(self.case, self.measured)
         if self.measured.spent > self._effort.most:
             return self._given_up()
-        case = self.case
+        case, asked = self.case, len(self.measured.probes)
         probable = case.belief.probability >= self._effort.verify
         if probable and case.belief.structure.components and case.missing:
             self._verify(case)
@@ -139,6 +139,8 @@ class Search:
                 self._verify(case)  # looks say nothing: what proves it may
             else:
                 return self._given_up()
+        if len(self.measured.probes) == asked:  # and so it would be next time: no endless search
+            return self._given_up()
         self.consider()
         return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import numpy as np
 import pytest
@@ -117,6 +118,22 @@ def test_a_repair_that_cannot_be_built_ends_the_search(most: int) -> None:
     result = find_culprits(oracle, NAMES, margin=1.0, yardstick=YARDSTICK, seed=1)
     assert (result.status, named(result)) == ("unexplained", {"c"})
     assert result.untestable
+
+
+@settings(max_examples=10)
+@given(share=st.floats(0.1, 0.95), rule=st.integers(0, 10**6), guilty=st.sampled_from([1, 2]))
+def test_every_search_ends_whatever_cannot_be_built(share: float, rule: int, guilty: int) -> None:
+    """No rule explains what fails: each assignment by itself does or does not."""
+
+    def cannot(inside: frozenset[str]) -> bool:
+        if not 0 < len(inside) < len(NAMES):
+            return False
+        return random.Random(f"{rule} {sorted(inside)}").random() < share
+
+    planted = effects(**dict.fromkeys(sorted(GUILTY)[:guilty], 4.0))
+    result = searched(PlantedScores(planted, jitter=0.2, cannot=cannot, seed=rule))
+    assert named(result) <= set(sorted(GUILTY)[:guilty])
+    assert result.status != "stopped"
 
 
 @pytest.mark.parametrize("seed", range(3))
