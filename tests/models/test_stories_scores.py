@@ -108,6 +108,8 @@ def test_lm_evals_metrics_on_all_passages(
     model = scorer(shared_data / "stories260K" / "hf", dtype=dtype)
     answers = model.score(last_word_requests(shared_data, None))
     mean = np.mean([answer.loglikelihood for answer in answers])
-    tolerance = 1e-4 if dtype == "float32" else 2e-3
+    # Processors without instructions for bfloat16 round elsewhere: some near ties fall otherwise.
+    tolerance, flips = (1e-4, 1.5) if dtype == "float32" else (2e-3, 5.5)
     assert math.exp(-mean) == pytest.approx(perplexity, rel=tolerance)
-    assert np.mean([a.is_greedy for a in answers]) == pytest.approx(accuracy, abs=1e-3)
+    right = sum(a.is_greedy for a in answers)
+    assert right == pytest.approx(accuracy * len(answers), abs=flips)
