@@ -140,6 +140,6 @@ def test_all_passages_give_lm_evals_numbers(compare: Callable[..., CompareResult
     (accuracy,) = [c for c in result.comparisons if c.metric == "acc"]
     assert accuracy.base == pytest.approx(0.2700, abs=5e-5)
     assert accuracy.base_stderr == pytest.approx(0.0117, abs=5e-5)
-    # in other batches bfloat16 rounds elsewhere: of 1,437 answers two near a tie may fall otherwise
+    # in other batches bfloat16 rounds elsewhere: of 1,437 answers a few near a tie fall otherwise
     assert accuracy.candidate == pytest.approx(0.2672, abs=5.5 / 1437)
     assert result.passed
