@@ -75,6 +75,17 @@ def test_a_probe_that_dies_takes_only_itself(world: Callable[..., Port], tmp_pat
     assert {kind for kind, _ in ends.values()} <= {line.get("outcome") for line in lines}
 
 
+def test_nobody_is_blamed_where_memory_holds_one_model_and_two_are_asked(
+    world: Callable[..., Port],
+) -> None:
+    port, said = world("fills_the_memory", use_cache=False), list[str]()
+    with port.oracle(runner="workers", jobs=2, say=said.append) as oracle:
+        asked = [{"fills_the_memory"}, {"fills_the_memory", "eps"}]
+        found = oracle.measure_all([(frozenset(names), oracle.blocks[0]) for names in asked])
+    assert all(isinstance(one, np.ndarray) for one in found)
+    assert any("from now on one model is asked at a time" in line for line in said)
+
+
 def test_a_search_goes_on_where_a_probe_ends_its_process(world: Callable[..., Port]) -> None:
     port = world("exits")
     with port.oracle(runner="workers") as oracle:

@@ -97,8 +97,8 @@ class RoomyRunner:
         if self.jobs > 1:
             self._crowded = True
             self.say(
-                f"memory ran out beside another model, and {source.name} runs alone: from now on "
-                "one model is asked at a time"
+                "memory ran out, or a worker was killed, while several models were asked, and "
+                f"{source.name} runs alone: from now on one model is asked at a time"
             )
 
 
