@@ -1,7 +1,7 @@
 """What a guard file names on this machine and what is not there.
 
 No error of loading: a guard file may be read where only some of its models are. ``evalguard check``
-tells of it.
+tells of it. ``os.path`` is asked, not ``Path``, which raises where a text can be no path.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def absent_paths(
     A path that models share by ``extends`` is named once, where it is written.
     """
     for number, folder in enumerate(parsed.include_path):
-        if not resolve_path(folder, document.folder).is_dir():
+        if not os.path.isdir(resolve_path(folder, document.folder)):
             yield document.problem(
                 ("include_path", number),
                 f"include_path: there is no folder {folder}",
@@ -72,4 +72,4 @@ def _is_absent(text: str, folder: Path) -> bool:
     path = resolve_path(text, folder)
     if os.path.exists(path):
         return False
-    return is_written_as_path(text) or (text.count("/") > 1 and path.parent.is_dir())
+    return is_written_as_path(text) or (text.count("/") > 1 and os.path.isdir(path.parent))
