@@ -17,7 +17,7 @@ from evalguard.store.disk import HalfFile
 
 TASKS = ("--tasks", "sw_long,sw_choice,sw_text")
 # What a run says of its keeping, and what differs between any two runs.
-OWN = {"created", "run_folder", "command", "notes", "resources", "checksum"}
+OWN = {"created", "run_folder", "files", "command", "notes", "resources", "checksum"}
 
 
 @pytest.fixture
