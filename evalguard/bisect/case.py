@@ -14,7 +14,8 @@ from evalguard.bisect.verification import Plan
 class Case:
     """The most probable answer, what proves it, and who is proven so far.
 
-    ``missing``: assignments that the proof still needs on all documents.
+    ``missing``: assignments that the proof still needs on all documents; ``unseen``: those that an
+    answer which is not certain needs on some of them.
     """
 
     belief: Belief
@@ -22,3 +23,9 @@ class Case:
     fit: Fit
     proven: frozenset[int]
     missing: tuple[Mask, ...]
+    unseen: tuple[Mask, ...]
+
+    @property
+    def open(self) -> bool:
+        """Whether the proof needs anything that is not measured."""
+        return bool(self.missing or self.unseen)

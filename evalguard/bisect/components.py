@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
+from math import comb
 from typing import Literal
 
 import numpy as np
@@ -77,15 +78,17 @@ class Components:
 def components_of(n: int, suspects: tuple[int, ...], drifting: tuple[int, ...]) -> Components:
     """All singles and pairs of n settings, and threes of the suspects.
 
+    Whoever is suspected, a three's prior is that of one among all threes of n settings.
     ``drifting``: settings that drift alone. Interactions are likelier among them than anywhere else
     (effect heredity; Hamada and Wu 1992).
     """
     few = _singles_and_pairs(n)
     threes = np.array(list(combinations(suspects, 3)), dtype=np.intp).reshape(-1, 3)
-    pairs = n * (n - 1) // 2
+    pairs = comb(n, 2)
     sizes = [n, pairs, pairs, len(threes)]
     odds = [_ADDITIVE, _PAIR, _PAIR, _THREE]
-    log_odds = [np.log(share / max(size, 1)) for share, size in zip(odds, sizes, strict=True)]
+    shared = [n, pairs, pairs, comb(n, 3)]
+    log_odds = [np.log(share / max(among, 1)) for share, among in zip(odds, shared, strict=True)]
     members, log_prior = np.concatenate([few, threes]), np.repeat(log_odds, sizes)
     redundant = np.repeat([False, False, True, False], sizes)
     beside = np.isin(members, drifting).all(axis=1) & ~redundant

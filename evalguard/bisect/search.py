@@ -23,12 +23,12 @@ from evalguard.bisect.progress import Progress
 from evalguard.bisect.result import Status
 from evalguard.bisect.rows import Rows
 from evalguard.bisect.structure import NOTHING, Structure
-from evalguard.bisect.verification import STEP, Plan, drowned, plan_for, proven
+from evalguard.bisect.verification import FIRST, STEP, Plan, drowned, plan_for, proven
 
+_LIKELY = 0.5  # a setting that is less probably guilty is not named
 _CLUELESS = 1e-3  # nats a full evaluation: nothing more can be learnt
 _PROBABLY_NOTHING = 0.95
-_FIRST = 0.25  # share of the documents that a doubtful answer is first verified on
-_STEPS = (_FIRST, 0.5, 1.0)  # in which a single culprit is measured alone
+_STEPS = (FIRST, 0.5, 1.0)  # in which a single culprit is measured alone
 _ALONE = 2.5  # standard errors that it must drift there
 _CLOSER = 0.75  # of the margin: what counts, where more than the margin is left
 _SLACK = 0.01  # of the documents, by which blocks may miss a share
@@ -89,12 +89,14 @@ class Search:
         self._inclusion = belief.inclusion
         fit = fitted(belief.structure, rows.finished(), margin=self._margin)
         guilty = proven(plan, everything, self.measured, margin=self._margin, z=self._effort.z)
+        unseen = plan.unseen(self.measured)
         self.case = Case(
             belief=belief,
             plan=plan,
             fit=fit,
-            proven=frozenset(guilty),
+            proven=frozenset(one for one in guilty if belief.inclusion[one] >= _LIKELY),
             missing=plan.missing(self.measured),
+            unseen=() if belief.probability >= self._effort.certain else unseen,
         )
 
     def _planned(self, belief: Belief, rows: Rows, drifting: tuple[int, ...]) -> tuple[Fit, Plan]:
@@ -117,7 +119,7 @@ class Search:
     def _drifting(self, rows: Rows) -> tuple[int, ...]:
         """The settings that drift alone, as far as that is measured."""
         needed = np.maximum(_ALONE * np.sqrt(rows.variance), STEP * self._margin)
-        measured = (rows.masks.sum(axis=1) == 1) & (rows.share >= _FIRST - _SLACK)
+        measured = (rows.masks.sum(axis=1) == 1) & (rows.share >= FIRST - _SLACK)
         drifts = measured & (np.abs(rows.sigma) >= needed)
         return tuple(np.flatnonzero(rows.masks[drifts].any(axis=0)).tolist())
 
@@ -128,14 +130,14 @@ class Search:
             return self._given_up()
         case, asked = self.case, len(self.measured.probes)
         probable = case.belief.probability >= self._effort.verify
-        if probable and case.belief.structure.components and case.missing:
+        if probable and case.belief.structure.components and case.open:
             self._verify(case)
         else:
             draws = self.posterior.draw(self._effort.draws, self._rng)
             choice = next_measurement(self.measured, draws, self._buildable, self._rng)
             if choice is not None and choice.rate >= self._worth():
                 self.measured.measure(choice.mask, choice.share)
-            elif case.belief.structure.components and case.missing:
+            elif case.belief.structure.components and case.open:
                 self._verify(case)  # looks say nothing: what proves it may
             else:
                 return self._given_up()
@@ -167,9 +169,12 @@ class Search:
         What is known of a quarter is measured further one after the other: it may refute the rest.
         """
         measured, missing = self.measured, case.missing
-        first = [mask for mask in missing if measured.cost(mask, _FIRST) > 0.0]
+        if case.unseen:
+            measured.measure_all(case.unseen, FIRST)
+            return
+        first = [mask for mask in missing if measured.cost(mask, FIRST) > 0.0]
         if case.belief.probability < self._effort.certain:
-            measured.measure_all(first or missing[:1], _FIRST if first else 1.0)
+            measured.measure_all(first or missing[:1], FIRST if first else 1.0)
         elif len(case.belief.structure.members) == 1 and missing[0].sum() == 1:
             share = next(share for share in _STEPS if measured.cost(missing[0], share) > 0.0)
             measured.measure(missing[0], share)  # it may be clear before the end
@@ -185,7 +190,7 @@ class Search:
             return self._given_up() if sure >= self._effort.nothing else None
         if not structure.components:
             return "diffuse"
-        if sure < self._effort.accept or self.case.missing:
+        if sure < self._effort.accept or self.case.open:
             return None
         if self.case.proven != structure.members:
             lost = drowned(self.case.plan, self.measured, z=self._effort.z)
@@ -216,7 +221,7 @@ class Search:
             return "diffuse"
         if structure == NOTHING and abs(self.measured.total) <= self._margin:
             return "not_reproduced"
-        proven = not self.case.missing and self.case.proven == structure.members
+        proven = not self.case.open and self.case.proven == structure.members
         if structure.components and proven and not structure.diffuse:
             return self._proven_status(1.0) or "unexplained"
         return "unexplained"

@@ -18,6 +18,7 @@ from evalguard.bisect.oracle import Mask
 from evalguard.bisect.structure import Structure
 
 STEP = 0.3  # of the margin: what a culprit changes at least
+FIRST = 0.25  # share of the documents on which a doubtful answer is looked at first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +38,13 @@ class Plan:
         proofs: one for each member that can be proven.
         repaired: the candidate with all members at reference, and with what needs them; None if it
             cannot be built.
+        sufficing: members of what acts only together, proven from the candidate, with nobody else:
+            that shows whether it takes a further setting to make them act.
     """
 
     proofs: tuple[Proof, ...]
     repaired: Mask | None
+    sufficing: tuple[Mask, ...] = ()
 
     def needed(self) -> list[Mask]:
         """All assignments that must be measured on all documents."""
@@ -51,6 +55,10 @@ class Plan:
     def missing(self, measured: Measurements) -> tuple[Mask, ...]:
         """Those that are not measured on all documents."""
         return tuple(mask for mask in self.needed() if not measured.complete(mask))
+
+    def unseen(self, measured: Measurements) -> tuple[Mask, ...]:
+        """What is to suffice, and is measured on too few documents to show that it does."""
+        return tuple(mask for mask in self.sufficing if measured.cost(mask, FIRST) > 0.0)
 
 
 def plan_for(
@@ -72,15 +80,17 @@ def plan_for(
         return Plan(
             proofs=(Proof(setting=one, without=repaired, included=whole),), repaired=repaired
         )
-    proofs = [
+    found = [
         _proof(one, contexts, buildable)
         for component in structure.components
         for one, contexts in _contexts(component, buildable, measured, repaired).items()
         if one in structure.members
     ]
+    proofs = {proof.setting: proof for proof in found if proof is not None}
     return Plan(
-        proofs=tuple({proof.setting: proof for proof in proofs if proof is not None}.values()),
+        proofs=tuple(proofs.values()),
         repaired=repaired if buildable.likely(repaired) else None,
+        sufficing=_sufficing(structure, proofs, buildable, n),
     )
 
 
@@ -133,6 +143,19 @@ def _contexts(
         if sum(measured.cost(~eye[one], 1.0) for one in near) < costs:
             return {one: [whole, *masks] for one, masks in contexts.items()}
     return contexts
+
+
+def _sufficing(
+    structure: Structure, proofs: dict[int, Proof], buildable: Buildable, n: int
+) -> tuple[Mask, ...]:
+    """The members of what acts only together, where all of them are proven from the candidate."""
+    at_candidate = {one for one, proof in proofs.items() if proof.included.all()}
+    masks = [
+        np.isin(np.arange(n), component.members)
+        for component in structure.components
+        if component.kind == "together" and at_candidate.issuperset(component.members)
+    ]
+    return tuple(mask for mask in masks if buildable.likely(mask))
 
 
 def _proof(one: int, contexts: list[Mask], buildable: Buildable) -> Proof | None:
