@@ -34,32 +34,22 @@ def read_off(
         EvaluationError: the model cannot read a few tokens.
     """
     try:
-        return _read_off(lm, policy, model_type, model_args, assigned)
+        with computing_with(assigned.threads), failures("reading a few tokens", ()), quiet():
+            if hasattr(lm, "unsettle"):
+                lm.unsettle()
+            if policy.share_prefixes and getattr(lm, "own_path", False):
+                from evalguard.models.sharing_probe import settle_sharing
+
+                settle_sharing(lm)
+            described = describe(
+                lm, policy, model_type, model_args, assigned.effective, assigned.provenance
+            )
+            _share_texts(lm)
     except NoRoomError as error:
         raise EvaluationError(
             f"{RAN_OUT} in reading a few tokens: {error}",
             hint="a narrower dtype, a smaller model_args.max_length or another machine",
         ) from None
-
-
-def _read_off(
-    lm: Any,
-    policy: ScoringPolicy,
-    model_type: str,
-    model_args: Mapping[str, Value],
-    assigned: Assigned,
-) -> ModelDescription:
-    with computing_with(assigned.threads), failures("reading a few tokens", ()), quiet():
-        if hasattr(lm, "unsettle"):
-            lm.unsettle()
-        if policy.share_prefixes and getattr(lm, "own_path", False):
-            from evalguard.models.sharing_probe import settle_sharing
-
-            settle_sharing(lm)
-        described = describe(
-            lm, policy, model_type, model_args, assigned.effective, assigned.provenance
-        )
-        _share_texts(lm)
     return described
 
 
