@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import sys
 import time
+import traceback
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +18,13 @@ from history_examples import METRIC, RUN, N, documents, keep_nights, night, righ
 
 from evalguard.errors import StoreError, UsageError
 from evalguard.history import DocumentScores
-from evalguard.store.history import DamagedHistoryError, HistoryFile, KeptMetric, check_history
+from evalguard.store.history import (
+    DamagedHistoryError,
+    HistoryFile,
+    KeptMetric,
+    check_history,
+    database,
+)
 from evalguard.store.history.schema import VERSION
 
 KEY = METRIC.key
@@ -188,8 +197,53 @@ def test_a_full_disk_keeps_all_of_what_was_there(file: Path) -> None:
     assert (check.runs, check.problems) == (2, ())
 
 
-def writer(file: Path, name: str, nights: int, *, ready: int | None = None) -> int:
-    """Fork a process that keeps nights; it writes a byte to ``ready`` before the first one."""
+def test_a_file_that_another_process_starts_meanwhile_is_no_stranger_s(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = database._number
+
+    def meanwhile(connection: sqlite3.Connection, statement: str) -> int:
+        found = asked(connection, statement)
+        monkeypatch.setattr(database, "_number", asked)
+        with suppress(StoreError):  # it may have to wait
+            HistoryFile(file, create=True, patience=0.05).close()
+        return found
+
+    monkeypatch.setattr(database, "_number", meanwhile)
+    with HistoryFile(file, create=True) as history:
+        assert history.add(RUN, [KeptMetric(metric=METRIC)], {}) == 1
+    assert database._number is asked
+
+
+def test_a_file_that_another_process_starts_meanwhile_was_not_emptied(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others: list[HistoryFile] = []
+    look = Path.stat
+
+    def meanwhile(path: Path, **options: bool) -> os.stat_result:
+        found = look(path, **options)
+        if path == file and not others:
+            assert found.st_size == 0
+            monkeypatch.setattr(Path, "stat", look)
+            others.append(HistoryFile(file, create=True))
+            assert file.with_name(f"{file.name}-wal").stat().st_size
+        return found
+
+    file.touch()  # as sqlite3 leaves it for a moment
+    monkeypatch.setattr(Path, "stat", meanwhile)
+    with HistoryFile(file, create=True) as history:
+        assert history.add(RUN, [KeptMetric(metric=METRIC)], {}) == 1
+    (other,) = others
+    assert len(other.runs()) == 1
+    other.close()
+
+
+def writer(
+    file: Path, name: str, nights: int, *, ready: int | None = None, start: int | None = None
+) -> int:
+    """Fork a process that keeps nights; it writes a byte to ``ready`` before the first one, or
+    waits for one of ``start``. What goes wrong in it is on stderr."""
     child = os.fork()
     if child:
         return child
@@ -197,13 +251,34 @@ def writer(file: Path, name: str, nights: int, *, ready: int | None = None) -> i
     try:
         if ready is not None:
             os.write(ready, b"r")
+        if start is not None:
+            os.read(start, 1)
         with HistoryFile(file, create=True) as history:
             for day in range(nights):
                 kept = KeptMetric(metric=METRIC, documents=documents(right(day % N)))
                 history.add(night(day, candidate=name), [kept], {})
         code = 0
     finally:
+        if code:
+            traceback.print_exc()
+        sys.stderr.flush()
         os._exit(code)
+
+
+def test_processes_that_start_a_history_in_the_same_moment_all_keep_their_nights(
+    tmp_path: Path,
+) -> None:
+    for attempt in range(20):
+        file = tmp_path / f"{attempt}.sqlite"
+        reading, writing = os.pipe()
+        children = [writer(file, name, 2, start=reading) for name in ("one", "two", "three")]
+        os.write(writing, b"go!")
+        assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]
+        os.close(reading)
+        os.close(writing)
+        with HistoryFile(file) as history:
+            kept = [run.candidate for run in history.runs()]
+        assert sorted(kept) == ["one", "one", "three", "three", "two", "two"]
 
 
 def test_several_processes_write_and_one_reads(file: Path) -> None:

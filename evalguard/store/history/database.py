@@ -5,13 +5,14 @@ from __future__ import annotations
 import sqlite3
 import stat
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
 
 from evalguard.errors import StoreError, UsageError
 from evalguard.store.disk import make_folder, refusal
-from evalguard.store.history.failures import RESCUE, DamagedHistoryError, told
+from evalguard.store.history.failures import RESCUE, DamagedHistoryError, busy, told
 from evalguard.store.history.schema import APPLICATION_ID, VERSION, migrate
 
 PATIENCE = 30.0
@@ -48,6 +49,10 @@ def connect(path: Path, *, create: bool, patience: float = PATIENCE) -> sqlite3.
 
 
 def _check_place(path: Path, *, create: bool) -> None:
+    log = path.with_name(f"{path.name}-wal")
+    # Before the file: a file has its first page before there is a log, so that a log with something
+    # in it and, after that, an empty file is no history that another process is just starting.
+    logged = _size(log)
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -67,9 +72,8 @@ def _check_place(path: Path, *, create: bool) -> None:
         raise UsageError(f"{path} is no file, so it is no history", hint=_ANOTHER)
     if found.st_size:
         return
-    log = path.with_name(f"{path.name}-wal")
     # sqlite3 would take it for a new file, and throw the log away, with all that is in it.
-    if log.exists() and log.stat().st_size:
+    if logged:
         raise DamagedHistoryError(
             f"the history {path} was emptied, and {log.name} beside it still holds nights",
             hint="nothing was touched; put back a copy of the file, with that log beside it",
@@ -78,18 +82,39 @@ def _check_place(path: Path, *, create: bool) -> None:
         raise UsageError(f"{path} is empty: no night was kept in it yet")
 
 
+def _size(path: Path) -> int:
+    """0 also where there is none, or none can be seen."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
 def _prepare(connection: sqlite3.Connection, path: Path, patience: float) -> None:
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA foreign_keys = ON")
-    version = _version(connection, path)
-    _check_schema(connection, path)
+    with _one_moment(connection):
+        version = _version(connection, path)
+        _check_schema(connection, path)
     if version < VERSION:
         _bring_up(connection, path, patience)
     connection.execute("PRAGMA synchronous = FULL")
 
 
+@contextmanager
+def _one_moment(connection: sqlite3.Connection) -> Iterator[None]:
+    """All that is read inside is of one moment, whatever another process writes meanwhile."""
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        with suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
+
+
 def _version(connection: sqlite3.Connection, path: Path) -> int:
-    """The version of the tables; 0 for a file without any.
+    """The version of the tables; 0 for a file without any. To be asked inside a transaction: a file
+    that another process starts between two of these questions would look like a stranger's.
 
     Raises:
         UsageError: it is another program's database, or made by a newer evalguard.
@@ -135,7 +160,9 @@ def _bring_up(connection: sqlite3.Connection, path: Path, patience: float) -> No
         with suppress(sqlite3.Error):
             connection.execute("ROLLBACK")
         raise
-    if _version(connection, path) != VERSION:
+    with _one_moment(connection):
+        version = _version(connection, path)
+    if version != VERSION:
         raise StoreError(f"the history {path} stays at an earlier version", hint=RESCUE)
 
 
@@ -146,7 +173,7 @@ def _set_wal(connection: sqlite3.Connection, patience: float) -> None:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > end:
+            if not busy(error) or time.monotonic() > end:
                 raise
             time.sleep(0.02)
         else:

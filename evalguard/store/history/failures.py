@@ -35,9 +35,14 @@ def told(path: Path, doing: str) -> Iterator[None]:
         raise DamagedHistoryError(f"the history {path} is damaged", hint=RESCUE) from error
 
 
+def busy(error: sqlite3.Error) -> bool:
+    """Whether it is another process that is in the way ("locking protocol": many at once)."""
+    return any(word in str(error) for word in ("locked", "busy", "locking protocol"))
+
+
 def _known(path: Path, doing: str, error: sqlite3.Error) -> EvalguardError:
     said = str(error)
-    if "locked" in said or "busy" in said:
+    if busy(error):
         return StoreError(
             f"cannot {doing} the history {path}: another process has been writing to it all along",
             hint="try again when it has finished",
