@@ -13,11 +13,14 @@ import evalguard
 
 # A worker writes its stack to its log at this signal, also while native code holds the interpreter.
 SIGNAL = signal.SIGUSR1
-_PATIENCE = 2.0  # seconds: a worker that was stopped says nothing
+PATIENCE = 5.0
+"""Seconds to wait for what a worker says; one that was stopped says nothing."""
 _LOOK = 0.02
+_QUIET = 0.5  # seconds: on a loaded machine a stack is written in several pieces
 _ROOM = 16_384  # bytes of a stack that are looked at; the innermost call comes first
-_FRAME = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$', re.M)
+_FRAME = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)\n', re.M)
 _LIBRARY = re.compile(r"[/\\]python\d[.\d]*[/\\]|[/\\](site|dist)-packages[/\\]")
+_Frame = re.Match[str]
 
 
 def tell_when_asked() -> None:
@@ -25,12 +28,13 @@ def tell_when_asked() -> None:
     faulthandler.register(SIGNAL, all_threads=False)
 
 
-def stuck_in(pid: int, log: Path) -> str:
+def stuck_in(pid: int, log: Path, *, patience: float = PATIENCE) -> str:
     """Ask a process that is about to be killed what it is doing.
 
     Args:
         pid: of a worker; one that is not ready to tell ends here.
         log: file to which its stderr is appended.
+        patience: seconds to wait for it.
 
     Returns:
         "load (hooks.py, line 8)": the innermost function that is neither a library's nor
@@ -39,33 +43,46 @@ def stuck_in(pid: int, log: Path) -> str:
     try:
         before = log.stat().st_size
         os.kill(pid, SIGNAL)
-        written = _appended(log, before)
+        frames = _told(log, before, patience)
     except OSError:
         return ""
-    frames = list(_FRAME.finditer(written))
-    own = str(Path(evalguard.__file__).parent)
-    of_user = (
-        one
-        for one in frames
-        if not _LIBRARY.search(one["file"]) and not one["file"].startswith((own, "<"))
-    )
-    found = next(of_user, frames[0] if frames else None)
+    found = _of_user(frames) or next(iter(frames), None)
     if found is None:
         return ""
     shown = f"{found['function']} ({found['file']}, line {found['line']})"
     return "".join(letter if letter.isprintable() else "?" for letter in shown)
 
 
-def _appended(log: Path, before: int) -> str:
-    """What a log is longer by, as soon as it grows no more."""
-    deadline = time.monotonic() + _PATIENCE
-    seen = before
-    while time.monotonic() < deadline:
+def _told(log: Path, before: int, patience: float) -> list[_Frame]:
+    """The frames that a log is longer by: until one of them is the user's, or no more come."""
+    now = quiet_since = time.monotonic()
+    deadline, written = now + patience, b""
+    while (now := time.monotonic()) < deadline:
+        more = _after(log, before)
+        if len(more) > len(written):
+            written, quiet_since = more, now
+        frames = _frames(written)
+        if _of_user(frames) or (frames and now - quiet_since > _QUIET):
+            return frames
         time.sleep(_LOOK)
-        size = log.stat().st_size
-        if before < size == seen:
-            break
-        seen = size
+    return _frames(written)
+
+
+def _after(log: Path, start: int) -> bytes:
     with log.open("rb") as file:
-        file.seek(before)
-        return file.read(_ROOM).decode("utf-8", "replace")
+        file.seek(start)
+        return file.read(_ROOM)
+
+
+def _frames(written: bytes) -> list[_Frame]:
+    """Those that are written to the end of their line, the innermost first."""
+    return list(_FRAME.finditer(written.decode("utf-8", "replace")))
+
+
+def _of_user(frames: list[_Frame]) -> _Frame | None:
+    """The innermost one that is neither a library's nor evalguard's."""
+    own = str(Path(evalguard.__file__).parent)
+    for one in frames:
+        if not _LIBRARY.search(one["file"]) and not one["file"].startswith((own, "<")):
+            return one
+    return None

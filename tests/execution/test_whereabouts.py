@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,7 @@ def test_a_stuck_process_names_the_function_of_its_user(tmp_path: Path, body: st
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == b"there\n"
-        assert stuck_in(process.pid, log) == f"of_the_user ({script}, line 6)"
+        assert stuck_in(process.pid, log, patience=300.0) == f"of_the_user ({script}, line 6)"
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
@@ -52,6 +53,27 @@ def test_a_process_that_does_not_tell_is_nowhere(tmp_path: Path) -> None:
     process = subprocess.Popen(["sleep", "600"])
     assert stuck_in(process.pid, tmp_path / "no-log") == ""
     (tmp_path / "log").touch()
-    assert stuck_in(process.pid, tmp_path / "log") == ""
+    assert stuck_in(process.pid, tmp_path / "log", patience=1.0) == ""
     process.wait()
     assert stuck_in(process.pid, tmp_path / "log") == ""
+
+
+def test_a_stack_that_comes_in_pieces_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    pieces = [
+        'Current thread 0x1 (most recent call first):\n  File "/usr/lib/python3.11/subproc',
+        'ess.py", line 1 in wait\n  File "/home/me/hooks.py", line 8 in lo',
+        'ad\n  File "/home/me/main.py", line 9 in run\n',
+    ]
+    log.touch()
+    monkeypatch.setattr(os, "kill", lambda pid, number: None)
+
+    def sleep(seconds: float) -> None:
+        with log.open("a") as file:
+            file.write(pieces.pop(0))
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    assert stuck_in(1, log, patience=300.0) == "load (/home/me/hooks.py, line 8)"
+    assert not pieces
