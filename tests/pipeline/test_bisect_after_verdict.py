@@ -23,7 +23,9 @@ from evalguard.pipeline.bisection.bisect import resume_bisection
 from evalguard.pipeline.bisection.finished import Finished
 from evalguard.pipeline.bisection.inquiry import Inquiry, Surroundings
 from evalguard.pipeline.bisection.searchable import Searchable
+from evalguard.pipeline.bisection.unchanged import check_unchanged
 from evalguard.pipeline.stored_run import stored_run
+from evalguard.report.contract import document
 from evalguard.scorer import Request, Response
 from evalguard.settings import Setting, Target, Variant
 
@@ -336,6 +338,31 @@ def test_a_bisection_does_not_go_on_about_another_model(run: Run, tmp_path: Path
     with pytest.raises(MisalignedRunsError, match="the candidate port is not what it was"):
         resume_bisection(stopped.run_folder, quiet=True)
     assert written(stopped) == before
+
+
+@pytest.mark.parametrize(
+    ("then", "what"),
+    [
+        ({"packages": {"torch": "2.9", "numpy": "1"}}, "torch 2.9 then, 2.13 now$"),
+        ({"packages": {"torch": "2.13"}, "device": "cpu (AVX2)"}, r"device cpu \(AVX2\) then, "),
+        ({"packages": {"gone": "1"}}, "weights, settings or code changed$"),
+        ({}, "weights, settings or code changed$"),
+        (None, "weights, settings or code changed$"),
+    ],
+)
+def test_what_another_version_or_device_computed_is_refused_by_its_name(
+    run: Run, then: dict[str, Any] | None, what: str
+) -> None:
+    made = run(Opened(), bisect="never").report
+    now = {"packages": {"torch": "2.13", "numpy": "1"}, "device": "cpu (AVX512)"}
+    report = replace(made, environment={**made.environment, "candidate": now})
+    there = json.loads(json.dumps(document(report)))
+    check_unchanged(there, report)
+    there["environment"]["candidate"] = then
+    check_unchanged(there, report)  # it is the digest that counts
+    there["candidate"]["digest"] = "0" * 16
+    with pytest.raises(MisalignedRunsError, match=what):
+        check_unchanged(there, report)
 
 
 def test_what_was_asked_for_is_not_edited_between(run: Run) -> None:

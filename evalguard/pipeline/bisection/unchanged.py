@@ -31,7 +31,8 @@ def check_unchanged(there: _Document, report: CompareReport) -> None:
     """
     now = json.loads(json.dumps(document(report)))  # lists for tuples, as in what was stored
     for role in ("base", "candidate"):
-        _check_side(role, there[role], now[role])
+        where = [_computed_with(one, role) for one in (there, now)]
+        _check_side(role, there[role], now[role], _differing(*where))
     before = {_key(one): one for one in there["comparisons"]}
     _check_gate(before.keys(), there["gate"], now)
     for one in now["comparisons"]:
@@ -43,11 +44,12 @@ def check_unchanged(there: _Document, report: CompareReport) -> None:
             )
 
 
-def _check_side(role: str, then: _Document, now: _Document) -> None:
+def _check_side(role: str, then: _Document, now: _Document, elsewhere: str) -> None:
     if then["digest"] != now["digest"]:
         raise _changed(
             f"the {role} {now['name']} is not what it was {_THEN}: its digest was "
-            f"{then['digest']}, and is {now['digest']}: weights, settings, code or versions changed"
+            f"{then['digest']}, and is {now['digest']}: "
+            f"{elsewhere or 'weights, settings or code changed'}"
         )
     before, after = (_by_name(one["settings"]) for one in (then, now))
     for name in (*before, *after):
@@ -56,6 +58,22 @@ def _check_side(role: str, then: _Document, now: _Document) -> None:
                 f"setting '{name}' of the {role} {now['name']} is not what it was {_THEN}: "
                 f"{_told(before.get(name))} then, {_told(after.get(name))} now"
             )
+
+
+def _computed_with(there: _Document, role: str) -> dict[str, Any]:
+    """The device and versions that a side was computed with; {} where they are not known."""
+    found = (there.get("environment") or {}).get(role) or {}
+    own = {name: found[name] for name in ("python", "device") if name in found}
+    return own | dict(found.get("packages") or {})
+
+
+def _differing(then: _Document, now: _Document) -> str:
+    """The versions that are known of both times, and differ, in one line."""
+    return "; ".join(
+        f"{name} {then[name]} then, {now[name]} now"
+        for name in then
+        if name in now and then[name] != now[name]
+    )
 
 
 def _by_name(settings: Sequence[_Document]) -> dict[str, dict[str, Any]]:
