@@ -345,7 +345,8 @@ def test_a_bisection_does_not_go_on_about_another_model(run: Run, tmp_path: Path
     [
         ({"packages": {"torch": "2.9", "numpy": "1"}}, "torch 2.9 then, 2.13 now$"),
         ({"packages": {"torch": "2.13"}, "device": "cpu (AVX2)"}, r"device cpu \(AVX2\) then, "),
-        ({"packages": {"gone": "1"}}, "weights, settings or code changed$"),
+        ({"threads": 4}, "threads 4 then, 2 now$"),
+        ({"python": "3.9", "packages": {"gone": "1"}}, "weights, settings or code changed$"),
         ({}, "weights, settings or code changed$"),
         (None, "weights, settings or code changed$"),
     ],
@@ -354,7 +355,8 @@ def test_what_another_version_or_device_computed_is_refused_by_its_name(
     run: Run, then: dict[str, Any] | None, what: str
 ) -> None:
     made = run(Opened(), bisect="never").report
-    now = {"packages": {"torch": "2.13", "numpy": "1"}, "device": "cpu (AVX512)"}
+    versions = {"torch": "2.13", "numpy": "1"}
+    now = {"packages": versions, "device": "cpu (AVX512)", "threads": 2, "python": "3.11"}
     report = replace(made, environment={**made.environment, "candidate": now})
     there = json.loads(json.dumps(document(report)))
     check_unchanged(there, report)

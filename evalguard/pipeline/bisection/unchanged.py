@@ -61,14 +61,14 @@ def _check_side(role: str, then: _Document, now: _Document, elsewhere: str) -> N
 
 
 def _computed_with(there: _Document, role: str) -> dict[str, Any]:
-    """The device and versions that a side was computed with; {} where they are not known."""
+    """What of a side's environment its digest depends on; {} where that is not known."""
     found = (there.get("environment") or {}).get(role) or {}
-    own = {name: found[name] for name in ("python", "device") if name in found}
+    own = {name: found[name] for name in ("device", "threads") if name in found}
     return own | dict(found.get("packages") or {})
 
 
 def _differing(then: _Document, now: _Document) -> str:
-    """The versions that are known of both times, and differ, in one line."""
+    """What is known of both times, and differs, in one line."""
     return "; ".join(
         f"{name} {then[name]} then, {now[name]} now"
         for name in then
