@@ -11,6 +11,7 @@ from evalguard.secret_shapes import SHAPES
 from evalguard.settings import Setting, Value
 
 REDACTED = "***"
+_PASSES = 5  # at most: a shell joins 'abc'def to one word, which is *** after two
 
 # add_bos_token, prefix_token_id, tokens or tokenizer hold no secret: "token" alone is one, or
 # after these.
@@ -32,9 +33,11 @@ _QUOTED = (
 )
 # Authorization: Bearer ...: the word is no secret, what follows it is.
 _SCHEME = r"(?:(?i:Basic|Bearer|Digest|Token)\s+)?"
+_PLAIN = r"[^\s,\"'{}\[\]()]"
 _VALUE = (
-    rf"{_SCHEME}(?:{_QUOTED}|\{{[^{{}}]*\}}?|\[[^\[\]]*\]?"
-    r"|(?:[^\s,\"'{}\[\]()]|[^\s,\"'](?=[^\s,\"'{}\[\]()]))+)"
+    # What is redacted ends there: no bracket behind it is taken for a part of it.
+    rf"{_SCHEME}(?:{re.escape(REDACTED)}(?!{_PLAIN})|{_QUOTED}|\{{[^{{}}]*\}}?|\[[^\[\]]*\]?"
+    rf"|(?:{_PLAIN}|[^\s,\"'](?={_PLAIN}))+)"
 )
 _EQUALS = r"\\*[\"']?\s*[=:]\s*"
 _SECRET_NAME = re.compile(rf"(?i:{_NAME})")
@@ -58,7 +61,7 @@ _SHOWN = re.compile(
 # A header is one to its end: Digest and cookies hold several values.
 _HEADER = re.compile(
     r"(?P<head>(?<![\w-])(?i:(?:set-)?cookie|(?:proxy-)?authorization:\s*digest)\s*[:= ]\s*)"
-    r"(?![\"'{\[])[^\n'\r]+"
+    r"(?![\s\"'{\[])[^\n'\r]+"
 )
 
 
@@ -98,6 +101,14 @@ def shown_value(value: Value, setting: Setting) -> Value:
 
 def redacted_text(text: str) -> str:
     """Return text (a command line, a message) with ``NAME=secret`` and known tokens replaced."""
+    for _ in range(_PASSES):
+        before, text = text, _redacted_once(text)
+        if text == before:
+            break
+    return text
+
+
+def _redacted_once(text: str) -> str:
     text = SHAPES.sub(REDACTED, text)
     text = _HEADER.sub(rf"\g<head>{REDACTED}", text)
     text = _PAIR.sub(rf"\g<name>\g<equals>{REDACTED}", text)

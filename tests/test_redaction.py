@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from evalguard.redaction import (
@@ -190,6 +190,13 @@ def test_no_text_around_a_secret_shows_it(around: str, name: str, equals: str) -
     assert "s3cr3t" not in redacted_text(f"{around} {name}{equals}s3cr3t {around}")
 
 
+@pytest.mark.parametrize("word", ["'abc'd3f", '"abc"d3f', "''d3f", "{abc}d3f", "[abc]d3f"])
+def test_what_a_shell_joins_to_one_word_is_one_secret(word: str) -> None:
+    for before in ("run --token ", "API_KEY=", "Authorization: Bearer ", "token: "):
+        assert "d3f" not in redacted_text(f"{before}{word} more")
+        assert redacted_text(f"{before}{word} more").endswith("*** more")
+
+
 HASH = st.sampled_from([32, 40, 64]).flatmap(
     lambda size: st.text("0123456789abcdef", min_size=size, max_size=size)
 )
@@ -225,6 +232,8 @@ SECRET_TEXT = st.lists(
 
 
 @given(st.one_of(st.text(), SECRET_TEXT))
+@example("Authorization:Digest ''t")
+@example("token='')abc")
 def test_redacting_twice_changes_nothing_more(text: str) -> None:
     once = redacted_text(text)
     assert redacted_text(once) == once
