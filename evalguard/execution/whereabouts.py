@@ -17,6 +17,7 @@ PATIENCE = 5.0
 """Seconds to wait for what a worker says; one that was stopped says nothing."""
 _LOOK = 0.02
 _QUIET = 0.5  # seconds: on a loaded machine a stack is written in several pieces
+_AGAIN = 0.25  # seconds: while the main thread starts a process, one without a stack may be asked
 _ROOM = 16_384  # bytes of a stack that are looked at; the innermost call comes first
 _FRAME = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)\n', re.M)
 _LIBRARY = re.compile(r"[/\\]python\d[.\d]*[/\\]|[/\\](site|dist)-packages[/\\]")
@@ -41,9 +42,7 @@ def stuck_in(pid: int, log: Path, *, patience: float = PATIENCE) -> str:
         evalguard's, else the innermost; "" where it does not tell.
     """
     try:
-        before = log.stat().st_size
-        os.kill(pid, SIGNAL)
-        frames = _told(log, before, patience)
+        frames = _told(pid, log, patience)
     except OSError:
         return ""
     found = _of_user(frames) or next(iter(frames), None)
@@ -53,18 +52,23 @@ def stuck_in(pid: int, log: Path, *, patience: float = PATIENCE) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in shown)
 
 
-def _told(log: Path, before: int, patience: float) -> list[_Frame]:
+def _told(pid: int, log: Path, patience: float) -> list[_Frame]:
     """The frames that a log is longer by: until one of them is the user's, or no more come."""
-    now = quiet_since = time.monotonic()
-    deadline, written = now + patience, b""
-    while (now := time.monotonic()) < deadline:
-        more = _after(log, before)
-        if len(more) > len(written):
-            written, quiet_since = more, now
-        frames = _frames(written)
-        if _of_user(frames) or (frames and now - quiet_since > _QUIET):
-            return frames
+    before, written = log.stat().st_size, b""
+    now = asked = grown = time.monotonic()
+    deadline = now + patience
+    os.kill(pid, SIGNAL)
+    while now < deadline:
         time.sleep(_LOOK)
+        now, more = time.monotonic(), _after(log, before)
+        if len(more) > len(written):
+            written, grown = more, now
+        frames = _frames(written)
+        if _of_user(frames) or (frames and now - grown > _QUIET):
+            break
+        if not written and now - asked > _AGAIN:
+            os.kill(pid, SIGNAL)
+            asked = now
     return _frames(written)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import evalguard
-from evalguard.execution.whereabouts import stuck_in
+from evalguard.execution.whereabouts import SIGNAL, stuck_in
 
 STUCK = """
 import ctypes, subprocess, sys
@@ -26,7 +26,7 @@ of_the_user()
 """
 # It keeps the interpreter to itself: no thread of Python's runs any more.
 NATIVE = "ctypes.PyDLL(None).sleep(600)"
-OTHER = "subprocess.run([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE)"
+OTHER = "subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
 
 
 @pytest.mark.parametrize("body", [NATIVE, OTHER], ids=["native", "child"])
@@ -56,6 +56,22 @@ def test_a_process_that_does_not_tell_is_nowhere(tmp_path: Path) -> None:
     assert stuck_in(process.pid, tmp_path / "log", patience=1.0) == ""
     process.wait()
     assert stuck_in(process.pid, tmp_path / "log") == ""
+
+
+def test_a_process_that_did_not_hear_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, asked = tmp_path / "log", []
+    log.touch()
+
+    def kill(pid: int, number: int) -> None:
+        asked.append(number)
+        if len(asked) == 3:
+            log.write_text('  File "/home/me/hooks.py", line 8 in load\n')
+
+    monkeypatch.setattr(os, "kill", kill)
+    assert stuck_in(1, log, patience=300.0) == "load (/home/me/hooks.py, line 8)"
+    assert asked == [SIGNAL] * 3
 
 
 def test_a_stack_that_comes_in_pieces_is_waited_for(
