@@ -55,6 +55,7 @@ def stuck_in(pid: int, log: Path, *, patience: float = PATIENCE) -> str:
 def _told(pid: int, log: Path, patience: float) -> list[_Frame]:
     """The frames that a log is longer by: until one of them is the user's, or no more come."""
     before, written = log.stat().st_size, b""
+    frames: list[_Frame] = []
     now = asked = grown = time.monotonic()
     deadline = now + patience
     os.kill(pid, SIGNAL)
@@ -69,7 +70,7 @@ def _told(pid: int, log: Path, patience: float) -> list[_Frame]:
         if not written and now - asked > _AGAIN:
             os.kill(pid, SIGNAL)
             asked = now
-    return _frames(written)
+    return frames
 
 
 def _after(log: Path, start: int) -> bytes:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sqlite3
 import stat
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -14,6 +12,7 @@ from evalguard.errors import StoreError, UsageError
 from evalguard.store.disk import make_folder, refusal
 from evalguard.store.history.failures import RESCUE, DamagedHistoryError, busy, told
 from evalguard.store.history.schema import APPLICATION_ID, VERSION, migrate
+from evalguard.store.history.transaction import transaction
 
 PATIENCE = 30.0
 """Seconds to wait for another process that writes."""
@@ -93,23 +92,12 @@ def _size(path: Path) -> int:
 def _prepare(connection: sqlite3.Connection, path: Path, patience: float) -> None:
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA foreign_keys = ON")
-    with _one_moment(connection):
+    with transaction(connection, writes=False):
         version = _version(connection, path)
         _check_schema(connection, path)
     if version < VERSION:
         _bring_up(connection, path, patience)
     connection.execute("PRAGMA synchronous = FULL")
-
-
-@contextmanager
-def _one_moment(connection: sqlite3.Connection) -> Iterator[None]:
-    """All that is read inside is of one moment, whatever another process writes meanwhile."""
-    connection.execute("BEGIN")
-    try:
-        yield
-    finally:
-        with suppress(sqlite3.Error):
-            connection.execute("ROLLBACK")
 
 
 def _version(connection: sqlite3.Connection, path: Path) -> int:
@@ -150,17 +138,11 @@ def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
 
 def _bring_up(connection: sqlite3.Connection, path: Path, patience: float) -> None:
     _set_wal(connection, patience)
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with transaction(connection):
         version = _version(connection, path)  # another process may have been faster
         if version < VERSION:
             migrate(connection, version)
-        connection.execute("COMMIT")
-    except BaseException:
-        with suppress(sqlite3.Error):
-            connection.execute("ROLLBACK")
-        raise
-    with _one_moment(connection):
+    with transaction(connection, writes=False):
         version = _version(connection, path)
     if version != VERSION:
         raise StoreError(f"the history {path} stays at an earlier version", hint=RESCUE)

@@ -21,6 +21,7 @@ from evalguard.store.history.rows import (
 )
 from evalguard.store.history.schema import VERSION
 from evalguard.store.history.texts import read_texts
+from evalguard.store.history.transaction import transaction
 from evalguard.store.history.vectors import VectorReader
 
 _MOST_SHOWN = 100
@@ -35,8 +36,7 @@ def check_history(path: Path) -> HistoryCheck:
     """
     connection = connect(path, create=False)
     try:
-        with told(path, "read"):
-            connection.execute("BEGIN")
+        with told(path, "read"), transaction(connection, writes=False):
             problems = list(_pages(connection))
             problems += _rows(connection)
             problems += _vectors(connection)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -28,6 +27,7 @@ from evalguard.store.history.rows import (
     run_values,
     seal_of,
 )
+from evalguard.store.history.transaction import transaction
 from evalguard.store.history.vectors import VectorReader, asked_text, keep_documents
 
 _Made = TypeVar("_Made")
@@ -80,7 +80,8 @@ class HistoryFile:
             UsageError: the file is damaged.
         """
         content = json.dumps(dict(environment), sort_keys=True)
-        with told(self.path, "write"), self._transaction() as connection:
+        connection = self._connection
+        with told(self.path, "write"), transaction(connection):
             connection.execute(
                 "INSERT OR IGNORE INTO environments VALUES (?, ?)", (run.environment, content)
             )
@@ -136,7 +137,7 @@ class HistoryFile:
         Raises:
             StoreError: it cannot be written to.
         """
-        with told(self.path, "write"), self._transaction():
+        with told(self.path, "write"), transaction(self._connection):
             pass
 
     def documents(
@@ -221,17 +222,6 @@ class HistoryFile:
     def _rows(self, query: str, values: Sequence[Any]) -> list[Any]:
         with told(self.path, "read"):
             return self._connection.execute(query, values).fetchall()
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        self._connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield self._connection
-            self._connection.execute("COMMIT")
-        except BaseException:
-            with suppress(sqlite3.Error):
-                self._connection.execute("ROLLBACK")
-            raise
 
     @contextmanager
     def _whole(self, run: int, key: MetricKey) -> Iterator[None]:

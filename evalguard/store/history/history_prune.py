@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from evalguard.store.history.database import connect
 from evalguard.store.history.failures import told
 from evalguard.store.history.rows import VECTOR_COLUMNS
+from evalguard.store.history.transaction import transaction
 
 _TEXT_COLUMNS = ("doc_hashes", "prompt_hashes", "target_hashes", "asked_hashes", "token_hashes")
 
@@ -24,14 +24,8 @@ def remove_runs(path: Path, numbers: Sequence[int]) -> None:
     connection = connect(path, create=False)
     try:
         with told(path, "write"):
-            connection.execute("BEGIN IMMEDIATE")
-            try:
+            with transaction(connection):
                 _remove(connection, numbers)
-                connection.execute("COMMIT")
-            except BaseException:
-                with suppress(sqlite3.Error):
-                    connection.execute("ROLLBACK")
-                raise
             connection.execute("VACUUM")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     finally:
