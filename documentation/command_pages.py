@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import click
 
 from documentation.markdown_text import cell, code
+from evalguard.cli.help import grouped
 
 
 def command_pages(group: click.Group) -> dict[str, str]:
@@ -34,8 +35,11 @@ def _parts(command: click.Command, context: click.Context, *, level: int) -> Ite
     usage = " ".join(command.collect_usage_pieces(context))
     yield f"```text\n{context.command_path} {usage}\n```"
     yield from _paragraphs(command.help or "")
-    rows = [row for row in (p.get_help_record(context) for p in command.params) if row]
-    if rows:
+    groups = grouped(command.params)
+    for heading, options in groups.items():
+        if len(groups) > 1:
+            yield f"{'#' * (level + 1)} {heading}"
+        rows = [row for row in (option.get_help_record(context) for option in options) if row]
         lines = [f"| {code(names)} | {cell(text)} |" for names, text in rows]
         yield "\n".join(["| option | what it does |", "|---|---|", *lines])
     if level == 1:

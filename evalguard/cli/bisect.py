@@ -11,8 +11,9 @@ import click
 from evalguard.cli.bisect_options import SEARCH
 from evalguard.cli.compare import compared_answer
 from evalguard.cli.given import compare_options, typed_without_effect
+from evalguard.cli.help import Command, bisect_option, model_option, together
 from evalguard.cli.history_options import HISTORY
-from evalguard.cli.options import EPILOG, FLOOR_FILE, GATE, MODELS, OUTPUT, RUNNING, together
+from evalguard.cli.options import BASE, EPILOG, FLOOR_FILE, GATE, MODELS, OUTPUT, RUNNING
 from evalguard.cli.output import Answer, Job
 from evalguard.cli.report import check_stdout
 from evalguard.cli.task_options import TASKS
@@ -35,21 +36,45 @@ _GOING_ON = frozenset(
 )
 
 
-@click.command("bisect", epilog=EPILOG, short_help="Name the settings that make a candidate drift.")
-@click.option("--base", metavar="MODEL", help="Name in the guard file, path or hub id.")
-@click.option("--cand", "--candidate", metavar="MODEL", help="The same for the candidate.")
-@click.option(
+_FIRST = (
+    "base",
+    "cand",
+    "tasks",
+    "limit",
+    "config",
+    "cand_set",
+    "margin",
+    "bisect_budget",
+    "bisect_thorough",
+    "bisect_jobs",
+    "resume",
+    "device",
+    "output",
+    "as_json",
+)
+
+
+@click.command(
+    "bisect",
+    cls=Command,
+    first=_FIRST,
+    epilog=EPILOG,
+    short_help="Name the settings that make a candidate drift.",
+)
+@BASE
+@model_option("--cand", "--candidate", metavar="MODEL", help="Candidate, in the same forms.")
+@model_option(
     "--baseline",
     type=PATH,
     metavar="RUN|HISTORY",
-    help="In place of the base: scores that a run folder or a history keeps of it. Only settings "
-    "that the candidate declares can be searched then.",
+    help="Instead of --base: a run folder or a history that has its scores. Then only settings "
+    "that the candidate declares can be searched.",
 )
-@click.option(
+@bisect_option(
     "--resume",
     type=PATH,
     metavar="RUN",
-    help="Go on with a bisection that was stopped: its run folder.",
+    help="Continue a bisection that was stopped; RUN is its run folder.",
 )
 @together(*SEARCH, *MODELS, *TASKS, *RUNNING, *GATE, FLOOR_FILE, *HISTORY, *TRACKING, *OUTPUT)
 @click.pass_context
@@ -63,9 +88,8 @@ def bisect_command(
 ) -> Job:
     """Compare a candidate with its base, and name the settings that make it drift.
 
-    Settings that the candidate declares in a guard file, or else the differences of the two models.
-    Measured with some settings at their candidate value and the others at reference, until who is
-    guilty is proven on all documents; Ctrl-C keeps what was found, and --resume goes on.
+    These are settings that the candidate declares in a guard file, else differences of the two
+    models. A setting is named once all documents prove it. Ctrl-C keeps what was found.
     """
     if resume is not None:
         unused = typed_without_effect(context, _GOING_ON)

@@ -4,50 +4,33 @@ from __future__ import annotations
 
 import click
 
+from evalguard.cli.help import bisect_option
+
+_BUDGET = "Most full evaluations that the search may spend. Default: no limit."
+_THOROUGH = "Also prove small effects; costs more evaluations."
+_JOBS = "Models that are evaluated at the same time. Default 1."
+
 BISECT = (
-    click.option(
+    bisect_option(
         "--bisect",
         type=click.Choice(["auto", "always", "never"]),
-        help="Look for the guilty settings. Default auto: where the gate fails and the "
-        "candidate declares settings.",
+        help="Search for the guilty settings. Default auto: if the gate fails and the candidate "
+        "declares settings.",
     ),
-    click.option(
-        "--bisect-budget",
-        type=click.FloatRange(min=0),
-        metavar="FE",
-        help="Full evaluations that may be spent on it. Default: no limit.",
+    bisect_option(
+        "--bisect-budget", type=click.FloatRange(min=0), metavar="EVALUATIONS", help=_BUDGET
     ),
-    click.option(
-        "--bisect-thorough/--no-bisect-thorough",
-        default=None,
-        help="Be surer of small effects, and spend more.",
-    ),
-    click.option(
-        "--bisect-jobs",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Models asked at the same time. Default 1.",
-    ),
+    bisect_option("--bisect-thorough/--no-bisect-thorough", default=None, help=_THOROUGH),
+    bisect_option("--bisect-jobs", type=click.IntRange(min=1), metavar="N", help=_JOBS),
 )
 SEARCH = (
-    click.option(
+    bisect_option(
         "--budget",
         "bisect_budget",
         type=click.FloatRange(min=0),
-        metavar="FE",
-        help="Full evaluations that may be spent. Default: no limit.",
+        metavar="EVALUATIONS",
+        help=_BUDGET,
     ),
-    click.option(
-        "--thorough/--no-thorough",
-        "bisect_thorough",
-        default=None,
-        help="Be surer of small effects, and spend more.",
-    ),
-    click.option(
-        "--jobs",
-        "bisect_jobs",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Models asked at the same time. Default 1.",
-    ),
+    bisect_option("--thorough/--no-thorough", "bisect_thorough", default=None, help=_THOROUGH),
+    bisect_option("--jobs", "bisect_jobs", type=click.IntRange(min=1), metavar="N", help=_JOBS),
 )

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evalguard.cli.options import DEBUG, together
+from evalguard.cli.help import together
+from evalguard.cli.options import DEBUG, JSON
 from evalguard.cli.output import Answer, Job, terminal_width, wants_color
 from evalguard.cli.values import PATH, Age, Size
 from evalguard.errors import UsageError
@@ -18,15 +19,20 @@ if TYPE_CHECKING:
     from evalguard.pipeline.cache import CacheResult
 
 _SHARED = (
-    click.option("--cache-dir", type=PATH, metavar="FOLDER", help="Default: the user's cache."),
-    click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout."),
+    click.option(
+        "--cache-dir",
+        type=PATH,
+        metavar="FOLDER",
+        help="Folder of the cache. Default: in the user's cache.",
+    ),
+    JSON,
     DEBUG,
 )
 
 
 @click.group(
     "cache",
-    short_help="What is kept of finished runs: list, check, clear out.",
+    short_help="List, check or prune the cache of scores.",
     no_args_is_help=True,
 )
 def cache_command() -> None:
@@ -60,12 +66,28 @@ def _verified(cache_dir: Path | None, as_json: bool) -> Answer:
 
 
 @cache_command.command("prune", short_help="Remove what may go.")
-@click.option("--older-than", type=Age(), metavar="AGE", help="Not used for so long: 30d, 12h, 2w.")
-@click.option("--max-size", type=Size(), metavar="SIZE", help="Least recently used beyond 20GB.")
-@click.option("--model", metavar="NAME", help="Of these models only: a name, or how a key begins.")
-@click.option("--damaged", is_flag=True, help="What was set aside.")
-@click.option("--all", "everything", is_flag=True, help="All of it, what was measured too.")
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option(
+    "--older-than", type=Age(), metavar="AGE", help="What was not used for this time: 30d, 12h, 2w."
+)
+@click.option(
+    "--max-size",
+    type=Size(),
+    metavar="SIZE",
+    help="What was least recently used, until SIZE (20GB) remains.",
+)
+@click.option(
+    "--model",
+    metavar="NAME",
+    help="Only what belongs to models of this name, or with keys that begin so.",
+)
+@click.option("--damaged", is_flag=True, help="What was found damaged and set aside.")
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Everything, including measured floors and token budgets.",
+)
+@click.option("--dry-run", is_flag=True, help="Only list what would be removed.")
 @together(*_SHARED)
 def prune_command(cache_dir: Path | None, as_json: bool, dry_run: bool, **rules: Any) -> Job:
     """Remove what is old, too much, damaged, or of a model; what a run is using stays.

@@ -11,8 +11,10 @@ import click
 from evalguard.cli.bisect_options import BISECT
 from evalguard.cli.floor import floor_answer
 from evalguard.cli.given import compare_options, typed_without_effect
+from evalguard.cli.help import Command, model_option, together
 from evalguard.cli.history_options import HISTORY
 from evalguard.cli.options import (
+    BASE,
     CANDIDATE_SETTINGS,
     EPILOG,
     FLOOR,
@@ -20,7 +22,6 @@ from evalguard.cli.options import (
     MODELS,
     OUTPUT,
     RUNNING,
-    together,
 )
 from evalguard.cli.output import Answer, Job
 from evalguard.cli.report import check_stdout, shown
@@ -58,18 +59,33 @@ _WITHOUT_EFFECT_ON_AA = frozenset(
 )
 
 
-@click.command("compare", epilog=EPILOG)
-@click.option(
-    "--base", metavar="MODEL", help="Name in the guard file, path, hub id, or lm-eval run."
+_FIRST = (
+    "base",
+    "cand",
+    "tasks",
+    "limit",
+    "config",
+    "cand_set",
+    "margin",
+    "fail_on",
+    "strict",
+    "bisect",
+    "device",
+    "output",
+    "as_json",
 )
-@click.option(
-    "--cand", "--candidate", required=True, metavar="MODEL", help="The same for the candidate."
+
+
+@click.command("compare", cls=Command, first=_FIRST, epilog=EPILOG)
+@BASE
+@model_option(
+    "--cand", "--candidate", required=True, metavar="MODEL", help="Candidate, in the same forms."
 )
-@click.option(
+@model_option(
     "--baseline",
     type=PATH,
     metavar="RUN|HISTORY",
-    help="In place of the base: scores that a run folder or a history keeps of it.",
+    help="Instead of --base: a run folder or a history that has its scores.",
 )
 @together(*MODELS, *TASKS, *RUNNING, *GATE, *BISECT, *FLOOR, *HISTORY, *TRACKING, *OUTPUT)
 @click.pass_context
@@ -84,9 +100,8 @@ def compare_command(
 ) -> Job:
     """Compare a candidate with its base on the same documents.
 
-    The drift is given in standard errors of the base (sigma); how sure it is comes from the
-    paired difference. Both sides answer the same requests in the same batches. Where the gate
-    fails and the candidate declares settings, the guilty ones are looked for and named.
+    The drift is in standard errors of the base (sigma), its interval from paired differences.
+    Where the gate fails, the guilty ones of the settings that the candidate declares are named.
     """
     if base is None and (aa or given["baseline"] is None):
         raise UsageError("--base is missing", hint="--base MODEL, or --baseline RUN|HISTORY")
@@ -105,7 +120,24 @@ def compare_command(
     return partial(floor_answer, base, cand, vary=vary, command=context.obj, **counting)
 
 
-@click.command("demo", short_help="Compare the built-in model with a port of it.")
+_FIRST_OF_DEMO = (
+    "cand_set",
+    "bisect",
+    "sequential",
+    "device",
+    "output_path",
+    "output",
+    "as_json",
+    "quiet",
+)
+
+
+@click.command(
+    "demo",
+    cls=Command,
+    first=_FIRST_OF_DEMO,
+    short_help="Compare the built-in model with a port of it.",
+)
 @together(CANDIDATE_SETTINGS, *RUNNING, *BISECT, *TRACKING, *OUTPUT)
 @click.pass_obj
 def demo_command(command: str, /, as_json: bool, **given: Any) -> Job:

@@ -10,6 +10,7 @@ import click
 
 from evalguard.cli.distribution_options import DISTRIBUTIONS
 from evalguard.cli.given import compare_options
+from evalguard.cli.help import Command, model_option, together
 from evalguard.cli.options import (
     CONFIDENCE,
     MARGIN,
@@ -18,7 +19,6 @@ from evalguard.cli.options import (
     SCORING,
     SHOWING,
     VARY,
-    together,
 )
 from evalguard.cli.output import Answer, Job, terminal_width, wants_color
 from evalguard.cli.task_options import TASKS
@@ -27,8 +27,34 @@ if TYPE_CHECKING:
     from evalguard.pipeline.floor_result import FloorResult
 
 
-@click.command("floor", short_help="What an unchanged model shows: noise to measure a drift by.")
-@click.option("--base", required=True, metavar="MODEL", help="Guard-file name, path or hub id.")
+_FIRST = (
+    "base",
+    "vary",
+    "tasks",
+    "limit",
+    "config",
+    "base_set",
+    "margin",
+    "confidence",
+    "batch_size",
+    "device",
+    "no_cache",
+    "as_json",
+)
+
+
+@click.command(
+    "floor",
+    cls=Command,
+    first=_FIRST,
+    short_help="Measure what an unchanged model shows: the noise floor.",
+)
+@model_option(
+    "--base",
+    required=True,
+    metavar="MODEL",
+    help="Model: a name in the guard file, a folder or a hub id.",
+)
 @together(
     VARY, *ONE_MODEL, *TASKS, *SCORING, *DISTRIBUTIONS, NO_CACHE, MARGIN, CONFIDENCE, *SHOWING
 )

@@ -13,7 +13,9 @@ from evalguard.cli.options import CONFIG, DEBUG
 from evalguard.cli.output import Answer, Job
 from evalguard.cli.values import PATH
 
-_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+_JSON = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document and nothing else."
+)
 
 
 @click.command("init", short_help="Write a commented guard file to start from.")
@@ -54,7 +56,7 @@ def _check(files: tuple[Path, ...]) -> Answer:
     return Answer(partial("\n".join, checked_guards(files)))
 
 
-@click.command("schema")
+@click.command("schema", short_help="Print the JSON Schema of guard files.")
 @DEBUG
 def schema_command() -> Job:
     """Print the JSON Schema of guard files."""
@@ -67,7 +69,7 @@ def _schema() -> Answer:
     return Answer(partial(_as_json, guard_schema()))
 
 
-@click.command("models")
+@click.command("models", short_help="List the models, settings and pairs of the guard file.")
 @CONFIG
 @_JSON
 @DEBUG
@@ -82,10 +84,16 @@ def _models(config: Path | None, as_json: bool) -> Answer:
     return Answer(partial(_as_json if as_json else render_models, describe_models(config)))
 
 
-@click.command("tasks")
+@click.command("tasks", short_help="List lm-eval tasks by name.")
 @click.argument("pattern", default="*")
 @CONFIG
-@click.option("--include-path", type=PATH, multiple=True, help="Folder with further task files.")
+@click.option(
+    "--include-path",
+    type=PATH,
+    multiple=True,
+    metavar="FOLDER",
+    help="Folder with more task files. Repeatable.",
+)
 @_JSON
 @DEBUG
 def tasks_command(

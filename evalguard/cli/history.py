@@ -9,44 +9,68 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evalguard.cli.options import CONFIG, DEBUG, together
+from evalguard.cli.help import Group, options_in, output_option, together
+from evalguard.cli.options import DEBUG, JSON
 from evalguard.cli.output import Answer, Job, terminal_width, wants_color
 from evalguard.cli.values import PATH
 
 if TYPE_CHECKING:
     from evalguard.history.report import Found
 
+_file_option = options_in("History")
+_run_option = options_in("Runs and metrics")
+
 _FILE = (
-    click.option(
-        "--history", type=PATH, metavar="FILE", help="The history. Default: the guard file's."
+    _file_option(
+        "--history", type=PATH, metavar="FILE", help="History file. Default: the guard file's."
     ),
-    CONFIG,
+    _file_option(
+        "--config",
+        type=PATH,
+        metavar="FILE",
+        help="Guard file that names the history. Default: evalguard.yaml, configs/*.",
+    ),
 )
-_SHOWN = (click.option("--json", "as_json", is_flag=True, help="One JSON document."), DEBUG)
+_SHOWN = (JSON, DEBUG)
 _PAIR = (
-    click.option("--base", default="", metavar="MODEL", help="Runs with this base."),
-    click.option(
-        "--cand", "--candidate", "candidate", default="", metavar="MODEL", help="And candidate."
+    _run_option("--base", default="", metavar="MODEL", help="Only runs with this base."),
+    _run_option(
+        "--cand",
+        "--candidate",
+        "candidate",
+        default="",
+        metavar="MODEL",
+        help="Only runs with this candidate.",
     ),
 )
 _METRICS = (
-    click.option("--task", default="", metavar="TASK", help="Metrics of this task."),
-    click.option("--metric", default="", metavar="NAME", help="This metric."),
-    click.option("--filter", default="", metavar="NAME", help="With this filter."),
-    click.option("--all", "everything", is_flag=True, help="What the gate did not judge, too."),
+    _run_option("--task", default="", metavar="TASK", help="Only metrics of this task."),
+    _run_option("--metric", default="", metavar="NAME", help="Only this metric."),
+    _run_option("--filter", default="", metavar="NAME", help="Only this lm-eval filter."),
+    _run_option("--all", "everything", is_flag=True, help="Also metrics that are not gated."),
 )
 _LAST = click.IntRange(min=1)
 
 
 @click.group(
-    "history", short_help="Nights of comparisons: list, trend, flips.", no_args_is_help=True
+    "history",
+    cls=Group,
+    short_help="Show nights of comparisons: list, trend, flips.",
+    no_args_is_help=True,
 )
 def history_command() -> None:
     """Look at runs that `evalguard compare --history FILE` kept, over nights."""
 
 
 @history_command.command("list", short_help="List the runs.")
-@click.option("--last", type=_LAST, default=20, show_default=True, metavar="N", help="Latest runs.")
+@_run_option(
+    "--last",
+    type=_LAST,
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="Only the latest N runs.",
+)
 @together(*_PAIR, *_FILE, *_SHOWN)
 def list_command(last: int, as_json: bool, **given: Any) -> Job:
     """List the latest runs: number, time, gate, the worst gated metric."""
@@ -61,30 +85,30 @@ def _listed(last: int, as_json: bool, given: dict[str, Any]) -> Answer:
 
 
 @history_command.command("trend", short_help="Sigma over nights, and where its level moved.")
-@click.option("--last", type=_LAST, metavar="N", help="The latest nights only. Default: all.")
-@click.option(
+@_run_option("--last", type=_LAST, metavar="N", help="Only the latest N nights. Default: all.")
+@_run_option(
     "--alpha",
     type=click.FloatRange(0, 0.5, min_open=True, max_open=True),
     default=0.05,
     show_default=True,
     metavar="P",
-    help="Chance of any false change point among all that is shown.",
+    help="Probability of any false change point among all that is shown.",
 )
-@click.option(
+@_run_option(
     "--looks",
     type=click.IntRange(min=1, max=10_000),
     default=1,
     show_default=True,
     metavar="N",
-    help="Answers that share that chance: 365 if you look every night of a year, as nightly does.",
+    help="Number of looks that share that probability: 365 for every night of a year.",
 )
-@click.option(
+@output_option(
     "-o",
     "--output",
     type=PATH,
     multiple=True,
     metavar="FILE",
-    help="Write it to FILE: *.html with plots, *.txt or *.json. Repeatable.",
+    help="Write the trend to FILE: .html (with plots), .txt or .json. Repeatable.",
 )
 @together(*_PAIR, *_METRICS, *_FILE, *_SHOWN)
 def trend_command(output: tuple[Path, ...], everything: bool, as_json: bool, **given: Any) -> Job:
@@ -133,7 +157,7 @@ def _flips(
 
 @history_command.command("export", short_help="Write it as parquet files.")
 @click.argument("folder", type=PATH)
-@click.option("--no-documents", is_flag=True, help="Runs and metrics only.")
+@_run_option("--no-documents", is_flag=True, help="Export runs and metrics only.")
 @together(*_FILE, *_SHOWN)
 def export_command(folder: Path, no_documents: bool, as_json: bool, **given: Any) -> Job:
     """Write nights.parquet and documents.parquet into FOLDER."""
@@ -174,13 +198,14 @@ def _added(run: Path, as_json: bool, given: dict[str, Any]) -> Answer:
 
 
 @history_command.command("prune", short_help="Take old nights out of it.")
-@click.option(
-    "--keep-days", type=click.FloatRange(min=0), metavar="N", help="Runs of the last N days stay."
+@_run_option(
+    "--keep-days",
+    type=click.FloatRange(min=0),
+    metavar="DAYS",
+    help="Keep the runs of the last DAYS days.",
 )
-@click.option(
-    "--keep-nights", type=_LAST, metavar="N", help="The latest N runs of every pair stay."
-)
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@_run_option("--keep-nights", type=_LAST, metavar="N", help="Keep the latest N runs of every pair.")
+@_run_option("--dry-run", is_flag=True, help="Only list what would be removed.")
 @together(*_FILE, *_SHOWN)
 def prune_command(
     keep_days: float | None, keep_nights: int | None, dry_run: bool, as_json: bool, **given: Any

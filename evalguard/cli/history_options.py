@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import click
-
+from evalguard.cli.help import record_option
 from evalguard.cli.values import PATH
 
 
 def _options(otherwise: str) -> tuple[Callable[[Any], Any], ...]:
     return (
-        click.option(
+        record_option(
             "--history",
             type=PATH,
             metavar="FILE",
             help=f"Add this run to a history. Default: the guard file's, else {otherwise}.",
         ),
-        click.option("--no-history", is_flag=True, help="Not even if the guard file names one."),
+        record_option(
+            "--no-history",
+            is_flag=True,
+            help="Add this run to no history, also where the guard file names one.",
+        ),
     )
 
 

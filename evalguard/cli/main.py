@@ -25,6 +25,7 @@ from evalguard.cli.guard import (
     schema_command,
     tasks_command,
 )
+from evalguard.cli.help import Group
 from evalguard.cli.history import history_command
 from evalguard.cli.interrupts import Interrupts
 from evalguard.cli.nightly import nightly_command
@@ -42,9 +43,17 @@ from evalguard.cli.track import track_command
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_USAGE, Interrupted, UsageError, nearest
 from evalguard.redaction import redacted_command
 
+# The commands as --help shows them.
+_COMMANDS = {
+    "Start here": (demo_command, compare_command, bisect_command, report_command),
+    "Prepare": (init_command, check_command, plan_command, floor_command),
+    "Run in CI and every night": (nightly_command, history_command, github_command, gitlab_command),
+    "Look up": (models_command, tasks_command, schema_command, cache_command, track_command),
+}
 
-class _Group(click.Group):
-    """A group that names the nearest command when one does not exist."""
+
+class _Program(Group):
+    """The program: names the nearest command when one does not exist."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -55,9 +64,17 @@ class _Group(click.Group):
             raise click.UsageError(f"no such command '{args[0]}'{hint}\ncommands: {known}", ctx)
         return super().resolve_command(ctx, args)
 
+    def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands in sections, what people need first on top."""
+        for heading, commands in _COMMANDS.items():
+            with formatter.section(heading):
+                formatter.write_dl(
+                    [(command.name or "", command.get_short_help_str(80)) for command in commands]
+                )
+
 
 @click.group(
-    cls=_Group,
+    cls=_Program,
     epilog=EPILOG,
     context_settings={
         "help_option_names": ["-h", "--help"],
@@ -70,44 +87,14 @@ def cli() -> None:
     """Tell whether a converted language model got worse, how much, and how sure that is.
 
     \b
-    evalguard demo                                a run on built-in models
-    evalguard compare --base A --cand B --tasks T compare two models
-    evalguard compare --base runs/a --cand runs/b compare finished lm-eval runs
-    evalguard bisect --base A --cand B --tasks T  name the guilty settings
-    evalguard plan --base A --cand B --tasks T    how many documents, how long
-    evalguard floor --base A --tasks T            what an unchanged model shows
-    evalguard init                                write a guard file to start from
-    evalguard check                               check guard files
-    evalguard nightly --config F                  every pair of a guard file
-    evalguard history trend                       sigma over nights, change points
-    evalguard report RUN                          show a finished run again
-    evalguard track RUN --track wandb             send a finished run to W&B
-    evalguard github RESULT                       show a result in GitHub Actions
-    evalguard gitlab RESULT                       show a result in GitLab CI
-    evalguard cache ls                            what is kept of finished runs
+    evalguard demo                                  models that come with it
+    evalguard compare --base A --cand B --tasks T   folders, hub ids, lm-eval runs
     """
 
 
-for _command in (
-    compare_command,
-    bisect_command,
-    demo_command,
-    plan_command,
-    floor_command,
-    nightly_command,
-    history_command,
-    report_command,
-    track_command,
-    cache_command,
-    github_command,
-    gitlab_command,
-    init_command,
-    check_command,
-    schema_command,
-    models_command,
-    tasks_command,
-):
-    cli.add_command(_command)
+for _section in _COMMANDS.values():
+    for _command in _section:
+        cli.add_command(_command)
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:

@@ -2,278 +2,296 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
-
 import click
 
 from evalguard.cli.distribution_options import DISTRIBUTIONS, MEMORY, REFERENCE_FILE
+from evalguard.cli.help import (
+    cache_option,
+    floor_option,
+    gate_option,
+    model_option,
+    output_option,
+    scoring_option,
+    speed_option,
+)
 from evalguard.cli.task_options import MODEL_ARGS
 from evalguard.cli.values import PATH, BatchSize, Pairs, Size
 from evalguard.report_format import FORMATS
 
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-
 EPILOG = """\b
 Exit codes: 0 passed, 1 regressed, 2 usage or guard file, 3 an evaluation
-failed (nothing is known), 4 undecided under --strict, 130 interrupted
-(Ctrl-C), 143 terminated. What is finished is kept: the same command goes on.
-Options may be written with dashes or, as in lm-eval, with underscores."""
+failed, 4 undecided under --strict, 130 interrupted, 143 terminated. The same
+command continues what was stopped. Underscores work as well: --num_fewshot."""
 
-CONFIG = click.option(
+CONFIG = model_option(
     "--config",
     type=PATH,
     metavar="FILE",
-    help="Guard file. Default: ./evalguard.yaml, ./configs/*.",
+    help="Guard file. Default: evalguard.yaml, configs/*.",
 )
-DEBUG = click.option(
-    "--debug", is_flag=True, expose_value=False, help="Tracebacks of errors, logs of libraries."
+DEBUG = output_option(
+    "--debug",
+    is_flag=True,
+    expose_value=False,
+    help="Show tracebacks of errors and the logs of libraries.",
 )
 
-CANDIDATE_SETTINGS = click.option(
+BASE = model_option(
+    "--base",
+    metavar="MODEL",
+    help="Base: a name in the guard file, a folder, a hub id, or a finished lm-eval run.",
+)
+CANDIDATE_SETTINGS = model_option(
     "--set",
     "cand_set",
     type=Pairs(),
     multiple=True,
-    help="Value of a candidate's setting: reference, candidate or another. Repeatable.",
+    help="Give a setting of the candidate a value: reference, candidate or another. Repeatable.",
 )
 _BASE = (
     CONFIG,
-    click.option(
+    model_option(
         "--model",
         default="hf",
         metavar="TYPE",
         show_default=True,
-        help="lm-eval model type of a path or hub id.",
+        help="lm-eval's type of models that are given as folder or hub id.",
     ),
-    click.option(
+    model_option(
         "--base-model-args",
         "base_model_args",
         default="",
         metavar=MODEL_ARGS,
-        help="Added to the base's.",
+        help="Model arguments of the base, in addition to the guard file's.",
     ),
 )
 CODE = (
-    click.option("--trust-remote-code", is_flag=True, help="Run code that comes with a model."),
-    click.option(
+    model_option(
+        "--trust-remote-code", is_flag=True, help="Run the Python code that comes with a model."
+    ),
+    model_option(
         "--allow-code",
         is_flag=True,
-        help="Run code of a guard file that was not named with --config.",
+        help="Run the code of a guard file that was found, not named with --config.",
     ),
 )
 MODELS = (
     *_BASE,
-    click.option(
+    model_option(
         "--cand-model-args",
         "cand_model_args",
         default="",
         metavar=MODEL_ARGS,
-        help="Added to the candidate's.",
+        help="Model arguments of the candidate, in addition to the guard file's.",
     ),
     CANDIDATE_SETTINGS,
-    click.option("--base-set", type=Pairs(), multiple=True, help="The same for the base."),
+    model_option(
+        "--base-set",
+        type=Pairs(),
+        multiple=True,
+        help="Give a setting of the base a value. Repeatable.",
+    ),
     *CODE,
 )
 ONE_MODEL = (
     *_BASE,
-    click.option(
+    model_option(
         "--set",
         "--base-set",
         "base_set",
         type=Pairs(),
         multiple=True,
-        help="Value of a setting: reference, candidate or another. Repeatable.",
+        help="Give a setting a value: reference, candidate or another. Repeatable.",
     ),
     *CODE,
 )
 SCORING = (
-    click.option(
+    speed_option(
         "--batch-size",
         type=BatchSize(),
         metavar="N|auto",
-        help="Sequences per pass, for both models. Default auto: by tokens.",
+        help="Sequences per forward pass, for both models. Default auto: as --token-budget allows.",
     ),
-    click.option(
+    speed_option(
         "--token-budget",
         type=click.IntRange(min=0),
         metavar="N",
-        help="Padded tokens per pass, for both; 0: measured on this device (default).",
+        help="Padded tokens per forward pass, for both models. Default 0: measured on the device.",
     ),
-    click.option(
+    scoring_option(
         "--scorer",
         type=click.Choice(["fast", "harness"]),
-        help="Path to the scores of Hugging Face models: lm-eval's own is harness. Default fast.",
+        help="Scoring code for Hugging Face models: evalguard's (fast, the default) or lm-eval's "
+        "(harness).",
     ),
-    click.option(
+    speed_option(
         "--share-prefixes/--no-share-prefixes",
         default=None,
-        help="Read what several continuations have before them once. Default: yes.",
+        help="Process a prompt once for all its continuations. Default: yes.",
     ),
-    click.option("--device", default="", metavar="NAME", help="cpu, cuda, cuda:1, mps."),
-    click.option(
+    speed_option(
+        "--device",
+        default="",
+        metavar="NAME",
+        help="cpu, cuda, cuda:1, mps. Default: cuda if any.",
+    ),
+    speed_option(
         "--threads",
         type=click.IntRange(min=0),
         default=0,
         metavar="N",
-        help="CPU threads; 0: automatic.",
+        help="CPU threads. Default 0: chosen automatically.",
     ),
-    click.option(
+    speed_option(
         "--worker",
         type=click.Choice(["auto", "always"]),
         default="auto",
-        help="Score in worker processes: where a setting needs it, or always.",
+        help="Score in worker processes: always, or only where a setting needs one (auto).",
     ),
-    click.option(
+    speed_option(
         "--timeout",
         type=click.FloatRange(min=0, min_open=True),
         metavar="SECONDS",
-        help="Seconds one call to a worker may take.",
+        help="Longest time that one request to a worker may take.",
     ),
-    click.option(
-        "--cache-dir", type=PATH, metavar="FOLDER", help="Where finished scores are kept."
+    cache_option(
+        "--cache-dir",
+        type=PATH,
+        metavar="FOLDER",
+        help="Folder of the score cache. Default: in the user's cache.",
     ),
-    click.option(
+    cache_option(
         "--cache-max-size",
         type=Size(),
         metavar="SIZE",
-        help="How large that may be after the run, such as 20GB. Default: no limit.",
+        help="Largest size of the cache after the run, such as 20GB. Default: no limit.",
     ),
 )
-NO_CACHE = click.option("--no-cache", is_flag=True, help="Neither read nor keep finished scores.")
+NO_CACHE = cache_option(
+    "--no-cache", is_flag=True, help="Score everything again, and store no scores."
+)
 SEQUENTIAL = (
-    click.option(
+    speed_option(
         "--sequential/--no-sequential",
         default=None,
-        help="Stop a task as soon as the verdict of all its documents is known.",
+        help="Stop a task as soon as the verdict on all its documents is certain enough.",
     ),
-    click.option(
+    speed_option(
         "--sequential-alpha",
         type=click.FloatRange(0, 0.5, min_open=True, max_open=True),
         metavar="P",
-        help="Chance that it is not. Default 0.05.",
+        help="Probability of a wrong early verdict. Default 0.05.",
     ),
 )
 RUNNING = (
     *SCORING,
     *SEQUENTIAL,
-    click.option(
+    scoring_option(
         "--check-batch-size",
         type=click.IntRange(min=0),
         default=0,
         metavar="N",
-        help="Score N documents per task again at batch size 1.",
+        help="Score N documents per task again at batch size 1, and report the difference.",
     ),
-    click.option(
+    scoring_option(
         "--verify-scorer",
         type=click.IntRange(min=0),
         default=0,
         metavar="N",
-        help="Score N documents per task again by lm-eval's own path; other scores are an error.",
+        help="Score N documents per task again with lm-eval; a difference is an error.",
     ),
     *DISTRIBUTIONS,
     REFERENCE_FILE,
     MEMORY,
     NO_CACHE,
 )
-MARGIN = click.option(
+MARGIN = gate_option(
     "--margin",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SIGMA",
     help="Allowed drift in standard errors of the base. Default 1.",
 )
-CONFIDENCE = click.option(
+CONFIDENCE = gate_option(
     "--confidence",
     type=click.FloatRange(0.5, 1, min_open=True, max_open=True),
     metavar="P",
-    help="Of the intervals. Default 0.95.",
+    help="Confidence level of the intervals. Default 0.95.",
 )
-VARY = click.option(
+VARY = floor_option(
     "--vary",
     type=click.Choice(["repeat", "batch-size", "threads", "device", "attention", "softmax-dtype"]),
     multiple=True,
-    help="What to vary of an unchanged model. Repeatable. Default: all.",
+    help="What to vary while the model stays the same. Repeatable. Default: all.",
 )
-FLOOR_FILE = click.option(
+FLOOR_FILE = floor_option(
     "--floor",
     type=PATH,
     metavar="FILE",
-    help="Measured floor to hold the drift against (evalguard floor --json).",
+    help="Compare the drift with a measured floor (evalguard floor --json).",
 )
 FLOOR = (
-    click.option(
+    floor_option(
         "--aa",
         is_flag=True,
-        help="Base and candidate are one model: show what it shows unchanged.",
+        help="Base and candidate are the same model: measure the noise floor.",
     ),
     VARY,
     FLOOR_FILE,
 )
-STRICT = click.option("--strict", is_flag=True, help="Undecided exits with 4.")
+STRICT = gate_option("--strict", is_flag=True, help="Exit with 4 where the verdict is undecided.")
 GATE = (
     MARGIN,
-    click.option(
+    gate_option(
         "--fail-on",
         type=click.Choice(["margin", "significant", "certain", "any-degradation"]),
         help="What makes the gate fail. Default margin.",
     ),
     CONFIDENCE,
-    click.option(
+    gate_option(
         "--gate-metric",
         "gate_limits",
         type=Pairs("kl_mean=0.01"),
         multiple=True,
-        help="Absolute limit: kl_mean=0.01, same_top1=0.98 ... Repeatable.",
+        help="Absolute limit on a figure: kl_mean=0.01, same_top1=0.98 ... Repeatable.",
     ),
     STRICT,
-    click.option(
+    gate_option(
         "--git-bisect",
         is_flag=True,
-        help="Exit codes for git bisect run: what gives no verdict is 125.",
+        help="Exit codes for git bisect run: 125 where there is no verdict.",
     ),
 )
-JSON = click.option(
-    "--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else."
+JSON = output_option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document and nothing else."
 )
 REPORT_FILES = (
-    click.option(
+    output_option(
         "-o",
         "--output",
         type=PATH,
         multiple=True,
         metavar="FILE",
-        help="Write the report to FILE, in the format of its suffix. Repeatable.",
+        help="Write the report to FILE: .html, .md, .json, .xml or .txt. Repeatable.",
     ),
-    click.option(
+    output_option(
         "--format",
         "output_format",
         type=click.Choice(FORMATS),
-        help="Format of every -o FILE, whatever its suffix; without -o, of stdout.",
+        help="Format of every -o FILE, whatever its suffix; without -o, of the printed report.",
     ),
 )
 SHOWING = (
     JSON,
-    click.option("--quiet", "-q", is_flag=True, help="No progress."),
+    output_option("--quiet", "-q", is_flag=True, help="Show no progress."),
     DEBUG,
 )
 OUTPUT = (
-    click.option(
+    output_option(
         "--output-path",
         type=PATH,
         metavar="FOLDER",
-        help="Where run folders go. Default ./reports.",
+        help="Folder of run folders. Default: ./reports.",
     ),
     *REPORT_FILES,
     *SHOWING,
 )
-
-
-def together(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:
-    """Return a decorator that gives a command several options, shown in this order."""
-
-    def decorate(function: Decorated) -> Decorated:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate

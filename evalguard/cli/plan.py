@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evalguard.cli.given import compare_options, typed_without_effect
-from evalguard.cli.options import CONFIDENCE, MARGIN, MODELS, SCORING, SHOWING, together
+from evalguard.cli.help import Command, model_option, options_in, together
+from evalguard.cli.options import BASE, CONFIDENCE, MARGIN, MODELS, SCORING, SHOWING
 from evalguard.cli.output import Answer, Job, terminal_width, wants_color
 from evalguard.cli.task_options import TASKS
 from evalguard.cli.values import PATH
@@ -22,37 +23,58 @@ if TYPE_CHECKING:
 _COUNT_FOR_A_RUN = frozenset(
     {"run", "tasks", "limit", "margin", "confidence", "power", "as_json", "quiet"}
 )
+_plan_option = options_in("Plan")
 _PLANNING = (
-    click.option(
+    _plan_option(
         "--pilot",
         type=click.IntRange(min=2),
         default=64,
         show_default=True,
         metavar="N",
-        help="Documents of each task to score now, drawn at random (--seed).",
+        help="Documents of each task to score now, sampled at random (--seed).",
     ),
-    click.option(
+    _plan_option(
         "--power",
         type=click.FloatRange(0.5, 1, max_open=True),
         default=0.8,
         show_default=True,
         metavar="P",
-        help="Chance to see a drift that is there.",
+        help="Probability of detecting a drift that is real.",
     ),
-    click.option(
+    _plan_option(
         "--run",
         type=PATH,
         metavar="FOLDER",
-        help="Plan from a finished run folder of evalguard instead; nothing is scored.",
+        help="Instead of two models: plan from a finished run folder; nothing is scored.",
     ),
 )
 
 
-@click.command("plan", short_help="What a comparison would show and cost, before it runs.")
-@click.option(
-    "--base", metavar="MODEL", help="Name in the guard file, path, hub id, or lm-eval run."
+_FIRST = (
+    "base",
+    "cand",
+    "run",
+    "tasks",
+    "limit",
+    "config",
+    "cand_set",
+    "pilot",
+    "power",
+    "margin",
+    "confidence",
+    "device",
+    "as_json",
 )
-@click.option("--cand", "--candidate", metavar="MODEL", help="The same for the candidate.")
+
+
+@click.command(
+    "plan",
+    cls=Command,
+    first=_FIRST,
+    short_help="Estimate what a comparison would show and cost.",
+)
+@BASE
+@model_option("--cand", "--candidate", metavar="MODEL", help="Candidate, in the same forms.")
 @together(*_PLANNING, *MODELS, *TASKS, *SCORING, MARGIN, CONFIDENCE, *SHOWING)
 @click.pass_context
 def plan_command(

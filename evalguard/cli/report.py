@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from evalguard.cli.options import DEBUG, EPILOG, JSON, REPORT_FILES, together
+from evalguard.cli.help import Command, output_option, together
+from evalguard.cli.options import DEBUG, EPILOG, JSON, REPORT_FILES
 from evalguard.cli.output import Answer, Job, terminal_width, wants_color
 from evalguard.cli.values import PATH
 from evalguard.errors import UsageError
@@ -19,14 +20,14 @@ if TYPE_CHECKING:
     from evalguard.report_format import Format
 
 
-@click.command("report", epilog=EPILOG, short_help="Show a finished run again.")
+@click.command("report", cls=Command, epilog=EPILOG, short_help="Show a finished run again.")
 @click.argument("run", type=PATH)
 @together(*REPORT_FILES, JSON)
-@click.option(
+@output_option(
     "--width",
     type=click.IntRange(min=20),
-    metavar="CELLS",
-    help="Of the page. Default: the terminal's, else 80.",
+    metavar="COLUMNS",
+    help="Width of the text report. Default: the terminal's, else 80.",
 )
 @DEBUG
 def report_command(

@@ -4,52 +4,76 @@ from __future__ import annotations
 
 import click
 
+from evalguard.cli.help import gate_option, task_option
 from evalguard.cli.values import PATH, Limit
 
-MODEL_ARGS = "a=b,c=d or JSON"
+MODEL_ARGS = "NAME=VALUE,...|JSON"
 
 TASKS = (
-    click.option("--tasks", default="", metavar="A,B", help="lm-eval tasks, tags or groups."),
-    click.option(
+    task_option(
+        "--tasks",
+        default="",
+        metavar="TASK,...",
+        help="lm-eval tasks, tags or groups. Default: the guard file's.",
+    ),
+    task_option(
         "--include-path",
         type=PATH,
         multiple=True,
         metavar="FOLDER",
-        help="With further task files. Repeatable.",
+        help="Folder with more task files. Repeatable.",
     ),
-    click.option(
-        "--limit", type=Limit(), help="First N documents of each task, or a share below 1."
+    task_option(
+        "--limit",
+        type=Limit(),
+        help="First N documents per task, or a share of them (0.1).",
     ),
-    click.option(
-        "--num-fewshot", type=click.IntRange(min=0), metavar="N", help="Examples in the prompt."
+    task_option(
+        "--num-fewshot",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="Number of few-shot examples in the prompt. Default: the task's.",
     ),
-    click.option(
+    task_option(
         "--seed",
         type=click.IntRange(min=0),
         metavar="N",
         help="Seed of few-shot examples, sampling and the order of documents.",
     ),
-    click.option(
-        "--apply-chat-template", is_flag=True, default=None, help="Use each model's chat template."
+    task_option(
+        "--apply-chat-template",
+        is_flag=True,
+        default=None,
+        help="Use the chat template of each model.",
     ),
-    click.option("--system-instruction", metavar="TEXT", help="System message of the prompt."),
-    click.option(
-        "--fewshot-as-multiturn", is_flag=True, default=None, help="Few-shot examples as turns."
+    task_option("--system-instruction", metavar="TEXT", help="System message of the prompt."),
+    task_option(
+        "--fewshot-as-multiturn",
+        is_flag=True,
+        default=None,
+        help="Write few-shot examples as turns of a conversation.",
     ),
-    click.option("--gen-kwargs", default="", metavar=MODEL_ARGS, help="Generation arguments."),
-    click.option(
-        "--confirm-run-unsafe-code", is_flag=True, help="Run tasks that execute model output."
+    task_option(
+        "--gen-kwargs",
+        default="",
+        metavar=MODEL_ARGS,
+        help="Generation arguments, in addition to the task's.",
     ),
-    click.option(
+    task_option(
+        "--confirm-run-unsafe-code",
+        is_flag=True,
+        help="Allow tasks that execute what the model writes.",
+    ),
+    task_option(
         "--allow-differing",
         type=click.Choice(["prompt", "tokens"]),
         multiple=True,
-        help="A difference between the sides that is meant.",
+        help="Accept that prompts or token ids of the two sides differ. Repeatable.",
     ),
-    click.option(
+    gate_option(
         "--cluster",
         default="",
         metavar="FIELD",
-        help="Documents with the same FIELD (a passage, say) are not independent.",
+        help="Treat documents with the same value of FIELD (a passage, say) as dependent.",
     ),
 )

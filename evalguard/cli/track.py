@@ -7,12 +7,13 @@ from pathlib import Path
 
 import click
 
-from evalguard.cli.options import DEBUG, together
+from evalguard.cli.help import together
+from evalguard.cli.options import DEBUG
 from evalguard.cli.output import Answer, Job
 from evalguard.cli.tracking_options import TRACKING
 from evalguard.cli.values import PATH
 
-_QUIET = click.option("--quiet", "-q", is_flag=True, help="No progress.")
+_QUIET = click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
 
 
 @click.command("track", short_help="Send a finished run to W&B, trackio or MLflow.")

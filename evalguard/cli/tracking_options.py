@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
+from evalguard.cli.help import record_option
 from evalguard.tracked_run import SINKS
 
 TRACKING = (
-    click.option(
+    record_option(
         "--track",
         type=click.Choice([*SINKS, "none"]),
         multiple=True,
