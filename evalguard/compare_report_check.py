@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from evalguard.compare_report import CompareReport
 from evalguard.comparison import Comparison
 from evalguard.comparison_check import Fault, faults
-from evalguard.gate import exit_code, gated_state
+from evalguard.gate import exit_code, gated_state, is_real
 from evalguard.gate_reason import GateState, Key, overall
 from evalguard.gate_result import GateResult
 from evalguard.stats.multiplicity import benjamini_hochberg, holm
@@ -27,12 +27,16 @@ def report_faults(report: CompareReport) -> Iterator[Fault]:
     if not (math.isfinite(gate.margin) and gate.margin >= 0.0):
         yield "gate.margin", f"is {gate.margin!r}, not a finite number of sigmas"
         return
+    adjusted = dict(zip(gate.gated, gate.holm_p_values, strict=True))
     keys = Counter(c.key for c in report.comparisons)
     for number, comparison in enumerate(report.comparisons):
         where = f"comparisons[{number}]"
         if keys[comparison.key] > 1:
             yield where, f"is there twice: {' '.join(comparison.key)}"
-        for name, what in faults(comparison, margin=gate.margin):
+        chance = gate.fail_on == "real" and not is_real(
+            adjusted.get(comparison.key, comparison.p_value)
+        )
+        for name, what in faults(comparison, margin=gate.margin, may_be_chance=chance):
             yield f"{where}.{name}", what
     yield from _q_values(report)
     yield from _gate(gate, {c.key: c for c in report.comparisons})

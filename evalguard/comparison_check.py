@@ -18,16 +18,20 @@ _ROUNDING = 1e-9
 _NUMBERS = ("sigma", "sigma_interval")
 
 
-def faults(comparison: Comparison, *, margin: float) -> Iterator[Fault]:
+def faults(
+    comparison: Comparison, *, margin: float, may_be_chance: bool = False
+) -> Iterator[Fault]:
     """Yield what contradicts itself: counts, chances, intervals, and the verdict on its numbers.
 
     Args:
         margin: that the comparison was judged with, finite and not negative.
+        may_be_chance: whether the gate asks for evidence that the comparison lacks: above the
+            margin it is undecided then.
     """
     yield from _counts(comparison)
     yield from _chances(comparison)
     yield from _intervals(comparison)
-    yield from _verdict(comparison, margin)
+    yield from _verdict(comparison, margin, may_be_chance)
 
 
 def _counts(c: Comparison) -> Iterator[Fault]:
@@ -75,7 +79,7 @@ def _intervals(c: Comparison) -> Iterator[Fault]:
             yield name, f"begins at {interval[0]!r} and ends at {interval[1]!r}"
 
 
-def _verdict(c: Comparison, margin: float) -> Iterator[Fault]:
+def _verdict(c: Comparison, margin: float, may_be_chance: bool) -> Iterator[Fault]:
     numbers = [getattr(c, name) for name in _NUMBERS]
     if c.outcome == "failed":
         if c.significant or c.certain or any(number is not None for number in numbers):
@@ -97,7 +101,9 @@ def _verdict(c: Comparison, margin: float) -> Iterator[Fault]:
         found = ("unchanged", False, False)
     else:
         verdict = decide(c.sigma, low, high, margin)
-        found = (verdict.outcome, verdict.significant, verdict.certain)
+        unproven = may_be_chance and verdict.outcome == "regressed"
+        outcome = "undecided" if unproven else verdict.outcome
+        found = (outcome, verdict.significant, verdict.certain)
     names = ("outcome", "significant", "certain")
     for name, told, follows in zip(
         names, (c.outcome, c.significant, c.certain), found, strict=True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from evalguard.comparison import Comparison
@@ -20,7 +20,8 @@ from evalguard.gate_reason import GateState, Key, overall, reason
 from evalguard.gate_result import FailOn, GateResult
 from evalguard.limits import Limit, judge_limits
 from evalguard.stats.multiplicity import family_false_alarm, holm
-from evalguard.verdict import check_margin, decide
+from evalguard.stats.planning import documents_for_level
+from evalguard.verdict import REAL_LEVEL, check_margin, decide
 from evalguard.waiver import Waiver, accepted, waiver_notes
 
 FAIL_ON: tuple[str, ...] = get_args(FailOn)
@@ -36,6 +37,8 @@ class Gate:
     Attributes:
         margin: tolerated drift in standard errors of the base.
         fail_on: which metrics fail the gate.
+            "real": sigma above the margin, and the paired one-sided test, Holm-adjusted over the
+            gated metrics, calls the degradation real at ``REAL_LEVEL``. The default.
             "margin": sigma above the margin, the literal rule.
             "significant": that, and the drift is real (interval above 0).
             "certain": that, and the whole interval is above the margin.
@@ -58,7 +61,7 @@ class Gate:
     """
 
     margin: float = 1.0
-    fail_on: FailOn = "margin"
+    fail_on: FailOn = "real"
     confidence: float = 0.95
     undecided: Literal["warn", "fail"] = "warn"
     gate_metrics: tuple[str, ...] = ()
@@ -111,6 +114,8 @@ class Gate:
         bound, independent = family_false_alarm(
             [chance for chance in chances if chance is not None], self._holm_level
         )
+        if self.fail_on == "real":
+            bound, independent = _at_most(bound), _at_most(independent)
         return GateResult(
             passed=state == "passed" or (state == "undecided" and self.undecided == "warn"),
             state=state,
@@ -127,6 +132,22 @@ class Gate:
             reason=reason(by_state, limits, len(gated), accepted=len(let_through)),
             limits=limits,
             accepted=let_through,
+        )
+
+    def with_outcomes(
+        self, comparisons: Iterable[Comparison], result: GateResult
+    ) -> tuple[Comparison, ...]:
+        """The comparisons with the outcome that the policy gives them.
+
+        Under "real" what is above the margin and may be chance is undecided, by its p-value
+        adjusted over the gated metrics; a metric that is not gated, by its own.
+        """
+        adjusted = dict(zip(result.gated, result.holm_p_values, strict=True))
+        return tuple(
+            _undecided(c, p, gated=len(adjusted) if c.key in adjusted else 1)
+            if may_be_chance(c, p := adjusted.get(c.key, c.p_value), fail_on=self.fail_on)
+            else c
+            for c in comparisons
         )
 
     def waiver_notes(
@@ -175,7 +196,8 @@ class Gate:
         if comparison.sigma is None or comparison.sigma_interval is None:
             return
         verdict = decide(comparison.sigma, *comparison.sigma_interval, self.margin)
-        same = verdict.outcome == comparison.outcome or comparison.bit_identical
+        told = "regressed" if comparison.outcome == "undecided" else comparison.outcome
+        same = verdict.outcome in (comparison.outcome, told) or comparison.bit_identical
         early = comparison.stopping is not None and comparison.stopping.early
         # A part of the documents has an interval at the levels of its own rule.
         if not same or (comparison.confidence != self.confidence and not early):
@@ -198,6 +220,7 @@ def gated_state(
         return outcome
     if outcome == "regressed":
         enough = {
+            "real": is_real(holm_p_value),
             "significant": comparison.significant,
             "certain": comparison.certain,
         }.get(fail_on, True)
@@ -206,6 +229,37 @@ def gated_state(
         real = holm_p_value is not None and holm_p_value <= _real_level(confidence)
         return "regressed" if real else "passed"
     return "passed"
+
+
+def is_real(p_value: float | None) -> bool:
+    """Whether a p-value, adjusted over all gated metrics, makes a degradation a real one."""
+    return p_value is not None and p_value <= REAL_LEVEL
+
+
+def may_be_chance(comparison: Comparison, p_value: float | None, *, fail_on: str) -> bool:
+    """Whether a drift above the margin is undecided under the policy, for want of evidence.
+
+    Args:
+        p_value: its own, adjusted over the gated metrics where it is one of them.
+    """
+    return fail_on == "real" and comparison.outcome == "regressed" and not is_real(p_value)
+
+
+def _undecided(comparison: Comparison, p_value: float | None, *, gated: int) -> Comparison:
+    """A comparison above the margin whose drift may be chance."""
+    needed, own = None, comparison.p_value
+    if own is not None and p_value is not None:
+        # Holm's factor for this metric; none where the largest of all carried it to 1.
+        factor = min(p_value / own, gated) if own > 0.0 else 1.0
+        needed = documents_for_level(comparison.n_used, own, REAL_LEVEL / max(factor, 1.0))
+    said = "the drift may be chance" if p_value is None else f"it may be chance (p = {p_value:.2g})"
+    decide_at = "" if needed is None else f"; about {needed:,} documents would decide"
+    reason = f"above the margin, and {said}{decide_at}: {comparison.reason}"
+    return replace(comparison, outcome="undecided", needed_n=needed, reason=reason)
+
+
+def _at_most(chance: float | None) -> float | None:
+    return None if chance is None else min(chance, REAL_LEVEL)
 
 
 def _real_level(confidence: float) -> float:

@@ -7,9 +7,10 @@ from typing import Literal
 
 from evalguard.gate_reason import GateState, Key
 from evalguard.limits import LimitVerdict
+from evalguard.verdict import REAL_LEVEL
 from evalguard.waiver import Accepted
 
-FailOn = Literal["margin", "significant", "certain", "any-degradation"]
+FailOn = Literal["real", "margin", "significant", "certain", "any-degradation"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +28,9 @@ class GateResult:
         family_false_alarm: upper bound of the chance that an unchanged candidate fails, because
             at least one gated metric crosses the margin: min(1, sum of the metrics' false-alarm
             probabilities). It holds whatever the dependence between metrics, which share
-            documents, and for "significant" and "certain", which ask for more. For
-            "any-degradation" the Holm level, (1 - confidence) / 2, is added. None where no gated
-            metric has a number.
+            documents, and for "significant" and "certain", which ask for more. For "real" it is
+            at most Holm's level, ``REAL_LEVEL``, too. For "any-degradation" the Holm level,
+            (1 - confidence) / 2, is added. None where no gated metric has a number.
         family_false_alarm_independent: the chance that one crosses the margin if the metrics were
             independent, 1 - prod(1 - p_k); not above the bound.
         reason: one sentence.
@@ -52,6 +53,18 @@ class GateResult:
     reason: str
     limits: tuple[LimitVerdict, ...] = ()
     accepted: tuple[Accepted, ...] = ()
+
+    @property
+    def rule(self) -> str:
+        """The gate's rule, as half a sentence: "fails above 1 sigma if real (...)"."""
+        margin = f"{self.margin:.12g} sigma"
+        return {
+            "real": f"fails above {margin} if real (paired test, Holm {100 * REAL_LEVEL:g}%)",
+            "margin": f"fails above {margin}",
+            "significant": f"fails above {margin} if the interval is above 0",
+            "certain": f"fails if the whole interval is above {margin}",
+            "any-degradation": f"fails on any real degradation, and above {margin}",
+        }[self.fail_on]
 
     def state_of(self, key: Key) -> GateState:
         """What a gated metric brought about; "passed" where a waiver lets it through."""

@@ -12,6 +12,9 @@ from evalguard.comparison import Outcome
 # last bit of a double would decide.
 ON_THE_MARGIN = 1e-9
 
+# Chance that the default gate calls any of its metrics really worse where none is (Holm's level).
+REAL_LEVEL = 0.05
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:

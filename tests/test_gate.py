@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from statistics import NormalDist
 
 import pytest
 from hypothesis import given
@@ -65,6 +66,7 @@ FAILED = failed_comparison(("passages", "none", "f1"), "the worker died")
 @pytest.mark.parametrize(
     ("fail_on", "failing", "undecided"),
     [
+        ("real", {"CERTAIN", "SIGNIFICANT"}, {"LITERAL", "UNDECIDED"}),
         ("margin", {"CERTAIN", "SIGNIFICANT", "LITERAL"}, {"UNDECIDED"}),
         ("significant", {"CERTAIN", "SIGNIFICANT"}, {"LITERAL", "UNDECIDED"}),
         ("certain", {"CERTAIN"}, {"SIGNIFICANT", "LITERAL", "UNDECIDED"}),
@@ -82,7 +84,7 @@ def test_each_policy_fails_on_what_it_says(fail_on, failing, undecided, name):
 
 
 def test_a_failure_is_its_own_state_and_never_passes():
-    for fail_on in ("margin", "significant", "certain", "any-degradation"):
+    for fail_on in ("real", "margin", "significant", "certain", "any-degradation"):
         result = Gate(fail_on=fail_on).judge([UNCHANGED, FAILED])
         assert (result.state, result.passed) == ("failed", False)
         assert result.failed == (("passages", "none", "f1"),)
@@ -184,9 +186,38 @@ def test_a_failed_metric_has_no_holm_p_value():
 
 def test_the_family_wise_chance_is_a_bound_and_its_value_under_independence():
     family = [comparison(0.0, -0.5, 0.5, metric=f"m{i}", false_alarm=0.1) for i in range(3)]
-    result = Gate().judge(family)
+    result = Gate(fail_on="margin").judge(family)
     assert result.family_false_alarm == pytest.approx(0.3)
     assert result.family_false_alarm_independent == pytest.approx(1.0 - 0.9**3)
+
+
+def test_the_default_gate_asks_for_a_real_degradation_by_holm_over_all_gated_metrics():
+    weak = comparison(1.5, -0.1, 3.1, metric="acc", p_value=0.03)
+    assert Gate().judge([weak]).state == "regressed"
+    others = [comparison(0.0, -0.5, 0.5, metric=f"m{i}") for i in range(3)]
+    several = Gate().judge([weak, *others])
+    assert several.state == "undecided"
+    assert several.holm_p_values[0] == pytest.approx(0.12)
+    assert Gate(fail_on="margin").judge([weak, *others]).state == "regressed"
+
+
+def test_an_unchanged_candidate_fails_the_default_gate_with_its_level_at_most():
+    family = [comparison(0.0, -2.0, 2.0, metric=f"m{i}", false_alarm=0.2) for i in range(4)]
+    result = Gate().judge(family)
+    assert result.family_false_alarm == result.family_false_alarm_independent == 0.05
+
+
+def test_what_may_be_chance_is_shown_as_undecided_with_p_and_the_documents_that_would_decide():
+    weak = comparison(1.5, -0.3, 3.3, metric="acc", p_value=0.06)
+    shown_only = comparison(1.5, -0.3, 3.3, metric="f1", p_value=0.2)
+    gate = Gate(gate_metrics=("acc",))
+    found, other = gate.with_outcomes([weak, shown_only], gate.judge([weak, shown_only]))
+    assert (found.outcome, other.outcome) == ("undecided", "undecided")
+    assert "may be chance (p = 0.06); about 112 documents would decide" in found.reason
+    z = NormalDist().inv_cdf
+    assert found.needed_n == math.ceil(100 * (z(0.05) / z(0.06)) ** 2) == 112
+    literal = Gate(fail_on="margin")
+    assert literal.with_outcomes([weak], literal.judge([weak])) == (weak,)
 
 
 def test_any_degradation_adds_its_holm_level_to_the_bound():
@@ -207,7 +238,7 @@ def test_the_bound_is_never_below_the_chance_under_independence(chances):
         comparison(0.0, -0.5, 0.5, metric=f"m{i}", false_alarm=chance)
         for i, chance in enumerate(chances)
     ]
-    result = Gate().judge(family)
+    result = Gate(fail_on="margin").judge(family)
     assert 0.0 <= result.family_false_alarm_independent <= result.family_false_alarm + 1e-12 <= 2.0
     assert result.family_false_alarm <= 1.0
     expected = 1.0 - math.prod(1.0 - chance for chance in chances)

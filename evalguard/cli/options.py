@@ -243,8 +243,8 @@ GATE = (
     MARGIN,
     gate_option(
         "--fail-on",
-        type=click.Choice(["margin", "significant", "certain", "any-degradation"]),
-        help="What makes the gate fail. Default margin.",
+        type=click.Choice(["real", "margin", "significant", "certain", "any-degradation"]),
+        help="What fails: above the margin and real (default), or above the margin alone ...",
     ),
     CONFIDENCE,
     gate_option(

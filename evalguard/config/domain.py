@@ -15,7 +15,7 @@ from evalguard.settings import Variant
 from evalguard.waiver import Waiver
 
 Origin = Literal["named", "evalguard.yaml", "configs/", "embedded"]
-FailOn = Literal["margin", "significant", "certain", "any-degradation"]
+FailOn = Literal["real", "margin", "significant", "certain", "any-degradation"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class GateOptions:
     """
 
     margin: float = 1.0
-    fail_on: FailOn = "margin"
+    fail_on: FailOn = "real"
     confidence: float = 0.95
     undecided: Literal["warn", "fail"] = "warn"
     subtasks: bool = False

@@ -46,8 +46,11 @@ class GateEntry(Entry):
     margin: float = Field(
         default=1.0, gt=0, description="Tolerated drift, in standard errors of the base model."
     )
-    fail_on: Literal["margin", "significant", "certain", "any-degradation"] = Field(
-        default="margin", description="What a regression must be, beside larger than the margin."
+    fail_on: Literal["real", "margin", "significant", "certain", "any-degradation"] = Field(
+        default="real",
+        description="What fails: real (above the margin, and the paired test calls it real, by "
+        "Holm over all gated metrics at 5%), margin (above the margin), significant (its own "
+        "interval above 0), certain (the whole interval above the margin), any-degradation.",
     )
     confidence: float = Field(default=0.95, gt=0, lt=1, description="Of the interval of the drift.")
     undecided: Literal["warn", "fail"] = Field(

@@ -45,6 +45,7 @@ def judge(
     """
     comparisons = _with_q_values([one.comparison for one in compared])
     judged = gate.judge(comparisons, distributions)
+    comparisons = gate.with_outcomes(comparisons, judged)
     together, reason = _together(compared, gated=judged.gated, confidence=gate.confidence)
     return Judgement(
         comparisons=comparisons,

@@ -218,6 +218,7 @@ class _Run:
             alpha=self.alpha,
             gated=max(1, sum(gate.covers(key[0], key[2]) for key in keys)),
             seed=self.choices.task_options.seed,
+            real=gate.fail_on == "real",
         )
 
     def _tables(self, draw: Draw) -> tuple[Tables, Tables]:

@@ -43,9 +43,9 @@ def _unkept(choices: Choices, options: CompareOptions) -> Iterator[tuple[str, st
         yield f"a chance of error lies between 0 and 0.5, not {alpha:g}", "0.05, say"
     if choices.task_options.seed < 0:
         yield f"no order of documents has the seed {choices.task_options.seed}", "0 or more"
-    if gate.fail_on != "margin":
+    if gate.fail_on not in ("real", "margin"):
         yield (
-            "--sequential tells the verdict of fail_on margin early, and not that of "
+            "--sequential tells the verdict of fail_on real or margin early, and not that of "
             f"{gate.fail_on}",
             "leave out one of the two",
         )

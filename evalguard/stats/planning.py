@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from evalguard.stats.estimate import Estimate
-from evalguard.stats.probability import normal_critical
+from evalguard.stats.probability import normal_critical, normal_quantile
 
 _MOST_DOCUMENTS = 10**9
 
@@ -43,6 +43,21 @@ def documents_needed(estimate: Estimate, *, n: int, tolerance: float) -> int | N
     needed = n * (ratio * ratio) + (z * z + 1.0) / 2.0 * width / ratio
     if estimate.differing:
         needed = max(needed, n * fewest_signs(estimate.confidence) / estimate.differing)
+    return max(n + 1, math.ceil(needed)) if needed <= _MOST_DOCUMENTS else None
+
+
+def documents_for_level(n: int, p_value: float, level: float) -> int | None:
+    """Documents after which a drift that stays what it is has a one-sided p-value of ``level``.
+
+    The statistic grows with the root of the documents: n (z_level / z_p)^2.
+
+    Returns:
+        The number, above n; None for a drift that points the other way, or beyond a billion.
+    """
+    if not 0.0 < p_value < 0.5:
+        return None
+    ratio = normal_quantile(level) / normal_quantile(p_value)
+    needed = n * ratio * ratio
     return max(n + 1, math.ceil(needed)) if needed <= _MOST_DOCUMENTS else None
 
 

@@ -84,7 +84,7 @@ def _meaning(verdict: Verdict, drift: Drift, margin: float) -> str:
             return f", above {limit}, and so is its whole interval"
         if verdict.significant:
             return f", above {limit}; the drift is real, but its interval reaches below the margin"
-        return f", above {limit}; too few documents to tell the drift from chance"
+        return f", above {limit}, but its interval holds 0"
     beyond = ", although its interval reaches above" if drift.sigma_interval[1] > margin else ""
     meanings: dict[Outcome, str] = {
         "degraded": f": real, but within {limit}{beyond}",

@@ -194,7 +194,10 @@ def test_clustered_tasks_are_asked_in_full_and_say_why(run: Run) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"fail_on": "certain"}, "verdict of fail_on margin early, and not that of certain"),
+        (
+            {"fail_on": "certain"},
+            "verdict of fail_on real or margin early, and not that of certain",
+        ),
         ({"strict": True}, "too few to decide"),
         ({"distributions": "lockstep"}, "need all of them"),
         ({"gate_limits": {"kl_mean": 0.1}}, "need all of them"),

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from evalguard.pairing import PairedScores
 from evalguard.scores import ScoreTable
 from evalguard.stats.drift import is_binary
+from evalguard.stats.probability import normal_upper_tail
 from evalguard.stats.sequential.bounded import BoundedEvidence
 from evalguard.stats.sequential.evidence import Evidence, lower_end, needed, upper_end
 from evalguard.stats.sequential.excess import Excess, excess
 from evalguard.stats.sequential.flips import FlipEvidence
 from evalguard.stats.sequential.rule import StoppingRule
-from evalguard.stats.sequential.scaled_drift import unit_of
+from evalguard.stats.sequential.scaled_drift import drift_of_all, unit_of
 from evalguard.stopping import StoppingMethod
 
 Side = Literal["above", "below"]
@@ -113,6 +114,8 @@ def find(
     if side is not None or with_interval:
         p_value = math.exp(min(0.0, -bet(0.0, None).against_less(0.0)))
         low, high = _interval(aimed, bet, side, rule, of.sigma)
+    if side == "above" and rule.real and not _real(paired, population, of.unit, low, p_value, rule):
+        side, chance = None, 1.0
     worst = None
     if isinstance(aimed, BoundedEvidence):
         worst = aimed.worst(against_less=of.sigma > rule.margin)
@@ -178,6 +181,26 @@ def _side(
         if wealth >= needed(evidence, rule.alpha_above):
             return "above", evidence.reserved + math.exp(-wealth)
     return None, 1.0
+
+
+def _real(
+    paired: PairedScores,
+    population: int,
+    unit: float,
+    low: float,
+    p_value: float,
+    rule: StoppingRule,
+) -> bool:
+    """Whether all documents would call a drift of ``low`` real, whose least size that is.
+
+    By their paired standard error, as the documents so far show it; twice as much evidence as
+    the level asks for, because that standard error is an estimate.
+    """
+    drift = drift_of_all(paired, population, confidence=rule.interval_confidence, unit=unit)
+    if max(p_value, 0.0) > rule.level_of_real:
+        return False
+    stderr = drift.estimate.stderr / unit
+    return stderr == 0.0 or normal_upper_tail(low / stderr) <= rule.level_of_real / 2.0
 
 
 def _interval(

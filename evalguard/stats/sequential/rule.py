@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from evalguard.verdict import REAL_LEVEL
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoppingRule:
@@ -20,12 +22,15 @@ class StoppingRule:
             documents.
         gated: K, the number of gated metrics.
         seed: of the order.
+        real: whether a metric above the margin fails the gate only if all documents would show
+            its drift to be real, too.
     """
 
     margin: float
     alpha: float
     gated: int
     seed: int
+    real: bool = False
 
     def __post_init__(self) -> None:
         if not 0.0 < self.alpha < 0.5:
@@ -42,6 +47,11 @@ class StoppingRule:
     def alpha_above(self) -> float:
         """The level at which a metric is shown to be above the margin."""
         return self.alpha / self.gated
+
+    @property
+    def level_of_real(self) -> float:
+        """The p-value that all documents would have to give one of K metrics, by Bonferroni."""
+        return REAL_LEVEL / self.gated
 
     @property
     def alpha_far(self) -> float:
