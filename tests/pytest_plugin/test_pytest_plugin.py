@@ -40,7 +40,8 @@ def compared(base: str, candidate: str, **options: Any) -> CompareResult:
     one = Comparison(
         task="lambada", filter="none", metric="perplexity", higher_is_better=False, n=9, n_used=9,
         base=4.1, base_stderr=0.1, candidate=4.2, candidate_stderr=0.1, sigma=sigma,
-        sigma_interval=interval, paired_stderr=0.1, p_value=1e-9 if outcome == "regressed" else 0.5, method="paired-t",
+        sigma_interval=interval, paired_stderr=0.1, method="paired-t",
+        p_value=1e-9 if outcome == "regressed" else 0.5,
         confidence=0.95, false_alarm_probability=0.1, outcome=outcome, significant=sigma > 1,
         certain=sigma > 1, bit_identical=False, reason="as it is",
     )  # fmt: skip
