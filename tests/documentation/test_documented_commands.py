@@ -98,18 +98,6 @@ def test_every_command_stands_on_the_page_of_exit_codes() -> None:
     assert named == set(cli.commands) - {"bisect", "compare", "demo", "nightly"}
 
 
-def test_what_the_tutorial_quotes_of_the_demo_stands_in_the_overview() -> None:
-    overview = " ".join((ROOT / "README.md").read_text("utf-8").split())
-    demo = (ROOT / "docs/tutorial.md").read_text("utf-8").partition("## Your own")[0]
-    quoted = [
-        line for block in re.findall(r"```text\n(.*?)```", demo, re.DOTALL)
-        for line in block.splitlines()
-    ]  # fmt: skip
-    assert len(quoted) > 4
-    for line in quoted:
-        assert " ".join(line.split()) in overview, line
-
-
 def test_the_page_of_security_names_all_that_is_written_and_whom_documents_are_sent_to() -> None:
     page = (ROOT / "docs/security.md").read_text("utf-8")
     layout = (ROOT / "docs/cache.md").read_text("utf-8").partition("## Layout\n")[2]
