@@ -17,6 +17,7 @@ RequestKind = Literal["loglikelihood", "loglikelihood_rolling", "generate_until"
 ScorerName = Literal["fast", "harness"]
 # "full logits": the fast path with logits at all positions, for models that need it.
 ScoringPath = Literal["fast", "full logits", "harness"]
+RollingBos = Literal["lm-eval", "once"]
 
 # Sequences of a batch where batches are cut by number and nobody gave one, as lm-eval has it here.
 DEFAULT_BATCH_SIZE = 16
@@ -81,8 +82,8 @@ class ScoringPolicy:
             logits" computes logits at all positions, not only at the scored ones.
         share_prefixes: whether tokens that several continuations have before them may be read once.
         device: "" means: CUDA if there is one, else CPU.
-        rolling_bos: "once" scores a text's first real token given BOS; "lm-eval" scores BOS given
-            BOS as lm-eval 0.4.13 does when the tokenizer adds BOS by itself.
+        rolling_bos: of whole texts whose tokenizer adds BOS by itself: "lm-eval" scores BOS given
+            BOS too, as lm-eval 0.4.13 does; "once" begins with the first real token given BOS.
         softmax_dtype: "model" takes log-softmax in the logits' own dtype, which is only ever done
             to measure what that does.
     """
@@ -92,7 +93,7 @@ class ScoringPolicy:
     scorer: ScoringPath = "fast"
     share_prefixes: bool = True
     device: str = ""
-    rolling_bos: Literal["once", "lm-eval"] = "once"
+    rolling_bos: RollingBos = "lm-eval"
     seed: int = 1234
     threads: int = 0
     max_gen_toks: int | None = None

@@ -129,6 +129,12 @@ SCORING = (
         default=None,
         help="Process a prompt once for all its continuations. Default: yes.",
     ),
+    scoring_option(
+        "--rolling-bos",
+        type=click.Choice(["lm-eval", "once"]),
+        help="Whole texts whose tokenizer adds BOS: count BOS given BOS as lm-eval does (default), "
+        "or read BOS once.",
+    ),
     speed_option(
         "--device",
         default="",

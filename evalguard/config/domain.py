@@ -10,7 +10,7 @@ from typing import Literal
 from evalguard.config.problems import Problem
 from evalguard.errors import UsageError, nearest
 from evalguard.limits import Limit
-from evalguard.scorer import ScorerName
+from evalguard.scorer import RollingBos, ScorerName
 from evalguard.settings import Variant
 from evalguard.waiver import Waiver
 
@@ -61,6 +61,7 @@ class RunOptions:
     token_budget: int | None = None
     scorer: ScorerName | None = None
     share_prefixes: bool | None = None
+    rolling_bos: RollingBos | None = None
     seed: int | None = None
     device: str | None = None
     apply_chat_template: bool | str | None = None

@@ -126,6 +126,11 @@ class RunEntry(Entry):
         description="Whether what several continuations have before them is read once (the "
         "default), where the model proves to give the same scores.",
     )
+    rolling_bos: Literal["lm-eval", "once"] | None = Field(
+        default=None,
+        description="Whole texts whose tokenizer adds BOS: lm-eval (the default) counts BOS given "
+        "BOS as lm-eval does, once begins with the first real token.",
+    )
     seed: int | None = Field(default=None, ge=0, description="Seed of few-shot and document order.")
     device: Text | None = Field(default=None, description="cpu, cuda, cuda:1, mps.")
     apply_chat_template: ChatTemplate = Field(

@@ -16,7 +16,7 @@ from evalguard.models.scored_tokens import ScoredTokens, pair_answer, text_answe
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
 
-    from evalguard.scorer import ScoringPath
+    from evalguard.scorer import RollingBos, ScoringPath
     from evalguard.settings import Value
 
 Pair = tuple[tuple[str, str] | None, list[int], list[int]]
@@ -40,7 +40,7 @@ class GuardedHFLM(PieceScoring):
         *,
         config_overrides: Mapping[str, Value] | None = None,
         allow_pickle: bool = False,
-        rolling_bos: Literal["once", "lm-eval"] = "once",
+        rolling_bos: RollingBos = "lm-eval",
         softmax_dtype: Literal["float32", "model"] = "float32",
         sequences: int | None = None,
         token_budget: int = 0,
@@ -127,15 +127,21 @@ class GuardedHFLM(PieceScoring):
         return list(super().tok_encode(string, *given, **options))
 
     def rolling_ids(self, text: str) -> list[int]:
-        """Return the ids of a text that are scored, each once.
+        """Return the ids of a text that are scored; lm-eval puts the prefix token before them.
 
-        lm-eval puts the prefix token before them; where the tokenizer has added that token by
-        itself, it would be scored given itself, which says nothing about the text.
+        Where the tokenizer has added that token by itself, lm-eval scores it given itself, which
+        says nothing about the text: "once" leaves it out.
         """
         ids = list(super().tok_encode(text))
         if self._rolling_bos == "once" and ids[:1] == [self.prefix_token_id]:
             return ids[1:]
         return ids
+
+    @property
+    def rolling_bos(self) -> RollingBos | None:
+        """How whole texts are read; None where the tokenizer adds no BOS: both ways are one."""
+        adds = list(super().tok_encode("a"))[:1] == [self.prefix_token_id]
+        return self._rolling_bos if adds else None
 
     def _rolling_pairs(self, text: str) -> list[tuple[list[int], list[int]]]:
         windows = utils.get_rolling_token_windows(

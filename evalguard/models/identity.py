@@ -155,12 +155,14 @@ def attention(lm: Any) -> str | None:
 
 def environment(lm: Any) -> dict[str, Value]:
     """Return where this model runs, for a person to read."""
+    rolling_bos = getattr(lm, "rolling_bos", None)
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "device": device_name(lm),
         "threads": torch_threads(),
         "packages": dict(package_versions()),
+        **({} if rolling_bos is None else {"rolling_bos": rolling_bos}),
     }
 
 

@@ -13,6 +13,10 @@ from evalguard.scores import ScoreTable
 
 ALLOWED = frozenset({"prompt", "tokens", "length"})
 
+_RUN_HINTS = {
+    "rolling_bos": "read whole texts alike: --rolling-bos with the value of the stored run",
+}
+
 # Fields that name the metric itself: where they differ, the tables are about different things.
 _IDENTITY = ("task", "filter", "metric", "aggregation", "higher_is_better")
 
@@ -77,7 +81,7 @@ def _run_mismatches(base: ScoreTable, candidate: ScoreTable, names: Names) -> li
     return [
         Mismatch(
             f"{key} is {base.run[key]!r} in {names[0]} and {candidate.run[key]!r} in {names[1]}",
-            hint=f"run both with the same {key}",
+            hint=_RUN_HINTS.get(key, f"run both with the same {key}"),
         )
         for key in sorted(base.run.keys() & candidate.run.keys())
         if base.run[key] != candidate.run[key]

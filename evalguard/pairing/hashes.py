@@ -78,11 +78,12 @@ def compare_hashes(
         if not bool(np.any(differs)):
             continue
         count = f"{kind.noun} differ in {int(np.sum(differs)):,} of {base.n:,} documents"
+        one_sided = _bos_of_one_side(base, candidate) if kind.permission == "tokens" else ""
         if kind.permission in allow:
-            tail = "; their token ids are not compared" if not kind.follows else ""
-            caveats.append(f"{count}, as declared{tail}")
+            tail = "" if kind.follows else "; their token ids are not compared"
+            caveats.append(f"{count}, as declared{tail}{one_sided}")
         else:
-            mismatches.append(_mismatch(kind, base, int(np.argmax(differs)), count))
+            mismatches.append(_mismatch(kind, base, int(np.argmax(differs)), count + one_sided))
     return mismatches, caveats
 
 
@@ -129,6 +130,18 @@ def _mismatch(kind: _Kind, base: ScoreTable, first: int, count: str) -> Mismatch
         found,
         f"if this difference is under test, declare it: --allow-differing {kind.permission}, or "
         f"differs: [{kind.permission}] on the pair",
+    )
+
+
+def _bos_of_one_side(base: ScoreTable, candidate: ScoreTable) -> str:
+    """Where lm-eval's way with whole texts makes a BOS that one side lacks look like a drift."""
+    counting = [table.run.get("rolling_bos") == "lm-eval" for table in (base, candidate)]
+    if sum(counting) != 1:
+        return ""
+    name = names_of(base, candidate)[counting.index(True)]
+    return (
+        f"; in whole texts only {name} counts the likelihood of BOS given BOS, which alone looks "
+        "like a drift (--rolling-bos once leaves it out)"
     )
 
 

@@ -54,7 +54,7 @@ class Asked:
         asked = self._tasks[task]
         part = documents_of(asked.requests, doc_ids)
         answers = part.in_order(asked.responses)
-        return self.evaluator.scoring.scores(self.source.name, part, answers)
+        return self.evaluator.scoring.scores(self.source.name, part, answers, self.description)
 
     def evaluation(self, drawn: Mapping[str, Sequence[int]]) -> Evaluation:
         """The model's scores of the documents that were drawn in the end."""

@@ -86,7 +86,7 @@ def choose(base: Source, candidate: Source, guards: GuardSet, options: CompareOp
     return Choices(
         tasks=tasks,
         task_options=_task_options(guard, run, stored, options),
-        policy=_policy(run, stored, options),
+        policy=_policy(run, options),
         gate=with_waivers(
             _gate(guard, options), guard, base.name, candidate.name, today=options.today
         ),
@@ -104,7 +104,7 @@ def choose(base: Source, candidate: Source, guards: GuardSet, options: CompareOp
         cache_max_size=size_limit(options.cache_max_size, run.cache_max_size),
         history=history_place(guard, options),
         track=chosen_sinks(options.track or run.track or (), unasked=not options.git_bisect),
-        notes=(*_notes(guards, guard), *_rolling_notes(base, candidate)),
+        notes=_notes(guards, guard),
     )
 
 
@@ -183,7 +183,7 @@ def _include_paths(guard: Guard | None, options: CompareOptions) -> tuple[Path, 
     return tuple(dict.fromkeys(paths))
 
 
-def _policy(run: RunOptions, stored: StoredSource | None, options: CompareOptions) -> ScoringPolicy:
+def _policy(run: RunOptions, options: CompareOptions) -> ScoringPolicy:
     sequences = options.batch_size or run.batch_size or "auto"
     return ScoringPolicy(
         batch_size=None if sequences == "auto" else sequences,
@@ -191,8 +191,7 @@ def _policy(run: RunOptions, stored: StoredSource | None, options: CompareOption
         scorer=options.scorer or run.scorer or "fast",
         share_prefixes=cast(bool, _first(options.share_prefixes, run.share_prefixes, True)),
         device=options.device or run.device or "",
-        # A stored lm-eval run scored BOS given BOS; the other side has to do the same.
-        rolling_bos="lm-eval" if isinstance(stored, RunSource) else "once",
+        rolling_bos=options.rolling_bos or run.rolling_bos or "lm-eval",
         seed=cast(int, _first(options.seed, run.seed, DEFAULT_SEED)),
         threads=options.threads,
     )
@@ -262,20 +261,6 @@ def _notes(guards: GuardSet, guard: Guard | None) -> tuple[str, ...]:
     if guard is not None and guards.origin == "embedded":
         return (f"no guard file here: the built-in demo's is used ({guard.label})",)
     return ()
-
-
-def _rolling_notes(base: Source, candidate: Source) -> tuple[str, ...]:
-    """Where a model has to score whole texts as the lm-eval run beside it did."""
-    runs = [source for source in (base, candidate) if isinstance(source, RunSource)]
-    if len(runs) != 1:
-        return ()
-    kinds = {table.run.get("output_type") for table in runs[0].run.tables}
-    if "loglikelihood_rolling" not in kinds:
-        return ()
-    return (
-        f"whole texts are scored as in the lm-eval run {runs[0].name}: where the tokenizer adds "
-        "BOS, BOS given BOS counts as the first token",
-    )
 
 
 def _first(*values: object) -> object:

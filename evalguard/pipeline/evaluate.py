@@ -223,8 +223,8 @@ class Evaluator:
         place = interruptible(f"scoring {names} on {passage.task}", hint=hint)
         with place, self.meter.phase("comparing"):
             return [
-                self.scoring.scores(name, asked, told)
-                for asked, told, (name, _) in zip(
+                self.scoring.scores(name, asked, told, scorer.describe())
+                for asked, told, (name, scorer) in zip(
                     passage.requests, passage.answers, models, strict=True
                 )
             ]

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from evalguard.errors import UsageError
 from evalguard.gate import Gate
 from evalguard.limits import OF_ANSWERS
+from evalguard.models.loading import HF_TYPES
 from evalguard.pipeline.choices import Choices
-from evalguard.pipeline.sources import KeptSource, Source, StoredSource
+from evalguard.pipeline.sources import KeptSource, ModelSource, Source, StoredSource
 
 _GIVE_MODEL = "name the model with --base in place of --baseline"
 
@@ -20,6 +21,7 @@ def check_measurable(sources: Sequence[Source], choices: Choices) -> None:
         UsageError: naming the limits, or the option.
     """
     _check_scorer(choices)
+    _check_rolling_bos(sources, choices)
     _check_switched_on(choices)
     for source in sources:
         if isinstance(source, StoredSource):
@@ -36,6 +38,25 @@ def _check_scorer(choices: Choices) -> None:
             "shows none",
             hint="leave out one of the two",
         )
+
+
+def _check_rolling_bos(sources: Sequence[Source], choices: Choices) -> None:
+    if choices.policy.rolling_bos != "once":
+        return
+    leave_out = "leave out --rolling-bos once (rolling_bos: once)"
+    if choices.policy.scorer == "harness":
+        raise UsageError(
+            "--rolling-bos once reads whole texts otherwise than lm-eval's own path (--scorer "
+            "harness) does",
+            hint="leave out one of the two",
+        )
+    for source in sources:
+        if isinstance(source, ModelSource) and source.variant.model not in HF_TYPES:
+            raise UsageError(
+                f"--rolling-bos once works with model type hf, and '{source.name}' is of type "
+                f"'{source.variant.model}': lm-eval's own code reads its texts",
+                hint=leave_out,
+            )
 
 
 def _check_switched_on(choices: Choices) -> None:

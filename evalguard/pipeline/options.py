@@ -14,7 +14,7 @@ from evalguard.errors import UsageError, nearest
 from evalguard.pipeline.tracking.names import checked_track
 from evalguard.report.formats import format_of
 from evalguard.report_format import Format
-from evalguard.scorer import ScorerName
+from evalguard.scorer import RollingBos, ScorerName
 from evalguard.settings import Assignment, Value
 
 WorkerUse = Literal["auto", "always"]
@@ -57,6 +57,8 @@ class CompareOptions:
         scorer: "harness" scores Hugging Face models by lm-eval's own path; None: "fast".
         share_prefixes: read what several continuations have before them once, where a model proves
             to give the same scores; None: yes.
+        rolling_bos: whole texts whose tokenizer adds BOS: "lm-eval" counts BOS given BOS as lm-eval
+            does, "once" begins with the first real token; None: "lm-eval".
         device: "cpu", "cuda", ...; "" = CUDA if there is one.
         threads: CPU threads of torch; 0: one for a model below 20 million parameters, else
             torch's own number.
@@ -127,6 +129,7 @@ class CompareOptions:
     token_budget: int | None = None
     scorer: ScorerName | None = None
     share_prefixes: bool | None = None
+    rolling_bos: RollingBos | None = None
     device: str = ""
     threads: int = 0
     trust_remote_code: bool = False
@@ -188,6 +191,8 @@ class CompareOptions:
             raise _refused("batch_size", self.batch_size, "a number of sequences or 'auto'")
         if self.scorer not in (None, *get_args(ScorerName)):
             raise _refused("scorer", self.scorer, " or ".join(get_args(ScorerName)))
+        if self.rolling_bos not in (None, *get_args(RollingBos)):
+            raise _refused("rolling_bos", self.rolling_bos, " or ".join(get_args(RollingBos)))
         if self.token_budget is not None and not _is_count(self.token_budget, 0):
             raise _refused("token_budget", self.token_budget, "a number of tokens, 0 or more")
         for name in ("threads", "check_batch_size", "verify_scorer"):

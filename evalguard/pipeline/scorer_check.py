@@ -21,6 +21,11 @@ _ABSOLUTE, _RELATIVE = 1e-4, 1e-6
 # much larger than what another one does.
 _TIMES_NOISE = 4.0
 
+_OTHERWISE = (
+    "{task}: its scores were not verified: --rolling-bos once reads whole texts otherwise than "
+    "lm-eval's own path"
+)
+
 Key = tuple[str, int, int]
 Answers = Mapping[Key, Response]
 
@@ -38,10 +43,19 @@ def check_scorer(source: ModelSource, bench: Bench) -> tuple[str, ...]:
         return (f"model type '{source.variant.model}' is scored by lm-eval's own path alone",)
     if bench.choices.policy.scorer == "harness":
         return ("scored by lm-eval's own path, which nothing was held against",)
+    policy = source.policy or bench.choices.policy
+    unlike = {"generate_until"}
+    if policy.rolling_bos == "once":
+        unlike.add("loglikelihood_rolling")
     kept = {
-        task: [pair for pair in pairs if pair[0].kind != "generate_until"]
+        task: [pair for pair in pairs if pair[0].kind not in unlike]
         for (model, task), pairs in bench.evaluator.scoring.aside.items()
         if model == source.name
+    }
+    whole = {
+        task
+        for (model, task), pairs in bench.evaluator.scoring.aside.items()
+        if model == source.name and any(r.kind == "loglikelihood_rolling" for r, _ in pairs)
     }
     asked = [request for pairs in kept.values() for request, _ in pairs]
     again = _by_harness(source, bench, asked)
@@ -51,7 +65,12 @@ def check_scorer(source: ModelSource, bench: Bench) -> tuple[str, ...]:
     if not all(one.rounding and not one.flips for one in found.values()):
         # in a narrow dtype: what other batches do to lm-eval's own path
         noise = _compared(asked, _by_harness(source, bench, asked, batch_size=1), again)
-    return tuple(_said(source.name, task, one, noise) for task, one in found.items())
+    return tuple(
+        _OTHERWISE.format(task=task)
+        if task in whole and policy.rolling_bos == "once"
+        else _said(source.name, task, one, noise)
+        for task, one in found.items()
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from evalguard.harness import TaskRequests, TaskScores, score_tables
 from evalguard.harness.subset import random_subset
 from evalguard.pipeline.soundness import only_sound
-from evalguard.scorer import Request, Response
+from evalguard.scorer import ModelDescription, Request, Response
+from evalguard.scores import ScoreTable
 
 Pairs = tuple[tuple[Request, Response], ...]
+
+_ROLLING_BOS = {
+    "lm-eval": "whole texts: the likelihood of BOS given BOS counts, as in lm-eval (--rolling-bos "
+    "once leaves it out)",
+    "once": "whole texts: BOS is read once and not scored (--rolling-bos once); lm-eval itself "
+    "gives another value",
+}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,8 +34,17 @@ class TaskScoring:
     seed: int = 0
     aside: dict[tuple[str, str], Pairs] = field(default_factory=dict)
 
-    def scores(self, model: str, asked: TaskRequests, told: Sequence[Response]) -> TaskScores:
+    def scores(
+        self,
+        model: str,
+        asked: TaskRequests,
+        told: Sequence[Response],
+        description: ModelDescription | None = None,
+    ) -> TaskScores:
         """Score a task that a model has answered.
+
+        Args:
+            description: of the model, where its tables are to say how it read whole texts.
 
         Raises:
             EvaluationError: the task's own code fails.
@@ -36,4 +53,20 @@ class TaskScoring:
             drawn = frozenset(random_subset(asked, self.documents, seed=self.seed).doc_ids)
             pairs = zip(asked.requests, told, strict=True)
             self.aside[model, asked.task] = tuple(p for p in pairs if p[0].doc_id in drawn)
-        return only_sound(score_tables(asked, told, source=model), asked.requests, told)
+        scores = only_sound(score_tables(asked, told, source=model), asked.requests, told)
+        if description is None:
+            return scores
+        tables = tuple(_with_reading(table, description) for table in scores.tables)
+        return replace(scores, tables=tables)
+
+
+def _with_reading(table: ScoreTable, description: ModelDescription) -> ScoreTable:
+    """Say how whole texts were read, where that makes a difference."""
+    rolling_bos = description.environment.get("rolling_bos")
+    if rolling_bos is None or table.run.get("output_type") != "loglikelihood_rolling":
+        return table
+    return replace(
+        table,
+        run={**table.run, "rolling_bos": rolling_bos},
+        caveats=(*table.caveats, _ROLLING_BOS[str(rolling_bos)]),
+    )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +11,24 @@ import pytest
 
 
 def run_lm_eval(
-    output: Path, model: Path, tasks: Path, names: Sequence[str], **options: Any
+    output: Path,
+    model: Path,
+    tasks: Path,
+    names: Sequence[str],
+    model_args: Mapping[str, Any] | None = None,
+    **options: Any,
 ) -> Path:
     """Let lm-eval 0.4.13 score a model with logged samples; return the output folder."""
     from lm_eval import evaluator
     from lm_eval.loggers import EvaluationTracker
     from lm_eval.tasks import TaskManager
 
-    arguments = {"pretrained": str(model), "dtype": "float32"}
+    arguments = {"pretrained": str(model), "dtype": "float32", **(model_args or {})}
     tracker = EvaluationTracker(output_path=str(output))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DISABLE_MULTIPROC", "1")  # of the bootstrap
         # It lists every package of the machine, which takes seconds.
-        patch.setattr(evaluator, "add_env_info", lambda results: None)
+        patch.setattr(evaluator, "add_env_info", lambda results: results.update(_versions()))
         results: Any = evaluator.simple_evaluate(
             model="hf",
             model_args=arguments,
@@ -39,3 +45,7 @@ def run_lm_eval(
     for task in results["configs"]:
         tracker.save_results_samples(task_name=task, samples=samples[task])
     return output
+
+
+def _versions() -> dict[str, str]:
+    return {f"{name}_version": metadata.version(name) for name in ("lm_eval", "transformers")}

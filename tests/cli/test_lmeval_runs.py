@@ -17,7 +17,7 @@ from small_world import SmallWorld, write_tasks
 import evalguard
 from evalguard.pipeline.stored_run import stored_run
 
-TASKS = ("sw_word", "sw_choice")
+TASKS = ("sw_word", "sw_choice", "sw_text")
 
 
 @pytest.fixture(scope="module")
@@ -247,3 +247,87 @@ def test_no_model_library_is_loaded_for_finished_runs(base_run: Path, tmp_path: 
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+LONG_TEXTS = {"max_length": 16}  # of some 20 to 70 tokens: one window to five
+
+
+@pytest.fixture(scope="module")
+def read_in_windows(lm_eval: Any) -> Path:
+    found: Path = lm_eval("llama", names=("sw_text",), model_args=LONG_TEXTS)
+    return found
+
+
+@pytest.mark.parametrize("scorer", ["fast", "harness"])
+@pytest.mark.parametrize("windows", ["one window", "several windows"])
+def test_whole_texts_have_the_values_that_lm_eval_reports(
+    compare: Any, base_run: Path, read_in_windows: Path, scorer: str, windows: str
+) -> None:
+    one = windows == "one window"
+    (results,) = (base_run if one else read_in_windows).rglob("results_*.json")
+    reported = json.loads(results.read_text())["results"]["sw_text"]
+    args = (
+        () if one else ("--base-model-args", "max_length=16", "--cand-model-args", "max_length=16")
+    )
+    words = ("--tasks", "sw_text", "--scorer", scorer, "--verify-scorer", 24, "--json", *args)
+    document = compare("orig", "other", *words).document
+    for comparison in document["comparisons"]:
+        expected = reported[f"{comparison['metric']},none"]
+        assert comparison["base"] == pytest.approx(expected, rel=1e-6)
+        assert any("BOS given BOS counts" in caveat for caveat in comparison["caveats"])
+    assert document["environment"]["base"]["rolling_bos"] == "lm-eval"
+    if scorer == "fast":
+        (note,) = [n for n in document["notes"] if n.startswith("orig: sw_text")]
+        assert "24 documents scored again by lm-eval's own path" in note
+
+
+def test_bos_once_is_asked_for_said_and_not_verified(compare: Any, lm_eval: Any) -> None:
+    without = lm_eval("llama", names=("sw_text",), model_args={"add_bos_token": False})
+    (results,) = without.rglob("results_*.json")
+    reported = json.loads(results.read_text())["results"]["sw_text"]
+    words = ("--tasks", "sw_text", "--rolling-bos", "once", "--verify-scorer", 4, "--json")
+    document = compare("orig", "other", *words).document
+    for comparison in document["comparisons"]:
+        expected = reported[f"{comparison['metric']},none"]
+        assert comparison["base"] == pytest.approx(expected, rel=1e-6)
+        assert any("lm-eval itself gives another value" in c for c in comparison["caveats"])
+    assert document["environment"]["base"]["rolling_bos"] == "once"
+    assert any("sw_text: its scores were not verified" in note for note in document["notes"])
+
+
+def test_bos_once_is_refused_where_lm_evals_own_code_reads_the_texts(refused_pair: Any) -> None:
+    words = ("--tasks", "sw_text", "--rolling-bos", "once", "--scorer", "harness")
+    ran = refused_pair(2, "orig", "other", *words)
+    assert "otherwise than lm-eval's own path" in ran.err
+
+
+def test_a_guard_file_can_ask_for_bos_once(run: Any, world: SmallWorld, tmp_path: Path) -> None:
+    guard = tmp_path / "guard.yaml"
+    text = world.guard.read_text().replace("run: {", "run: {rolling_bos: once, ")
+    guard.write_text(text)
+    words = ("--config", guard, "--base", "orig", "--cand", "other", "--tasks", "sw_text", "--json")
+    assert run("compare", *words).document["environment"]["base"]["rolling_bos"] == "once"
+
+
+def test_a_baseline_of_the_other_reading_is_refused_and_the_option_named(
+    run: Any, refused: Any, compare: Any, world: SmallWorld
+) -> None:
+    once = ("--tasks", "sw_text", "--rolling-bos", "once", "--json")
+    made = compare("orig", "other", *once).document
+    again = ("--config", world.guard, "--baseline", made["run_folder"], "--cand", "other")
+    ran = refused(3, "compare", *again, "--tasks", "sw_text", "--allow-differing", "tokens")
+    assert "rolling_bos is 'once' in" in ran.err
+    assert "--rolling-bos with the value of the stored run" in ran.err
+    same = run("compare", *again, *once).document
+    assert [c["sigma"] for c in same["comparisons"]] == [c["sigma"] for c in made["comparisons"]]
+
+
+def test_a_bos_that_one_side_lost_is_no_silent_improvement(compare: Any) -> None:
+    lost = ("--tasks", "sw_text", "--cand-model-args", "add_bos_token=False")
+    assert compare("orig", "same", *lost).code == 3
+    declared = (*lost, "--allow-differing", "tokens", "--json")
+    for comparison in compare("orig", "same", *declared).document["comparisons"]:
+        (caveat,) = [c for c in comparison["caveats"] if c.startswith("token ids differ in 24")]
+        assert "only orig counts the likelihood of BOS given BOS" in caveat
+    once = compare("orig", "same", *lost, "--rolling-bos", "once", "--json").document
+    assert all(c["bit_identical"] for c in once["comparisons"])

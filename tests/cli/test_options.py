@@ -29,6 +29,7 @@ SPELLINGS: dict[str, tuple[tuple[str, ...], object]] = {
     "token_budget": (("--token_budget", "512"), 512),
     "scorer": (("--scorer", "harness"), "harness"),
     "share_prefixes": (("--no-share-prefixes",), False),
+    "rolling_bos": (("--rolling_bos", "once"), "once"),
     "floor": (("--floor", "floor.json"), Path("floor.json")),
     "verify_scorer": (("--verify_scorer", "4"), 4),
     "check_batch_size": (("--check_batch_size", "4"), 4),

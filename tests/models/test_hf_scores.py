@@ -44,10 +44,31 @@ def test_pairs_score_as_in_lm_eval(folder: Path, batch_size: int, dtype: str) ->
     assert [a.is_greedy for a in found] == [e[1] for e in expected]
 
 
-def test_rolling_text_scores_as_in_lm_eval_when_asked(folder: Path) -> None:
-    policy = replace(POLICY, rolling_bos="lm-eval")
-    found = scorer(folder, policy).score(rolling_requests())
-    expected = lm_eval_answers(folder, rolling_requests(), batch_size=4)
+# one window, several, none; with BOS written in the text, which lm-eval adds no second time to
+WHOLE_TEXTS = (*TEXTS, "The boat came at last. " * 40, "<s> She waited.", "<s>")
+
+
+@pytest.mark.parametrize("scorer_name", ["fast", "harness"])
+@pytest.mark.parametrize(
+    "model_args",
+    [
+        {},
+        {"add_bos_token": True},
+        {"add_bos_token": False},
+        {"prefix_token_id": 5},
+        {"prefix_token_id": 5, "add_bos_token": True},
+        {"max_length": 16},
+    ],
+    ids=str,
+)
+def test_whole_texts_score_as_in_lm_eval(
+    folder: Path, scorer_name: Any, model_args: dict[str, Any]
+) -> None:
+    requests = rolling_requests(WHOLE_TEXTS)
+    found = scorer(folder, replace(POLICY, scorer=scorer_name), **model_args).score(requests)
+    # its logits cache mixes up windows of one token sequence that are split in two ways
+    model_args = {**model_args, "logits_cache": False}
+    expected = lm_eval_answers(folder, requests, batch_size=4, **model_args)
     assert [a.loglikelihood for a in found] == pytest.approx(expected, abs=1e-4, rel=1e-6)
 
 
@@ -68,9 +89,11 @@ def test_windows_of_all_texts_share_batches_the_longest_first(tiny_llama: Path) 
     assert lengths == sorted(lengths, reverse=True)
 
 
-def test_rolling_text_does_not_score_bos_given_bos(tiny_llama: Path) -> None:
-    twice = scorer(tiny_llama, replace(POLICY, rolling_bos="lm-eval"))
-    once = scorer(tiny_llama).score(rolling_requests(["She waited."]))[0]
+def test_with_bos_once_a_whole_text_does_not_score_bos_given_bos(tiny_llama: Path) -> None:
+    twice = scorer(tiny_llama)
+    once = scorer(tiny_llama, replace(POLICY, rolling_bos="once")).score(
+        rolling_requests(["She waited."])
+    )[0]
     junk = twice.score(rolling_requests(["She waited."]))[0]
     without = scorer(tiny_llama, add_bos_token=False).score(rolling_requests(["She waited."]))[0]
     assert junk.token_logprobs is not None
@@ -81,8 +104,19 @@ def test_rolling_text_does_not_score_bos_given_bos(tiny_llama: Path) -> None:
     assert once.token_hash != junk.token_hash
 
 
-def test_an_empty_text_scores_zero_on_no_tokens(tiny_llama: Path) -> None:
-    answer = scorer(tiny_llama).score(rolling_requests([""]))[0]
+def test_how_whole_texts_are_read_is_told_where_the_tokenizer_adds_bos(tiny_llama: Path) -> None:
+    def told(policy: ScoringPolicy = POLICY, **model_args: Any) -> Any:
+        return scorer(tiny_llama, policy, **model_args).describe().environment.get("rolling_bos")
+
+    assert told() == "lm-eval"
+    assert told(replace(POLICY, rolling_bos="once")) == "once"
+    assert told(add_bos_token=False) is None
+
+
+def test_with_bos_once_an_empty_text_scores_zero_on_no_tokens(tiny_llama: Path) -> None:
+    answer = scorer(tiny_llama, replace(POLICY, rolling_bos="once")).score(rolling_requests([""]))[
+        0
+    ]
     assert answer.loglikelihood == 0.0
     assert answer.token_logprobs is not None
     assert answer.token_logprobs.shape == (0,)
@@ -180,7 +214,7 @@ def test_the_harness_scores_by_its_own_path_what_the_fast_scorer_does(
 
 
 def test_the_harness_scores_to_the_last_bit_as_in_lm_eval(folder: Path) -> None:
-    policy = replace(POLICY, rolling_bos="lm-eval", scorer="harness")
+    policy = replace(POLICY, scorer="harness")
     own = scorer(folder, policy)
     for requests in (pair_requests(), rolling_requests()):
         expected = lm_eval_answers(folder, requests, batch_size=4, logits_cache=False)

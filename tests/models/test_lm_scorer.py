@@ -198,7 +198,7 @@ def test_description_tells_what_was_loaded(tiny_llama: Path) -> None:
     assert told.identity is not None
     assert told.identity["policy"] == {
         "batch_size": 4, "token_budget": None, "scorer": "fast", "shares_prefixes": True,
-        "rolling_bos": "once", "seed": 1234, "max_gen_toks": None, "softmax_dtype": "float32",
+        "rolling_bos": "lm-eval", "seed": 1234, "max_gen_toks": None, "softmax_dtype": "float32",
     }  # fmt: skip
 
 

@@ -86,13 +86,15 @@ def test_multiple_choice_scores_as_in_lm_eval(shared_data: Path) -> None:
     assert [a.is_greedy for a in found] == [e[1] for e in expected]
 
 
-def test_rolling_text_scores_as_in_lm_eval_without_its_bos_junk(shared_data: Path) -> None:
+def test_rolling_text_scores_as_in_lm_eval_with_bos_once_as_without_it(shared_data: Path) -> None:
     folder = shared_data / "stories260K" / "hf"
     requests = rolling_requests(shared_data, 6)
-    once = scorer(folder, dtype="float32").score(requests)
+    usual = scorer(folder, dtype="float32").score(requests)
+    once = scorer(folder, replace(POLICY, rolling_bos="once"), dtype="float32").score(requests)
     no_bos = lm_eval_answers(folder, requests, add_bos_token=False, batch_size=16)
     assert [a.loglikelihood for a in once] == pytest.approx(no_bos, abs=1e-4, rel=1e-6)
     with_junk = lm_eval_answers(folder, requests, batch_size=16)
+    assert [a.loglikelihood for a in usual] == pytest.approx(with_junk, abs=1e-4, rel=1e-6)
     assert all(a.loglikelihood - b > 4 for a, b in zip(once, with_junk, strict=True))  # type: ignore[operator]
 
 

@@ -44,6 +44,7 @@ models:
         target: "attr:model.layers.*.self_attn.scaling"
 tasks: [gemma_text]
 include_path: tasks
+run: {{rolling_bos: once}}
 """
 
 

@@ -63,20 +63,3 @@ def test_limit_of_a_run_that_does_not_record_it_is_what_its_tasks_share() -> Non
     source = run_source(table("one", 20, 20), table("two", 20, 20))
     choices = choose(source, MODEL, GuardSet(guards=()), CompareOptions())
     assert choices.task_options.limit == 20
-
-
-def test_whole_texts_are_scored_by_lm_evals_rule_and_the_report_says_so() -> None:
-    source = run_source(table("text", 8, output_type="loglikelihood_rolling"))
-    mixed = choose(source, MODEL, GuardSet(guards=()), CompareOptions())
-    assert mixed.policy.rolling_bos == "lm-eval"
-    assert any("BOS given BOS" in note for note in mixed.notes)
-    runs = choose(source, source, GuardSet(guards=()), CompareOptions())
-    assert runs.notes == ()
-    models = choose(MODEL, MODEL, GuardSet(guards=()), CompareOptions(tasks=("text",)))
-    assert models.policy.rolling_bos == "once"
-    assert models.notes == ()
-
-
-def test_without_whole_texts_nothing_is_said_of_bos() -> None:
-    mixed = choose(run_source(table("word", 8)), MODEL, GuardSet(guards=()), CompareOptions())
-    assert mixed.notes == ()

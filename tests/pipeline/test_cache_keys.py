@@ -256,6 +256,7 @@ CHOSEN: dict[str, Change] = {
     "scorer": option(scorer="harness"),
     "token budget": option(token_budget=512),
     "shared prefixes": option(share_prefixes=False),
+    "how whole texts are read": option(rolling_bos="once"),
     "threads": option(threads=2),
     "few-shot seed": option(seed=5),
     "chat template": option(apply_chat_template=True),

@@ -101,7 +101,7 @@ def test_without_a_guard_file_the_defaults_hold(settle: Any) -> None:
     assert choices.policy.batch_size is None
     assert (choices.policy.token_budget, choices.policy.scorer) == (0, "fast")
     assert choices.policy.seed == choices.task_options.seed == DEFAULT_SEED
-    assert choices.policy.rolling_bos == "once"
+    assert choices.policy.rolling_bos == "lm-eval"
     assert choices.task_options.limit is None
     assert choices.gate.margin == 1.0
 
@@ -112,7 +112,6 @@ def test_a_finished_run_settles_what_neither_says(settle: Any) -> None:
     assert beside.task_options.num_fewshot == 5
     assert beside.task_options.seed == 77
     assert beside.task_options.limit == 20
-    assert beside.policy.rolling_bos == "lm-eval"
     of_file = settle(run, "port")
     assert (of_file.task_options.num_fewshot, of_file.task_options.limit) == (2, 50)
     assert settle(run, "port", limit=3).task_options.limit == 3

@@ -36,7 +36,7 @@ def check_asked_alike(base: KeptSource, evaluator: Evaluator, choices: Choices) 
         if task in tables:
             with interruptible(f"building the requests of {task}"):
                 requests = evaluator.tasks.requests(task)
-            _check_documents(base, tables[task], requests, choices.allow)
+            _check_documents(base, tables[task], requests, choices)
 
 
 def _tasks(base: KeptSource) -> list[str]:
@@ -56,7 +56,7 @@ def _check_tasks(base: KeptSource, evaluator: Evaluator, *, asked: dict[str, Non
 
 
 def _check_documents(
-    base: KeptSource, table: ScoreTable, requests: TaskRequests, allow: frozenset[str]
+    base: KeptSource, table: ScoreTable, requests: TaskRequests, choices: Choices
 ) -> None:
     """Pair the documents without scores: what forbids it is what would forbid it at the end."""
     asked = asked_documents(requests)
@@ -74,11 +74,11 @@ def _check_documents(
         prompt_hashes=tuple(one.prompt_hash for one in told),
         target_hashes=tuple(one.target_hash for one in told),
         asked_hashes=tuple(one.asked_hash for one in told) if table.asked_hashes else (),
-        run=requests.run,
+        run={**requests.run, "rolling_bos": choices.policy.rolling_bos},
         source="this run",
     )
     try:
-        pair(bare, other, allow=allow)
+        pair(bare, other, allow=choices.allow)
     except MisalignedRunsError as error:
         raise MisalignedRunsError(
             f"the stored base {base.name} ({base.run.path}) was not asked the same: {error}",

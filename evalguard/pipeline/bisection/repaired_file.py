@@ -94,6 +94,7 @@ def _run(choices: Choices) -> dict[str, Value]:
         "token_budget": (policy.token_budget, 0),
         "scorer": (policy.scorer, "fast"),
         "share_prefixes": (policy.share_prefixes, True),
+        "rolling_bos": (policy.rolling_bos, "lm-eval"),
         "device": (policy.device, ""),
         "distributions": (distributions.mode, usual.mode),
         "reference_top_k": (distributions.top_k, usual.top_k),
