@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import cast, get_args
@@ -10,6 +10,7 @@ from typing import cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from evalguard.errors import EvaluationError
 from evalguard.rescoring import Rescoring
 from evalguard.scores import Aggregation
 from evalguard.settings import digest_of
@@ -98,6 +99,54 @@ def asked_hash(requests: Iterable[Sequence[object]]) -> str:
         if asked not in texts[-1:]:
             texts.append(asked)
     return digest_of(texts)
+
+
+# Sums of log-probabilities in half precision may pass 0 in their last digits.
+_ABOVE_ONE = 0.01
+_FEW_REQUESTS, _FEW_DOCUMENTS = 4, 8  # fewer may be the same by accident
+
+
+def check_loglikelihoods(task: str, of_documents: Mapping[int, Sequence[float]]) -> None:
+    """Refuse log-likelihoods that say nothing about the model.
+
+    A server that ignores ``echo`` gives every request 0 over no tokens; a model whose output does
+    not depend on its input gives all the same.
+
+    Args:
+        task: its name, for the message.
+        of_documents: doc_id -> log-likelihood of each distinct request, in nats. NaN and infinite
+            ones are left to the statistics.
+
+    Raises:
+        EvaluationError: all are 0 (two or more) or the same (four or more), all choices of every
+            document are the same (of 8 documents or more), or one is above 0.
+    """
+    values = [value for of in of_documents.values() for value in of]
+    hint = (
+        "a server must give log-probabilities of the prompt's tokens (completions with echo and "
+        "logprobs); compare one request with lm-eval's model type hf"
+    )
+    above = [(doc, value) for doc, of in of_documents.items() for value in of if value > _ABOVE_ONE]
+    if above:
+        document, value = above[0]
+        raise EvaluationError(
+            f"task '{task}', document {document}: log-likelihood {value:.6g} is above 0, which is "
+            "a probability above 1",
+            hint=hint,
+        )
+    if len(set(values)) == 1 and len(values) >= (2 if values[0] == 0.0 else _FEW_REQUESTS):
+        raise EvaluationError(
+            f"task '{task}': all {len(values):,} log-likelihoods are {values[0]:.6g}, so they say "
+            "nothing about the model",
+            hint=hint,
+        )
+    several = [of for of in of_documents.values() if len(of) > 1]
+    if len(several) >= _FEW_DOCUMENTS and all(len(set(of)) == 1 for of in several):
+        raise EvaluationError(
+            f"task '{task}': in each of {len(several):,} documents all choices have the same "
+            "log-likelihood, so they say nothing about the model",
+            hint=hint,
+        )
 
 
 def _number(item: object, aggregation: str) -> float:

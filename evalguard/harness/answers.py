@@ -14,6 +14,7 @@ from evalguard.harness.asked_documents import asked_documents
 from evalguard.harness.repeats import averaged_repeats
 from evalguard.harness.requests import TaskRequests, in_request_order
 from evalguard.harness.surroundings import lm_eval_surroundings, task_code
+from evalguard.items import check_loglikelihoods
 from evalguard.scorer import Request, Response
 
 if TYPE_CHECKING:
@@ -59,13 +60,14 @@ def judge(task_requests: TaskRequests, responses: Sequence[Response]) -> Answers
 
     Raises:
         ValueError: if there is not one response per request.
-        EvaluationError: if a response lacks what its request asked for, or the task's own code
-            fails on it.
+        EvaluationError: if a response lacks what its request asked for, the log-likelihoods say
+            nothing about the model, or the task's own code fails on them.
     """
     task, requests = task_requests.lm_eval_task, task_requests.requests
     if len(responses) != len(requests):
         raise ValueError(f"{len(requests)} requests have {len(responses)} responses")
     by_document = _fill(task_requests, responses)
+    check_loglikelihoods(task_requests.task, _loglikelihoods(requests, responses))
     what = f"task '{task_requests.task}': its own code fails on the model's answers"
     with lm_eval_surroundings():
         with task_code(what):
@@ -83,6 +85,17 @@ def judge(task_requests: TaskRequests, responses: Sequence[Response]) -> Answers
         documents = tuple(_documents(task_requests, responses))
     repeats = {key: metric.repeats for key, metric in averaged.items()}
     return Answers(documents=documents, items=items, filtered=filtered, repeats=repeats)
+
+
+def _loglikelihoods(
+    requests: Sequence[Request], responses: Sequence[Response]
+) -> dict[int, list[float]]:
+    """Log-likelihoods of each document's distinct requests, in their order."""
+    found: dict[int, dict[Any, float]] = defaultdict(dict)
+    for request, response in zip(requests, responses, strict=True):
+        if response.loglikelihood is not None:
+            found[request.doc_id][str(request.arguments)] = response.loglikelihood
+    return {doc_id: list(of.values()) for doc_id, of in found.items()}
 
 
 def _filtered(

@@ -204,6 +204,10 @@ class Results:
             run["generation_kwargs"] = config["generation_kwargs"]
         return run
 
+    def output_type(self, task: str) -> str:
+        """What a task asks for, as its config says; "" where the run does not."""
+        return str(self._task_config(task).get("output_type") or "")
+
     def choosing(self, task: str) -> Choosing:
         """How a task's answers are chosen."""
         config = self._task_config(task)

@@ -44,6 +44,23 @@ class Sample:
     filtered: tuple[Any, ...] = field(default=(), repr=False)
 
     @property
+    def loglikelihoods(self) -> tuple[float, ...]:
+        """Of each request, in nats; () where the run shows none (generated answers, edits)."""
+        found = []
+        for response in self.responses:
+            while isinstance(response, list) and len(response) == 1:  # repeats of one request
+                response = response[0]
+            if isinstance(response, list) and len(response) == 2:
+                if str(response[1]) not in ("True", "False"):
+                    return ()
+                response = response[0]
+            try:
+                found.append(float(response))
+            except (TypeError, ValueError):
+                return ()
+        return tuple(found)
+
+    @property
     def continuations(self) -> tuple[str, ...]:
         """The second text of each request, () where there is none."""
         texts = [asked[1] if len(asked) > 1 else None for asked in self.requests]

@@ -14,6 +14,7 @@ from evalguard.errors import EvaluationError
 from evalguard.items import (
     DocumentStatistics,
     NotComparableError,
+    check_loglikelihoods,
     has_closed_form,
     read_items,
 )
@@ -48,6 +49,8 @@ def read_task(
     """
     metrics = list(results.metrics(task))
     by_filter = read_samples(path, metrics)
+    if "likelihood" in results.output_type(task) or results.output_type(task) == "multiple_choice":
+        _check_loglikelihoods(path, task, by_filter)
     tables: list[ScoreTable] = []
     left_out: list[NotCompared] = []
     for filter_name, samples in by_filter.items():
@@ -68,6 +71,22 @@ def read_task(
         fields=read_fields(documents),
         documents=document_rows(by_filter),
     )
+
+
+def _check_loglikelihoods(path: Path, task: str, by_filter: Mapping[str, Sequence[Sample]]) -> None:
+    """Refuse a run whose answers say nothing about its model.
+
+    A request that stands twice in a document (texts without a context) counts once.
+    """
+    of_documents: dict[int, list[float]] = {}
+    for sample in next(iter(by_filter.values())):
+        values = sample.loglikelihoods
+        asked = [str(one) for one in sample.requests] or [str(i) for i in range(len(values))]
+        of_documents[sample.doc_id] = list(dict(zip(asked, values, strict=False)).values())
+    try:
+        check_loglikelihoods(task, of_documents)
+    except EvaluationError as error:
+        raise EvaluationError(f"{path}: {error}", hint=error.hint) from error
 
 
 @dataclass(frozen=True, slots=True)

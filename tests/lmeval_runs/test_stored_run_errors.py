@@ -202,3 +202,35 @@ def test_undeclared_aggregation_that_is_no_mean_is_left_out(copied: Path) -> Non
     run = read_run(copied, tasks=["eg_custom"])
     assert "undeclared" not in {table.metric for table in run.tables}
     assert "undeclared" in {left_out.metric for left_out in run.not_compared}
+
+
+@pytest.mark.parametrize(
+    ("task", "value", "told"),
+    [
+        ("eg_lastword", 0.0, "all 24 log-likelihoods are 0"),
+        ("eg_lastword", -3.5, "all 24 log-likelihoods are -3.5"),
+        ("eg_rolling", 0.0, "all 24 log-likelihoods are 0"),
+        ("eg_choice", 0.0, "log-likelihoods are 0"),
+        ("eg_lastword", 2.0, "is above 0"),
+    ],
+)
+def test_a_run_whose_log_likelihoods_say_nothing_is_refused(
+    copied: Path, task: str, value: float, told: str
+) -> None:
+    path = samples(copied, task)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+
+    def with_value(answer: Any) -> Any:
+        if isinstance(answer, list) and len(answer) == 2 and str(answer[1]) in ("True", "False"):
+            return [str(value), answer[1]]
+        if isinstance(answer, list):
+            return [with_value(one) for one in answer]
+        return str(value)
+
+    for row in rows:
+        row["resps"] = with_value(row["resps"])
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(EvaluationError, match=told) as error:
+        read_run(copied, tasks=[task])
+    assert str(path) in str(error.value)
+    assert "echo" in error.value.hint

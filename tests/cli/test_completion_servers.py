@@ -1,0 +1,129 @@
+"""A server whose log-probabilities do not cover the prompt gives no verdict: exit code 3."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from small_world import SmallWorld, run_here
+
+Answer = Callable[[list[int]], list[float | None]]
+
+
+def sound(ids: list[int]) -> list[float | None]:
+    """Log-probabilities of an echoed prompt and one generated token; of the first none is known."""
+    return [None, *(-0.1 - (token % 7) / 3 for token in ids[1:]), -0.5]
+
+
+FAULTY: dict[str, tuple[Answer, str]] = {
+    "it does not echo the prompt": (lambda ids: [-0.5], "gave 1 log-probabilities for a prompt"),
+    "it echoes without the last token": (lambda ids: sound(ids)[:-1], "log-probabilities for a pr"),
+    "it adds a token of its own": (
+        lambda ids: [None, *sound(ids)],
+        "log-probabilities for a prompt",
+    ),
+    "it gives none for the continuation": (
+        lambda ids: [*sound(ids)[:-2], None, -0.5],
+        "no log-probability for a token",
+    ),
+    "all it gives are 0": (lambda ids: [0.0] * (len(ids) + 1), "all 24 log-likelihoods are 0"),
+    "its probabilities are above 1": (lambda ids: [3.0] * (len(ids) + 1), "is above 0"),
+}
+
+
+def answers_as(answer: Answer) -> type[BaseHTTPRequestHandler]:
+    class Completions(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            choices = []
+            for index, ids in enumerate(asked["prompt"]):
+                given = answer(ids)
+                tops: list[dict[str, Any]] = [{"x": one} for one in given]
+                logprobs = {"token_logprobs": given, "top_logprobs": tops}
+                choices.append({"index": index, "text": "", "logprobs": logprobs})
+            body = json.dumps({"model": asked["model"], "choices": choices}).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_GET(self) -> None:
+            self.send_error(404)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    return Completions
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Answer], str]]:
+    servers: list[ThreadingHTTPServer] = []
+
+    def start(answer: Answer) -> str:
+        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), answers_as(answer)))
+        threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{servers[-1].server_port}/v1/completions"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def compare(
+    world: SmallWorld, capfd: pytest.CaptureFixture[str], base: str, candidate: str, task: str
+) -> Any:
+    guard = world.folder / "servers.yaml"
+    models = {
+        name: {
+            "model": "local-completions",
+            "model_args": {
+                "base_url": url,
+                "model": "served",
+                "tokenizer": str(world.models["llama"]),
+                "tokenizer_backend": "huggingface",
+                "max_retries": 1,
+                "max_length": 48,
+            },
+        }
+        for name, url in (("served", base), ("port", candidate))
+    }
+    guard.write_text(
+        json.dumps({"models": models, "tasks": [task], "include_path": [str(world.tasks)]})
+    )
+    words = ["compare", "--config", guard, "--base", "served", "--cand", "port", "--json"]
+    return run_here([*words, "--output-path", world.folder / "reports", "--quiet"], capfd)
+
+
+@pytest.mark.parametrize("name", FAULTY)
+def test_a_server_is_refused_when(name, world: SmallWorld, capfd, serve) -> None:
+    answer, told = FAULTY[name]
+    url = serve(answer)
+    done = compare(world, capfd, url, url, "sw_word")
+    assert done.code == 3, done.out
+    error = done.document["error"]
+    assert told in error["message"]
+    assert "--model hf" in error["hint"] or "model type hf" in error["hint"]
+
+
+def test_a_server_that_echoes_the_prompt_is_compared(world: SmallWorld, capfd, serve) -> None:
+    done = compare(world, capfd, serve(sound), serve(sound), "sw_word")
+    assert done.code == 0, done.out + done.err
+    found = {one["metric"]: one for one in done.document["comparisons"]}
+    assert found["perplexity"]["bit_identical"]
+
+
+def test_choices_that_all_have_the_same_log_likelihood_are_no_answers(
+    world: SmallWorld, capfd, serve
+) -> None:
+    # The same for every choice of a document, another for every document.
+    url = serve(lambda ids: [None, *([0.0] * (len(ids) - 1)), -0.5])
+    done = compare(world, capfd, url, url, "sw_choice")
+    assert done.code == 3
+    assert "log-likelihood" in done.document["error"]["message"]
