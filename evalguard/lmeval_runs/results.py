@@ -74,6 +74,10 @@ class Results:
                 _require_shape(entry, inner, f"{path}: '{section}' of '{name}'")
         config = content.get("config") or {}
         _require_shape(config.get("model_args"), (dict, str), f"{path}: 'model_args'")
+        for name in ("limit", "fewshot_seed"):
+            _require_shape(config.get(name), (int, float), f"{path}: '{name}'")
+        for task, shots in (content.get("n-shot") or {}).items():
+            _require_shape(shots, int, f"{path}: 'n-shot' of '{task}'")
         for task, declared in (content.get("configs") or {}).items():
             metrics = (declared or {}).get("metric_list")
             _require_shape(metrics, list, f"{path}: 'metric_list' of '{task}'")

@@ -13,6 +13,17 @@ from evalguard.scorer import Request
 # How torch names a place that a model has no position for, be they embedded, biases or masks.
 _TOO_LONG = ("out of bounds", "out of range", "must match the existing size", "match the size of")
 
+# How requests, aiohttp and lm-eval's clients say that no server answers.
+_NO_SERVER = (
+    "connection refused", "connectionerror", "cannot connect", "clientconnector",
+    "serverdisconnected", "valid response after", "connection aborted", "connection reset",
+    "service unavailable", "bad gateway", "gateway time",
+)  # fmt: skip
+UNREACHABLE_HINT = (
+    "is the server running, and does base_url lead to it? Look at its log, start it again, and "
+    "run the same command: what was answered is kept where the model's identity is known"
+)
+
 
 @contextmanager
 def failures(doing: str, requests: Sequence[Request]) -> Iterator[None]:
@@ -32,11 +43,20 @@ def failures(doing: str, requests: Sequence[Request]) -> Iterator[None]:
         tasks = ", ".join(sorted({request.task for request in requests}))
         what = f"{doing} of {tasks}" if tasks else doing
         raise EvaluationError(
-            f"the model failed in {what}: {one_line(error)}", hint=_hint(str(error).lower())
+            f"the model failed in {what}: {one_line(error)}", hint=_hint(error)
         ) from error
 
 
-def _hint(message: str) -> str:
+def is_unreachable(error: BaseException) -> bool:
+    """Whether a server did not answer, or stopped answering."""
+    text = f"{type(error).__name__}: {error}".lower()
+    return isinstance(error, ConnectionError) or any(part in text for part in _NO_SERVER)
+
+
+def _hint(error: BaseException) -> str:
+    message = str(error).lower()
+    if is_unreachable(error):
+        return UNREACHABLE_HINT
     if "memory" in message:
         return "try a smaller --batch_size"
     if any(part in message for part in _TOO_LONG):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from evalguard.errors import EvalguardError, EvaluationError, UsageError, nearest
 from evalguard.models.arguments import PASSED_ON, parameters
+from evalguard.models.failures import UNREACHABLE_HINT, is_unreachable
 from evalguard.unwritable import HF_HINT, unwritable
 
 if TYPE_CHECKING:
@@ -79,6 +80,15 @@ def _failed(
             f"{model_args.get('tokenizer') or where} has no tokenizer that can be read: "
             f"{text[:200]}",
             hint="name the folder of its tokenizer: model_args.tokenizer",
+        )
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return EvaluationError(
+            f"model type '{model_type}' needs the package {error.name}, which is not installed",
+            hint=f"pip install {error.name.partition('.')[0]}",
+        )
+    if is_unreachable(error) and model_args.get("base_url"):
+        return EvaluationError(
+            f"no server answers at {model_args['base_url']}", hint=UNREACHABLE_HINT
         )
     if "connect to" in text or "offline" in text.lower() or "internet" in text:
         return _unreachable(where, model_args)

@@ -119,6 +119,12 @@ def test_a_server_that_echoes_the_prompt_is_compared(world: SmallWorld, capfd, s
     assert found["perplexity"]["bit_identical"]
 
 
+def test_progress_bars_of_lm_eval_stay_off_the_screen(world: SmallWorld, capfd, serve) -> None:
+    done = compare(world, capfd, serve(sound), serve(sound), "sw_text")
+    assert "Requesting API" not in done.err
+    assert "it/s" not in done.err
+
+
 def test_choices_that_all_have_the_same_log_likelihood_are_no_answers(
     world: SmallWorld, capfd, serve
 ) -> None:
@@ -127,3 +133,44 @@ def test_choices_that_all_have_the_same_log_likelihood_are_no_answers(
     done = compare(world, capfd, url, url, "sw_choice")
     assert done.code == 3
     assert "log-likelihood" in done.document["error"]["message"]
+
+
+@pytest.mark.parametrize("kind", ["local-completions", "gguf"])
+def test_a_server_that_is_not_there_is_named_with_what_to_do(
+    kind: str, world: SmallWorld, capfd
+) -> None:
+    guard = world.folder / "nobody.yaml"
+    arguments = {
+        "local-completions": {
+            "base_url": "http://127.0.0.1:9/v1/completions",
+            "model": "served",
+            "tokenizer": str(world.models["llama"]),
+            "tokenizer_backend": "huggingface",
+            "max_retries": 1,
+        },
+        "gguf": {"base_url": "http://127.0.0.1:9"},
+    }[kind]
+    models = {name: {"model": kind, "model_args": arguments} for name in ("a", "b")}
+    content = {"models": models, "tasks": ["sw_word"], "include_path": [str(world.tasks)]}
+    guard.write_text(json.dumps(content))
+    done = run_here(["compare", "--config", guard, "--base", "a", "--cand", "b", "--json"], capfd)
+    assert done.code == 3
+    assert "is the server running" in done.document["error"]["hint"]
+
+
+def test_a_model_type_whose_package_is_absent_says_what_to_install(
+    world: SmallWorld, capfd
+) -> None:
+    guard = world.folder / "absent.yaml"
+    models = {
+        name: {"model": "vllm", "model_args": {"pretrained": str(world.models["llama"])}}
+        for name in ("a", "b")
+    }
+    content = {"models": models, "tasks": ["sw_word"], "include_path": [str(world.tasks)]}
+    guard.write_text(json.dumps(content))
+    done = run_here(["compare", "--config", guard, "--base", "a", "--cand", "b", "--json"], capfd)
+    assert done.code == 3
+    assert done.document["error"]["message"].endswith(
+        "needs the package vllm, which is not installed"
+    )
+    assert done.document["error"]["hint"] == "pip install vllm"

@@ -234,3 +234,21 @@ def test_a_run_whose_log_likelihoods_say_nothing_is_refused(
         read_run(copied, tasks=[task])
     assert str(path) in str(error.value)
     assert "echo" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("edit", "where"),
+    [
+        (lambda content: content["config"].update(limit="ten"), "'limit'"),
+        (lambda content: content["config"].update(limit=[10]), "'limit'"),
+        (lambda content: content["config"].update(fewshot_seed={}), "'fewshot_seed'"),
+        (lambda content: content["n-shot"].update(eg_choice="two"), "'n-shot' of 'eg_choice'"),
+    ],
+)
+def test_an_option_of_the_wrong_kind_is_named_with_its_file(
+    copied: Path, edit: Callable[[dict[str, Any]], None], where: str
+) -> None:
+    edit_results(copied, edit)
+    with pytest.raises(EvaluationError, match=where) as error:
+        read_run(copied)
+    assert "results_" in str(error.value)
