@@ -21,7 +21,7 @@ from benchmarks.items import F1, MATTHEWS, MEDIAN, TOTALS  # noqa: E402
 from benchmarks.tally import LOWEST, tally  # noqa: E402
 from benchmarks.texts import TEXTS  # noqa: E402
 
-# Where an interval is known to be too narrow even from 200 documents on (docs/verdict.md, Limits).
+# Where an interval is known to be too narrow even from 200 documents on (docs/calibration.md).
 LIMITS = ("99% identical", "0.5% flips", "base always right")
 CLOSED_FORMS = [name for name in ALL_METHODS if name not in ("bootstrap", "unit")]
 
