@@ -42,6 +42,10 @@ class ScoreTable:
             field that the labels come from.
         cut: n flags, whether the token ids of a document depend on the model's context length
             (cut from the left, or read in windows); () where the run does not show it.
+        reading: what token ids follow from where a run does not show them: ``lm_eval`` (its
+            version), ``add_bos_token``, ``prefix_token_id``, ``prefix_token``, ``max_length``,
+            ``rolling_bos``, ``finished`` (True of an lm-eval run); what is not recorded is
+            absent; None: nobody looked.
         n_total: documents the task has, whether scored or not; 0 where unknown.
         source: where these scores come from, for messages ("model orig", "results/a").
         run: what both runs must share besides documents (num_fewshot, fewshot seed, limit, task
@@ -66,6 +70,7 @@ class ScoreTable:
     clusters: tuple[str, ...] = ()
     cluster_field: str = ""
     cut: tuple[bool, ...] = ()
+    reading: Mapping[str, Value] | None = None
     n_total: int = 0
     source: str = ""
     run: Mapping[str, Value] = field(default_factory=dict)

@@ -341,3 +341,70 @@ def test_an_unknown_permission_is_a_usage_error_with_the_nearest_name():
 def test_runs_without_a_name_are_called_base_and_candidate():
     error = refusal(table(source=""), table(source="", n=4))
     assert "the base run and the candidate run cannot be paired" in str(error)
+
+
+FINISHED = {"lm_eval": "0.4.13", "finished": True}
+LIKELIHOOD = {"output_type": "loglikelihood"}
+ROLLING = {"output_type": "loglikelihood_rolling"}
+
+
+def unshown(source, reading, run=LIKELIHOOD):
+    return table(source=source, token_hashes=(), reading=reading, run=run)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "found"),
+    [
+        ({"finished": True}, FINISHED, "lm-eval is not recorded in a and 0.4.13 in b"),
+        (FINISHED, None, "lm-eval is 0.4.13 in a and not recorded in b"),
+        ({"finished": True}, {"finished": True}, "lm-eval is not recorded in a and b"),
+        ({**FINISHED, "lm_eval": "0.4.9"}, FINISHED, "lm-eval is 0.4.9 in a and 0.4.13 in b"),
+        (FINISHED, {"lm_eval": "0.4.12"}, "lm-eval is 0.4.13 in a and 0.4.12 in b"),
+        (
+            FINISHED,
+            {**FINISHED, "add_bos_token": "True"},
+            "add_bos_token is not given in a and true in b",
+        ),
+        (
+            {**FINISHED, "prefix_token_id": "5"},
+            FINISHED,
+            "prefix_token_id is 5 in a and not given in b",
+        ),
+        (
+            {**FINISHED, "prefix_token": "<s> (1)"},
+            {**FINISHED, "prefix_token": "</s> (2)"},
+            "prefix_token is <s> (1) in a and </s> (2) in b",
+        ),
+    ],
+)
+def test_tokens_that_are_not_shown_and_may_differ_are_refused_unless_declared(ours, theirs, found):
+    base, candidate = unshown("a", ours), unshown("b", theirs)
+    error = refusal(base, candidate)
+    assert found in str(error)
+    assert "--allow-differing tokens" in error.hint
+    caveats = pair(base, candidate, allow=frozenset({"reading"})).caveats
+    assert any(found in caveat and caveat.endswith("as declared") for caveat in caveats)
+    generation = {"output_type": "generate_until"}
+    assert pair(unshown("a", ours, generation), unshown("b", theirs, generation)).base.n == N
+
+
+@pytest.mark.parametrize(("key", "one", "other"), [
+    ("max_length", 512, 1024), ("rolling_bos", "lm-eval", "once"),
+])  # fmt: skip
+def test_what_only_whole_texts_depend_on_is_refused_for_whole_texts_only(key, one, other):
+    sides = [{**FINISHED, key: one}, {**FINISHED, key: other}]
+    error = refusal(unshown("a", sides[0], ROLLING), unshown("b", sides[1], ROLLING))
+    assert f"{key} is {one} in a and {other} in b" in str(error)
+    assert pair(unshown("a", sides[0]), unshown("b", sides[1])).base.n == N
+
+
+def test_a_setting_under_test_excuses_its_own_argument_and_no_other_lm_eval():
+    bos = unshown("a", FINISHED), unshown("b", {**FINISHED, "add_bos_token": False})
+    assert pair(*bos, allow=frozenset({"tokens"})).base.n == N
+    older = unshown("a", {"finished": True}), unshown("b", FINISHED)
+    assert "not recorded" in str(refusal(*older, allow=frozenset({"tokens"})))
+
+
+def test_token_ids_that_are_shown_say_enough():
+    ours, theirs = table(reading={}, run=LIKELIHOOD), port(reading=FINISHED, run=LIKELIHOOD)
+    assert pair(ours, theirs).caveats == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from evalguard.lmeval_runs.results import Results
@@ -23,6 +24,13 @@ _EFFECTS = {
 }
 
 
+_VERSIONS = ("lm_eval_version", "transformers_version")
+
+
+def _plain(value: Value) -> str | None:
+    return None if value is None else str(value).removeprefix("torch.")
+
+
 def environment_of(results: Results) -> dict[str, Value]:
     """Return what is known about how a run was made, for reports."""
     config, content, arguments = results.config, results.content, results.model_args
@@ -41,6 +49,35 @@ def environment_of(results: Results) -> dict[str, Value]:
         "transformers_version": content.get("transformers_version"),
     }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def reading_of(results: Results) -> dict[str, Value]:
+    """Return what the token ids of a run follow from, which lm-eval does not store.
+
+    lm-eval records its version since 0.4.9 or so; before 0.4.12 it added no BOS by itself.
+    """
+    content, arguments = results.content, results.model_args
+    version = content.get("lm_eval_version")
+    known = isinstance(version, str) and re.match(r"\d", version)
+    found: dict[str, Value] = {
+        "lm_eval": version if known else None,
+        "add_bos_token": arguments.get("add_bos_token"),
+        "prefix_token_id": arguments.get("prefix_token_id"),
+        "prefix_token": _prefix_token(results),
+        "max_length": content.get("max_length") or arguments.get("max_length"),
+        "rolling_bos": "lm-eval",
+        "finished": True,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _prefix_token(results: Results) -> Value:
+    """The token that lm-eval puts before a text: BOS, or EOS where there is none."""
+    for name in ("tokenizer_bos_token", "tokenizer_eos_token"):
+        token = results.content.get(name)  # [text, id as text]
+        if isinstance(token, list) and len(token) == 2 and str(token[1]) != "None":
+            return f"{token[0]} ({token[1]})"
+    return None
 
 
 def caveats_of(environment: Mapping[str, Value]) -> tuple[str, ...]:
@@ -69,13 +106,15 @@ def environment_differences(
     """Say where two runs were made differently in ways that pairing cannot see.
 
     Args:
-        base, candidate: ``StoredRun.environment`` of each side.
+        base, candidate: ``StoredRun.environment`` of each side, or the same of a model.
     """
     differences = []
     for name, effect in _EFFECTS.items():
-        ours, theirs = base.get(name), candidate.get(name)
-        if ours is None or theirs is None or str(ours) == str(theirs):
+        ours, theirs = (_plain(side.get(name)) for side in (base, candidate))
+        unknown = None in (ours, theirs) and (name not in _VERSIONS or ours is theirs)
+        if unknown or ours == theirs:
             continue
+        ours, theirs = ours or "not recorded", theirs or "not recorded"
         tail = f": {effect}" if effect else ""
         differences.append(f"{name} is {ours} in the base run and {theirs} in the other{tail}")
     return tuple(differences)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from evalguard.document_fields import DocumentFields
 from evalguard.errors import UsageError, nearest
-from evalguard.lmeval_runs.environment import caveats_of, environment_of
+from evalguard.lmeval_runs.environment import caveats_of, environment_of, reading_of
 from evalguard.lmeval_runs.files import RunFiles, dates_with_task, find_run
 from evalguard.lmeval_runs.groups import stored_groups
 from evalguard.lmeval_runs.results import Results
@@ -73,7 +73,8 @@ def read_run(path: Path, *, tasks: Sequence[str] | None = None) -> StoredRun:
         read_task(results, task, files.samples[task], source=str(path), caveats=caveats)
         for task in chosen
     ]
-    tables = tuple(table for task in read for table in task.tables)
+    reading = reading_of(results)
+    tables = tuple(replace(table, reading=reading) for task in read for table in task.tables)
     groups, unusable = stored_groups(results, tables, tasks or ())
     return StoredRun(
         path=files.results,

@@ -58,7 +58,7 @@ def describe(
         device=str(getattr(lm, "device", None) or ""),
         parameters=0 if model is None else sum(p.numel() for p in model.parameters()),
         gives_rows=gives_rows(lm),
-        environment=environment(lm),
+        environment=environment(lm, model_args),
         computation=computation(lm),
         caveats=model_caveats(lm, model_args),
     )

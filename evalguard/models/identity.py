@@ -153,16 +153,22 @@ def attention(lm: Any) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def environment(lm: Any) -> dict[str, Value]:
+def environment(lm: Any, model_args: Mapping[str, Value]) -> dict[str, Value]:
     """Return where this model runs, for a person to read."""
-    rolling_bos = getattr(lm, "rolling_bos", None)
+    found = {
+        "rolling_bos": getattr(lm, "rolling_bos", None),
+        "add_bos_token": getattr(lm, "add_bos_token", None),
+        "prefix_token_id": getattr(lm, "custom_prefix_token_id", None),
+    }
+    if torch_model(lm) is None:  # of other types lm-eval's defaults say nothing
+        found |= {name: model_args.get(name) for name in ("add_bos_token", "prefix_token_id")}
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "device": device_name(lm),
         "threads": torch_threads(),
         "packages": dict(package_versions()),
-        **({} if rolling_bos is None else {"rolling_bos": rolling_bos}),
+        **{name: value for name, value in found.items() if value is not None},
     }
 
 

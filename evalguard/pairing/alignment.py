@@ -11,7 +11,7 @@ from evalguard.pairing.paired_scores import PairedScores
 from evalguard.pairing.rows import ordered, picked
 from evalguard.scores import ScoreTable
 
-ALLOWED = frozenset({"prompt", "tokens", "length"})
+ALLOWED = frozenset({"prompt", "tokens", "length", "reading"})
 
 _RUN_HINTS = {
     "rolling_bos": "read whole texts alike: --rolling-bos with the value of the stored run",
@@ -33,7 +33,8 @@ def pair(
 
     Args:
         allow: differences under test: "prompt" (a chat template), "tokens" (BOS, a tokenizer),
-            "length" (token ids only of documents that either side's context length cuts).
+            "length" (token ids only of documents that either side's context length cuts),
+            "reading" (another lm-eval, or an unknown one, where token ids are not shown).
 
     Raises:
         UsageError: for an unknown item of ``allow``.

@@ -17,6 +17,15 @@ _UNKNOWN_HINT = (
 )
 
 
+_MAY_DIFFER = "so that the token ids, which are not shown, may differ"
+_IF_KNOWN = "declare that both read the same tokens: --allow-differing tokens"
+_READING_HINTS = {
+    "prefix_token": "give both the same tokenizer",
+    "max_length": "give both the same max_length",
+    "rolling_bos": "leave out --rolling-bos once",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class _Kind:
     """A kind of hash, known for both tables.
@@ -57,8 +66,7 @@ def compare_hashes(
     Returns:
         The mismatches, and the caveats: what differs as declared, what could not be compared.
     """
-    mismatches: list[Mismatch] = []
-    caveats: list[str] = []
+    mismatches, caveats = _compare_readings(base, candidate, allow)
     explained = np.zeros(base.n, dtype=np.bool_)
     for kind in _kinds(base, candidate):
         if kind.unknown:
@@ -85,6 +93,69 @@ def compare_hashes(
         else:
             mismatches.append(_mismatch(kind, base, int(np.argmax(differs)), count + one_sided))
     return mismatches, caveats
+
+
+def _compare_readings(
+    base: ScoreTable, candidate: ScoreTable, allow: frozenset[str]
+) -> tuple[list[Mismatch], list[str]]:
+    """Compare what token ids follow from, where a side does not show them and they are scored.
+
+    A setting under test ("tokens") brings other arguments, and no other lm-eval: that has to be
+    declared ("reading").
+    """
+    shown = bool(base.token_hashes and candidate.token_hashes)
+    kinds = (base.run.get("output_type"), candidate.run.get("output_type"))
+    if shown or "generate_until" in kinds or (base.reading is None and candidate.reading is None):
+        return [], []
+    mismatches: list[Mismatch] = []
+    caveats: list[str] = []
+    for found, permissions, hint in _reading_differences(base, candidate):
+        if permissions & allow:
+            caveats.append(f"{found}, as declared")
+        else:
+            mismatches.append(Mismatch(f"{found}, {_MAY_DIFFER}", f"{hint}, or {_IF_KNOWN}"))
+    return mismatches, caveats
+
+
+def _reading_differences(
+    base: ScoreTable, candidate: ScoreTable
+) -> list[tuple[str, frozenset[str], str]]:
+    """(what differs, the permissions that let it, what to do) of two readings."""
+    ours, theirs = base.reading or {}, candidate.reading or {}
+    names = names_of(base, candidate)
+    found = []
+    one, other = (str(side.get("lm_eval") or "") for side in (ours, theirs))
+    if not one or one != other:
+        text = _of_both("the version of lm-eval", one, other, names, "not recorded")
+        newest = max(one, other, key=_version) or "one version"
+        again = f"run lm_eval again with {newest} on both sides"
+        found.append((text, frozenset({"reading"}), again))
+    if not (ours.get("finished") or theirs.get("finished")):
+        return found  # what two models were told to read alike, each in its own words
+    for key in ("add_bos_token", "prefix_token_id"):
+        one, other = (str(side.get(key, "")).lower() for side in (ours, theirs))
+        if one != other:
+            text = _of_both(key, one, other, names, "not given")
+            found.append((text, frozenset({"tokens", "reading"}), "give both the same"))
+    rolling = base.run.get("output_type") == "loglikelihood_rolling"
+    for key, hint in _READING_HINTS.items():
+        one, other = (str(side.get(key, "")) for side in (ours, theirs))
+        if one and other and one != other and (rolling or key == "prefix_token"):
+            permission = "length" if key == "max_length" else "tokens"
+            text = _of_both(key, one, other, names, "")
+            found.append((text, frozenset({permission, "reading"}), hint))
+    return found
+
+
+def _of_both(noun: str, one: str, other: str, names: tuple[str, str], absent: str) -> str:
+    """Say a value of both sides, or that neither has one."""
+    if not one and not other:
+        return f"{noun} is {absent} in {names[0]} and {names[1]}"
+    return f"{noun} is {one or absent} in {names[0]} and {other or absent} in {names[1]}"
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".") if part.isdigit())
 
 
 def _without_cut_documents(

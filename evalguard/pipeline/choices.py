@@ -92,6 +92,7 @@ def choose(base: Source, candidate: Source, guards: GuardSet, options: CompareOp
         ),
         declared=declared,
         allow=declared
+        | ({"reading"} if "tokens" in declared else frozenset())
         | _brought_by_settings(base, candidate)
         | _brought_by_search(base, candidate, bisect),
         clusters=ClusterChoice(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
 
@@ -24,6 +25,7 @@ from evalguard.pipeline.stops import Stops
 from evalguard.pipeline.stored_floor import beside_floors
 from evalguard.redaction import redacted_text
 from evalguard.scores import NotCompared
+from evalguard.settings import Value
 
 
 def concluded(
@@ -102,11 +104,25 @@ def _not_compared(base: Scored, candidate: Scored, judgement: Judgement) -> tupl
     return tuple(dict.fromkeys(left_out))
 
 
+def _as_run(side: Scored) -> Mapping[str, Value]:
+    """How a side was made, by the names that a finished lm-eval run has."""
+    if side.identity.kind == "lm-eval run":
+        return side.environment
+    packages = side.environment.get("packages")
+    versions = packages if isinstance(packages, Mapping) else {}
+    described = side.description
+    return {
+        **{f"{name}_version": versions.get(name) for name in ("lm_eval", "transformers")},
+        "dtype": described.dtype or None if described else None,
+        "max_length": described.max_length or None if described else None,
+    }
+
+
 def _notes(base: Scored, candidate: Scored) -> tuple[str, ...]:
     """What both sides' making left to say, and where two stored runs were made differently."""
     differences: tuple[str, ...] = ()
-    if base.identity.kind == candidate.identity.kind == "lm-eval run":
-        differences = environment_differences(base.environment, candidate.environment)
+    if "lm-eval run" in (base.identity.kind, candidate.identity.kind):
+        differences = environment_differences(_as_run(base), _as_run(candidate))
     if base.identity.kind == "stored run":
         differences = baseline_differences(base.environment, candidate.environment)
     both = [note for note in base.notes if note in candidate.notes]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import metadata
 
-from evalguard.errors import UsageError
+from evalguard.errors import MisalignedRunsError, UsageError
 from evalguard.gate import Gate
 from evalguard.limits import OF_ANSWERS
 from evalguard.models.loading import HF_TYPES
 from evalguard.pipeline.choices import Choices
-from evalguard.pipeline.sources import KeptSource, ModelSource, Source, StoredSource
+from evalguard.pipeline.sources import KeptSource, ModelSource, RunSource, Source, StoredSource
 
 _GIVE_MODEL = "name the model with --base in place of --baseline"
 
@@ -26,6 +27,7 @@ def check_measurable(sources: Sequence[Source], choices: Choices) -> None:
     for source in sources:
         if isinstance(source, StoredSource):
             _check_stored(source, choices.gate)
+    _check_versions(sources, choices)
 
 
 def _check_scorer(choices: Choices) -> None:
@@ -38,6 +40,31 @@ def _check_scorer(choices: Choices) -> None:
             "shows none",
             hint="leave out one of the two",
         )
+
+
+def _check_versions(sources: Sequence[Source], choices: Choices) -> None:
+    """Refuse a model beside an lm-eval run of which no metric could be paired with the model's.
+
+    Raises:
+        MisalignedRunsError: before the model is scored, with what to do.
+    """
+    runs = [source for source in sources if isinstance(source, RunSource)]
+    models = [source for source in sources if isinstance(source, ModelSource)]
+    if not runs or not models or "reading" in choices.allow:
+        return
+    (run,) = runs
+    here = metadata.version("lm_eval")
+    asked = [table for table in run.run.tables if table.run.get("output_type") != "generate_until"]
+    then = {str((table.reading or {}).get("lm_eval") or "not recorded") for table in asked}
+    if len(asked) < len(run.run.tables) or then <= {here}:
+        return
+    raise MisalignedRunsError(
+        f"the version of lm-eval is {', '.join(then)} in the run {run.name}, and {here} here: "
+        "versions read the same text as other tokens (some add BOS, some do not), and a finished "
+        "run does not show its token ids",
+        hint=f"run lm_eval again with {here}, or name the model instead of its run; if both read "
+        "the same tokens: --allow-differing tokens",
+    )
 
 
 def _check_rolling_bos(sources: Sequence[Source], choices: Choices) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from evalguard.harness import TaskRequests, TaskScores, score_tables
@@ -10,6 +10,7 @@ from evalguard.harness.subset import random_subset
 from evalguard.pipeline.soundness import only_sound
 from evalguard.scorer import ModelDescription, Request, Response
 from evalguard.scores import ScoreTable
+from evalguard.settings import Value
 
 Pairs = tuple[tuple[Request, Response], ...]
 
@@ -60,8 +61,24 @@ class TaskScoring:
         return replace(scores, tables=tables)
 
 
+def reading_of(environment: Mapping[str, Value], max_length: int = 0) -> dict[str, Value]:
+    """What token ids follow from, as ``ScoreTable.reading`` has it, of a model's environment."""
+    packages = environment.get("packages")
+    found: dict[str, Value] = {
+        "lm_eval": packages.get("lm_eval") if isinstance(packages, Mapping) else None,
+        "max_length": max_length or None,
+        **{name: environment.get(name) for name in _OF_READING},
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+_OF_READING = ("add_bos_token", "prefix_token_id", "rolling_bos")
+
+
 def _with_reading(table: ScoreTable, description: ModelDescription) -> ScoreTable:
-    """Say how whole texts were read, where that makes a difference."""
+    """Say what token ids follow from, and how whole texts were read where that matters."""
+    reading = reading_of(description.environment, description.max_length)
+    table = replace(table, reading=reading)
     rolling_bos = description.environment.get("rolling_bos")
     if rolling_bos is None or table.run.get("output_type") != "loglikelihood_rolling":
         return table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -247,6 +248,68 @@ def test_no_model_library_is_loaded_for_finished_runs(base_run: Path, tmp_path: 
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def older_run(lm_eval: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same weights as lm-eval 0.4.8 scored and saved them: no BOS, no version, old samples."""
+    made = lm_eval("llama", model_args={"add_bos_token": False})
+    folder = tmp_path_factory.mktemp("older") / "of-llama-0.4.8"
+    shutil.copytree(made, folder)
+    (results,) = folder.rglob("results_*.json")
+    content = json.loads(results.read_text())
+    del content["lm_eval_version"]
+    content["transformers_version"] = "4.44.0"
+    content["config"]["model_args"] = f"pretrained={content['model_name']},dtype=float32"
+    results.write_text(json.dumps(content))
+    for file in folder.rglob("samples_*.jsonl"):
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        for row in rows:
+            del row["filter"], row["metrics"]
+        file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return folder
+
+
+def test_a_run_of_an_unknown_lm_eval_is_refused_where_likelihoods_would_be_compared(
+    run: Any, older_run: Path, base_run: Path
+) -> None:
+    ran = run("compare", "--base", older_run, "--cand", base_run, "--json")
+    assert ran.code == 3
+    assert {c["outcome"] for c in ran.document["comparisons"]} == {"failed"}
+    for comparison in ran.document["comparisons"]:
+        reason = " ".join(comparison["caveats"] + [str(comparison.get("reason"))])
+        assert "the version of lm-eval is not recorded in" in reason
+        assert "--allow-differing tokens" in reason
+    assert any("transformers_version is 4.44.0" in note for note in ran.document["notes"])
+    words = ("--allow-differing", "tokens", "--json")
+    told = run("compare", "--base", older_run, "--cand", base_run, *words).document
+    rolling = next(c for c in told["comparisons"] if c["metric"] == "word_perplexity")
+    assert rolling["sigma"] > 1  # the same weights: BOS given BOS is all
+    assert any("0.4.13" in c and c.endswith("as declared") for c in rolling["caveats"])
+
+
+def test_a_model_beside_a_run_of_an_unknown_lm_eval_is_not_even_loaded(
+    refused: Any, run: Any, world: SmallWorld, older_run: Path
+) -> None:
+    words = ("compare", "--config", world.guard, "--base", older_run, "--cand", "same")
+    words += ("--tasks", ",".join(TASKS))
+    ran = refused(3, *words)
+    assert "the version of lm-eval is not recorded in the run of-llama-0.4.8" in ran.err
+    assert "run lm_eval again with" in ran.err
+    assert "loading" not in ran.err
+    # what 0.4.8 read is what is read here with BOS once, and without it before a context
+    same = ("--allow-differing", "tokens", "--cand-model-args", "add_bos_token=False", "--json")
+    for comparison in run(*words, *same).document["comparisons"]:
+        assert comparison["sigma"] == pytest.approx(0.0, abs=1e-3)
+
+
+def test_bos_once_beside_a_finished_run_is_refused(
+    run: Any, world: SmallWorld, base_run: Path
+) -> None:
+    sides = ("--config", world.guard, "--base", base_run, "--cand", "same", "--tasks", "sw_text")
+    ran = run("compare", *sides, "--rolling-bos", "once")
+    assert ran.code == 3
+    assert "rolling_bos is lm-eval in" in " ".join(ran.out.split())
 
 
 LONG_TEXTS = {"max_length": 16}  # of some 20 to 70 tokens: one window to five

@@ -55,7 +55,9 @@ def stored(run: StoredRun) -> Side:
 def compared(base: Side, candidate: Side, **options: Any) -> dict[tuple[str, str], Comparison]:
     found = with_groups(
         # the made-up models hash their own name into the token ids
-        compare_by_document(base[0], candidate[0], gate=GATE, allow=frozenset({"tokens"})),
+        compare_by_document(
+            base[0], candidate[0], gate=GATE, allow=frozenset({"tokens", "reading"})
+        ),
         (base[1], candidate[1]),
         left_out=options.get("left_out", ()),
         gate=GATE,

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from evalguard.errors import EvaluationError, UsageError
+from evalguard.errors import EvaluationError, MisalignedRunsError, UsageError
 from evalguard.lmeval_runs import environment_differences, is_lmeval_run, read_run
+from evalguard.pairing import pair
 
 
 def samples(folder: Path, task: str = "eg_lastword") -> Path:
@@ -180,7 +181,8 @@ def test_differences_in_the_making_of_two_runs_are_said(copied: Path, finished: 
         content["lm_eval_version"] = "0.4.9"
 
     edit_results(copied, edit)
-    found = environment_differences(whole.environment, read_run(copied).environment)
+    other = read_run(copied)
+    found = environment_differences(whole.environment, other.environment)
     assert len(found) == 2
     assert found[0].startswith("batch_size is 4 in the base run and 8 in the other")
 
@@ -252,3 +254,31 @@ def test_an_option_of_the_wrong_kind_is_named_with_its_file(
     with pytest.raises(EvaluationError, match=where) as error:
         read_run(copied)
     assert "results_" in str(error.value)
+
+
+def test_a_version_beside_none_is_a_difference(copied: Path, finished: Path) -> None:
+    def edit(content: dict[str, Any]) -> None:
+        del content["lm_eval_version"]
+        content["transformers_version"] = "4.44.0"
+
+    edit_results(copied, edit)
+    whole, older = read_run(finished), read_run(copied)
+    found = environment_differences(older.environment, whole.environment)
+    assert found[0].startswith("lm_eval_version is not recorded in the base run and 0.4.13 in")
+    assert found[1].startswith("transformers_version is 4.44.0 in the base run and not recorded in")
+
+
+def test_another_lm_eval_forbids_likelihoods_and_not_generated_texts(
+    copied: Path, finished: Path
+) -> None:
+    edit_results(copied, lambda content: content.pop("lm_eval_version"))
+    tables = {table.key: table for table in read_run(copied).tables}
+    refused = set()
+    for table in read_run(finished).tables:
+        if table.run["output_type"] == "generate_until":
+            assert pair(tables[table.key], table).base.n == table.n
+            continue
+        with pytest.raises(MisalignedRunsError, match="version of lm-eval is not recorded in"):
+            pair(tables[table.key], table)
+        refused.add(table.task)
+    assert refused == {"eg_lastword", "eg_rolling", "eg_choice", "eg_custom"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,11 @@ def evaluate(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DISABLE_MULTIPROC", "1")  # of the bootstrap
         # It lists every package of the machine, which takes seconds.
-        patch.setattr(evaluator, "add_env_info", lambda results: None)
+        patch.setattr(
+            evaluator,
+            "add_env_info",
+            lambda results: results.update(lm_eval_version=metadata.version("lm_eval")),
+        )
         results: Any = evaluator.simple_evaluate(
             model="hf",
             model_args={

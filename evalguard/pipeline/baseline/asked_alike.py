@@ -64,7 +64,7 @@ def _check_documents(
     # A metric that not every document has is no sign of other documents.
     told = having if len(having) == table.n else asked
     ones = np.ones(len(told))
-    bare = replace(table, clusters=(), token_hashes=(), answers=(), cut=())
+    bare = replace(table, clusters=(), token_hashes=(), answers=(), cut=(), reading=None)
     other = replace(
         bare,
         doc_ids=np.array([one.doc_id for one in told], dtype=np.int64),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -11,6 +12,7 @@ from evalguard.errors import UsageError, nearest
 from evalguard.history import DocumentScores, MetricKey, NightRun
 from evalguard.pipeline.baseline.from_run import as_stored
 from evalguard.pipeline.baseline.kept_run import KeptRun
+from evalguard.pipeline.task_scoring import reading_of
 from evalguard.scores import NotCompared, ScoreTable
 from evalguard.settings import Value
 from evalguard.store.history import HistoryFile
@@ -39,15 +41,16 @@ def base_of_history(path: Path, name: str, candidate: str) -> KeptRun:
             else:
                 found.append(_table(path, run, metric.key, documents))
         environment = history.environment(run.environment).get("base")
+    environment = cast("dict[str, Value]", environment or {})
     identity = RunIdentity(name=run.base, digest=run.base_digest)
     return KeptRun(
         path=path,
         created=run.created,
         identity=as_stored(identity, run.created),
-        tables=tuple(found),
+        tables=tuple(replace(table, reading=reading_of(environment)) for table in found),
         not_compared=tuple(left_out),
         notes=("a history keeps no answers: in how many documents they are the same is not known",),
-        environment=cast("dict[str, Value]", environment or {}),
+        environment=environment,
     )
 
 

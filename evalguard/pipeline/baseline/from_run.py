@@ -16,6 +16,7 @@ from evalguard.pipeline.baseline.kept_run import KeptRun
 from evalguard.pipeline.baseline.stored_rows import stored_rows
 from evalguard.pipeline.baseline.stored_tables import Side, StoredTables, stored_tables
 from evalguard.pipeline.stored_run import StoredRun, stored_run
+from evalguard.pipeline.task_scoring import reading_of
 from evalguard.scores import NotCompared, ScoreTable
 from evalguard.settings import Value
 from evalguard.stats.moments import exact_sum
@@ -44,16 +45,21 @@ def base_of_run(path: Path, name: str = "") -> KeptRun:
             hint="name that run with --base" if identity.kind == "lm-eval run" else _AGAIN,
         )
     _check_values(path, run.report, side, tables)
+    environment = cast("dict[str, Value]", run.report.environment.get(side) or {})
     return KeptRun(
         path=run.folder,
         created=run.report.created,
         identity=as_stored(identity, run.report.created),
-        tables=tuple(_told(table, run.report.created) for of in tables for table in of.tables),
+        tables=tuple(
+            replace(_told(table, run.report.created), reading=reading_of(environment))
+            for of in tables
+            for table in of.tables
+        ),
         not_compared=_not_compared(run.report, tables),
         fields={of.tables[0].task: of.fields for of in tables if of.tables},
         rows=_rows(run, side, tables),
         notes=run.notes,
-        environment=cast("dict[str, Value]", run.report.environment.get(side) or {}),
+        environment=environment,
     )
 
 
