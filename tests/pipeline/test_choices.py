@@ -176,7 +176,7 @@ def test_distributions_that_cannot_be_compared_are_refused(
 def test_differences_are_declared_by_user_pair_or_setting(settle: Any) -> None:
     assert settle("orig", "plain").allow == {"prompt"}
     assert settle("orig", "plain", allow_differing=frozenset({"tokens"})).allow == {
-        "prompt", "tokens"
+        "prompt", "tokens", "reading"
     }  # fmt: skip
     assert settle("orig", "port").allow == {"tokens"}
     assert settle("orig", "port").declared == frozenset()
