@@ -20,6 +20,15 @@ from evalguard.settings import Value
 #   other                by ``rescoring``; values are 0, or NaN where a document has no sound answer
 Aggregation = Literal["mean", "perplexity", "weighted_perplexity", "bits_per_byte", "other"]
 
+# Caveats of answers that say nothing about a model: two models that both give them are not
+# compared, since any two would agree. Where one side does, that is what the metric shows.
+ALL_EMPTY = "every generated answer is empty"
+ALL_ALIKE = "every token has the same log-probability, so the output does not depend on the input"
+UNINFORMATIVE = {
+    ALL_EMPTY: "look at stop strings, chat template and end-of-text token of both models",
+    ALL_ALIKE: "look at the weights of both models' last layers",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreTable:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from evalguard.cli.help import gate_option, task_option
-from evalguard.cli.values import PATH, Limit
+from evalguard.cli.values import PATH, ChatTemplate, Limit
 
 MODEL_ARGS = "NAME=VALUE,...|JSON"
 
@@ -42,7 +42,9 @@ TASKS = (
     ),
     task_option(
         "--apply-chat-template",
-        is_flag=True,
+        is_flag=False,
+        flag_value=True,
+        type=ChatTemplate(),
         default=None,
         help="Use the chat template of each model.",
     ),

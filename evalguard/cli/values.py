@@ -40,6 +40,20 @@ class Pairs(_Type):
         return name, typed(text)
 
 
+class ChatTemplate(_Type):
+    """Given without a value, or with a template's name, as lm-eval has it."""
+
+    name = ""
+
+    def convert(
+        self,
+        value: object,
+        param: click.Parameter | None,  # noqa: ARG002 - a ParamType's
+        ctx: click.Context | None,  # noqa: ARG002
+    ) -> bool | str:
+        return value if isinstance(value, bool) else str(value)
+
+
 class BatchSize(_Type):
     """A positive number, or "auto"."""
 

@@ -58,6 +58,14 @@ class TaskOptions:
             raise UsageError(f"a sample of {self.sample} documents is empty")
         if self.num_fewshot is not None and self.num_fewshot < 0:
             raise UsageError(f"num_fewshot {self.num_fewshot} is negative")
+        if isinstance(self.apply_chat_template, str):
+            name = self.apply_chat_template
+            raise UsageError(
+                f"chat template '{name}': templates are not chosen by name here; lm-eval records "
+                "the name and builds the prompts with the tokenizer's default template",
+                hint="give apply_chat_template without a name, and choose the template by "
+                f'model_args.chat_template_args: {{"chat_template": "{name}"}}',
+            )
         if self.fewshot_as_multiturn and not self.apply_chat_template:
             raise UsageError(
                 "fewshot_as_multiturn has no effect without a chat template",

@@ -22,8 +22,11 @@ from evalguard.items import (
     read_items,
 )
 from evalguard.scorer import Response
-from evalguard.scores import NotCompared, ScoreTable
+from evalguard.scores import ALL_ALIKE, ALL_EMPTY, NotCompared, ScoreTable
 from evalguard.settings import Value
+
+_FEW_TOKENS = 16  # fewer may be the same by accident
+_ROUNDING = 1e-5  # of a log-softmax in float32, in nats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +117,11 @@ def _table(
     tokens = tuple(document.token_hash for document in documents)
     caveats = [*task_requests.notes, aggregation_caveat, direction_caveat]
     caveats += [_repeated(answers.repeats.get((filter_name, metric), 1))]
-    caveats += [_truncated(documents), _missing(len(documents), task_requests.n_documents)]
+    caveats += [
+        _uninformative(documents),
+        _truncated(documents),
+        _missing(len(documents), task_requests.n_documents),
+    ]
     return ScoreTable(
         task=task_requests.task,
         filter=filter_name,
@@ -152,6 +159,17 @@ def _repeated(repeats: int) -> str:
         f"each document was answered {repeats} times, and its score is the average of all answers; "
         "lm-eval reports the first one only"
     )
+
+
+def _uninformative(documents: Sequence[AnsweredDocument]) -> str:
+    """Where no answer says anything about the model, in the words of ``evalguard.scores``."""
+    answers = [answer for document in documents for answer in document.responses]
+    if answers and all(answer.text is not None and not answer.text.strip() for answer in answers):
+        return ALL_EMPTY
+    known = [answer.token_logprobs for answer in answers if answer.token_logprobs is not None]
+    scored = np.concatenate(known) if known and len(known) == len(answers) else np.empty(0)
+    few = len(scored) < _FEW_TOKENS or not np.isfinite(scored).all()
+    return "" if few or float(np.ptp(scored)) > _ROUNDING else ALL_ALIKE
 
 
 def _truncated(documents: Sequence[AnsweredDocument]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from evalguard.lmeval_runs.document_rows import document_rows
 from evalguard.lmeval_runs.given_answers import stored_answers
 from evalguard.lmeval_runs.results import Results
 from evalguard.lmeval_runs.samples import Sample, read_samples
-from evalguard.scores import NotCompared, ScoreTable
+from evalguard.scores import ALL_EMPTY, NotCompared, ScoreTable
 from evalguard.settings import Value
 
 
@@ -108,7 +108,14 @@ def _table(
     higher_is_better, direction_caveat = of.results.direction(of.task, of.name)
     missing = _missing(len(scored), len(samples))
     asked = tuple(sample.asked for sample in scored)
-    own = (aggregation_caveat, direction_caveat, missing, _gaps(samples), _repeated(of, scored))
+    own = (
+        aggregation_caveat,
+        direction_caveat,
+        _empty(of, samples),
+        missing,
+        _gaps(samples),
+        _repeated(of, scored),
+    )
     return ScoreTable(
         task=of.task,
         filter=of.filter,
@@ -161,6 +168,22 @@ def _missing(found: int, expected: int) -> str:
     if found == expected:
         return ""
     return f"{expected - found} of {expected} documents have no value for this metric"
+
+
+def _empty(of: _Metric, samples: Sequence[Sample]) -> str:
+    if of.results.output_type(of.task) != "generate_until":
+        return ""
+    answers = [answer for sample in samples for answer in _flat(sample.responses)]
+    return ALL_EMPTY if answers and not any(answer.strip() for answer in answers) else ""
+
+
+def _flat(answers: object) -> Iterator[str]:
+    """Texts of requests and of their repeats."""
+    if isinstance(answers, (list, tuple)):
+        for answer in answers:
+            yield from _flat(answer)
+    else:
+        yield str(answers)
 
 
 def _repeated(of: _Metric, samples: Sequence[Sample]) -> str:

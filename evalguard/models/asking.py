@@ -37,6 +37,28 @@ def arguments_of(request: Request, most_tokens: int | None) -> tuple[Any, ...]:
     return (context, options)
 
 
+def _is_completions_client(lm: Any) -> bool:
+    return any(kind.__module__ == "lm_eval.models.openai_completions" for kind in type(lm).__mro__)
+
+
+def _with_own_seeds(
+    requests: Sequence[Request], arguments: Sequence[tuple[Any, ...]], *, seed: int
+) -> list[tuple[Any, ...]]:
+    """Give the repeats of a request seeds of their own: by one seed, a server repeats its answer.
+
+    The first keeps the seed that lm-eval sends, or that the task gives.
+    """
+    seen: dict[tuple[str, int, str], int] = {}
+    seeded = []
+    for request, (context, options) in zip(requests, arguments, strict=True):
+        key = (request.task, request.doc_id, str(request.arguments))
+        repeat = seen[key] = seen.get(key, -1) + 1
+        if repeat:
+            options = {**options, "seed": int(options.get("seed", seed)) + repeat}
+        seeded.append((context, options))
+    return seeded
+
+
 @contextmanager
 def checked_logprobs(lm: Any) -> Iterator[None]:
     """Refuse a completions server's answers that do not cover the tokens of their prompts.
@@ -108,6 +130,9 @@ def ask(
 ) -> list[Any]:
     """Answer requests of one kind by the model's own method, in the order asked."""
     from lm_eval.api.instance import Instance
+
+    if kind == "generate_until" and _is_completions_client(lm):
+        arguments = _with_own_seeds(requests, arguments, seed=lm._seed)
 
     instances = [
         Instance(

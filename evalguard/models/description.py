@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from evalguard.models.batching import batching
 from evalguard.models.caveats import model_caveats
@@ -56,12 +56,19 @@ def describe(
         max_length=int(getattr(lm, "max_length", 0) or 0),
         dtype=model_dtype(lm),
         device=str(getattr(lm, "device", None) or ""),
-        parameters=0 if model is None else sum(p.numel() for p in model.parameters()),
+        parameters=0 if model is None else _parameters(model),
         gives_rows=gives_rows(lm),
         environment=environment(lm, model_args),
         computation=computation(lm),
         caveats=model_caveats(lm, model_args),
     )
+
+
+def _parameters(model: Any) -> int:
+    """Weights of a model, tied ones once: accelerate copies them where it spreads a model."""
+    sizes = {name: tensor.numel() for name, tensor in model.named_parameters()}
+    tied = getattr(model, "all_tied_weights_keys", None) or {}
+    return sum(size for name, size in sizes.items() if tied.get(name) not in sizes)
 
 
 def with_batches(description: ModelDescription, lm: PieceScoring) -> ModelDescription:

@@ -10,7 +10,7 @@ from evalguard.errors import EvalguardError, EvaluationError, MisalignedRunsErro
 from evalguard.gate import Gate
 from evalguard.pairing import pair
 from evalguard.pipeline.stops import Stops
-from evalguard.scores import NotCompared, ScoreTable
+from evalguard.scores import UNINFORMATIVE, NotCompared, ScoreTable
 from evalguard.stats import Compared, compare_documents, failed_comparison
 
 Key = tuple[str, str, str]
@@ -73,6 +73,11 @@ def _compare(
         present, missing = ("candidate", "base") if key not in bases else ("base", "candidate")
         table = bases.get(key) or candidates[key]
         return _failed(table, f"only the {present} has this metric, not the {missing}")
+    for caveat, hint in UNINFORMATIVE.items():
+        if caveat in bases[key].caveats and caveat in candidates[key].caveats:
+            return _failed(
+                bases[key], f"of both models, {caveat}: there is nothing to compare; {hint}"
+            )
     base, other = _told_apart(bases[key], candidates[key])
     try:
         paired = pair(base, other, allow=allow)

@@ -6,10 +6,15 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 from small_world import SmallWorld, run_here
+
+from evalguard.models.lm_scorer import LMScorer
+from evalguard.models.loading import load_lm
+from evalguard.scorer import Request, ScoringPolicy
 
 Answer = Callable[[list[int]], list[float | None]]
 
@@ -174,3 +179,57 @@ def test_a_model_type_whose_package_is_absent_says_what_to_install(
         "needs the package vllm, which is not installed"
     )
     assert done.document["error"]["hint"] == "pip install vllm"
+
+
+def test_a_server_is_asked_for_every_repeat_with_a_seed_of_its_own(tiny_llama: Path) -> None:
+    seeds: list[int] = []
+
+    class Sampling(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            seeds.append(asked["seed"])
+            choices = [
+                {"index": index, "text": f"by seed {asked['seed']}"}
+                for index, _ in enumerate(asked["prompt"])
+            ]
+            body = json.dumps({"choices": choices}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Sampling)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    arguments = {
+        "base_url": f"http://127.0.0.1:{server.server_port}/v1/completions",
+        "model": "served",
+        "tokenizer": str(tiny_llama),
+        "tokenizer_backend": "huggingface",
+    }
+    policy = ScoringPolicy(batch_size=4)
+    options = {"until": ["."], "max_gen_toks": 4, "temperature": 0.7, "do_sample": True}
+    requests = [
+        Request(
+            task="t",
+            doc_id=doc,
+            index=index,
+            kind="generate_until",
+            arguments=(f"fog {doc}", options),
+        )
+        for doc in range(2)
+        for index in range(3)
+    ]
+    try:
+        lm = load_lm(
+            "local-completions", arguments, {}, policy, trust_remote_code=False, allow_pickle=False
+        )
+        told = LMScorer(lm, policy, model_type="local-completions").score(requests)
+    finally:
+        server.shutdown()
+        server.server_close()
+    of_documents = [[one.text for one in told[:3]], [one.text for one in told[3:]]]
+    assert of_documents[0] == of_documents[1] == [f"by seed {1234 + n}" for n in range(3)]
+    assert set(seeds) == {1234, 1235, 1236}

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from evalguard.errors import EvalguardError
+from evalguard.errors import EvalguardError, UsageError
+from evalguard.harness import TaskOptions
 from evalguard.pipeline.options import CompareOptions, make_options
 
 SPELLINGS: dict[str, tuple[tuple[str, ...], object]] = {
@@ -186,3 +187,15 @@ def test_the_version_is_that_of_the_package(run: Any) -> None:
     import evalguard
 
     assert run("--version").out == f"evalguard {evalguard.__version__}\n"
+
+
+def test_a_chat_template_is_not_chosen_by_a_name_that_would_have_no_effect() -> None:
+    assert TaskOptions(apply_chat_template=True).multiturn
+    with pytest.raises(UsageError, match="chat template 'rag'") as error:
+        TaskOptions(apply_chat_template="rag")
+    assert 'model_args.chat_template_args: {"chat_template": "rag"}' in error.value.hint
+
+
+def test_a_chat_templates_name_can_be_typed(seen: Any) -> None:
+    assert seen("--apply_chat_template", "rag").apply_chat_template == "rag"
+    assert seen("--apply_chat_template", "--strict").apply_chat_template is True

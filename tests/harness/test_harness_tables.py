@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,12 +15,14 @@ import pytest
 from local_tasks import N, answers, fake_lm, render_chat
 
 from evalguard.errors import EvaluationError
+from evalguard.gate import Gate
 from evalguard.harness import TaskOptions, TaskScores, load_tasks, score_tables
 from evalguard.harness.aggregation import task_rescoring
 from evalguard.harness.requests import build_requests
+from evalguard.pipeline.judging import compare_tables
 from evalguard.rescoring import rescoring
 from evalguard.scorer import Response
-from evalguard.scores import ScoreTable
+from evalguard.scores import ALL_ALIKE, ALL_EMPTY, ScoreTable
 
 TASKS = ["eg_lastword", "eg_rolling", "eg_choice", "eg_generate", "eg_custom"]
 
@@ -321,3 +324,32 @@ def test_failing_task_code_names_task_and_document(tmp_path: Path) -> None:
     requests = tasks.requests("eg_fails")
     with pytest.raises(EvaluationError, match=r"'eg_fails'.*document 0: KeyError"):
         score_tables(requests, answers(requests.requests))
+
+
+def test_two_models_that_both_say_nothing_are_not_compared(task_folder: Path) -> None:
+    def tables(task: str, *, silent: bool) -> tuple[ScoreTable, ...]:
+        requests = load_tasks([task], options=TaskOptions(include_paths=(task_folder,))).requests(
+            task
+        )
+        told = answers(requests.requests)
+        if silent and task == "eg_generate":
+            told = [replace(one, text=" \n") for one in told]
+        elif silent:  # another number of tokens in each: the log-likelihoods differ
+            told = [_of_a_dead_head(one, n % 3 + 1) for n, one in enumerate(told)]
+        return score_tables(requests, told).tables
+
+    for task, reason in (("eg_generate", ALL_EMPTY), ("eg_lastword", ALL_ALIKE)):
+        silent, sound = tables(task, silent=True), tables(task, silent=False)
+        assert all(reason in table.caveats for table in silent)
+        assert not any(reason in table.caveats for table in sound)
+        for one in compare_tables(silent, silent, gate=Gate()):
+            assert one.outcome == "failed"
+            assert reason in one.reason
+        for one in compare_tables(sound, silent, gate=Gate()):
+            assert one.outcome != "failed"
+            assert f"candidate: {reason}" in one.caveats
+
+
+def _of_a_dead_head(response: Response, n_tokens: int) -> Response:
+    logprobs = np.full(n_tokens, -math.log(50))
+    return replace(response, token_logprobs=logprobs, loglikelihood=float(logprobs.sum()))

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from evalguard.errors import EvaluationError, MisalignedRunsError, UsageError
+from evalguard.gate import Gate
 from evalguard.lmeval_runs import environment_differences, is_lmeval_run, read_run
 from evalguard.pairing import pair
+from evalguard.pipeline.judging import compare_tables
 
 
 def samples(folder: Path, task: str = "eg_lastword") -> Path:
@@ -282,3 +284,15 @@ def test_another_lm_eval_forbids_likelihoods_and_not_generated_texts(
             pair(tables[table.key], table)
         refused.add(table.task)
     assert refused == {"eg_lastword", "eg_rolling", "eg_choice", "eg_custom"}
+
+
+def test_two_runs_of_empty_answers_are_not_compared(copied: Path) -> None:
+    path = samples(copied, "eg_generate")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        row["resps"] = [["" for _ in of] for of in row["resps"]]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tables = read_run(copied, tasks=["eg_generate"]).tables
+    for one in compare_tables(tables, tables, gate=Gate()):
+        assert one.outcome == "failed"
+        assert "every generated answer is empty" in one.reason

@@ -254,3 +254,13 @@ def test_torchs_arithmetic_switches_are_part_of_the_identity(
         torch.use_deterministic_algorithms(False)
         torch.backends.mkldnn.enabled = True
     assert open_hf(tiny_llama).describe().identity == before
+
+
+def test_weights_that_parallelize_copies_are_counted_once(tiny_llama: Path) -> None:
+    whole = open_hf(tiny_llama).describe().parameters
+    arguments = {"pretrained": str(tiny_llama), "dtype": "float32"}
+    lm = load_lm("hf", arguments, {}, POLICY, trust_remote_code=False, allow_pickle=False)
+    # as where input and output embedding, which are one, come to lie on two devices
+    lm.model.lm_head.weight = torch.nn.Parameter(lm.model.model.embed_tokens.weight.clone())
+    spread = LMScorer(lm, POLICY, model_type="hf", assigned=Assigned(provenance={}))
+    assert spread.describe().parameters == whole

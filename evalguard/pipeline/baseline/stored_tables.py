@@ -12,7 +12,7 @@ import numpy as np
 
 from evalguard.document_fields import DocumentFields, read_fields
 from evalguard.errors import StoreError, UsageError
-from evalguard.items import asked_hash, read_items
+from evalguard.items import asked_hash, check_loglikelihoods, read_items
 from evalguard.pipeline.metric_facts import MetricFacts
 from evalguard.scores import NotCompared, ScoreTable
 from evalguard.store import read_sample_facts, read_samples
@@ -21,7 +21,9 @@ Side = Literal["base", "candidate"]
 Row = Mapping[str, Any]
 
 _SHARED = ("doc_id", "doc", "doc_hash", "target_hash")
-_OWN = ("prompt_hash", "token_hash", "arguments", "cut", "scores", "answers")
+_OWN = (
+    "prompt_hash", "token_hash", "arguments", "loglikelihood", "cut", "scores", "answers",
+)  # fmt: skip
 _OWN_AGGREGATION = (
     "its aggregation is the task's own, which only a run with the model itself can compute"
 )
@@ -67,7 +69,10 @@ def stored_tables(file: Path, task: str, side: Side, *, source: str) -> StoredTa
     if not told:
         return None
     try:
-        return _read(task, told, _rows(columns, side), source)
+        rows = _rows(columns, side)
+        # of a run that an evalguard made which did not look
+        check_loglikelihoods(task, {row["doc_id"]: _loglikelihoods(row) for row in rows})
+        return _read(task, told, rows, source)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(
             f"{file} is damaged: its {side} is not what was written ({error})",
@@ -131,6 +136,12 @@ def _table(task: str, facts: MetricFacts, rows: Sequence[Row], source: str) -> S
         run=facts.run,
         caveats=facts.caveats,
     )
+
+
+def _loglikelihoods(row: Row) -> list[float]:
+    """Of a document's distinct requests."""
+    found = dict(zip(row["arguments"], row.get("loglikelihood") or (), strict=False))
+    return [value for value in found.values() if value is not None]
 
 
 def _arguments(row: Row) -> Iterator[Sequence[object]]:
