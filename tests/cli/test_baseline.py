@@ -14,8 +14,10 @@ from edited_result import edit_result
 from history_examples import keep_nights
 from small_world import Ran, SmallWorld
 
+from evalguard.errors import EvaluationError
 from evalguard.harness import asked_documents
-from evalguard.store import read_samples
+from evalguard.pipeline.baseline.stored_tables import stored_tables
+from evalguard.store import read_samples, sample_files
 
 Run = Callable[..., Ran]
 TASKS_OF_HISTORY = ("--tasks", "sw_word,sw_choice,sw_text")
@@ -318,3 +320,17 @@ def test_a_baseline_that_is_none_is_refused(
     assert "there is no" in refused(2, "compare", *config, "--baseline", tmp_path / "x").err
     assert "cannot be read" in refused(2, "compare", *config, "--baseline", tmp_path).err
     assert "--base is missing" in refused(2, "compare", *config).err
+
+
+def test_a_stored_base_whose_log_likelihoods_say_nothing_is_refused(made: dict[str, Any]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = sample_files(Path(made["run_folder"]))["sw_word"]
+    assert stored_tables(path, "sw_word", "base", source="stored") is not None
+    table = pq.read_table(path)
+    place = table.schema.get_field_index("base:loglikelihood")
+    column = pa.array([[0.0]] * table.num_rows, type=table.schema.field(place).type)
+    pq.write_table(table.set_column(place, table.schema.field(place), column), path)
+    with pytest.raises(EvaluationError, match="all 20 log-likelihoods are 0"):
+        stored_tables(path, "sw_word", "base", source="stored")
