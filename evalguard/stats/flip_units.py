@@ -93,7 +93,8 @@ def _links(
 
 def _joined(count: int, links: Iterable[tuple[int, int]]) -> tuple[NDArray[np.int64], int]:
     """Connected components: each node's component, and how many there are."""
-    pairs = np.array(list(links), dtype=np.int64).reshape(-1, 2)
+    # scipy before 1.12 does not raise on 64-bit indices: it prints, and labels all nodes alike.
+    pairs = np.array(list(links), dtype=np.int32).reshape(-1, 2)
     graph = sparse.coo_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), (count, count))
     found, labels = sparse.csgraph.connected_components(graph, directed=False)
     return np.asarray(labels, dtype=np.int64), int(found)
