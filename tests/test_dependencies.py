@@ -33,7 +33,6 @@ CORE = (
     "tests/models/test_hf_scores.py",
     "tests/models/test_lm_scorer.py",
     "tests/stats/test_power.py",
-    "tests/stats/test_stats_bootstrap.py",
     "tests/stats/test_stats_clusters.py",
     "tests/store",
 )

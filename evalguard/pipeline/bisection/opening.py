@@ -58,7 +58,7 @@ def model_oracle(
     """
     jobs, options = surroundings.jobs, surroundings.options
     if jobs < 1:
-        raise UsageError(f"{jobs} jobs answer nothing", hint="--jobs N, 1 or more")
+        raise UsageError(f"--jobs must be at least 1, got {jobs}", hint="give --jobs 1 or more")
     began = (surroundings.meter or Meter()).began()
     tables = _tables(inquiry)
     with ExitStack() as stack:
