@@ -86,6 +86,11 @@ def _failed(
             f"model type '{model_type}' needs the package {error.name}, which is not installed",
             hint=f"pip install {error.name.partition('.')[0]}",
         )
+    if isinstance(error, ModuleNotFoundError):  # as lm-eval raises it: with a text alone
+        return EvaluationError(
+            f"model type '{model_type}' needs packages that are not installed: {text[:200]}",
+            hint="pip install 'lm-evalguard[api]'" if "[api]" in text else "install them",
+        )
     if is_unreachable(error) and model_args.get("base_url"):
         return EvaluationError(
             f"no server answers at {model_args['base_url']}", hint=UNREACHABLE_HINT

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from small_world import SmallWorld, run_here
 
+from evalguard.errors import EvaluationError
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.loading import load_lm
 from evalguard.scorer import Request, ScoringPolicy
@@ -233,3 +234,30 @@ def test_a_server_is_asked_for_every_repeat_with_a_seed_of_its_own(tiny_llama: P
     of_documents = [[one.text for one in told[:3]], [one.text for one in told[3:]]]
     assert of_documents[0] == of_documents[1] == [f"by seed {1234 + n}" for n in range(3)]
     assert set(seeds) == {1234, 1235, 1236}
+
+
+def test_a_client_that_lacks_its_packages_says_how_to_install_them(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lm_eval.models import api_models
+
+    monkeypatch.setattr(
+        api_models, "find_spec", lambda name: None if name == "tenacity" else object()
+    )
+    arguments = {
+        "base_url": "http://127.0.0.1:9/v1/completions",
+        "model": "served",
+        "tokenizer": str(tiny_llama),
+        "tokenizer_backend": "huggingface",
+    }
+    with pytest.raises(EvaluationError, match="needs packages that are not installed") as error:
+        load_lm(
+            "local-completions",
+            arguments,
+            {},
+            ScoringPolicy(),
+            trust_remote_code=False,
+            allow_pickle=False,
+        )
+    assert "tenacity" in str(error.value)
+    assert error.value.hint == "pip install 'lm-evalguard[api]'"
