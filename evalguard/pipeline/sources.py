@@ -17,6 +17,7 @@ from evalguard.config import (
 from evalguard.config.paths import resolve_path
 from evalguard.errors import UsageError, nearest
 from evalguard.lmeval_runs import StoredRun, is_lmeval_run, read_run
+from evalguard.models.arguments import HF_TYPES
 from evalguard.pipeline.baseline.kept_run import KeptRun
 from evalguard.pipeline.options import CompareOptions
 from evalguard.scorer import ScoringPolicy
@@ -96,10 +97,12 @@ def resolve(side: Side, guards: GuardSet, options: CompareOptions, *, cwd: Path)
         cwd=cwd,
         trust_remote_code=options.trust_remote_code,
     )
+    # a server's model has whatever name the server gives it
+    of_a_file = variant.model in HF_TYPES and not os.path.exists(path)
     return ModelSource(
         name=variant.name,
         variant=_assigned(variant, side.assignment),
-        misspelt="" if os.path.exists(path) else _what_was_meant(side, guards, path),
+        misspelt=_what_was_meant(side, guards, path) if of_a_file else "",
     )
 
 

@@ -78,6 +78,10 @@ def test_anything_else_that_looks_like_one_is_a_hub_id(find: Any) -> None:
     assert find("gpt2").misspelt == "models in evalguard.yaml: orig, port"
 
 
+def test_a_servers_model_is_not_taken_for_a_misspelt_one(find: Any) -> None:
+    assert find("gpt2", model="local-completions").misspelt == ""
+
+
 def test_a_folder_of_an_lm_eval_run_is_a_run(find: Any, tmp_path: Path) -> None:
     run = tmp_path / "results" / "model"
     run.mkdir(parents=True)
