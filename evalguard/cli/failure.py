@@ -115,6 +115,12 @@ def as_known(error: BaseException) -> EvalguardError:
 def _usage(error: click.ClickException) -> UsageError:
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "evalguard"
+    if isinstance(error, click.NoSuchOption) and error.option_name == "--samples":
+        return UsageError(
+            "lm-eval's --samples is not supported: documents cannot be chosen by their index",
+            hint="--limit N takes the first N; or make both runs with lm_eval --samples and "
+            "--log_samples, and give their folders to --base and --cand",
+        )
     return UsageError(error.format_message().rstrip("."), hint=f"{command} --help")
 
 

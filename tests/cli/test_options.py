@@ -144,6 +144,7 @@ def test_every_option_of_the_python_api_can_be_typed() -> None:
         (("--allow-differing", "all"), "'all' is not one of"),
         (("--num-fewshot", "many"), "'many' is not a valid integer"),
         (("--taks", "x"), "No such option '--taks'"),
+        (("--samples", '{"t": [1]}'), "lm-eval's --samples is not supported"),
     ],
 )
 def test_a_value_that_cannot_be_meant_is_refused(
