@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.confusion import counted
+from evalguard.errors import EvaluationError
 
 Rows = NDArray[np.int64]
 
@@ -28,7 +30,8 @@ class Rescoring:
 
     Attributes:
         name: lm-eval's name of the aggregation, or its function's.
-        metric: the metric of the documents at these rows, which may repeat; int64, shape (k,).
+        metric: the metric of the documents at these rows, which may repeat; int64, shape (k,). NaN
+            where the aggregation has no number for them: a category is missing there, say.
         items: digest of each document's item; equal digests, equal items.
         resamples: how many bootstrap resamples its cost allows.
     """
@@ -63,9 +66,16 @@ def rescoring(
             return aggregate([items[row] for row in rows])
 
     metric(np.arange(len(items)))
+
+    def where_defined(rows: Rows) -> float:
+        try:
+            return metric(rows)
+        except EvaluationError:  # it is known to work: these rows lack what it needs
+            return math.nan
+
     return Rescoring(
         name=name,
-        metric=counted(items, name, metric),
+        metric=counted(items, name, where_defined),
         items=tuple(_digest(item) for item in items),
         resamples=_MANY if name in _CHEAP else _FEW,
     )

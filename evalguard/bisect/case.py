@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from evalguard.bisect.belief import Belief
 from evalguard.bisect.fit import Fit
@@ -15,7 +16,8 @@ class Case:
     """The most probable answer, what proves it, and who is proven so far.
 
     ``missing``: assignments that the proof still needs on all documents; ``unseen``: those that an
-    answer which is not certain needs on some of them.
+    answer which is not certain needs on some of them. ``p_values``: of the steps of those measured
+    on all documents; ``by_chance``: who would be proven but for that.
     """
 
     belief: Belief
@@ -24,6 +26,8 @@ class Case:
     proven: frozenset[int]
     missing: tuple[Mask, ...]
     unseen: tuple[Mask, ...]
+    p_values: Mapping[int, float] = field(default_factory=dict)
+    by_chance: frozenset[int] = frozenset()
 
     @property
     def open(self) -> bool:

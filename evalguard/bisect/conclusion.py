@@ -22,7 +22,11 @@ def conclusion(search: Search) -> BisectResult:
     culprits = culprits_of(case.fit, case.proven, measured)
     likely = np.argsort(-case.belief.inclusion, kind="stable")
     suspects = [
-        Suspect(name=names[one], probability=float(min(case.belief.inclusion[one], 1.0)))
+        Suspect(
+            name=names[one],
+            probability=float(min(case.belief.inclusion[one], 1.0)),
+            p_value=case.p_values.get(int(one)),
+        )
         for one in likely
         if case.belief.inclusion[one] >= _SUSPECTED and one not in case.proven
     ]

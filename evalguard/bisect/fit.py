@@ -16,11 +16,15 @@ _FLOOR = 1e-3  # of the margin: no measurement is believed closer than this
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """Effects with standard errors, in the order of the structure's components."""
+    """Effects with standard errors, in the order of the structure's components.
+
+    ``weights``: (components, rows): each effect is the rows' drifts, weighed.
+    """
 
     structure: Structure
     effects: Floats
     errors: Floats
+    weights: Floats
 
     def of(self, one: int) -> list[int]:
         """Numbers of the components that a member is in, the largest effect first."""
@@ -38,7 +42,12 @@ class Fit:
 
     def certainty(self, one: int) -> float:
         """Standard errors by which the surest effect of a member is away from 0."""
-        return max(abs(float(self.effects[at] / self.errors[at])) for at in self.of(one))
+        at = self.surest(one)
+        return abs(float(self.effects[at] / self.errors[at]))
+
+    def surest(self, one: int) -> int:
+        """Number of the component whose effect is surest, of those that a member is in."""
+        return max(self.of(one), key=lambda at: abs(float(self.effects[at] / self.errors[at])))
 
 
 def fitted(structure: Structure, rows: Rows, *, margin: float) -> Fit:
@@ -51,8 +60,10 @@ def fitted(structure: Structure, rows: Rows, *, margin: float) -> Fit:
     noise += (SMALL * margin) ** 2 / masks.shape[1] * (plain @ plain.T)
     solved = np.linalg.solve(noise, np.column_stack([acting, rows.sigma]))
     inverse = np.linalg.pinv(acting.T @ solved[:, :-1])
+    weights = inverse @ solved[:, :-1].T
     return Fit(
         structure=structure,
-        effects=inverse @ (acting.T @ solved[:, -1]),
+        effects=weights @ rows.sigma,
         errors=np.sqrt(np.diag(inverse)),
+        weights=weights,
     )

@@ -77,6 +77,12 @@ class Measurements:
             return 0.0
         return float(np.mean(self._drift[mask.tobytes()])) / self.yardstick.size
 
+    def drift(self, mask: Mask) -> Floats:
+        """Drift of each document measured under this assignment, in the order asked; (k,)."""
+        if not mask.any():
+            return np.zeros(self.blocks.ends[-1])
+        return self._drift[mask.tobytes()]
+
     def measured(self, mask: Mask) -> float:
         """Share of the documents that are measured under this assignment; 1 for the base."""
         if not mask.any():
@@ -187,6 +193,16 @@ class Measurements:
         if not few_change(drift):
             return 0.0
         return float(np.sqrt(np.mean(drift**2) / self.blocks.ends[-1])) / self.yardstick.size
+
+    @property
+    def counts_flips(self) -> bool:
+        """Whether the candidate changes few documents."""
+        return self._flips is not None
+
+    def finished_drifts(self) -> Floats:
+        """Drift of each document, of the rows that are complete; (rows, n)."""
+        n = self.blocks.ends[-1]
+        return np.array([drift for drift in self._drift.values() if drift.size == n])
 
     def as_base(self, mask: Mask) -> bool:
         """Whether all documents are measured under this assignment, and score as the base's."""

@@ -48,10 +48,18 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspect:
-    """A setting that is suspected and not proven, with the probability that it is guilty."""
+    """A setting that is suspected and not proven.
+
+    Attributes:
+        probability: that it makes drift on these documents.
+        p_value: of the one-sided paired test of its own effect, on all documents; None where that
+            was not measured. Not adjusted: a setting is named where Holm's adjusted value over the
+            settings searched is at most 0.05.
+    """
 
     name: str
     probability: float
+    p_value: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,16 @@ from evalguard.bisect.progress import Progress
 from evalguard.bisect.result import Status
 from evalguard.bisect.rows import Rows
 from evalguard.bisect.structure import NOTHING, Structure
-from evalguard.bisect.verification import FIRST, STEP, Plan, drowned, plan_for, proven
+from evalguard.bisect.verification import (
+    FIRST,
+    STEP,
+    Plan,
+    drowned,
+    own_p_values,
+    plan_for,
+    proven,
+    real,
+)
 
 _LIKELY = 0.5  # a setting that is less probably guilty is not named
 _CLUELESS = 1e-3  # nats a full evaluation: nothing more can be learnt
@@ -89,14 +98,19 @@ class Search:
         self._inclusion = belief.inclusion
         fit = fitted(belief.structure, rows.finished(), margin=self._margin)
         guilty = proven(plan, everything, self.measured, margin=self._margin, z=self._effort.z)
+        guilty = {one for one in guilty if belief.inclusion[one] >= _LIKELY}
+        p_values = own_p_values(plan, fit, self.measured)
+        evident = real(p_values, self.measured)
         unseen = plan.unseen(self.measured)
         self.case = Case(
             belief=belief,
             plan=plan,
             fit=fit,
-            proven=frozenset(one for one in guilty if belief.inclusion[one] >= _LIKELY),
+            proven=frozenset(guilty & evident),
             missing=plan.missing(self.measured),
             unseen=() if belief.probability >= self._effort.certain else unseen,
+            p_values=p_values,
+            by_chance=frozenset(guilty - evident),
         )
 
     def _planned(self, belief: Belief, rows: Rows, drifting: tuple[int, ...]) -> tuple[Fit, Plan]:
@@ -193,6 +207,8 @@ class Search:
         if sure < self._effort.accept or self.case.open:
             return None
         if self.case.proven != structure.members:
+            if self.case.proven | self.case.by_chance == structure.members:
+                return "unexplained"  # all of it is measured: no more documents are to be had
             lost = drowned(self.case.plan, self.measured, z=self._effort.z)
             return "unexplained" if lost and sure >= self._effort.certain else None
         if sure < self._effort.certain and not self._suffices(structure):

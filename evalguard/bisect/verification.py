@@ -9,13 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import stdtr
 
+from evalguard.bisect.blocks import few_change
 from evalguard.bisect.buildable import Buildable
 from evalguard.bisect.components import Component
 from evalguard.bisect.fit import Fit
 from evalguard.bisect.measurement import Measurements
-from evalguard.bisect.oracle import Mask
+from evalguard.bisect.oracle import Floats, Mask
 from evalguard.bisect.structure import Structure
+from evalguard.stats.permutation import sign_flip
+from evalguard.verdict import REAL_LEVEL
 
 STEP = 0.3  # of the margin: what a culprit changes at least
 FIRST = 0.25  # share of the documents on which a doubtful answer is looked at first
@@ -97,6 +101,9 @@ def plan_for(
 def proven(plan: Plan, fit: Fit, measured: Measurements, *, margin: float, z: float) -> set[int]:
     """The settings whose proof holds: a step that is material, of an effect that is no jitter.
 
+    That these documents scored worse because of it, and would again. Whether others would, only
+    ``real`` tells.
+
     ``fit``: on all that was measured, complete or not.
     """
     guilty = set()
@@ -108,6 +115,67 @@ def proven(plan: Plan, fit: Fit, measured: Measurements, *, margin: float, z: fl
         if abs(step) >= max(STEP * margin, others) and fit.certainty(proof.setting) >= z:
             guilty.add(proof.setting)
     return guilty
+
+
+def own_p_values(plan: Plan, fit: Fit, measured: Measurements) -> dict[int, float]:
+    """One-sided p-value of each member's own effect over the documents, of those proven on all.
+
+    The effect on each document, as all assignments together estimate it; where scores change in
+    few documents, the step itself, whose jitter can be counted. An effect against the candidate's
+    drift hides some of it: nobody asked for one, so that its p-value counts twice.
+
+    ``fit``: on what was measured on all documents.
+    """
+    found = {}
+    finished = None if measured.counts_flips else measured.finished_drifts()
+    for proof in plan.proofs:
+        if not (measured.complete(proof.included) and measured.complete(proof.without)):
+            continue
+        if finished is None:
+            effect = measured.drift(proof.included) - measured.drift(proof.without)
+        else:
+            effect = fit.weights[fit.surest(proof.setting)] @ finished
+        along = float(np.sum(effect)) * measured.total >= 0.0
+        p_value = paired_p(effect if np.sum(effect) > 0.0 else -effect)
+        found[proof.setting] = p_value if along else min(2.0 * p_value, 1.0)
+    return found
+
+
+def real(p_values: dict[int, float], measured: Measurements) -> frozenset[int]:
+    """The settings whose own effect the paired test calls real.
+
+    Rounding alone flips answers that are nearly tied, the same ones wherever its cause is in: such
+    a step is certain on these documents and chance all the same. So a setting needs the evidence
+    that the gate asks of a metric: Holm's step-down over all settings that were searched, whether
+    they are measured or not. And steps that make the candidate's drift
+    are no more real than that drift: where the test calls it chance, only a setting that hides
+    drift can tell that there is some.
+    """
+    left = len(measured.settings)
+    named = set()
+    for one, p_value in sorted(p_values.items(), key=lambda item: item[1]):
+        if p_value * left > REAL_LEVEL:
+            break
+        named.add(one)
+        left -= 1
+    whole = measured.drift(np.ones(len(measured.settings), dtype=np.bool_))
+    if paired_p(whole if measured.total >= 0.0 else -whole) > REAL_LEVEL and len(named) < 2:
+        return frozenset()
+    return frozenset(named)
+
+
+def paired_p(d: Floats) -> float:
+    """P-value of the one-sided paired test that the mean of d, (n,), is above 0.
+
+    Where few documents change the signs decide, of right and wrong answers McNemar's exact test;
+    else Student's t. 1.0 where nothing differs.
+    """
+    if not d.any():
+        return 1.0
+    spread = float(np.std(d, ddof=1)) / np.sqrt(d.size)
+    if few_change(d) or spread == 0.0:
+        return sign_flip(d).p_value
+    return float(stdtr(d.size - 1, -float(np.mean(d)) / spread))
 
 
 def drowned(plan: Plan, measured: Measurements, *, z: float) -> bool:

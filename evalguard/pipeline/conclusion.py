@@ -18,7 +18,7 @@ from evalguard.pipeline.environment import environments
 from evalguard.pipeline.fairness import other_batches
 from evalguard.pipeline.groups import with_groups, without_aggregate
 from evalguard.pipeline.judgement import Judgement, judge
-from evalguard.pipeline.judging import comparable, compare_by_document
+from evalguard.pipeline.judging import comparable, compare_by_document, split_comparable
 from evalguard.pipeline.options import CompareOptions
 from evalguard.pipeline.scored import Scored
 from evalguard.pipeline.stops import Stops
@@ -83,12 +83,14 @@ def judged(
     ]
     compared = {table.task for side in tables for table in side}
     unused = () if options.tasks else not_compared(choices.clusters, compared)
-    of_tasks = compare_by_document(*tables, gate=choices.gate, allow=choices.allow, stops=stops)
+    of_tasks, undefined = split_comparable(
+        compare_by_document(*tables, gate=choices.gate, allow=choices.allow, stops=stops)
+    )
     groups = (base.groups, candidate.groups)
     of_groups = with_groups(
         of_tasks,
         groups,
-        left_out=(*base.not_compared, *candidate.not_compared),
+        left_out=(*base.not_compared, *candidate.not_compared, *undefined),
         gate=choices.gate,
     )
     distributions = distributions_of(
@@ -96,7 +98,7 @@ def judged(
     )
     judgement = judge(of_groups, gate=choices.gate, distributions=distributions)
     absent = without_aggregate(of_tasks, groups)
-    return replace(judgement, not_compared=absent), unused
+    return replace(judgement, not_compared=(*undefined, *absent)), unused
 
 
 def _not_compared(base: Scored, candidate: Scored, judgement: Judgement) -> tuple[NotCompared, ...]:

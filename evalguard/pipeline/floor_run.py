@@ -19,7 +19,7 @@ from evalguard.pipeline.fallback import with_fallback
 from evalguard.pipeline.floor_distributions import distribution_shifts
 from evalguard.pipeline.floor_keys import group_keys, task_keys
 from evalguard.pipeline.groups import with_groups
-from evalguard.pipeline.judging import compare_by_document
+from evalguard.pipeline.judging import compare_by_document, split_comparable
 from evalguard.pipeline.measuring import Measuring
 from evalguard.pipeline.options import CompareOptions
 from evalguard.pipeline.sessions import Sessions
@@ -202,7 +202,9 @@ class _Measuring:
     ) -> list[Comparison]:
         """Compare tasks, and the groups of which every task was varied."""
         gate = self.choices.gate
-        of_tasks = compare_by_document(default, varied, gate=gate)
+        of_tasks, undefined = split_comparable(compare_by_document(default, varied, gate=gate))
+        new = [one for one in undefined if one not in self.not_compared]
+        self.not_compared = (*self.not_compared, *new)
         tasks = {table.task for table in default}
         groups = [group for group in self.groups if tasks.issuperset(group.tasks)]
         compared = with_groups(of_tasks, (groups, groups), left_out=self.not_compared, gate=gate)

@@ -50,6 +50,23 @@ def compare_by_document(
     return tuple(_compare(key, bases, candidates, gate, allow, stops) for key in keys)
 
 
+def split_comparable(
+    compared: Sequence[Compared],
+) -> tuple[tuple[Compared, ...], tuple[NotCompared, ...]]:
+    """Part what was compared from metrics that have no number on these documents on either side."""
+    left_out = tuple(
+        NotCompared(
+            task=one.comparison.task,
+            filter=one.comparison.filter,
+            metric=one.comparison.metric,
+            reason=one.not_compared,
+        )
+        for one in compared
+        if one.not_compared
+    )
+    return tuple(one for one in compared if not one.not_compared), left_out
+
+
 def comparable(
     tables: Sequence[ScoreTable], left_out: Sequence[NotCompared]
 ) -> tuple[ScoreTable, ...]:

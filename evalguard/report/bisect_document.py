@@ -114,7 +114,10 @@ def _search(search: MetricSearch) -> dict[str, Any]:
         ),
         "culprits": [culprit.setting for culprit in search.culprits],
         "guilty": [_culprit(culprit) for culprit in search.culprits],
-        "suspects": [{"setting": s.name, "probability": s.probability} for s in search.suspects],
+        "suspects": [
+            {"setting": s.name, "probability": s.probability, "p_value": s.p_value}
+            for s in search.suspects
+        ],
         "parts": [
             {
                 "settings": list(part.settings),

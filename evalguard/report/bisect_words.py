@@ -14,7 +14,7 @@ from evalguard.report.resources import duration
 from evalguard.report.wording import margin_text
 
 if TYPE_CHECKING:
-    from evalguard.bisect.result import Part
+    from evalguard.bisect.result import Part, Suspect
 
 _MOST_NAMED = 6
 _ENDED = {
@@ -149,8 +149,14 @@ def _stopped(search: MetricSearch) -> str:
 def _suspects(search: MetricSearch) -> str:
     if not search.suspects:
         return ""
-    shown = [f"{printable(s.name)} ({100 * s.probability:.0f}%)" for s in search.suspects]
+    shown = [f"{printable(s.name)} ({_evidence(s)})" for s in search.suspects]
     return f"; suspected, not proven: {listed(shown)}"
+
+
+def _evidence(suspect: Suspect) -> str:
+    """How probable it is, and whether the paired test of its own effect says chance."""
+    share = f"{100 * suspect.probability:.0f}%"
+    return share if suspect.p_value is None else f"{share}, own paired p = {suspect.p_value:.2g}"
 
 
 def _outside(search: MetricSearch) -> str:

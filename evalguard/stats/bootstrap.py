@@ -28,13 +28,21 @@ Metric = Callable[[Rows], float]
 Units = Rows | list[Rows]
 
 
+# Of the resamples: more without a number, and those that are left are no sample of all.
+MOST_UNDEFINED = 0.2
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bootstrap:
-    """Two metrics with their unpaired bootstrap standard errors, and the paired drift."""
+    """Two metrics with their unpaired bootstrap standard errors, and the paired drift.
+
+    ``undefined``: share of the resamples that had no number and were left out.
+    """
 
     base: Moments
     candidate: Moments
     estimate: Estimate
+    undefined: float = 0.0
 
 
 def paired_bootstrap(
@@ -54,6 +62,9 @@ def paired_bootstrap(
     resampled drifts at or below 0, (1 + count) / (B + 1), through the same correction as the
     interval, so that both agree.
 
+    Resamples for which either metric is NaN (a category that it needs was not drawn) are left out;
+    the estimate is NaN where more than ``MOST_UNDEFINED`` of them are.
+
     Args:
         base, candidate: the metric of the documents at any rows, which may repeat.
         sign: +1 where a higher metric is worse, else -1.
@@ -64,6 +75,7 @@ def paired_bootstrap(
     units = _units(n, clusters)
     both = _resampled((base, candidate), units, resamples, rng)
     drifts = sign * (both[1] - both[0])
+    undefined = float(np.mean(np.isnan(drifts)))
     if clusters:
         both = _resampled((base, candidate), _units(n, ()), resamples, rng)
     everything = np.arange(n)
@@ -71,10 +83,17 @@ def paired_bootstrap(
     point = sign * (points[1] - points[0])
     left_out = _jackknife(base, candidate, units, sign=sign, blocks=max(20, resamples // 10))
     return Bootstrap(
-        base=Moments(point=points[0], stderr=_stderr(both[0])),
-        candidate=Moments(point=points[1], stderr=_stderr(both[1])),
-        estimate=_bca(point, drifts, left_out, confidence, units=len(units)),
+        base=Moments(point=points[0], stderr=_stderr(_defined(both[0]))),
+        candidate=Moments(point=points[1], stderr=_stderr(_defined(both[1]))),
+        estimate=_bca(point, _defined(drifts), _defined(left_out), confidence, units=len(units)),
+        undefined=undefined,
     )
+
+
+def _defined(values: Array) -> Array:
+    """Those that are numbers; all of them where too many are none."""
+    known = ~np.isnan(values)
+    return values[known] if np.mean(known) >= 1.0 - MOST_UNDEFINED else values
 
 
 def _units(n: int, clusters: Sequence[str]) -> Units:

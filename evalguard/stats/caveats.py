@@ -48,6 +48,11 @@ def own_caveats(
         )
     if table.rescoring is not None:
         caveats.append(_bootstrap(table.rescoring, _differing(paired)))
+        if drift.undefined:
+            caveats.append(
+                f"{100.0 * drift.undefined:.2g}% of the resamples have no number (a category that "
+                "the aggregation needs was not drawn) and are left out of the interval"
+            )
     if paired.clusters:
         caveats.append(_clusters(paired, drift))
     for name, moments in (("base", drift.base), ("candidate", drift.candidate)):

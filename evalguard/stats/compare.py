@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,6 +11,7 @@ from evalguard.comparison import Comparison
 from evalguard.pairing import PairedScores
 from evalguard.scores import ScoreTable
 from evalguard.stats.binary import mcnemar_mid_p
+from evalguard.stats.bootstrap import MOST_UNDEFINED
 from evalguard.stats.caveats import documents_of_task, own_caveats
 from evalguard.stats.clusters import cluster_count
 from evalguard.stats.companions import companions, disagreements
@@ -24,14 +26,23 @@ from evalguard.verdict import check_margin
 
 _NO_NUMBER = "the drift overflows double precision"
 _NO_AGGREGATE = "its aggregation gives no number for these documents or for resamples of them"
+_NEITHER = (
+    "its aggregation gives no number for these documents, on either side (a category that it needs "
+    "is missing, as a limit may leave it out)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """A comparison, and what each document adds to its drift (None where no sum makes it)."""
+    """A comparison, and what each document adds to its drift (None where no sum makes it).
+
+    ``not_compared``: why the metric cannot be compared on these documents, whatever the models:
+    then it is to be left out, and the comparison, which failed, says the same.
+    """
 
     comparison: Comparison
     contributions: Contributions | None = None
+    not_compared: str = ""
 
 
 def compare_scores(
@@ -66,8 +77,9 @@ def compare_documents(
         return Compared(comparison=_failed(paired, problem, confidence))
     drift = estimate_drift(paired, confidence=confidence)
     if not all_finite(drift.estimate):
-        reason = _NO_NUMBER if paired.base.rescoring is None else _NO_AGGREGATE
-        return Compared(comparison=_failed(paired, reason, confidence))
+        left_out = _undefined(drift, paired)
+        reason = _NO_NUMBER if paired.base.rescoring is None else left_out or _NO_AGGREGATE
+        return Compared(comparison=_failed(paired, reason, confidence), not_compared=left_out)
     judged = (
         IDENTICAL
         if _identical(paired)
@@ -76,6 +88,22 @@ def compare_documents(
     comparison, parts = _comparison(paired, drift, judged, margin), contributions(paired, drift)
     carried = None if parts is None else influence(drift, parts)
     return Compared(comparison=replace(comparison, influence=carried), contributions=parts)
+
+
+def _undefined(drift: Drift, paired: PairedScores) -> str:
+    """Why a bootstrapped metric has no drift where neither model is to blame; "" where one is."""
+    if paired.base.rescoring is None:
+        return ""
+    without = [math.isnan(side.point) for side in (drift.base, drift.candidate)]
+    if all(without):
+        return _NEITHER
+    if any(without) or drift.undefined <= MOST_UNDEFINED:
+        return ""
+    return (
+        f"its aggregation gives no number for {100.0 * drift.undefined:.0f}% of the resamples of "
+        f"these {paired.base.n:,} documents (a category that it needs is in too few of them), so "
+        "that it has no standard error; more documents give it one"
+    )
 
 
 def _failed(paired: PairedScores, reason: str, confidence: float) -> Comparison:

@@ -59,6 +59,7 @@ class Drift:
         flips: (b, c) for 0/1 metrics.
         corrected: the estimate with a t interval that is corrected for skewed or very unequal
             documents; None where there is nothing to correct. It decides nothing.
+        undefined: share of a bootstrap's resamples for which the metric has no number.
     """
 
     base: Moments
@@ -69,6 +70,7 @@ class Drift:
     log_sign: int = 0
     flips: tuple[int, int] | None = None
     corrected: Estimate | None = None
+    undefined: float = 0.0
 
     @property
     def scale(self) -> SigmaScale:
@@ -220,6 +222,7 @@ def _rescored_drift(paired: PairedScores, confidence: float) -> Drift:
         paired_stderr=estimate.stderr,
         estimate=estimate,
         unit=found.base.stderr,
+        undefined=found.undefined,
     )
 
 

@@ -115,3 +115,46 @@ def test_git_bisect_skips_what_gives_no_verdict(
 def test_git_bisect_keeps_both_verdicts(compare: Any) -> None:
     assert compare("orig", "same", "--git-bisect").code == 0
     assert compare("orig", "sharp", "--git-bisect").code == 1
+
+
+_KINDS_CODE = """
+def process(doc, results):
+    right = float(results[0][1])
+    kind = "short" if len(doc["text"].split()) < 8 else "long"
+    score = -results[0][0]
+    return {"acc": right, "by_kind": (kind, score), "of_a_kind": (kind, score)}
+
+
+def by_kind(items):
+    kinds = {}
+    for kind, score in items:
+        kinds.setdefault(kind, []).append(score)
+    return sum(kinds["short"]) / len(kinds["short"]) - sum(kinds["long"]) / len(kinds["long"])
+
+
+def of_a_kind(items):
+    chosen = [score for kind, score in items if kind == "none of these"]
+    return sum(chosen) / len(chosen) if chosen else float("nan")
+"""
+
+
+def test_a_metric_whose_category_the_documents_lack_is_left_out_and_the_rest_counts(
+    compare: Any, world: Any, tmp_path: Any
+) -> None:
+    (tmp_path / "kinds.py").write_text(_KINDS_CODE)
+    text = (world.tasks / "sw_word.yaml").read_text().replace("sw_word", "sw_kinds")
+    head, _ = text.split("metric_list:")
+    (tmp_path / "sw_kinds.yaml").write_text(
+        f"{head}process_results: !function kinds.process\nmetric_list:\n"
+        "  - {metric: acc, aggregation: mean, higher_is_better: true}\n"
+        "  - {metric: by_kind, aggregation: !function kinds.by_kind, higher_is_better: true}\n"
+        "  - {metric: of_a_kind, aggregation: !function kinds.of_a_kind, higher_is_better: true}\n"
+    )
+    words = ("--tasks", "sw_kinds", "--include-path", tmp_path, "--json")
+    ran = compare("orig", "other", *words)
+    assert ran.code in (0, 1)
+    assert outcomes(ran.document).keys() == {"acc", "by_kind"}
+    assert "failed" not in outcomes(ran.document).values()
+    (left,) = ran.document["not_compared"]
+    assert left["metric"] == "of_a_kind"
+    assert "on either side" in left["reason"]

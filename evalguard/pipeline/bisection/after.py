@@ -22,7 +22,7 @@ from evalguard.pipeline.bisection.open_oracle import OpenOracle
 from evalguard.pipeline.bisection.opening import model_oracle
 from evalguard.pipeline.bisection.searchable import Searchable
 from evalguard.pipeline.bisection.stored_request import StoredRequest
-from evalguard.pipeline.bisection.subject import Subject, subject_of
+from evalguard.pipeline.bisection.subject import Subject, chance_of, subject_of
 from evalguard.pipeline.bisection.unsearchable import unsearchable
 from evalguard.pipeline.conclusion import concluded
 from evalguard.pipeline.scoring import score_sides
@@ -113,8 +113,12 @@ def _in_full(finished: Finished) -> Finished:
 def _not_asked_for(finished: Finished) -> str | None:
     """Why there is nothing to bisect; "" where nobody expects it, None where there is."""
     use, candidate = finished.choices.bisect.use, finished.candidate
-    if use == "never" or (use == "auto" and finished.report.gate.state != "regressed"):
-        return ""
+    gate = finished.report.gate
+    if use == "never" or (use == "auto" and gate.state != "regressed"):
+        declared = candidate is not None and candidate.variant.settings
+        if use == "never" or gate.state != "undecided" or not declared:
+            return ""
+        return next(iter(chance_of(finished.report.comparisons, gate)), "")
     refusal = unsearchable(*finished.sources)
     if refusal is not None:
         return told(refusal) if use == "always" or candidate is not None else ""

@@ -12,6 +12,7 @@ from evalguard.bisect.oracle import Floats
 from evalguard.comparison import Comparison
 from evalguard.document_scale import DocumentScale
 from evalguard.errors import UsageError
+from evalguard.gate import is_real
 from evalguard.gate_reason import Key
 from evalguard.gate_result import GateResult
 from evalguard.limit_scale import LimitScale
@@ -19,6 +20,8 @@ from evalguard.limits import Limit, LimitVerdict
 from evalguard.pipeline.divergences import TaskDivergences
 from evalguard.pipeline.scored import Scored
 from evalguard.scores import ScoreTable
+from evalguard.stats.planning import documents_for_level
+from evalguard.verdict import REAL_LEVEL
 
 _FAR = 8.0  # margins from which on drift is searched for its largest causes first
 _COARSE = 4.0  # parts of the drift that is tolerated then
@@ -90,7 +93,8 @@ def subject_of(
 
     Args:
         tables: the base's.
-        failing_only: else the worst of all gated metrics is taken where nothing fails.
+        failing_only: only what fails the gate and may not be chance (``chance_of``); else the
+            worst of all gated metrics is taken where nothing fails.
         without: metrics and limits that were searched already.
         divergences: the candidate's from the base, by task.
 
@@ -100,13 +104,47 @@ def subject_of(
     reasons: list[str] = []
     of_limits = _of_limits(gate, tables, divergences or {}, without)
     of_all = gate.gated if not failing_only else ()
-    for keys in (gate.regressed, None, of_all):
+    failing = gate.regressed if not failing_only else tuple(_real(gate))
+    reasons.extend(chance_of(comparisons, gate) if failing_only else ())
+    for keys in (failing, None, of_all):
         found = of_limits if keys is None else _of_metrics(keys, comparisons, gate, tables, without)
         for one in found:
             if isinstance(one, Subject):
                 return one
             reasons.append(one)
     return reasons[0] if reasons else "no metric that the gate judges has a number"
+
+
+def _real(gate: GateResult) -> Iterator[Key]:
+    """The metrics that fail, and whose drift the paired test calls real."""
+    for key, p_value in zip(gate.gated, gate.holm_p_values, strict=True):
+        if key in gate.regressed and is_real(p_value):
+            yield key
+
+
+def chance_of(comparisons: Sequence[Comparison], gate: GateResult) -> list[str]:
+    """Metrics above the margin whose drift may be chance, a sentence each, the worst first.
+
+    A search would find settings that make it on these documents, and on others they would not.
+    """
+    by_key = {one.key: one for one in comparisons}
+    found: list[tuple[float, str]] = []
+    for key, p_value in zip(gate.gated, gate.holm_p_values, strict=True):
+        one = by_key[key]
+        above = one.sigma is not None and one.sigma > gate.margin
+        if p_value is None or is_real(p_value) or not above or one.key in gate.failed:
+            continue
+        factor = p_value / one.p_value if one.p_value else 1.0
+        needed = one.needed_n or documents_for_level(
+            one.n_used, one.p_value or 0.0, REAL_LEVEL / max(factor, 1.0)
+        )
+        decide = "" if needed is None else f"; about {needed:,} documents would decide"
+        text = (
+            f"the drift of {one.task} {one.metric} may be chance (paired p = {p_value:.2g}, "
+            f"above {REAL_LEVEL:g}), and no setting is blamed for chance{decide}"
+        )
+        found.append((-(one.sigma or 0.0), text))
+    return [text for _, text in sorted(found)]
 
 
 def unsearchable_failures(
