@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from evalguard.across_tasks import AcrossTasks, Key
 from evalguard.comparison import Comparison
 from evalguard.distribution_comparison import DistributionComparison
@@ -12,6 +14,9 @@ from evalguard.gate import Gate
 from evalguard.gate_result import GateResult
 from evalguard.scores import NotCompared
 from evalguard.stats import Compared, Contributions, across_tasks, benjamini_hochberg
+from evalguard.stats.tails import skewness
+
+_GAINS = "few documents gain much"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +108,9 @@ def _together(
             left_out.append((key, found))
     if len(chosen) < 2:
         reason = f"{len(chosen)} of {len(wanted)} gated metrics are sums over documents with a unit"
+        skewed = [text for _, text in left_out if text.startswith(_GAINS)]
+        if skewed:
+            reason = f"{len(chosen)} of {len(wanted)} gated metrics fit a joint test ({skewed[0]})"
         return None, f"{reason}: metrics are judged together from two on"
     return across_tasks(chosen, confidence=confidence, left_out=left_out), ""
 
@@ -118,7 +126,27 @@ def _summed(one: Compared) -> Contributions | str:
     if found is None:
         return "its drift is no sum over documents"
     if found.unit > 0.0:
-        return found
+        return _long_tail_of_gains(one.comparison, found) or found
     if one.comparison.bit_identical:  # 0 in any unit
         return replace(found, unit=1.0)
     return "the base's standard error is 0, so that its drift has no size in sigma"
+
+
+def _long_tail_of_gains(comparison: Comparison, found: Contributions) -> str:
+    """Why flipped signs are no null for a metric: few documents gain much, many lose a little.
+
+    A sample without those few looks worse than it is, and the flips, which are symmetric, do not
+    know: with lognormal gains one joint test of seven metrics at 5% rejected 43% of unchanged
+    candidates of 200 documents. A long tail of losses makes the test careful, and of right and
+    wrong answers each is one document.
+    """
+    if comparison.flips is not None:
+        return ""
+    values = np.concatenate([part.residuals for part in found.parts])
+    skew = skewness(values, None)
+    if skew.value >= 0.0 or skew.needed <= len(values):
+        return ""
+    return (
+        f"{_GAINS} (skewness {skew.value:.1f}), for which flipped signs are no "
+        f"fair null below {skew.needed:,.0f} documents"
+    )

@@ -42,7 +42,7 @@ from evalguard.stats.corrected_t import corrected_t
 from evalguard.stats.estimate import Estimate, scatters, t_estimate
 from evalguard.stats.few_units import held_to_signs, held_to_swaps
 from evalguard.stats.moments import Moments, exact_sum, mean_moments, moments
-from evalguard.stats.probability import fair_coin_upper_tail, normal_upper_tail
+from evalguard.stats.probability import fair_coin_upper_tail, normal_upper_tail, skellam_upper_tail
 from evalguard.stats.sigma_scale import SigmaScale
 
 
@@ -59,6 +59,7 @@ class Drift:
         flips: (b, c) for 0/1 metrics.
         corrected: the estimate with a t interval that is corrected for skewed or very unequal
             documents; None where there is nothing to correct. It decides nothing.
+        documents: independent ones, of 0/1 metrics; else 0.
         undefined: share of a bootstrap's resamples for which the metric has no number.
     """
 
@@ -70,6 +71,7 @@ class Drift:
     log_sign: int = 0
     flips: tuple[int, int] | None = None
     corrected: Estimate | None = None
+    documents: int = 0
     undefined: float = 0.0
 
     @property
@@ -96,13 +98,18 @@ class Drift:
         return self.sigma_of(self.estimate.low), self.sigma_of(self.estimate.high)
 
     def false_alarm_probability(self, margin: float) -> float:
-        """1 - Phi(margin * SE_base / SE_paired), on the estimation scale.
+        """About 1 - Phi(margin * SE_base / SE_paired), on the estimation scale.
 
         The chance that a candidate without any true drift, but with this paired standard error,
-        crosses the margin. Differences that are all alike show no standard error: there it is the
-        chance that enough of their signs agree. 0 where no difference is seen at all.
+        crosses the margin. It is an estimate: the standard errors are. Answers flip one by one: of
+        b + c flips the lead b - c is the difference of two Poisson counts of mean (b + c) / 2
+        (Skellam), which crosses where it is a whole number above the margin; the normal tail was
+        0.24 where 0.27 happened. Differences that are all alike show no standard error: there it
+        is the chance that enough of their signs agree. 0 where no difference is seen at all.
         """
         estimate, tolerated = self.estimate, margin * self.unit
+        if self.flips is not None and self.documents:
+            return skellam_upper_tail(math.floor(tolerated * self.documents) + 1, sum(self.flips))
         if scatters(estimate):
             return normal_upper_tail(tolerated / estimate.stderr)
         if estimate.point == 0.0 or not estimate.differing:
@@ -143,6 +150,7 @@ def _binary_drift(paired: PairedScores, confidence: float) -> Drift:
         estimate=estimate,
         unit=base.stderr,
         flips=(b, c),
+        documents=paired.base.n,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 from scipy import special
 
 
@@ -45,6 +46,15 @@ def fair_coin_upper_tail(heads: int, tosses: int) -> float:
     if heads > tosses:
         return 0.0
     return float(special.betainc(heads, tosses - heads + 1, 0.5))
+
+
+def skellam_upper_tail(lead: int, flips: int) -> float:
+    """P[B - C >= lead], B and C independent Poisson counts of mean flips / 2; lead >= 0."""
+    if flips == 0:
+        return float(lead <= 0)
+    most = lead + int(12.0 * math.sqrt(flips)) + 40
+    terms = special.ive(np.arange(lead, most), float(flips))
+    return min(1.0, float(np.sum(terms)))
 
 
 def normal_quantile(probability: float) -> float:

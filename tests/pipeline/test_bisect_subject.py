@@ -28,12 +28,14 @@ from evalguard.stats import compare_documents
 N = 400
 
 
-def scored(task: str, worse: float, *, seed: int = 0) -> tuple[Comparison, ScoreTable]:
+def scored(
+    task: str, worse: float, *, seed: int = 0, scatter: float = 0.01
+) -> tuple[Comparison, ScoreTable]:
     """A task whose candidate is worse by so many standard errors of the base."""
     rng = np.random.default_rng(seed)
     base = rng.standard_normal(N)
     drift = worse * base.std(ddof=1) / N**0.5
-    other = base - drift + 0.01 * rng.standard_normal(N)
+    other = base - drift + scatter * rng.standard_normal(N)
     one = table(list(base), task=task, metric="reward")
     compared = compare_documents(pair(one, replace(one, values=other)), margin=1.0, confidence=0.95)
     return compared.comparison, one
@@ -60,6 +62,17 @@ def test_where_none_fails_the_worst_is_searched_only_if_that_was_asked_for() -> 
     quiet = (scored("a", 0.1), scored("b", 0.5))
     assert chosen(*quiet) == "no metric that the gate judges has a number"
     assert chosen(*quiet, failing_only=False).key[0] == "b"
+
+
+def test_a_drift_that_may_be_chance_is_not_searched_unasked_whatever_fails_the_gate() -> None:
+    by_chance = scored("a", 2.0, scatter=2.0)
+    assert by_chance[0].outcome == "regressed"
+    for gate in (Gate(), Gate(fail_on="margin")):
+        found = chosen(by_chance, gate=gate)
+        assert "may be chance (paired p = 0." in found
+        assert "documents would decide" in found
+        assert chosen(by_chance, scored("b", 1.5), gate=gate).key[0] == "b"
+        assert chosen(by_chance, gate=gate, failing_only=False).key[0] == "a"
 
 
 def test_a_metric_that_is_no_sum_over_documents_gives_way_to_the_next() -> None:
