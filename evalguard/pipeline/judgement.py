@@ -17,6 +17,8 @@ from evalguard.stats import Compared, Contributions, across_tasks, benjamini_hoc
 from evalguard.stats.tails import skewness
 
 _GAINS = "few documents gain much"
+# Of Cochran's number of documents, which is for two-sided intervals of one metric.
+_ONE_SIDED = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,9 +146,10 @@ def _long_tail_of_gains(comparison: Comparison, found: Contributions) -> str:
         return ""
     values = np.concatenate([part.residuals for part in found.parts])
     skew = skewness(values, None)
-    if skew.value >= 0.0 or skew.needed <= len(values):
+    needed = _ONE_SIDED * skew.needed
+    if skew.value >= 0.0 or needed <= len(values):
         return ""
     return (
         f"{_GAINS} (skewness {skew.value:.1f}), for which flipped signs are no "
-        f"fair null below {skew.needed:,.0f} documents"
+        f"fair null below {needed:,.0f} documents"
     )
