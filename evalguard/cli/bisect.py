@@ -31,6 +31,7 @@ _GOING_ON = frozenset(
         "output",
         "output_format",
         "quiet",
+        "verbose",
         "as_json",
     }
 )
@@ -113,7 +114,8 @@ def _bisect(base: str, cand: str, *, as_json: bool, **given: Any) -> Answer:
     from evalguard.pipeline.bisection.bisect import bisect_settings
 
     check_stdout(given["output"], given["output_format"], as_json=as_json)
-    result = bisect_settings(base, cand, **compare_options(given))
+    options = compare_options({name: given[name] for name in given.keys() - {"verbose"}})
+    result = bisect_settings(base, cand, **options)
     return compared_answer(result, given, as_json=as_json)
 
 
@@ -121,5 +123,6 @@ def _resume(run: Path, *, as_json: bool, **given: Any) -> Answer:
     from evalguard.pipeline.bisection.bisect import resume_bisection
 
     check_stdout(given["output"], given["output_format"], as_json=as_json)
-    changed = {name: value for name, value in given.items() if value not in (None, ())}
+    named = {name: given[name] for name in given.keys() - {"verbose"}}
+    changed = {name: value for name, value in named.items() if value not in (None, ())}
     return compared_answer(resume_bisection(run, **changed), given, as_json=as_json)

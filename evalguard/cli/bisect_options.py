@@ -14,7 +14,7 @@ BISECT = (
     bisect_option(
         "--bisect",
         type=click.Choice(["auto", "always", "never"]),
-        help="Search for the guilty settings. Default auto: if the gate fails and the candidate "
+        help="Search the settings for culprits. Default auto: if the gate fails and the candidate "
         "declares settings.",
     ),
     bisect_option(

@@ -101,7 +101,7 @@ def compare_command(
     """Compare a candidate with its base on the same documents.
 
     The drift is in standard errors of the base (sigma), its interval from paired differences.
-    Where the gate fails, the guilty ones of the settings that the candidate declares are named.
+    Where the gate fails, the culprits among the settings that the candidate declares are named.
     """
     if base is None and (aa or given["baseline"] is None):
         raise UsageError("--base is missing", hint="--base MODEL, or --baseline RUN|HISTORY")
@@ -155,7 +155,8 @@ def _compare(base: str, cand: str, *, as_json: bool, **given: Any) -> Answer:
     from evalguard.pipeline.compare import compare
 
     check_stdout(given["output"], given["output_format"], as_json=as_json)
-    result = compare(base, cand, **compare_options(given))
+    options = compare_options({name: given[name] for name in given.keys() - {"verbose"}})
+    result = compare(base, cand, **options)
     return compared_answer(result, given, as_json=as_json)
 
 
@@ -163,5 +164,7 @@ def compared_answer(result: CompareResult, given: Mapping[str, Any], *, as_json:
     """The result of a comparison on stdout, its problems, and its exit code."""
     of_stdout = None if given["output"] else given["output_format"]
     return Answer(
-        partial(shown, result, of_stdout, as_json=as_json), result.exit_code, result.problems
+        partial(shown, result, of_stdout, as_json=as_json, verbose=given["verbose"]),
+        result.exit_code,
+        result.problems,
     )

@@ -74,13 +74,16 @@ def floor_answer(base: str, cand: str | None, *, as_json: bool, **given: Any) ->
     """Measure the floor of a model; ``cand`` names it a second time (``compare --aa``)."""
     from evalguard.pipeline.floor import floor, floor_of_pair
 
-    vary = given.pop("vary", ())
+    vary, verbose = given.pop("vary", ()), given.pop("verbose")
     options = compare_options(given)
     if vary:
         options["vary"] = tuple(name.replace("-", "_") for name in vary)
     result = floor(base, **options) if cand is None else floor_of_pair(base, cand, **options)
-    return Answer(result.to_json if as_json else partial(_rendered, result), result.exit_code)
+    return Answer(
+        result.to_json if as_json else partial(_rendered, result, verbose), result.exit_code
+    )
 
 
-def _rendered(result: FloorResult) -> str:
-    return result.render(width=terminal_width(), color=wants_color(sys.stdout))
+def _rendered(result: FloorResult, verbose: bool) -> str:
+    width, color = terminal_width(), wants_color(sys.stdout)
+    return result.render(width=width, color=color, verbose=verbose)

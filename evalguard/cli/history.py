@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evalguard.cli.help import Group, options_in, output_option, together
-from evalguard.cli.options import DEBUG, JSON
+from evalguard.cli.options import DEBUG, JSON, VERBOSE
 from evalguard.cli.output import Answer, Job, terminal_width, wants_color
 from evalguard.cli.values import PATH
 
@@ -110,7 +110,7 @@ def _listed(last: int, as_json: bool, given: dict[str, Any]) -> Answer:
     metavar="FILE",
     help="Write the trend to FILE: .html (with plots), .txt or .json. Repeatable.",
 )
-@together(*_PAIR, *_METRICS, *_FILE, *_SHOWN)
+@together(*_PAIR, *_METRICS, *_FILE, VERBOSE, *_SHOWN)
 def trend_command(output: tuple[Path, ...], everything: bool, as_json: bool, **given: Any) -> Job:
     """Show sigma of a pair's gated metrics over nights, with change points."""
     return partial(_trend, output, everything, as_json, given)
@@ -123,13 +123,13 @@ def _trend(
     from evalguard.pipeline.history.trend_files import check_trend_files, write_trends
 
     check_trend_files(output)
-    file = _file(given)
+    verbose, file = given.pop("verbose"), _file(given)
     scanned = {name: given.pop(name) for name in ("last", "alpha", "looks")}
     found = trends(file, Wanted(**given), **scanned, everything=everything)
     if output:
         write_trends(found, output)
         return Answer(str)
-    return _answer(found, as_json)
+    return _answer(found, as_json, verbose)
 
 
 @history_command.command("flips", short_help="Documents that changed between two nights.")
@@ -229,14 +229,17 @@ def _file(given: dict[str, Any]) -> Path:
     return history_file(given.pop("history"), given.pop("config"))
 
 
-def _answer(found: Found, as_json: bool) -> Answer:
+def _answer(found: Found, as_json: bool, verbose: bool = False) -> Answer:
     from evalguard.pipeline.history.result import HistoryResult
 
     result = HistoryResult(found)
-    return Answer(result.to_json if as_json else partial(_rendered, found), result.exit_code)
+    return Answer(
+        result.to_json if as_json else partial(_rendered, found, verbose), result.exit_code
+    )
 
 
-def _rendered(found: Found) -> str:
+def _rendered(found: Found, verbose: bool) -> str:
     from evalguard.pipeline.history.result import HistoryResult
 
-    return HistoryResult(found).render(width=terminal_width(), color=wants_color(sys.stdout))
+    width, color = terminal_width(), wants_color(sys.stdout)
+    return HistoryResult(found).render(width=width, color=color, verbose=verbose)

@@ -67,10 +67,14 @@ def nightly_command(command: str, /, as_json: bool, **given: Any) -> Job:
     return partial(_nightly, as_json=as_json, command=command, **given)
 
 
-def _nightly(*, as_json: bool, **given: Any) -> Answer:
+def _nightly(*, as_json: bool, verbose: bool, **given: Any) -> Answer:
     from evalguard.pipeline.nightly.nightly import nightly
 
     result = nightly(**compare_options(given))
     width, color = terminal_width(), wants_color(sys.stdout)
-    text = result.to_json if as_json else partial(result.render, width=width, color=color)
+    text = (
+        result.to_json
+        if as_json
+        else partial(result.render, width=width, color=color, verbose=verbose)
+    )
     return Answer(text, result.exit_code, result.problems)

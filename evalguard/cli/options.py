@@ -270,6 +270,9 @@ GATE = (
 JSON = output_option(
     "--json", "as_json", is_flag=True, help="Print one JSON document and nothing else."
 )
+VERBOSE = output_option(
+    "-v", "--verbose", is_flag=True, help="Show everything, not only the first screen."
+)
 REPORT_FILES = (
     output_option(
         "-o",
@@ -288,6 +291,7 @@ REPORT_FILES = (
 )
 SHOWING = (
     JSON,
+    VERBOSE,
     output_option("--quiet", "-q", is_flag=True, help="Show no progress."),
     DEBUG,
 )

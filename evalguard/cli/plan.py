@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from evalguard.pipeline.plan_result import PlanResult
 
 _COUNT_FOR_A_RUN = frozenset(
-    {"run", "tasks", "limit", "margin", "confidence", "power", "as_json", "quiet"}
+    {"run", "tasks", "limit", "margin", "confidence", "power", "as_json", "quiet", "verbose"}
 )
 _plan_option = options_in("Plan")
 _PLANNING = (
@@ -113,22 +113,24 @@ def _refuse_without_effect(context: click.Context) -> None:
         )
 
 
-def _plan(base: str, cand: str, *, as_json: bool, **given: Any) -> Answer:
+def _plan(base: str, cand: str, *, as_json: bool, verbose: bool, **given: Any) -> Answer:
     from evalguard.pipeline.planning import plan
 
-    return _answer(plan(base, cand, **compare_options(given)), as_json)
+    return _answer(plan(base, cand, **compare_options(given)), as_json, verbose)
 
 
-def _from_run(run: Path, *, as_json: bool, pilot: int, **given: Any) -> Answer:
+def _from_run(run: Path, *, as_json: bool, verbose: bool, pilot: int, **given: Any) -> Answer:
     from evalguard.pipeline.stored_plan import plan_from_run
 
     del pilot  # a stored run is its own pilot
-    return _answer(plan_from_run(run, **compare_options(given)), as_json)
+    return _answer(plan_from_run(run, **compare_options(given)), as_json, verbose)
 
 
-def _answer(result: PlanResult, as_json: bool) -> Answer:
-    return Answer(result.to_json if as_json else partial(_rendered, result), result.exit_code)
+def _answer(result: PlanResult, as_json: bool, verbose: bool) -> Answer:
+    text = result.to_json if as_json else partial(_rendered, result, verbose)
+    return Answer(text, result.exit_code)
 
 
-def _rendered(result: PlanResult) -> str:
-    return result.render(width=terminal_width(), color=wants_color(sys.stdout))
+def _rendered(result: PlanResult, verbose: bool) -> str:
+    width, color = terminal_width(), wants_color(sys.stdout)
+    return result.render(width=width, color=color, verbose=verbose)

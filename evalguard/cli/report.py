@@ -64,12 +64,21 @@ def shown(
     *,
     as_json: bool = False,
     width: int | None = None,
+    verbose: bool = True,
 ) -> str:
-    """Return what stdout gets of a result, without a final line break."""
+    """Return what stdout gets of a result, without a final line break.
+
+    Args:
+        verbose: show everything, and not the first screen alone; a format of text always does.
+    """
     if as_json:
         return result.to_json()
     if output_format in (None, "text"):
-        return result.render(width=width or terminal_width(), color=wants_color(sys.stdout))
+        return result.render(
+            width=width or terminal_width(),
+            color=wants_color(sys.stdout),
+            verbose=verbose or output_format == "text",
+        )
     return result.rendered(output_format).removesuffix("\n")
 
 

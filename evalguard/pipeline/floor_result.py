@@ -60,6 +60,6 @@ class FloorResult:
             rows.append({**row, "sigma_low": low, "sigma_high": high})
         return pd.DataFrame(rows)
 
-    def render(self, *, width: int = 80, color: bool = False) -> str:
-        """Return the table and the sentence that the command line prints."""
-        return render_floor(self.report, width=width, color=color)
+    def render(self, *, width: int = 80, color: bool = False, verbose: bool = False) -> str:
+        """Return the screen that the command line prints; with ``verbose`` all of the floor."""
+        return render_floor(self.report, width=width, color=color, verbose=verbose)

@@ -41,6 +41,6 @@ class PlanResult:
         """Return the JSON contract as text."""
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
-    def render(self, *, width: int = 80, color: bool = False) -> str:
-        """Return the tables that the command line prints."""
-        return render_plan(self.report, width=width, color=color)
+    def render(self, *, width: int = 80, color: bool = False, verbose: bool = False) -> str:
+        """Return the screen that the command line prints; with ``verbose`` all of the plan."""
+        return render_plan(self.report, width=width, color=color, verbose=verbose)

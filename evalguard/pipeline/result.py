@@ -140,9 +140,9 @@ class CompareResult:
         """
         write_files(self.report, [Path(path)], chosen)
 
-    def render(self, *, width: int = 80, color: bool = False) -> str:
-        """Return the table and the sentence that the command line prints."""
-        return render(self.report, width=width, color=color)
+    def render(self, *, width: int = 80, color: bool = False, verbose: bool = False) -> str:
+        """Return the screen that the command line prints; with ``verbose`` all of the report."""
+        return render(self.report, width=width, color=color, verbose=verbose)
 
 
 def _floor(floor: Floor | None) -> dict[str, object]:

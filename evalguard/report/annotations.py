@@ -93,7 +93,7 @@ def _culprits(view: ReportView) -> Iterator[str]:
     for search in () if found is None else found.searches:
         for one in search.culprits:
             message = f"{one.change}: {one.share} {search.unit} of the drift. {search.answer}"
-            yield annotation("warning", f"guilty: {one.setting}", message, place=place)
+            yield annotation("warning", f"culprit: {one.setting}", message, place=place)
 
 
 def _at_most(lines: list[str]) -> list[str]:

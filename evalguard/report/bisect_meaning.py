@@ -1,4 +1,4 @@
-"""The last sentence of a report with a bisection: who is guilty, and what to do next."""
+"""The last sentence of a report with a bisection: the culprits, and what to do next."""
 
 from __future__ import annotations
 
@@ -19,18 +19,24 @@ def whole_meaning(report: CompareReport) -> Meaning:
     return Meaning(lead=said.lead, answers=told, next_step=step, command=command)
 
 
-def guilty_text(report: CompareReport) -> str:
-    """Return "; guilty: a and b" for the line with the exit code, "" where nobody is named."""
+def culprits_text(report: CompareReport) -> str:
+    """Return "; culprits: a and b" for the line with the exit code, "" where none is named."""
     culprits = () if report.bisect is None else report.bisect.culprits
-    return f"; guilty: {listed([c.setting for c in culprits])}" if culprits else ""
+    named = "culprit" if len(culprits) == 1 else "culprits"
+    return f"; {named}: {listed([c.setting for c in culprits])}" if culprits else ""
 
 
 def _next(found: BisectReport, said: Meaning) -> tuple[str, str]:
     if found.resume:
         return "to go on where it stopped", printable(found.resume)
     if found.repaired is not None and found.proof:
-        passed = "that the gate passes without" if found.repaired.passed else "what is left without"
-        return f"to see {passed} {listed(found.repaired.reset)}", printable(found.proof)
+        them = listed(found.repaired.reset)
+        step = (
+            "to prove the repair"
+            if found.repaired.passed
+            else f"to see what is left without {them}"
+        )
+        return step, printable(found.proof)
     if found.status == "diffuse":
         return (
             "repair the group that does most, or look for what its settings have in common; no "

@@ -58,8 +58,8 @@ class BisectProgress:
         shown = [self._cost(cost) for cost in expected]
         found = amount(drift, 0.0, log_unit=self._log_unit, unit=self._unit)
         self._say(f"bisecting {self._subject}: {found}, {many}")
-        guilty = f"1 to {len(shown)} guilty settings" if len(shown) > 1 else "1 guilty setting"
-        self._say(f"expected: {', '.join(shown)} full evaluations for {guilty}")
+        culprits = f"1 to {len(shown)} culprits" if len(shown) > 1 else "1 culprit"
+        self._say(f"expected: {', '.join(shown)} full evaluations for {culprits}")
         self._say("Ctrl-C stops the search and keeps the verdict")
 
     def __call__(self, event: Event) -> None:
@@ -71,7 +71,7 @@ class BisectProgress:
         elif isinstance(event, Cleared):
             self._cleared(event)
         elif isinstance(event, Accepted):
-            self._say(f"guilty, on all documents: {event.setting}")
+            self._say(f"culprit, on all documents: {event.setting}")
         else:
             self._expected(event)
 

@@ -17,17 +17,20 @@ _NARROWEST_VALUES = 9
 
 
 def bisect_lines(view: ReportView, width: int) -> list[Text]:
-    """Return the block of a bisection; a line with the reason where one was to be expected."""
+    """Return the block of a bisection, none where there was none.
+
+    Searches of one metric, each with the culprits of those before at reference, share one table.
+    """
     found = view.bisection
     if found is None:
-        reason = view.bisection_reason
-        return prose(f"Not bisected: {reason}.", width) if reason else []
+        return []
+    stories = _stories(found.searches)
+    with_table = [story for story in stories if _culprits_of(story)]
     lines: list[Text] = []
-    tables = [search for search in found.searches if search.culprits]
-    for search in found.searches:
+    for story in stories:
         lines += [Text()] if lines else []
-        last = search is tables[-1] if tables else False
-        lines += _search(search, width, legend=found.legend if last else "")
+        last = story is with_table[-1] if with_table else False
+        lines += _story(story, width, legend=found.legend if last else "")
     for text in found.sentences:
         lines += prose(text, width)
     return lines
@@ -42,32 +45,52 @@ def fix_lines(view: ReportView, width: int) -> list[Text]:
     return [*prose(fix.head, width), *body]
 
 
-def _search(search: SearchView, width: int, *, legend: str) -> list[Text]:
-    lines = prose(search.title, width, style="bold")
-    lines += prose(search.facts, width, style="dim")
-    if search.culprits:
-        lines += _culprits(search, width)
+def _stories(searches: Sequence[SearchView]) -> list[list[SearchView]]:
+    """Searches of the same thing, one after another, together."""
+    stories: list[list[SearchView]] = []
+    for search in searches:
+        same = stories and stories[-1][-1].title == search.title
+        if same and stories[-1][-1].unit == search.unit:
+            stories[-1].append(search)
+        else:
+            stories.append([search])
+    return stories
+
+
+def _culprits_of(story: Sequence[SearchView]) -> list[CulpritView]:
+    return [culprit for search in story for culprit in search.culprits]
+
+
+def _story(story: Sequence[SearchView], width: int, *, legend: str) -> list[Text]:
+    lines = prose(story[0].title, width, style="bold")
+    for number, search in enumerate(story, start=1):
+        head = f"Search {number}: " if len(story) > 1 else ""
+        lines += prose(f"{head}{search.facts}", width, style="dim")
+    culprits = _culprits_of(story)
+    if culprits:
+        lines += _culprits(culprits, width, roles=any(search.roles for search in story))
     lines += prose(legend, width, style="dim")
-    for text in (search.cleared, search.beside):
-        lines += prose(text, prose_width(width))
+    for search in story:
+        for text in (search.cleared, search.beside):
+            lines += prose(text, prose_width(width))
     return lines
 
 
-def _culprits(search: SearchView, width: int) -> list[Text]:
+def _culprits(culprits: Sequence[CulpritView], width: int, *, roles: bool) -> list[Text]:
     header = ["setting", "base -> candidate", "alone", "beside", "share", "role"]
-    names = [header[0], *(culprit.setting for culprit in search.culprits)]
+    names = [header[0], *(culprit.setting for culprit in culprits)]
     name = min(max(map(cell_len, names)), _NAME)
-    of_roles = len(_GAP) + _ROLE if search.roles else 0
-    drifts = [text for c in search.culprits for text in (c.alone, c.beside, c.share)]
+    of_roles = len(_GAP) + _ROLE if roles else 0
+    drifts = [text for c in culprits for text in (c.alone, c.beside, c.share)]
     number = min(max(_NUMBER, *map(cell_len, drifts)), _WIDEST_NUMBER)
     taken = 2 + name + len(_GAP) * 4 + number * 3 + of_roles
     if width - taken < _NARROWEST_VALUES:
-        return _stacked(search.culprits, width)
-    natural = max(cell_len(text) for text in (header[1], *(c.change for c in search.culprits)))
+        return _stacked(culprits, width)
+    natural = max(cell_len(text) for text in (header[1], *(c.change for c in culprits)))
     values = min(natural, width - taken)
     widths = [name, values, number, number, number, _ROLE]
-    used = slice(0, 6 if search.roles else 5)
-    rows = [header, *map(_row, search.culprits)]
+    used = slice(0, 6 if roles else 5)
+    rows = [header, *map(_row, culprits)]
     lines = []
     for place, row in enumerate(rows):
         cells = [

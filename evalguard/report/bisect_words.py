@@ -101,7 +101,7 @@ def _unexplained(search: MetricSearch) -> str:
         return f"{head} on {subject_of(search)}{_suspects(search)}{_outside(search)}"
     verb = "is" if len(search.culprits) == 1 else "are"
     names = listed([c.setting for c in search.culprits])
-    head = f"{names} {verb} proven guilty of the drift of {_drift(search)} on"
+    head = f"{names} {verb} proven to make part of the drift of {_drift(search)} on"
     left = search.unexplained_sigma
     if left is not None and abs(left) <= search.margin:
         them = "it" if len(search.culprits) == 1 else "them"
@@ -142,7 +142,7 @@ def _stopped(search: MetricSearch) -> str:
         text += f" ({printable(search.failure)})"
     if search.culprits:
         verb = "is" if len(search.culprits) == 1 else "are"
-        text += f"; {listed([c.setting for c in search.culprits])} {verb} proven guilty so far"
+        text += f"; {listed([c.setting for c in search.culprits])} {verb} proven so far"
     return text + _suspects(search)
 
 
@@ -205,7 +205,7 @@ def repaired_text(repaired: Repaired | None) -> str:
 
 
 def cleared_text(search: MetricSearch) -> str:
-    """Say who is cleared, and by what."""
+    """Say which settings are cleared, and by what."""
     if not search.cleared:
         return ""
     many = len(search.cleared) > 1

@@ -21,28 +21,76 @@ from evalguard.report.terminal import model_lines
 from evalguard.report.view.side import side_view
 from evalguard.report.wording import percent
 
+_MOST_ROWS, _MOST_MISSING = 10, 3
 _LEGEND = (
     "sigma: drift from the usual run, in its standard errors; above 0 is worse. sd: of single "
     "documents' differences (nats for log-likelihoods); max: the largest of them, and its document."
 )
 
 
-def render_floor(report: FloorReport, *, width: int, color: bool) -> str:
+def render_floor(report: FloorReport, *, width: int, color: bool, verbose: bool = False) -> str:
     """Return ``report`` as text of at most ``width`` cells a line, without a final line break.
+
+    The answer, each metric's largest drift, and what could not be measured; with ``verbose`` every
+    variation, the distributions and the usual run.
 
     As in a comparison's report, no name or reason can act on the terminal, and there is no escape
     character without ``color``.
     """
     width = max(width, NARROWEST)
+    if not verbose:
+        return page(_first_screen(report, width), width, color=color)
     blocks = [
+        prose(floor_sentence(report), width, style="bold"),
         [*_model(report.model, width), *prose(_usual(report), width, style="dim")],
         _metrics(report, width),
         _distributions(report, width),
         _listed(report, width),
         prose(_kept(report), width, style="dim"),
-        prose(floor_sentence(report), width, style="bold"),
     ]
     return page(blocks, width, color=color)
+
+
+def _first_screen(report: FloorReport, width: int) -> list[list[Text]]:
+    floors = sorted(report.floors, key=lambda floor: -floor.sigma)
+    shown = floors[:_MOST_ROWS]
+    header = ["", f"largest sigma [{percent(report.confidence)} interval]", "under"]
+    rows = [_largest(report, floor) for floor in shown]
+    widths = column_widths([header, *rows], width)
+    table = [row_text(header, widths, width, style="dim")] if rows else []
+    table += [row_text(row, widths, width) for row in rows]
+    if len(floors) > len(shown):
+        more = f"and {len(floors) - len(shown)} more, none with a larger drift"
+        table.append(Text(fitted(more, width), style="dim"))
+    missing = [line for line in _remarks(report) if not line.startswith("Note")]
+    notes = len(list(_remarks(report))) - len(missing)
+    told = missing[:_MOST_MISSING]
+    if len(missing) > len(told):
+        told.append(f"Not measured or compared, too: {len(missing) - len(told)} more")
+    where = "More: -v" + (f"; {notes} note{'' if notes == 1 else 's'}" if notes else "")
+    step = "Next: compare with this base; the report says how far above this floor a drift is."
+    return [
+        prose(floor_sentence(report), width, style="bold"),
+        table,
+        [
+            *(line for text in told for line in _wrapped(text, width)),
+            *prose(_kept(report), width),
+            *(prose(step, width, style="bold") if report.kept else []),
+            *prose(where, width, style="dim"),
+        ],
+    ]
+
+
+def _wrapped(text: str, width: int) -> list[Text]:
+    return [Text(line) for line in wrapped(text, prose_width(width), rest="  ")]
+
+
+def _largest(report: FloorReport, floor: MetricFloor) -> list[str]:
+    """A metric, its largest drift, and the variation that shows it."""
+    if floor.bit_identical:
+        return [metric_name(floor), "0 bit-identical", "every variation"]
+    shift = next(s for s in report.shifts if s.key == floor.key and s.variation == floor.variation)
+    return [metric_name(floor), _cells(shift)[1], printable(floor.variation)]
 
 
 def _model(model: RunIdentity, width: int) -> list[Text]:

@@ -87,7 +87,7 @@ def checked_format(name: str) -> Format:
 
 
 def _text(report: CompareReport, _documents: Documents) -> str:
-    return render(report, width=_WIDTH, color=False) + "\n"
+    return render(report, width=_WIDTH, color=False, verbose=True) + "\n"
 
 
 def _json(report: CompareReport, _documents: Documents) -> str:

@@ -27,12 +27,12 @@ from evalguard.report.trend_text import trend_blocks
 _MOST_SHOWN = 3
 
 
-def history_text(found: Found, *, width: int, color: bool) -> str:
-    """Return the text for a terminal of a width."""
-    return page(_blocks(found, width), width, color=color)
+def history_text(found: Found, *, width: int, color: bool, verbose: bool = False) -> str:
+    """Return the text for a terminal of a width; with ``verbose`` every trend."""
+    return page(_blocks(found, width, verbose), width, color=color)
 
 
-def _blocks(found: Found, width: int) -> Iterator[list[Text]]:
+def _blocks(found: Found, width: int, verbose: bool) -> Iterator[list[Text]]:
     if (
         isinstance(found, (HistoryListing, TrendReport, FlipReport, HistoryPruning))
         and found.problems
@@ -41,7 +41,7 @@ def _blocks(found: Found, width: int) -> Iterator[list[Text]]:
     if isinstance(found, HistoryListing):
         yield from listing_blocks(found, width)
     elif isinstance(found, TrendReport):
-        yield from trend_blocks(found, width)
+        yield from trend_blocks(found, width, verbose=verbose)
     elif isinstance(found, FlipReport):
         yield from flip_blocks(found, width)
     elif isinstance(found, HistoryCheck):

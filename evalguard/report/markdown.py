@@ -36,8 +36,9 @@ def render(view: ReportView, *, most: int = SUMMARY_BYTES, marker: str = "") -> 
     parts = [
         *([marker] if marker else []),
         f"### {_ICON[view.state]} {inline(view.headline, 200)}",
-        f"**{inline(view.title, 200)}**",
-        inline(view.sentence, 1000),
+        f"**{inline(view.first, 600)}**",
+        *([inline(view.cause, 600)] if view.cause else []),
+        f"{inline(view.title, 200)}: {inline(view.sentence, 1000)}",
     ]
     room = most - _SAYING_SO - sum(map(size, parts))
     left_out = []

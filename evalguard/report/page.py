@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from io import StringIO
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from evalguard.report.plain_text import wrapped
+from evalguard.report.plain_text import is_wider, wrapped
+from evalguard.shell_words import shell_words
 
 NARROWEST = 20
 _WIDEST_PROSE = 100
+_QUOTE = shlex.quote("'")[1:-1]  # how a quote stands in quotes
 
 
 def page(blocks: Iterable[list[Text]], width: int, *, color: bool) -> str:
@@ -34,6 +38,64 @@ def prose_width(width: int) -> int:
 def prose(text: str, width: int, *, style: str = "") -> list[Text]:
     """Return running text as lines; none for an empty one."""
     return [Text(line, style=style) for line in wrapped(text, prose_width(width))] if text else []
+
+
+def command_lines(command: str, width: int) -> list[Text]:
+    """Break a command so that it can be copied: continued lines end in a backslash."""
+    if not command:
+        return []
+    lines: list[str] = []
+    for word in _words(command):
+        joined = f"{lines[-1]} {word}" if lines else f"  {word}"
+        if lines and cell_len(joined) > width - 2:
+            lines[-1] += " \\"
+            lines.append(f"    {word}")
+        else:
+            lines[-1:] = [joined]
+    return [Text(line, style="cyan") for whole in lines for line in _pieces(whole, width)]
+
+
+def _words(command: str) -> list[str]:
+    """Split a command at its blanks, an option together with its value."""
+    try:
+        words = [shlex.quote(word) for word in shell_words(command)]
+    except ValueError:
+        words = command.split()
+    joined: list[str] = []
+    for word in words:
+        bare = joined and joined[-1].startswith("--") and " " not in joined[-1]
+        if bare and not word.startswith("-"):
+            joined[-1] += f" {word}"
+        else:
+            joined.append(word)
+    return joined
+
+
+def _pieces(line: str, width: int) -> list[str]:
+    """Break a line that is too wide where a shell joins it again: a backslash, then column 0.
+
+    In single quotes a backslash is a character like others, so they are closed and opened again.
+    """
+    pieces = []
+    quote, start = "", 0
+    while is_wider(rest := f"{quote}{line[start : start + width + 1]}", width):
+        end = _end(rest, width - 2)
+        start += end - len(quote)
+        opened = rest[:end].replace(_QUOTE, "").count("'") % 2
+        quote = "'" * opened
+        pieces.append(f"{rest[:end]}{quote}\\")
+    return [*pieces, rest]
+
+
+def _end(line: str, room: int) -> int:
+    """Where to break: behind an option, else a folder's name, else inside; beside no quote."""
+    fits = [end for end in range(1, len(line)) if cell_len(line[:end]) <= room]
+    option = line.find(" ", line.find("--")) + 1 if line.lstrip().startswith("--") else 0
+    if option in fits:
+        return option
+    plain = [end for end in fits if not {*line[end - 1 : end + 1]} & {*"'\""}]
+    folders = [end for end in plain if line[end - 1] == "/" and end > room // 3]
+    return max(folders or plain or fits)
 
 
 def _styled(lines: list[Text], width: int) -> str:

@@ -15,7 +15,9 @@ from evalguard.report.plain_text import fitted, padded, printable, wrapped
 from evalguard.report.plan_words import (
     aim_sentence,
     conclusion,
+    hardest,
     metric_name,
+    next_step,
     pilot_sentence,
     places_of,
 )
@@ -27,6 +29,7 @@ from evalguard.stats.metric_plan import DocumentRange, MetricPlan
 
 _NARROWEST_LABEL = 14
 _GAP = "  "
+_MOST_ROWS = 10
 _LEGEND = (
     "drift seen: the smallest one that all these documents show, in standard errors of the base; "
     "then the documents that would be enough for the margin. In brackets: what the pilot leaves "
@@ -34,39 +37,63 @@ _LEGEND = (
 )
 
 
-def render_plan(report: PlanReport, *, width: int, color: bool) -> str:
+def render_plan(report: PlanReport, *, width: int, color: bool, verbose: bool = False) -> str:
     """Return ``report`` as text of at most ``width`` cells a line, without a final line break.
+
+    The answer, the hardest metrics, the cost and the next step; with ``verbose`` all metrics, the
+    cost of each task, the legend and all remarks.
 
     As in a comparison's report, no name or reason can act on the terminal, and there is no escape
     character without ``color``.
     """
     width = max(width, NARROWEST)
-    blocks = [
-        [
-            *sides(side_view(report.base), side_view(report.candidate), width),
-            *prose(pilot_sentence(report), width),
-        ],
-        _metrics(report, width),
-        _costs(report, width),
-        _caveats(report, width),
-        prose(conclusion(report), width, style="bold"),
-    ]
-    return page(blocks, width, color=color)
+    plans = report.metrics if verbose else hardest(report.metrics)[:_MOST_ROWS]
+    answer = prose(conclusion(report), width, style="bold")
+    steps = prose(f"Next: {next_step(report)}.", width, style="bold")
+    if verbose:
+        blocks = [
+            answer,
+            [*_metrics(report, plans, width), *prose(_LEGEND if plans else "", width, style="dim")],
+            steps,
+            sides(side_view(report.base), side_view(report.candidate), width),
+            prose(pilot_sentence(report), width),
+            _costs(report, width),
+            _caveats(report, width),
+        ]
+        return page(blocks, width, color=color)
+    more = len(report.metrics) - len(plans)
+    rest = [f"and {more} more, which fall less short"] if more else []
+    table = [*_metrics(report, plans, width), *(Text(line, style="dim") for line in rest)]
+    remarks = len(list(_remarks(report)))
+    end = prose(f"More: -v; {remarks} remark{'' if remarks == 1 else 's'}", width, style="dim")
+    lines = [*prose(cost_sentence(report), width), *steps, *end]
+    return page([answer, table, lines], width, color=color)
 
 
-def _metrics(report: PlanReport, width: int) -> list[Text]:
+def cost_sentence(report: PlanReport) -> str:
+    """Say in a line what scoring all of it takes, "" where that is not known."""
+    if not report.costs:
+        return ""
+    _, _, time, tokens = _total_row(report.costs)
+    loading = sum(report.load_seconds.values())
+    beside = f", loading {_time(loading)}" if report.load_seconds else ""
+    count = "" if tokens == "-" else f", {tokens} tokens"
+    return f"Scoring all of it: {time}{count}{beside}; less where the cache has scores."
+
+
+def _metrics(report: PlanReport, plans: Sequence[MetricPlan], width: int) -> list[Text]:
     """One row per metric: what n documents detect, and the documents that would be enough."""
     margin = margin_text(report.aim.margin)
     header = ["", "drift seen, sigma", f"to see {margin} sigma", "to rule it out"]
-    planned = [plan for plan in report.metrics if not plan.pilot.problem]
+    planned = [plan for plan in plans if not plan.pilot.problem]
     rows = [[f"  {metric_name(plan)}", *_cells(plan)] for plan in planned]
     widest = max((cell_len(row[0]) for row in rows), default=0)
     room = _widths([header, *rows], width)[0] if rows else -1
     side_by_side = room >= min(widest, _NARROWEST_LABEL)
     aligned = _aligned([header, *rows], width) if side_by_side else []
     found = [Text(line, style="dim") for line in aligned[:1]]
-    for task in dict.fromkeys(plan.pilot.task for plan in report.metrics):
-        of_task = [plan for plan in report.metrics if plan.pilot.task == task]
+    for task in dict.fromkeys(plan.pilot.task for plan in plans):
+        of_task = [plan for plan in plans if plan.pilot.task == task]
         found.append(_heading(task, of_task, width))
         for plan in of_task:
             if plan.pilot.problem:
@@ -76,7 +103,7 @@ def _metrics(report: PlanReport, width: int) -> list[Text]:
                 found.append(Text(aligned[1 + planned.index(plan)]))
             else:
                 found += _stacked(header, rows[planned.index(plan)], width)
-    return [*found, *prose(_LEGEND, width, style="dim")] if found else []
+    return found if plans else []
 
 
 def _stacked(header: Sequence[str], row: Sequence[str], width: int) -> list[Text]:

@@ -80,6 +80,32 @@ def conclusion(report: PlanReport) -> str:
     )
 
 
+def next_step(report: PlanReport) -> str:
+    """Say what to do now; without a full stop."""
+    plans = [plan for plan in report.metrics if not plan.pilot.problem]
+    if not plans:
+        return "plan with more documents (--pilot), or name other tasks"
+    needs = [_most(plan) for plan in plans]
+    if all(need is not None and need <= plan.n for need, plan in zip(needs, plans, strict=True)):
+        return "evalguard compare with the same options"
+    short = [plan for plan in plans if (need := _needed(plan)) is None or need > plan.n]
+    if not short:
+        return "evalguard compare with the same options, or a larger --pilot to be surer"
+    return "a higher --limit or a larger task, a wider --margin, or gate other metrics"
+
+
+def hardest(plans: Sequence[MetricPlan]) -> list[MetricPlan]:
+    """The metrics in the order of what they lack, those without a plan first."""
+    return sorted(plans, key=lambda plan: (not plan.pilot.problem, *_negative(plan)))
+
+
+def _negative(plan: MetricPlan) -> tuple[float, float]:
+    if plan.pilot.problem:
+        return 0.0, 0.0
+    most, needed = _shortage(plan)
+    return -most, -needed
+
+
 def _falling_short(plans: Sequence[MetricPlan]) -> str:
     """Say how many metrics need more documents than are planned, where it is not one alone."""
     short = sum((needed := _needed(plan)) is None or needed > plan.n for plan in plans)

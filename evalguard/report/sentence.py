@@ -198,7 +198,7 @@ def _undo(report: CompareReport) -> tuple[str, str]:
     if len(suspects) > 1 and report.bisect is None and not report.bisect_reason:
         command = _bisection(report)
         if command:
-            return "to name the guilty settings", command
+            return "to name the culprits", command
     if suspects:
         command = _with_setting(report, suspects[0])
         return (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
+import re
 from collections.abc import Iterable
 
 from rich.cells import cell_len
@@ -11,43 +11,72 @@ from rich.text import Text
 from evalguard.compare_report import CompareReport
 from evalguard.report.bisect_table import bisect_lines, fix_lines
 from evalguard.report.distribution_table import distribution_lines
-from evalguard.report.page import NARROWEST, page, prose, prose_width
+from evalguard.report.page import NARROWEST, command_lines, page, prose, prose_width
 from evalguard.report.plain_text import fitted, is_wider, packed, padded, wrapped
-from evalguard.report.table import table
-from evalguard.report.view import ReportView, SideView, report_view
+from evalguard.report.table import left_out, table, worst_table
+from evalguard.report.view import LimitView, ReportView, SideView, report_view
+from evalguard.report.view.screen import others_text
 from evalguard.report.wording import STATE_STYLE
-from evalguard.shell_words import shell_words
 
 _LEAST_ABOUT, _MOST_ABOUT = 24, 240  # cells
-_QUOTE = shlex.quote("'")[1:-1]  # how a quote stands in quotes
+_SCREEN = 24  # lines
+_USUAL_WIDTH = 80  # where it is narrower, rows need more lines
+_INTERVAL, _JOINT = re.compile(r"\[[^\[\] ]+, [^\[\] ]+\]"), "\ue000"
+_MOST_ROWS, _FEWEST_ROWS = 10, 3
+_FEW_TASKS = 3
+_MOST_LEFT_OUT = 4
 
 
-def render(report: CompareReport, *, width: int, color: bool) -> str:
+def render(report: CompareReport, *, width: int, color: bool, verbose: bool = False) -> str:
     """Return ``report`` as text of at most ``width`` cells a line, without a final line break.
 
-    Nothing that comes from a file or a model (names, reasons, caveats) can act on the terminal.
-    With ``color`` the text holds ANSI styles; without, it holds no escape character at all.
+    One screen: the verdict, its cause, the worst metrics, the next step, where the rest is. With
+    ``verbose`` the rest follows. Nothing that comes from a file or a model (names, reasons,
+    caveats) can act on the terminal. With ``color`` the text holds ANSI styles; without, it holds
+    no escape character at all.
     """
     width = max(width, NARROWEST)
     view = report_view(report)
-    blocks = [
-        sides(view.base, view.candidate, width),
+    blocks = _long_form(view, width) if verbose else _first_screen(view, width)
+    return page(blocks, width, color=color)
+
+
+def _first_screen(view: ReportView, width: int) -> list[list[Text]]:
+    """The blocks of the first screen; of few tasks, with as many metrics as keep it one screen."""
+    rows = _MOST_ROWS
+    while True:
+        named = sides_line(view.base, view.candidate, width)
+        blocks = [_verdict(view, width), [*named, *_worst(view, width, rows)], _after(view, width)]
+        height = sum(map(len, blocks)) + len(blocks) - 1
+        room = _SCREEN if width >= _USUAL_WIDTH else 2 * _SCREEN
+        if height > room:
+            blocks[1] = blocks[1][len(named) :]
+            height -= len(named)
+        if height <= room or rows == _FEWEST_ROWS or len(view.tasks) > _FEW_TASKS:
+            return blocks
+        rows -= 1
+
+
+def _long_form(view: ReportView, width: int) -> list[list[Text]]:
+    """The first screen with all metrics, then everything else."""
+    return [
+        _verdict(view, width),
         _table(view, width),
+        _after(view, width, everything=True),
+        sides(view.base, view.candidate, width),
+        prose(view.sentence, width),
         [Text(line) for line in distribution_lines(view, width, prose_width(width))],
         _plain([view.across], width),
         _plain(view.answers, width),
         _plain(view.stopping, width, rest="    "),
-        _verdict(view, width),
+        _gate(view, width),
         _plain([view.influence], width),
         _caveats(view, width),
         _plain(view.left_out, width, rest="  ", style="dim"),
-        _saved(view, width),
         bisect_lines(view, width),
         fix_lines(view, width),
-        # Last, where the eye is when the command ends.
-        _meaning(view, width),
+        _plain([view.resources], width, rest="  ", style="dim"),
     ]
-    return page(blocks, width, color=color)
 
 
 def sides(base: SideView, candidate: SideView, width: int) -> list[Text]:
@@ -97,78 +126,85 @@ def _plain(texts: Iterable[str], width: int, *, rest: str = "", style: str = "")
 
 
 def _verdict(view: ReportView, width: int) -> list[Text]:
-    lines = prose(view.verdict, width)
+    """The verdict and its cause; what a waiver lets through, and limits that are not kept."""
+    lines = [Text(line, style="bold") for line in _whole_intervals(view.first, width)]
     lines[0].stylize(STATE_STYLE[view.state], 0, len(view.state) + 1)
+    lines += [Text(line) for line in wrapped(view.cause, width, rest="  ") if view.cause]
     for text in view.accepted:
-        lines += [Text(line) for line in wrapped(text, prose_width(width), first="  ", rest="    ")]
+        lines += [Text(line) for line in wrapped(text, width, rest="    ")]
     for limit in view.limits:
-        broken = wrapped(limit.line, prose_width(width), first="  ", rest="    ")
-        lines += [Text(line, style=STATE_STYLE[limit.state]) for line in broken]
+        if limit.state != "passed" and limit.found not in view.first:
+            lines += _limit(limit, width)
+    return lines
+
+
+def _whole_intervals(text: str, width: int) -> list[str]:
+    """Wrap a text without a break inside an interval."""
+    joined = _INTERVAL.sub(lambda found: found[0].replace(" ", _JOINT), text)
+    return [line.replace(_JOINT, " ") for line in wrapped(joined, width)]
+
+
+def _limit(limit: LimitView, width: int) -> list[Text]:
+    broken = wrapped(limit.line, width, rest="    ")
+    return [Text(line, style=STATE_STYLE[limit.state]) for line in broken]
+
+
+def _gate(view: ReportView, width: int) -> list[Text]:
+    """The gate as a paragraph: how many metrics came to what, and its chance of a false alarm."""
+    lines = prose(view.verdict, width)
+    for limit in view.limits:
+        lines += _limit(limit, width)
     return lines + _plain([view.floor], width)
 
 
-def _meaning(view: ReportView, width: int) -> list[Text]:
+def sides_line(base: SideView, candidate: SideView, width: int) -> list[Text]:
+    """Return one line that names both models, and what they are where both are the same."""
+    names = f"base {base.name}, candidate {candidate.name}"
+    same = base.description == candidate.description
+    about = f"{names}: {base.description}" if same and base.description else names
+    text = next((text for text in (about, names) if not is_wider(text, width)), "")
+    return [Text(text, style="dim")] if text else []
+
+
+def _worst(view: ReportView, width: int, rows: int) -> list[Text]:
+    if not view.metrics:  # why is all that there is to say
+        told = view.left_out[:_MOST_LEFT_OUT]
+        more = len(view.left_out) - len(told)
+        rest = [f"and {more} more not compared"] if more else []
+        return _plain([*told, *rest], width, rest="  ")
+    lines = worst_table(view, width=width, most=rows, said=_said(view))
+    others = others_text(left_out(view, most=rows), accepted=bool(view.accepted))
+    return [*lines, *_plain([others, view.spread], width, rest="  ", style="dim")]
+
+
+def _said(view: ReportView) -> str:
+    """The reason of a failed metric that the first line holds already."""
+    reasons = [metric.reason for metric in view.metrics if metric.outcome == "failed"]
+    return next((text for text in reasons if text and text.rstrip(".") in view.first), "")
+
+
+def _after(view: ReportView, width: int, *, everything: bool = False) -> list[Text]:
+    """What to do next, and where the rest is."""
     command = view.next_command
     step = f"Next, {view.next_step}:" if command else f"Next: {view.next_step}."
-    return _plain([view.sentence, step], width, style="bold") + _command(command, width)
-
-
-def _command(command: str, width: int) -> list[Text]:
-    """Break a command so that it can be copied: continued lines end in a backslash."""
-    if not command:
-        return []
-    lines: list[str] = []
-    for word in _words(command):
-        joined = f"{lines[-1]} {word}" if lines else f"  {word}"
-        if lines and cell_len(joined) > width - 2:
-            lines[-1] += " \\"
-            lines.append(f"    {word}")
-        else:
-            lines[-1:] = [joined]
-    return [Text(line, style="cyan") for whole in lines for line in _pieces(whole, width)]
-
-
-def _words(command: str) -> list[str]:
-    """Split a command at its blanks, an option together with its value."""
-    try:
-        words = [shlex.quote(word) for word in shell_words(command)]
-    except ValueError:
-        words = command.split()
-    joined: list[str] = []
-    for word in words:
-        bare = joined and joined[-1].startswith("--") and " " not in joined[-1]
-        if bare and not word.startswith("-"):
-            joined[-1] += f" {word}"
-        else:
-            joined.append(word)
-    return joined
-
-
-def _pieces(line: str, width: int) -> list[str]:
-    """Break a line that is too wide where a shell joins it again: a backslash, then column 0.
-
-    In single quotes a backslash is a character like others, so they are closed and opened again.
-    """
-    pieces = []
-    quote, start = "", 0
-    while is_wider(rest := f"{quote}{line[start : start + width + 1]}", width):
-        end = _end(rest, width - 2)
-        start += end - len(quote)
-        opened = rest[:end].replace(_QUOTE, "").count("'") % 2
-        quote = "'" * opened
-        pieces.append(f"{rest[:end]}{quote}\\")
-    return [*pieces, rest]
-
-
-def _end(line: str, room: int) -> int:
-    """Where to break: behind an option, else a folder's name, else inside; beside no quote."""
-    fits = [end for end in range(1, len(line)) if cell_len(line[:end]) <= room]
-    option = line.find(" ", line.find("--")) + 1 if line.lstrip().startswith("--") else 0
-    if option in fits:
-        return option
-    plain = [end for end in fits if not {*line[end - 1 : end + 1]} & {*"'\""}]
-    folders = [end for end in plain if line[end - 1] == "/" and end > room // 3]
-    return max(folders or plain or fits)
+    lines = [*prose(step, width, style="bold"), *command_lines(command, width)]
+    if view.run_folder:
+        lines += _plain([f"Saved in {view.run_folder}"], width, rest="  ")
+    for tracked in view.tracked:
+        lines += _plain([tracked.text], width, rest="  ") + command_lines(tracked.command, width)
+    if everything:
+        return lines
+    there = "evalguard report RUN, report.html there, or " if view.run_folder else ""
+    where, number, here = f"More: {there}-v", len(view.caveats), len(view.touching)
+    if number:
+        where += f"; {number} caveat{'' if number == 1 else 's'}"
+        where += f", {'all' if here == number else here} here" if here else ""
+    if view.left_out and view.metrics:
+        where += f"; {len(view.left_out)} not compared"
+    lines += _plain([where], width, rest="  ", style="dim")
+    for caveat in view.touching:
+        lines += [Text(line) for line in wrapped(caveat.line, width, first="  ", rest="    ")]
+    return lines
 
 
 def _caveats(view: ReportView, width: int) -> list[Text]:
@@ -177,12 +213,4 @@ def _caveats(view: ReportView, width: int) -> list[Text]:
         head = f"{caveat.number:>2}. "
         broken = wrapped(caveat.line, prose_width(width), first=head, rest=" " * len(head))
         lines += [Text(line, style="dim") for line in broken]
-    return lines
-
-
-def _saved(view: ReportView, width: int) -> list[Text]:
-    saved = f"Saved in {view.run_folder}" if view.run_folder else ""
-    lines = _plain([view.resources, saved], width, rest="  ", style="dim")
-    for tracked in view.tracked:
-        lines += _plain([tracked.text], width, rest="  ") + _command(tracked.command, width)
     return lines

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -19,28 +19,52 @@ from evalguard.report.wording import percent
 _MOST_PLOTS = 2
 _SPARK, _SIGMA = 24, 16
 _MOST_NAMED = 4
+_MOST_LINES, _MOST_NOTES = 8, 2
 
 
-def trend_blocks(report: TrendReport, width: int) -> Iterator[list[Text]]:
-    """Plots where one or two metrics are asked for, else a line for each."""
+def trend_blocks(report: TrendReport, width: int, *, verbose: bool = False) -> Iterator[list[Text]]:
+    """What changed, then a plot of one metric or a line for each; of many, those that changed.
+
+    With ``verbose`` there is a line for each, a plot for one or two, and all change points.
+    """
     pair = f"{printable(report.candidate)} against {printable(report.base)}"
-    yield prose(f"{printable(report.file)}: {pair}, sigma over nights", width)
-    if len(report.trends) <= _MOST_PLOTS:
+    found = sum(len(trend.scan.points) for trend in report.trends)
+    answer = f"{found} change point{'' if found == 1 else 's'}" if found else "No change point"
+    yield prose(f"{answer}: {pair}, sigma over nights", width, style="bold")
+    notes = [block for trend in report.trends for block in _notes(trend, width)]
+    if verbose:
+        yield from notes
+    else:
+        more = len(notes) - _MOST_NOTES
+        rest = prose(f"and {more} more metrics with a note (-v)" if more > 0 else "", width)
+        yield [*(line for block in notes[:_MOST_NOTES] for line in block), *rest]
+    if len(report.trends) <= (_MOST_PLOTS if verbose else 1):
         for trend in report.trends:
             yield [Text(fitted(_title(trend), width), style="bold"), *plot(trend, width)]
-            yield from _notes(trend, width)
     else:
-        yield list(_lines(report, width))
-        for trend in report.trends:
-            yield from _notes(trend, width)
-    yield prose(rate(report), width, style="dim")
+        trends = list(report.trends)
+        if not verbose:
+            trends = sorted(trends, key=_least_news)[:_MOST_LINES]
+        more = len(report.trends) - len(trends)
+        rest = prose(f"and {more} more trends (-v)" if more else "", width)
+        yield [*_lines(trends, width), *rest]
+    yield [
+        *prose(rate(report), width, style="dim"),
+        *prose(f"History: {printable(report.file)}", width, style="dim"),
+    ]
 
 
-def _lines(report: TrendReport, width: int) -> Iterator[Text]:
+def _least_news(trend: Trend) -> tuple[int, float]:
+    """Sorts trends with change points to the front, then the largest drift."""
+    sigma = trend.nights[-1].metric.sigma
+    return -len(trend.scan.points), -(sigma if sigma is not None and sigma == sigma else 0.0)
+
+
+def _lines(trends: Sequence[Trend], width: int) -> Iterator[Text]:
     room = max(width - _SPARK - _SIGMA - 4, 12)
-    labels = [key_label(*trend.key) for trend in report.trends]
+    labels = [key_label(*trend.key) for trend in trends]
     room = min(room, max(map(cell_len, labels)))
-    for label, trend in zip(labels, report.trends, strict=True):
+    for label, trend in zip(labels, trends, strict=True):
         spark = padded(sparkline(trend, _SPARK), _SPARK)
         yield Text(fitted(f"{padded(label, room)}  {spark}  {_latest(trend)}", width))
 

@@ -147,8 +147,8 @@ def test_a_failed_comparison_leads_to_the_bisection_against_the_same_stored_base
     found = run("compare", *sides, "--bisect", "never")
     assert found.code == 1
     text = " ".join(found.out.replace("\\\n", " ").split())
-    assert "to name the guilty settings: " in text
-    command = text.partition("guilty settings: ")[2]
+    assert "to name the culprits: " in text
+    command = text.partition("name the culprits: ")[2]
     assert command.startswith("evalguard bisect --config ")
     assert f"--baseline {made} --cand sharp --tasks sw_word" in command
     assert "--bisect" not in command.removeprefix("evalguard bisect")

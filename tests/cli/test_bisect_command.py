@@ -67,11 +67,11 @@ def test_the_verdict_names_the_guilty_setting_where_the_gate_fails(
     ran = run("compare", *sides, "--bisect", "auto")
     assert ran.code == 1
     text = " ".join(ran.out.split())
-    assert "exit code 1; guilty: gain." in text
+    assert "Cause: gain" in text
     assert "comes from gain; without it" in text
     assert "bisecting sw_word perplexity" in ran.err
     assert "full evaluations for 1 to" in ran.err
-    assert "guilty, on all documents: gain" in ran.err
+    assert "culprit, on all documents: gain" in ran.err
 
 
 @pytest.fixture

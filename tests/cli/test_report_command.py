@@ -31,7 +31,7 @@ def failing(error: BaseException) -> Rendering:
 
 
 def test_a_run_is_shown_again_to_the_letter(run: Any, compare: Any) -> None:
-    first = compare("orig", "sharp", "--tasks", "sw_word,sw_choice")
+    first = compare("orig", "sharp", "--tasks", "sw_word,sw_choice", "-v")
     folder = folder_of(first)
     again = run("report", folder)
     assert (first.code, again.code) == (1, 0)
@@ -49,7 +49,7 @@ def test_json_of_a_run_is_its_result(run: Any, compare: Any) -> None:
 
 def test_files_are_the_same_from_the_comparison_and_from_its_folder(run: Any, compare: Any) -> None:
     names = ("page.txt", "result.JSON")
-    first = compare("orig", "sharp", *(word for name in names for word in ("-o", name)))
+    first = compare("orig", "sharp", "-v", *(word for name in names for word in ("-o", name)))
     assert "REGRESSED" in first.out
     folder = folder_of(first)
     there = run("report", folder, "-o", "a.txt", "-o", "b.json")
@@ -196,7 +196,7 @@ def test_what_is_no_run_is_said(run: Any, compare: Any) -> None:
 
 
 def test_a_run_without_samples_or_of_an_earlier_version_is_shown(run: Any, compare: Any) -> None:
-    first = compare("orig", "sharp")
+    first = compare("orig", "sharp", "-v")
     written = json.loads((folder_of(first) / "result.json").read_text())
     for key in ("resources", "sequential", "bisect_reason", "checksum"):
         del written[key]
@@ -210,12 +210,14 @@ def test_a_run_without_samples_or_of_an_earlier_version_is_shown(run: Any, compa
 
 
 def test_a_failed_comparison_is_shown_again(run: Any, compare: Any) -> None:
-    first = compare("orig", "not-a-number")
+    first = compare("orig", "not-a-number", "-v")
     assert first.code == 3
     again = run("report", folder_of(first))
     assert (again.code, again.out) == (0, first.out)
 
 
 def test_a_sequential_comparison_is_shown_again(run: Any, compare: Any) -> None:
-    first = compare("orig", "sharp", "--tasks", "sw_long", "--sequential", "--distributions", "off")
+    first = compare(
+        "orig", "sharp", "--tasks", "sw_long", "--sequential", "--distributions", "off", "-v"
+    )
     assert run("report", folder_of(first)).out == first.out

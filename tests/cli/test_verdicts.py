@@ -24,14 +24,13 @@ def test_a_model_against_itself_is_bit_identical_and_passes(compare: Any) -> Non
 def test_another_name_of_the_same_model_is_bit_identical_too(compare: Any) -> None:
     ran = compare("orig", "same")
     assert ran.code == 0
-    assert "same gives every document the same score as orig, to the last bit" in ran.out
+    assert ran.out.startswith("PASSED: every score is bit-identical to the base's")
 
 
 def test_a_much_worse_model_regresses_with_exit_code_1(compare: Any) -> None:
     ran = compare("orig", "sharp")
     assert ran.code == 1
-    assert "REGRESSED" in ran.out
-    assert "sharp is worse than orig" in ran.out
+    assert ran.out.startswith("REGRESSED: sw_word perplexity ")
 
 
 def test_a_better_model_passes(compare: Any) -> None:
@@ -54,7 +53,7 @@ def test_undecided_passes_unless_strict(compare: Any, words: tuple[str, ...], co
 def test_one_document_decides_nothing(compare: Any, words: tuple[str, ...], code: int) -> None:
     ran = compare("orig", "sharp", "--limit", "1", *words)
     assert ran.code == code
-    assert "at least 2 documents" in ran.out
+    assert "at least 2 documents" in " ".join(ran.out.split())
 
 
 def test_a_wide_margin_lets_a_drift_through(compare: Any) -> None:
@@ -68,7 +67,7 @@ def test_a_task_without_a_comparable_metric_is_a_failure_and_no_pass(compare: An
     ran = compare("orig", "sharp", "--tasks", "sw_f1")
     assert ran.code == 3
     assert "Not compared: sw_f1 f1" in ran.out
-    assert "Nothing was compared, so nothing is known" in ran.out
+    assert "FAILED: nothing was compared" in ran.out
 
 
 def test_a_metric_that_is_no_mean_is_compared_by_bootstrap(compare: Any) -> None:

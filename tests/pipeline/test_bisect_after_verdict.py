@@ -323,7 +323,7 @@ def test_files_that_were_asked_for_are_written_again_when_it_goes_on(
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
     resumed = resume_bisection(stopped.run_folder, quiet=True)
-    assert "guilty: gain" in (tmp_path / "page.txt").read_text()
+    assert "culprit: gain" in (tmp_path / "page.txt").read_text()
     assert stored_run(Path(stopped.run_folder)).report.bisect == resumed.report.bisect
     again = resume_bisection(stopped.run_folder, quiet=True, output=["other.txt"])
     assert (elsewhere / "other.txt").read_text() == again.rendered("text")

@@ -38,7 +38,7 @@ SHOWN = dataclasses.replace(DEMO, across_tasks=ACROSS)
 
 
 def test_the_terminal_says_it_in_a_few_lines() -> None:
-    text = render(SHOWN, width=80, color=False)
+    text = render(SHOWN, width=80, color=False, verbose=True)
     lines = text.splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("All metrics together"))
     assert lines[start : start + 4] == [
@@ -47,7 +47,7 @@ def test_the_terminal_says_it_in_a_few_lines() -> None:
         "Fisher p = 0.0003; 9,999 random joint sign flips, seed 7, n = 3,048); without",
         "choice mcc.",
     ]
-    assert "All metrics together" not in render(DEMO, width=80, color=False)
+    assert "All metrics together" not in render(DEMO, width=80, color=False, verbose=True)
 
 
 def test_the_document_holds_every_number_of_the_record() -> None:

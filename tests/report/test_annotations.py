@@ -81,9 +81,9 @@ def test_culprits_stand_at_their_line_of_the_guard_file() -> None:
     assert view.bisection is not None
     assert view.bisection.fix is not None
     file, line = view.bisection.fix.where.split(":")
-    guilty = [read(one) for one in render(view).splitlines() if "title=guilty" in one]
+    guilty = [read(one) for one in render(view).splitlines() if "title=culprit" in one]
     assert [found["title"] for _, found, _ in guilty] == [
-        f"guilty: {name}" for name in view.bisection.guilty
+        f"culprit: {name}" for name in view.bisection.guilty
     ]
     assert all((found["file"], found["line"]) == (file, line) for _, found, _ in guilty)
 

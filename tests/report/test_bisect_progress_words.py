@@ -24,7 +24,7 @@ def test_a_search_for_the_largest_causes_clears_nobody(
         )
         shown.start(20.0, (2.0,), coarse=coarse)
         shown(Cleared(settings=("b",)))
-    assert "for 1 guilty setting" in lines[1]
+    assert "for 1 culprit" in lines[1]
     assert lines[-1] == said
 
 
@@ -39,4 +39,4 @@ def test_no_time_is_foretold_where_no_model_has_answered(
             progress, settings=("a", "b"), documents=64, seconds=seconds, subject="mean"
         )
         shown.start(20.0, (2.0,))
-    assert lines[1] == f"expected: {told} full evaluations for 1 guilty setting"
+    assert lines[1] == f"expected: {told} full evaluations for 1 culprit"

@@ -25,7 +25,9 @@ VALIDATOR = jsonschema.Draft202012Validator(schema())
 
 
 def shown(found: BisectReport, width: int = 80) -> str:
-    return " ".join(render(report(comparison(), bisect=found), width=width, color=False).split())
+    return " ".join(
+        render(report(comparison(), bisect=found), width=width, color=False, verbose=True).split()
+    )
 
 
 @pytest.mark.parametrize("status", BY_STATUS)
@@ -40,7 +42,7 @@ def test_every_outcome_is_a_document_of_the_contract(status: str) -> None:
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_no_line_is_wider_than_the_terminal(status: str, width: int) -> None:
     found = dataclasses.replace(BY_STATUS[status], fix="")
-    text = render(report(comparison(), bisect=found), width=width, color=False)
+    text = render(report(comparison(), bisect=found), width=width, color=False, verbose=True)
     assert max(cell_len(line) for line in text.split("\n")) <= width
 
 
@@ -59,8 +61,10 @@ def test_the_promised_keys_hold_the_numbers_of_the_report() -> None:
 def test_one_guilty_setting_is_named_with_its_size_and_the_way_to_see_it() -> None:
     text = shown(BY_STATUS["minimal"])
     assert "comes from attn_softcap; without it, +0.06 sigma are left." in text
-    assert "exit code 1; guilty: attn_softcap." in text
-    assert text.endswith("--set attn_softcap=reference")
+    assert "exit code 1; culprit: attn_softcap." in text
+    assert "Next, to prove the repair:" in text
+    assert "--set attn_softcap=reference" in text
+    assert "Cause: attn_softcap +1.40; " in text
 
 
 def test_what_is_cleared_is_said_with_what_it_rests_on() -> None:
@@ -90,13 +94,13 @@ def test_drift_that_cannot_be_narrowed_is_an_answer_and_no_failure() -> None:
 def test_drift_that_no_setting_makes_is_said_to_lie_outside() -> None:
     text = shown(BY_STATUS["not_reproduced"])
     assert "+1.36 sigma lie outside the settings" in text
-    assert "guilty:" not in text
+    assert "culprit" not in text.partition("Bisection of")[0]
 
 
 def test_a_stopped_search_says_what_is_proven_what_is_suspected_and_how_to_go_on() -> None:
     text = shown(BY_STATUS["stopped"])
-    assert "attn_softcap is proven guilty so far; suspected, not proven: norm_dtype (62%)" in text
-    assert text.endswith("evalguard bisect --resume reports/20261120T110000Z-orig-vs-fla-port")
+    assert "attn_softcap is proven so far; suspected, not proven: norm_dtype (62%)" in text
+    assert "evalguard bisect --resume reports/20261120T110000Z-orig-vs-fla-port" in text
 
 
 def test_several_searches_have_the_gravest_status_and_all_culprits() -> None:
@@ -114,7 +118,7 @@ def test_several_searches_have_the_gravest_status_and_all_culprits() -> None:
 def test_a_reason_stands_where_a_bisection_was_to_be_expected() -> None:
     without = report(comparison(), bisect_reason="the candidate is a finished run")
     assert "Not bisected: the candidate is a finished run." in render(
-        without, width=80, color=False
+        without, width=80, color=False, verbose=True
     )
     assert document(without)["bisect"] is None
     assert document(without)["bisect_reason"] == "the candidate is a finished run"
@@ -123,13 +127,13 @@ def test_a_reason_stands_where_a_bisection_was_to_be_expected() -> None:
 def test_what_a_setting_does_alone_says_when_it_was_measured_on_some_documents_only() -> None:
     partly = search(culprits=(culprit(alone_share=0.25, alone_error_sigma=0.3),))
     whole = report(comparison(), bisect=bisection(partly))
-    assert "~+1.4" in render(whole, width=80, color=False)
-    words = " ".join(render(whole, width=80, color=False).split())
+    assert "~+1.4" in render(whole, width=80, color=False, verbose=True)
+    words = " ".join(render(whole, width=80, color=False, verbose=True).split())
     assert "~: on part of the documents." in words
     found = document(whole)["bisect"]["culprits"][0]
     assert (found["alone_share"], found["alone_error_sigma"]) == (0.25, 0.3)
     assert "~" not in render(
-        report(comparison(), bisect=bisection(search())), width=80, color=False
+        report(comparison(), bisect=bisection(search())), width=80, color=False, verbose=True
     )
 
 
@@ -150,7 +154,7 @@ def test_hostile_names_and_any_number_are_safe(
     )  # fmt: skip
     whole = report(comparison(), bisect=found)
     VALIDATOR.validate(document(whole))
-    text = render(whole, width=80, color=False)
+    text = render(whole, width=80, color=False, verbose=True)
     assert all(char == "\n" or char.isprintable() for char in text)
     if sigma is not None and not math.isfinite(sigma):
         assert document(whole)["bisect"]["drift_sigma"] is None

@@ -26,7 +26,7 @@ STILL = report(
 
 def shown(given: CompareReport, *distributions: object, width: int = 80) -> list[str]:
     of = dataclasses.replace(given, distributions=distributions)
-    return render(of, width=width, color=False).splitlines()
+    return render(of, width=width, color=False, verbose=True).splitlines()
 
 
 def test_the_table_fits_80_columns() -> None:

@@ -77,8 +77,12 @@ def test_one_task_of_a_report_stands_alone() -> None:
 
 
 def test_the_table_shows_every_variation_that_moved_something() -> None:
-    text = render_floor(EXAMPLES["some"], width=80, color=False)
+    text = render_floor(EXAMPLES["some"], width=80, color=False, verbose=True)
     assert text.splitlines() == [
+        "Unchanged, orig shows a drift of up to 0.031 standard errors (lambada_openai",
+        "perplexity, eager attention; intervals reach 0.05): a drift that is no larger",
+        "says nothing about a conversion.",
+        "",
         "unchanged  orig  hf, 7.2B parameters, bfloat16, digest 3f2a9c0d",
         "The usual run: batch size 16, threads 1, attention sdpa.",
         "",
@@ -96,15 +100,13 @@ def test_the_table_shows_every_variation_that_moved_something() -> None:
         "Not measured: device: there is no other kind than cpu",
         "",
         "Kept for comparisons with this base in this environment (1 file).",
-        "",
-        "Unchanged, orig shows a drift of up to 0.031 standard errors (lambada_openai",
-        "perplexity, eager attention; intervals reach 0.05): a drift that is no larger",
-        "says nothing about a conversion.",
     ]
 
 
 def test_the_distributions_that_moved_stand_below() -> None:
-    lines = render_floor(EXAMPLES["distributions"], width=80, color=False).splitlines()
+    lines = render_floor(
+        EXAMPLES["distributions"], width=80, color=False, verbose=True
+    ).splitlines()
     start = lines.index("lambada_openai next tokens · 6,021 tokens")
     assert lines[start - 1 : start + 4] == [
         "                   KL [95% interval]         max     top-1",
@@ -120,7 +122,7 @@ def test_the_distributions_that_moved_stand_below() -> None:
 
 
 def test_a_narrow_terminal_keeps_the_variations_and_loses_columns() -> None:
-    lines = render_floor(EXAMPLES["some"], width=42, color=False).splitlines()
+    lines = render_floor(EXAMPLES["some"], width=42, color=False, verbose=True).splitlines()
     assert "  eager attention  +0.03 [0.01, 0.05]" in lines
 
 
@@ -128,14 +130,16 @@ def test_a_narrow_terminal_keeps_the_variations_and_loses_columns() -> None:
 def test_no_line_is_wider_than_the_terminal(name: str, width: int, note: str) -> None:
     shown = EXAMPLES[name]
     noted = replace(shown, notes=(note,))
-    text = render_floor(noted, width=width, color=False)
+    text = render_floor(noted, width=width, color=False, verbose=True)
     assert max(map(cell_len, text.split("\n"))) <= max(width, 20)
     assert "\x1b" not in text
-    assert "\x1b[" in render_floor(shown, width=width, color=True)
+    assert "\x1b[" in render_floor(shown, width=width, color=True, verbose=True)
 
 
 def sentence(shown: FloorReport) -> str:
-    return " ".join(render_floor(shown, width=100, color=False).split("\n\n")[-1].split())
+    return " ".join(
+        render_floor(shown, width=100, color=False, verbose=True).split("\n\n")[0].split()
+    )
 
 
 def test_the_sentence_says_when_nothing_moves_and_when_the_gate_would_fail() -> None:
@@ -174,7 +178,7 @@ def test_a_comparison_says_in_one_line_how_far_above_the_floor_it_is(
     changes = {"outcome": outcome, "sigma_interval": (sigma, sigma)}
     shown = report(comparison(sigma=sigma, floor=floor_of(sigma, size, half), **changes))
     assert floor_line(shown).startswith(f"Floor: {said}")
-    text = " ".join(render(shown, width=80, color=False).split())
+    text = " ".join(render(shown, width=80, color=False, verbose=True).split())
     assert f"Floor: {said}" in text
 
 
@@ -209,7 +213,7 @@ def test_a_floor_measured_on_other_documents_says_on_how_many() -> None:
 def test_without_a_floor_nothing_is_printed() -> None:
     assert floor_line(report(comparison())) == ""
     assert floor_line(report(failed())) == ""
-    assert "Floor" not in render(report(comparison()), width=80, color=False)
+    assert "Floor" not in render(report(comparison()), width=80, color=False, verbose=True)
 
 
 def test_the_contract_has_the_floor_of_a_comparison_or_null() -> None:

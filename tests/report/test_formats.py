@@ -52,7 +52,7 @@ def test_no_two_formats_share_a_suffix_or_a_file_of_the_run_folder() -> None:
 
 
 def test_text_and_json_are_what_the_command_prints() -> None:
-    assert rendered(DEMO, "text") == render(DEMO, width=80, color=False) + "\n"
+    assert rendered(DEMO, "text") == render(DEMO, width=80, color=False, verbose=True) + "\n"
     assert json.loads(rendered(DEMO, "json")) == document(DEMO)
 
 

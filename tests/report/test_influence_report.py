@@ -30,7 +30,7 @@ INFLUENCE = Influence(
 
 
 def test_the_terminal_names_them_for_the_regression_it_is_about() -> None:
-    text = render(report(comparison(influence=INFLUENCE)), width=80, color=False)
+    text = render(report(comparison(influence=INFLUENCE)), width=80, color=False, verbose=True)
     lines = text.splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("Documents that carry"))
     assert lines[start : start + 3] == [
@@ -49,7 +49,7 @@ def test_the_terminal_is_silent_where_nothing_regressed(outcome: str) -> None:
     if outcome == "improved":
         values = {**values, "sigma": -0.2, "sigma_interval": (-0.3, -0.1)}
     shown = report(comparison(outcome=outcome, influence=INFLUENCE, **values))
-    assert "Documents that carry" not in render(shown, width=80, color=False)
+    assert "Documents that carry" not in render(shown, width=80, color=False, verbose=True)
 
 
 def test_the_document_and_the_table_hold_the_same_numbers() -> None:

@@ -39,10 +39,10 @@ def limited(
     )
 
 
-def test_every_limit_has_a_line_under_the_verdict() -> None:
+def test_every_limit_has_a_line_in_the_long_form() -> None:
     of = limited({"kl_mean": 0.01, "same_top1": 0.98, "same_answer": 0.95}, distribution())
-    lines = render(of, width=100, color=False).splitlines()
-    start = next(i for i, line in enumerate(lines) if line.startswith("REGRESSED"))
+    lines = render(of, width=100, color=False, verbose=True).splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("REGRESSED: 1 unchanged"))
     text = " ".join(" ".join(lines[start : start + 9]).split())
     assert "REGRESSED: 1 unchanged; limits: 1 regressed, 1 undecided, 1 passed; exit" in text
     assert (
@@ -52,7 +52,9 @@ def test_every_limit_has_a_line_under_the_verdict() -> None:
     unsure = "undecided · same_top1 on evalguard_rolling at least 0.98: 0.9812 [0.9788, 0.9836]"
     assert unsure in text
     assert "passed · same_answer on evalguard_choice acc at least 0.95: 0.9730 [0.9610, " in text
-    assert all(len(line) <= 80 for line in render(of, width=80, color=False).splitlines())
+    assert all(
+        len(line) <= 80 for line in render(of, width=80, color=False, verbose=True).splitlines()
+    )
 
 
 def test_the_sentence_is_about_the_limit_that_decided() -> None:
@@ -91,17 +93,20 @@ def test_the_document_holds_every_limit() -> None:
 
 
 def test_flips_and_churn_are_shown_where_answers_differ() -> None:
-    text = " ".join(render(report(FINE), width=100, color=False).split())
+    text = " ".join(render(report(FINE), width=100, color=False, verbose=True).split())
     assert (
         "Answers, evalguard_choice acc: 7 lost, 8 won, 12 wrong in another way; the same in 97.30% "
         "of documents [96.10%, 98.20%]."
     ) in text
     alike = dataclasses.replace(FINE, same_answer=1.0, same_answer_interval=(0.99, 1.0))
-    assert "Answers" not in render(report(alike), width=100, color=False)
-    assert "Answers" not in render(DEMO, width=100, color=False)
+    assert "Answers" not in render(report(alike), width=100, color=False, verbose=True)
+    assert "Answers" not in render(DEMO, width=100, color=False, verbose=True)
 
 
 @pytest.mark.parametrize("width", [20, 50])
 def test_narrow_terminals_hold_limits_and_answers(width: int) -> None:
     of = limited({"kl_mean": 0.01, "same_answer": 0.95}, distribution())
-    assert all(len(line) <= width for line in render(of, width=width, color=False).splitlines())
+    assert all(
+        len(line) <= width
+        for line in render(of, width=width, color=False, verbose=True).splitlines()
+    )

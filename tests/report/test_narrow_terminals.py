@@ -25,7 +25,7 @@ WIDTHS = [40, 60, 80, 120, 200]
 @pytest.mark.parametrize("shown", [DEMO, WHOLE])
 def test_outcome_sigma_and_interval_are_shown_in_full(shown: object, width: int) -> None:
     view = report_view(shown)  # type: ignore[arg-type]
-    lines = render(shown, width=width, color=False).splitlines()  # type: ignore[arg-type]
+    lines = render(shown, width=width, color=False, verbose=True).splitlines()  # type: ignore[arg-type]
     place = 0
     for metric in view.metrics:
         for wanted in filter(None, (metric.outcome, f"{metric.sigma} {metric.interval}".strip())):
@@ -39,7 +39,7 @@ def test_the_figures_of_a_guilty_setting_are_shown_in_full(width: int) -> None:
     shown = dataclasses.replace(DEMO, bisect=BY_STATUS["together"])
     view = report_view(shown).bisection
     assert view is not None
-    text = " ".join(render(shown, width=width, color=False).split())
+    text = " ".join(render(shown, width=width, color=False, verbose=True).split())
     for culprit in view.searches[0].culprits:
         figures = (culprit.alone, culprit.beside, culprit.share, culprit.role)
         assert all(figure in text for figure in (culprit.setting, *figures))

@@ -32,7 +32,7 @@ def test_all_that_is_new_stands_on_top_of_every_page() -> None:
         assert line in mail
         assert line in night_page(report)
     assert mail.startswith("Subject: evalguard nightly 2026-11-21: REGRESSED, 1 new")
-    assert "guilty: norm_dtype" in mail
+    assert "culprits: norm_dtype" in mail
     assert "norm\\_dtype" in night_markdown(report)
     assert 'href="run/report.html"' in night_page(report)
 

@@ -168,7 +168,10 @@ def test_a_stored_report_has_the_view_of_the_one_that_was_stored(status: str) ->
 
 def test_the_texts_are_those_of_the_terminal() -> None:
     shown = dataclasses.replace(DEMO, bisect=BY_STATUS["minimal"])
-    view, page = report_view(shown), " ".join(render(shown, width=10_000, color=False).split())
+    view, page = (
+        report_view(shown),
+        " ".join(render(shown, width=10_000, color=False, verbose=True).split()),
+    )
     whole = [
         view.verdict, view.headline, view.sentence, view.next_command, view.base.about,
         view.legend, *(caveat.line for caveat in view.caveats), *view.left_out,

@@ -56,7 +56,7 @@ def test_a_report_that_nobody_measured_says_null() -> None:
 
 
 def test_the_terminal_has_one_quiet_line() -> None:
-    text = render(report(comparison(), resources=TOOK), width=80, color=False)
+    text = render(report(comparison(), resources=TOOK), width=80, color=False, verbose=True)
     line = (
         "Took 1 min 12 s, of which scoring 58 s; 2,048 documents, 40% from the cache;\n"
         "  peak memory 412 MB."

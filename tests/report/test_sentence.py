@@ -58,7 +58,7 @@ def test_several_settings_lead_to_a_bisection_of_the_users_own_comparison() -> N
     typed = "evalguard compare --baseline runs/1 --cand fla-port --bisect never"
     shown = dataclasses.replace(DEMO, command=typed, candidate=candidate)
     said = meaning(shown)
-    assert said.next_step == "to name the guilty settings"
+    assert said.next_step == "to name the culprits"
     assert said.command == "evalguard bisect --baseline runs/1 --cand fla-port"
     from_python = meaning(dataclasses.replace(shown, command=""))
     assert from_python.command == "evalguard bisect --base orig --cand fla-port"

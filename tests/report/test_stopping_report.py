@@ -67,23 +67,26 @@ def test_the_document_says_how_many_documents_the_verdict_rests_on(stopped: Comp
 def test_the_terminal_says_what_is_guaranteed_and_on_which_assumption(
     stopped: CompareReport,
 ) -> None:
-    text = " ".join(render(stopped, width=80, color=False).split())
+    text = " ".join(render(stopped, width=80, color=False, verbose=True).split())
     assert "wrong in at most 5% of document orders (seed 1234; 2 gated metrics" in text
     assert "lambada_openai: 515 of 5,153 documents, look 3 of 4; acc exact; perplexity" in text
     assert "(asymptotic) if no other document loses more than 3.08 nats" in text
     assert "qa: all 80 documents (f1: it is no mean)" in text
     assert "sigma of all 5,153 documents lies between" in text
-    assert all(len(line) <= 80 for line in render(stopped, width=80, color=False).splitlines())
+    assert all(
+        len(line) <= 80
+        for line in render(stopped, width=80, color=False, verbose=True).splitlines()
+    )
 
 
 def test_a_run_that_was_not_stopped_says_so() -> None:
     whole = SequentialTask(task="t", n_used=80, n_total=80, look=2, looks=(64, 80))
     late = report(comparison(stopping=stopping(n_used=5153, method="full", assumption="")),
                   sequential=sequential(whole))  # fmt: skip
-    text = render(late, width=80, color=False)
+    text = render(late, width=80, color=False, verbose=True)
     assert "Not stopped early, so that the verdict is the ordinary one: t: all 80" in text
     assert "Stopped early" not in text
-    assert "Stopped early" not in render(report(comparison()), width=80, color=False)
+    assert "Stopped early" not in render(report(comparison()), width=80, color=False, verbose=True)
 
 
 def test_pandas_has_the_same_facts(stopped: CompareReport) -> None:
@@ -96,14 +99,14 @@ def test_pandas_has_the_same_facts(stopped: CompareReport) -> None:
 
 
 def test_the_time_saved_is_printed_and_written(stopped: CompareReport) -> None:
-    assert "Saved about" not in render(stopped, width=80, color=False)  # not known
+    assert "Saved about" not in render(stopped, width=80, color=False, verbose=True)  # not known
     for seconds, text in (
         (250.4, "Saved about 4 min 10 s, at the pace of the documents scored now."),
         (-3.0, "No time saved: loading the models several times took longer"),
     ):
         assert stopped.sequential is not None
         told = replace(stopped, sequential=replace(stopped.sequential, saved_seconds=seconds))
-        assert text in render(told, width=80, color=False)
+        assert text in render(told, width=80, color=False, verbose=True)
         written = document(told)
         jsonschema.Draft202012Validator(schema()).validate(written)
         assert written["sequential"]["saved_seconds"] == seconds

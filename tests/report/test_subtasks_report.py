@@ -39,7 +39,7 @@ def many(count: int, **of_group: Any) -> list[Comparison]:
 
 
 def test_of_many_subtasks_those_that_drifted_are_shown_and_the_others_counted() -> None:
-    text = render(report(*many(57)), width=80, color=False)
+    text = render(report(*many(57)), width=80, color=False, verbose=True)
     assert "mmlu · 5,700 documents in 57 subtasks" in text
     lines = text.splitlines()
     for name in ("mmlu", "mmlu_stem", "mmlu_1", "mmlu_3"):
@@ -57,14 +57,16 @@ def test_outcomes_of_subtasks_that_are_not_gated_are_counted_apart() -> None:
     gated = [("mmlu", "none", "acc")]
     made = report(*comparisons)
     gate = dataclasses.replace(made.gate, gated=tuple(gated), holm_p_values=(0.08,))
-    text = " ".join(render(dataclasses.replace(made, gate=gate), width=80, color=False).split())
+    text = " ".join(
+        render(dataclasses.replace(made, gate=gate), width=80, color=False, verbose=True).split()
+    )
     assert "1 unchanged; of subtasks, not gated: 1 regressed, 1 undecided, 1 improved, 55" in text
 
 
 def test_caveats_of_subtasks_that_are_not_shown_are_left_to_the_document() -> None:
     group, inner, *subtasks = many(57)
     said = [dataclasses.replace(c, caveats=(f"a caveat of {c.task}",)) for c in subtasks]
-    text = render(report(group, inner, *said), width=80, color=False)
+    text = render(report(group, inner, *said), width=80, color=False, verbose=True)
     assert "a caveat of mmlu_1" in text
     assert "a caveat of mmlu_40" not in text
     written = document(report(group, inner, *said))
@@ -72,7 +74,7 @@ def test_caveats_of_subtasks_that_are_not_shown_are_left_to_the_document() -> No
 
 
 def test_few_subtasks_are_all_shown_and_the_document_always_holds_all() -> None:
-    text = render(report(*many(20)), width=80, color=False)
+    text = render(report(*many(20)), width=80, color=False, verbose=True)
     assert "not shown" not in text
     assert "mmlu_19 ·" in text
     written = document(report(*many(57)))
@@ -86,15 +88,17 @@ def test_few_subtasks_are_all_shown_and_the_document_always_holds_all() -> None:
 
 
 def test_the_sentence_is_about_the_group_and_not_about_the_worst_of_its_subtasks() -> None:
-    text = render(report(*many(57)), width=200, color=False)
+    text = render(report(*many(57)), width=200, color=False, verbose=True)
     about = "not measurably worse than orig: its drift is +0.25 standard errors, on mmlu acc"
     assert about in " ".join(text.split())
     worse = {"outcome": "regressed", "sigma": 1.5, "sigma_interval": (1.2, 1.8)}
-    text = render(report(*many(57, **worse)), width=200, color=False)
+    text = render(report(*many(57, **worse)), width=200, color=False, verbose=True)
     assert "by 1.50 standard errors on mmlu acc" in " ".join(text.split())
 
 
 def test_an_improvement_says_nothing_of_subtasks_that_are_not_judged() -> None:
     better = {"outcome": "improved", "sigma": -0.5, "sigma_interval": (-0.8, -0.2)}
-    text = " ".join(render(report(*many(57, **better)), width=200, color=False).split())
+    text = " ".join(
+        render(report(*many(57, **better)), width=200, color=False, verbose=True).split()
+    )
     assert "measurably worse on no other metric that the gate judges" in text

@@ -44,13 +44,13 @@ def test_one_line_says_where_the_run_is_or_what_sends_it() -> None:
 
 
 def test_the_terminal_says_it_after_where_the_run_is_saved() -> None:
-    lines = render(with_tracked(SENT), width=80, color=False).splitlines()
+    lines = render(with_tracked(SENT), width=80, color=False, verbose=True).splitlines()
     saved = next(number for number, line in enumerate(lines) if line.startswith("Saved in"))
     assert "W&B: https://wandb.example/a-team/evalguard/runs/x1" in lines[saved + 1 : saved + 3]
 
 
 def test_a_command_that_sends_it_can_be_copied() -> None:
-    text = render(with_tracked(OFFLINE), width=80, color=False)
+    text = render(with_tracked(OFFLINE), width=80, color=False, verbose=True)
     assert "\n  wandb sync reports/wandb/offline-run-1\n" in text
 
 

@@ -27,6 +27,6 @@ class HistoryResult:
         """Return one JSON document (schema ``evalguard.history/1``)."""
         return json.dumps(history_document(self.found), indent=2, allow_nan=False)
 
-    def render(self, *, width: int = 80, color: bool = False) -> str:
-        """Return text for a terminal."""
-        return history_text(self.found, width=width, color=color)
+    def render(self, *, width: int = 80, color: bool = False, verbose: bool = False) -> str:
+        """Return text for a terminal; with ``verbose`` every trend."""
+        return history_text(self.found, width=width, color=color, verbose=verbose)

@@ -33,7 +33,7 @@ def _json(report: NightReport) -> str:
 
 
 def _text(report: NightReport) -> str:
-    return night_text(report, width=80, color=False) + "\n"
+    return night_text(report, width=80, color=False, verbose=True) + "\n"
 
 
 _RENDERINGS: dict[Format, Callable[[NightReport], str]] = {

@@ -41,7 +41,7 @@ class NightlyResult:
         """Return the JSON contract as text."""
         return json.dumps(self.to_dict(), indent=2, allow_nan=False)
 
-    def render(self, *, width: int = 80, color: bool = False) -> str:
-        """Return the text that the command line prints."""
-        text = night_text(self.report, width=width, color=color)
+    def render(self, *, width: int = 80, color: bool = False, verbose: bool = False) -> str:
+        """Return the text that the command line prints; with ``verbose`` every pair and note."""
+        text = night_text(self.report, width=width, color=color, verbose=verbose)
         return "\n\n".join([text, "\n".join(self.tracked)]) if self.tracked else text

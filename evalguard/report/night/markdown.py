@@ -29,7 +29,7 @@ def night_markdown(report: NightReport) -> str:
 
 
 def _table(report: NightReport) -> Iterator[str]:
-    yield "| | pair | gate | worst metric | sigma | guilty settings | run |"
+    yield "| | pair | gate | worst metric | sigma | culprits | run |"
     yield "|---|---|---|---|---|---|---|"
     for pair in report.pairs[:_MOST_ROWS]:
         yield f"| {' | '.join(_cells(report, pair))} |"

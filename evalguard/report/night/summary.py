@@ -14,6 +14,7 @@ from evalguard.report.page import page
 from evalguard.report.plain_text import printable, wrapped
 
 _MAIL_WIDTH = 72
+_MOST_NEWS, _MOST_PAIRS, _MOST_METRICS = 5, 4, 3
 _STYLES: dict[GateState, str] = {
     "regressed": "bold red",
     "failed": "bold magenta",
@@ -28,10 +29,34 @@ def night_mail(report: NightReport) -> str:
     return f"Subject: {subject(report)}\n\n{body}\n"
 
 
-def night_text(report: NightReport, *, width: int, color: bool) -> str:
-    """The summary for a terminal."""
+def night_text(report: NightReport, *, width: int, color: bool, verbose: bool = False) -> str:
+    """The summary for a terminal; with ``verbose`` every pair and every note."""
     head = [Text(line, style="bold") for line in wrapped(subject(report), width)]
-    return page([head, *_blocks(report, width, links=False)], width, color=color)
+    blocks = _blocks(report, width, links=False) if verbose else _first_screen(report, width)
+    return page([head, *blocks], width, color=color)
+
+
+def _first_screen(report: NightReport, width: int) -> Iterator[list[Text]]:
+    """What is new, the gravest pairs, and a line about the rest."""
+    told = news(report)
+    lines = [line for text in told[:_MOST_NEWS] for line in _item(text, width)]
+    if len(told) > _MOST_NEWS:
+        lines += _item(f"and {len(told) - _MOST_NEWS} more that changed", width)
+    yield lines
+    pairs = sorted(report.pairs, key=_gravest_first)
+    grave = [pair for pair in pairs if pair.state != "passed"]
+    for pair in grave[:_MOST_PAIRS]:
+        yield list(_pair(report, pair, width, links=False, most=_MOST_METRICS))
+    rest = []
+    if len(grave) > _MOST_PAIRS:
+        rest.append(f"{len(grave) - _MOST_PAIRS} more pairs did not pass")
+    if passed := len(pairs) - len(grave):
+        noun = "pair" if passed == 1 else "pairs"
+        rest.append(f"{passed} {noun} passed")
+    if report.notes:
+        rest.append(f"{len(report.notes)} note{'' if len(report.notes) == 1 else 's'}")
+    ends = [*_item(f"{'; '.join(rest)}.", width)] if rest else []
+    yield [*ends, *_foot(report, width), *_item("More: summary.txt there, or -v", width)]
 
 
 def _blocks(report: NightReport, width: int, *, links: bool) -> Iterator[list[Text]]:
@@ -45,13 +70,19 @@ def _blocks(report: NightReport, width: int, *, links: bool) -> Iterator[list[Te
     yield list(_foot(report, width))
 
 
-def _pair(report: NightReport, pair: PairNight, width: int, *, links: bool) -> Iterator[Text]:
+def _pair(
+    report: NightReport, pair: PairNight, width: int, *, links: bool, most: int | None = None
+) -> Iterator[Text]:
     style = _STYLES[pair.state]
     for number, line in enumerate(wrapped(f"{pair.state.upper()} {pair_line(pair)}", width)):
         yield Text(line, style=style if number == 0 else "")
-    for metric in pair.metrics:
-        if metric.state != "passed" or metric.accepted:
-            yield from _item(metric_line(metric, pair.margin), width, first="  ", rest="    ")
+    told = [metric for metric in pair.metrics if metric.state != "passed" or metric.accepted]
+    if most is not None:
+        told.sort(key=lambda metric: list(_STYLES).index(metric.state))
+    for metric in told[:most]:
+        yield from _item(metric_line(metric, pair.margin), width, first="  ", rest="    ")
+    if most is not None and len(told) > most:
+        yield from _item(f"and {len(told) - most} more metrics", width, first="  ", rest="    ")
     for text in _beside(pair):
         yield from _item(printable(text), width, first="  ", rest="  ")
     link = report_link(report, pair.run_folder)
@@ -63,7 +94,7 @@ def _beside(pair: PairNight) -> Iterator[str]:
     if pair.hint:
         yield f"hint: {pair.hint}"
     if pair.culprits:
-        yield f"guilty: {', '.join(pair.culprits)}"
+        yield f"culprits: {', '.join(pair.culprits)}"
     elif pair.bisection:
         yield f"bisection: {pair.bisection}"
 

@@ -10,7 +10,7 @@ from evalguard.report import rounding
 from evalguard.report.accepted import accepted_lines
 from evalguard.report.across_tasks import across_text
 from evalguard.report.answers import answer_lines
-from evalguard.report.bisect_meaning import guilty_text, whole_meaning
+from evalguard.report.bisect_meaning import culprits_text, whole_meaning
 from evalguard.report.floor_words import floor_line
 from evalguard.report.limits import limit_found, limit_label, limit_line, limit_tally
 from evalguard.report.plain_text import printable
@@ -25,6 +25,12 @@ from evalguard.report.view.distribution import distribution_view
 from evalguard.report.view.influence import influence_view
 from evalguard.report.view.metric import task_views
 from evalguard.report.view.report import LimitView, ReportView
+from evalguard.report.view.screen import (
+    cause_line,
+    distributions_line,
+    touching_caveats,
+    verdict_line,
+)
 from evalguard.report.view.side import entries, side_view
 from evalguard.report.wording import full_label, margin_text, percent, subject, tallies
 
@@ -49,9 +55,13 @@ def report_view(report: CompareReport) -> ReportView:
         headline=_headline(report),
         gate=_gate(report),
         verdict=(
-            f"{_headline(report)}; exit code {report.exit_code}{guilty_text(report)}. "
+            f"{_headline(report)}; exit code {report.exit_code}{culprits_text(report)}. "
             f"Gate: {_gate(report)}."
         ),
+        first=verdict_line(report),
+        cause=cause_line(report),
+        spread=distributions_line(report),
+        touching=touching_caveats(report, numbered),
         sentence=said.sentence,
         lead=said.lead,
         because=said.answers,

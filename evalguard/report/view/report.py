@@ -42,6 +42,10 @@ class ReportView:
         headline: "REGRESSED: 4 regressed, 3 undecided".
         gate: "margin 1.0 sigma, fail on margin; an unchanged candidate would ...".
         verdict: headline, exit code, culprits and gate as one paragraph.
+        first: the verdict in a line: state, worst metric, the gate's rule, exit code.
+        cause: the culprits and what is left without them; or why no setting was searched for.
+        spread: how far the distributions are apart, in a line.
+        touching: those of the caveats that bear on the verdict.
         sentence: what it all means, ``lead`` without what a bisection adds to it, which is
             ``because``; ``next_step`` without a full stop, and its ``next_command``.
         tasks: with all their metrics; ``legend`` of their table; ``interval_header`` says what
@@ -65,6 +69,10 @@ class ReportView:
     headline: str
     gate: str
     verdict: str
+    first: str
+    cause: str
+    spread: str
+    touching: tuple[Caveat, ...]
     sentence: str
     lead: str
     because: tuple[str, ...]

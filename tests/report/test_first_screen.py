@@ -1,0 +1,274 @@
+"""What the commands print unasked: the answer in the first line, all of it on one screen."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distribution_examples import distribution
+from example_bisections import BY_STATUS, OF_A_LIMIT, bisection, culprit, search
+from example_nights import a_history, a_trend
+from example_reports import DEMO, INF, UNCHANGED, UNDECIDED, comparison, failed, report
+from rich.cells import cell_len
+from test_floor_report import EXAMPLES
+from test_plan_table import metric as planned
+from test_plan_table import report as plan_report
+from whole_report import WHOLE
+
+from evalguard.compare_report import CompareReport
+from evalguard.comparison import Comparison
+from evalguard.gate import Gate
+from evalguard.report.floor_table import render_floor
+from evalguard.report.history_text import history_text
+from evalguard.report.markdown import render as markdown
+from evalguard.report.plan_table import render_plan
+from evalguard.report.stored import read_report
+from evalguard.report.terminal import render
+from evalguard.report.view import report_view
+from evalguard.waiver import Waiver
+
+SAMPLE = Path(__file__).parents[2] / "reports" / "20261122T163325Z-orig-vs-fla-port"
+STORED = read_report(json.loads((SAMPLE / "result.json").read_text(encoding="utf-8")))
+PASSING = report(
+    comparison(metric="acc", **UNCHANGED),
+    comparison(**{**UNCHANGED, "sigma": 0.31, "sigma_interval": (-0.1, 0.72)}),
+)
+CHANCE: dict[str, Any] = {
+    "sigma": 1.3, "sigma_interval": (-0.4, 3.0), "p_value": 0.07, "outcome": "undecided",
+    "significant": False, "certain": False, "n": 2048, "n_used": 2048, "needed_n": 4300,
+}  # fmt: skip
+UNSURE = report(comparison(**CHANCE), comparison(metric="acc", **UNCHANGED))
+MANY = report(
+    *(
+        comparison(
+            task="suite", metric=f"metric_{number}",
+            **({} if number in (7, 41, 55) else UNCHANGED),
+        )
+        for number in range(60)
+    )
+)  # fmt: skip
+FEW_TASKS: dict[str, CompareReport] = {
+    "demo": DEMO,
+    "stored": STORED,
+    "passing": PASSING,
+    "undecided": UNSURE,
+    "sixty": MANY,
+    "failed": report(failed(), comparison(metric="acc", **UNCHANGED)),
+    "nothing": report(),
+    "infinite": report(comparison(sigma=INF, sigma_interval=(INF, INF))),
+    "limit": report(comparison(**UNCHANGED), bisect=OF_A_LIMIT),
+    **{f"bisected-{n}": report(comparison(), bisect=found) for n, found in BY_STATUS.items()},
+}
+
+
+def screen(shown: CompareReport, width: int = 80) -> list[str]:
+    return render(shown, width=width, color=False).splitlines()
+
+
+def first(shown: CompareReport) -> str:
+    """The verdict, as one line."""
+    return screen(shown, 400)[0]
+
+
+@pytest.mark.parametrize("name", FEW_TASKS)
+def test_one_to_three_tasks_fit_on_a_screen_of_24_lines(name: str) -> None:
+    lines = screen(FEW_TASKS[name])
+    assert len(lines) <= 24
+    assert max(map(cell_len, lines)) <= 80
+
+
+@pytest.mark.parametrize("name", FEW_TASKS)
+def test_the_first_line_says_state_rule_and_exit_code(name: str) -> None:
+    shown = FEW_TASKS[name]
+    assert first(shown).startswith(f"{shown.gate.state.upper()}: ")
+    assert f"gate {shown.gate.rule}; exit code {shown.exit_code}" in first(shown)
+
+
+@pytest.mark.parametrize("name", FEW_TASKS)
+@pytest.mark.parametrize("width", [60, 80, 140])
+def test_nothing_that_the_verdict_needs_is_cut(name: str, width: int) -> None:
+    shown = FEW_TASKS[name]
+    text = " ".join(" ".join(screen(shown, width)).split())
+    assert " ".join(report_view(shown).first.split()) in text
+    assert "…" not in text
+
+
+def test_intervals_are_not_broken_between_lines() -> None:
+    for width in range(40, 100):
+        assert "[1.30, 1.63]" in "".join(screen(DEMO, width)[:4])
+
+
+def test_a_regression_names_the_worst_metric_with_sigma_and_interval() -> None:
+    assert "evalguard_lastword perplexity +1.47 sigma [1.30, 1.63]" in first(DEMO)
+
+
+def test_a_pass_names_the_largest_drift() -> None:
+    line = first(PASSING)
+    assert "PASSED: worst drift +0.31 sigma [-0.10, 0.72] (lambada_openai perplexity)" in line
+    same = report(comparison(**{**UNCHANGED, "sigma": 0.0, "bit_identical": True}))
+    assert "PASSED: every score is bit-identical to the base's" in first(same)
+
+
+def test_an_undecided_run_says_p_and_the_documents_that_would_decide() -> None:
+    line = first(UNSURE)
+    assert "UNDECIDED: lambada_openai perplexity +1.30 sigma [-0.40, 3.00], p = 0.07" in line
+    assert "about 4,300 documents would decide (2,048 scored)" in line
+    unknown = report(comparison(**{**CHANCE, "needed_n": None}))
+    assert "would decide (" not in first(unknown)
+
+
+def test_a_failure_says_which_metric_and_why() -> None:
+    shown = FEW_TASKS["failed"]
+    why = "3 of 5,153 scores of fla-port are NaN (first: document 17)"
+    assert f"FAILED: lambada_openai perplexity gives no number: {why}" in first(shown)
+    assert "FAILED: nothing was compared" in first(report())
+
+
+def test_where_nothing_was_compared_the_reasons_are_on_the_screen() -> None:
+    none = dataclasses.replace(report(), not_compared=DEMO.not_compared)
+    assert "Not compared: evalguard_choice f1: its aggregation is not a mean" in screen(none)
+    assert "; 1 not compared" in " ".join(" ".join(screen(DEMO)).split())
+
+
+def test_what_a_waiver_lets_through_is_named() -> None:
+    waiver = Waiver(
+        task="lambada_openai", metric="perplexity", up_to=2.0, until="2027-01-31",
+        reason="known, ticket 17", where="guard.yaml:3",
+    )  # fmt: skip
+    shown = report(comparison(), gate=Gate(waivers=(waiver,), today="2026-11-20"))
+    assert "PASSED: drift +1.47 sigma [1.30, 1.63] (lambada_openai perplexity), accepted" in first(
+        shown
+    )
+    assert "known, ticket 17" in " ".join(" ".join(screen(shown)).split())
+
+
+def test_a_limit_that_fails_alone_is_what_the_first_line_is_about() -> None:
+    gate = Gate(limits=())
+    made = report(comparison(**UNCHANGED), gate=gate)
+    limits = dataclasses.replace(made.gate, state="regressed", limits=WHOLE.gate.limits)
+    line = first(dataclasses.replace(made, gate=limits, exit_code=1))
+    assert line.startswith("REGRESSED: kl_mean on evalguard_rolling")
+    assert "at most 0.01: 0.02 [" in line
+
+
+def test_the_culprits_stand_below_the_verdict_each_with_its_share() -> None:
+    two = search(culprits=(culprit(), culprit("norm_dtype", 0.31)))
+    lines = screen(report(comparison(), bisect=bisection(two)))
+    cause = next(line for line in lines if line.startswith("Cause: "))
+    assert lines.index(cause) <= 2
+    assert "attn_softcap +1.40, norm_dtype +0.31; " in cause
+    assert cause.endswith(" left")
+
+
+def test_a_search_without_an_answer_says_so_in_the_place_of_the_cause() -> None:
+    text = " ".join(screen(report(comparison(), bisect=BY_STATUS["diffuse"])))
+    assert "Cause: No single setting makes the drift" in text
+    without = report(comparison(), bisect_reason="the candidate is a finished run")
+    assert "Not bisected: the candidate is a finished run." in screen(without)
+
+
+def test_two_searches_of_one_metric_share_one_table() -> None:
+    second = search(culprits=(culprit("norm_dtype", 0.31),), repaired_before=("attn_softcap",))
+    shown = report(comparison(), bisect=bisection(search(), second))
+    text = render(shown, width=80, color=False, verbose=True)
+    assert text.count("base -> candidate") == 1
+    assert text.count("Bisection of lambada_openai perplexity") == 1
+    assert "Search 1: " in text
+    assert "Search 2: " in text
+
+
+def test_the_worst_metrics_come_first_and_the_others_are_counted() -> None:
+    lines = screen(MANY)
+    rows = [line.split()[0] for line in lines if re.match(r"suite +metric_|  metric_", line)]
+    names = [re.search(r"metric_\d+", line)[0] for line in lines if " metric_" in line]  # type: ignore[index]
+    assert len(rows) == 10
+    shown = [name for name in names if name in ("metric_7", "metric_41", "metric_55")]
+    assert len(set(shown)) == 3
+    assert set(names[1:4] if len(names) > 10 else names[:3]) == {
+        "metric_7",
+        "metric_41",
+        "metric_55",
+    }
+    assert "and 50 more, all within the gate" in lines
+
+
+def test_hidden_metrics_that_are_not_within_the_gate_are_said_to_be() -> None:
+    grave = [comparison(task="suite", metric=f"m{n}") for n in range(13)]
+    fine = [comparison(task="suite", metric=f"u{n}", **UNCHANGED) for n in range(5)]
+    assert "and 8 more: 3 regressed, 5 within the gate" in screen(report(*grave, *fine))
+
+
+def test_distributions_have_one_line() -> None:
+    shown = dataclasses.replace(DEMO, distributions=(distribution(),))
+    told = [line for line in screen(shown) if line.startswith("Distributions: ")]
+    assert len(told) == 1
+    assert "mean KL 0.01234" in told[0]
+    assert "same top token 98.12%" in told[0]
+
+
+def test_a_wide_terminal_has_a_row_for_each_metric_with_its_task() -> None:
+    row = next(line for line in screen(DEMO, 140) if line.startswith("evalguard_lastword  perp"))
+    assert row.endswith("regressed")
+
+
+def test_caveats_that_touch_the_verdict_are_whole_and_the_others_counted() -> None:
+    heavy, how = "76% of the drift comes from the worst 1% of documents", "scores that were stored"
+    shown = report(comparison(caveats=(heavy, how)), notes=("batch size 4",))
+    text = " ".join(" ".join(screen(shown)).split())
+    assert "3 caveats, 1 here " in text
+    assert heavy in text
+    assert how not in text
+
+
+def test_the_long_form_begins_with_the_same_verdict_and_holds_everything() -> None:
+    long = render(STORED, width=80, color=False, verbose=True)
+    assert long.splitlines()[0] == screen(STORED)[0]
+    view = report_view(STORED)
+    words = " ".join(long.split())
+    for text in (view.across, *view.answers, view.influence, view.resources, view.sentence):
+        assert " ".join(text.split()) in words
+    assert all(caveat.text in words for caveat in view.caveats)
+
+
+def test_the_markdown_page_begins_with_the_verdict_too() -> None:
+    head = markdown(report_view(DEMO)).split("\n\n")
+    assert "REGRESSED" in head[0]
+    assert "1.47 sigma" in head[1]
+
+
+def _metrics(number: int) -> list[Comparison]:
+    return [comparison(task=f"task_{n}", metric="acc", **UNDECIDED) for n in range(number)]
+
+
+def test_sixty_tasks_show_the_worst_ten() -> None:
+    lines = screen(report(*_metrics(60)))
+    assert sum(line.endswith("undecided") for line in lines if "and" not in line) == 10
+    assert "and 50 more, all undecided" in lines
+
+
+def test_a_plan_is_its_answer_the_hardest_metrics_and_the_next_step() -> None:
+    hard = [planned(f"m{n}", ratio=1.0 + n, ratio_range=(0.9 + n, 1.1 + n)) for n in range(15)]
+    lines = render_plan(plan_report(planned(), *hard), width=80, color=False).splitlines()
+    assert lines[0].startswith("Too few documents")
+    assert len(lines) <= 24
+    assert "and 6 more, which fall less short" in lines
+    assert any(line.startswith("Next: a higher --limit") for line in lines)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_floor_is_its_answer_and_the_largest_drift_of_each_metric(name: str) -> None:
+    lines = render_floor(EXAMPLES[name], width=80, color=False).splitlines()
+    assert len(lines) <= 24
+    assert re.match("Unchanged, orig shows|orig gives every document", lines[0])
+
+
+def test_a_trend_says_first_whether_anything_changed() -> None:
+    text = history_text(a_history(), width=80, color=False)
+    assert re.match(r"\d+ change points?: port against orig", text)
+    assert len(text.splitlines()) <= 24
+    many = a_history("port", *(a_trend(30, f"m{n}") for n in range(20)))
+    assert len(history_text(many, width=80, color=False).splitlines()) <= 24
