@@ -66,7 +66,8 @@ def render_plan(report: PlanReport, *, width: int, color: bool, verbose: bool = 
     table = [*_metrics(report, plans, width), *(Text(line, style="dim") for line in rest)]
     remarks = len(list(_remarks(report)))
     end = prose(f"More: -v; {remarks} remark{'' if remarks == 1 else 's'}", width, style="dim")
-    lines = [*prose(cost_sentence(report), width), *steps, *end]
+    pilot = prose(pilot_sentence(report), width, style="dim")
+    lines = [*pilot, *prose(cost_sentence(report), width), *steps, *end]
     return page([answer, table, lines], width, color=color)
 
 

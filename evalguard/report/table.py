@@ -159,7 +159,8 @@ def _flat(
     metrics: Sequence[MetricView], columns: Sequence[_Column], width: int, said: str
 ) -> Iterator[Text]:
     gap = " " * _GAP
-    yield Text(gap.join(padded(c.header, c.width, right=c.right) for c in columns), style="dim")
+    header = gap.join(padded(c.header, c.width, right=c.right) for c in columns)
+    yield Text(header.rstrip(), style="dim")
     for number, metric in enumerate(metrics):
         cells = [padded(c.cells[number], c.width, right=c.right) for c in columns[:-1]]
         yield _with_outcome(gap.join(cells) + gap, metric)

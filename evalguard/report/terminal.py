@@ -135,7 +135,7 @@ def _verdict(view: ReportView, width: int) -> list[Text]:
     for limit in view.limits:
         if limit.state != "passed" and limit.found not in view.first:
             lines += _limit(limit, width)
-    return lines
+    return lines + _plain([view.floor], width)
 
 
 def _whole_intervals(text: str, width: int) -> list[str]:
@@ -154,7 +154,7 @@ def _gate(view: ReportView, width: int) -> list[Text]:
     lines = prose(view.verdict, width)
     for limit in view.limits:
         lines += _limit(limit, width)
-    return lines + _plain([view.floor], width)
+    return lines
 
 
 def sides_line(base: SideView, candidate: SideView, width: int) -> list[Text]:
