@@ -20,7 +20,7 @@ def test_the_demo_names_its_guilty_settings_exactly_and_what_that_cost(tmp_path:
     words = ["compare", "--config", demo_config(), "--base", "orig", "--cand", "fla-port"]
     places = ["--cache-dir", tmp_path / "cache", "--output-path", tmp_path / "out"]
     ran = subprocess.run(
-        [sys.executable, "-m", "evalguard", *map(str, [*words, *places]), "--threads", "1"],
+        [sys.executable, "-m", "evalguard", *map(str, [*words, *places]), "--threads", "1", "-v"],
         capture_output=True, text=True, check=False, cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
     )  # fmt: skip

@@ -97,7 +97,7 @@ def test_a_comparison_of_finished_runs_is_no_baseline(
 def test_a_comparison_of_finished_runs_is_shown_again(
     run: Any, base_run: Path, other_run: Path
 ) -> None:
-    stored = run("compare", "--base", base_run, "--cand", other_run, "-o", "page.md")
+    stored = run("compare", "--base", base_run, "--cand", other_run, "-o", "page.md", "-v")
     (folder,) = Path("reports").iterdir()
     again = run("report", folder, "-o", "again.md")
     assert (again.code, Path("again.md").read_text()) == (0, Path("page.md").read_text())
