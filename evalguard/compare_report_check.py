@@ -36,7 +36,11 @@ def report_faults(report: CompareReport) -> Iterator[Fault]:
         chance = gate.fail_on == "real" and not is_real(
             adjusted.get(comparison.key, comparison.p_value)
         )
-        for name, what in faults(comparison, margin=gate.margin, may_be_chance=chance):
+        margin = gate.margin if comparison.margin is None else comparison.margin
+        if not (math.isfinite(margin) and margin >= 0.0):
+            yield f"{where}.margin", f"is {margin!r}, not a finite number of sigmas"
+            continue
+        for name, what in faults(comparison, margin=margin, may_be_chance=chance):
             yield f"{where}.{name}", what
     yield from _q_values(report)
     yield from _gate(gate, {c.key: c for c in report.comparisons})

@@ -21,7 +21,7 @@ from evalguard.gate_result import FailOn, GateResult
 from evalguard.limits import Limit, judge_limits
 from evalguard.stats.multiplicity import family_false_alarm, holm
 from evalguard.stats.planning import documents_for_level
-from evalguard.verdict import REAL_LEVEL, check_margin, decide
+from evalguard.verdict import REAL_LEVEL, Margin, decide
 from evalguard.waiver import Waiver, accepted, waiver_notes
 
 FAIL_ON: tuple[str, ...] = get_args(FailOn)
@@ -35,7 +35,8 @@ class Gate:
     """What makes a run fail.
 
     Attributes:
-        margin: tolerated drift in standard errors of the base.
+        margin: tolerated drift; a number is in standard errors of the base.
+        margins: margins of metrics ("acc") or of a task's metric ("gsm8k/exact_match"), which wins.
         fail_on: which metrics fail the gate.
             "real": sigma above the margin, and the paired one-sided test, Holm-adjusted over the
             gated metrics, calls the degradation real at ``REAL_LEVEL``. The default.
@@ -51,6 +52,8 @@ class Gate:
         undecided: "warn" lets undecided metrics through; "fail" does not.
         gate_metrics: metric names ("acc") or task and metric ("lambada_openai/acc") to which the
             gate is confined; () gates all. The others are shown and decide nothing.
+            One that was not compared fails the gate.
+        advisory: metrics, or tasks' metrics, that are shown and never fail.
         subtasks: gate what is below a compared group too, not only its aggregate: dozens of
             subtasks fail nearly every unchanged candidate by chance. ``gate_metrics`` wins.
         limits: absolute limits on distributions and answers, beside the margin. A value beyond its
@@ -60,18 +63,20 @@ class Gate:
             (YYYY-MM-DD, UTC).
     """
 
-    margin: float = 1.0
+    margin: float | str | Margin = 1.0
+    margins: tuple[tuple[str, Margin], ...] = ()
     fail_on: FailOn = "real"
     confidence: float = 0.95
     undecided: Literal["warn", "fail"] = "warn"
     gate_metrics: tuple[str, ...] = ()
+    advisory: tuple[str, ...] = ()
     subtasks: bool = False
     limits: tuple[Limit, ...] = ()
     waivers: tuple[Waiver, ...] = ()
     today: str = ""
 
     def __post_init__(self) -> None:
-        check_margin(self.margin)
+        self.default_margin  # noqa: B018 - refuses a margin that is none
         if not 0.0 < self.confidence < 1.0:
             raise ValueError(f"a confidence lies between 0 and 1, not {self.confidence!r}")
         if self.fail_on not in FAIL_ON:
@@ -81,6 +86,35 @@ class Gate:
             )
         if self.undecided not in ("warn", "fail"):
             raise UsageError(f"undecided metrics can 'warn' or 'fail', not '{self.undecided}'")
+
+    @property
+    def default_margin(self) -> Margin:
+        """The margin of every metric without one of its own."""
+        return Margin.parse(self.margin)
+
+    def margin_of(self, task: str, metric: str) -> Margin:
+        """The margin of a task's metric: its own, the metric's, else the gate's."""
+        own = dict(self.margins)
+        return own.get(f"{task}/{metric}") or own.get(metric) or self.default_margin
+
+    def sigma_margin(self, what: str) -> float:
+        """The gate's one margin in standard errors of the base.
+
+        Args:
+            what: that needs it, for the message.
+
+        Raises:
+            UsageError: a margin is in another unit, or a metric has one of its own.
+        """
+        margin = self.default_margin
+        odd = next((m for _, m in self.margins if m != margin), margin)
+        if margin.unit != "sigma" or odd != margin:
+            other = margin if margin.unit != "sigma" else odd
+            raise UsageError(
+                f"{what} takes one margin in sigma for all metrics, and the gate has {other.text}",
+                hint="--margin 1.0, without margins of single metrics in the guard file",
+            )
+        return margin.value
 
     @property
     def needs_distributions(self) -> bool:
@@ -95,7 +129,6 @@ class Gate:
         """Judge comparisons that were made with this gate's margin and confidence.
 
         Raises:
-            UsageError: if ``gate_metrics`` names a metric that was not compared.
             ValueError: for a comparison made with another margin or confidence.
         """
         comparisons = list(comparisons)
@@ -119,7 +152,8 @@ class Gate:
         return GateResult(
             passed=state == "passed" or (state == "undecided" and self.undecided == "warn"),
             state=state,
-            margin=self.margin,
+            margin=self._least_margin(gated),
+            margin_text=self._margin_text(),
             fail_on=self.fail_on,
             confidence=self.confidence,
             gated=tuple(c.key for c in gated),
@@ -177,25 +211,41 @@ class Gate:
     def _gated(self, comparisons: list[Comparison]) -> list[Comparison]:
         if not self.gate_metrics:
             below = set() if self.subtasks else below_groups(comparisons)
-            return [c for c in comparisons if c.task not in below]
-        known = {name for c in comparisons for name in (c.metric, f"{c.task}/{c.metric}")}
-        for name in self.gate_metrics:
-            if name not in known:
-                raise UsageError(
-                    f"the gate names '{name}', which was not compared{nearest(name, known)}",
-                    hint=f"compared: {', '.join(sorted(known)) or 'nothing'}",
-                )
+            return [c for c in comparisons if c.task not in below and self.covers(c.task, c.metric)]
         return [c for c in comparisons if self.covers(c.task, c.metric)]
+
+    def missing(self, comparisons: Iterable[Comparison]) -> tuple[str, ...]:
+        """What the gate lists by name and was not compared: a listed metric fails the gate then."""
+        known = {name for c in comparisons for name in (c.metric, f"{c.task}/{c.metric}")}
+        listed = (*self.gate_metrics, *(name for name, _ in self.margins))
+        return tuple(dict.fromkeys(name for name in listed if name not in known))
+
+    def _least_margin(self, gated: Sequence[Comparison]) -> float:
+        if self.default_margin.unit == "sigma":
+            return self.default_margin.value
+        found = [c.margin for c in gated if c.margin is not None]
+        return min(found, default=1.0)
+
+    def _margin_text(self) -> str:
+        margin = self.default_margin
+        more = len([1 for _, one in self.margins if one != margin])
+        return margin.text + (f" ({more} metrics have their own)" if more else "")
 
     def covers(self, task: str, metric: str) -> bool:
         """Whether a metric of a task is gated."""
-        return not self.gate_metrics or bool({metric, f"{task}/{metric}"} & set(self.gate_metrics))
+        names = {metric, f"{task}/{metric}"}
+        listed = not self.gate_metrics or bool(names & set(self.gate_metrics))
+        return listed and not names & set(self.advisory)
 
     def _check(self, comparison: Comparison) -> None:
         """Refuse a comparison whose verdict belongs to another margin or confidence."""
         if comparison.sigma is None or comparison.sigma_interval is None:
             return
-        verdict = decide(comparison.sigma, *comparison.sigma_interval, self.margin)
+        margin = self.margin_of(comparison.task, comparison.metric)
+        in_sigma = margin.value if margin.unit == "sigma" else comparison.margin
+        if in_sigma is None:
+            raise ValueError(f"{comparison.task} {comparison.metric} was compared without a margin")
+        verdict = decide(comparison.sigma, *comparison.sigma_interval, in_sigma)
         told = "regressed" if comparison.outcome == "undecided" else comparison.outcome
         same = verdict.outcome in (comparison.outcome, told) or comparison.bit_identical
         early = comparison.stopping is not None and comparison.stopping.early
@@ -203,7 +253,7 @@ class Gate:
         if not same or (comparison.confidence != self.confidence and not early):
             raise ValueError(
                 f"{comparison.task} {comparison.metric} was compared with another margin or "
-                f"confidence than the gate's ({self.margin:g}, {self.confidence:g})"
+                f"confidence than the gate's ({margin.text}, {self.confidence:g})"
             )
 
 

@@ -22,6 +22,8 @@ class GateResult:
             policy only warns; never True for "failed".
         state: "regressed" if any gated metric or limit is; else "failed" if any gave no number, or
             nothing was compared; else "undecided" if any is; else "passed".
+        margin: in standard errors of the base; where it was given in another unit, the smallest
+            that it comes to over the gated metrics. ``margin_text`` as it was given: "1pp".
         gated: keys (task, filter, metric) of the gated metrics; ``holm_p_values`` are beside them
             in the same order (None for a failed metric).
         regressed, undecided, failed: the keys that brought each about.
@@ -53,11 +55,12 @@ class GateResult:
     reason: str
     limits: tuple[LimitVerdict, ...] = ()
     accepted: tuple[Accepted, ...] = ()
+    margin_text: str = ""
 
     @property
     def rule(self) -> str:
         """The gate's rule, as half a sentence: "fails above 1 sigma if real (...)"."""
-        margin = f"{self.margin:.12g} sigma"
+        margin = self.margin_text or f"{self.margin:.12g} sigma"
         return {
             "real": f"fails above {margin} if real (paired test, Holm {100 * REAL_LEVEL:g}%)",
             "margin": f"fails above {margin}",

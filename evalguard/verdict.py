@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
+from typing import Literal
 
 from evalguard.comparison import Outcome
 
@@ -14,6 +16,86 @@ ON_THE_MARGIN = 1e-9
 
 # Chance that the default gate calls any of its metrics really worse where none is (Holm's level).
 REAL_LEVEL = 0.05
+
+
+MarginUnit = Literal["sigma", "points", "relative"]
+_UNITS: dict[str, tuple[MarginUnit, float]] = {
+    "": ("sigma", 1.0),
+    "sigma": ("sigma", 1.0),
+    "pp": ("points", 0.01),
+    "%": ("relative", 0.01),
+}
+MARGIN_PATTERN = r"^\s*[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?\s*(sigma|pp|%)?\s*$"
+
+
+@dataclass(frozen=True, slots=True)
+class Margin:
+    """The drift that a gate tolerates, in the unit that it was given in.
+
+    Attributes:
+        value: "sigma": standard errors of the base; "points": of a metric between 0 and 1 (0.01 is
+            one percentage point); "relative": share of the base's value.
+    """
+
+    value: float
+    unit: MarginUnit = "sigma"
+
+    def __post_init__(self) -> None:
+        check_margin(self.value)
+
+    @classmethod
+    def parse(cls, given: object) -> Margin:
+        """Read 1, "1.5", "1 sigma", "1pp" or "2%".
+
+        Raises:
+            ValueError: for anything else.
+        """
+        if isinstance(given, Margin):
+            return given
+        text = f"{given!r}" if isinstance(given, float) else str(given)
+        if isinstance(given, bool) or not re.match(MARGIN_PATTERN, text):
+            raise ValueError(
+                f"a margin is a number of sigmas, points (1pp) or a share (2%), not {text}"
+            )
+        number = text.strip().rstrip("sigmap% ")
+        unit, scale = _UNITS[text.strip().removeprefix(number).strip()]
+        return cls(float(number) * scale, unit)
+
+    @property
+    def text(self) -> str:
+        """As people write it: "1.0 sigma", "1pp", "2%"."""
+        if self.unit == "sigma":
+            return (
+                f"{self.value:.1f} sigma"
+                if self.value == round(self.value, 1)
+                else (f"{self.value:.12g} sigma")
+            )
+        return f"{100.0 * self.value:.12g}{'pp' if self.unit == 'points' else '%'}"
+
+    def in_sigma(self, base: float, base_stderr: float, *, is_share: bool) -> float:
+        """The margin in standard errors of the base.
+
+        Args:
+            base, base_stderr: of the base, in units of the metric.
+            is_share: whether the metric lies between 0 and 1 by its kind.
+
+        Raises:
+            ValueError: the metric has no such margin; the message is a reason fit for a report.
+        """
+        if self.unit == "sigma":
+            return self.value
+        if self.unit == "points" and not (is_share and 0.0 <= base <= 1.0):
+            raise ValueError(
+                f"a margin of {self.text} is for metrics between 0 and 1: give this one a margin "
+                "of its own, in % or sigma (gate: {metrics: {TASK/METRIC: {margin: 2%}}})"
+            )
+        amount = self.value * (abs(base) if self.unit == "relative" else 1.0)
+        if not (base_stderr > 0.0 and math.isfinite(amount / base_stderr)):
+            raise ValueError(
+                f"the base's standard error is {base_stderr:.3g}, so that a margin of {self.text} "
+                "has no size in sigma"
+            )
+        return amount / base_stderr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

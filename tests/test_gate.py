@@ -12,7 +12,7 @@ from evalguard.comparison import Comparison
 from evalguard.errors import UsageError
 from evalguard.gate import Gate, GateResult, exit_code
 from evalguard.stats import failed_comparison
-from evalguard.verdict import decide
+from evalguard.verdict import Margin, decide
 
 
 def comparison(
@@ -54,6 +54,7 @@ def comparison(
 
 
 UNCHANGED = comparison(0.0, -0.5, 0.5)
+UNCHANGED_OTHER = comparison(0.0, -0.5, 0.5, metric="f1")
 IMPROVED = comparison(-1.0, -1.5, -0.5)
 DEGRADED = comparison(0.5, 0.1, 0.9, p_value=0.008)
 UNDECIDED = comparison(0.5, -0.5, 1.5)
@@ -253,9 +254,69 @@ def test_ungated_metrics_are_shown_and_decide_nothing():
         assert result.gated == (("prose", "none", "perplexity"),)
 
 
-def test_gating_a_metric_that_was_not_compared_names_the_nearest():
-    with pytest.raises(UsageError, match=r"'acc_nrm'.*did you mean 'acc_norm'"):
-        Gate(gate_metrics=("acc_nrm",)).judge([comparison(0.0, -0.5, 0.5, metric="acc_norm")])
+def test_what_the_gate_lists_and_was_not_compared_is_missing():
+    there = comparison(0.0, -0.5, 0.5, metric="acc_norm")
+    gate = Gate(gate_metrics=("acc_nrm",), margins=(("passages/acc_norm", Margin(2.0)),))
+    assert gate.missing([there]) == ("acc_nrm",)
+    assert Gate(gate_metrics=("acc_norm",)).missing([there]) == ()
+
+
+def test_an_advisory_metric_is_shown_and_never_fails():
+    acc = comparison(1.5, 1.2, 1.8, metric="acc", p_value=1e-9)
+    for name in ("acc", "passages/acc"):
+        result = Gate(advisory=(name,)).judge([acc, UNCHANGED_OTHER])
+        assert result.state == "passed"
+        assert result.gated == (UNCHANGED_OTHER.key,)
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "unit", "written"),
+    [
+        (1, 1.0, "sigma", "1.0 sigma"),
+        ("1.25", 1.25, "sigma", "1.25 sigma"),
+        ("2 sigma", 2.0, "sigma", "2.0 sigma"),
+        ("1pp", 0.01, "points", "1pp"),
+        ("0.5 pp", 0.005, "points", "0.5pp"),
+        ("2%", 0.02, "relative", "2%"),
+    ],
+)
+def test_a_margin_is_given_in_sigma_points_or_relative_to_the_base(text, value, unit, written):
+    margin = Margin.parse(text)
+    assert (margin.value, margin.unit, margin.text) == (pytest.approx(value), unit, written)
+    assert Margin.parse(written) == margin
+
+
+@pytest.mark.parametrize("wrong", ["", "pp", "-1", "1 pt", "nan", "inf", True, None, "1pp2", [1]])
+def test_what_is_no_margin_is_refused(wrong):
+    with pytest.raises(ValueError, match="a margin is a number of sigmas"):
+        Margin.parse(wrong)
+
+
+@given(st.floats(0.01, 1.0), st.floats(1e-4, 0.1), st.floats(1e-3, 0.2))
+def test_margins_in_all_units_are_one_amount_of_the_metric(base, stderr, amount):
+    points = Margin(amount, "points").in_sigma(base, stderr, is_share=True)
+    assert points * stderr == pytest.approx(amount)
+    relative = Margin(amount, "relative").in_sigma(base, stderr, is_share=False)
+    assert relative * stderr == pytest.approx(amount * base)
+    assert Margin(amount).in_sigma(base, stderr, is_share=False) == amount
+
+
+def test_points_are_for_metrics_between_0_and_1_and_no_unit_is_for_a_base_without_scatter():
+    with pytest.raises(ValueError, match="in % or sigma"):
+        Margin(0.01, "points").in_sigma(4.1, 0.1, is_share=False)
+    with pytest.raises(ValueError, match="standard error is 0"):
+        Margin(0.01, "points").in_sigma(1.0, 0.0, is_share=True)
+
+
+def test_a_metric_of_one_task_has_its_own_margin_else_that_of_the_metric_else_the_gates():
+    gate = Gate(
+        margin="1pp", margins=(("acc", Margin(2.0)), ("gsm8k/acc", Margin(0.02, "relative")))
+    )
+    assert gate.margin_of("gsm8k", "acc").text == "2%"
+    assert gate.margin_of("arc", "acc").text == "2.0 sigma"
+    assert gate.margin_of("arc", "f1").text == "1pp"
+    with pytest.raises(UsageError, match="--sequential takes one margin in sigma"):
+        gate.sigma_margin("--sequential")
 
 
 def test_a_comparison_made_for_another_margin_or_confidence_is_refused():

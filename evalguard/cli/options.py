@@ -15,7 +15,7 @@ from evalguard.cli.help import (
     speed_option,
 )
 from evalguard.cli.task_options import MODEL_ARGS
-from evalguard.cli.values import PATH, BatchSize, Pairs, Size
+from evalguard.cli.values import PATH, BatchSize, MarginValue, Pairs, Size
 from evalguard.report_format import FORMATS
 
 EPILOG = """\b
@@ -213,9 +213,9 @@ RUNNING = (
 )
 MARGIN = gate_option(
     "--margin",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SIGMA",
-    help="Allowed drift in standard errors of the base. Default 1.",
+    type=MarginValue(),
+    metavar="N|Npp|N%",
+    help="Allowed drift: standard errors of the base (1), points (1pp), relative (2%). Default 1.",
 )
 CONFIDENCE = gate_option(
     "--confidence",
@@ -250,7 +250,7 @@ GATE = (
     gate_option(
         "--fail-on",
         type=click.Choice(["real", "margin", "significant", "certain", "any-degradation"]),
-        help="What fails: above the margin and real (default), or above the margin alone ...",
+        help="What fails. Default real: above the margin, and the paired test calls it real.",
     ),
     CONFIDENCE,
     gate_option(

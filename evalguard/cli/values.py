@@ -11,6 +11,7 @@ import click
 
 from evalguard.amounts import parse_age, parse_size
 from evalguard.settings import Value
+from evalguard.verdict import Margin
 
 if TYPE_CHECKING:
     _Type = click.ParamType[Any]
@@ -88,6 +89,23 @@ class Limit(_Type):
         if not (0 < number < 1 or (number >= 1 and number.is_integer())):
             self.fail(f"'{value}' is neither a number of documents nor a share below 1", param, ctx)
         return number
+
+
+class MarginValue(_Type):
+    """A margin in sigma (a number), points (1pp) or relative to the base (2%)."""
+
+    name = "MARGIN"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float | str:
+        try:
+            margin = Margin.parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if margin.value == 0.0:
+            self.fail("a margin must be above 0", param, ctx)
+        return margin.value if margin.unit == "sigma" else margin.text
 
 
 class Size(_Type):

@@ -12,6 +12,7 @@ from evalguard.errors import UsageError, nearest
 from evalguard.limits import Limit
 from evalguard.scorer import RollingBos, ScorerName
 from evalguard.settings import Variant
+from evalguard.verdict import Margin
 from evalguard.waiver import Waiver
 
 Origin = Literal["named", "evalguard.yaml", "configs/", "embedded"]
@@ -24,6 +25,7 @@ class Pair:
 
     ``differs`` holds "prompt" and "tokens" where that difference is meant; ``tasks`` replaces the
     guard file's where it is not empty. ``accept`` holds known degradations that are let through.
+    ``gate`` is the pair's own; None where the file's counts.
     """
 
     base: str
@@ -31,16 +33,21 @@ class Pair:
     differs: frozenset[str] = frozenset()
     tasks: tuple[str, ...] = ()
     accept: tuple[Waiver, ...] = ()
+    gate: GateOptions | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateOptions:
-    """When a comparison fails; ``margin`` in standard errors of the base model.
+    """When a comparison fails; a number as ``margin`` is in standard errors of the base model.
 
-    ``limits`` are the file's ``gate: {metrics: ...}``, absolute ones.
+    ``limits`` are the absolute ones of the file's ``gate: {metrics: ...}``, ``margins`` those of
+    single metrics there. ``gate_metrics`` is its ``only``.
     """
 
-    margin: float = 1.0
+    margin: float | Margin = 1.0
+    margins: tuple[tuple[str, Margin], ...] = ()
+    gate_metrics: tuple[str, ...] = ()
+    advisory: tuple[str, ...] = ()
     fail_on: FailOn = "real"
     confidence: float = 0.95
     undecided: Literal["warn", "fail"] = "warn"
@@ -126,6 +133,11 @@ class Guard:
         """Return the pair of these two models, None if the file declares none."""
         wanted = (base, candidate)
         return next((p for p in self.pairs if (p.base, p.candidate) == wanted), None)
+
+    def gate_of(self, base: str, candidate: str) -> GateOptions:
+        """Return the gate of these two models: the pair's, else the file's."""
+        pair = self.pair(base, candidate)
+        return self.gate if pair is None or pair.gate is None else pair.gate
 
     def tasks_of(self, base: str, candidate: str) -> tuple[str, ...]:
         """Return the tasks for these two models: the pair's, else the file's."""

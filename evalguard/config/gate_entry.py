@@ -2,11 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-from evalguard.config.entry import Entry
+from evalguard.config.entry import Entry, Text
+from evalguard.verdict import MARGIN_PATTERN, Margin
+
+
+def _margin(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError(_MARGIN_WORDS)
+    try:
+        margin = Margin.parse(value)
+    except ValueError as error:
+        raise ValueError(_MARGIN_WORDS) from error
+    if margin.value == 0.0:
+        raise ValueError(f"{_MARGIN_WORDS} above 0")
+    return margin
+
+
+_MARGIN_WORDS = "a number of sigmas (1.0), points (1pp) or a relative drop (2%)"
+MarginField = Annotated[
+    Any,
+    BeforeValidator(_margin),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "exclusiveMinimum": 0},
+                {"type": "string", "pattern": MARGIN_PATTERN},
+            ]
+        }
+    ),
+]
 
 
 def _distance(what: str, **more: Any) -> Any:
@@ -17,8 +45,20 @@ def _share(what: str) -> Any:
     return Field(default=None, ge=0, le=1, description=f"At least: {what}")
 
 
+class MetricGateEntry(Entry):
+    """What the gate asks of one metric, or of one task's."""
+
+    margin: MarginField = Field(description="Tolerated drift of this metric: 1.0, 1pp, 2%.")
+
+
 class LimitsEntry(Entry):
-    """Absolute limits on how far the two models' distributions and answers differ, per task."""
+    """Limits on how far distributions and answers differ, and margins of single metrics.
+
+    The names of limits hold a number; any other is a metric, or TASK/METRIC, with its margin.
+    """
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    __pydantic_extra__: dict[str, MetricGateEntry] = Field(init=False)
 
     kl_mean: float | None = _distance("mean KL divergence from the base, in nats a token.")
     kl_median: float | None = _distance("median KL.")
@@ -43,8 +83,10 @@ class LimitsEntry(Entry):
 class GateEntry(Entry):
     """When a comparison fails."""
 
-    margin: float = Field(
-        default=1.0, gt=0, description="Tolerated drift, in standard errors of the base model."
+    margin: MarginField = Field(
+        default=1.0,
+        description="Tolerated drift: in standard errors of the base model (1.0), points (1pp) or "
+        "relative to the base's value (2%).",
     )
     fail_on: Literal["real", "margin", "significant", "certain", "any-degradation"] = Field(
         default="real",
@@ -61,5 +103,15 @@ class GateEntry(Entry):
         description="Whether the subtasks of a group with an aggregate are gated too.",
     )
     metrics: LimitsEntry = Field(
-        default_factory=LimitsEntry, description="Absolute limits, beside the margin."
+        default_factory=LimitsEntry,
+        description="Absolute limits, beside the margin; margins of single metrics.",
+    )
+    only: list[Text] = Field(
+        default_factory=list,
+        description="Metrics (acc) or tasks' metrics (gsm8k/exact_match) that are gated; one that "
+        "is not in the run fails. Default: all.",
+    )
+    advisory: list[Text] = Field(
+        default_factory=list,
+        description="Metrics, or tasks' metrics, that are shown and never fail.",
     )

@@ -18,6 +18,7 @@ from evalguard.config.trust import code_uses
 from evalguard.config.validate import validate
 from evalguard.config.variants import variant_of
 from evalguard.limits import Limit
+from evalguard.verdict import Margin
 from evalguard.waiver import Waiver
 
 
@@ -43,7 +44,9 @@ def load_guard(
             name: variant_of(model, folder=folder, code_allowed=code_allowed)
             for name, model in models.items()
         },
-        pairs=tuple(_pair(pair, place, document) for place, pair in enumerate(parsed.pairs)),
+        pairs=tuple(
+            _pair(pair, place, document, parsed.gate) for place, pair in enumerate(parsed.pairs)
+        ),
         tasks=tuple(parsed.tasks),
         include_paths=tuple(resolve_path(path, folder) for path in parsed.include_path),
         include_where=document.where(("include_path",)),
@@ -69,15 +72,31 @@ def _places(models: Iterable[Inherited], document: Document) -> dict[tuple[str, 
 
 
 def _gate(entry: GateEntry) -> GateOptions:
-    limits = entry.metrics.model_dump(by_alias=True, exclude_none=True)
+    margin = Margin.parse(entry.margin)
+    margins = entry.metrics.__pydantic_extra__ or {}
+    limits = entry.metrics.model_dump(by_alias=True, exclude_none=True, exclude=set(margins))
     return GateOptions(
-        **entry.model_dump(exclude={"metrics"}),
+        margin=margin.value if margin.unit == "sigma" else margin,
+        margins=tuple((name, one.margin) for name, one in margins.items()),
+        fail_on=entry.fail_on,
+        confidence=entry.confidence,
+        undecided=entry.undecided,
+        subtasks=entry.subtasks,
+        gate_metrics=tuple(entry.only),
+        advisory=tuple(entry.advisory),
         limits=tuple(Limit(metric=metric, value=value) for metric, value in limits.items()),
     )
 
 
-def _pair(entry: PairEntry, place: int, document: Document) -> Pair:
+def _gate_of_pair(entry: GateEntry, of_file: GateEntry) -> GateOptions:
+    """A pair's gate: what it says itself, and the file's gate for the rest."""
+    said = {name: getattr(entry, name) for name in entry.model_fields_set}
+    return _gate(of_file.model_copy(update=said))
+
+
+def _pair(entry: PairEntry, place: int, document: Document, of_file: GateEntry) -> Pair:
     return Pair(
+        gate=None if entry.gate is None else _gate_of_pair(entry.gate, of_file),
         base=entry.base,
         candidate=entry.cand,
         differs=frozenset(entry.differs),

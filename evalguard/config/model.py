@@ -127,6 +127,9 @@ class PairEntry(Entry):
     tasks: list[Text] = Field(
         default_factory=list, min_length=1, description="Tasks of this pair, instead of the file's."
     )
+    gate: GateEntry | None = Field(
+        default=None, description="The gate of this pair: its keys in place of the file's."
+    )
     accept: list[AcceptEntry] = Field(
         default_factory=list, description="Known degradations that are let through for a while."
     )

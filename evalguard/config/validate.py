@@ -35,6 +35,8 @@ _PLACES: Mapping[tuple[str, ...], type[BaseModel]] = {
     ("run",): RunEntry,
     ("gate",): GateEntry,
     ("gate", "metrics"): LimitsEntry,
+    ("pairs", "*", "gate"): GateEntry,
+    ("pairs", "*", "gate", "metrics"): LimitsEntry,
 }
 
 _EXPECTED = {

@@ -88,7 +88,11 @@ def choose(base: Source, candidate: Source, guards: GuardSet, options: CompareOp
         task_options=_task_options(guard, run, stored, options),
         policy=_policy(run, options),
         gate=with_waivers(
-            _gate(guard, options), guard, base.name, candidate.name, today=options.today
+            _gate(guard, base, candidate, options),
+            guard,
+            base.name,
+            candidate.name,
+            today=options.today,
         ),
         declared=declared,
         allow=declared
@@ -198,12 +202,15 @@ def _policy(run: RunOptions, options: CompareOptions) -> ScoringPolicy:
     )
 
 
-def _gate(guard: Guard | None, options: CompareOptions) -> Gate:
-    of_file = guard.gate if guard else GateOptions()
+def _gate(guard: Guard | None, base: Source, candidate: Source, options: CompareOptions) -> Gate:
+    of_file = guard.gate_of(base.name, candidate.name) if guard else GateOptions()
     values = {field.name: getattr(of_file, field.name) for field in fields(of_file)}
-    for name in ("margin", "fail_on", "confidence"):
+    for name in ("fail_on", "confidence"):
         if getattr(options, name) is not None:
             values[name] = getattr(options, name)
+    if options.margin is not None:
+        values["margin"] = options.margin
+        values["margins"] = ()  # what was typed holds for every metric
     values["limits"] = _limits(of_file.limits, options.gate_limits)
     try:
         return Gate(**values)

@@ -157,7 +157,7 @@ def _report(
         distribution_floors=distribution_floors(run.distribution_shifts),
         seed=choices.policy.seed,
         confidence=choices.gate.confidence,
-        margin=choices.gate.margin,
+        margin=choices.gate.sigma_margin("evalguard floor"),
         exit_code=EXIT_FAILED if without else EXIT_PASSED,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         not_compared=run.not_compared,

@@ -136,7 +136,7 @@ def _aggregate(
             for part in having
         ],
         weight_by_size=by_size,
-        margin=gate.margin,
+        margin=gate.margin_of(group.name, parts[0][2]),
         confidence=gate.confidence,
     )
     lacking = len(parts) - len(having)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,10 +10,17 @@ import numpy as np
 from evalguard.across_tasks import AcrossTasks, Key
 from evalguard.comparison import Comparison
 from evalguard.distribution_comparison import DistributionComparison
+from evalguard.errors import nearest
 from evalguard.gate import Gate
 from evalguard.gate_result import GateResult
 from evalguard.scores import NotCompared
-from evalguard.stats import Compared, Contributions, across_tasks, benjamini_hochberg
+from evalguard.stats import (
+    Compared,
+    Contributions,
+    across_tasks,
+    benjamini_hochberg,
+    failed_comparison,
+)
 from evalguard.stats.tails import skewness
 
 _GAINS = "few documents gain much"
@@ -50,6 +57,9 @@ def judge(
     Raises:
         UsageError, ValueError: as ``Gate.judge``.
     """
+    listed = gate.missing([one.comparison for one in compared])
+    known = {n for one in compared for n in _names(one.comparison)}
+    compared = [*compared, *(Compared(comparison=_missing(name, known)) for name in listed)]
     comparisons = _with_q_values([one.comparison for one in compared])
     judged = gate.judge(comparisons, distributions)
     comparisons = gate.with_outcomes(comparisons, judged)
@@ -65,6 +75,20 @@ def judge(
             *gate.waiver_notes(comparisons, judged),
         ),
     )
+
+
+def _names(comparison: Comparison) -> tuple[str, str]:
+    return comparison.metric, f"{comparison.task}/{comparison.metric}"
+
+
+def _missing(name: str, known: Collection[str]) -> Comparison:
+    """A metric that the gate lists and that was not compared: nothing is known of it."""
+    task, _, metric = name.rpartition("/")
+    reason = (
+        f"the gate lists {name}, and it was not compared{nearest(name, known)}: run its task, or "
+        "take it off the list"
+    )
+    return failed_comparison((task or "any task", "none", metric), reason)
 
 
 def _shown_only(comparisons: Sequence[Comparison], gated: Sequence[Key]) -> Iterator[str]:

@@ -104,7 +104,9 @@ def _compare(
     if early is not None:
         return Compared(comparison=early)
     try:
-        compared = compare_documents(paired, margin=gate.margin, confidence=gate.confidence)
+        compared = compare_documents(
+            paired, margin=gate.margin_of(key[0], key[2]), confidence=gate.confidence
+        )
     except EvaluationError as error:  # an aggregation that fails on a resample of the documents
         return _failed(base, _reason(error, key))
     return (

@@ -25,7 +25,7 @@ BisectUse = Literal["auto", "never", "always"]
 MAY_DIFFER = frozenset({"prompt", "tokens"})
 # What is compared with numbers, so that a text would fail there, without its name.
 _NUMBERS = (
-    "limit", "num_fewshot", "seed", "timeout", "margin", "confidence", "sequential_alpha",
+    "limit", "num_fewshot", "seed", "timeout", "confidence", "sequential_alpha",
     "bisect_budget",
 )  # fmt: skip
 _MAPPINGS = (
@@ -83,7 +83,8 @@ class CompareOptions:
             path; other scores are an error; 0: none.
         baseline: run folder of a comparison, or history, whose base takes the base's place: its
             scores are those that were kept.
-        margin, fail_on, confidence: of the gate.
+        margin, fail_on, confidence: of the gate; a margin of "1pp" is in points, one of "2%"
+            relative to the base's value.
         gate_limits: absolute limits, ``{"kl_mean": 0.01, "same_top1": 0.98}``, added to those of
             the guard file or in place of them (``evalguard.limits.KINDS`` has the names).
         sequential: stop a task as soon as the verdict of all its documents is known;
@@ -146,7 +147,7 @@ class CompareOptions:
     baseline: Path | None = None
     check_batch_size: int = 0
     verify_scorer: int = 0
-    margin: float | None = None
+    margin: float | str | None = None
     fail_on: str | None = None
     confidence: float | None = None
     gate_limits: Mapping[str, float] = field(default_factory=dict)

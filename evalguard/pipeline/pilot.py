@@ -45,7 +45,9 @@ class Aim:
         """
         if not 0.5 <= power < 1.0:
             raise UsageError(f"a power lies between 0.5 and 1, not {power}")
-        return cls(margin=gate.margin, confidence=gate.confidence, power=power)
+        return cls(
+            margin=gate.sigma_margin("evalguard plan"), confidence=gate.confidence, power=power
+        )
 
     @property
     def facts(self) -> AimFacts:

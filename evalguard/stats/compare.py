@@ -22,7 +22,7 @@ from evalguard.stats.influence import influence
 from evalguard.stats.judgement import IDENTICAL, Judgement, judge
 from evalguard.stats.same_answer import same_answers
 from evalguard.stats.unusable import unusable
-from evalguard.verdict import check_margin
+from evalguard.verdict import Margin
 
 _NO_NUMBER = "the drift overflows double precision"
 _NO_AGGREGATE = "its aggregation gives no number for these documents or for resamples of them"
@@ -46,20 +46,20 @@ class Compared:
 
 
 def compare_scores(
-    paired: PairedScores, *, margin: float = 1.0, confidence: float = 0.95
+    paired: PairedScores, *, margin: float | Margin = 1.0, confidence: float = 0.95
 ) -> Comparison:
     """Compare two aligned score tables of one metric; see ``compare_documents``."""
     return compare_documents(paired, margin=margin, confidence=confidence).comparison
 
 
 def compare_documents(
-    paired: PairedScores, *, margin: float = 1.0, confidence: float = 0.95
+    paired: PairedScores, *, margin: float | Margin = 1.0, confidence: float = 0.95
 ) -> Compared:
     """Compare two aligned score tables of one metric.
 
     Args:
         paired: from :func:`evalguard.pairing.pair`.
-        margin: tolerated drift, in standard errors of the base.
+        margin: tolerated drift; a number is in standard errors of the base.
         confidence: of the two-sided paired interval; every one-sided test beside it is at
             (1 - confidence) / 2.
 
@@ -70,7 +70,7 @@ def compare_documents(
     Raises:
         ValueError: for an impossible margin or confidence.
     """
-    check_margin(margin)
+    wanted = margin if isinstance(margin, Margin) else Margin(margin)
     check_confidence(confidence)
     problem = unusable(paired)
     if problem:
@@ -80,14 +80,32 @@ def compare_documents(
         left_out = _undefined(drift, paired)
         reason = _NO_NUMBER if paired.base.rescoring is None else left_out or _NO_AGGREGATE
         return Compared(comparison=_failed(paired, reason, confidence), not_compared=left_out)
+    identical = _identical(paired)
+    try:
+        tolerated = margin_of(drift, paired.base, wanted)
+    except ValueError as error:
+        if not identical:
+            return Compared(comparison=_failed(paired, str(error), confidence))
+        tolerated = 1.0  # no drift is within any margin
     judged = (
         IDENTICAL
-        if _identical(paired)
-        else judge(drift, n=paired.base.n, n_total=documents_of_task(paired), margin=margin)
+        if identical
+        else judge(drift, n=paired.base.n, n_total=documents_of_task(paired), margin=tolerated)
     )
-    comparison, parts = _comparison(paired, drift, judged, margin), contributions(paired, drift)
+    comparison, parts = _comparison(paired, drift, judged, tolerated), contributions(paired, drift)
     carried = None if parts is None else influence(drift, parts)
-    return Compared(comparison=replace(comparison, influence=carried), contributions=parts)
+    told = replace(comparison, influence=carried, margin=tolerated, margin_text=wanted.text)
+    return Compared(comparison=told, contributions=parts)
+
+
+def margin_of(drift: Drift, table: ScoreTable, margin: Margin) -> float:
+    """A margin in standard errors of the base.
+
+    Raises:
+        ValueError: the metric has no such margin.
+    """
+    is_share = table.aggregation in ("mean", "other")
+    return margin.in_sigma(drift.base.point, drift.base.stderr, is_share=is_share)
 
 
 def _undefined(drift: Drift, paired: PairedScores) -> str:

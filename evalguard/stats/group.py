@@ -29,6 +29,7 @@ from evalguard.stats.judgement import IDENTICAL, Judgement, judge
 from evalguard.stats.moments import Moments
 from evalguard.stats.strata import stratified
 from evalguard.task_group import TaskGroup
+from evalguard.verdict import Margin
 
 Key = tuple[str, str, str]
 
@@ -47,12 +48,16 @@ class Subtask:
         return self.compared.comparison
 
 
+# Metrics that may lie between 0 and 1 and are no shares of anything.
+_NO_SHARES = ("perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte")
+
+
 def compare_group(
     group: TaskGroup,
     subtasks: Sequence[Subtask],
     *,
     weight_by_size: bool,
-    margin: float,
+    margin: float | Margin,
     confidence: float,
 ) -> Compared:
     """Compare the aggregate of one metric under one filter over a group's subtasks.
@@ -69,8 +74,17 @@ def compare_group(
     parts = _contributions(group, subtasks, linear, drift)
     identical = all(subtask.comparison.bit_identical for subtask in subtasks)
     n = sum(subtask.comparison.n_used for subtask in subtasks)
-    judged = IDENTICAL if identical else judge(drift, n=n, n_total=0, margin=margin)
-    comparison = _comparison(group, subtasks, drift, judged, margin)
+    wanted = margin if isinstance(margin, Margin) else Margin(margin)
+    try:
+        is_share = subtasks[0].comparison.metric not in _NO_SHARES
+        tolerated = wanted.in_sigma(drift.base.point, drift.base.stderr, is_share=is_share)
+    except ValueError as error:
+        if not identical:
+            key = (group.name, subtasks[0].comparison.filter, subtasks[0].comparison.metric)
+            return failed_group(group, key, str(error), confidence)
+        tolerated = 1.0  # no drift is within any margin
+    judged = IDENTICAL if identical else judge(drift, n=n, n_total=0, margin=tolerated)
+    comparison = _comparison(group, subtasks, drift, judged, tolerated)
     tests = () if parts is None or identical else _companions(parts)
     doubts = disagreements(tests, real=judged.verdict.significant, level=(1.0 - confidence) / 2.0)
     counts = [subtask.times for subtask in subtasks]
@@ -80,6 +94,8 @@ def compare_group(
             comparison,
             companions=tests,
             influence=None if parts is None else influence(drift, parts),
+            margin=tolerated,
+            margin_text=wanted.text,
             caveats=caveats,
         ),
         contributions=parts,

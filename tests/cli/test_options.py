@@ -137,7 +137,7 @@ def test_every_option_of_the_python_api_can_be_typed() -> None:
         ),
         (("--base-model-args", "dtype"), "--base-model-args: 'dtype' is not NAME=VALUE"),
         (("--cand-model-args", "{broken"), "--cand-model-args: not JSON"),
-        (("--margin", "-1"), "-1.0 is not in the range"),
+        (("--margin", "-1"), "points (1pp) or a share (2%), not -1"),
         (("--confidence", "1"), "1.0 is not in the range"),
         (("--timeout", "nan"), "option timeout: nan is not a number of seconds"),
         (("--fail-on", "marge"), "'marge' is not one of"),

@@ -12,6 +12,7 @@ from paired_tables import METRICS, WEIGHTED, paired, score_table
 
 from evalguard.pairing import pair
 from evalguard.stats import compare_scores, failed_comparison, mcnemar_exact, mcnemar_mid_p
+from evalguard.verdict import Margin
 
 RNG = np.random.default_rng(7)
 N = 400
@@ -437,3 +438,28 @@ def test_answers_that_did_not_flip_may_be_too_few_to_exclude_a_drift(n, right, r
     assert len(said) == room
     if room:  # 1.96^2 / (50 + 1.96^2)
         assert "up to 7.1 percentage points" in said[0]
+
+
+def test_a_margin_in_points_or_relative_decides_as_its_amount_in_sigma_does():
+    rng = np.random.default_rng(5)
+    base = (rng.random(400) < 0.7).astype(float)
+    cand = np.where(rng.random(400) < 0.03, 1.0 - base, base)
+    plain = compared(cand, base=base)
+    stderr, lost = plain.base_stderr, plain.base - plain.candidate
+    for given, amount in (("0.5pp", 0.005), ("3pp", 0.03), ("1%", 0.01 * plain.base)):
+        found = compared(cand, base=base, margin=Margin.parse(given))
+        assert found.margin == pytest.approx(amount / stderr)
+        assert found.margin_text == given
+        assert found.sigma == plain.sigma
+        in_sigma = compared(cand, base=base, margin=found.margin)
+        assert (found.outcome, found.reason) == (in_sigma.outcome, in_sigma.reason)
+        assert (found.outcome == "regressed") == (lost > amount + 1e-9)
+
+
+def test_points_of_a_perplexity_are_no_number_and_a_share_of_it_is_one():
+    refused = compared(BASE - 0.1, "perplexity", margin=Margin.parse("1pp"))
+    assert refused.outcome == "failed"
+    assert "in % or sigma" in refused.reason
+    share = compared(BASE - 0.1, "perplexity", margin=Margin.parse("5%"))
+    assert share.outcome == "regressed"  # by exp(0.1) - 1, which is 10.5%
+    assert compared(BASE - 0.1, "perplexity", margin=Margin.parse("11%")).outcome == "degraded"

@@ -13,6 +13,7 @@ from evalguard.pipeline.option_words import option_words
 from evalguard.pipeline.sources import ModelSource
 from evalguard.redaction import redacted_command
 from evalguard.settings import Value
+from evalguard.verdict import Margin
 
 NAME = "repaired.yaml"
 _HEAD = "the candidate with its guilty settings put right, by evalguard bisect"
@@ -52,16 +53,26 @@ def repaired_guard(finished: Finished, repaired: ModelSource) -> str:
         "clusters": dict(choices.clusters.by_task),
         "run": _run(choices),
         "gate": {
-            "margin": gate.margin,
+            "margin": _margin(gate.default_margin),
             "fail_on": gate.fail_on,
             "confidence": gate.confidence,
             "undecided": gate.undecided,
             "subtasks": gate.subtasks,
-            "metrics": {limit.metric: limit.value for limit in gate.limits},
+            "only": list(gate.gate_metrics),
+            "advisory": list(gate.advisory),
+            "metrics": {
+                **{limit.metric: limit.value for limit in gate.limits},
+                **{name: {"margin": _margin(margin)} for name, margin in gate.margins},
+            },
         },
     }
     models = {"base": base.variant, "repaired": repaired.variant}
     return guard_text(models, more, head=_HEAD)
+
+
+def _margin(margin: Margin) -> Value:
+    """As a guard file has it."""
+    return margin.value if margin.unit == "sigma" else margin.text
 
 
 def proof_of(folder: Path, finished: Finished) -> str:

@@ -235,10 +235,11 @@ def tolerated(comparison: Comparison, gate: GateResult) -> float:
     """
     sigma, interval = comparison.sigma or 0.0, comparison.sigma_interval
     unseen = sigma - interval[0] if interval is not None else 0.0
-    if gate.margin == 0.0:
+    margin = gate.margin if comparison.margin is None else comparison.margin
+    if margin == 0.0:
         return unseen
-    inside = sigma <= gate.margin and comparison.key in gate.regressed
-    return min(unseen, gate.margin) if inside else gate.margin
+    inside = sigma <= margin and comparison.key in gate.regressed
+    return min(unseen, margin) if inside else margin
 
 
 def drift_of(scored: tuple[Scored, Scored], subject: Subject) -> float:
