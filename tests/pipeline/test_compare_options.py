@@ -69,7 +69,6 @@ def test_a_value_that_cannot_be_meant_is_refused_at_once(name: str, value: objec
     ("name", "value", "expected"),
     [
         ("limit", "500", "a number"),
-        ("margin", "1", "a number"),
         ("timeout", "60", "a number"),
         ("confidence", True, "a number"),
         ("seed", "1234", "a number"),

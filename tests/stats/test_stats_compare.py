@@ -446,10 +446,10 @@ def test_a_margin_in_points_or_relative_decides_as_its_amount_in_sigma_does():
     cand = np.where(rng.random(400) < 0.03, 1.0 - base, base)
     plain = compared(cand, base=base)
     stderr, lost = plain.base_stderr, plain.base - plain.candidate
-    for given, amount in (("0.5pp", 0.005), ("3pp", 0.03), ("1%", 0.01 * plain.base)):
-        found = compared(cand, base=base, margin=Margin.parse(given))
+    for text, amount in (("0.5pp", 0.005), ("3pp", 0.03), ("1%", 0.01 * plain.base)):
+        found = compared(cand, base=base, margin=Margin.parse(text))
         assert found.margin == pytest.approx(amount / stderr)
-        assert found.margin_text == given
+        assert found.margin_text == text
         assert found.sigma == plain.sigma
         in_sigma = compared(cand, base=base, margin=found.margin)
         assert (found.outcome, found.reason) == (in_sigma.outcome, in_sigma.reason)
