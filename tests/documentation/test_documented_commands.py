@@ -35,7 +35,7 @@ def test_every_command_line_in_the_documentation_parses(page: Path) -> None:
             continue
         words = words[: next((i for i, w in enumerate(words) if w in "|>;&&"), len(words))]
         command: click.Command = cli
-        context = click.Context(cli)
+        context = click.Context(cli, **cli.context_settings)
         while isinstance(command, click.Group):
             assert words, line
             _, command, words = command.resolve_command(context, words)  # type: ignore[assignment]
