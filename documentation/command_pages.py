@@ -12,7 +12,7 @@ from evalguard.cli.help import grouped
 
 def command_pages(group: click.Group) -> dict[str, str]:
     """Return the Markdown page of every command of ``group`` by the command's name."""
-    with click.Context(group, info_name="evalguard") as above:
+    with click.Context(group, info_name="evalguard", **group.context_settings) as above:
         return {name: _page(group.commands[name], above) for name in sorted(group.commands)}
 
 

@@ -63,13 +63,9 @@ class Margin:
 
     @property
     def text(self) -> str:
-        """As people write it: "1.0 sigma", "1pp", "2%"."""
+        """As people write it: "1 sigma", "1pp", "2%"."""
         if self.unit == "sigma":
-            return (
-                f"{self.value:.1f} sigma"
-                if self.value == round(self.value, 1)
-                else (f"{self.value:.12g} sigma")
-            )
+            return f"{self.value:.12g} sigma"
         return f"{100.0 * self.value:.12g}{'pp' if self.unit == 'points' else '%'}"
 
     def in_sigma(self, base: float, base_stderr: float, *, is_share: bool) -> float:

@@ -272,9 +272,9 @@ def test_an_advisory_metric_is_shown_and_never_fails():
 @pytest.mark.parametrize(
     ("text", "value", "unit", "written"),
     [
-        (1, 1.0, "sigma", "1.0 sigma"),
+        (1, 1.0, "sigma", "1 sigma"),
         ("1.25", 1.25, "sigma", "1.25 sigma"),
-        ("2 sigma", 2.0, "sigma", "2.0 sigma"),
+        ("2 sigma", 2.0, "sigma", "2 sigma"),
         ("1pp", 0.01, "points", "1pp"),
         ("0.5 pp", 0.005, "points", "0.5pp"),
         ("2%", 0.02, "relative", "2%"),
@@ -313,7 +313,7 @@ def test_a_metric_of_one_task_has_its_own_margin_else_that_of_the_metric_else_th
         margin="1pp", margins=(("acc", Margin(2.0)), ("gsm8k/acc", Margin(0.02, "relative")))
     )
     assert gate.margin_of("gsm8k", "acc").text == "2%"
-    assert gate.margin_of("arc", "acc").text == "2.0 sigma"
+    assert gate.margin_of("arc", "acc").text == "2 sigma"
     assert gate.margin_of("arc", "f1").text == "1pp"
     with pytest.raises(UsageError, match="--sequential takes one margin in sigma"):
         gate.sigma_margin("--sequential")
