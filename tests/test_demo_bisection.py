@@ -13,7 +13,7 @@ import pytest
 from evalguard.pipeline.demo import demo_config
 
 pytestmark = pytest.mark.slow
-GUILTY = {"attn_scale", "rope_theta"}
+GUILTY = {"attn_scale", "final_softcap", "rope_theta"}
 
 
 def test_the_demo_names_its_guilty_settings_exactly_and_what_that_cost(tmp_path: Path) -> None:

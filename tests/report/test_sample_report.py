@@ -13,7 +13,7 @@ from evalguard.report.formats import rendered
 from evalguard.report.stored import read_report
 from evalguard.report.view import report_view
 
-SAMPLE = Path(__file__).parent.parent.parent / "reports" / "20261122T163325Z-orig-vs-fla-port"
+SAMPLE = Path(__file__).parent.parent.parent / "reports" / "20261123T133739Z-orig-vs-fla-port"
 
 
 def test_its_result_is_todays_contract() -> None:
