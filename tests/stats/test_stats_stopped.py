@@ -187,3 +187,32 @@ def test_only_the_way_to_fail_is_split_over_the_metrics() -> None:
         StoppingRule(margin=1.0, alpha=0.5, gated=1, seed=0)
     with pytest.raises(ValueError, match="gated"):
         StoppingRule(margin=1.0, alpha=0.05, gated=0, seed=0)
+
+
+def test_a_drift_that_all_documents_may_show_by_chance_is_no_early_regression() -> None:
+    rng = np.random.default_rng(3)
+    base = (rng.random(SIZE) < 0.7).astype(np.float64)
+    lost, won = (np.flatnonzero(base == value) for value in (1.0, 0.0))
+    candidate = base.copy()
+    candidate[rng.choice(lost, 330, replace=False)] = 0.0
+    candidate[rng.choice(won, 300, replace=False)] = 1.0
+    whole, part, order = part_of(base, candidate, "mean", SIZE - 5)
+    full = compare_scores(whole, margin=0.5)
+    assert full.outcome == "regressed"  # of all documents, by the literal rule
+    assert full.p_value is not None
+    assert full.p_value > 0.05  # and chance
+    literal = find(part, order, SIZE, replace(RULE, margin=0.5, gated=1))
+    assert literal is not None
+    assert literal.side == "above"
+    real = find(part, order, SIZE, replace(RULE, margin=0.5, gated=1, real=True))
+    assert real is not None
+    assert (real.side, real.error_chance) == (None, 1.0)
+
+
+def test_a_real_regression_is_told_early_under_the_default_rule_too(
+    lost: tuple[PairedScores, PairedScores, list[int]],
+) -> None:
+    _, part, order = lost
+    found = find(part, order, SIZE, replace(RULE, real=True))
+    assert found is not None
+    assert found.side == "above"
