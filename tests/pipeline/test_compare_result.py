@@ -72,7 +72,7 @@ def test_a_result_is_saved_in_the_format_of_the_suffix(
     result: CompareResult, tmp_path: Path
 ) -> None:
     for name, text in (
-        ("a.txt", result.render() + "\n"),
+        ("a.txt", result.render(verbose=True) + "\n"),
         ("a.md", result.to_markdown()),
         ("a.json", result.to_json() + "\n"),
     ):

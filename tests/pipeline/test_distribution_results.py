@@ -108,7 +108,7 @@ def test_terminal_json_and_python_have_the_same_numbers(compared: Compare) -> No
     assert result.distributions_to_pandas()["kl"].tolist() == [found.kl.value]
     limit = result.to_dict()["gate"]["limits"][0]
     assert (limit["value"], limit["state"]) == (found.kl.value, "passed")
-    assert f"{found.positions}  " in result.render()
+    assert f"{found.positions}  " in result.render(verbose=True)
 
 
 @pytest.mark.parametrize(

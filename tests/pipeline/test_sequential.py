@@ -255,7 +255,7 @@ def test_a_whole_command_stops_early_and_reports_it(
     assert any("stopped early there: sw_long perplexity" in note for note in planned.report.notes)
     document = looked.to_dict()
     assert document["sequential"]["tasks"][0]["n_used"] == early.n_used
-    assert "Stopped early" in looked.render()
+    assert "Stopped early" in looked.render(verbose=True)
 
 
 def test_an_ungated_metric_that_cannot_stop_is_not_taken_for_one_of_all_documents(

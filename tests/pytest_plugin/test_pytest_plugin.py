@@ -95,7 +95,7 @@ def test_a_marked_test_fails_unless_its_candidate_passes_the_gate(run: Run) -> N
     ran.assert_outcomes(passed=2, failed=2)
     text = ran.stdout.str()
     assert "the body ran" not in text
-    assert "REGRESSED: 1 regressed" in text
+    assert "REGRESSED: lambada perplexity" in text
     assert "no verdict: the model is not there" in text
     assert "hint: give a path" in text
     assert "Traceback" not in text

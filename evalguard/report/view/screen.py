@@ -20,8 +20,12 @@ from evalguard.report.view.caveats import Caveat
 from evalguard.report.wording import full_label, subject
 
 _MOST_CULPRITS = 4
-# Notes about the whole run that bear on its verdict; the others are counted.
-_TOUCHING_NOTE = re.compile(r"waiver|expired|differ|damaged|independent|not the same", re.I)
+# Notes about the whole run that bear on its verdict, or on where it is kept.
+_TOUCHING_NOTE = re.compile(
+    r"waiver|expired|differ|damaged|independent|not the same|not written|no run folder|"
+    r"not kept|not in the history",
+    re.I,
+)
 # Caveats that say how a number was made, and not that it may mislead.
 _HOW_IT_WAS_MADE = re.compile(
     r"lm-eval (reports|gives) no standard error|^whole texts:|^scores that were stored|"
