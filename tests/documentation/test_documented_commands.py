@@ -5,15 +5,22 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 
 from evalguard.cli.main import cli
 
 ROOT = Path(__file__).parent.parent.parent
+sys.path.insert(0, str(ROOT))  # benchmarks/ is a folder of scripts, not a part of the package
+
+from benchmarks.gate_policies import gate_of, policies, state  # noqa: E402
+from benchmarks.tables import scored  # noqa: E402
+
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _PLACEHOLDER = re.compile(r"\.\.\.|\[|<|\bOPTIONS\b|…")
 
@@ -118,3 +125,16 @@ def test_the_help_of_bisect_says_that_undeclared_settings_are_not_searched_by_th
     assert helps
     for text in helps:
         assert "declares settings" in str(text)
+
+
+@pytest.mark.parametrize("name", policies())
+def test_every_guard_file_on_the_page_of_the_gate_is_short_loads_and_judges(name: str) -> None:
+    text = policies()[name]
+    assert len(text.splitlines()) <= 10
+    rng = np.random.default_rng(1)
+    right = (rng.random(400) < 0.7).astype(float)
+    wrong = np.where(rng.random(400) < 0.3, 0.0, right)
+    names = [("evalguard_lastword", "acc"), ("evalguard_choice", "acc"), ("any", "acc_norm")]
+    for candidate, expected in ((right, "passed"), (wrong, "regressed")):
+        metrics = [scored(right, candidate, "mean", task=t, metric=m) for t, m in names]
+        assert state(gate_of(text), metrics) == expected
