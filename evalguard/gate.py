@@ -152,7 +152,7 @@ class Gate:
         return GateResult(
             passed=state == "passed" or (state == "undecided" and self.undecided == "warn"),
             state=state,
-            margin=self._least_margin(gated),
+            margin=self.least_margin(c.margin for c in gated),
             margin_text=self._margin_text(),
             fail_on=self.fail_on,
             confidence=self.confidence,
@@ -220,11 +220,11 @@ class Gate:
         listed = (*self.gate_metrics, *(name for name, _ in self.margins))
         return tuple(dict.fromkeys(name for name in listed if name not in known))
 
-    def _least_margin(self, gated: Sequence[Comparison]) -> float:
+    def least_margin(self, in_sigma: Iterable[float | None]) -> float:
+        """The gate's margin in sigma, else the smallest that it comes to over the metrics."""
         if self.default_margin.unit == "sigma":
             return self.default_margin.value
-        found = [c.margin for c in gated if c.margin is not None]
-        return min(found, default=1.0)
+        return min((one for one in in_sigma if one is not None), default=1.0)
 
     def _margin_text(self) -> str:
         margin = self.default_margin

@@ -66,7 +66,8 @@ class AimFacts:
     """What a plan is made for.
 
     Attributes:
-        margin: the drift that matters, in standard errors of the base (sigma).
+        margin: the drift that matters, in standard errors of the base (sigma); where it was given
+            in another unit, the smallest that it comes to over the metrics.
         alpha: one-sided level of the test, (1 - confidence) / 2.
         power: chance to see a drift that is there.
         confidence: of all intervals.

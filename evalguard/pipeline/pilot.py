@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,11 +26,15 @@ from evalguard.stats.pilot import Pilot, pilot_of_comparison, pilot_of_scores
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aim:
-    """What a plan is made for: a margin in sigma, a one-sided level, a power."""
+    """What a plan is made for: a gate with its margins, and a power."""
 
-    margin: float
-    confidence: float
+    gate: Gate
     power: float
+
+    @property
+    def confidence(self) -> float:
+        """Of all intervals."""
+        return self.gate.confidence
 
     @property
     def alpha(self) -> float:
@@ -45,20 +50,21 @@ class Aim:
         """
         if not 0.5 <= power < 1.0:
             raise UsageError(f"a power lies between 0.5 and 1, not {power}")
-        return cls(
-            margin=gate.sigma_margin("evalguard plan"), confidence=gate.confidence, power=power
-        )
+        return cls(gate=gate, power=power)
 
-    @property
-    def facts(self) -> AimFacts:
+    def facts(self, plans: Iterable[MetricPlan]) -> AimFacts:
         """The aim as reports show it."""
         return AimFacts(
-            margin=self.margin, alpha=self.alpha, power=self.power, confidence=self.confidence
+            margin=self.gate.least_margin(plan.margin for plan in plans),
+            alpha=self.alpha,
+            power=self.power,
+            confidence=self.confidence,
         )
 
     def plan(self, pilot: Pilot, n: int) -> MetricPlan:
-        """Plan a run of n documents."""
-        return plan_metric(pilot, n=n, margin=self.margin, alpha=self.alpha, power=self.power)
+        """Plan a run of n documents, by the metric's own margin."""
+        margin = self.gate.margin_of(pilot.task, pilot.metric)
+        return plan_metric(pilot, n=n, margin=margin, alpha=self.alpha, power=self.power)
 
 
 def plan_metrics(
@@ -70,7 +76,7 @@ def plan_metrics(
     """Plan every metric that either side has, from the scores of a pilot.
 
     Returns:
-        The plans, and whether any metric failed to give scores.
+        The plans, and whether any metric failed to give scores, or has no such margin.
     """
     bases, candidates = ({table.key: table for table in side.tables} for side in scored)
     plans, failed = [], False
@@ -83,8 +89,9 @@ def plan_metrics(
         else:
             base, candidate = _same_documents(bases[key], candidates[key], sources)
             pilot, comparison = _pilot(base, candidate, choices, aim)
-        failed = failed or comparison.outcome == "failed"
-        plans.append(aim.plan(pilot, planned_documents(bases.get(key) or candidates[key], choices)))
+        plan = aim.plan(pilot, planned_documents(bases.get(key) or candidates[key], choices))
+        failed = failed or comparison.outcome == "failed" or plan.pilot.problem != pilot.problem
+        plans.append(plan)
     return tuple(plans), failed
 
 
@@ -97,7 +104,7 @@ def _pilot(
         reason = "; ".join(part for part in (str(error), error.hint) if part)
         comparison = failed_comparison(base, reason)
         return pilot_of_comparison(comparison, confidence=aim.confidence), comparison
-    comparison = compare_scores(paired, margin=aim.margin, confidence=aim.confidence)
+    comparison = compare_scores(paired, confidence=aim.confidence)
     return pilot_of_scores(paired, comparison, confidence=aim.confidence), comparison
 
 

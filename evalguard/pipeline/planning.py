@@ -88,7 +88,7 @@ def plan(
         costs=_costs(watch, roles, metrics, confidence=aim.confidence),
         load_seconds=dict(zip(roles, watch.load_seconds[-len(roles) :], strict=True)),
         pilot=facts,
-        aim=aim.facts,
+        aim=aim.facts(metrics),
         exit_code=EXIT_FAILED if failed or not metrics else EXIT_PASSED,
         not_compared=tuple(dict.fromkeys(left for side in scored for left in side.not_compared)),
         notes=_notes((*choices.notes, *_clusters_ignored(choices)), scored),

@@ -22,6 +22,7 @@ from evalguard.report.contract import SCHEMA
 from evalguard.stats import failed_comparison
 from evalguard.stats.pilot import pilot_of_comparison
 from evalguard.store import read_result
+from evalguard.verdict import Margin
 
 _NO_TIME = "a stored run keeps no times and no token counts: what the next run costs is not known"
 
@@ -56,7 +57,7 @@ def plan_from_run(
     try:
         entries = document["comparisons"]
         comparisons = [_comparison(entry) for entry in entries if not _stopped_early(entry)]
-        gate = _gate(document["gate"], options)
+        gate = _gate(document["gate"], entries, options)
         sides = [_side(document[role]) for role in ("base", "candidate")]
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{run}: its result.json is damaged: {error!r}") from error
@@ -70,19 +71,21 @@ def plan_from_run(
     if not chosen:
         known = ", ".join(dict.fromkeys(c.task for c in comparisons)) or "none"
         raise UsageError(f"{run} has no task {', '.join(options.tasks)}", hint=f"it has: {known}")
+    pilots = [pilot_of_comparison(c, confidence=aim.confidence) for c in chosen]
     plans = tuple(
-        aim.plan(
-            pilot_of_comparison(c, confidence=aim.confidence), max(2, int(options.limit or c.n))
-        )
-        for c in chosen
+        aim.plan(pilot, max(2, int(options.limit or c.n)))
+        for pilot, c in zip(pilots, chosen, strict=True)
     )
-    failed = any(c.outcome == "failed" for c in chosen)
+    failed = any(
+        c.outcome == "failed" or plan.pilot.problem != pilot.problem
+        for c, pilot, plan in zip(chosen, pilots, plans, strict=True)
+    )
     report = PlanReport(
         base=sides[0],
         candidate=sides[1],
         metrics=plans,
         pilot=PilotFacts(kind="evalguard run", folder=str(run)),
-        aim=aim.facts,
+        aim=aim.facts(plans),
         exit_code=EXIT_FAILED if failed else EXIT_PASSED,
         notes=(_NO_TIME, *_left_out(entries)),
         **signature(options),
@@ -90,14 +93,26 @@ def plan_from_run(
     return PlanResult(report)
 
 
-def _gate(stored: Mapping[str, Any], options: CompareOptions) -> Gate:
-    """The stored gate's margin and confidence, where the options do not say otherwise."""
+def _gate(
+    stored: Mapping[str, Any], entries: Sequence[Mapping[str, Any]], options: CompareOptions
+) -> Gate:
+    """The stored gate's margins and confidence, where the options do not say otherwise."""
     # what is stored has to be possible, whether it counts or not
-    gate = Gate(margin=_number(stored["margin"]), confidence=_number(stored["confidence"]))
+    gate = Gate(
+        margin=_number(stored["margin"]),
+        margins=tuple(
+            (f"{entry['task']}/{entry['metric']}", Margin.parse(entry["margin_text"]))
+            for entry in entries
+            if entry.get("margin_text")
+        ),
+        confidence=_number(stored["confidence"]),
+    )
+    if options.margin is not None:
+        gate = dataclasses.replace(gate, margins=())
     margin = gate.margin if options.margin is None else options.margin
     confidence = gate.confidence if options.confidence is None else options.confidence
     try:
-        return Gate(margin=margin, confidence=confidence)
+        return dataclasses.replace(gate, margin=margin, confidence=confidence)
     except ValueError as error:
         raise UsageError(str(error)) from error
 

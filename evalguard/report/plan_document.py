@@ -49,6 +49,8 @@ def _metric(plan: MetricPlan) -> dict[str, Any]:
         "higher_is_better": pilot.higher_is_better,
         "pilot_n": pilot.n,
         "n": plan.n,
+        "margin": plan.margin,
+        "margin_text": plan.given.text if plan.given else f"{plan.margin:.12g} sigma",
         "base": pilot.base,
         "base_stderr": plan.base_stderr,
         "scatter_ratio": pilot.ratio if known else None,

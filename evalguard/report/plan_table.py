@@ -16,6 +16,7 @@ from evalguard.report.plan_words import (
     aim_sentence,
     conclusion,
     hardest,
+    margin_words,
     metric_name,
     next_step,
     pilot_sentence,
@@ -24,7 +25,6 @@ from evalguard.report.plan_words import (
 from evalguard.report.progress import clock_time
 from evalguard.report.terminal import sides
 from evalguard.report.view.side import side_view
-from evalguard.report.wording import margin_text
 from evalguard.stats.metric_plan import DocumentRange, MetricPlan
 
 _NARROWEST_LABEL = 14
@@ -53,7 +53,7 @@ def render_plan(report: PlanReport, *, width: int, color: bool, verbose: bool = 
     if verbose:
         blocks = [
             answer,
-            [*_metrics(report, plans, width), *prose(_LEGEND if plans else "", width, style="dim")],
+            [*_metrics(plans, width), *prose(_LEGEND if plans else "", width, style="dim")],
             steps,
             sides(side_view(report.base), side_view(report.candidate), width),
             prose(pilot_sentence(report), width),
@@ -63,7 +63,7 @@ def render_plan(report: PlanReport, *, width: int, color: bool, verbose: bool = 
         return page(blocks, width, color=color)
     more = len(report.metrics) - len(plans)
     rest = [f"and {more} more, which fall less short"] if more else []
-    table = [*_metrics(report, plans, width), *(Text(line, style="dim") for line in rest)]
+    table = [*_metrics(plans, width), *(Text(line, style="dim") for line in rest)]
     remarks = len(list(_remarks(report)))
     end = prose(f"More: -v; {remarks} remark{'' if remarks == 1 else 's'}", width, style="dim")
     pilot = prose(pilot_sentence(report), width, style="dim")
@@ -82,12 +82,14 @@ def cost_sentence(report: PlanReport) -> str:
     return f"Scoring all of it: {time}{count}{beside}; less where the cache has scores."
 
 
-def _metrics(report: PlanReport, plans: Sequence[MetricPlan], width: int) -> list[Text]:
+def _metrics(plans: Sequence[MetricPlan], width: int) -> list[Text]:
     """One row per metric: what n documents detect, and the documents that would be enough."""
-    margin = margin_text(report.aim.margin)
-    header = ["", "drift seen, sigma", f"to see {margin} sigma", "to rule it out"]
     planned = [plan for plan in plans if not plan.pilot.problem]
-    rows = [[f"  {metric_name(plan)}", *_cells(plan)] for plan in planned]
+    margins = list(dict.fromkeys(margin_words(plan) for plan in planned))
+    several = len(margins) > 1
+    seen = "the margin" if several else "".join(margins)
+    header = ["", "drift seen, sigma", f"to see {seen}", "to rule it out"]
+    rows = [[f"  {metric_name(plan)}", *_cells(plan, own=several)] for plan in planned]
     widest = max((cell_len(row[0]) for row in rows), default=0)
     room = _widths([header, *rows], width)[0] if rows else -1
     side_by_side = room >= min(widest, _NARROWEST_LABEL)
@@ -121,11 +123,13 @@ def _heading(task: str, plans: Sequence[MetricPlan], width: int) -> Text:
     return Text.assemble((name, "bold"), (fitted(tail, width), "dim"))
 
 
-def _cells(plan: MetricPlan) -> list[str]:
+def _cells(plan: MetricPlan, *, own: bool) -> list[str]:
+    """Drift seen and documents; with ``own`` beside the metric's own margin."""
     low, high = plan.detectable_sigma_range or (math.nan, math.nan)
     return [
         f"{_sigma(plan.detectable_sigma)} [{_sigma(low)}, {_sigma(high)}]",
-        _documents(plan.needed_to_detect, plan.needed_to_detect_range),
+        (f"{margin_words(plan)}: " if own else "")
+        + _documents(plan.needed_to_detect, plan.needed_to_detect_range),
         _documents(plan.needed_to_show_harmless, plan.needed_to_show_harmless_range),
     ]
 

@@ -26,6 +26,13 @@ def places_of(plans: Sequence[MetricPlan]) -> str:
     return "; ".join(f"{task} {', '.join(metrics)}" for task, metrics in tasks.items())
 
 
+def margin_words(plan: MetricPlan) -> str:
+    """Return "1.0 sigma", or "1pp" where the margin is in another unit."""
+    if plan.given is None or plan.given.unit == "sigma":
+        return f"{margin_text(plan.margin or 0.0)} sigma"
+    return plan.given.text
+
+
 def pilot_sentence(report: PlanReport) -> str:
     """Say where the numbers come from."""
     pilot = report.pilot
@@ -56,7 +63,9 @@ def conclusion(report: PlanReport) -> str:
     if not plans:
         return "Nothing can be planned from this pilot."
     worst = max(plans, key=_shortage)
-    margin = f"{margin_text(report.aim.margin)} sigma"
+    margin = margin_words(worst)
+    if not margin.endswith("sigma"):
+        margin += f" ({worst.margin:.2g} sigma)"
     where = f"{printable(worst.pilot.task)} {metric_name(worst)}"
     sure = _most(worst)
     documents = f"{rounding.count(worst.n)} documents"

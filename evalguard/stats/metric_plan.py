@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from evalguard.stats.flip_power import (
     detectable_flip_drift,
@@ -13,6 +13,7 @@ from evalguard.stats.flip_power import (
 from evalguard.stats.pilot import Pilot
 from evalguard.stats.power import detectable_drift, paired_documents_to_detect
 from evalguard.stats.scatter import Range
+from evalguard.verdict import Margin
 
 # Of fewer documents a t interval is not to be trusted, however small their scatter.
 FEWEST_FOR_T = 30
@@ -27,6 +28,8 @@ class MetricPlan:
     Attributes:
         pilot: what it is planned from.
         n: documents of the run that is planned.
+        margin: the drift that matters, in sigma; None where it is known in another unit only.
+            ``given``: as it was given; None for a number of sigmas.
         base_stderr: the base's standard error over n documents, in units of the metric.
         detectable_sigma: the smallest drift that n documents detect; None without numbers.
         detectable_change: the same in units of the metric.
@@ -40,9 +43,10 @@ class MetricPlan:
 
     pilot: Pilot
     n: int
-    margin: float
+    margin: float | None
     alpha: float
     power: float
+    given: Margin | None = None
     base_stderr: float | None = None
     detectable_sigma: float | None = None
     detectable_sigma_range: Range | None = None
@@ -54,24 +58,36 @@ class MetricPlan:
     method: str = "none"
 
 
-def plan_metric(pilot: Pilot, *, n: int, margin: float, alpha: float, power: float) -> MetricPlan:
+def plan_metric(
+    pilot: Pilot, *, n: int, margin: float | Margin, alpha: float, power: float
+) -> MetricPlan:
     """Plan a run of n documents (at least 2) from a pilot.
 
     With r = ``pilot.ratio``, n documents detect (t_{1-alpha} + t_{power}) r sigma, whatever n: the
     base's standard error shrinks as the paired one does. A margin in sigma is therefore taken at
     the n of the run that is planned, where it is a drift of margin * s_base / sqrt(n), and the
-    documents needed are those that detect this drift.
+    documents needed are those that detect this drift. A margin in points or percent is the same
+    drift whatever n; it is relative to the pilot's base.
     """
-    if pilot.problem:
-        return MetricPlan(pilot=pilot, n=n, margin=margin, alpha=alpha, power=power)
-    rule = _flip_rule if pilot.flip_rate is not None else _mean_rule
-    ends = [rule(pilot, ratio, n, margin, alpha, power) for ratio in pilot.ratio_range]
-    at = rule(pilot, pilot.ratio, n, margin, alpha, power)
+    given = margin if isinstance(margin, Margin) else Margin(margin)
     base_stderr = pilot.base_stderr * math.sqrt(pilot.n / n)
+    in_sigma = given.value if given.unit == "sigma" else None
+    if not pilot.problem:
+        base = math.nan if pilot.base is None else pilot.base
+        try:
+            in_sigma = given.in_sigma(base, base_stderr, is_share=pilot.is_share)
+        except ValueError as error:
+            pilot = replace(pilot, problem=str(error))
+    if pilot.problem or in_sigma is None:
+        return MetricPlan(pilot=pilot, n=n, margin=in_sigma, given=given, alpha=alpha, power=power)
+    rule = _flip_rule if pilot.flip_rate is not None else _mean_rule
+    ends = [rule(pilot, ratio, n, in_sigma, alpha, power) for ratio in pilot.ratio_range]
+    at = rule(pilot, pilot.ratio, n, in_sigma, alpha, power)
     return MetricPlan(
         pilot=pilot,
         n=n,
-        margin=margin,
+        margin=in_sigma,
+        given=given,
         alpha=alpha,
         power=power,
         base_stderr=base_stderr,

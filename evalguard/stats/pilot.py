@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from evalguard.comparison import Comparison
 from evalguard.pairing import PairedScores
 from evalguard.stats.drift import estimate_drift
+from evalguard.stats.estimate import SIGN_FLIP
 from evalguard.stats.moments import moments
 from evalguard.stats.scatter import (
     NORMAL_KURTOSIS,
@@ -38,6 +39,8 @@ class Pilot:
             how sharp a paired comparison is: SE_paired / SE_base at any number of documents.
         ratio_range: its interval at ``confidence``.
         flip_rate: share of documents that flip, for 0/1 metrics; else None.
+        is_share: whether the metric lies between 0 and 1 by its kind, so that a margin of it may be
+            in points.
         problem: why there are no such numbers, or "".
     """
 
@@ -53,6 +56,7 @@ class Pilot:
     ratio: float = 0.0
     ratio_range: Range = (0.0, math.inf)
     flip_rate: float | None = None
+    is_share: bool = False
     problem: str = ""
     caveats: tuple[str, ...] = ()
 
@@ -86,7 +90,8 @@ def pilot_of_scores(paired: PairedScores, comparison: Comparison, *, confidence:
         flips=drift.flips,
     )
     caveats = _cautions(scatter, comparison.n_used)
-    return _pilot(comparison, scatter, confidence, caveats=caveats)
+    pilot = _pilot(comparison, scatter, confidence, caveats=caveats)
+    return replace(pilot, is_share=paired.base.aggregation in ("mean", "other"))
 
 
 def pilot_of_comparison(comparison: Comparison, *, confidence: float) -> Pilot:
@@ -104,7 +109,18 @@ def pilot_of_comparison(comparison: Comparison, *, confidence: float) -> Pilot:
     scatter = _Scatter(paired=paired, base=stderr, flips=comparison.flips)
     unknown = (_UNSHAPED,) if comparison.flips is None else ()
     caveats = (*_cautions(scatter, comparison.n_used), *unknown)
-    return _pilot(comparison, scatter, confidence, caveats=caveats)
+    pilot = _pilot(comparison, scatter, confidence, caveats=caveats)
+    return replace(pilot, is_share=_is_share(comparison))
+
+
+def _is_share(comparison: Comparison) -> bool:
+    """Whether a metric lies between 0 and 1 by its kind, as its method tells.
+
+    That of clustered documents is one for all kinds; perplexities and bits are better when low.
+    """
+    method = comparison.method
+    known = "log" not in method and "ratio" not in method
+    return known and (method != SIGN_FLIP or comparison.higher_is_better)
 
 
 def _pilot(

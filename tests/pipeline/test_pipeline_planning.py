@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,43 @@ def test_a_stored_run_plans_other_sizes_and_margins(stored: Any) -> None:
     assert tighter.metrics[0].needed_to_detect > same.metrics[0].needed_to_detect
     chosen = plan_from_run(stored.run_folder, tasks="sw_text", limit=5000)
     assert {(m.pilot.task, m.n) for m in chosen.metrics} == {("sw_text", 5000)}
+
+
+def test_a_plan_takes_margins_of_single_metrics_in_their_units(
+    world: SmallWorld, tmp_path: Path
+) -> None:
+    text = world.guard.read_text("utf-8")
+    guard = world.guard.with_name("margins.yaml")
+    gate = (
+        "gate: {margin: 0.5, metrics: "
+        "{sw_text/word_perplexity: {margin: 5%}, perplexity: {margin: 2%}}}"
+    )
+    guard.write_text(re.sub(r"^gate:.*\n(?:[ ].*\n)*", "", text, flags=re.MULTILINE) + gate + "\n")
+    options = {"config": guard, "tasks": ["sw_long", "sw_text"], "quiet": True,
+               "cache_dir": tmp_path / "cache"}  # fmt: skip
+    result = plan("orig", "sharp", pilot=48, **options)  # type: ignore[arg-type]
+    said = {(m.pilot.task, m.pilot.metric): m for m in result.metrics}
+    long = said["sw_long", "perplexity"]
+    assert long.given is not None
+    assert long.given.text == "2%"
+    assert long.margin == pytest.approx(0.02 * (long.pilot.base or 0.0) / (long.base_stderr or 0.0))
+    shown = result.render(verbose=True)
+    for words in ("to see the margin", " 5%: ", " 2%: ", " 0.5 sigma: "):
+        assert words in shown
+    assert result.to_dict()["aim"]["margin"] == 0.5  # type: ignore[index, call-overload]
+    run = evalguard.compare("orig", "sharp", output_path=tmp_path / "reports", **options)  # type: ignore[arg-type]
+    again = plan_from_run(run.run_folder or "")
+    for one in again.metrics:
+        other = said[one.pilot.task, one.pilot.metric]
+        assert one.given == other.given
+    narrower = plan_from_run(run.run_folder or "", margin="1%")
+    assert {m.given.text for m in narrower.metrics if m.given} == {"1%"}
+
+
+def test_points_of_a_perplexity_are_no_plan_and_exit_code_3(stored: Any) -> None:
+    result = plan_from_run(stored.run_folder, margin="1pp")
+    assert result.exit_code == 3
+    assert "between 0 and 1" in result.metrics[0].pilot.problem
 
 
 def test_what_is_no_stored_run_is_refused(stored: Any, tmp_path: Path) -> None:

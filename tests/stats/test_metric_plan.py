@@ -12,6 +12,7 @@ from evalguard.pairing import pair
 from evalguard.stats import compare_scores
 from evalguard.stats.metric_plan import plan_metric
 from evalguard.stats.pilot import pilot_of_comparison, pilot_of_scores
+from evalguard.verdict import Margin
 
 AIM = {"margin": 1.0, "alpha": 0.025, "power": 0.8}
 rng = np.random.default_rng(8)
@@ -78,6 +79,38 @@ def test_the_margin_is_detected_by_all_documents_only_if_they_are_enough():
         pilot, _ = pilots(paired(BASE, BASE + scatter * rng.normal(size=200)))
         plan = plan_metric(pilot, n=1000, **AIM)
         assert (plan.needed_to_detect <= 1000) == (plan.detectable_sigma <= 1.0)
+
+
+@pytest.mark.parametrize("n", [500, 8000])
+def test_a_margin_in_points_or_percent_is_planned_as_the_sigma_that_it_comes_to(n):
+    rights = [*pilots(flips(6, 3, 100, 60)), *pilots(paired(BASE, CANDIDATE, "perplexity"))]
+    for pilot in rights:
+        amount = 0.02 * pilot.base
+        stderr = pilot.base_stderr * math.sqrt(pilot.n / n)
+        margins = [Margin(0.02, "relative")]
+        margins += [Margin(amount, "points")] if pilot.is_share else []
+        for margin in margins:
+            plan = plan_metric(pilot, n=n, **{**AIM, "margin": margin})
+            same = plan_metric(pilot, n=n, **{**AIM, "margin": amount / stderr})
+            assert plan.margin == pytest.approx(amount / stderr)
+            assert plan.needed_to_detect == same.needed_to_detect
+            assert plan.needed_to_show_harmless == same.needed_to_show_harmless
+
+
+def test_the_documents_that_show_one_point_do_not_depend_on_how_many_are_planned():
+    pilot, _ = pilots(flips(6, 3, 100, 60))
+    plans = [plan_metric(pilot, n=n, **{**AIM, "margin": Margin.parse("1pp")}) for n in (200, 9000)]
+    assert plans[0].needed_to_detect == pytest.approx(plans[1].needed_to_detect, abs=1)
+    assert plans[0].margin < plans[1].margin
+
+
+@pytest.mark.parametrize("aggregation", ["perplexity", "bits_per_byte"])
+def test_points_of_what_is_no_share_are_not_planned_and_the_reason_is_said(aggregation):
+    weights = None if aggregation == "perplexity" else np.full(200, 20.0)
+    for pilot in pilots(paired(BASE, CANDIDATE, aggregation, weights=weights)):
+        plan = plan_metric(pilot, n=500, **{**AIM, "margin": Margin.parse("1pp")})
+        assert "for metrics between 0 and 1" in plan.pilot.problem
+        assert (plan.margin, plan.needed_to_detect) == (None, None)
 
 
 def test_no_plan_rests_a_t_test_on_fewer_than_30_documents():
