@@ -229,7 +229,8 @@ class Gate:
     def _margin_text(self) -> str:
         margin = self.default_margin
         more = len([1 for _, one in self.margins if one != margin])
-        return margin.text + (f" ({more} metrics have their own)" if more else "")
+        own = "1 metric has its own" if more == 1 else f"{more} metrics have their own"
+        return margin.text + (f" ({own})" if more else "")
 
     def covers(self, task: str, metric: str) -> bool:
         """Whether a metric of a task is gated."""

@@ -7,7 +7,7 @@ from evalguard.comparison import Comparison
 from evalguard.distribution_comparison import DistributionComparison, Figure
 from evalguard.report import rounding
 from evalguard.report.plain_text import printable
-from evalguard.report.wording import metric_label, percent
+from evalguard.report.wording import margin_of, metric_label, percent
 
 _PERPLEXITIES = frozenset({"perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte"})
 _STILL = frozenset({"unchanged", "degraded"})
@@ -87,6 +87,6 @@ def beside_perplexity(report: CompareReport, one: DistributionComparison) -> str
 
 def _drift(report: CompareReport, comparison: Comparison) -> str:
     sigma, _, _ = rounding.sigma_with_interval(
-        comparison.sigma, comparison.sigma_interval, margin=report.gate.margin
+        comparison.sigma, comparison.sigma_interval, margin=margin_of(report, comparison)
     )
     return f"{comparison.outcome} ({sigma} sigma)"

@@ -18,7 +18,7 @@ from evalguard.report.distribution_words import beneath_scores
 from evalguard.report.limits import decisive_limit, limit_statement
 from evalguard.report.plain_text import printable
 from evalguard.report.subtasks import concerned, of_subtasks
-from evalguard.report.wording import full_label, margin_text, percent, subject
+from evalguard.report.wording import full_label, margin_of, margin_words, percent, subject
 from evalguard.typed_command import as_bisection, as_comparison
 
 _SCORE_MORE = "score more documents (a higher --limit, or a larger task)"
@@ -108,7 +108,7 @@ def _undecided(report: CompareReport, worst: Comparison) -> str:
     candidate, base = _names(report)
     return (
         f"{_documents(worst.n_used)} cannot tell whether {candidate} is worse than {base} by "
-        f"more than {margin_text(report.gate.margin)} standard errors on {full_label(worst)} "
+        f"more than {margin_words(report, worst, unit=' standard errors')} on {full_label(worst)} "
         f"(sigma {_signed_size(report, worst)}, {_interval(report, worst)})"
     )
 
@@ -116,11 +116,11 @@ def _undecided(report: CompareReport, worst: Comparison) -> str:
 def _degraded(report: CompareReport, worst: Comparison) -> str:
     candidate, base = _names(report)
     high = worst.sigma_interval[1] if worst.sigma_interval else 0.0
-    beyond = ", although its interval reaches above" if high > report.gate.margin else ""
+    beyond = ", although its interval reaches above" if high > margin_of(report, worst) else ""
     return (
         f"{candidate} is worse than {base} by {_size(report, worst)} standard errors on "
         f"{full_label(worst)} ({_certainty(report, worst)}): real, but within the margin of "
-        f"{margin_text(report.gate.margin)}{beyond}"
+        f"{margin_words(report, worst)}{beyond}"
     )
 
 
@@ -140,13 +140,16 @@ def _unchanged(report: CompareReport, worst: Comparison) -> str:
     if all(c.bit_identical for c in report.comparisons):
         moved = beneath_scores(report)
         return f"{candidate} gives every document the same score as {base}, to the last bit{moved}"
-    several = len(concerned(report)) > 1
+    about = concerned(report)
+    several = len(about) > 1
+    margin = f"the margin of {margin_words(report, worst)}"
+    if len({margin_words(report, c) for c in about}) > 1:
+        margin = "its own margin"
     return (
         f"{candidate} is not measurably worse than {base}: "
         f"{'the largest' if several else 'its'} drift is {_signed_size(report, worst)} standard "
         f"errors, on {full_label(worst)} ({_interval(report, worst)}), and "
-        f"{'every' if several else 'the'} interval ends below the margin of "
-        f"{margin_text(report.gate.margin)}"
+        f"{'every' if several else 'the'} interval ends below {margin}"
     )
 
 
@@ -157,7 +160,7 @@ def _gate_clause(report: CompareReport, worst: Comparison) -> str:
         return accepted
     if worst.outcome == "degraded":
         return f"; the gate (fail on {gate.fail_on}) allows none" if key in gate.regressed else ""
-    allowed = margin_text(gate.margin)
+    allowed = margin_words(report, worst)
     if key not in gate.gated:
         return "; the gate does not judge this metric"
     if key in gate.undecided:
@@ -259,7 +262,7 @@ def _finite(comparison: Comparison) -> bool:
 
 def _rounded(report: CompareReport, comparison: Comparison) -> tuple[str, str, str]:
     return rounding.sigma_with_interval(
-        comparison.sigma, comparison.sigma_interval, margin=report.gate.margin
+        comparison.sigma, comparison.sigma_interval, margin=margin_of(report, comparison)
     )
 
 

@@ -84,6 +84,19 @@ def percent(confidence: float) -> str:
     return f"{100 * confidence:.6g}%"
 
 
+def margin_of(report: CompareReport, comparison: Comparison) -> float:
+    """Return the margin of a metric in sigma; the gate's where a stored result has none."""
+    return report.gate.margin if comparison.margin is None else comparison.margin
+
+
+def margin_words(report: CompareReport, comparison: Comparison, *, unit: str = "") -> str:
+    """Return a metric's margin: "1.0", "1pp (0.93 sigma)"; ``unit`` follows a number of sigmas."""
+    given = comparison.margin_text
+    if not given or given.endswith("sigma"):
+        return f"{margin_text(margin_of(report, comparison))}{unit}"
+    return f"{printable(given)} ({margin_of(report, comparison):.3g} sigma)"
+
+
 def margin_text(margin: float) -> str:
     """Return the gate's margin with at least one decimal: "1.0", "0.25"."""
     text = f"{margin:.6g}"

@@ -90,7 +90,13 @@ def compare_documents(
     judged = (
         IDENTICAL
         if identical
-        else judge(drift, n=paired.base.n, n_total=documents_of_task(paired), margin=tolerated)
+        else judge(
+            drift,
+            n=paired.base.n,
+            n_total=documents_of_task(paired),
+            margin=tolerated,
+            margin_text=wanted.text,
+        )
     )
     comparison, parts = _comparison(paired, drift, judged, tolerated), contributions(paired, drift)
     carried = None if parts is None else influence(drift, parts)

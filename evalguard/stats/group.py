@@ -83,7 +83,9 @@ def compare_group(
             key = (group.name, subtasks[0].comparison.filter, subtasks[0].comparison.metric)
             return failed_group(group, key, str(error), confidence)
         tolerated = 1.0  # no drift is within any margin
-    judged = IDENTICAL if identical else judge(drift, n=n, n_total=0, margin=tolerated)
+    judged = IDENTICAL
+    if not identical:
+        judged = judge(drift, n=n, n_total=0, margin=tolerated, margin_text=wanted.text)
     comparison = _comparison(group, subtasks, drift, judged, tolerated)
     tests = () if parts is None or identical else _companions(parts)
     doubts = disagreements(tests, real=judged.verdict.significant, level=(1.0 - confidence) / 2.0)

@@ -35,17 +35,25 @@ IDENTICAL = Judgement(
 )
 
 
-def judge(drift: Drift, *, n: int, n_total: int, margin: float) -> Judgement:
+def judge(drift: Drift, *, n: int, n_total: int, margin: float, margin_text: str = "") -> Judgement:
     """Judge the drift of scores that are not all identical.
 
     Args:
         n: documents of the drift; ``n_total``: those there are, 0 where unknown.
-        margin: tolerated drift, in standard errors of the base.
+        margin: tolerated drift, in standard errors of the base; ``margin_text`` as it was given.
     """
     low, high = drift.sigma_interval
     verdict = decide(drift.sigma, low, high, margin)
     needed = None
     if verdict.outcome == "undecided":
         needed = documents_needed(drift.estimate, n=n, tolerance=drift.drift_of(margin))
-    reason = explain(drift, verdict, margin=margin, n=n, needed_n=needed, n_total=n_total)
+    reason = explain(
+        drift,
+        verdict,
+        margin=margin,
+        margin_text=margin_text,
+        n=n,
+        needed_n=needed,
+        n_total=n_total,
+    )
     return Judgement(verdict=verdict, interval=(low, high), reason=reason, needed_n=needed)

@@ -45,10 +45,17 @@ def _side(value: float, border: float) -> int:
 
 
 def explain(
-    drift: Drift, verdict: Verdict, *, margin: float, n: int, needed_n: int | None, n_total: int
+    drift: Drift,
+    verdict: Verdict,
+    *,
+    margin: float,
+    margin_text: str = "",
+    n: int,
+    needed_n: int | None,
+    n_total: int,
 ) -> str:
-    """The sentence for a drift that is not bit-identical."""
-    head = _size(drift, margin) + _meaning(verdict, drift, margin)
+    """The sentence for a drift that is not bit-identical; ``margin_text`` as it was given."""
+    head = _size(drift, margin) + _meaning(verdict, drift, margin, margin_text)
     if verdict.outcome == "undecided":
         head += "; " + _need(needed_n, n_total)
     return f"{head} ({_evidence(drift, n, margin)})"
@@ -73,8 +80,15 @@ def _size(drift: Drift, margin: float) -> str:
     return f"{word} by {number(abs(sigma), beside=margin)} standard errors of the base"
 
 
-def _meaning(verdict: Verdict, drift: Drift, margin: float) -> str:
-    limit = f"the margin of {margin:.12g}"
+def limit_words(margin: float, margin_text: str = "") -> str:
+    """Return "the margin of 1", or "the margin of 1pp (0.935)" where it is in another unit."""
+    if not margin_text or margin_text.endswith("sigma"):
+        return f"the margin of {margin:.12g}"
+    return f"the margin of {margin_text} ({margin:.3g})"
+
+
+def _meaning(verdict: Verdict, drift: Drift, margin: float, margin_text: str) -> str:
+    limit = limit_words(margin, margin_text)
     if verdict.outcome == "regressed" and math.isinf(drift.sigma) and drift.unit == 0.0:
         return "; " + (
             "the drift is real" if verdict.significant else "the drift may still be chance"

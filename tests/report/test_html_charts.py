@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from evalguard.report.html.charts.differences import histogram, quantile_plot, share_plot
@@ -26,6 +26,7 @@ sizes = st.floats(allow_nan=False, allow_infinity=False)
 
 
 @given(st.lists(sizes, min_size=1, max_size=20), st.booleans())
+@example([1.0240163815189269e104, 0.1], True)
 def test_a_scale_holds_its_values_in_their_order(values: list[float], bend: bool) -> None:
     scale = Scale.over(values, 10.0, 110.0, bend=bend)
     places = [scale.at(value) for value in sorted(values)]
@@ -77,8 +78,8 @@ def test_a_tick_is_as_short_as_it_can_be(value: float, text: str) -> None:
 
 
 def test_the_forest_draws_point_interval_zero_and_margin() -> None:
-    bar = Bar(sigma=1.46, low=1.3, high=1.63, kind="regressed", said="perplexity")
-    forest = Forest.over([bar], 1.0)
+    bar = Bar(sigma=1.46, low=1.3, high=1.63, kind="regressed", said="perplexity", margin=1.0)
+    forest = Forest.over([bar])
     drawn = ElementTree.fromstring(forest.row(bar))
     point = next(one for one in drawn.iter() if one.tag == "circle")
     rules = {one.get("class"): float(one.get("x1", "")) for one in drawn.iter("line")}
@@ -89,11 +90,29 @@ def test_the_forest_draws_point_interval_zero_and_margin() -> None:
     assert drawn.get("aria-label") == "perplexity"
 
 
+def test_each_row_has_its_own_margin_and_the_axis_names_one_that_all_share() -> None:
+    own = [
+        Bar(sigma=0.5, low=0.1, high=0.9, kind="degraded", said=name, margin=margin)
+        for name, margin in (("acc", 0.4), ("perplexity", 3.0))
+    ]
+    forest = Forest.over(own)
+    places = [
+        next(one.get("x1") for one in ElementTree.fromstring(row).iter("line")
+             if one.get("class") == "margin")
+        for row in map(forest.row, own)
+    ]  # fmt: skip
+    assert [float(place or 0.0) for place in places] == [
+        pytest.approx(forest.scale.at(margin), abs=0.1) for margin in (0.4, 3.0)
+    ]
+    assert ">margin<" not in forest.axis()
+    assert ">margin<" in Forest.over(own[:1]).axis()
+
+
 def test_what_is_infinite_reaches_the_end_of_the_axis() -> None:
     inf = float("inf")
-    open_ended = Bar(sigma=1.5, low=0.5, high=inf, kind="regressed", said="perplexity")
-    endless = Bar(sigma=inf, low=5.0, high=inf, kind="regressed", said="perplexity")
-    forest = Forest.over([open_ended, endless], 1.0)
+    open_ended = Bar(sigma=1.5, low=0.5, high=inf, kind="regressed", said="perplexity", margin=1.0)
+    endless = Bar(sigma=inf, low=5.0, high=inf, kind="regressed", said="perplexity", margin=1.0)
+    forest = Forest.over([open_ended, endless])
     for bar in (open_ended, endless):
         drawn = ElementTree.fromstring(forest.row(bar))
         whisker = next(one for one in drawn.iter("line") if one.get("class") == "whisker")
@@ -107,8 +126,8 @@ def test_what_is_infinite_reaches_the_end_of_the_axis() -> None:
 
 
 def test_a_metric_without_a_number_has_an_empty_row() -> None:
-    bar = Bar(sigma=None, low=None, high=None, kind="failed", said="acc failed")
-    row = Forest.over([bar], 1.0).row(bar)
+    bar = Bar(sigma=None, low=None, high=None, kind="failed", said="acc failed", margin=1.0)
+    row = Forest.over([bar]).row(bar)
     assert "circle" not in row
 
 

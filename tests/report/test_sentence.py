@@ -13,6 +13,7 @@ from evalguard.distribution_comparison import Figure
 from evalguard.gate import Gate
 from evalguard.report.sentence import meaning
 from evalguard.report.view import report_view
+from evalguard.verdict import Margin
 
 
 def quiet(**changes: Any) -> Any:
@@ -207,6 +208,32 @@ def test_degraded_does_not_hide_that_the_drift_may_be_above_the_margin() -> None
     assert said.sentence.endswith(
         "real, but within the margin of 1.0, although its interval reaches above."
     )
+
+
+def test_a_margin_in_points_or_percent_is_said_as_it_was_given_and_in_sigma() -> None:
+    given = {"margin": 2.5, "margin_text": "5%"}
+    gate = Gate(margin="5%")
+    small = comparison(sigma=2.0, sigma_interval=(1.9, 2.1), outcome="degraded", certain=False,
+                       **given)  # fmt: skip
+    said = meaning(report(small, gate=gate)).sentence
+    assert said.endswith("real, but within the margin of 5% (2.5 sigma).")
+    open_ = quiet(sigma=0.4, sigma_interval=(-0.4, 3.2), outcome="undecided", needed_n=430, **given)
+    assert (
+        "worse than orig by more than 5% (2.5 sigma) on"
+        in meaning(report(open_, gate=gate)).sentence
+    )
+    large = comparison(sigma=3.0, sigma_interval=(2.8, 3.2), **given)
+    assert "; the gate allows 5% (2.5 sigma)" in meaning(report(large, gate=gate)).sentence
+    assert report_view(report(large, gate=gate)).gate.startswith("margin 5%, fail on real")
+
+
+def test_intervals_of_metrics_with_margins_of_their_own_end_below_these() -> None:
+    shown = report(
+        quiet(sigma=-0.06, sigma_interval=(-0.31, 0.18), margin=1.0, margin_text="1 sigma"),
+        quiet(metric="acc", sigma_interval=(-0.2, 0.4), sigma=0.1, margin=2.5, margin_text="5pp"),
+        gate=Gate(margins=(("acc", Margin.parse("5pp")),)),
+    )
+    assert "every interval ends below its own margin" in meaning(shown).sentence
 
 
 def test_the_confidence_is_the_one_of_the_interval() -> None:

@@ -452,7 +452,9 @@ def test_a_margin_in_points_or_relative_decides_as_its_amount_in_sigma_does():
         assert found.margin_text == text
         assert found.sigma == plain.sigma
         in_sigma = compared(cand, base=base, margin=found.margin)
-        assert (found.outcome, found.reason) == (in_sigma.outcome, in_sigma.reason)
+        assert found.outcome == in_sigma.outcome
+        assert f"the margin of {text} ({found.margin:.3g})" in found.reason
+        assert f"the margin of {found.margin:.12g}" in in_sigma.reason
         assert (found.outcome == "regressed") == (lost > amount + 1e-9)
 
 

@@ -43,8 +43,7 @@ class MetricRows:
 def metric_rows(view: ReportView) -> MetricRows:
     """Return each task with its shown metrics and their pictures, and the axis of them all."""
     shown = [metric for metric in view.metrics if metric.shown]
-    margin = shown[0].plot.margin if shown else 1.0
-    forest = Forest.over([_bar(metric) for metric in shown], margin)
+    forest = Forest.over([_bar(metric) for metric in shown])
     rows = [
         MetricRow(name=f"metric-{number}", metric=metric, picture=forest.row(_bar(metric)))
         for number, metric in enumerate(shown)
@@ -73,4 +72,5 @@ def _bar(metric: MetricView) -> Bar:
         high=metric.plot.high,
         kind=metric.outcome,
         said=f"{metric.full_label}: sigma {metric.sigma} {metric.interval}",
+        margin=metric.plot.margin,
     )

@@ -32,7 +32,14 @@ from evalguard.report.view.screen import (
     verdict_line,
 )
 from evalguard.report.view.side import entries, side_view
-from evalguard.report.wording import full_label, margin_text, percent, subject, tallies
+from evalguard.report.wording import (
+    full_label,
+    margin_of,
+    margin_text,
+    percent,
+    subject,
+    tallies,
+)
 
 _LEGEND = "sigma: drift in standard errors of the base; above 0 the candidate is worse."
 
@@ -117,7 +124,10 @@ def _headline(report: CompareReport) -> str:
 def _gate(report: CompareReport) -> str:
     gate = report.gate
     alarm = _false_alarm(gate.family_false_alarm)
-    return f"margin {margin_text(gate.margin)} sigma, fail on {printable(gate.fail_on)}{alarm}"
+    margin = f"{margin_text(gate.margin)} sigma"
+    if gate.margin_text and not gate.margin_text.endswith(" sigma"):
+        margin = printable(gate.margin_text)
+    return f"margin {margin}, fail on {printable(gate.fail_on)}{alarm}"
 
 
 def _false_alarm(chance: float | None) -> str:
@@ -141,7 +151,7 @@ def _interval_header(comparisons: Sequence[Comparison]) -> str:
 def _influence(report: CompareReport) -> str:
     """What carries the drift that the report is about, "" if that is no regression."""
     worst = subject(report)
-    found = None if worst is None else influence_view(worst, report.gate.margin)
+    found = None if worst is None else influence_view(worst, margin_of(report, worst))
     if worst is None or worst.outcome != "regressed" or found is None:
         return ""
     return f"Documents that carry {full_label(worst)}: {found.text}"

@@ -13,7 +13,7 @@ from evalguard.report import rounding
 from evalguard.report.answers import answer_text
 from evalguard.report.plain_text import printable
 from evalguard.report.view.influence import InfluenceView, influence_view
-from evalguard.report.wording import full_label, metric_label, percent
+from evalguard.report.wording import full_label, margin_of, metric_label, percent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +134,7 @@ def _size(comparisons: Sequence[Comparison]) -> str:
 def _metric(
     report: CompareReport, c: Comparison, shown: bool, numbers: Mapping[str, int]
 ) -> MetricView:
-    key, margin = c.key, report.gate.margin
+    key, margin = c.key, margin_of(report, c)
     pair = rounding.rounded_pair((c.base, c.base_stderr), (c.candidate, c.candidate_stderr))
     sigma, low, high = rounding.sigma_with_interval(c.sigma, c.sigma_interval, margin=margin)
     remarks = tuple(dict.fromkeys(printable(caveat).strip() for caveat in c.caveats))

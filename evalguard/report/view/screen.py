@@ -17,7 +17,7 @@ from evalguard.report.limits import decisive_limit, limit_found
 from evalguard.report.plain_text import printable
 from evalguard.report.subtasks import concerned
 from evalguard.report.view.caveats import Caveat
-from evalguard.report.wording import full_label, subject
+from evalguard.report.wording import full_label, margin_of, subject
 
 _MOST_CULPRITS = 4
 # Notes about the whole run that bear on its verdict, or on where it is kept.
@@ -90,7 +90,7 @@ def _undecided(report: CompareReport, worst: Comparison) -> str:
 
 def _drift(report: CompareReport, worst: Comparison) -> str:
     sigma, low, high = rounding.sigma_with_interval(
-        worst.sigma, worst.sigma_interval, margin=report.gate.margin
+        worst.sigma, worst.sigma_interval, margin=margin_of(report, worst)
     )
     if worst.bit_identical:
         return "0 sigma, bit-identical"

@@ -21,7 +21,7 @@ class Bar:
     """One row: ``kind`` is a class of the stylesheet (the outcome), ``said`` the row in words.
 
     Each may be infinite: then it lies at the axis' end, sigma as an arrow. Without a sigma nothing
-    is drawn; ``low`` and ``high`` are None where it has no interval.
+    is drawn; ``low`` and ``high`` are None where it has no interval. ``margin`` is the row's own.
     """
 
     sigma: float | None
@@ -29,26 +29,28 @@ class Bar:
     high: float | None
     kind: str
     said: str
+    margin: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forest:
-    """Rows that share one axis; ``margin`` is the gate's."""
+    """Rows that share one axis; ``margin`` is that of all of them, None where they differ."""
 
     scale: Scale
-    margin: float
+    margin: float | None
 
     @classmethod
-    def over(cls, bars: Sequence[Bar], margin: float) -> Forest:
-        """The axis holds every row, 0 and the margin."""
+    def over(cls, bars: Sequence[Bar]) -> Forest:
+        """The axis holds every row, 0 and the margins."""
         ends = [end for bar in bars for end in (bar.sigma, bar.low, bar.high)]
-        scale = Scale.over([0.0, margin, *ends], _EDGE, _WIDTH - _EDGE, bend=True)
-        return cls(scale=scale, margin=margin)
+        margins = list(dict.fromkeys(bar.margin for bar in bars)) or [1.0]
+        scale = Scale.over([0.0, *margins, *ends], _EDGE, _WIDTH - _EDGE, bend=True)
+        return cls(scale=scale, margin=margins[0] if len(margins) == 1 else None)
 
     def row(self, bar: Bar) -> Markup:
         """A row's picture."""
         middle = _ROW / 2
-        parts = [self._rule(0.0, "zero"), self._rule(self.margin, "margin")]
+        parts = [self._rule(0.0, "zero"), self._rule(bar.margin, "margin")]
         if bar.sigma is not None:
             low = self.scale.at(bar.sigma if bar.low is None else bar.low)
             high = self.scale.at(bar.sigma if bar.high is None else bar.high)
@@ -62,14 +64,15 @@ class Forest:
         return picture(_WIDTH, _ROW, bar.said, *parts, kind=f"forest {bar.kind}")
 
     def axis(self) -> Markup:
-        """The axis below all rows, with the margin named."""
+        """The axis below all rows, with the margin named where they share it."""
         scale = self.scale
         parts = [tag("line", class_="axis", x1=scale.start, x2=scale.stop, y1=1.0, y2=1.0)]
         for value in scale.ticks(letter=LETTER):
             place = scale.at(value)
             parts.append(tag("line", class_="axis", x1=place, x2=place, y1=1.0, y2=5.0))
             parts.append(words(place, 16.0, tick_text(value), anchor="middle"))
-        parts.append(words(scale.at(self.margin), 28.0, "margin", anchor="middle", kind="name"))
+        if self.margin is not None:
+            parts.append(words(scale.at(self.margin), 28.0, "margin", anchor="middle", kind="name"))
         said = f"sigma, from {tick_text(scale.low)} to {tick_text(scale.high)}"
         return picture(_WIDTH, _AXIS, said, *parts, kind="forest axis-row")
 

@@ -61,7 +61,8 @@ class Scale:
         low, high, place = self.low, self.high, value
         if self.bent:
             low, high, place = math.asinh(low), math.asinh(high), math.asinh(value)
-        return self.start + (self.stop - self.start) * (place - low) / (high - low)
+        share = (place - low) / (high - low)
+        return self.start + (self.stop - self.start) * min(max(share, 0.0), 1.0)
 
     def ticks(self, most: int = 7, *, letter: float = 0.0) -> tuple[float, ...]:
         """Round values along the axis, about ``most``; two at least, where there is room for them.
