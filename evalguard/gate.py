@@ -296,13 +296,23 @@ def may_be_chance(comparison: Comparison, p_value: float | None, *, fail_on: str
     return fail_on == "real" and comparison.outcome == "regressed" and not is_real(p_value)
 
 
+def documents_to_be_real(comparison: Comparison, p_value: float | None, gated: int) -> int | None:
+    """Documents after which a drift that stays what it is would be called real; None: unknown.
+
+    Args:
+        p_value: its own, adjusted over the gated metrics; ``gated``: how many those are.
+    """
+    own = comparison.p_value
+    if own is None or p_value is None:
+        return None
+    # Holm's factor for this metric; none where the largest of all carried it to 1.
+    factor = min(p_value / own, gated) if own > 0.0 else 1.0
+    return documents_for_level(comparison.n_used, own, REAL_LEVEL / max(factor, 1.0))
+
+
 def _undecided(comparison: Comparison, p_value: float | None, *, gated: int) -> Comparison:
     """A comparison above the margin whose drift may be chance."""
-    needed, own = None, comparison.p_value
-    if own is not None and p_value is not None:
-        # Holm's factor for this metric; none where the largest of all carried it to 1.
-        factor = min(p_value / own, gated) if own > 0.0 else 1.0
-        needed = documents_for_level(comparison.n_used, own, REAL_LEVEL / max(factor, 1.0))
+    needed = documents_to_be_real(comparison, p_value, gated)
     said = "the drift may be chance" if p_value is None else f"it may be chance (p = {p_value:.2g})"
     decide_at = "" if needed is None else f"; about {needed:,} documents would decide"
     reason = f"above the margin, and {said}{decide_at}: {comparison.reason}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,8 +38,18 @@ def arguments_of(request: Request, most_tokens: int | None) -> tuple[Any, ...]:
     return (context, options)
 
 
-def _is_completions_client(lm: Any) -> bool:
-    return any(kind.__module__ == "lm_eval.models.openai_completions" for kind in type(lm).__mro__)
+_HINT = (
+    "evalguard needs the log-probability of every prompt token (completions with echo=True "
+    "and logprobs=1), for the token ids it sends: vLLM and llama-cpp-python give them; "
+    "or compare the model itself with --model hf"
+)
+# What a server adds to the name that it was asked for: the date of a release, the kind of file.
+_OF_A_RELEASE = re.compile(r"[-@:]([0-9]{4}[0-9-]*|latest)|\.gguf")
+
+
+def _room(lm: Any, method: str) -> str:
+    """The module of lm-eval that a model's method comes from, by its last name; "" if none."""
+    return str(getattr(getattr(lm, method, None), "__module__", "")).rpartition(".")[2]
 
 
 def _with_own_seeds(
@@ -60,69 +71,148 @@ def _with_own_seeds(
 
 
 @contextmanager
-def checked_logprobs(lm: Any) -> Iterator[None]:
-    """Refuse a completions server's answers that do not cover the tokens of their prompts.
+def checked_answers(lm: Any) -> Iterator[None]:
+    """Refuse a server's answers of another model, or that do not cover their prompts' tokens.
 
     lm-eval sums ``token_logprobs[ctxlen:-1]`` of an echoed prompt and one generated token: of a
-    server that does not echo, that is an empty sum, a log-likelihood of 0 over no tokens.
+    server that does not echo, that is an empty sum, a log-likelihood of 0 over no tokens. Types
+    gguf and sglang-generate do the like.
 
     Raises:
         EvaluationError: while ``lm`` is asked.
     """
-    parse = getattr(lm, "parse_logprobs", None)
-    if parse is None or "openai_completions" not in getattr(parse, "__module__", ""):
-        yield
-        return
-
-    def checking(outputs: Any, tokens: Any = None, ctxlens: Any = None, **more: Any) -> Any:
-        _check_logprobs(outputs, tokens, ctxlens)
-        return parse(outputs=outputs, tokens=tokens, ctxlens=ctxlens, **more)
-
-    lm.parse_logprobs = checking
+    own: dict[str, Callable[..., Any]] = {}
+    logprobs = {"openai_completions": _check_logprobs, "sglang_generate_API": _check_sglang}
+    check = logprobs.get(_room(lm, "parse_logprobs"))
+    if check is not None:
+        own["parse_logprobs"] = _after_check(lm.parse_logprobs, check, lm)
+    if _room(lm, "parse_generations") == "openai_completions":
+        own["parse_generations"] = _after_check(lm.parse_generations, None, lm)
+    if _room(lm, "gguf_completion") == "gguf":
+        own["gguf_completion"] = _checked_gguf(lm.gguf_completion)
+    for name, method in own.items():
+        setattr(lm, name, method)
     try:
         yield
     finally:
-        del lm.parse_logprobs
+        for name in own:
+            delattr(lm, name)
 
 
-def _check_logprobs(outputs: Any, tokens: Any, ctxlens: Any) -> None:
-    hint = (
-        "evalguard needs the log-probability of every prompt token (completions with echo=True "
-        "and logprobs=1), for the token ids it sends: vLLM and llama-cpp-python give them; "
-        "or compare the model itself with --model hf"
-    )
-    answers = outputs if isinstance(outputs, list) else [outputs]
+_Check = Callable[[Sequence[Any], Any, Any], None]
+
+
+def _after_check(parse: Callable[..., Any], check: _Check | None, lm: Any) -> Callable[..., Any]:
+    def checking(outputs: Any, tokens: Any = None, ctxlens: Any = None, **more: Any) -> Any:
+        answers = outputs if isinstance(outputs, list) else [outputs]
+        _check_name(answers, lm.model)
+        if check is None:
+            return parse(outputs=outputs, **more)
+        check(answers, tokens, ctxlens)
+        return parse(outputs=outputs, tokens=tokens, ctxlens=ctxlens, **more)
+
+    return checking
+
+
+def _check_name(answers: Sequence[Any], wanted: Any) -> None:
+    """Refuse answers that another model signs; a server that names none is taken at its word."""
+    for answer in answers:
+        name = answer.get("model") if isinstance(answer, dict) else None
+        if isinstance(name, str) and name and not _is_same_model(name, str(wanted)):
+            raise EvaluationError(
+                f"the server was asked for model '{wanted}' and answers as '{name}'",
+                hint="start the server with the model that is meant, or give the name that it "
+                "answers with (model_args: {model: NAME, tokenizer: FOLDER}); /v1/models lists "
+                "its models",
+            )
+
+
+def _is_same_model(name: str, wanted: str) -> bool:
+    """Whether two names differ at most in folder, organisation, case, and a release of one."""
+    short, long = sorted((_last_part(name), _last_part(wanted)), key=len)
+    return long.startswith(short) and bool(_OF_A_RELEASE.fullmatch(long[len(short) :] or "-0000"))
+
+
+def _last_part(name: str) -> str:
+    return name.rstrip("/").rpartition("/")[2].lower()
+
+
+def _check_logprobs(answers: Sequence[Any], tokens: Any, ctxlens: Any) -> None:
+    """Of completions: those of the prompt, and of the token that was generated."""
     choices = []
     for answer in answers:
         found = answer.get("choices") if isinstance(answer, dict) else None
         if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-            raise EvaluationError("the server's answer has no list of choices", hint=hint)
+            raise EvaluationError("the server's answer has no list of choices", hint=_HINT)
         choices += sorted(found, key=lambda one: one.get("index", 0))
+    given = [(choice.get("logprobs") or {}).get("token_logprobs") for choice in choices]
+    _check_counts(given, tokens, ctxlens, generated=1)
+
+
+def _check_sglang(answers: Sequence[Any], tokens: Any, ctxlens: Any) -> None:
+    """Of sglang's own endpoint: (log-probability, id, text) of each token of the prompt."""
+    given = []
+    for answer in answers:
+        about = answer.get("meta_info") if isinstance(answer, dict) else None
+        found = about.get("input_token_logprobs") if isinstance(about, dict) else None
+        given.append([one[0] for one in found] if isinstance(found, list) else None)
+    _check_counts(given, tokens, ctxlens, generated=0)
+
+
+def _check_counts(given: Sequence[Any], tokens: Any, ctxlens: Any, *, generated: int) -> None:
+    """Compare log-probabilities of each prompt with its tokens.
+
+    Args:
+        given: a list of each prompt's, as a server gave it.
+        tokens: the prompts' ids, or texts; ``ctxlens``: how many of them are context.
+        generated: how many more a server gives than the prompt has tokens.
+    """
     prompts = list(tokens) if tokens is not None else []
     if prompts and isinstance(prompts[0], int):
         prompts = [prompts]
-    if len(choices) != len(ctxlens):
+    if len(given) != len(ctxlens):
         raise EvaluationError(
-            f"the server gave {len(choices)} answers to {len(ctxlens)} prompts", hint=hint
+            f"the server gave {len(given)} answers to {len(ctxlens)} prompts", hint=_HINT
         )
-    for number, (choice, context) in enumerate(zip(choices, ctxlens, strict=True)):
-        logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
-        given = len(logprobs) if isinstance(logprobs, list) else 0
+    for number, (logprobs, context) in enumerate(zip(given, ctxlens, strict=True)):
+        found = logprobs if isinstance(logprobs, list) else []
         ids = prompts[number] if number < len(prompts) else None
-        expected = len(ids) if isinstance(ids, (list, tuple)) else context + 1
-        # One more, for the token that was generated.
         exact = isinstance(ids, (list, tuple))
-        if given < expected + 1 or (exact and given != expected + 1):
+        expected = len(ids) if isinstance(ids, (list, tuple)) else context + 1
+        if len(found) < expected + generated or (exact and len(found) != expected + generated):
             raise EvaluationError(
-                f"the server gave {given} log-probabilities for a prompt of {expected} tokens and "
-                "one generated token",
-                hint=hint,
+                f"the server gave {len(found)} log-probabilities for a prompt of {expected} tokens"
+                + (" and one generated token" if generated else ""),
+                hint=_HINT,
             )
-        scored = (logprobs or [])[context:-1]
+        scored = found[context : len(found) - generated]
         if not all(isinstance(one, (int, float)) for one in scored):
             raise EvaluationError(
-                "the server gave no log-probability for a token of the continuation", hint=hint
+                "the server gave no log-probability for a token of the continuation", hint=_HINT
             )
+
+
+def _checked_gguf(complete: Callable[..., Any]) -> Callable[..., Any]:
+    """A gguf server's completions, refused where no token of the continuation has a number."""
+
+    def checking(context: str, continuation: str | None = None, **more: Any) -> Any:
+        answer = complete(context=context, continuation=continuation, **more)
+        if not continuation:
+            return answer
+        choices = answer.get("choices") if isinstance(answer, dict) else None
+        logprobs = (choices[0].get("logprobs") if choices else None) or {}
+        given = list(logprobs.get("token_logprobs") or [])[:-1]
+        offsets = list(logprobs.get("text_offset") or [])
+        end = len(context) + len(continuation)
+        scored = [one for one, at in zip(given, offsets, strict=False) if len(context) <= at < end]
+        echoed = bool(offsets) and (offsets[0] < len(context) or not context)
+        if not (echoed and scored and all(isinstance(one, (int, float)) for one in scored)):
+            raise EvaluationError(
+                "the server gave no log-probabilities for the tokens of a continuation", hint=_HINT
+            )
+        return answer
+
+    return checking
 
 
 def ask(
@@ -131,7 +221,7 @@ def ask(
     """Answer requests of one kind by the model's own method, in the order asked."""
     from lm_eval.api.instance import Instance
 
-    if kind == "generate_until" and _is_completions_client(lm):
+    if kind == "generate_until" and _room(lm, "_create_payload") == "openai_completions":
         arguments = _with_own_seeds(requests, arguments, seed=lm._seed)
 
     instances = [
@@ -146,7 +236,7 @@ def ask(
     ]
     method = getattr(lm, kind)
     known = inspect.signature(method).parameters
-    with checked_logprobs(lm):
+    with checked_answers(lm):
         return list(
             method(instances, **({"disable_tqdm": True} if "disable_tqdm" in known else {}))
         )

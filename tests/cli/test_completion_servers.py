@@ -41,7 +41,7 @@ FAULTY: dict[str, tuple[Answer, str]] = {
 }
 
 
-def answers_as(answer: Answer) -> type[BaseHTTPRequestHandler]:
+def answers_as(answer: Answer, signed: str = "") -> type[BaseHTTPRequestHandler]:
     class Completions(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -51,7 +51,7 @@ def answers_as(answer: Answer) -> type[BaseHTTPRequestHandler]:
                 tops: list[dict[str, Any]] = [{"x": one} for one in given]
                 logprobs = {"token_logprobs": given, "top_logprobs": tops}
                 choices.append({"index": index, "text": "", "logprobs": logprobs})
-            body = json.dumps({"model": asked["model"], "choices": choices}).encode()
+            body = json.dumps({"model": signed or asked["model"], "choices": choices}).encode()
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
@@ -68,11 +68,11 @@ def answers_as(answer: Answer) -> type[BaseHTTPRequestHandler]:
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[[Answer], str]]:
+def serve() -> Iterator[Callable[..., str]]:
     servers: list[ThreadingHTTPServer] = []
 
-    def start(answer: Answer) -> str:
-        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), answers_as(answer)))
+    def start(answer: Answer, signed: str = "") -> str:
+        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), answers_as(answer, signed)))
         threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
         return f"http://127.0.0.1:{servers[-1].server_port}/v1/completions"
 
@@ -123,6 +123,74 @@ def test_a_server_that_echoes_the_prompt_is_compared(world: SmallWorld, capfd, s
     assert done.code == 0, done.out + done.err
     found = {one["metric"]: one for one in done.document["comparisons"]}
     assert found["perplexity"]["bit_identical"]
+
+
+def test_a_server_that_answers_as_another_model_is_refused(world: SmallWorld, capfd, serve) -> None:
+    done = compare(world, capfd, serve(sound), serve(sound, signed="served-instruct"), "sw_word")
+    assert done.code == 3
+    error = done.document["error"]
+    assert "asked for model 'served' and answers as 'served-instruct'" in error["message"]
+    assert "/v1/models" in error["hint"]
+
+
+@pytest.mark.parametrize("signed", ["org/Served", "served-2026-11-20", "/models/served.gguf"])
+def test_a_server_may_say_folder_and_release_of_the_model(
+    signed: str, world: SmallWorld, capfd, serve
+) -> None:
+    done = compare(world, capfd, serve(sound), serve(sound, signed=signed), "sw_word")
+    assert done.code == 0, done.out
+
+
+class OtherAnswers(BaseHTTPRequestHandler):
+    """sglang's own endpoint and a gguf server, neither of which shows the prompt's tokens."""
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if "input_ids" in asked:
+            about = {"input_token_logprobs": [], "input_top_logprobs": []}
+            answer: Any = [{"text": "", "meta_info": about} for _ in asked["input_ids"]]
+        else:
+            end = len(asked["prompt"])
+            logprobs = {
+                "tokens": ["x"],
+                "text_offset": [end],
+                "token_logprobs": [-0.5],
+                "top_logprobs": [{"x": -0.5}],
+            }
+            answer = {"choices": [{"index": 0, "text": "x", "logprobs": logprobs}]}
+        body = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize("kind", ["sglang-generate", "gguf"])
+def test_a_server_of_another_type_that_scores_no_token_is_refused(
+    kind: str, tiny_llama: Path
+) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), OtherAnswers)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    arguments = {
+        "sglang-generate": {"base_url": url, "tokenizer": str(tiny_llama), "max_retries": 1},
+        "gguf": {"base_url": url},
+    }[kind]
+    policy = ScoringPolicy(batch_size=1)
+    request = Request(
+        task="t", doc_id=0, index=0, kind="loglikelihood", arguments=("the fog", " came")
+    )
+    try:
+        lm = load_lm(kind, arguments, {}, policy, trust_remote_code=False, allow_pickle=False)
+        with pytest.raises(EvaluationError, match="log-probabilities for"):
+            LMScorer(lm, policy, model_type=kind).score([request])
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def test_progress_bars_of_lm_eval_stay_off_the_screen(world: SmallWorld, capfd, serve) -> None:

@@ -24,12 +24,13 @@ from evalguard.pipeline.bisection.subject import (
 from evalguard.scores import ScoreTable
 from evalguard.settings import Constraint, Setting, Target, Variant
 from evalguard.stats import compare_documents
+from evalguard.verdict import Margin
 
 N = 400
 
 
 def scored(
-    task: str, worse: float, *, seed: int = 0, scatter: float = 0.01
+    task: str, worse: float, *, seed: int = 0, scatter: float = 0.01, margin: float = 1.0
 ) -> tuple[Comparison, ScoreTable]:
     """A task whose candidate is worse by so many standard errors of the base."""
     rng = np.random.default_rng(seed)
@@ -37,7 +38,9 @@ def scored(
     drift = worse * base.std(ddof=1) / N**0.5
     other = base - drift + scatter * rng.standard_normal(N)
     one = table(list(base), task=task, metric="reward")
-    compared = compare_documents(pair(one, replace(one, values=other)), margin=1.0, confidence=0.95)
+    compared = compare_documents(
+        pair(one, replace(one, values=other)), margin=margin, confidence=0.95
+    )
     return compared.comparison, one
 
 
@@ -73,6 +76,15 @@ def test_a_drift_that_may_be_chance_is_not_searched_unasked_whatever_fails_the_g
         assert "documents would decide" in found
         assert chosen(by_chance, scored("b", 1.5), gate=gate).key[0] == "b"
         assert chosen(by_chance, gate=gate, failing_only=False).key[0] == "a"
+
+
+@pytest.mark.parametrize(("worse", "margin", "above"), [(2.0, 6.0, False), (0.8, 0.4, True)])
+def test_what_may_be_chance_is_above_the_metrics_own_margin(
+    worse: float, margin: float, above: bool
+) -> None:
+    side = scored("a", worse, scatter=2.0, margin=margin)
+    found = chosen(side, gate=Gate(margins=(("a/reward", Margin(margin)),)))
+    assert ("may be chance" in found) is above
 
 
 def test_a_metric_that_is_no_sum_over_documents_gives_way_to_the_next() -> None:

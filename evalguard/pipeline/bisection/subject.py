@@ -12,7 +12,7 @@ from evalguard.bisect.oracle import Floats
 from evalguard.comparison import Comparison
 from evalguard.document_scale import DocumentScale
 from evalguard.errors import UsageError
-from evalguard.gate import is_real
+from evalguard.gate import documents_to_be_real, is_real
 from evalguard.gate_reason import Key
 from evalguard.gate_result import GateResult
 from evalguard.limit_scale import LimitScale
@@ -20,7 +20,6 @@ from evalguard.limits import Limit, LimitVerdict
 from evalguard.pipeline.divergences import TaskDivergences
 from evalguard.pipeline.scored import Scored
 from evalguard.scores import ScoreTable
-from evalguard.stats.planning import documents_for_level
 from evalguard.verdict import REAL_LEVEL
 
 _FAR = 8.0  # margins from which on drift is searched for its largest causes first
@@ -131,13 +130,11 @@ def chance_of(comparisons: Sequence[Comparison], gate: GateResult) -> list[str]:
     found: list[tuple[float, str]] = []
     for key, p_value in zip(gate.gated, gate.holm_p_values, strict=True):
         one = by_key[key]
-        above = one.sigma is not None and one.sigma > gate.margin
+        margin = gate.margin if one.margin is None else one.margin
+        above = one.sigma is not None and one.sigma > margin
         if p_value is None or is_real(p_value) or not above or one.key in gate.failed:
             continue
-        factor = p_value / one.p_value if one.p_value else 1.0
-        needed = one.needed_n or documents_for_level(
-            one.n_used, one.p_value or 0.0, REAL_LEVEL / max(factor, 1.0)
-        )
+        needed = documents_to_be_real(one, p_value, len(gate.gated))
         decide = "" if needed is None else f"; about {needed:,} documents would decide"
         text = (
             f"the drift of {one.task} {one.metric} may be chance (paired p = {p_value:.2g}, "

@@ -197,7 +197,7 @@ def _real(
     the level asks for, because that standard error is an estimate.
     """
     drift = drift_of_all(paired, population, confidence=rule.interval_confidence, unit=unit)
-    if max(p_value, 0.0) > rule.level_of_real:
+    if p_value > rule.level_of_real:
         return False
     stderr = drift.estimate.stderr / unit
     return stderr == 0.0 or normal_upper_tail(low / stderr) <= rule.level_of_real / 2.0
