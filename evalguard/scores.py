@@ -95,6 +95,11 @@ class ScoreTable:
         """(task, filter, metric), unique within a run."""
         return (self.task, self.filter, self.metric)
 
+    @property
+    def is_share(self) -> bool:
+        """Whether the metric may lie between 0 and 1 by its kind, as a margin in points asks."""
+        return self.aggregation in ("mean", "other")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotCompared:

@@ -90,17 +90,19 @@ class Draw:
             if reason and gated:
                 self._ask_all(f"{key[2]}: {reason}")
                 return
-            if paired is None:
+            own = rule.of(choices.gate.margin_of(key[0], key[2]))
+            no_points = own.tolerated.unit == "points" and not base[key].is_share
+            if paired is None or no_points:
                 continue  # it failed, and so it would with all documents
             now = find(
                 paired,
                 self.drawn,
                 len(self.order),
-                rule,
+                own,
                 base_of_all=base_of_all.get(key),
                 with_interval=not gated,
             )
-            self.findings[key] = carried(self.findings.get(key), now, margin=rule.margin)
+            self.findings[key] = carried(self.findings.get(key), now, margin=own.margin)
             undecided = undecided or (gated and not _decided(self.findings[key]))
         self.finished = not undecided
         if undecided:

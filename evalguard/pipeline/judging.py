@@ -100,7 +100,7 @@ def _compare(
         paired = pair(base, other, allow=allow)
     except MisalignedRunsError as error:
         return _failed(base, _reason(error, key))
-    early = None if stops is None else stops.early(paired)
+    early = None if stops is None else stops.early(paired, gate.margin_of(key[0], key[2]))
     if early is not None:
         return Compared(comparison=early)
     try:

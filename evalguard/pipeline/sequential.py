@@ -214,7 +214,7 @@ class _Run:
         gate = self.choices.gate
         keys = [key for base, other in sides for key in base if key in other]
         return StoppingRule(
-            margin=gate.sigma_margin("--sequential"),
+            margin=gate.default_margin,
             alpha=self.alpha,
             gated=max(1, sum(gate.covers(key[0], key[2]) for key in keys)),
             seed=self.choices.task_options.seed,

@@ -9,6 +9,7 @@ from evalguard.comparison import Comparison
 from evalguard.pairing import PairedScores
 from evalguard.stats.sequential import Finding, StoppingRule, complete, stopped_comparison
 from evalguard.stopping import SequentialRun
+from evalguard.verdict import Margin
 
 Key = tuple[str, str, str]
 
@@ -28,13 +29,13 @@ class Stops:
     looks: Mapping[str, tuple[int, ...]]
     run: SequentialRun
 
-    def early(self, paired: PairedScores) -> Comparison | None:
+    def early(self, paired: PairedScores, margin: Margin) -> Comparison | None:
         """The comparison of a metric that was stopped early; None where it was not."""
         finding = self.findings.get(paired.base.key)
         if finding is None:
             return None
         looks = self.looks[paired.base.task]
-        return stopped_comparison(paired, finding, self.rule, looks=looks)
+        return stopped_comparison(paired, finding, self.rule.of(margin), looks=looks)
 
     def late(self, comparison: Comparison) -> Comparison:
         """An ordinary comparison with its place in the sequential run, if it has one."""

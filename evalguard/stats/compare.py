@@ -110,8 +110,7 @@ def margin_of(drift: Drift, table: ScoreTable, margin: Margin) -> float:
     Raises:
         ValueError: the metric has no such margin.
     """
-    is_share = table.aggregation in ("mean", "other")
-    return margin.in_sigma(drift.base.point, drift.base.stderr, is_share=is_share)
+    return margin.in_sigma(drift.base.point, drift.base.stderr, is_share=table.is_share)
 
 
 def _undefined(drift: Drift, paired: PairedScores) -> str:

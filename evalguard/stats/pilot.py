@@ -91,7 +91,7 @@ def pilot_of_scores(paired: PairedScores, comparison: Comparison, *, confidence:
     )
     caveats = _cautions(scatter, comparison.n_used)
     pilot = _pilot(comparison, scatter, confidence, caveats=caveats)
-    return replace(pilot, is_share=paired.base.aggregation in ("mean", "other"))
+    return replace(pilot, is_share=paired.base.is_share)
 
 
 def pilot_of_comparison(comparison: Comparison, *, confidence: float) -> Pilot:

@@ -222,8 +222,8 @@ def world(tmp_path_factory: pytest.TempPathFactory, tiny_llama: Path) -> SmallWo
 def compared(world: SmallWorld, tmp_path: Path) -> Run:
     def call(tasks: Sequence[str], candidate: str = "sharp", **given: Any) -> Any:
         return evalguard.compare(
-            "orig", candidate, config=world.guard, tasks=tasks, quiet=True,
-            output_path=tmp_path / "reports", cache_dir=tmp_path / "cache", **given,
+            "orig", candidate, tasks=tasks, quiet=True, output_path=tmp_path / "reports",
+            cache_dir=tmp_path / "cache", **{"config": world.guard, **given},
         )  # fmt: skip
 
     return call
@@ -256,6 +256,32 @@ def test_a_whole_command_stops_early_and_reports_it(
     document = looked.to_dict()
     assert document["sequential"]["tasks"][0]["n_used"] == early.n_used
     assert "Stopped early" in looked.render(verbose=True)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "margin", "state"),
+    [
+        ("sharp", "{perplexity: {margin: 400%}}", "regressed"),
+        ("same", "{sw_long/perplexity: {margin: 60%}}", "passed"),
+        ("same", "{perplexity: {margin: 1.5}}", "passed"),
+    ],
+)
+def test_margins_of_single_metrics_in_their_units_stop_early_with_the_verdict_of_all_documents(
+    world: SmallWorld, compared: Run, tmp_path: Path, candidate: str, margin: str, state: str
+) -> None:
+    guard = world.guard.with_name(f"{tmp_path.name}.yaml")
+    text = world.guard.read_text(encoding="utf-8")
+    gate = f"\ngate: {{margin: 1pp, metrics: {margin}, only: [perplexity]}}\n"
+    guard.write_text(text + gate, encoding="utf-8")
+    whole = compared(["sw_long"], candidate, config=guard)
+    looked = compared(["sw_long"], candidate, config=guard, sequential=True)
+    early, full = looked.comparisons[0], whole.comparisons[0]
+    assert looked.report.gate.state == whole.report.gate.state == state
+    assert early.stopping is not None
+    assert early.stopping.early
+    assert early.margin_text == full.margin_text
+    assert early.margin == pytest.approx(full.margin, rel=0.5)
+    assert f"margin of {early.margin_text.removesuffix(' sigma')}" in early.reason
 
 
 def test_an_ungated_metric_that_cannot_stop_is_not_taken_for_one_of_all_documents(

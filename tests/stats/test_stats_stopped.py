@@ -24,6 +24,7 @@ from evalguard.stats.sequential import (
     stopped_comparison,
 )
 from evalguard.stats.sequential.stopped import carriers_missed
+from evalguard.verdict import Margin
 
 SIZE = 2000
 RULE = StoppingRule(margin=1.0, alpha=0.05, gated=4, seed=9)
@@ -216,3 +217,118 @@ def test_a_real_regression_is_told_early_under_the_default_rule_too(
     found = find(part, order, SIZE, replace(RULE, real=True))
     assert found is not None
     assert found.side == "above"
+
+
+def near_the_margin(kind: str, margin: Margin, factor: float) -> PairedScores:
+    """Documents whose drift is that many times the margin, in the margin's own unit."""
+    rng = np.random.default_rng(5)
+    size = 600
+    if kind == "0/1":
+        base = (np.arange(size) < 0.6 * size).astype(np.float64)
+        amount = margin.value * (float(np.mean(base)) if margin.unit == "relative" else 1.0)
+        lost, won = round(factor * amount * size) + 6, 6
+        candidate = base.copy()
+        candidate[:lost], candidate[size - won :] = 0.0, 1.0
+        return paired(base, candidate)
+    if kind == "perplexity":
+        base = -rng.gamma(1.5, 1.0, size)
+        noise = rng.normal(0.0, 0.3, size)
+        wanted = math.log1p(factor * margin.value)
+        return paired(base, base - noise + float(np.mean(noise)) - wanted, "perplexity")
+    base = rng.beta(2.0, 3.0, size)
+    noise = base * rng.normal(0.0, 0.2, size)
+    wanted = factor * margin.value * (float(np.mean(base)) if margin.unit == "relative" else 1.0)
+    return paired(base, base - noise + float(np.mean(noise)) - wanted)
+
+
+@pytest.mark.parametrize("factor", [0.97, 1.03])
+@pytest.mark.parametrize(
+    ("kind", "margin"),
+    [
+        ("0/1", Margin(0.06, "points")),
+        ("0/1", Margin(0.1, "relative")),
+        ("mean", Margin(0.03, "points")),
+        ("mean", Margin(0.1, "relative")),
+        ("perplexity", Margin(0.05, "relative")),
+    ],
+)
+def test_margins_in_points_and_shares_are_contradicted_in_at_most_alpha_of_the_orders(
+    kind: str, margin: Margin, factor: float
+) -> None:
+    """The verdict is that of all documents in the margin's own unit, next to the margin."""
+    whole = near_the_margin(kind, margin, factor)
+    full, size, orders = compare_scores(whole, margin=margin), whole.base.n, 60
+    assert (full.outcome == "regressed") is (factor > 1.0)
+    rule, wrong = replace(RULE, margin=margin, gated=1), 0
+    for seed in range(orders):
+        order = np.random.default_rng([11, seed]).permutation(size)
+        for look in (60, 120, 240, 400, 540, 590):
+            rows = np.sort(order[:look])
+            part = PairedScores(
+                base=picked(whole.base, rows), candidate=picked(whole.candidate, rows)
+            )
+            found = find(part, order[:look].tolist(), size, rule)
+            if found is not None and found.side is not None:
+                wrong += (found.side == "above") is not (full.outcome == "regressed")
+                break
+    assert wrong / orders <= 0.05 + 3.0 * math.sqrt(0.05 * 0.95 / orders)
+
+
+@pytest.mark.parametrize(
+    ("kind", "margin"),
+    [
+        ("0/1", Margin(0.1, "points")),
+        ("0/1", Margin(0.2, "relative")),
+        ("mean", Margin(0.1, "points")),
+        ("mean", Margin(0.2, "relative")),
+        ("perplexity", Margin(0.2, "relative")),
+    ],
+)
+@pytest.mark.parametrize(("factor", "side"), [(0.0, "below"), (4.0, "above")])
+def test_a_margin_in_points_or_a_share_is_told_early_in_its_own_unit(
+    kind: str, margin: Margin, factor: float, side: str
+) -> None:
+    whole = near_the_margin(kind, margin, factor)
+    order = list(document_order(whole.base.doc_ids.tolist(), task="t", seed=2))[:240]
+    rows = np.sort(np.array(order))
+    part = PairedScores(base=picked(whole.base, rows), candidate=picked(whole.candidate, rows))
+    rule = replace(RULE, margin=margin, gated=1)
+    found = find(part, order, whole.base.n, rule)
+    assert found is not None
+    assert found.side == side
+    early = stopped_comparison(part, found, rule, looks=(240, whole.base.n))
+    full = compare_scores(whole, margin=margin)
+    assert early.margin == pytest.approx(full.margin, rel=0.15)
+    assert early.margin_text == full.margin_text == margin.text
+    assert f"the margin of {margin.text} (" in early.reason
+    assert early.sigma_interval is not None
+    assert (early.sigma_interval[0] > early.margin) is (side == "above")
+    assert (early.sigma_interval[1] < early.margin) is (side == "below")
+    assert Gate(margin=margin).judge([early]).state == ("regressed" if factor else "passed")
+
+
+def test_a_margin_without_a_known_size_is_not_told_early() -> None:
+    rng = np.random.default_rng(6)
+    likelihoods, signed = -rng.gamma(1.5, 1.0, 900), rng.normal(0.1, 1.0, 900)
+    for values, aggregation, margin in (
+        (likelihoods, "perplexity", Margin(0.01, "points")),
+        (1.0 - likelihoods, "mean", Margin(0.01, "points")),
+        (signed, "mean", Margin(0.02, "relative")),
+    ):
+        of = paired(values, values, aggregation)  # type: ignore[arg-type]
+        rule = replace(RULE, margin=margin)
+        assert find(of, list(range(900)), 9000, rule) is None
+    known = find(paired(signed, signed), list(range(900)), 9000, replace(RULE, margin=margin),
+                 base_of_all=paired(signed, signed).base)  # fmt: skip
+    assert known is not None
+
+
+def test_a_verdict_that_stays_counts_its_ends_in_the_present_sigma() -> None:
+    shown = Finding(
+        side="below", low=-1.0, high=0.9, error_chance=0.04, p_value=1.0, sigma=0.1, unit=1.0,
+        scale=100.0, method="flips-exact",
+    )  # fmt: skip
+    open_ = replace(shown, side=None, low=-math.inf, high=math.inf, sigma=1.5, scale=200.0)
+    kept = carried(shown, open_, margin=Margin(0.01, "points"))
+    assert kept is not None
+    assert (kept.side, kept.low, kept.high) == ("below", -2.0, 1.8)

@@ -19,8 +19,10 @@ from evalguard.stats.sequential.evidence import Evidence, lower_end, needed, upp
 from evalguard.stats.sequential.excess import Excess, excess
 from evalguard.stats.sequential.flips import FlipEvidence
 from evalguard.stats.sequential.rule import StoppingRule
-from evalguard.stats.sequential.scaled_drift import drift_of_all, unit_of
+from evalguard.stats.sequential.scaled_drift import drift_of_all
+from evalguard.stats.sigma_scale import SigmaScale
 from evalguard.stopping import StoppingMethod
+from evalguard.verdict import MarginUnit
 
 Side = Literal["above", "below"]
 # A margin to aim at, and a level where the bet is to aim at what was deniable at it instead.
@@ -46,8 +48,10 @@ class Finding:
         p_value: that sigma of all documents is 0 or less, whenever one looks (1 / wealth).
         sigma: the estimate so far, in units of the base's standard error over all documents,
             which is ``unit`` on the scale of the drift.
+        scale: sigmas in one unit of the margin; low and high were found in the latter.
         assumed_worst, seen_worst: as of ``Stopping``.
-        unit_guessed: whether ``unit`` comes from the documents so far, by ``bounded-betting``.
+        unit_guessed: whether the margin's unit comes from the documents so far, by
+            ``bounded-betting``.
     """
 
     side: Side | None
@@ -60,6 +64,7 @@ class Finding:
     method: StoppingMethod
     assumed_worst: float | None = None
     seen_worst: float | None = None
+    scale: float = 1.0
     unit_guessed: bool = False
 
 
@@ -91,47 +96,69 @@ def find(
         with_interval: give the interval (a search) even where no side is shown yet.
 
     Returns:
-        None where nothing can be said: a metric that cannot be judged from a part, or a base
-        whose scores do not scatter so far, so that sigma has no unit.
+        None where nothing can be said: a metric that cannot be judged from a part, a base whose
+        scores do not scatter so far, so that sigma has no unit, or one for which the margin is not
+        known to have a size.
     """
     if cannot_stop(paired.base) or paired.base.n < 2:
         return None
     order = np.searchsorted(paired.base.doc_ids, np.asarray(drawn, dtype=np.int64))
-    known = None if base_of_all is None else unit_of(base_of_all)
-    of = excess(paired, order, population, unit=known)
-    if not (of.unit > 0.0 and math.isfinite(of.sigma)) or of.beyond(rule.margin) is None:
+    margin, unit = rule.tolerated.value, rule.tolerated.unit
+    if not _has_size(unit, paired.base, base_of_all):
+        return None
+    of = excess(paired, order, population, base_of_all=base_of_all, unit=unit)
+    if not (of.unit > 0.0 and of.stderr > 0.0 and math.isfinite(of.sigma)):
+        return None
+    if of.beyond(margin) is None:
         return None
     if is_binary(paired) and (base_of_all is None or _zeros_and_ones(base_of_all)):
         right = None if base_of_all is None else int(np.sum(base_of_all.values))
-        bet = _flip_bet(paired, order, population, rule.alpha_above, right)
+        bet = _flip_bet(paired, order, population, rule.alpha_above, right, unit)
     else:
         bet = _bounded_bet(of, population)
-    aimed = bet(rule.margin, None)
-    guessed = isinstance(aimed, BoundedEvidence) and known is None
+    aimed = bet(margin, None)
+    guessed = isinstance(aimed, BoundedEvidence) and base_of_all is None
+    guessed = guessed and not (unit == "points" or (unit == "relative" and of.log_sign))
     too_few = guessed and paired.base.n < population // _PART_THAT_SHOWS_SCATTER
+    scale = of.unit / of.stderr
     side, chance = _side(aimed, rule, of.sigma, never_above=too_few)
     low, high, p_value = -math.inf, math.inf, 1.0
     if side is not None or with_interval:
         p_value = math.exp(min(0.0, -bet(0.0, None).against_less(0.0)))
-        low, high = _interval(aimed, bet, side, rule, of.sigma)
-    if side == "above" and rule.real and not _real(paired, population, of.unit, low, p_value, rule):
+        low, high = (scale * end for end in _interval(aimed, bet, side, rule, of.sigma))
+    real = side != "above" or not rule.real
+    if not real and not _real(paired, population, of.stderr, low, p_value, rule):
         side, chance = None, 1.0
     worst = None
     if isinstance(aimed, BoundedEvidence):
-        worst = aimed.worst(against_less=of.sigma > rule.margin)
+        worst = aimed.worst(against_less=of.sigma > margin)
     return Finding(
         side=side,
         low=low,
         high=high,
         error_chance=chance,
         p_value=p_value,
-        sigma=of.sigma,
-        unit=of.unit,
+        sigma=scale * of.sigma,
+        unit=of.stderr,
         method="flips-exact" if worst is None else "bounded-betting",
         assumed_worst=None if worst is None else worst[0],
         seen_worst=None if worst is None else worst[1],
+        scale=scale,
         unit_guessed=guessed,
     )
+
+
+def _has_size(unit: MarginUnit, base: ScoreTable, base_of_all: ScoreTable | None) -> bool:
+    """Whether a margin in this unit is sure to be one of all documents.
+
+    Points are for metrics between 0 and 1. A share is one of the mean's size, which is linear in
+    the documents only where all of them have the same sign.
+    """
+    values = base.values if base_of_all is None else base_of_all.values
+    if unit == "points":
+        return base.aggregation == "mean" and bool(np.all((values >= 0.0) & (values <= 1.0)))
+    of_mean = unit == "relative" and not SigmaScale.log_sign_of(base) and base_of_all is None
+    return not of_mean or bool(np.all(values >= 0.0) or np.all(values <= 0.0))
 
 
 def _zeros_and_ones(table: ScoreTable) -> bool:
@@ -144,6 +171,7 @@ def _flip_bet(
     population: int,
     alpha: float,
     right_of_all: int | None,
+    unit: MarginUnit,
 ) -> Bet:
     d, right = paired.d[order], paired.base.values[order]
 
@@ -156,6 +184,7 @@ def _flip_bet(
             alpha=alpha if level is None else level,
             level=level,
             right_of_all=right_of_all,
+            unit=unit,
         )
 
     return bet
@@ -169,15 +198,16 @@ def _bounded_bet(of: Excess, population: int) -> Bet:
 
 
 def _side(
-    evidence: Evidence, rule: StoppingRule, sigma: float, *, never_above: bool
+    evidence: Evidence, rule: StoppingRule, size: float, *, never_above: bool
 ) -> tuple[Side | None, float]:
     """The side that is shown, if the estimate lies there too, and its chance of error."""
-    if sigma < rule.margin:
-        wealth = evidence.against_more(rule.margin)
+    margin = rule.tolerated.value
+    if size < margin:
+        wealth = evidence.against_more(margin)
         if wealth >= needed(evidence, rule.alpha_below):
             return "below", evidence.reserved + math.exp(-wealth)
-    if sigma > rule.margin and not never_above:
-        wealth = evidence.against_less(rule.margin * _JUST_ABOVE)
+    if size > margin and not never_above:
+        wealth = evidence.against_less(margin * _JUST_ABOVE)
         if wealth >= needed(evidence, rule.alpha_above):
             return "above", evidence.reserved + math.exp(-wealth)
     return None, 1.0
@@ -204,14 +234,18 @@ def _real(
 
 
 def _interval(
-    aimed: Evidence, bet: Bet, side: Side | None, rule: StoppingRule, sigma: float
+    aimed: Evidence, bet: Bet, side: Side | None, rule: StoppingRule, size: float
 ) -> tuple[float, float]:
-    """The end that the verdict rests on by its own bets, the others by bets that aim at them."""
-    far = bet(rule.margin, rule.alpha_far)
+    """The end that the verdict rests on by its own bets, the others by bets that aim at them.
+
+    In the unit of the margin, as ``size``, the estimate so far.
+    """
+    margin = rule.tolerated.value
+    far = bet(margin, rule.alpha_far)
     if side == "above":
-        low = lower_end(aimed, rule.alpha_above, start=rule.margin)
+        low = lower_end(aimed, rule.alpha_above, start=margin)
     else:
-        low = lower_end(far, rule.alpha_far, start=sigma)
+        low = lower_end(far, rule.alpha_far, start=size)
     if side == "below":
-        return low, upper_end(aimed, rule.alpha_below, start=rule.margin)
-    return low, upper_end(far, rule.alpha_far, start=sigma)
+        return low, upper_end(aimed, rule.alpha_below, start=margin)
+    return low, upper_end(far, rule.alpha_far, start=size)

@@ -20,6 +20,9 @@ For a concave m h the chord is such a line, for a convex one (m < 0) the tangent
 everything is mirrored. A stake that could lose more than all denies nothing. So a true claim is
 denied, at any look, with a chance of at most ``reserved`` + (alpha - reserved) = alpha.
 
+A margin in points has h(R) = N, a share of the base's value h(R) = R: both are lines, so that chord
+and tangent are the claim itself.
+
 How little can be enough: a candidate without any flip is told from one that loses K = m h(R)
 documents only by not having drawn any of these: (1 - n / N)^K <= alpha, or
 n / N >= 1 - alpha^(1 / K), about ln(1 / alpha) / K. No method can do with less.
@@ -27,13 +30,12 @@ n / N >= 1 - alpha^(1 / K), about ln(1 / alpha) / K. No method can do with less.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from evalguard.stats.sequential.base_right import right_interval
 from evalguard.stats.sequential.betting import Array, before, just_deniable, left, log_wealth
 from evalguard.stats.sequential.flip_stakes import kelly_stakes
+from evalguard.verdict import MarginUnit
 
 # Shares of one flip, taken as seen in advance: found by simulation (benchmarks/stopping.py).
 _SEEN_AGAINST_MORE = 0.02
@@ -51,7 +53,8 @@ class FlipEvidence:
         d: 1 for a document lost, -1 for one won, else 0, in the order drawn, shape (n,).
         right: 1 where the base is right, else 0, shape (n,).
         population: N, above n.
-        margin: the sigma that the stakes aim at; every other one can be asked too.
+        margin: the margin that the stakes aim at; every other one can be asked too.
+        unit: of the margins: sigmas, points (the flips' mean) or shares of the base's value.
         alpha: the smallest level that will be asked for.
         level: aim at the sigmas that were about deniable at this level instead: for the ends of an
             interval that lie far from the margin.
@@ -68,8 +71,12 @@ class FlipEvidence:
         alpha: float,
         level: float | None = None,
         right_of_all: int | None = None,
+        unit: MarginUnit = "sigma",
     ) -> None:
         n = d.shape[0]
+        self._unit: MarginUnit = unit
+        if unit == "points":  # whatever the base
+            right_of_all = int(np.sum(right))
         self._d, self._right, self._n_all = d, right, population
         self.reserved = 0.0 if right_of_all is not None else _FOR_RIGHT * alpha
         seen = int(np.sum(right))
@@ -85,8 +92,8 @@ class FlipEvidence:
         guess = population * (self._right_before + 0.5) / (np.arange(n) + 1.0)
         if right_of_all is not None:
             guess = np.full(n, float(right_of_all))
-        self._slopes = margin * _slope(guess, population)
-        aimed = (margin * _unit(guess, population) - self._d_before) / self._left
+        self._slopes = margin * _slope(guess, population, unit)
+        aimed = (margin * _size(guess, population, unit) - self._d_before) / self._left
         more, less = (aimed, -aimed) if level is None else self._deniable(level)
         self._against_more = self._stakes(d, more, _SEEN_AGAINST_MORE)
         self._against_less = self._stakes(-d, less, _SEEN_AGAINST_LESS)
@@ -125,8 +132,8 @@ class FlipEvidence:
     def _chord(self, margin: float) -> tuple[Claim, Claim]:
         low, high = self._ends
         return (
-            (margin * _unit_of(low, self._n_all), low),
-            (margin * _unit_of(high, self._n_all), high),
+            (margin * self._size_at(low), low),
+            (margin * self._size_at(high), high),
         )
 
     def _tangent(self, margin: float) -> tuple[Claim, Claim]:
@@ -134,9 +141,12 @@ class FlipEvidence:
         if low == high:
             return self._chord(margin)
         touching = min(max(self._middle, 0.5), self._n_all - 0.5)
-        at = margin * _unit_of(touching, self._n_all)
-        rise = margin * float(_slope(np.array([touching]), self._n_all)[0])
+        at = margin * self._size_at(touching)
+        rise = margin * float(_slope(np.array([touching]), self._n_all, self._unit)[0])
         return (at + rise * (low - touching), low), (at + rise * (high - touching), high)
+
+    def _size_at(self, right: float) -> float:
+        return float(_size(np.array([right]), self._n_all, self._unit)[0])
 
 
 def no_flip_limit(lost: float, alpha: float) -> float:
@@ -144,19 +154,19 @@ def no_flip_limit(lost: float, alpha: float) -> float:
     return 1.0 - alpha ** (1.0 / lost) if lost > 0.0 else 1.0
 
 
-def _unit_of(right: float, population: int) -> float:
-    """h(R): N times the base's standard error over all documents."""
-    return math.sqrt(max(0.0, right * (population - right)) / (population - 1))
-
-
-def _unit(right: Array, population: int) -> Array:
+def _size(right: Array, population: int, unit: MarginUnit) -> Array:
+    """h(R): N times a unit of margins; of sigma, the base's standard error over all documents."""
+    if unit != "sigma":
+        return right if unit == "relative" else np.full_like(right, float(population))
     inside = np.maximum(0.0, right * (population - right))
     result: Array = np.sqrt(inside / (population - 1))
     return result
 
 
-def _slope(right: Array, population: int) -> Array:
+def _slope(right: Array, population: int, unit: MarginUnit) -> Array:
     """h'(R); 0 at the ends, where it is infinite and of no use."""
-    unit = _unit(right, population)
-    steep = (population - 2.0 * right) / np.maximum(2.0 * unit * (population - 1), 1e-9)
-    return np.where(unit > 0.0, steep, 0.0)
+    if unit != "sigma":
+        return np.full_like(right, 1.0 if unit == "relative" else 0.0)
+    size = _size(right, population, unit)
+    steep = (population - 2.0 * right) / np.maximum(2.0 * size * (population - 1), 1e-9)
+    return np.where(size > 0.0, steep, 0.0)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from evalguard.verdict import REAL_LEVEL
+from evalguard.verdict import REAL_LEVEL, Margin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +17,8 @@ class StoppingRule:
     enough for each (intersection-union test; R. L. Berger, Technometrics 24, 1982, 295-300).
 
     Attributes:
-        margin: of the gate, in standard errors of the base over all documents.
+        margin: of the metric that is looked at; a number is in standard errors of the base over
+            all documents. Metrics of one run may have margins of their own.
         alpha: chance, over the orders of the documents, that the gate's verdict is not that of all
             documents.
         gated: K, the number of gated metrics.
@@ -26,7 +27,7 @@ class StoppingRule:
             its drift to be real, too.
     """
 
-    margin: float
+    margin: float | Margin
     alpha: float
     gated: int
     seed: int
@@ -37,6 +38,15 @@ class StoppingRule:
             raise ValueError(f"a chance of error lies between 0 and 0.5, not {self.alpha!r}")
         if self.gated < 1:
             raise ValueError(f"at least one metric is gated, not {self.gated!r}")
+
+    @property
+    def tolerated(self) -> Margin:
+        """The margin with its unit."""
+        return self.margin if isinstance(self.margin, Margin) else Margin(self.margin)
+
+    def of(self, margin: Margin) -> StoppingRule:
+        """The rule for a metric with this margin."""
+        return replace(self, margin=margin)
 
     @property
     def alpha_below(self) -> float:

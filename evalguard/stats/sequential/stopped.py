@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from evalguard.comparison import Comparison
 from evalguard.pairing import PairedScores
-from evalguard.stats.reason import number
+from evalguard.stats.reason import limit_words, number
 from evalguard.stats.sequential.finding import Finding
 from evalguard.stats.sequential.guarantee import assumption, guarantee
 from evalguard.stats.sequential.rule import StoppingRule
@@ -34,7 +34,8 @@ def stopped_comparison(
     table = paired.base
     confidence = rule.interval_confidence
     drift = drift_of_all(paired, n_total, confidence=confidence, unit=finding.unit)
-    verdict = decide(drift.sigma, finding.low, finding.high, rule.margin)
+    margin = rule.tolerated.value * finding.scale
+    verdict = decide(drift.sigma, finding.low, finding.high, margin)
     assumed = assumption(table, finding)
     return Comparison(
         task=table.task,
@@ -53,12 +54,14 @@ def stopped_comparison(
         p_value=finding.p_value,
         method=_METHODS[finding.method],
         confidence=confidence,
-        false_alarm_probability=drift.false_alarm_probability(rule.margin),
+        false_alarm_probability=drift.false_alarm_probability(margin),
         outcome=verdict.outcome,
         significant=verdict.significant,
         certain=verdict.certain,
         bit_identical=False,
-        reason=_reason(verdict, finding, rule, n=table.n, n_total=n_total),
+        reason=_reason(verdict, finding, margin, rule, n=table.n, n_total=n_total),
+        margin=margin,
+        margin_text=rule.tolerated.text,
         flips=drift.flips,
         stopping=Stopping(
             n_total=n_total,
@@ -127,13 +130,15 @@ def carriers_missed(n: int, population: int, alpha: float) -> int:
     return max(0, math.ceil(math.log(alpha) / math.log1p(-n / population)) - 1)
 
 
-def _reason(verdict: Verdict, finding: Finding, rule: StoppingRule, *, n: int, n_total: int) -> str:
-    sigma, margin = finding.sigma, f"the margin of {rule.margin:.12g}"
+def _reason(
+    verdict: Verdict, finding: Finding, size: float, rule: StoppingRule, *, n: int, n_total: int
+) -> str:
+    sigma, margin = finding.sigma, limit_words(size, rule.tolerated.text)
     word = "no net drift"
     if sigma != 0.0:
         direction = "worse" if sigma > 0.0 else "better"
-        size = number(abs(sigma), beside=rule.margin)
-        word = f"{direction} by about {size} standard errors of the base"
+        about = number(abs(sigma), beside=size)
+        word = f"{direction} by about {about} standard errors of the base"
     shown = {
         "above": f"sigma of all {n_total:,} documents is above {margin}",
         "below": f"sigma of all {n_total:,} documents is below {margin}",
