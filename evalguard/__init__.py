@@ -1,6 +1,7 @@
 """evalguard: catches, proves and pins down regressions of converted language models.
 
 ``evalguard.compare(base, candidate, ...)`` is the Python API; the command is ``evalguard compare``.
+``evalguard.compare_several`` compares several candidates with one base.
 ``evalguard.bisect_settings`` names the settings that make a candidate drift (the pure search is
 ``evalguard.bisect.find_culprits``). ``evalguard.plan`` tells beforehand what a comparison would
 show and cost, ``evalguard.floor`` what an unchanged model shows. ``evalguard.nightly`` compares
@@ -19,9 +20,11 @@ __all__ = [
     "FloorResult",
     "NightlyResult",
     "PlanResult",
+    "SeveralResult",
     "__version__",
     "bisect_settings",
     "compare",
+    "compare_several",
     "floor",
     "nightly",
     "plan",
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from evalguard.pipeline.plan_result import PlanResult
     from evalguard.pipeline.planning import plan
     from evalguard.pipeline.result import CompareResult
+    from evalguard.pipeline.several import SeveralResult, compare_several
 
 _HOMES = {
     "bisect_settings": "evalguard.pipeline.bisection.bisect",
@@ -52,6 +56,8 @@ _HOMES = {
     "plan": "evalguard.pipeline.planning",
     "CompareOptions": "evalguard.pipeline.options",
     "CompareResult": "evalguard.pipeline.result",
+    "compare_several": "evalguard.pipeline.several",
+    "SeveralResult": "evalguard.pipeline.several",
 }
 
 

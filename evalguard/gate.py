@@ -363,3 +363,14 @@ def _without(
 def _holm_p_values(comparisons: Sequence[Comparison]) -> tuple[float | None, ...]:
     adjusted = iter(holm([c.p_value for c in comparisons if c.p_value is not None]))
     return tuple(None if c.p_value is None else next(adjusted) for c in comparisons)
+
+
+def gravest_exit_code(codes: Iterable[int]) -> int:
+    """Return the exit code over several comparisons: 1 if any is, else 3, else 4, else 0.
+
+    As within one comparison, a regression that is known outweighs what is not known: whoever tries
+    again on 3 must not overlook it. With ``--git-bisect`` 125 stands for 3 and 4.
+    """
+    found = set(codes)
+    gravest = (EXIT_REGRESSED, EXIT_FAILED, EXIT_UNDECIDED, EXIT_GIT_BISECT_SKIP)
+    return next((code for code in gravest if code in found), EXIT_PASSED)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from evalguard.comparison import Outcome
-from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_REGRESSED, EXIT_UNDECIDED
 from evalguard.gate_reason import GateState, Key
 
 SCHEMA = "evalguard.nightly/1"
@@ -216,14 +214,3 @@ class NightReport:
     def count(self, state: GateState) -> int:
         """How many pairs came to a state."""
         return sum(pair.state == state for pair in self.pairs)
-
-
-def night_exit_code(codes: Iterable[int]) -> int:
-    """The exit code over all pairs: 1 if any is, else 3, else 4, else 0.
-
-    As within one comparison, a regression that is known outweighs what is not known: whoever tries
-    a night again on 3 must not overlook it.
-    """
-    found = set(codes)
-    gravest = (EXIT_REGRESSED, EXIT_FAILED, EXIT_UNDECIDED)
-    return next((code for code in gravest if code in found), EXIT_PASSED)

@@ -10,6 +10,12 @@ from evalguard.shell_words import shell_words
 # They say where a report goes: another one would take its place.
 _OF_OUTPUT = ("-o", "--output", "--format")
 
+# They are about a base, and another one has its own.
+_OF_BASE = (
+    "--base", "--baseline", "--base-model-args", "--base_model_args", "--base-set", "--base_set",
+    "--reference",
+)  # fmt: skip
+
 # They are about a search, and no comparison has them under these names.
 _OF_SEARCH = ("--budget", "--jobs")
 _SEARCH_FLAGS = ("--thorough", "--no-thorough")
@@ -35,6 +41,28 @@ def asked_anew(command: str) -> str:
         return command
     kept = without_options(words, with_value=_OF_OUTPUT)
     return command if kept == words else shlex.join(kept)
+
+
+def as_one_pair(command: str, candidate: str, *, base: str = "") -> str:
+    """Return a comparison of several candidates to be typed once more for one pair of models.
+
+    Args:
+        base: another base in place of the one that was typed; "": that one.
+
+    >>> as_one_pair("evalguard compare --base a --cand b --cand c --chain", "c", base="b")
+    'evalguard compare --base b --cand c'
+    """
+    try:
+        words = shell_words(asked_anew(command))
+    except ValueError:  # nobody typed this
+        return command
+    if words[:2] != ["evalguard", "compare"]:
+        return command
+    dropped = ("--cand", "--candidate", *(_OF_BASE if base else ()))
+    kept = without_options(words[2:], with_value=dropped, flags=("--chain",))
+    named = [*(["--base", base] if base else []), "--cand", candidate]
+    at = kept.index("--base") + 2 if "--base" in kept else 0
+    return shlex.join([*words[:2], *kept[:at], *named, *kept[at:]])
 
 
 def as_comparison(command: str) -> str:

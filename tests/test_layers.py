@@ -49,6 +49,7 @@ CORE = {
     "tracked_night",
     "tracked_run",
     "compare_report",
+    "several_report",
     "plan_report",
     "positions",
     "pairing",

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from evalguard.gate import gravest_exit_code
 from evalguard.gate_reason import GateState
 from evalguard.night_changes import changed_since, gone_since, other_bases
-from evalguard.night_report import GonePair, NightlyMetric, PairNight, night_exit_code
+from evalguard.night_report import GonePair, NightlyMetric, PairNight
 
 
 def pair(state: GateState = "passed", **metrics: GateState) -> PairNight:
@@ -29,10 +30,18 @@ def key(metric: str) -> tuple[str, str, str]:
 
 @pytest.mark.parametrize(
     ("codes", "expected"),
-    [([], 0), ([0, 0], 0), ([0, 4], 4), ([0, 3, 4], 3), ([3, 1, 4, 0], 1), ([0, 1], 1)],
+    [
+        ([], 0),
+        ([0, 0], 0),
+        ([0, 4], 4),
+        ([0, 3, 4], 3),
+        ([3, 1, 4, 0], 1),
+        ([0, 1], 1),
+        ([0, 125], 125),
+    ],
 )
 def test_a_known_regression_outweighs_what_is_not_known(codes: list[int], expected: int) -> None:
-    assert night_exit_code(codes) == expected
+    assert gravest_exit_code(codes) == expected
 
 
 def test_new_still_there_and_gone_are_told_apart() -> None:

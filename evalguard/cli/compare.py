@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +79,17 @@ _FIRST = (
 @click.command("compare", cls=Command, first=_FIRST, epilog=EPILOG)
 @BASE
 @model_option(
-    "--cand", "--candidate", required=True, metavar="MODEL", help="Candidate, in the same forms."
+    "--cand",
+    "--candidate",
+    required=True,
+    multiple=True,
+    metavar="MODEL",
+    help="Candidate, in the same forms. Repeatable: each is compared with the base.",
+)
+@model_option(
+    "--chain",
+    is_flag=True,
+    help="Each candidate was made from the one before it: split the drift over the steps.",
 )
 @model_option(
     "--baseline",
@@ -93,7 +103,8 @@ def compare_command(
     context: click.Context,
     /,
     base: str | None,
-    cand: str,
+    cand: tuple[str, ...],
+    chain: bool,
     aa: bool,
     vary: tuple[str, ...],
     **given: Any,
@@ -106,10 +117,20 @@ def compare_command(
     if base is None and (aa or given["baseline"] is None):
         raise UsageError("--base is missing", hint="--base MODEL, or --baseline RUN|HISTORY")
     base = base or ""
+    if chain and len(cand) == 1:
+        raise UsageError(
+            "--chain needs two candidates or more, got 1", hint="--cand PORT --cand PORT-QUANTISED"
+        )
     if not aa:
         if vary:
             raise UsageError("--vary has no effect without --aa", hint="add --aa, or leave it out")
-        return partial(_compare, base, cand, command=context.obj, **given)
+        if len(cand) > 1:
+            return partial(_compare_several, base, cand, chain=chain, command=context.obj, **given)
+        return partial(_compare, base, *cand, command=context.obj, **given)
+    if len(cand) > 1:
+        raise UsageError(
+            f"--aa measures one candidate, got {len(cand)}", hint="measure them one by one"
+        )
     unused = typed_without_effect(context, context.params.keys() - _WITHOUT_EFFECT_ON_AA)
     if unused:
         raise UsageError(
@@ -117,7 +138,7 @@ def compare_command(
             hint="leave it out",
         )
     counting = {name: given[name] for name in given.keys() - _WITHOUT_EFFECT_ON_AA}
-    return partial(floor_answer, base, cand, vary=vary, command=context.obj, **counting)
+    return partial(floor_answer, base, *cand, vary=vary, command=context.obj, **counting)
 
 
 _FIRST_OF_DEMO = (
@@ -158,6 +179,22 @@ def _compare(base: str, cand: str, *, as_json: bool, **given: Any) -> Answer:
     options = compare_options({name: given[name] for name in given.keys() - {"verbose"}})
     result = compare(base, cand, **options)
     return compared_answer(result, given, as_json=as_json)
+
+
+def _compare_several(
+    base: str, cand: Sequence[str], *, chain: bool, as_json: bool, **given: Any
+) -> Answer:
+    from evalguard.pipeline.several import compare_several
+
+    check_stdout(given["output"], given["output_format"], as_json=as_json)
+    of_stdout = None if given["output"] else given["output_format"]
+    options = compare_options({name: given[name] for name in given.keys() - {"verbose"}})
+    result = compare_several(base, cand, chain=chain, **options)
+    return Answer(
+        partial(shown, result, of_stdout, as_json=as_json, verbose=given["verbose"]),
+        result.exit_code,
+        result.problems,
+    )
 
 
 def compared_answer(result: CompareResult, given: Mapping[str, Any], *, as_json: bool) -> Answer:

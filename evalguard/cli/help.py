@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
+HELP_OPTIONS = ["-h", "--help"]
 _OUTPUT = "Output"
 _NAMES_WIDTH = 25  # cells for names of options; longer ones get a line of their own
 _SHOWS_ALL = "evalguard.help_all"
@@ -70,6 +71,8 @@ class Command(click.Command):
     """
 
     def __init__(self, *args: Any, first: Sequence[str] = (), **attributes: Any) -> None:
+        # click keeps the help option of a command's first run, maybe without the program's names.
+        attributes.setdefault("context_settings", {}).setdefault("help_option_names", HELP_OPTIONS)
         super().__init__(*args, **attributes)
         self.first = tuple(first)
         unknown = set(first) - {parameter.name for parameter in self.params}

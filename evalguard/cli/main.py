@@ -25,7 +25,7 @@ from evalguard.cli.guard import (
     schema_command,
     tasks_command,
 )
-from evalguard.cli.help import Group
+from evalguard.cli.help import HELP_OPTIONS, Group
 from evalguard.cli.history import history_command
 from evalguard.cli.interrupts import Interrupts
 from evalguard.cli.nightly import nightly_command
@@ -77,7 +77,7 @@ class _Program(Group):
     cls=_Program,
     epilog=EPILOG,
     context_settings={
-        "help_option_names": ["-h", "--help"],
+        "help_option_names": HELP_OPTIONS,
         "max_content_width": 100,
         "token_normalize_func": lambda token: token.replace("_", "-"),
     },

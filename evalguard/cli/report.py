@@ -17,6 +17,7 @@ from evalguard.errors import UsageError
 
 if TYPE_CHECKING:
     from evalguard.pipeline.result import CompareResult
+    from evalguard.pipeline.several import SeveralResult
     from evalguard.report_format import Format
 
 
@@ -59,7 +60,7 @@ def check_stdout(output: tuple[Path, ...], output_format: Format | None, *, as_j
 
 
 def shown(
-    result: CompareResult,
+    result: CompareResult | SeveralResult,
     output_format: Format | None = None,
     *,
     as_json: bool = False,

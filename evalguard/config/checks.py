@@ -69,18 +69,19 @@ def check_pairs(file: GuardFile, document: Document) -> Iterator[Problem]:
     """Yield pairs that name no model of the file, or stand there twice."""
     seen: dict[tuple[str, str], int] = {}
     for index, pair in enumerate(file.pairs):
-        for key, name in (("base", pair.base), ("cand", pair.cand)):
+        for key, name in (("base", pair.base), *(("cand", name) for name in pair.cand)):
             if name not in file.models:
                 message = f"pair names '{name}', which is no model of this file"
                 message += nearest(name, file.models)
                 known = f"models of this file: {', '.join(file.models)}"
                 yield document.problem(("pairs", index, key), message, known)
         yield from _check_dates(pair, index, document)
-        first = seen.setdefault((pair.base, pair.cand), index)
-        if first != index:
-            line = document.line(("pairs", first))
-            message = f"pair {pair.base}, {pair.cand} is already on line {line}"
-            yield document.problem(("pairs", index), message)
+        for place, name in enumerate(pair.cand):
+            first = seen.setdefault((pair.base, name), index)
+            if first != index or name in pair.cand[:place]:
+                line = document.line(("pairs", first))
+                message = f"pair {pair.base}, {name} is already on line {line}"
+                yield document.problem(("pairs", index), message)
 
 
 def _check_dates(pair: PairEntry, index: int, document: Document) -> Iterator[Problem]:

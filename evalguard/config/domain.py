@@ -104,6 +104,7 @@ class Guard:
     maps tasks to the field of their documents that says which belong together. ``code_allowed``
     says whether the user trusts this file to run code; ``code_uses`` lists by model what would run.
     ``places`` holds the ``FILE:LINE`` of every model, (name,), and setting, (name, setting).
+    ``parents`` says which model each one extends; None where it extends none.
     ``absent`` are the local paths that it names and that lead nowhere on this machine.
     """
 
@@ -119,6 +120,7 @@ class Guard:
     gate: GateOptions = field(default_factory=GateOptions)
     run: RunOptions = field(default_factory=RunOptions)
     descriptions: Mapping[str, str] = field(default_factory=dict)
+    parents: Mapping[str, str | None] = field(default_factory=dict)
     code_allowed: bool = False
     code_uses: Mapping[str, tuple[CodeUse, ...]] = field(default_factory=dict)
     places: Mapping[tuple[str, ...], str] = field(default_factory=dict)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    WithJsonSchema,
+)
 
 # Names become folder names and command-line words: no spaces, no slashes (a name with a slash
 # would read like a hub id), no leading dash or dot.
@@ -23,6 +30,17 @@ Paths = Annotated[
     list[Text],
     BeforeValidator(_listed),
     WithJsonSchema({"anyOf": [TEXT_SCHEMA, {"type": "array", "items": TEXT_SCHEMA}]}),
+]
+
+
+_NAME_SCHEMA = {"type": "string", "pattern": NAME_PATTERN}
+Names = Annotated[
+    list[Name],
+    BeforeValidator(_listed),
+    Field(min_length=1),
+    WithJsonSchema(
+        {"anyOf": [_NAME_SCHEMA, {"type": "array", "items": _NAME_SCHEMA, "minItems": 1}]}
+    ),
 ]
 
 

@@ -45,7 +45,9 @@ def load_guard(
             for name, model in models.items()
         },
         pairs=tuple(
-            _pair(pair, place, document, parsed.gate) for place, pair in enumerate(parsed.pairs)
+            _pair(pair, name, place, document, parsed.gate)
+            for place, pair in enumerate(parsed.pairs)
+            for name in pair.cand
         ),
         tasks=tuple(parsed.tasks),
         include_paths=tuple(resolve_path(path, folder) for path in parsed.include_path),
@@ -54,6 +56,7 @@ def load_guard(
         gate=_gate(parsed.gate),
         run=RunOptions(**parsed.run.model_dump()),
         descriptions={name: model.entry.description for name, model in models.items()},
+        parents={name: model.entry.extends for name, model in models.items()},
         code_allowed=code_allowed,
         code_uses={name: code_uses(model, document) for name, model in models.items()},
         places=_places(models.values(), document),
@@ -94,11 +97,13 @@ def _gate_of_pair(entry: GateEntry, of_file: GateEntry) -> GateOptions:
     return _gate(of_file.model_copy(update=said))
 
 
-def _pair(entry: PairEntry, place: int, document: Document, of_file: GateEntry) -> Pair:
+def _pair(
+    entry: PairEntry, candidate: str, place: int, document: Document, of_file: GateEntry
+) -> Pair:
     return Pair(
         gate=None if entry.gate is None else _gate_of_pair(entry.gate, of_file),
         base=entry.base,
-        candidate=entry.cand,
+        candidate=candidate,
         differs=frozenset(entry.differs),
         tasks=tuple(entry.tasks),
         accept=tuple(

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field, JsonValue
 
-from evalguard.config.entry import Entry, Name, Paths, Text
+from evalguard.config.entry import Entry, Name, Names, Paths, Text
 from evalguard.config.gate_entry import GateEntry
 from evalguard.config.run_entry import RunEntry
 
@@ -116,10 +116,10 @@ class AcceptEntry(Entry):
 
 
 class PairEntry(Entry):
-    """Two models to compare."""
+    """Two models to compare; with several candidates each of them with the base."""
 
     base: Name = Field(description="The original.")
-    cand: Name = Field(description="The candidate.")
+    cand: Names = Field(description="The candidate, or a list of candidates.")
     differs: list[Literal["prompt", "tokens"]] = Field(
         default_factory=list,
         description="Differences between the two that are meant: prompts, token ids.",

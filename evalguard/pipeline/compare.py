@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from evalguard.errors import UsageError
+from evalguard.models.arguments import HF_TYPES
 from evalguard.pipeline.baseline.baseline import read_baseline
 from evalguard.pipeline.bisection.finished import Finished
 from evalguard.pipeline.bisection.stored_request import StoredRequest
@@ -24,6 +25,7 @@ from evalguard.pipeline.options import CompareOptions, make_options
 from evalguard.pipeline.preflight import check_models
 from evalguard.pipeline.report_files import asked_files, check_files
 from evalguard.pipeline.result import CompareResult
+from evalguard.pipeline.scored import Scored
 from evalguard.pipeline.scoring import score_sides
 from evalguard.pipeline.sequential import score_in_looks
 from evalguard.pipeline.sequential_choice import checked_sequential, worth_looking
@@ -32,6 +34,7 @@ from evalguard.pipeline.sources import (
     ModelSource,
     Side,
     Source,
+    beside_base,
     resolve,
     tell_apart,
 )
@@ -73,12 +76,14 @@ def compared(
     *,
     cwd: Path,
     refusal: Callable[[Source, Source], UsageError | None] = lambda _base, _candidate: None,
+    recurring: RecurringBase | None = None,
 ) -> Finished:
     """Compare two sides, up to the verdict; nothing is written.
 
     Args:
         cwd: folder that names of models and files start at.
         refusal: why the two sides are not what is asked for; None where they are.
+        recurring: of a base that is compared with more candidates.
     """
     meter = Meter()
     with interruptible("reading what is to be compared"):
@@ -93,12 +98,17 @@ def compared(
             check_writable(options.output_path or DEFAULT_OUTPUT)
         check_history(choices.history)
         check_files(asked_files(options, cwd=cwd))
+    if recurring is not None:
+        choices = recurring.chosen(choices)
     stops: Stops | None = None
     with interruptible("scoring"):
         if worth_looking(sources, choices):
             scored, stops = score_in_looks(sources, choices, options, meter=meter)
         else:
-            scored = score_sides(sources, choices, options, meter=meter)
+            known = None if recurring is None else recurring.known(sources[0], choices)
+            scored = score_sides(sources, choices, options, meter=meter, base=known)
+            if recurring is not None:
+                recurring.keep(scored[0], choices)
     with interruptible("comparing the scores"):
         with meter.phase("comparing"):
             report = concluded(scored, choices, options, stops)
@@ -114,17 +124,51 @@ def compared(
     )
 
 
+@dataclass(slots=True)
+class RecurringBase:
+    """A base that several candidates are compared with, and that is scored once for all of them.
+
+    Of a Hugging Face model the score cache has its answers, and what it keeps as a reference its
+    distributions. Any other model's answers are held here, since no cache has them.
+    """
+
+    _scored: Scored | None = None
+    _asked: tuple[object, ...] = ()
+
+    def chosen(self, choices: Choices) -> Choices:
+        """Return the choices of a comparison, told that its base comes again."""
+        return replace(choices, distributions=replace(choices.distributions, base_recurs=True))
+
+    def known(self, base: Source, choices: Choices) -> Scored | None:
+        """Return the base's scores, if they were asked in the same way; None if it has to be run.
+
+        A base of type hf is loaded again, out of the cache: its distributions are met that way.
+        """
+        if not isinstance(base, ModelSource) or self._asked != _asked(choices):
+            return None
+        shows_none = base.variant.model not in HF_TYPES or choices.distributions.mode == "off"
+        return self._scored if shows_none else None
+
+    def keep(self, scored: Scored, choices: Choices) -> None:
+        """Keep the base's scores for the next candidate."""
+        self._scored, self._asked = scored, _asked(choices)
+
+
+def _asked(choices: Choices) -> tuple[object, ...]:
+    return choices.tasks, choices.task_options, choices.policy
+
+
 def prepare(
     base: str, candidate: str, options: CompareOptions, *, cwd: Path | None = None
 ) -> tuple[tuple[Source, Source], Choices]:
     """Settle what is compared, and how; refuse whatever can be seen to be wrong by now."""
     cwd = cwd or Path.cwd()
     guards, notes = find_guards((base, candidate), options, cwd=cwd)
-    sources = tell_apart(
-        _stored_base(base, candidate, options)
-        or resolve(_side("base", base, options), guards, options, cwd=cwd),
-        resolve(_side("cand", candidate, options), guards, options, cwd=cwd),
+    first = _stored_base(base, candidate, options) or resolve(
+        _side("base", base, options), guards, options, cwd=cwd
     )
+    second = resolve(_side("cand", candidate, options), guards, options, cwd=cwd)
+    sources = tell_apart(first, beside_base(first, second))
     choices = choose(sources[0], sources[1], guards, options)
     choices = replace(choices, notes=(*choices.notes, *notes))
     check_models(source for source in sources if isinstance(source, ModelSource))

@@ -24,11 +24,14 @@ class DistributionChoice:
             "auto": lock-step where it is possible. "off": not at all.
         top_k: tokens of the base that a reference keeps at every position.
         file: of the reference: read if it is there, else written; None: no file.
+        base_recurs: the base is compared with more candidates, so that "auto" keeps a reference of
+            it in place of running it beside each of them.
     """
 
     mode: DistributionMode = "auto"
     top_k: int = DEFAULT_TOP_K
     file: Path | None = None
+    base_recurs: bool = False
 
 
 def choose_distributions(

@@ -37,18 +37,31 @@ def ended(finished: Finished, request: StoredRequest) -> CompareResult:
     Raises:
         Interrupted: on Ctrl-C before the run folder and the history are written.
     """
-    decided = finished.report
+    return continued(kept(finished), request, decided=finished.report)
+
+
+def kept(finished: Finished) -> Finished:
+    """Write the run folder of a comparison, and put it into the history.
+
+    Raises:
+        Interrupted: on Ctrl-C.
+    """
     if finished.options.write:
         with interruptible("writing the result"):
             finished = replace(finished, report=_written(finished))
     with interruptible("keeping the run in the history"):
-        finished = replace(finished, report=_kept(finished))
-    return _result(decided, _shown(finished, request))
+        return replace(finished, report=_kept(finished))
 
 
-def continued(finished: Finished, request: StoredRequest) -> CompareResult:
-    """Do what follows the verdict of a comparison whose run folder is there already."""
-    return _result(finished.report, _shown(finished, request))
+def continued(
+    finished: Finished, request: StoredRequest, *, decided: CompareReport | None = None
+) -> CompareResult:
+    """Do what follows the verdict of a comparison whose run folder is there already.
+
+    Args:
+        decided: its report before the folder was written; notes that came since are problems.
+    """
+    return _result(decided or finished.report, _shown(finished, request))
 
 
 def _shown(finished: Finished, request: StoredRequest) -> CompareReport:

@@ -17,7 +17,9 @@ FROM_CACHE = (
 )
 
 
-def cheapest_way(lockstep: Lockstep, references: References, *, needed: bool) -> Way:
+def cheapest_way(
+    lockstep: Lockstep, references: References, *, needed: bool, base_recurs: bool = False
+) -> Way:
     """Choose how two models are scored where the user left it open.
 
     A base whose scores are all kept is not run for its distributions, unless a limit of the gate
@@ -26,14 +28,17 @@ def cheapest_way(lockstep: Lockstep, references: References, *, needed: bool) ->
     Args:
         references: of the base.
         needed: whether the verdict depends on distributions.
+        base_recurs: whether the base is compared with more candidates.
 
     Returns:
         "lockstep" where both have to be run, or nothing has to; "reference" where what is kept of
         the base is enough; "scores" where nothing is.
     """
     pairs, base = list(_pairs(lockstep)), lockstep.base
-    if needed or not all(lockstep.evaluator.entry(ours, base).is_there for ours, _ in pairs):
+    if needed:
         return "lockstep"
+    if not all(lockstep.evaluator.entry(ours, base).is_there for ours, _ in pairs):
+        return "reference" if base_recurs else "lockstep"
     if all(entry.is_there for pair in pairs for entry in lockstep.entries(pair)):
         return "lockstep"
     asked = [ours for ours, _ in pairs if ours.kind != "generate_until"]

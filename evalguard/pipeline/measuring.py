@@ -119,7 +119,12 @@ class Measuring:
         if self.sessions.choices.distributions.mode == "auto":
             with interruptible("looking into the cache"):
                 references = by_reference.references(first)
-                way = cheapest_way(lockstep, references, needed=self._needed or self.base_again)
+                way = cheapest_way(
+                    lockstep,
+                    references,
+                    needed=self._needed or self.base_again,
+                    base_recurs=self.sessions.choices.distributions.base_recurs,
+                )
         if way == "scores":
             both = (self._scores(first), self._scores(second))
             return [_noted(evaluation, (FROM_CACHE,)) for evaluation in both]

@@ -69,25 +69,29 @@ def score_sides(
     *,
     opener: Opener | None = None,
     meter: Meter | None = None,
+    base: Scored | None = None,
 ) -> tuple[Scored, Scored]:
     """Score the sides that are models; the others have their scores.
 
     Args:
         opener: loads a model in place of ``open_scorer``, for a caller that watches it work.
         meter: counts what this takes.
+        base: the first side, where it is scored already.
     """
-    models = [source for source in sources if isinstance(source, ModelSource)]
+    asked = sources if base is None else sources[1:]
+    models = [source for source in asked if isinstance(source, ModelSource)]
     stored = next((source for source in sources if isinstance(source, KeptSource)), None)
     evaluations = iter(
         score_models(models, choices, options, opener=opener, meter=meter, stored=stored)
     )
-    base, candidate = (
+    found = [
         scored_stored(source)
         if isinstance(source, StoredSource)
         else scored_model(source, next(evaluations))
-        for source in sources
-    )
-    return asked_only(base, candidate), candidate
+        for source in asked
+    ]
+    first, candidate = found if base is None else (base, *found)
+    return asked_only(first, candidate), candidate
 
 
 def checked(evaluation: Evaluation, source: ModelSource, sessions: Sessions) -> Evaluation:

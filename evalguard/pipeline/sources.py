@@ -116,6 +116,24 @@ def tell_apart(base: Source, candidate: Source) -> tuple[Source, Source]:
     )
 
 
+def beside_base(base: Source, candidate: Source) -> Source:
+    """Return a candidate whose settings start at the base's values, where the base has them too.
+
+    Of two models in a chain, both have the settings that the second inherits: between the two they
+    make no difference, and one that the second sets anew differs from the base's value.
+    """
+    if not (isinstance(base, ModelSource) and isinstance(candidate, ModelSource)):
+        return candidate
+    of_base = {(one.name, one.target): base.variant.assignment for one in base.variant.settings}
+    settings = tuple(
+        replace(one, reference=of_base[one.name, one.target][one.name])
+        if one.name in of_base.get((one.name, one.target), {})
+        else one
+        for one in candidate.variant.settings
+    )
+    return replace(candidate, variant=replace(candidate.variant, settings=settings))
+
+
 def _adjusted(variant: Variant, side: Side, options: CompareOptions, cwd: Path) -> Variant:
     """A guard file's model with what the command line adds to it."""
     if "trust_remote_code" in side.model_args:

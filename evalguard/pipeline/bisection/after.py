@@ -113,6 +113,8 @@ def _in_full(finished: Finished) -> Finished:
 def _not_asked_for(finished: Finished) -> str | None:
     """Why there is nothing to bisect; "" where nobody expects it, None where there is."""
     use, candidate = finished.choices.bisect.use, finished.candidate
+    if finished.choices.bisect.instead:
+        return finished.choices.bisect.instead
     gate = finished.report.gate
     if use == "never" or (use == "auto" and gate.state != "regressed"):
         declared = candidate is not None and candidate.variant.settings

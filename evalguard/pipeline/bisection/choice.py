@@ -18,12 +18,14 @@ class BisectChoice:
         budget: full evaluations that may be spent; None: no limit but the search's own.
         thorough: be surer of small effects, and spend more.
         jobs: probes at the same time.
+        instead: of "never": what is searched in its place.
     """
 
     use: BisectUse = "auto"
     budget: float | None = None
     thorough: bool = False
     jobs: int = 1
+    instead: str = ""
 
 
 def choose_bisect(run: RunOptions, options: CompareOptions) -> BisectChoice:

@@ -9,8 +9,9 @@ from typing import Any
 
 import evalguard
 from evalguard.config import GuardSet
+from evalguard.gate import gravest_exit_code
 from evalguard.night_changes import gone_since, other_bases
-from evalguard.night_report import NightReport, PairNight, night_exit_code
+from evalguard.night_report import NightReport, PairNight
 from evalguard.pipeline.ending import DEFAULT_OUTPUT
 from evalguard.pipeline.history.keeping import check_history
 from evalguard.pipeline.history.place import only_one
@@ -169,7 +170,7 @@ def _report(
         changes=changes,
         gone=gone_since(pairs, earlier),
         other_bases=other_bases(pairs, earlier),
-        exit_code=night_exit_code(pair.exit_code for pair in pairs),
+        exit_code=gravest_exit_code(pair.exit_code for pair in pairs),
         version=evalguard.__version__,
     )
 

@@ -30,7 +30,7 @@ class NightlyResult:
 
     @property
     def exit_code(self) -> int:
-        """Over all pairs: 1, 3, 4 or 0; see ``night_exit_code``."""
+        """Over all pairs: 1, 3, 4 or 0; see ``gravest_exit_code``."""
         return self.report.exit_code
 
     def to_dict(self) -> dict[str, Any]:

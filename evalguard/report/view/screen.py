@@ -43,12 +43,17 @@ def worst_drift(report: CompareReport) -> Comparison | None:
 
 def verdict_line(report: CompareReport) -> str:
     """Say state, worst metric, the gate's rule and the exit code."""
-    return f"{report.gate.state.upper()}: {_found(report)}; {_ending(report)}"
+    return f"{verdict_text(report)}; {gate_text(report)}; exit code {report.exit_code}"
 
 
-def _ending(report: CompareReport) -> str:
-    rule = printable(report.gate.rule)
-    return f"gate {rule}; exit code {report.exit_code}"
+def verdict_text(report: CompareReport) -> str:
+    """Say state and worst metric."""
+    return f"{report.gate.state.upper()}: {_found(report)}"
+
+
+def gate_text(report: CompareReport) -> str:
+    """Say the gate's rule."""
+    return f"gate {printable(report.gate.rule)}"
 
 
 def _found(report: CompareReport) -> str:

@@ -1,0 +1,62 @@
+"""Steps of a chain: in standard errors of its base, so that they add up to the whole drift."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from example_reports import comparison
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evalguard.comparison import Comparison
+from evalguard.several_report import step_drifts
+
+
+def drift(base: np.ndarray, candidate: np.ndarray) -> Comparison:
+    """A comparison of two models' means; higher is worse."""
+    difference = candidate - base
+    stderr = base.std(ddof=1) / np.sqrt(base.size)
+    half = 1.96 * difference.std(ddof=1) / np.sqrt(base.size) / stderr
+    sigma = difference.mean() / stderr
+    return comparison(
+        base=base.mean(),
+        base_stderr=stderr,
+        candidate=candidate.mean(),
+        sigma=sigma,
+        sigma_interval=(sigma - half, sigma + half),
+        higher_is_better=False,
+    )
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(0.1, 10.0))
+def test_steps_add_up_whatever_the_standard_error_of_the_model_between(
+    seed: int, spread: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    base = rng.normal(size=60)
+    port = base * spread + rng.normal(0.1, 0.2, size=60)
+    quantised = port + rng.normal(0.05, 0.1, size=60)
+    first, whole = drift(base, port), drift(base, quantised)
+    (step,) = step_drifts([drift(port, quantised)], [first, whole])
+    assert step.sigma is not None
+    assert first.sigma is not None
+    assert first.sigma + step.sigma == pytest.approx(whole.sigma, rel=1e-9, abs=1e-9)
+    assert step.interval is not None
+    # Of the step alone, by hand: its paired interval over the base's standard error.
+    difference = quantised - port
+    half = 1.96 * difference.std(ddof=1) / base.std(ddof=1)
+    assert step.interval[1] - step.sigma == pytest.approx(half, rel=1e-9)
+
+
+def test_a_step_has_no_size_where_the_base_has_no_standard_error() -> None:
+    rng = np.random.default_rng(3)
+    of_step = drift(rng.normal(size=9), rng.normal(size=9))
+    nothing = comparison(base_stderr=0.0)
+    (step,) = step_drifts([of_step], [nothing])
+    assert (step.sigma, step.interval) == (None, None)
+
+
+def test_a_step_that_changes_no_score_is_0() -> None:
+    same = comparison(bit_identical=True, sigma=None, sigma_interval=None)
+    (step,) = step_drifts([same], [comparison(base_stderr=0.0)])
+    assert (step.sigma, step.interval) == (0.0, (0.0, 0.0))
