@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import evalguard
@@ -20,7 +23,7 @@ from evalguard.conversion.build_use import mark_used
 from evalguard.conversion.code import code_digest
 from evalguard.conversion.digests import digest_path
 from evalguard.conversion.planning import ConversionPlan, fill_placeholders, placeholders
-from evalguard.conversion.sources import local_sources, source_digest
+from evalguard.conversion.sources import read_sources
 from evalguard.errors import BuildError, UsageError, nearest
 from evalguard.redaction import redacted_command
 from evalguard.settings import BuildRecipe, Value, Variant, digest_of
@@ -62,8 +65,10 @@ def build(
     The recipe runs without a shell, in a folder of its own beside the cache entry, which gets its
     name only when the output is complete; two processes that need one build wait for each other.
     Relative paths of existing files (the script, inputs) are resolved against ``recipe.folder``
-    and their contents are part of the cache key, as are the recipe, its inputs, its code (with the
-    modules beside a Python file that it imports) and evalguard's version. ``python`` as a
+    and their contents are part of the cache key, as are the recipe, its inputs, its code (scripts,
+    ``python -m`` modules, files that a shell script names; with what Python files import and the
+    variables that they read) and evalguard's version. A file that only the running command knows
+    of is not seen: name it in ``inputs``. ``python`` as a
     command's first word is this interpreter. A ``call`` recipe runs in a fresh interpreter as
     ``function(**inputs, output=path)``.
 
@@ -193,6 +198,11 @@ def _resolve(recipe: BuildRecipe, inputs: Mapping[str, Value]) -> _Job:
         for name, value in inputs.items()
     }
     command = tuple(_local(item, recipe.folder, files) for item in recipe.command)
+    files |= dict(_modules(command))
+    for item in recipe.command:  # --base=/path, --base=folder/model
+        option, joined, value = item.partition("=")
+        if joined and option.startswith("-"):
+            _local(value, recipe.folder, files)
     if command and command[0] in ("python", "python3"):
         command = (sys.executable, *command[1:])
     for name in placeholders(command):
@@ -214,6 +224,38 @@ def _resolve(recipe: BuildRecipe, inputs: Mapping[str, Value]) -> _Job:
     return _Job(recipe=absolute, inputs=resolved, files=files)
 
 
+def _modules(command: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Digests of the modules that ``python -m`` runs; an installed one counts by its file."""
+    for flag, name in pairwise(command):
+        if flag != "-m":
+            continue
+        try:
+            spec = importlib.util.find_spec(name)
+        except (ImportError, ValueError):
+            continue
+        places = list((spec.submodule_search_locations if spec else None) or ())
+        found = Path(places[0]) / "__main__.py" if places else Path((spec and spec.origin) or "")
+        if found.is_file():
+            depth = len(name.split(".")) - (not places)
+            yield f"-m {name}", read_sources(found, found.parents[depth]).digest
+
+
+def _words(script: Path) -> list[str]:
+    """The words of a shell script, of options their values too; [] where it is no text."""
+    try:
+        text = script.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return []
+    words: list[str] = []
+    for line in text.splitlines():
+        try:
+            found = shlex.split(line, comments=True)
+        except ValueError:  # a quote that goes on on the next line
+            found = line.split()
+        words += [part for word in found for part in (word, word.partition("=")[2]) if part]
+    return words
+
+
 def _local(item: str, folder: str, files: dict[str, str]) -> str:
     """Return an existing local path as an absolute one and note its digest; else ``item``.
 
@@ -227,8 +269,14 @@ def _local(item: str, folder: str, files: dict[str, str]) -> str:
         return item
     if not item or not found:
         return item
-    if path.suffix == ".py":  # a script counts with the modules beside it that it imports
-        files[str(path)] = source_digest(path, local_sources(path, path.parent))
+    if path.suffix in (".sh", ".bash"):  # a script counts with the files that its words name
+        files[str(path)] = digest_path(path)
+        for word in _words(path):
+            inner = Path(folder, word).absolute()
+            if str(inner) not in files and inner != path:
+                _local(word, folder, files)
+    elif path.suffix == ".py":  # a script counts with the modules beside it that it imports
+        files[str(path)] = read_sources(path, path.parent).digest
     else:
         files[str(path)] = digest_path(path)
     return str(path)

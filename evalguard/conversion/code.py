@@ -7,14 +7,13 @@ import importlib
 import importlib.util
 import inspect
 import sys
-import sysconfig
 from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
 from evalguard.conversion.digests import digest_path
-from evalguard.conversion.sources import local_sources, source_digest
+from evalguard.conversion.sources import Reading, is_installed, local_sources, read_sources
 from evalguard.errors import SettingError, UsageError, nearest
 
 # module name -> (source file, its digest when it was imported), of modules beside users' files
@@ -63,24 +62,36 @@ def load_function(where: str, *, folder: str, allowed: bool) -> Callable[..., ob
 
 
 def code_digest(where: str, *, folder: str) -> str:
-    """Digest of the source behind a function: its file and the modules beside it that it imports.
+    """Digest of what a function does: its file, what that imports, the variables that these read.
 
-    An installed package counts by the function's file and the package's version. Data files that
-    the code reads are not seen. "" for a module without a source file, and for a file that is not
-    there, which is refused when the function is called.
+    An installed package counts by the function's file and the package's version. "" for a module
+    without a source file, and for a file that is not there, which is refused when the function is
+    called. What cannot be known is told by ``unknown_code``.
     """
     path = where.rpartition(":")[0]
+    found = _reading(path, folder)
+    if found is not None:
+        return found.digest
+    file = None if path.endswith(".py") else _module_file(path, folder)
+    return "" if file is None else f"{digest_path(file)} {_version(path)}".strip()
+
+
+def unknown_code(where: str, *, folder: str) -> tuple[str, ...]:
+    """What a function depends on that its text does not tell, each with its place."""
+    found = _reading(where.rpartition(":")[0], folder)
+    return () if found is None else found.unknown
+
+
+def _reading(path: str, folder: str) -> Reading | None:
+    """What a user's file or module depends on; None for an installed or a missing one."""
     if path.endswith(".py"):
         file = Path(folder, path)
-        if not file.is_file():
-            return ""
-        return source_digest(file, local_sources(file, file.parent))
-    file_of_module = _module_file(path, folder)
-    if file_of_module is None:
-        return ""
-    if _is_installed(file_of_module):
-        return f"{digest_path(file_of_module)} {_version(path)}".strip()
-    return source_digest(file_of_module, _module_sources(path, file_of_module))
+        return read_sources(file, file.parent) if file.is_file() else None
+    found = _module_file(path, folder)
+    if found is None or is_installed(found):
+        return None
+    depth = len(path.split(".")) - (found.name != "__init__.py")
+    return read_sources(found, found.parents[depth])
 
 
 def _module_file(module: str, folder: str) -> Path | None:
@@ -119,11 +130,6 @@ def _module_sources(module: str, file: Path) -> dict[str, Path]:
     return local_sources(file, file.parents[depth])
 
 
-def _is_installed(file: Path) -> bool:
-    places = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return any(place and file.is_relative_to(place) for place in places)
-
-
 def _version(module: str) -> str:
     try:
         return metadata.version(module.partition(".")[0])
@@ -135,7 +141,7 @@ def _from_name(module: str, folder: str, where: str) -> ModuleType:
     if _file_below(folder, module) is not None:
         _make_importable(Path(folder).resolve())
     file = _module_file(module, folder) if module in sys.modules else None
-    if file is not None and not _is_installed(file):
+    if file is not None and not is_installed(file):
         _forget_edited({module: file, **_module_sources(module, file)}, where)
     try:
         imported = importlib.import_module(module)
@@ -145,7 +151,7 @@ def _from_name(module: str, folder: str, where: str) -> ModuleType:
             hint=_where_it_is_looked_for(folder),
         ) from error
     file = _module_file(module, folder)
-    if file is not None and not _is_installed(file):
+    if file is not None and not is_installed(file):
         _remember({module: file, **_module_sources(module, file)})
     return imported
 
@@ -169,7 +175,7 @@ def _from_file(path: str, folder: str, where: str) -> ModuleType:
         )
     # One module per path and content: an edited file is imported anew.
     sources = local_sources(file, file.parent)
-    content = f"{file}\0{source_digest(file, sources)}"
+    content = f"{file}\0{read_sources(file, file.parent).digest}"
     name = "evalguard_user_" + hashlib.sha256(content.encode()).hexdigest()
     if name in sys.modules:
         return sys.modules[name]

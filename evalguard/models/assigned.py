@@ -16,15 +16,17 @@ class Assigned:
 
     Attributes:
         effective: setting name -> value read back.
-        provenance: digests of weights and code; None where the weights cannot be proven, so that
+        provenance: digests of weights and code; None where one of them cannot be proven, so that
             scores must not be cached.
         threads: CPU threads that torch computes with; 0: as many as it uses at the time.
+        caveats: what a report has to say of it.
         on_smaller_budget: takes the token budget that is left where memory ran out.
     """
 
     effective: Mapping[str, Value] = field(default_factory=dict)
     provenance: Mapping[str, Value] | None = None
     threads: int = 0
+    caveats: tuple[str, ...] = ()
     on_smaller_budget: Callable[[int], None] = lambda _: None
 
 

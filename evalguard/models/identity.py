@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import os
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -53,7 +54,7 @@ def scoring_identity(
         "dtype": model_dtype(lm),
         "device": device_name(lm),
         "threads": torch_threads(),
-        "arithmetic": arithmetic(),
+        "arithmetic": {**arithmetic(), **arithmetic_variables()},
         "attention": attention(lm),
         "packages": {**package_versions(), **kernel_versions(), "code": scoring_code()},
         "policy": {**told_policy(policy), **batching(lm)},
@@ -134,16 +135,33 @@ def kernel_versions() -> Mapping[str, Value]:
 
 @functools.cache
 def scoring_code() -> str:
-    """Digest of evalguard's own code that computes what is kept: a version may be in the making."""
+    """Digest of evalguard's own code, whole: a checkout changes without its version.
+
+    Times of its files say nothing: reproducible builds give all of them the same.
+    """
     package = Path(evalguard.__file__).parent
-    rooms = (package / room for room in ("models", "conversion"))
-    files = [file for room in rooms for file in room.rglob("*.py")]
-    files += [package / f"{name}.py" for name in ("divergence", "reference", "tail", "top_tokens")]
     digests = [
         [file.relative_to(package).as_posix(), hashlib.sha256(file.read_bytes()).hexdigest()]
-        for file in sorted(files)
+        for file in sorted(package.rglob("*.py"))
     ]
     return digest_of(digests)
+
+
+# Variables that change how a sum comes out, by their beginnings; numbers of threads are read back.
+_ARITHMETIC = (
+    "ATEN_", "CUBLAS_", "CUDNN_", "DNNL_", "FLASH_ATTENTION", "KMP_DETERMINISTIC", "MIOPEN_",
+    "MKL_", "NVIDIA_TF32_OVERRIDE", "NVTE_", "ONEDNN_", "OPENBLAS_CORETYPE", "ROCBLAS_",
+    "TORCH_ALLOW_TF32", "TORCH_BLAS_", "TORCH_CUDNN", "TORCH_LINALG", "TRITON_F32", "XLA_FLAGS",
+)  # fmt: skip
+
+
+def arithmetic_variables() -> dict[str, Value]:
+    """Return the environment variables that change how floats are computed."""
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith(_ARITHMETIC) and not name.endswith("_NUM_THREADS")
+    }
 
 
 def attention(lm: Any) -> str | None:

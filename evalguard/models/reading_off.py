@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from evalguard.errors import EvaluationError
@@ -50,7 +51,7 @@ def read_off(
             f"{RAN_OUT} in reading a few tokens: {error}",
             hint="a narrower dtype, a smaller model_args.max_length or another machine",
         ) from None
-    return described
+    return replace(described, caveats=(*described.caveats, *assigned.caveats))
 
 
 def _share_texts(lm: Any) -> None:

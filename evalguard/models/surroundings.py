@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import sys
@@ -10,8 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import evalguard
-from evalguard.models.identity import kernel_versions, package_versions
+from evalguard.models.identity import kernel_versions, package_versions, scoring_code
 from evalguard.redaction import is_secret
 from evalguard.settings import digest_of
 
@@ -42,7 +40,7 @@ def surroundings() -> dict[str, Value]:
         "accelerators": _accelerators(),
         "installed": digest_of(sorted(_installed())),
         "packages": {**package_versions(), **kernel_versions()},
-        "evalguard": _own_files(),
+        "evalguard": scoring_code(),
         "environment": digest_of(_variables()),
         "torch": _torch_as_it_is(),
     }
@@ -76,19 +74,6 @@ def _installed() -> Iterator[str]:
         except OSError:
             continue
         yield from (name for name in names if name.endswith(_INSTALLED))
-
-
-def _own_files() -> str:
-    """Digest of evalguard's own code: a checkout changes without its version.
-
-    Times of its files say nothing: reproducible builds give all of them the same.
-    """
-    folder = Path(evalguard.__file__).parent
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        content = hashlib.sha256(path.read_bytes()).hexdigest()
-        digest.update(f"{path.relative_to(folder)} {content}\n".encode())
-    return digest.hexdigest()
 
 
 def _variables() -> dict[str, str]:

@@ -20,6 +20,7 @@ from evalguard.models.arguments import HF_TYPES
 from evalguard.models.assigned import Assigned
 from evalguard.pipeline.token_budget import give_budget
 from evalguard.pipeline.wanted_model import WantedModel, proofs_of
+from evalguard.pipeline.weight_digests import unknown_dependencies
 from evalguard.scorer import ScoringPolicy
 from evalguard.settings import Value, Variant
 
@@ -81,6 +82,7 @@ class EditedModel:
             effective={setting.name: effective[setting.name] for setting in variant.settings},
             provenance=self._provenance(wanted, effective),
             threads=threads,
+            caveats=_not_kept(unknown_dependencies(variant, plan, wanted.model_args)),
             on_smaller_budget=lower,
         )
 
@@ -123,6 +125,16 @@ class EditedModel:
             for name, (target, value) in wanted.plan.targets.items()
         }
         return {**found, "settings": settings}
+
+
+def _not_kept(unknown: tuple[str, ...]) -> tuple[str, ...]:
+    if not unknown:
+        return ()
+    more = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
+    return (
+        f"its scores are not kept for other runs: {unknown[0]}{more}, so what they depend on "
+        "cannot be known",
+    )
 
 
 def reader(variant: Variant) -> ReadTensors:

@@ -43,7 +43,7 @@ def loading_facts(
         known: digests of big files from earlier runs.
 
     Returns:
-        None where something stays open: weights that cannot be proven, code from the hub, model
+        None where something stays open: weights or code that cannot be proven, remote code, model
         types of other libraries, a placement by free memory, a hub branch that may have moved.
 
     Raises:
@@ -61,6 +61,9 @@ def loading_facts(
     weights = weights_of(variant, model_args, known, checkpoints=wanted.checkpoints)
     if weights is None or not _settled(model_args, weights, wanted.checkpoints):
         return None
+    code = code_digests(variant, wanted, model_args, known)
+    if code is None:
+        return None
     told: Value = VARIANT.encode(variant)
     assert isinstance(told, dict)
     told.pop("name", None)
@@ -70,7 +73,7 @@ def loading_facts(
         "variant": told,
         "policy": asdict(policy),
         "weights": weights,
-        "code": dict(code_digests(variant, wanted)),
+        "code": dict(code),
         "surroundings": dict(surroundings),
         "worker": worker,
     }

@@ -85,11 +85,12 @@ def proofs_of(
     model_args: Mapping[str, Value],
     known: KnownDigests | None,
 ) -> dict[str, Value] | None:
-    """Digests of the weights and of the code; None where the weights cannot be proven."""
+    """Digests of the weights and of the code; None where one of them cannot be proven."""
     weights = weights_of(variant, model_args, known, checkpoints=wanted.checkpoints)
     if weights is None:
         return None
-    return {"weights": weights, "code": dict(code_digests(variant, wanted))}
+    code = code_digests(variant, wanted, model_args, known)
+    return None if code is None else {"weights": weights, "code": dict(code)}
 
 
 def _without_taken(weights: Value) -> dict[str, Value]:

@@ -20,7 +20,7 @@ from evalguard.settings import BuildRecipe, Value, Variant
 SCRIPT = """
 import os, pathlib, sys, time
 source, bits, output = sys.argv[1:4]
-log = pathlib.Path(sys.argv[4].removeprefix("--runs="))
+log = pathlib.Path(sys.argv[4].removeprefix("runs:"))
 log.write_text(log.read_text() + "x" if log.exists() else "x")
 out = pathlib.Path(output)
 out.mkdir()
@@ -46,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
 
 def recipe(folder: Path, **changes: object) -> BuildRecipe:
     made = BuildRecipe(
-        command=("python", "convert.py", "{source}", "{bits}", "{output}", f"--runs={folder}/runs"),
+        command=("python", "convert.py", "{source}", "{bits}", "{output}", f"runs:{folder}/runs"),
         inputs={"source": "source.txt", "bits": 8},
         output="model",
         folder=str(folder),

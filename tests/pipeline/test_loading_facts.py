@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import evalguard
 from evalguard.models import identity, weights
 from evalguard.models import surroundings as around
 from evalguard.models.surroundings import surroundings
@@ -242,12 +243,16 @@ def test_evalguards_own_code_counts_by_its_text(
 ) -> None:
     code = tmp_path / "own" / "models" / "code.py"
     code.parent.mkdir(parents=True)
-    monkeypatch.setattr(around.evalguard, "__file__", str(tmp_path / "own" / "__init__.py"))
+    monkeypatch.setattr(evalguard, "__file__", str(tmp_path / "own" / "__init__.py"))
     found = set()
-    for text in ("SCALE = 1", "SCALE = 2"):
-        code.write_text(text)
-        os.utime(code, (1, 1))  # as reproducible builds leave all of their files
-        found.add(str(surroundings()["evalguard"]))
+    try:
+        for text in ("SCALE = 1", "SCALE = 2"):
+            code.write_text(text)
+            os.utime(code, (1, 1))  # as reproducible builds leave all of their files
+            identity.scoring_code.cache_clear()
+            found.add(str(surroundings()["evalguard"]))
+    finally:
+        identity.scoring_code.cache_clear()
     assert len(found) == 2
 
 
