@@ -86,10 +86,11 @@ class PairNight:
     @property
     def worst(self) -> NightlyMetric | None:
         """The metric that says most: of the gravest state, and of these the largest drift."""
-        return max(self.metrics, key=_gravity, default=None)
+        return max(self.metrics, key=gravity, default=None)
 
 
-def _gravity(metric: NightlyMetric) -> tuple[int, float]:
+def gravity(metric: NightlyMetric) -> tuple[int, float]:
+    """Sorts metrics by how much they say, that which says most last."""
     size = -math.inf if metric.sigma is None else metric.sigma
     return -GRAVEST_FIRST.index(metric.state), size
 

@@ -36,7 +36,7 @@ class SettingEntry(Entry):
     alternatives: list[JsonValue] = Field(
         default_factory=list,
         description="Other values that would do, the best first: tried in place of the candidate's "
-        "value if that is guilty.",
+        "value if that is a culprit.",
     )
 
 

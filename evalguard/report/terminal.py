@@ -67,6 +67,7 @@ def _long_form(view: ReportView, width: int) -> list[list[Text]]:
         prose(view.sentence, width),
         [Text(line) for line in distribution_lines(view, width, prose_width(width))],
         _plain([view.across], width),
+        _tests(view, width),
         _plain(view.answers, width),
         _plain(view.stopping, width, rest="    "),
         _gate(view, width),
@@ -205,6 +206,17 @@ def _after(view: ReportView, width: int, *, everything: bool = False) -> list[Te
     for caveat in view.touching:
         lines += [Text(line) for line in wrapped(caveat.line, width, first="  ", rest="    ")]
     return lines
+
+
+def _tests(view: ReportView, width: int) -> list[Text]:
+    """The deciding test of each metric, and those beside it."""
+    told = []
+    for metric in view.metrics:
+        beside = [f"{name} p {p}{f' ({note})' if note else ''}" for name, p, note in metric.tests]
+        if metric.shown and beside:
+            head = f"Tests, {metric.full_label}: {metric.method} p {metric.p}"
+            told.append("; ".join([head, *beside]))
+    return _plain(told, width, rest="  ")
 
 
 def _caveats(view: ReportView, width: int) -> list[Text]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len
@@ -10,7 +11,7 @@ from rich.text import Text
 from evalguard.history.level import ChangePoint
 from evalguard.history.report import Change, Trend, TrendReport
 from evalguard.report.history_table import key_label, when
-from evalguard.report.page import prose
+from evalguard.report.page import command_lines, prose
 from evalguard.report.plain_text import fitted, padded, printable
 from evalguard.report.rounding import count, p_phrase, with_stderr
 from evalguard.report.trend_plot import plot, sparkline
@@ -19,7 +20,7 @@ from evalguard.report.wording import percent
 _MOST_PLOTS = 2
 _SPARK, _SIGMA = 24, 16
 _MOST_NAMED = 4
-_MOST_LINES, _MOST_NOTES = 8, 2
+_MOST_LINES, _MOST_NOTES = 6, 2
 
 
 def trend_blocks(report: TrendReport, width: int, *, verbose: bool = False) -> Iterator[list[Text]]:
@@ -51,7 +52,19 @@ def trend_blocks(report: TrendReport, width: int, *, verbose: bool = False) -> I
     yield [
         *prose(rate(report), width, style="dim"),
         *prose(f"History: {printable(report.file)}", width, style="dim"),
+        *(_next(report, width) if found else []),
     ]
+
+
+def _next(report: TrendReport, width: int) -> list[Text]:
+    """The command that shows the documents behind the latest change, of the first that has one."""
+    trend = next(trend for trend in report.trends if trend.scan.points)
+    at = trend.scan.points[-1].position
+    before, after = (trend.nights[trend.used[place]].run.number for place in (at - 1, at))
+    words = ["evalguard", "history", "flips", str(before), str(after), "--base", report.base]
+    words += ["--cand", report.candidate, "--history", report.file]
+    head = prose("Next, to see which documents changed:", width, style="bold")
+    return [*head, *command_lines(shlex.join(map(printable, words)), width)]
 
 
 def _least_news(trend: Trend) -> tuple[int, float]:

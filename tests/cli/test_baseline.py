@@ -9,15 +9,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from edited_result import edit_result
-from history_examples import keep_nights
+from history_examples import METRIC, N, documents, keep_nights, night
 from small_world import Ran, SmallWorld
 
 from evalguard.errors import EvaluationError
 from evalguard.harness import asked_documents
+from evalguard.history.document_hashes import DocumentHashes
+from evalguard.pipeline.baseline.from_history import base_of_history
 from evalguard.pipeline.baseline.stored_tables import stored_tables
 from evalguard.store import read_samples, sample_files
+from evalguard.store.history import HistoryFile, KeptMetric
 
 Run = Callable[..., Ran]
 TASKS_OF_HISTORY = ("--tasks", "sw_word,sw_choice,sw_text")
@@ -334,3 +338,27 @@ def test_a_stored_base_whose_log_likelihoods_say_nothing_is_refused(made: dict[s
     pq.write_table(table.set_column(place, table.schema.field(place), column), path)
     with pytest.raises(EvaluationError, match="all 20 log-likelihoods are 0"):
         stored_tables(path, "sw_word", "base", source="stored")
+
+
+@pytest.mark.parametrize(
+    ("stored", "told"), [(0.0, "all 40 log-likelihoods are 0"), (-1.5, "-1.5")]
+)
+def test_a_history_whose_log_likelihoods_say_nothing_is_refused(
+    stored: float, told: str, file: Path
+) -> None:
+    names = tuple(f"document {number}" for number in range(N))
+    hashes = DocumentHashes(
+        doc_hashes=names, prompt_hashes=names, target_hashes=names, asked_hashes=names
+    )
+    sound = -1.0 - np.arange(N) / N
+    for base, said in ((sound, ""), (np.full(N, stored), told)):
+        kept = documents(sound, base, aggregation="perplexity", hashes=hashes)
+        metric = dataclasses.replace(METRIC, metric="perplexity")
+        file.unlink(missing_ok=True)
+        with HistoryFile(file, create=True) as history:
+            history.add(night(0), [KeptMetric(metric=metric, documents=kept)], {})
+        if not said:
+            assert base_of_history(file, "", "port").tables[0].n == N
+            continue
+        with pytest.raises(EvaluationError, match=said):
+            base_of_history(file, "", "port")

@@ -63,6 +63,15 @@ def test_a_step_is_told_with_its_run_and_what_changed_there(file: Path) -> None:
     ]
 
 
+def test_behind_a_change_stands_the_command_that_shows_its_documents(file: Path) -> None:
+    keep_nights(file, STEP)
+    lines = HistoryResult(trends(file, Wanted())).render(width=200).splitlines()
+    command = lines[lines.index("Next, to see which documents changed:") + 1].strip()
+    assert command == f"evalguard history flips 20 21 --base orig --cand port --history {file}"
+    found = flips_between(file, Wanted(base="orig", candidate="port"), first="20", second="21")
+    assert HistoryResult(found).render()
+
+
 def test_many_metrics_have_a_line_each(file: Path) -> None:
     metrics = [replace(METRIC, metric=f"metric{number}") for number in range(5)]
     with HistoryFile(file, create=True) as history:

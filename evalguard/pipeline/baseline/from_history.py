@@ -10,6 +10,7 @@ from typing import cast
 from evalguard.compare_report import RunIdentity
 from evalguard.errors import UsageError, nearest
 from evalguard.history import DocumentScores, MetricKey, NightRun
+from evalguard.items import check_loglikelihoods
 from evalguard.pipeline.baseline.from_run import as_stored
 from evalguard.pipeline.baseline.kept_run import KeptRun
 from evalguard.pipeline.task_scoring import reading_of
@@ -17,6 +18,8 @@ from evalguard.scores import NotCompared, ScoreTable
 from evalguard.settings import Value
 from evalguard.store.history import HistoryFile
 
+# A document's value is its log-likelihood, in nats.
+_OF_LOGLIKELIHOODS = ("perplexity", "weighted_perplexity", "bits_per_byte")
 _NO_DOCUMENTS = "the history keeps no scores of single documents for it"
 
 
@@ -28,6 +31,7 @@ def base_of_history(path: Path, name: str, candidate: str) -> KeptRun:
 
     Raises:
         UsageError: there is no such run, several bases, or a run that was kept without hashes.
+        EvaluationError: log-likelihoods that it kept say nothing about the model.
         StoreError: the history cannot be read.
     """
     with HistoryFile(path) as history:
@@ -86,6 +90,12 @@ def _table(path: Path, run: NightRun, key: MetricKey, documents: DocumentScores)
             f"run {run.number} of the history {path} was kept by an earlier evalguard, without the "
             "hashes that prove which documents were asked",
             hint=f"give its run folder ({run.folder or 'none was written'}), or compare once more",
+        )
+    if documents.aggregation in _OF_LOGLIKELIHOODS:
+        ids = [int(doc_id) for doc_id in documents.doc_ids]
+        # of a night that an evalguard kept which did not look
+        check_loglikelihoods(
+            key[0], {doc: [float(v)] for doc, v in zip(ids, documents.base, strict=True)}
         )
     return ScoreTable(
         task=key[0],

@@ -16,7 +16,7 @@ from evalguard.settings import Value
 from evalguard.verdict import Margin
 
 NAME = "repaired.yaml"
-_HEAD = "the candidate with its guilty settings put right, by evalguard bisect"
+_HEAD = "the candidate with its culprits put right, by evalguard bisect"
 # Options that no guard file can hold, beside those about prompts.
 _TYPED_ONLY = (
     "threads", "worker", "timeout", "cluster", "cache_dir", "use_cache", "check_batch_size",

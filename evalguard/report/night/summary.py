@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 from rich.text import Text
 
 from evalguard.gate_reason import GateState
-from evalguard.night_report import NightReport, PairNight
+from evalguard.night_report import NightReport, PairNight, gravity
 from evalguard.report.night.document import report_link
 from evalguard.report.night.words import metric_line, news, pair_line, rate, subject
-from evalguard.report.page import page
+from evalguard.report.page import command_lines, page
 from evalguard.report.plain_text import printable, wrapped
 
 _MAIL_WIDTH = 72
@@ -56,7 +57,11 @@ def _first_screen(report: NightReport, width: int) -> Iterator[list[Text]]:
     if report.notes:
         rest.append(f"{len(report.notes)} note{'' if len(report.notes) == 1 else 's'}")
     ends = [*_item(f"{'; '.join(rest)}.", width)] if rest else []
-    yield [*ends, *_foot(report, width), *_item("More: summary.txt there, or -v", width)]
+    shown = next((pair.run_folder for pair in grave if pair.run_folder), "")
+    step = command_lines(shlex.join(["evalguard", "report", shown]), width) if shown else []
+    if step:
+        step = [Text("Next, to see the gravest in full:", style="bold"), *step]
+    yield [*ends, *_foot(report, width), *step, *_item("More: summary.txt there, or -v", width)]
 
 
 def _blocks(report: NightReport, width: int, *, links: bool) -> Iterator[list[Text]]:
@@ -78,7 +83,7 @@ def _pair(
         yield Text(line, style=style if number == 0 else "")
     told = [metric for metric in pair.metrics if metric.state != "passed" or metric.accepted]
     if most is not None:
-        told.sort(key=lambda metric: list(_STYLES).index(metric.state))
+        told.sort(key=gravity, reverse=True)
     for metric in told[:most]:
         yield from _item(metric_line(metric, pair.margin), width, first="  ", rest="    ")
     if most is not None and len(told) > most:
