@@ -36,6 +36,7 @@ def find_culprits(
     thorough: bool = False,
     on_event: Listener | None = None,
     unit: Unit | None = None,
+    may_be_chance: bool = True,
 ) -> BisectResult:
     """Name the settings that make the drift between base and candidate, and prove it.
 
@@ -56,6 +57,9 @@ def find_culprits(
         thorough: be surer, and spend more; for effects of 2 to 4 standard errors of the jitter.
         on_event: called with every event, in order.
         unit: from mean drift in yardsticks to what is reported, monotone; None: as it is.
+        may_be_chance: whether other documents might not show the drift, so that a culprit needs a
+            paired test of its own. Not so of a limit on how far answers or distributions are from
+            the base's: it is about these documents.
 
     Raises:
         UsageError: for arguments that make no sense, or fewer than 8 documents.
@@ -84,7 +88,15 @@ def find_culprits(
     except KeyboardInterrupt:
         return BisectResult(status="stopped", drift_sigma=nan, unexplained_sigma=nan)
     effort = effort_for(len(names), documents=oracle.n_documents, thorough=thorough)
-    search = Search(measured, buildable, margin=margin, effort=effort, rng=rng, listen=listen)
+    search = Search(
+        measured,
+        buildable,
+        margin=margin,
+        effort=effort,
+        rng=rng,
+        listen=listen,
+        may_be_chance=may_be_chance,
+    )
     with suppress(KeyboardInterrupt, OutOfBudget):  # "stopped" until it ends by itself
         search.run()
     return conclusion(search)

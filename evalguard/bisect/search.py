@@ -55,8 +55,10 @@ class Search:
         effort: Effort,
         rng: np.random.Generator,
         listen: Listener,
+        may_be_chance: bool = True,
     ) -> None:
         self.measured = measured
+        self._may_be_chance = may_be_chance
         self.status: Status = "stopped"
         self._buildable, self._margin, self._effort = buildable, margin, effort
         self._rng, self._progress = rng, Progress(listen)
@@ -100,7 +102,7 @@ class Search:
         guilty = proven(plan, everything, self.measured, margin=self._margin, z=self._effort.z)
         guilty = {one for one in guilty if belief.inclusion[one] >= _LIKELY}
         p_values = own_p_values(plan, fit, self.measured)
-        evident = real(p_values, self.measured)
+        evident = real(p_values, self.measured) if self._may_be_chance else frozenset(guilty)
         unseen = plan.unseen(self.measured)
         self.case = Case(
             belief=belief,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from evalguard.bisect import BisectResult, Recommendation, find_culprits, recommend
 from evalguard.bisect_report import MetricSearch
+from evalguard.document_scale import DocumentScale
 from evalguard.errors import EvaluationError, Interrupted
 from evalguard.pipeline.bisection.buildable import constraints_among
 from evalguard.pipeline.bisection.open_oracle import SettingsOracle
@@ -82,6 +83,7 @@ def _found(
         thorough=plan.thorough,
         on_event=progress,
         unit=scale.sigma,
+        may_be_chance=isinstance(scale, DocumentScale),
     )
 
 
