@@ -86,6 +86,12 @@ class Gate:
             )
         if self.undecided not in ("warn", "fail"):
             raise UsageError(f"undecided metrics can 'warn' or 'fail', not '{self.undecided}'")
+        both = sorted(set(self.gate_metrics) & set(self.advisory))
+        if both:
+            raise UsageError(
+                f"the gate lists {both[0]} in only and in advisory",
+                hint="only: what may fail; advisory: what is shown and never fails",
+            )
 
     @property
     def default_margin(self) -> Margin:
@@ -163,7 +169,13 @@ class Gate:
             holm_p_values=adjusted,
             family_false_alarm=bound,
             family_false_alarm_independent=independent,
-            reason=reason(by_state, limits, len(gated), accepted=len(let_through)),
+            reason=reason(
+                by_state,
+                limits,
+                len(gated),
+                accepted=len(let_through),
+                shown=len(comparisons) - len(gated),
+            ),
             limits=limits,
             accepted=let_through,
         )

@@ -25,13 +25,24 @@ def overall(by_state: ByState, limits: Sequence[LimitVerdict], *, compared: bool
 
 
 def reason(
-    by_state: ByState, limits: Sequence[LimitVerdict], total: int, *, accepted: int = 0
+    by_state: ByState,
+    limits: Sequence[LimitVerdict],
+    total: int,
+    *,
+    accepted: int = 0,
+    shown: int = 0,
 ) -> str:
     """Say which metrics and limits brought about what.
 
     Args:
         accepted: gated metrics that regressed and that waivers let through.
+        shown: metrics that were compared and are not gated.
     """
+    if total == 0 and not limits and shown:
+        return (
+            f"the gate judges none of the {shown} metrics compared (only and advisory of the gate "
+            "leave out all of them), so nothing is known"
+        )
     if total == 0 and not limits:
         return "nothing was compared, so nothing is known"
     parts = []

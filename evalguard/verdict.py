@@ -59,7 +59,15 @@ class Margin:
             )
         number = text.strip().rstrip("sigmap% ")
         unit, scale = _UNITS[text.strip().removeprefix(number).strip()]
-        return cls(float(number) * scale, unit)
+        value = float(number) * scale
+        if not math.isfinite(value):
+            raise ValueError(f"a margin is finite, not {text.strip()}")
+        if unit == "points" and value >= 1.0:
+            raise ValueError(
+                f"a margin in points is below 100pp, not {text.strip()}: no metric between 0 and 1 "
+                "drifts by more, so that the gate could not fail"
+            )
+        return cls(value, unit)
 
     @property
     def text(self) -> str:
@@ -84,6 +92,11 @@ class Margin:
             raise ValueError(
                 f"a margin of {self.text} is for metrics between 0 and 1: give this one a margin "
                 "of its own, in % or sigma (gate: {metrics: {TASK/METRIC: {margin: 2%}}})"
+            )
+        if self.unit == "relative" and base == 0.0:
+            raise ValueError(
+                f"the base's value is 0, and {self.text} of it is nothing: give this metric a "
+                "margin in sigma or points"
             )
         amount = self.value * (abs(base) if self.unit == "relative" else 1.0)
         if not (base_stderr > 0.0 and math.isfinite(amount / base_stderr)):

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from statistics import NormalDist
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 from evalguard.comparison import Comparison
 from evalguard.errors import UsageError
 from evalguard.gate import Gate, GateResult, exit_code
-from evalguard.stats import failed_comparison
+from evalguard.pairing import PairedScores
+from evalguard.scores import ScoreTable
+from evalguard.stats import compare_documents, compare_scores, failed_comparison
 from evalguard.verdict import Margin, decide
 
 
@@ -286,10 +289,93 @@ def test_a_margin_is_given_in_sigma_points_or_relative_to_the_base(text, value, 
     assert Margin.parse(written) == margin
 
 
-@pytest.mark.parametrize("wrong", ["", "pp", "-1", "1 pt", "nan", "inf", True, None, "1pp2", [1]])
-def test_what_is_no_margin_is_refused(wrong):
-    with pytest.raises(ValueError, match="a margin is a number of sigmas"):
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        *((text, "a margin is a number of sigmas") for text in
+          ("", "pp", "-1", "-1pp", "1PP", "1 pt", "nan", "inf", True, None, "1pp2", "1,5pp", [1])),
+        ("1e400", "a margin is finite, not 1e400"),
+        ("1e400%", "a margin is finite, not 1e400%"),
+        ("100pp", "below 100pp, not 100pp: no metric between 0 and 1 drifts by more"),
+        ("200pp", "the gate could not fail"),
+    ],
+)  # fmt: skip
+def test_what_is_no_margin_is_refused(wrong, said):
+    with pytest.raises(ValueError, match=said):
         Margin.parse(wrong)
+
+
+def paired(base, candidate, aggregation):
+    tables = (
+        ScoreTable(
+            task="passages", filter="none", metric="acc", aggregation=aggregation,
+            higher_is_better=aggregation == "mean", doc_ids=np.arange(len(values)), values=values,
+            weights=None, doc_hashes=(), prompt_hashes=(), target_hashes=(),
+        )
+        for values in (base, candidate)
+    )  # fmt: skip
+    one, other = tables
+    return PairedScores(base=one, candidate=other)
+
+
+HALF_RIGHT = np.arange(200) % 2.0
+PASSAGES = -1.0 - np.arange(200) % 7.0
+
+
+@pytest.mark.parametrize(
+    ("base", "candidate", "aggregation", "margin", "expected"),
+    [
+        # 3 of 100 right answers lost, of 200: 1.5 points, and 3% of the base's value
+        (HALF_RIGHT, np.where(np.arange(200) < 6, 0.0, HALF_RIGHT), "mean", "1pp", "regressed"),
+        (HALF_RIGHT, np.where(np.arange(200) < 6, 0.0, HALF_RIGHT), "mean", "1.5pp", "undecided"),
+        (HALF_RIGHT, np.where(np.arange(200) < 6, 0.0, HALF_RIGHT), "mean", "2%", "regressed"),
+        (HALF_RIGHT, np.where(np.arange(200) < 6, 0.0, HALF_RIGHT), "mean", "4%", "undecided"),
+        # a perplexity is worse where it is higher, and may double
+        (PASSAGES, PASSAGES - 0.03, "perplexity", "2%", "regressed"),
+        (PASSAGES, PASSAGES + 0.03, "perplexity", "2%", "improved"),
+        (PASSAGES, PASSAGES - 0.65, "perplexity", "100%", "degraded"),
+        (PASSAGES, PASSAGES - 0.75, "perplexity", "101%", "regressed"),
+        # a mean log-likelihood of -4: 2% of its size are 0.08 nats
+        (PASSAGES, PASSAGES - 0.1, "mean", "2%", "regressed"),
+        (PASSAGES, PASSAGES - 0.07, "mean", "2%", "degraded"),
+        (PASSAGES, PASSAGES + 0.1, "mean", "2%", "improved"),
+        # no such margin: the reason
+        (HALF_RIGHT, 1.0 - HALF_RIGHT, "mean", "100%", "no metric falls by more than 100%"),
+        (PASSAGES, PASSAGES - 0.1, "perplexity", "1pp", "for metrics between 0 and 1"),
+        (PASSAGES, PASSAGES - 0.1, "mean", "1pp", "for metrics between 0 and 1"),
+        (0.0 * HALF_RIGHT, HALF_RIGHT, "mean", "2%", "the base's value is 0, and 2% of it is"),
+        (HALF_RIGHT - 0.5, HALF_RIGHT - 0.6, "mean", "2%", "the base's value is 0"),
+        (0.0 * HALF_RIGHT, HALF_RIGHT, "mean", "1pp", "the base's standard error is 0"),
+    ],
+)
+def test_each_unit_gives_the_verdict_of_its_own_arithmetic_or_the_reason_for_none(
+    base, candidate, aggregation, margin, expected
+):
+    of = paired(base, candidate, aggregation)
+    found = compare_scores(of, margin=Margin.parse(margin))
+    if found.outcome == "failed":
+        assert expected in found.reason
+        assert Gate(margin=margin).judge([found]).state == "failed"
+        shown = compare_documents(of, margin=Margin.parse(margin), gated=False).comparison
+        assert (shown.outcome != "failed", shown.margin_text) == (True, "1 sigma")
+    else:
+        assert found.outcome == expected
+
+
+@pytest.mark.parametrize(
+    ("gate", "state", "said"),
+    [
+        ({"gate_metrics": ("f1",)}, "failed", "1 of 1 gated metrics failed"),
+        ({"gate_metrics": ("acc",), "advisory": ("other/acc",)}, "regressed", "passages acc"),
+        ({"gate_metrics": ("acc",), "advisory": ("passages/acc",)}, "failed", "judges none of"),
+        ({"advisory": ("acc", "f1")}, "failed", "the gate judges none of the 2 metrics compared"),
+        ({"advisory": ("f1",)}, "regressed", "1 of 1 gated metrics regressed"),
+    ],
+)
+def test_only_and_advisory_leave_the_verdict_to_what_they_gate(gate, state, said):
+    result = Gate(**gate).judge([CERTAIN, FAILED])
+    assert result.state == state
+    assert said in result.reason
 
 
 @given(st.floats(0.01, 1.0), st.floats(1e-4, 0.1), st.floats(1e-3, 0.2))
@@ -338,6 +424,7 @@ def test_bit_identical_passes_under_a_margin_of_zero():
         ({"confidence": 1.0}, ValueError, "confidence"),
         ({"fail_on": "certan"}, UsageError, "did you mean 'certain'"),
         ({"undecided": "ignore"}, UsageError, "'ignore'"),
+        ({"gate_metrics": ("acc", "f1"), "advisory": ("f1",)}, UsageError, "f1 in only and in adv"),
     ],
 )
 def test_an_impossible_gate_is_refused(options, error, message):

@@ -138,6 +138,7 @@ def _aggregate(
         weight_by_size=by_size,
         margin=gate.margin_of(group.name, parts[0][2]),
         confidence=gate.confidence,
+        gated=gate.covers(group.name, parts[0][2]),
     )
     lacking = len(parts) - len(having)
     if not lacking:

@@ -73,6 +73,7 @@ def judge(
         notes=(
             *_shown_only(comparisons, judged.gated),
             *gate.waiver_notes(comparisons, judged),
+            *_misspelt(gate.advisory, known),
         ),
     )
 
@@ -89,6 +90,13 @@ def _missing(name: str, known: Collection[str]) -> Comparison:
         "take it off the list"
     )
     return failed_comparison((task or "any task", "none", metric), reason)
+
+
+def _misspelt(advisory: Sequence[str], known: Collection[str]) -> Iterator[str]:
+    """Advisory metrics that were not compared, and whose name is much like one that was."""
+    for name in advisory:
+        if name not in known and (meant := nearest(name, known)):
+            yield f"the gate lists {name} as advisory, and it was not compared{meant}"
 
 
 def _shown_only(comparisons: Sequence[Comparison], gated: Sequence[Key]) -> Iterator[str]:

@@ -105,7 +105,10 @@ def _compare(
         return Compared(comparison=early)
     try:
         compared = compare_documents(
-            paired, margin=gate.margin_of(key[0], key[2]), confidence=gate.confidence
+            paired,
+            margin=gate.margin_of(key[0], key[2]),
+            confidence=gate.confidence,
+            gated=gate.covers(key[0], key[2]),
         )
     except EvaluationError as error:  # an aggregation that fails on a resample of the documents
         return _failed(base, _reason(error, key))

@@ -248,7 +248,8 @@ def cost_text(report: BisectReport) -> str:
 def facts(search: MetricSearch) -> str:
     """Say on what a search was made."""
     settings = f"{len(search.settings)} setting{'' if len(search.settings) == 1 else 's'}"
-    margin = f"margin {margin_text(search.margin)} sigma"
+    exact = margin_text(search.margin)
+    margin = f"margin {exact if len(exact) < 6 else f'{search.margin:.3g}'} sigma"
     if search.unit != SIGMA:
         margin = f"up to {search.margin:.4g} {printable(search.unit)}"
     elif search.coarse:  # an estimate, of which a few digits say enough

@@ -83,7 +83,7 @@ def _row(metric: MetricView) -> tuple[str, ...]:
     caveats = f" ({', '.join(map(str, metric.caveats))})" if metric.caveats else ""
     sigma = f"{metric.sigma} {metric.interval}".strip()
     values = (metric.base, metric.candidate, sigma, metric.p)
-    return (metric.task, metric.label, *values, f"{metric.outcome}{caveats}")
+    return (metric.task, metric.label, *values, f"{metric.said}{caveats}")
 
 
 def _culprits(found: BisectionView) -> str:

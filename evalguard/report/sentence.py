@@ -18,7 +18,14 @@ from evalguard.report.distribution_words import beneath_scores
 from evalguard.report.limits import decisive_limit, limit_statement
 from evalguard.report.plain_text import printable
 from evalguard.report.subtasks import concerned, of_subtasks
-from evalguard.report.wording import full_label, margin_of, margin_words, percent, subject
+from evalguard.report.wording import (
+    beside_the_gate,
+    full_label,
+    margin_of,
+    margin_words,
+    percent,
+    subject,
+)
 from evalguard.typed_command import as_bisection, as_comparison
 
 _SCORE_MORE = "score more documents (a higher --limit, or a larger task)"
@@ -53,7 +60,9 @@ def meaning(report: CompareReport) -> Meaning:
             next_step="name tasks that both sides have (--tasks)",
         )
     next_step, command = _next(report, worst)
-    sentence = f"{_statement(report, worst)}{_unknown(report, worst)}."
+    beside = beside_the_gate(report)
+    said = f"{_statement(report, worst)}{_unknown(report, worst)}"
+    sentence = f"{said}; {beside}." if beside else f"{said}."
     return Meaning(lead=sentence, next_step=next_step, command=command)
 
 
@@ -175,14 +184,14 @@ def _gate_clause(report: CompareReport, worst: Comparison) -> str:
 
 def _unknown(report: CompareReport, worst: Comparison) -> str:
     """Say what a sentence about other metrics leaves unknown."""
-    number = sum(c.outcome == "failed" for c in report.comparisons)
+    number = sum(c.outcome == "failed" for c in concerned(report))
     if worst.outcome == "failed" or not number:
         return ""
     return f"; nothing is known about {number} metric{'s' if number > 1 else ''} that failed"
 
 
 def _next(report: CompareReport, worst: Comparison) -> tuple[str, str]:
-    if worst.outcome == "failed" and worst.n < 2:
+    if worst.outcome == "failed" and worst.n == 1:
         return _SCORE_MORE, ""
     if worst.outcome == "failed":
         return "remove that cause and run again; no other metric stands in for it", ""

@@ -22,9 +22,10 @@ def of_subtasks(report: CompareReport) -> frozenset[str]:
 
 
 def concerned(report: CompareReport) -> tuple[Comparison, ...]:
-    """What a report is about: everything but subtasks that are shown only."""
-    below = of_subtasks(report)
-    return tuple(c for c in report.comparisons if c.task not in below)
+    """What a report is about: what the gate judges; all but subtasks where it judges nothing."""
+    gated, below = set(report.gate.gated), of_subtasks(report)
+    judged = tuple(c for c in report.comparisons if c.key in gated)
+    return judged or tuple(c for c in report.comparisons if c.task not in below)
 
 
 def shown(comparisons: Sequence[Comparison]) -> tuple[list[Comparison], list[str]]:

@@ -125,7 +125,7 @@ def _columns(view: ReportView, metrics: Sequence[MetricView]) -> list[_Column]:
         _Column(header="candidate", cells=[metric.candidate for metric in metrics]),
         _Column(header=header, cells=_sigma_cells(metrics), right=False),
         _Column(header="paired p", cells=[metric.p for metric in metrics]),
-        _Column(header="outcome", cells=[metric.outcome for metric in metrics], right=False),
+        _Column(header="outcome", cells=[_outcome(metric) for metric in metrics], right=False),
     ]
 
 
@@ -217,7 +217,15 @@ def _groups(
 
 
 def _with_outcome(head: str, metric: MetricView) -> Text:
-    return Text.assemble(head, (metric.outcome, OUTCOME_STYLE[metric.outcome]))
+    said = _outcome(metric)
+    style = OUTCOME_STYLE[metric.outcome] if said == metric.outcome else ""
+    return Text.assemble(head, (said, style))
+
+
+def _outcome(metric: MetricView) -> str:
+    """Its outcome; of one that the gate does not judge only that, for there is no room for both."""
+    aside = metric.said != metric.outcome and metric.outcome != "failed"
+    return "not gated" if aside else metric.outcome
 
 
 def _failure(metric: MetricView, width: int, said: str = "") -> Iterator[Text]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from evalguard.compare_report import CompareReport
 from evalguard.comparison import Comparison, Outcome
 from evalguard.gate_reason import GateState
+from evalguard.report import rounding
 from evalguard.report.plain_text import printable
-from evalguard.report.subtasks import concerned
+from evalguard.report.subtasks import concerned, of_subtasks
+from evalguard.verdict import Margin
 
+_MOST_MARGINS = 8
 # Gravest first.
 GRAVITY: tuple[Outcome, ...] = (
     "failed",
@@ -71,12 +75,39 @@ def tally(comparisons: Sequence[Comparison]) -> str:
 
 
 def tallies(report: CompareReport) -> str:
-    """Count outcomes, those of subtasks that the gate does not judge apart."""
+    """Count outcomes, those that the gate does not judge apart."""
     about = concerned(report)
     text = tally(about) or "no metrics"
     told = {id(comparison) for comparison in about}
-    below = tally([c for c in report.comparisons if id(c) not in told])
-    return f"{text}; of subtasks, not gated: {below}" if below else text
+    others = [c for c in report.comparisons if id(c) not in told]
+    below = of_subtasks(report)
+    of = "of subtasks, not gated" if all(c.task in below for c in others) else "not gated"
+    return f"{text}; {of}: {tally(others)}" if others else text
+
+
+def beside_the_gate(report: CompareReport) -> str:
+    """Say what is worse and not judged: "not gated: acc +2.70 sigma, and 3 more"; else ""."""
+    below, gated = of_subtasks(report), report.gate.gated
+    worse = [
+        c for c in report.comparisons
+        if c.outcome == "regressed" and c.key not in gated and c.task not in below
+    ]  # fmt: skip
+    if not worse or not gated:
+        return ""
+    first = max(worse, key=_badness)
+    size, _, _ = rounding.sigma_with_interval(
+        first.sigma, first.sigma_interval, margin=margin_of(report, first)
+    )
+    more = f", and {len(worse) - 1} more" if len(worse) > 1 else ""
+    return f"not gated: {full_label(first)} {size} sigma{more}"
+
+
+def outcome_words(report: CompareReport, comparison: Comparison) -> str:
+    """Return the outcome, with "not gated" where it decides nothing and no note says so."""
+    if comparison.key in report.gate.gated or not report.gate.gated:
+        return comparison.outcome
+    below = comparison.task in of_subtasks(report)
+    return comparison.outcome if below else f"{comparison.outcome}, not gated"
 
 
 def percent(confidence: float) -> str:
@@ -95,6 +126,36 @@ def margin_words(report: CompareReport, comparison: Comparison, *, unit: str = "
     if not given or given.endswith("sigma"):
         return f"{margin_text(margin_of(report, comparison))}{unit}"
     return f"{printable(given)} ({margin_of(report, comparison):.3g} sigma)"
+
+
+def drift_in_unit(comparison: Comparison) -> str:
+    """Return the drift in points or percent where the margin is: "+4.6% [4.3, 5.0]"; else ""."""
+    given, margin, ends = comparison.margin_text, comparison.margin, comparison.sigma_interval
+    if not given or given.endswith("sigma") or not margin or comparison.bit_identical:
+        return ""
+    if comparison.sigma is None or ends is None or not all(map(math.isfinite, ends)):
+        return ""
+    allowed = 100.0 * Margin.parse(given).value
+    size, low, high = rounding.sigma_with_interval(
+        comparison.sigma * allowed / margin,
+        (ends[0] * allowed / margin, ends[1] * allowed / margin),
+        margin=allowed,
+    )
+    return f"{size}{'pp' if given.endswith('pp') else '%'} [{low}, {high}]"
+
+
+def margin_lines(comparisons: Sequence[Comparison]) -> list[str]:
+    """Return a paragraph with the drifts whose margins are in points or percent, in these."""
+    held = [c for c in comparisons if drift_in_unit(c)]
+    if not held:
+        return []
+    told = "; ".join(
+        f"{full_label(c)} {drift_in_unit(c)}, margin {printable(c.margin_text)} "
+        f"({c.margin:.3g} sigma)"
+        for c in held[:_MOST_MARGINS]
+    )
+    more = len(held) - _MOST_MARGINS
+    return [f"In the margin's unit: {told}{f'; and {more} more' if more > 0 else ''}."]
 
 
 def margin_text(margin: float) -> str:

@@ -53,13 +53,19 @@ def compare_scores(
 
 
 def compare_documents(
-    paired: PairedScores, *, margin: float | Margin = 1.0, confidence: float = 0.95
+    paired: PairedScores,
+    *,
+    margin: float | Margin = 1.0,
+    confidence: float = 0.95,
+    gated: bool = True,
 ) -> Compared:
     """Compare two aligned score tables of one metric.
 
     Args:
         paired: from :func:`evalguard.pairing.pair`.
         margin: tolerated drift; a number is in standard errors of the base.
+        gated: whether the gate judges the metric. One that is only shown is held beside 1 sigma
+            where it has no margin in the gate's unit.
         confidence: of the two-sided paired interval; every one-sided test beside it is at
             (1 - confidence) / 2.
 
@@ -84,9 +90,11 @@ def compare_documents(
     try:
         tolerated = margin_of(drift, paired.base, wanted)
     except ValueError as error:
-        if not identical:
+        if gated and not identical:
             return Compared(comparison=_failed(paired, str(error), confidence))
-        tolerated = 1.0  # no drift is within any margin
+        tolerated = 1.0
+        if not identical:  # no drift is within any margin
+            wanted = Margin(1.0)
     judged = (
         IDENTICAL
         if identical
@@ -110,6 +118,12 @@ def margin_of(drift: Drift, table: ScoreTable, margin: Margin) -> float:
     Raises:
         ValueError: the metric has no such margin.
     """
+    falls = table.is_share and table.higher_is_better and drift.base.point > 0.0
+    if falls and margin.unit == "relative" and margin.value >= 1.0:
+        raise ValueError(
+            f"no metric falls by more than 100%, so that a margin of {margin.text} cannot fail: "
+            "give this one a smaller margin of its own"
+        )
     return margin.in_sigma(drift.base.point, drift.base.stderr, is_share=table.is_share)
 
 

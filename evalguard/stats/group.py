@@ -59,11 +59,13 @@ def compare_group(
     weight_by_size: bool,
     margin: float | Margin,
     confidence: float,
+    gated: bool = True,
 ) -> Compared:
     """Compare the aggregate of one metric under one filter over a group's subtasks.
 
     Args:
         subtasks: at least one, of one (filter, metric), none failed, with one direction.
+        gated: as of ``compare_documents``.
     """
     weights = _weights(subtasks, weight_by_size)
     linear = _parts(subtasks, weights)
@@ -79,10 +81,12 @@ def compare_group(
         is_share = subtasks[0].comparison.metric not in _NO_SHARES
         tolerated = wanted.in_sigma(drift.base.point, drift.base.stderr, is_share=is_share)
     except ValueError as error:
-        if not identical:
+        if gated and not identical:
             key = (group.name, subtasks[0].comparison.filter, subtasks[0].comparison.metric)
             return failed_group(group, key, str(error), confidence)
-        tolerated = 1.0  # no drift is within any margin
+        tolerated = 1.0
+        if not identical:  # no drift is within any margin
+            wanted = Margin(1.0)
     judged = IDENTICAL
     if not identical:
         judged = judge(drift, n=n, n_total=0, margin=tolerated, margin_text=wanted.text)

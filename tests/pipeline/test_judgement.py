@@ -165,3 +165,10 @@ def test_a_group_without_a_number_fails_the_gate():
     left = NotCompared(task="t", metric="acc", reason="its aggregation takes too long")
     made = with_groups(compared[1:], ((group,), ()), left_out=(left,), gate=Gate())
     assert "takes too long" in made[0].comparison.reason
+
+
+def test_an_advisory_name_that_is_much_like_a_metric_of_the_run_is_asked_about():
+    found = judged(pair_of("t"), pair_of("u"), gate=Gate(advisory=("t/acc", "u/ac", "gsm8k/f1")))
+    assert found.notes == (
+        "the gate lists u/ac as advisory, and it was not compared; did you mean 'u/acc'?",
+    )

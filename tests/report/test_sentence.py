@@ -13,6 +13,8 @@ from evalguard.distribution_comparison import Figure
 from evalguard.gate import Gate
 from evalguard.report.sentence import meaning
 from evalguard.report.view import report_view
+from evalguard.report.view.screen import verdict_line
+from evalguard.report.wording import drift_in_unit, margin_lines, tallies
 from evalguard.verdict import Margin
 
 
@@ -122,13 +124,29 @@ def test_a_gate_that_asks_for_certainty_is_named() -> None:
     assert "documents" in said.next_step
 
 
-def test_a_metric_outside_the_gate_is_not_said_to_fail_it() -> None:
+def test_a_metric_outside_the_gate_is_not_said_to_fail_it_and_that_it_is_worse_is_said() -> None:
     shown = report(
         comparison(),
         quiet(metric="acc", sigma=0.1, sigma_interval=(-0.2, 0.3)),
         gate=Gate(gate_metrics=("acc",)),
     )
-    assert meaning(shown).sentence.endswith("; the gate does not judge this metric.")
+    sentence = meaning(shown).sentence
+    assert "its drift is +0.10 standard errors, on lambada_openai acc" in sentence
+    assert sentence.endswith("; not gated: lambada_openai perplexity +1.47 sigma.")
+    assert "; not gated: lambada_openai perplexity +1.47 sigma; gate " in verdict_line(shown)
+    assert tallies(shown) == "1 unchanged; not gated: 1 regressed"
+
+
+def test_the_first_line_says_the_drift_in_the_margins_unit_and_the_margin_it_was_held_to() -> None:
+    own = comparison(sigma=2.7, sigma_interval=(1.9, 3.5), margin=1.08, margin_text="2%")
+    shown = report(own, gate=Gate(margin="1pp", margins=(("perplexity", Margin.parse("2%")),)))
+    line = verdict_line(shown)
+    assert "+2.70 sigma [1.90, 3.50], +5.00% [3.52, 6.48]; gate fails above 2% if real" in line
+    assert drift_in_unit(comparison(margin=1.0, margin_text="1 sigma")) == ""
+    assert margin_lines(shown.comparisons) == [
+        "In the margin's unit: lambada_openai perplexity +5.00% [3.52, 6.48], margin 2% "
+        "(1.08 sigma)."
+    ]
 
 
 def test_an_infinite_drift_gives_its_reason_and_no_number() -> None:

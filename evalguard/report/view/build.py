@@ -34,6 +34,7 @@ from evalguard.report.view.screen import (
 from evalguard.report.view.side import entries, side_view
 from evalguard.report.wording import (
     full_label,
+    margin_lines,
     margin_of,
     margin_text,
     percent,
@@ -83,7 +84,7 @@ def report_view(report: CompareReport) -> ReportView:
         distributions=tuple(distribution_view(report, one) for one in report.distributions),
         distributions_legend=DISTRIBUTIONS_LEGEND if measured else "",
         across=across_text(report),
-        answers=tuple(answer_lines(report)),
+        answers=(*margin_lines(report.comparisons), *answer_lines(report)),
         stopping=tuple(stopping_texts(report)),
         floor=floor_line(report),
         influence=_influence(report),

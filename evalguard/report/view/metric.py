@@ -13,7 +13,13 @@ from evalguard.report import rounding
 from evalguard.report.answers import answer_text
 from evalguard.report.plain_text import printable
 from evalguard.report.view.influence import InfluenceView, influence_view
-from evalguard.report.wording import full_label, margin_of, metric_label, percent
+from evalguard.report.wording import (
+    full_label,
+    margin_of,
+    metric_label,
+    outcome_words,
+    percent,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +71,7 @@ class MetricView:
     p: str
     false_alarm: str
     outcome: Outcome
+    said: str
     gate_state: GateState | None
     bit_identical: bool
     shown: bool
@@ -158,6 +165,7 @@ def _metric(
         p=rounding.p_value(c.p_value),
         false_alarm=rounding.p_value(c.false_alarm_probability),
         outcome=c.outcome,
+        said=outcome_words(report, c),
         gate_state=report.gate.state_of(key) if key in report.gate.gated else None,
         bit_identical=c.bit_identical,
         shown=shown,

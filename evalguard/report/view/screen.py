@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from evalguard.bisect_report import SIGMA, BisectReport, GuiltySetting
 from evalguard.compare_report import CompareReport
@@ -17,7 +18,13 @@ from evalguard.report.limits import decisive_limit, limit_found
 from evalguard.report.plain_text import printable
 from evalguard.report.subtasks import concerned
 from evalguard.report.view.caveats import Caveat
-from evalguard.report.wording import full_label, margin_of, subject
+from evalguard.report.wording import (
+    beside_the_gate,
+    drift_in_unit,
+    full_label,
+    margin_of,
+    subject,
+)
 
 _MOST_CULPRITS = 4
 # Notes about the whole run that bear on its verdict, or on where it is kept.
@@ -44,7 +51,14 @@ def worst_drift(report: CompareReport) -> Comparison | None:
 
 def verdict_line(report: CompareReport) -> str:
     """Say state, worst metric, the gate's rule and the exit code."""
-    return f"{verdict_text(report)}; {gate_text(report)}; exit code {report.exit_code}"
+    worst, gate = worst_drift(report), report.gate
+    if worst is not None and worst.margin_text and decisive_limit(report) is None:
+        gate = replace(gate, margin_text=worst.margin_text)  # the one that it was held to
+    quiet = gate.state in ("passed", "undecided")
+    beside = beside_the_gate(report) if quiet else ""
+    rule = f"gate {printable(gate.rule)}"
+    parts = (verdict_text(report), beside, rule, f"exit code {report.exit_code}")
+    return "; ".join(filter(None, parts))
 
 
 def verdict_text(report: CompareReport) -> str:
@@ -100,7 +114,8 @@ def _drift(report: CompareReport, worst: Comparison) -> str:
     )
     if worst.bit_identical:
         return "0 sigma, bit-identical"
-    return f"{sigma} sigma [{low}, {high}]" if worst.sigma_interval else f"{sigma} sigma"
+    found = f"{sigma} sigma [{low}, {high}]" if worst.sigma_interval else f"{sigma} sigma"
+    return ", ".join(filter(None, (found, drift_in_unit(worst))))
 
 
 def cause_line(report: CompareReport) -> str:
