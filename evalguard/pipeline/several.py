@@ -144,15 +144,19 @@ class _Several:
         steps, notes = self._steps(found, before)
         report = _report(sources[specs[0]][0].name, found, steps, notes)
         searched = _searched(report)
-        results = {spec: self._ended(one, report, searched) for spec, one in _finished(found)}
-        stepped = [self._ended(one, report, searched, step=True) for one in steps.values()]
+        ended: dict[_Pair, CompareResult] = {}
+        stopped = False
+        for one in (*(one for _, one in _finished(found)), *steps.values()):
+            ended[one.named] = self._ended(one, report, searched, stopped=stopped)
+            stopped = stopped or _was_stopped(ended[one.named])
+        results = {spec: ended[one.named] for spec, one in _finished(found)}
         report = _report(
             report.base,
             {spec: _shown(found[spec], results.get(spec)) for spec in specs},
-            dict(zip(steps, stepped, strict=True)),
+            {pair: ended[one.named] for pair, one in steps.items()},
             notes,
         )
-        problems = [text for one in (*results.values(), *stepped) for text in one.problems]
+        problems = [text for one in ended.values() for text in one.problems]
         problems += _write(report, self.options, self.cwd)
         return SeveralResult(report, tuple(results.values()), tuple(dict.fromkeys(problems)))
 
@@ -237,16 +241,25 @@ class _Several:
         )
 
     def _ended(
-        self, one: Finished, report: SeveralReport, searched: frozenset[_Pair], step: bool = False
+        self, one: Finished, report: SeveralReport, searched: frozenset[_Pair], *, stopped: bool
     ) -> CompareResult:
-        """What follows the verdict; of a chain, only the steps that drift most are searched."""
+        """What follows the verdict; of a chain, only the steps that drift most are searched.
+
+        Args:
+            stopped: Ctrl-C ended the search of another one, and is meant for this one too.
+        """
         names = (one.report.base.name, one.report.candidate.name)
-        in_chain = step or len(report.path(names[1])) > 1 or names in searched
+        in_chain = names[0] != report.base or len(report.path(names[1])) > 1 or names in searched
         options = one.options
-        if in_chain and one.choices.bisect.use != "never":
+        use, instead = one.choices.bisect.use, ""
+        if stopped and use != "never":
+            failing = one.report.gate.state == "regressed"
+            use, instead = "never", "the search before it was interrupted" if failing else ""
+        elif in_chain and use != "never":
             use, instead = _use(one, names in searched, report, searched)
-            bisect = replace(one.choices.bisect, use=use, instead=instead)
-            one = replace(one, choices=replace(one.choices, bisect=bisect))
+        bisect = replace(one.choices.bisect, use=use, instead=instead)
+        one = replace(one, choices=replace(one.choices, bisect=bisect))
+        if in_chain and names in searched:
             options = replace(options, bisect=use)
         request = StoredRequest(
             base=one.named[0], candidate=one.named[1], cwd=self.cwd, options=options
@@ -256,6 +269,13 @@ class _Several:
     def _say(self, text: str) -> None:
         with Progress(quiet=self.options.quiet) as progress:
             progress.note(text)
+
+
+def _was_stopped(result: CompareResult) -> bool:
+    """Whether Ctrl-C ended the bisection of a comparison."""
+    found = result.report.bisect
+    ended = () if found is None else tuple(search.ended for search in found.searches)
+    return "interrupted" in ended or result.report.bisect_reason.startswith("interrupted")
 
 
 def _use(
