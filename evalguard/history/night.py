@@ -55,6 +55,7 @@ class NightMetric:
         lost, won: documents that only the base, only the candidate had right; None for metrics
             that are not 0/1.
         accepted: why the gate let it through although it regressed; "" where it did not.
+        margin: its own, in sigma; None in a night kept without it. ``margin_text`` as it was given.
     """
 
     task: str
@@ -81,6 +82,8 @@ class NightMetric:
     lost: int | None = None
     won: int | None = None
     accepted: str = ""
+    margin: float | None = None
+    margin_text: str = ""
 
     @property
     def key(self) -> MetricKey:
@@ -102,3 +105,13 @@ class Night:
 
     run: NightRun
     metric: NightMetric
+
+    @property
+    def margin(self) -> float:
+        """Tolerated sigma: the metric's own, else the gate's."""
+        return self.run.margin if self.metric.margin is None else self.metric.margin
+
+    @property
+    def margin_text(self) -> str:
+        """The margin as it was given, else in sigma."""
+        return self.metric.margin_text or f"{self.margin:g} sigma"

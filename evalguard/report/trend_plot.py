@@ -26,7 +26,7 @@ def plot(trend: Trend, width: int) -> list[Text]:
     if not sigmas:
         return []
     columns = _columns(len(sigmas), width - _AXIS - 1)
-    margin = trend.nights[-1].run.margin
+    margin = trend.nights[-1].margin
     levels = [_level_at(trend, place) for place in range(len(sigmas))]
     low, high = _range([*sigmas, *levels, 0.0, margin])
     grid = [[_GAP] * len(columns) for _ in range(_HEIGHT)]

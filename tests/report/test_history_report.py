@@ -13,6 +13,7 @@ from rich.cells import cell_len
 
 from evalguard.pipeline.history.asking import Wanted, check, flips_between, list_runs, trends
 from evalguard.pipeline.history.result import HistoryResult
+from evalguard.pipeline.history.trends import changes_between
 from evalguard.store.history import HistoryFile, KeptMetric
 
 STEP = np.repeat([0.2, 1.3], 20) + np.tile([0.02, -0.02], 20)
@@ -119,3 +120,21 @@ def test_hostile_names_do_not_reach_the_terminal(file: Path) -> None:
         assert "\x1b" not in answer.render()
         assert "\u202e" not in answer.render()
         json.loads(answer.to_json())
+
+
+def test_a_trend_shows_the_metrics_own_margin_and_a_change_of_the_unit_but_not_of_its_size(
+    file: Path,
+) -> None:
+    with HistoryFile(file, create=True) as history:
+        for day, sigma in enumerate(STEP):
+            own = {"margin": 1.5, "margin_text": "1.5 sigma"}
+            if day >= 20:  # so many sigmas as the base's standard error of that night makes it
+                own = {"margin": 2.0 + day / 100.0, "margin_text": "2%"}
+            metric = replace(METRIC, sigma=float(sigma), **own)
+            history.add(night(day, margin=0.5), [KeptMetric(metric=metric)], {})
+    answer = HistoryResult(trends(file, Wanted()))
+    text = " ".join(answer.render().split())
+    assert "changed there: margin 1.5 sigma -> 2% in run 21" in text
+    assert any(line.lstrip().startswith("2.39 ") for line in answer.render().splitlines())
+    (trend,) = trends(file, Wanted()).trends
+    assert [one.what for one in changes_between(*trend.nights[30:32], lambda _: {})] == []

@@ -15,8 +15,8 @@ from evalguard.pipeline.history.asking import Wanted, flips_between, trends
 from evalguard.store.history import HistoryFile, KeptMetric, check_history
 from evalguard.store.history.schema import VERSION
 
-# Made by the code of those versions (commits d2f327f.. and 7d090f3..): ``keep_nights`` of their
-# tests/history_examples.py with sigma 0.1, 0.2 and 1.3.
+# Made by the code of those versions (commits d2f327f.., 7d090f3.. and ff6c893): ``keep_nights`` of
+# their tests/history_examples.py with sigma 0.1, 0.2 and 1.3.
 OLD = Path(__file__).parent / "histories"
 
 
@@ -29,7 +29,7 @@ def old_history(folder: Path, version: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_nights_of_an_earlier_version_are_all_there(tmp_path: Path, version: int) -> None:
     path = old_history(tmp_path, version)
     with HistoryFile(path) as history:
@@ -45,7 +45,7 @@ def test_nights_of_an_earlier_version_are_all_there(tmp_path: Path, version: int
     assert (check.version, check.problems) == (VERSION, ())
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_nights_of_an_earlier_and_of_this_version_are_asked_together(
     tmp_path: Path, version: int
 ) -> None:
@@ -54,6 +54,7 @@ def test_nights_of_an_earlier_and_of_this_version_are_asked_together(
         history.add(night(3), [KeptMetric(metric=METRIC, documents=documents(right(1)))], {})
     (trend,) = trends(path, Wanted()).trends
     assert [one.run.number for one in trend.nights] == [1, 2, 3, 4]
+    assert [one.margin_text for one in trend.nights] == ["1 sigma"] * 4
     flips = flips_between(path, Wanted(), first="3", second="4")
     assert flips.metrics[0].broken is not None
 

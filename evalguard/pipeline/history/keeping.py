@@ -103,6 +103,8 @@ def night_metric(comparison: Comparison, gate: GateResult) -> NightMetric:
         lost=lost,
         won=won,
         accepted="" if waiver is None else f"until {waiver.until}: {waiver.reason}",
+        margin=comparison.margin,
+        margin_text=comparison.margin_text,
     )
 
 

@@ -59,16 +59,16 @@ def changes_between(first: Night, second: Night, environment: Environment) -> li
         Change(
             run=after.number,
             what=what,
-            before=str(one)[:_SHORT_DIGEST],
-            after=str(other)[:_SHORT_DIGEST],
+            before=str(one),
+            after=str(other),
         )
         for what, one, other in (
-            ("base", before.base_digest, after.base_digest),
-            ("candidate", before.candidate_digest, after.candidate_digest),
+            ("base", _short(before.base_digest), _short(after.base_digest)),
+            ("candidate", _short(before.candidate_digest), _short(after.candidate_digest)),
             ("evalguard", before.version, after.version),
             # Sigma is in units of an error that shrinks with the documents.
             ("documents", first.metric.n_used, second.metric.n_used),
-            ("margin", f"{before.margin:g}", f"{after.margin:g}"),
+            ("margin", first.margin_text, second.margin_text),
         )
         if one != other
     ]
@@ -94,6 +94,10 @@ def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield from _flat(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
+
+
+def _short(digest: str) -> str:
+    return digest[:_SHORT_DIGEST]
 
 
 def _text(value: Any) -> str:

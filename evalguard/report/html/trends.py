@@ -39,7 +39,7 @@ def trend_figure(trend: Trend) -> TrendFigure | None:
                 TrendLevel(start=level.start, stop=level.stop, mean=level.mean)
                 for level in trend.scan.levels
             ],
-            margin=nights[-1].run.margin,
+            margin=nights[-1].margin,
             ends=(nights[0].run.created[:10], nights[-1].run.created[:10]),
             said=f"{title}: sigma of {len(nights)} nights. {' '.join(said)}",
         ),

@@ -19,17 +19,20 @@ from evalguard.store.damage import DamagedBlockError
 RUN_COLUMNS = tuple(f.name for f in dataclasses.fields(NightRun))
 METRIC_FIELDS = tuple(f.name for f in dataclasses.fields(NightMetric))
 VECTOR_COLUMNS = ("doc_ids", "prints", "base_scores", "candidate_scores", "weights")
-_LAST = "accepted"
+# Added since; the others stand where the first version has them.
+_LATER = ("accepted", "margin", "margin_text")
 # In the order in which the tables have them.
 METRIC_COLUMNS = (
     "run",
     "place",
-    *(name for name in METRIC_FIELDS if name != _LAST),
+    *(name for name in METRIC_FIELDS if name not in _LATER),
     "aggregation",
     *VECTOR_COLUMNS,
-    _LAST,
+    "accepted",
     *HASH_FIELDS,
     "asked",
+    "margin",
+    "margin_text",
 )
 _METRIC_BOOLS = ("higher_is_better", "significant", "certain", "bit_identical", "gated")
 

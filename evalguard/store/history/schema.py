@@ -114,9 +114,22 @@ def _keep_hashes(connection: sqlite3.Connection) -> None:
     seal_all(connection, "metrics", key, added=(*_KEPT_HASHES, "asked"))
 
 
+def _keep_margins(connection: sqlite3.Connection) -> None:
+    """Version 4: each metric's own margin."""
+    connection.execute("ALTER TABLE metrics ADD COLUMN margin REAL")
+    connection.execute("ALTER TABLE metrics ADD COLUMN margin_text TEXT NOT NULL DEFAULT ''")
+    key = ("task", "filter", "metric", "run")
+    seal_all(connection, "metrics", key, added=("margin", "margin_text"))
+
+
 # The step from version k to k + 1 is the k-th; version 0 is a file without tables. A step is never
 # changed once files were made by it.
-STEPS: tuple[Callable[[sqlite3.Connection], None], ...] = (_make, _seal, _keep_hashes)
+STEPS: tuple[Callable[[sqlite3.Connection], None], ...] = (
+    _make,
+    _seal,
+    _keep_hashes,
+    _keep_margins,
+)
 VERSION = len(STEPS)
 
 
