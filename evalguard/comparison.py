@@ -69,6 +69,7 @@ class Comparison:
         stopping: in a sequential run, how many documents the verdict rests on and what that
             guarantees; None in an ordinary one. Where it stopped early, sigma, its interval and
             the standard errors are those of all n documents, and ``n_used`` were asked.
+        n_total: documents that the task has; 0 where unknown, as in results of earlier versions.
         margin: that it was judged with, in standard errors of the base; None in results of earlier
             versions, whose gate has the one margin. ``margin_text`` as it was given ("1pp").
         None stands for a number that does not exist (``outcome == "failed"``).
@@ -111,6 +112,7 @@ class Comparison:
     bh_q_value: float | None = None
     influence: Influence | None = None
     stopping: Stopping | None = None
+    n_total: int = 0
     margin: float | None = None
     margin_text: str = ""
     caveats: tuple[str, ...] = ()

@@ -127,10 +127,9 @@ def _diffuse(search: MetricSearch) -> str:
 
 
 def _not_reproduced(search: MetricSearch) -> str:
-    settings = (
-        "The setting" if len(search.settings) == 1 else f"The {len(search.settings)} settings"
-    )
-    text = f"{settings} move {subject_of(search)} by {_drift(search)} only, in the margin"
+    count = len(search.settings)
+    settings = "The setting moves" if count == 1 else f"The {count} settings move"
+    text = f"{settings} {subject_of(search)} by {_drift(search)} only, within the margin"
     outside = _outside(search)
     return text + (outside or "; there is nothing to find")
 

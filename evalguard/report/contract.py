@@ -174,6 +174,7 @@ def _numbers(comparison: Comparison) -> dict[str, Any]:
         "higher_is_better": comparison.higher_is_better,
         "n": comparison.n,
         "n_used": comparison.n_used,
+        "n_total": comparison.n_total,
         "base": comparison.base,
         "base_stderr": comparison.base_stderr,
         "candidate": comparison.candidate,

@@ -79,10 +79,10 @@ def conclusion(report: PlanReport) -> str:
     needed = _needed(worst)
     if needed is not None and needed <= worst.n:
         return (
-            f"Probably enough documents: {where} needs about {rounding.count(needed)} of "
+            f"Probably enough documents: {where} needs about {rounding.about(needed)} of "
             f"{documents} for {margin}, but the pilot does not exclude that it needs more."
         )
-    need = "more than can be said" if needed is None else f"about {rounding.count(needed)}"
+    need = "more than can be said" if needed is None else f"about {rounding.about(needed)}"
     return (
         f"Too few documents: {_falling_short(plans)}{where} needs {need} for {margin}, and the "
         f"planned run has {documents}."

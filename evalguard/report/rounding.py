@@ -92,6 +92,11 @@ def count(number: int) -> str:
     return f"{number:,}"
 
 
+def about(number: int) -> str:
+    """Return an estimated number of documents, to three digits: "842", "78,700"."""
+    return count(int(float(f"{number:.3g}")))
+
+
 def _shared_decimals(finite: list[float], margin: float) -> int:
     """Decimals for a sigma and the ends of its interval."""
     half = (max(finite) - min(finite)) / 2

@@ -228,10 +228,13 @@ def _more_documents(worst: Comparison) -> str:
         return "more documents would not decide so small a drift; a wider --margin would"
     if worst.needed_n is None or worst.needed_n <= worst.n_used:
         return _SCORE_MORE
-    return (
-        f"score about {rounding.count(worst.needed_n)} documents instead of "
-        f"{rounding.count(worst.n_used)} (a higher --limit, or a larger task)"
-    )
+    needed, used = rounding.about(worst.needed_n), rounding.count(worst.n_used)
+    if 0 < worst.n_total < worst.needed_n:
+        return (
+            f"about {needed} documents would decide, and {printable(worst.task)} has "
+            f"{rounding.count(worst.n_total)}: a larger task, or a wider --margin"
+        )
+    return f"score about {needed} documents instead of {used} (a higher --limit, or a larger task)"
 
 
 def _suspects(report: CompareReport) -> list[str]:

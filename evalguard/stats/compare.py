@@ -228,6 +228,7 @@ def _comparison(paired: PairedScores, drift: Drift, judged: Judgement, margin: f
         higher_is_better=table.higher_is_better,
         n=table.n,
         n_used=table.n,
+        n_total=documents_of_task(paired),
         base=drift.base.point,
         base_stderr=drift.base.stderr,
         candidate=drift.candidate.point,

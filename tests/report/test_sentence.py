@@ -112,6 +112,15 @@ def test_a_large_drift_that_is_not_sure_is_not_called_worse_without_saying_so() 
     assert "9,000 documents instead of 5,153" in said.next_step
 
 
+def test_documents_that_the_task_does_not_have_are_not_asked_for() -> None:
+    undecided = quiet(outcome="undecided", needed_n=78_749, n=500, n_used=500, n_total=2_048)
+    said = meaning(report(undecided))
+    assert said.next_step == (
+        "about 78,700 documents would decide, and lambada_openai has 2,048: a larger task, or a "
+        "wider --margin"
+    )
+
+
 def test_a_real_drift_whose_interval_holds_the_margin_says_so() -> None:
     shown = report(comparison(sigma=1.3, sigma_interval=(0.4, 2.2), certain=False))
     assert meaning(shown).sentence.endswith("allows 1.0, and the interval reaches below that.")

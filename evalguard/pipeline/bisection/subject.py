@@ -19,6 +19,7 @@ from evalguard.limit_scale import LimitScale
 from evalguard.limits import Limit, LimitVerdict
 from evalguard.pipeline.divergences import TaskDivergences
 from evalguard.pipeline.scored import Scored
+from evalguard.report import rounding
 from evalguard.scores import ScoreTable
 from evalguard.verdict import REAL_LEVEL
 
@@ -135,7 +136,9 @@ def chance_of(comparisons: Sequence[Comparison], gate: GateResult) -> list[str]:
         if p_value is None or is_real(p_value) or not above or one.key in gate.failed:
             continue
         needed = documents_to_be_real(one, p_value, len(gate.gated))
-        decide = "" if needed is None else f"; about {needed:,} documents would decide"
+        decide = (
+            "" if needed is None else f"; about {rounding.about(needed)} documents would decide"
+        )
         text = (
             f"the drift of {one.task} {one.metric} may be chance (paired p = {p_value:.2g}, "
             f"above {REAL_LEVEL:g}), and no setting is blamed for chance{decide}"

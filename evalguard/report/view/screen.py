@@ -103,7 +103,7 @@ def _undecided(report: CompareReport, worst: Comparison) -> str:
     p = rounding.p_phrase(worst.p_value)
     found = f"{full_label(worst)} {_drift(report, worst)}, {p}"
     if worst.needed_n is not None and worst.needed_n > worst.n_used:
-        used, needed = rounding.count(worst.n_used), rounding.count(worst.needed_n)
+        used, needed = rounding.count(worst.n_used), rounding.about(worst.needed_n)
         return f"{found}; about {needed} documents would decide ({used} scored)"
     return f"{found}; more documents would decide"
 
