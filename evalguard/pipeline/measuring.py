@@ -135,9 +135,13 @@ class Measuring:
         return self._measured(found, lockstep.divergences)
 
     def _instead(self, hindrance: Hindrance) -> bool:
-        """Whether a reference takes the place of lock-step: only where a limit needs numbers."""
-        auto = self.sessions.choices.distributions.mode == "auto"
-        return auto and hindrance.apart and self._needed
+        """Whether a reference takes the place of lock-step: where a limit needs numbers.
+
+        Of a base that is met again there is one anyway.
+        """
+        distributions = self.sessions.choices.distributions
+        wanted = self._needed or distributions.base_recurs
+        return distributions.mode == "auto" and hindrance.apart and wanted
 
     def _by_reference_instead(
         self, hindrance: Hindrance, base: ModelSource, candidate: ModelSource

@@ -14,6 +14,7 @@ _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _MARKS = frozenset({"Mn", "Me"})
 _MOST_MARKS = 2
 ELLIPSIS = "…"
+_INTERVAL, _JOINT = re.compile(r"\[[^\[\] ]+, [^\[\] ]+\]"), "\ue000"
 
 
 def printable(text: str) -> str:
@@ -92,6 +93,12 @@ def wrapped(text: str, cells: int, *, first: str = "", rest: str = "") -> list[s
     if line or not lines:
         lines.append(line)
     return [(rest if number else first) + line for number, line in enumerate(lines)]
+
+
+def with_whole_intervals(text: str, cells: int, *, first: str = "", rest: str = "") -> list[str]:
+    """Break ``text`` as ``wrapped`` does, but not inside an interval, "[0.85, 1.61]"."""
+    joined = _INTERVAL.sub(lambda found: found[0].replace(" ", _JOINT), text)
+    return [line.replace(_JOINT, " ") for line in wrapped(joined, cells, first=first, rest=rest)]
 
 
 def packed(pieces: Iterable[str], cells: int, *, gap: str, indent: str = "") -> list[str]:

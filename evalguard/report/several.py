@@ -19,7 +19,7 @@ from evalguard.report.contract import document as comparison_document
 from evalguard.report.markdown_text import paragraphs
 from evalguard.report.markdown_text import table as markdown_table
 from evalguard.report.page import NARROWEST, command_lines, page, prose
-from evalguard.report.plain_text import fitted, padded, printable, wrapped
+from evalguard.report.plain_text import fitted, padded, printable, with_whole_intervals, wrapped
 from evalguard.report.terminal import render as render_one
 from evalguard.report.view import report_view
 from evalguard.report.view.screen import cause_line, distributions_line, gate_text, verdict_text
@@ -136,7 +136,7 @@ def _candidates(report: SeveralReport, width: int) -> list[Text]:
     for one in report.candidates:
         head = padded(_name(one), room) + " " * _GAP
         first, *others = _told(one, shared_gate=bool(_gate(report)))
-        broken = [Text(line) for line in wrapped(first, width, first=head, rest=rest)]
+        broken = [Text(line) for line in with_whole_intervals(first, width, first=head, rest=rest)]
         broken[0].stylize(STATE_STYLE[state_of(one)], len(head), len(head) + len(state_of(one)))
         lines += broken
         for text in others:

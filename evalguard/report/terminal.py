@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from rich.cells import cell_len
@@ -12,7 +11,14 @@ from evalguard.compare_report import CompareReport
 from evalguard.report.bisect_table import bisect_lines, fix_lines
 from evalguard.report.distribution_table import distribution_lines
 from evalguard.report.page import NARROWEST, command_lines, page, prose, prose_width
-from evalguard.report.plain_text import fitted, is_wider, packed, padded, wrapped
+from evalguard.report.plain_text import (
+    fitted,
+    is_wider,
+    packed,
+    padded,
+    with_whole_intervals,
+    wrapped,
+)
 from evalguard.report.table import left_out, table, worst_table
 from evalguard.report.view import LimitView, ReportView, SideView, report_view
 from evalguard.report.view.screen import others_text
@@ -21,7 +27,6 @@ from evalguard.report.wording import STATE_STYLE
 _LEAST_ABOUT, _MOST_ABOUT = 24, 240  # cells
 _SCREEN = 24  # lines
 _USUAL_WIDTH = 80  # where it is narrower, rows need more lines
-_INTERVAL, _JOINT = re.compile(r"\[[^\[\] ]+, [^\[\] ]+\]"), "\ue000"
 _MOST_ROWS, _FEWEST_ROWS = 10, 3
 _FEW_TASKS = 3
 _MOST_LEFT_OUT = 4
@@ -128,7 +133,7 @@ def _plain(texts: Iterable[str], width: int, *, rest: str = "", style: str = "")
 
 def _verdict(view: ReportView, width: int) -> list[Text]:
     """The verdict and its cause; what a waiver lets through, and limits that are not kept."""
-    lines = [Text(line, style="bold") for line in _whole_intervals(view.first, width)]
+    lines = [Text(line, style="bold") for line in with_whole_intervals(view.first, width)]
     lines[0].stylize(STATE_STYLE[view.state], 0, len(view.state) + 1)
     lines += [Text(line) for line in wrapped(view.cause, width, rest="  ") if view.cause]
     for text in view.accepted:
@@ -137,12 +142,6 @@ def _verdict(view: ReportView, width: int) -> list[Text]:
         if limit.state != "passed" and limit.found not in view.first:
             lines += _limit(limit, width)
     return lines + _plain([view.floor], width)
-
-
-def _whole_intervals(text: str, width: int) -> list[str]:
-    """Wrap a text without a break inside an interval."""
-    joined = _INTERVAL.sub(lambda found: found[0].replace(" ", _JOINT), text)
-    return [line.replace(_JOINT, " ") for line in wrapped(joined, width)]
 
 
 def _limit(limit: LimitView, width: int) -> list[Text]:

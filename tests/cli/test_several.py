@@ -72,6 +72,18 @@ def test_distributions_of_every_candidate_are_compared(compare: Any, tmp_path: P
     assert kl["value"] > 0.01
 
 
+@pytest.mark.slow
+def test_a_candidate_in_a_worker_process_is_held_against_the_base_s_reference(
+    compare: Any, tmp_path: Path
+) -> None:
+    words = ("orig", "same", "--cand", "flagged", "--cache-dir", tmp_path / "cache", "--json")
+    found = compare(*words)
+    assert found.err.count("loading orig") == 1
+    _, flagged = found.document["candidates"]
+    (kl,) = [one["kl"] for one in flagged["distributions"]]
+    assert kl["value"] == pytest.approx(0.0, abs=1e-6)
+
+
 def test_a_served_base_is_asked_once(run: Any, world: SmallWorld, tmp_path: Path) -> None:
     asked = {"base": 0, "one": 0, "two": 0}
 
