@@ -14,6 +14,7 @@ from evalguard.comparison import Comparison
 from evalguard.escaping import inline
 from evalguard.gate_reason import GateState, Key
 from evalguard.report import junit, rounding
+from evalguard.report.annotations import annotation
 from evalguard.report.annotations import render as annotated
 from evalguard.report.contract import document as comparison_document
 from evalguard.report.markdown_text import paragraphs
@@ -22,7 +23,7 @@ from evalguard.report.page import NARROWEST, command_lines, page, prose
 from evalguard.report.plain_text import fitted, padded, printable, with_whole_intervals, wrapped
 from evalguard.report.terminal import render as render_one
 from evalguard.report.view import report_view
-from evalguard.report.view.screen import cause_line, distributions_line, gate_text, verdict_text
+from evalguard.report.view.screen import cause_line, gate_text, spread_of_tasks, verdict_text
 from evalguard.report.wording import STATE_STYLE, full_label, margin_of, metric_label
 from evalguard.report_format import Format
 from evalguard.several_report import SCHEMA, NoVerdict, SeveralReport, Step, StepDrift, state_of
@@ -180,7 +181,7 @@ def _table(report: SeveralReport, width: int) -> list[Text]:
         for one in report.reports
     ]
     labels = [_label(known[key]) for key in shown]
-    spread = {printable(one.candidate.name): _spread(one) for one in report.reports}
+    spread = {printable(one.candidate.name): spread_of_tasks(one) for one in report.reports}
     if any(spread.values()):
         labels += [("", _KL), ("", _TOP)]
         base[1].extend(["", ""])
@@ -189,12 +190,6 @@ def _table(report: SeveralReport, width: int) -> list[Text]:
     more = len(rows) - len(shown)
     texts = [f"and {more} more metrics (-v)" if more else "", _LEGEND]
     return [*lines, *(line for text in texts for line in prose(text, width, style="dim"))]
-
-
-def _spread(report: CompareReport) -> tuple[str, str] | None:
-    """How far the distributions are apart: mean KL, and share of the same top token."""
-    kl, comma, top = distributions_line(report).partition("; ")[0].partition(f", {_TOP} ")
-    return (kl.partition(f"{_KL} ")[2], top) if comma else None
 
 
 def _label(comparison: Comparison) -> _Label:
@@ -406,7 +401,12 @@ def _junit(report: SeveralReport) -> str:
 
 
 def _annotations(report: SeveralReport) -> str:
-    return "".join(annotated(report_view(one)) for one in report.reports)
+    return "".join(
+        annotated(report_view(one))
+        if isinstance(one, CompareReport)
+        else annotation("error", f"{_name(one)}: no verdict", printable(one.reason)) + "\n"
+        for one in report.candidates
+    )
 
 
 SEVERAL_FORMATS: dict[Format, Callable[[SeveralReport], str]] = {

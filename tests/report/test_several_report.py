@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
-from example_reports import comparison
+from distribution_examples import distribution
+from example_reports import DEMO, comparison
 from hypothesis import given
 from hypothesis import strategies as st
 
 from evalguard.comparison import Comparison
-from evalguard.several_report import step_drifts
+from evalguard.report.several import SEVERAL_FORMATS, render
+from evalguard.several_report import NoVerdict, SeveralReport, step_drifts
 
 
 def drift(base: np.ndarray, candidate: np.ndarray) -> Comparison:
@@ -60,3 +64,22 @@ def test_a_step_that_changes_no_score_is_0() -> None:
     same = comparison(bit_identical=True, sigma=None, sigma_interval=None)
     (step,) = step_drifts([same], [comparison(base_stderr=0.0)])
     assert (step.sigma, step.interval) == (0.0, (0.0, 0.0))
+
+
+def test_an_annotation_says_which_candidate_has_no_verdict() -> None:
+    gone = NoVerdict(name="int4", reason="there is no model folder", hint="", exit_code=3)
+    report = SeveralReport(base="orig", candidates=(DEMO, gone))
+    lines = SEVERAL_FORMATS["annotations"](report).splitlines()
+    assert any(line.startswith("::") and "fla-port" in line for line in lines)
+    assert lines[-1] == "::error title=int4%3A no verdict::there is no model folder"
+
+
+def test_distributions_that_are_the_same_are_told_from_ones_that_are_not_known() -> None:
+    same = dataclasses.replace(DEMO, distributions=(distribution(bit_identical=True),))
+    other = dataclasses.replace(DEMO, distributions=())
+    renamed = dataclasses.replace(other.candidate, name="int4")
+    other = dataclasses.replace(other, candidate=renamed)
+    text = render(SeveralReport(base="orig", candidates=(same, other)), width=120, color=False)
+    (row,) = [line.split() for line in text.splitlines() if "same top token" in line]
+    assert row[-1] == "-"
+    assert row[-2] != "-"

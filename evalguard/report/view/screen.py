@@ -159,18 +159,25 @@ def distributions_line(report: CompareReport) -> str:
     known = [one for one in report.distributions if not one.failure]
     unknown = len(report.distributions) - len(known)
     missing = f"not known for {unknown} task{'' if unknown == 1 else 's'}" if unknown else ""
-    if not known:
+    found = spread_of_tasks(report)
+    if found is None:
         return f"Distributions: {missing}" if missing else ""
+    said = f"mean KL {found[0]}, same top token {found[1]}"
     if all(one.bit_identical for one in known):
         said = "bit-identical"
-    else:
-        far = max(known, key=lambda one: one.kl.value or 0.0)
-        near = min(known, key=lambda one: one.kl.value or 0.0)
-        tops = sorted(known, key=lambda one: one.same_top1.value or 0.0)
-        kl = " to ".join(dict.fromkeys(kl_text(one.kl).split(" ± ")[0] for one in (near, far)))
-        top = " to ".join(dict.fromkeys(share_text(one.same_top1) for one in (tops[0], tops[-1])))
-        said = f"mean KL {kl}, same top token {top}"
     return f"Distributions: {said}" + (f"; {missing}" if missing else "")
+
+
+def spread_of_tasks(report: CompareReport) -> tuple[str, str] | None:
+    """Return mean KL and share of the same top token, each from task to task; None: not known."""
+    known = [one for one in report.distributions if not one.failure]
+    if not known:
+        return None
+    kls = sorted(known, key=lambda one: one.kl.value or 0.0)
+    tops = sorted(known, key=lambda one: one.same_top1.value or 0.0)
+    kl = dict.fromkeys(kl_text(one.kl).split(" ± ")[0] for one in (kls[0], kls[-1]))
+    top = dict.fromkeys(share_text(one.same_top1) for one in (tops[0], tops[-1]))
+    return " to ".join(kl), " to ".join(top)
 
 
 def touching_caveats(report: CompareReport, numbered: Sequence[Caveat]) -> tuple[Caveat, ...]:
