@@ -40,7 +40,7 @@ def test_a_three_is_as_likely_before_whoever_is_suspected(n: int) -> None:
     assert every_three == pytest.approx(0.01)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", ["2 only together", "1 and a pair"])
 def test_among_64_settings_a_small_effect_is_rather_missed_than_blamed_on_an_innocent(
     case: str,
@@ -71,7 +71,7 @@ def test_two_that_are_proven_from_the_candidate_are_looked_at_with_nobody_else()
     assert plan_for(answer, buildable, measured, clear=frozenset()).sufficing == ()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_third_that_it_takes_to_make_two_act_is_named_with_them() -> None:
     settings = names(48)
     guilty = [set(np.random.default_rng(seed).permutation(settings)[:3]) for seed in range(12)]

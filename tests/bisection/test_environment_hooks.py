@@ -15,7 +15,7 @@ from planted_world import BASE, CANDIDATE, PlantedWorld
 
 import evalguard
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 _HOOKS = Path(__file__).with_name("environment_hooks.py")
 
 

@@ -15,7 +15,7 @@ import pytest
 from forked_runs import Run, Server, run_server
 from planted_world import BASE, CANDIDATE, COUNTING, GUILTY, PlantedWorld
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 KILLS = 10
 SEED = 20261120

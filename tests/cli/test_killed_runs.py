@@ -16,7 +16,7 @@ import pytest
 from forked_runs import Run, Server, run_server
 from small_world import SmallWorld
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 TASKS = "sw_long,sw_choice,sw_text"
 BLOCKS = 30 + 2 + 2  # of ten documents or twelve

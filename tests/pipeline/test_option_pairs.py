@@ -16,7 +16,7 @@ from small_world import make_world
 from evalguard import compare
 from evalguard.errors import UsageError
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 TASKS = ("sw_word", "sw_choice", "sw_text")
 # Batches of another shape round otherwise, and lm-eval adds a text's windows up in float32.

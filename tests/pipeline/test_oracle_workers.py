@@ -24,7 +24,7 @@ from evalguard.bisect import Untestable, find_culprits
 from evalguard.errors import EvaluationError
 from evalguard.pipeline.bisection.model_oracle import ModelOracle
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 HOOKS = Path(__file__).parent / "bisection_hooks.py"
 

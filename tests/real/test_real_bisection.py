@@ -11,7 +11,7 @@ import yaml
 
 import evalguard
 
-pytestmark = [pytest.mark.data, pytest.mark.slow]
+pytestmark = [pytest.mark.data, pytest.mark.nightly]
 
 _HOOKS = Path(__file__).with_name("hooks.py")
 _SCALE = 8**-0.5
