@@ -22,6 +22,8 @@ from whole_report import WHOLE
 from evalguard.compare_report import CompareReport
 from evalguard.comparison import Comparison
 from evalguard.gate import Gate
+from evalguard.lmeval_runs.environment import caveats_of, environment_differences
+from evalguard.pipeline.baseline.differences import baseline_differences
 from evalguard.report.floor_table import render_floor
 from evalguard.report.history_text import history_text
 from evalguard.report.markdown import render as markdown
@@ -272,3 +274,25 @@ def test_a_trend_says_first_whether_anything_changed() -> None:
     assert len(text.splitlines()) <= 24
     many = a_history("port", *(a_trend(30, f"m{n}") for n in range(20)))
     assert len(history_text(many, width=80, color=False).splitlines()) <= 24
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        *caveats_of({"use_cache": "cache.db"}),
+        *caveats_of({"dtype": "bfloat16"}),
+        *environment_differences({"dtype": "float32"}, {"dtype": "bfloat16"}),
+        *environment_differences({"max_length": 512}, {"max_length": 1024}),
+        *baseline_differences({"device": "cpu"}, {"device": "cuda"}),
+        "port: 12 weights of the checkpoint are not used (first: lm_head.bias)",
+        "port: a token's score depends on tokens that follow it (by 0.02 nats in a probe)",
+    ],
+)
+def test_what_puts_the_scores_in_doubt_stands_on_the_first_screen(note: str) -> None:
+    shown = " ".join(render(report(notes=(note,)), width=80, color=False).split())
+    assert note in shown
+
+
+def test_how_the_models_were_scored_does_not_stand_on_the_first_screen() -> None:
+    for note in ("dtype follows the checkpoint (float32); set model_args.dtype", "batch size 4"):
+        assert note not in render(report(notes=(note,)), width=80, color=False)

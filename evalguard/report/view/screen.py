@@ -30,7 +30,8 @@ _MOST_CULPRITS = 4
 # Notes about the whole run that bear on its verdict, or on where it is kept.
 _TOUCHING_NOTE = re.compile(
     r"waiver|expired|differ|damaged|independent|not the same|not written|no run folder|"
-    r"not kept|not in the history",
+    r"not kept|not in the history|"
+    r"are not used|depends? on|another model's|in the base run and|noise of|nats, mean",
     re.I,
 )
 # Caveats that say how a number was made, and not that it may mislead.
