@@ -83,6 +83,19 @@ def test_the_documents_of_finished_runs_can_be_looked_at(
     assert page.count('id="texts-') == len(TASKS)
 
 
+def test_finished_runs_can_be_a_chain(
+    run: Any, base_run: Path, other_run: Path, tmp_path: Path
+) -> None:
+    again = shutil.copytree(base_run, tmp_path / "again")
+    sides = ("--base", base_run, "--cand", other_run, "--cand", again)
+    document = run("compare", *sides, "--chain", "--json").document
+    there, (back,) = document["candidates"][0], document["steps"]
+    assert (back["base"], back["candidate"]) == ("of-other", "again")
+    drifts = {(one["task"], one["metric"]): one["sigma"] for one in back["drifts"]}
+    for one in there["comparisons"]:
+        assert one["sigma"] + drifts[one["task"], one["metric"]] == pytest.approx(0.0, abs=1e-9)
+
+
 def test_a_comparison_of_finished_runs_is_no_baseline(
     run: Any, base_run: Path, other_run: Path
 ) -> None:
