@@ -44,7 +44,7 @@ _HINT = (
     "or compare the model itself with --model hf"
 )
 # What a server adds to the name that it was asked for: the date of a release, the kind of file.
-_OF_A_RELEASE = re.compile(r"[-@:]([0-9]{4}[0-9-]*|latest)|\.gguf")
+_OF_A_RELEASE = re.compile(r"[-@:]([0-9]{4}[0-9-]*(-?v[0-9]+)?|latest)|\.gguf")
 
 
 def _room(lm: Any, method: str) -> str:

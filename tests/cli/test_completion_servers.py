@@ -125,15 +125,18 @@ def test_a_server_that_echoes_the_prompt_is_compared(world: SmallWorld, capfd, s
     assert found["perplexity"]["bit_identical"]
 
 
-def test_a_server_that_answers_as_another_model_is_refused(world: SmallWorld, capfd, serve) -> None:
-    done = compare(world, capfd, serve(sound), serve(sound, signed="served-instruct"), "sw_word")
+@pytest.mark.parametrize("signed", ["served-instruct", "served-7", "other"])
+def test_a_server_that_answers_as_another_model_is_refused(
+    signed: str, world: SmallWorld, capfd, serve
+) -> None:
+    done = compare(world, capfd, serve(sound), serve(sound, signed=signed), "sw_word")
     assert done.code == 3
     error = done.document["error"]
-    assert "asked for model 'served' and answers as 'served-instruct'" in error["message"]
+    assert f"asked for model 'served' and answers as '{signed}'" in error["message"]
     assert "/v1/models" in error["hint"]
 
 
-@pytest.mark.parametrize("signed", ["org/Served", "served-2026-11-20", "/models/served.gguf"])
+@pytest.mark.parametrize("signed", ["org/Served", "served:20261120-v2", "/m/served.gguf"])
 def test_a_server_may_say_folder_and_release_of_the_model(
     signed: str, world: SmallWorld, capfd, serve
 ) -> None:
