@@ -103,25 +103,6 @@ class Gate:
         own = dict(self.margins)
         return own.get(f"{task}/{metric}") or own.get(metric) or self.default_margin
 
-    def sigma_margin(self, what: str) -> float:
-        """The gate's one margin in standard errors of the base.
-
-        Args:
-            what: that needs it, for the message.
-
-        Raises:
-            UsageError: a margin is in another unit, or a metric has one of its own.
-        """
-        margin = self.default_margin
-        odd = next((m for _, m in self.margins if m != margin), margin)
-        if margin.unit != "sigma" or odd != margin:
-            other = margin if margin.unit != "sigma" else odd
-            raise UsageError(
-                f"{what} takes one margin in sigma for all metrics, and the gate has {other.text}",
-                hint="--margin 1.0, without margins of single metrics in the guard file",
-            )
-        return margin.value
-
     @property
     def needs_distributions(self) -> bool:
         """Whether a limit asks for the two models' distributions."""

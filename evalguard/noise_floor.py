@@ -97,6 +97,8 @@ class MetricFloor:
         sigma_upper: largest size of a drift that any variation's interval holds.
         document_sd: largest standard deviation of single documents' differences.
         bit_identical: no variation moves any document by a bit.
+        margin: what a gate would tolerate of it, in sigma; None where it would not judge it.
+            ``margin_text`` as it was given.
     """
 
     task: str
@@ -108,6 +110,8 @@ class MetricFloor:
     document_sd: float | None
     variation: str
     bit_identical: bool
+    margin: float | None = None
+    margin_text: str = ""
 
     @property
     def key(self) -> tuple[str, str, str]:

@@ -401,8 +401,6 @@ def test_a_metric_of_one_task_has_its_own_margin_else_that_of_the_metric_else_th
     assert gate.margin_of("gsm8k", "acc").text == "2%"
     assert gate.margin_of("arc", "acc").text == "2 sigma"
     assert gate.margin_of("arc", "f1").text == "1pp"
-    with pytest.raises(UsageError, match="evalguard floor takes one margin in sigma"):
-        gate.sigma_margin("evalguard floor")
 
 
 def test_a_comparison_made_for_another_margin_or_confidence_is_refused():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,9 @@ from evalguard.distribution_floor import distribution_floors
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EvaluationError, StoreError, UsageError
 from evalguard.errors import nearest as nearest_name
 from evalguard.floor_report import FloorReport
-from evalguard.noise_floor import FACTORS, Factor, metric_floors
+from evalguard.gate import Gate
+from evalguard.noise_floor import FACTORS, Factor, MetricFloor, metric_floors
+from evalguard.pairing import PairedScores
 from evalguard.pipeline.choices import Choices
 from evalguard.pipeline.compare import prepare
 from evalguard.pipeline.environment import environment
@@ -27,7 +29,10 @@ from evalguard.pipeline.sources import ModelSource, Source
 from evalguard.pipeline.stored_floor import FLOORS
 from evalguard.redaction import redacted_text
 from evalguard.report.floor_document import floor_document
+from evalguard.scores import ScoreTable
 from evalguard.settings import digest_of
+from evalguard.stats import estimate_drift
+from evalguard.stats.compare import margin_of
 from evalguard.store import FloorStore, open_cache_dir
 
 _UNPROVEN = (
@@ -134,7 +139,8 @@ def _floor(
 def _report(
     source: ModelSource, run: FloorRun, choices: Choices, options: CompareOptions
 ) -> FloorReport:
-    floors = metric_floors(run.shifts)
+    gate = choices.gate
+    floors = tuple(_with_margin(one, run.tables, gate) for one in metric_floors(run.shifts))
     if not floors:
         reasons = "; ".join(dict.fromkeys(f"{u.name}: {u.reason}" for u in run.unmeasured))
         raise EvaluationError(
@@ -157,7 +163,7 @@ def _report(
         distribution_floors=distribution_floors(run.distribution_shifts),
         seed=choices.policy.seed,
         confidence=choices.gate.confidence,
-        margin=choices.gate.sigma_margin("evalguard floor"),
+        margin=gate.least_margin(floor.margin for floor in floors),
         exit_code=EXIT_FAILED if without else EXIT_PASSED,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         not_compared=run.not_compared,
@@ -166,6 +172,22 @@ def _report(
         command=redacted_text(options.command),
         version=evalguard.__version__,
     )
+
+
+def _with_margin(floor: MetricFloor, tables: Sequence[ScoreTable], gate: Gate) -> MetricFloor:
+    """With what the gate tolerates of the metric, in sigma of the default run."""
+    margin = gate.margin_of(floor.task, floor.metric)
+    told = dataclasses.replace(floor, margin_text=margin.text)
+    if not gate.covers(floor.task, floor.metric):
+        return told
+    if margin.unit == "sigma":
+        return dataclasses.replace(told, margin=margin.value)
+    table = next(table for table in tables if table.key == floor.key)
+    drift = estimate_drift(PairedScores(base=table, candidate=table), confidence=gate.confidence)
+    try:
+        return dataclasses.replace(told, margin=margin_of(drift, table, margin))
+    except ValueError:  # it has no such margin: the gate would fail it, whatever its floor
+        return told
 
 
 def _kept(report: FloorReport, options: CompareOptions) -> FloorReport:

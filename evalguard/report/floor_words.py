@@ -37,12 +37,27 @@ def floor_sentence(report: FloorReport) -> str:
         f"{size(largest.sigma_upper)}): a drift that is no larger says nothing about a conversion."
     )
     said += _kl_clause(report)
-    if largest.sigma > report.margin:
-        said += (
-            f" That is above the margin of {margin_text(report.margin)}: a gate would fail an "
-            "unchanged model."
-        )
+    above = [floor for floor in report.floors if floor.sigma > _allowed(floor, report)]
+    if above:
+        one = max(above, key=lambda floor: floor.sigma / max(_allowed(floor, report), 1e-300))
+        what = "That" if one is largest else f"{size(one.sigma)} on {metric_name(one)}"
+        said += f" {what} is above the margin of {_margin(one, report)}: a gate would fail an "
+        said += "unchanged model."
     return said
+
+
+def _allowed(floor: MetricFloor, report: FloorReport) -> float:
+    """The margin of a metric; infinite where a gate would not judge it."""
+    if not floor.margin_text:
+        return report.margin
+    return math.inf if floor.margin is None else floor.margin
+
+
+def _margin(floor: MetricFloor, report: FloorReport) -> str:
+    allowed = _allowed(floor, report)
+    if not floor.margin_text or floor.margin_text.endswith("sigma"):
+        return margin_text(allowed)
+    return f"{printable(floor.margin_text)} ({allowed:.3g} sigma)"
 
 
 def _kl_clause(report: FloorReport) -> str:

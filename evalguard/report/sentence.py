@@ -202,6 +202,12 @@ def _next(report: CompareReport, worst: Comparison) -> tuple[str, str]:
         return _undo(report)
     if worst.outcome == "improved":
         return "nothing to repair; make sure that a difference is expected here", ""
+    if beside_the_gate(report):
+        return (
+            "nothing, by the gate; what it does not judge (advisory, or not in only) is not "
+            "searched either: gate it for that",
+            "",
+        )
     return "nothing to do", ""
 
 

@@ -142,6 +142,16 @@ def sentence(shown: FloorReport) -> str:
     )
 
 
+def test_each_floor_is_held_against_the_margin_of_its_metric_in_its_own_unit() -> None:
+    shown = EXAMPLES["some"]
+    perplexity, acc = shown.floors
+    own = replace(perplexity, margin=0.02, margin_text="1%"), replace(acc, margin_text="1pp")
+    said = sentence(replace(shown, floors=own))
+    assert "above the margin of 1% (0.02 sigma): a gate would fail an unchanged model." in said
+    not_gated = replace(perplexity, margin=None, margin_text="1%"), own[1]
+    assert "a gate would fail" not in sentence(replace(shown, floors=not_gated, margin=1e-3))
+
+
 def test_the_sentence_says_when_nothing_moves_and_when_the_gate_would_fail() -> None:
     assert sentence(EXAMPLES["identical"]) == (
         "orig gives every document the same score, to the last bit, under all 3 variations: an "

@@ -144,6 +144,7 @@ def test_a_metric_outside_the_gate_is_not_said_to_fail_it_and_that_it_is_worse_i
     assert sentence.endswith("; not gated: lambada_openai perplexity +1.47 sigma.")
     assert "; not gated: lambada_openai perplexity +1.47 sigma; gate " in verdict_line(shown)
     assert tallies(shown) == "1 unchanged; not gated: 1 regressed"
+    assert "is not searched either: gate it for that" in meaning(shown).next_step
 
 
 def test_the_first_line_says_the_drift_in_the_margins_unit_and_the_margin_it_was_held_to() -> None:

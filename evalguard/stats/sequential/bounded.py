@@ -8,7 +8,9 @@ document may lose without limit, so B is an assumption, and it is printed with t
             + 3^2 times the largest influence on the base's standard error seen):
 
 no document that was not asked is three times as far out as those that were, in its loss or in the
-base's own score, whose square is its influence.
+base's own score, whose square is its influence. Where the margin's unit is fixed (points, a share
+of a perplexity, a base that is known) no influence makes room, and the largest move to either side
+counts: with tails to both sides and 500 documents, 14% of orders were wrong without.
 
 It stands between a candidate whose first documents are all alike and the verdict: without scatter,
 wealth grows by the factor 1 + mu / B a document, so that n >= ln(1 / alpha) B / mu documents are
@@ -97,7 +99,7 @@ class BoundedEvidence:
         return _log_wealth(-beyond, -self._aimed, self._left, self._against_less, self._less)
 
     def _bound(self, drifts: Array, unit: Array) -> float:
-        seen = _OF_SEEN * max(0.0, float(np.max(drifts)))
+        seen = _OF_SEEN * max(0.0, float(np.max(drifts if np.any(unit) else np.abs(drifts))))
         seen += _OF_SEEN * _OF_SEEN * max(0.0, float(np.max(unit)))
         return max(_OF_SCATTER * self._of.scatter, seen)
 
