@@ -2,7 +2,7 @@
 
     python -m benchmarks.stopping --output benchmarks/results/stopping.md
     python -m benchmarks.stopping --runs reports/A reports/B     # beside them, finished runs
-    python -m benchmarks.stopping --units --orders 100 --sizes 500 2000 --sigmas 0 0.99 1.01 5
+    python -m benchmarks.stopping --units --orders 100 --sizes 500 2000 --sigmas 0 0.99 1.01 2 5
 
 With ``--units`` the margin of 1 sigma is given as the points and the percent that it comes to in
 each population.
@@ -174,6 +174,10 @@ def report_units(
 ) -> Iterator[str]:
     """Yield the table of margins in points and percent, the worst population of each drift."""
     yield "# Stopping early: margins in points and percent\n"
+    yield (
+        "`python -m benchmarks.stopping --units --orders 100 --sizes 500 2000 --sigmas 0 0.99 1.01 "
+        "2 5 --output benchmarks/results/stopping_units.md`\n"
+    )
     yield (
         f"{orders} random orders of every population. The margin is 1 sigma of all documents, "
         "given in each unit; points for 0/1 metrics. Wrong: orders with another verdict than all "

@@ -152,7 +152,10 @@ def _unchanged(report: CompareReport, worst: Comparison) -> str:
     about = concerned(report)
     several = len(about) > 1
     margin = f"the margin of {margin_words(report, worst)}"
-    if len({margin_words(report, c) for c in about}) > 1:
+    given = {c.margin_text or margin_words(report, c) for c in about}
+    if len(given) == 1 and len({margin_of(report, c) for c in about}) > 1:
+        margin = f"the margin of {printable(worst.margin_text)}"
+    elif len(given) > 1:
         margin = "its own margin"
     return (
         f"{candidate} is not measurably worse than {base}: "

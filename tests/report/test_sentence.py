@@ -238,6 +238,16 @@ def test_degraded_does_not_hide_that_the_drift_may_be_above_the_margin() -> None
     )
 
 
+def test_one_margin_in_points_is_one_margin_whatever_it_comes_to_in_sigma() -> None:
+    given = {"outcome": "unchanged", "margin_text": "5pp"}
+    shown = report(
+        quiet(metric="acc", sigma=0.1, sigma_interval=(-0.2, 0.4), margin=2.5, **given),
+        quiet(metric="acc_norm", sigma=0.1, sigma_interval=(-0.2, 0.4), margin=2.6, **given),
+        gate=Gate(margin="5pp"),
+    )
+    assert meaning(shown).sentence.endswith("and every interval ends below the margin of 5pp.")
+
+
 def test_a_margin_in_points_or_percent_is_said_as_it_was_given_and_in_sigma() -> None:
     given = {"margin": 2.5, "margin_text": "5%"}
     gate = Gate(margin="5%")

@@ -65,7 +65,12 @@ def _config(report: CompareReport) -> dict[str, Any]:
         "base": whole["base"],
         "candidate": whole["candidate"],
         "tasks": list(dict.fromkeys(c.task for c in report.comparisons)),
-        "gate": {"margin": gate.margin, "fail_on": gate.fail_on, "confidence": gate.confidence},
+        "gate": {
+            "margin": gate.margin,
+            "margin_text": gate.margin_text,
+            "fail_on": gate.fail_on,
+            "confidence": gate.confidence,
+        },
         "environment": whole["environment"],
         "command": report.command,
         "created": report.created,
