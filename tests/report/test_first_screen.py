@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from distribution_examples import distribution
 from example_bisections import BY_STATUS, OF_A_LIMIT, bisection, culprit, search
-from example_nights import a_history, a_trend
+from example_nights import a_history, a_night, a_trend
 from example_reports import DEMO, INF, UNCHANGED, UNDECIDED, comparison, failed, report
 from rich.cells import cell_len
 from test_floor_report import EXAMPLES
@@ -27,6 +27,7 @@ from evalguard.pipeline.baseline.differences import baseline_differences
 from evalguard.report.floor_table import render_floor
 from evalguard.report.history_text import history_text
 from evalguard.report.markdown import render as markdown
+from evalguard.report.night.summary import night_text
 from evalguard.report.plan_table import render_plan
 from evalguard.report.stored import read_report
 from evalguard.report.terminal import render
@@ -296,3 +297,18 @@ def test_what_puts_the_scores_in_doubt_stands_on_the_first_screen(note: str) -> 
 def test_how_the_models_were_scored_does_not_stand_on_the_first_screen() -> None:
     for note in ("dtype follows the checkpoint (float32); set model_args.dtype", "batch size 4"):
         assert note not in render(report(notes=(note,)), width=80, color=False)
+
+
+def test_a_night_shows_the_largest_drifts_first_and_the_command_for_the_gravest_pair() -> None:
+    made = a_night()
+    (metric,) = made.pairs[0].metrics
+    many = [dataclasses.replace(metric, metric=f"m{n}", sigma=1.5 + n) for n in range(5)]
+    grave = dataclasses.replace(made.pairs[0], metrics=tuple(many))
+    night = dataclasses.replace(made, pairs=(grave, *made.pairs[1:]))
+    lines = night_text(night, width=80, color=False).splitlines()
+    shown = [re.search(r"lastword (m\d): \+", line) for line in lines]
+    assert [one[1] for one in shown if one] == ["m4", "m3", "m2"]
+    assert "  and 2 more metrics" in lines
+    place = lines.index("Next, to see the gravest in full:")
+    assert lines[place + 1] == "  evalguard report /r/nightly/n/run"
+    assert len(lines) <= 24
