@@ -221,3 +221,21 @@ def test_a_sequential_comparison_is_shown_again(run: Any, compare: Any) -> None:
         "orig", "sharp", "--tasks", "sw_long", "--sequential", "--distributions", "off", "-v"
     )
     assert run("report", folder_of(first)).out == first.out
+
+
+def test_an_early_verdict_by_a_margin_in_percent_is_printed_and_shown_again(
+    run: Any, world: Any, tmp_path: Path
+) -> None:
+    guard = world.guard.with_name(f"{tmp_path.name}-percent.yaml")
+    gate = "\ngate: {margin: 1pp, metrics: {perplexity: {margin: 400%}}, only: [perplexity]}\n"
+    guard.write_text(world.guard.read_text(encoding="utf-8") + gate, encoding="utf-8")
+    first = run(
+        "compare", "--config", guard, "--base", "orig", "--cand", "sharp", "--tasks", "sw_long",
+        "--sequential", "--distributions", "off", "-v",
+    )  # fmt: skip
+    assert first.code == 1, first.err
+    assert "Stopped early: the gate's verdict is that of all documents" in first.out
+    assert "gate fails above 400% if real" in " ".join(first.out.split())
+    assert "In the margin's unit: sw_long perplexity +" in first.out
+    again = run("report", folder_of(first))
+    assert (again.code, again.out) == (0, first.out)
