@@ -62,9 +62,16 @@ class Aim:
         )
 
     def plan(self, pilot: Pilot, n: int) -> MetricPlan:
-        """Plan a run of n documents, by the metric's own margin."""
-        margin = self.gate.margin_of(pilot.task, pilot.metric)
-        return plan_metric(pilot, n=n, margin=margin, alpha=self.alpha, power=self.power)
+        """Plan a run of n documents, by the metric's own margin.
+
+        One that the gate does not judge, and that has no such margin, is planned for 1 sigma.
+        """
+        margin, asked = self.gate.margin_of(pilot.task, pilot.metric), (self.alpha, self.power)
+        plan = plan_metric(pilot, n=n, margin=margin, alpha=asked[0], power=asked[1])
+        gated = self.gate.covers(pilot.task, pilot.metric)
+        if gated or plan.pilot.problem == pilot.problem:
+            return plan
+        return plan_metric(pilot, n=n, margin=1.0, alpha=asked[0], power=asked[1])
 
 
 def plan_metrics(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from small_world import N_LONG, SmallWorld, make_world
 import evalguard
 from evalguard.checksum import with_checksum
 from evalguard.errors import EvaluationError, StoreError, UsageError
+from evalguard.gate import Gate
 from evalguard.pipeline.pace import Timed, TimedScorer
+from evalguard.pipeline.pilot import Aim
 from evalguard.pipeline.planning import plan
 from evalguard.pipeline.stored_plan import plan_from_run
 from evalguard.scorer import Request, Response
@@ -191,7 +194,11 @@ def test_a_plan_takes_margins_of_single_metrics_in_their_units(
 def test_points_of_a_perplexity_are_no_plan_and_exit_code_3(stored: Any) -> None:
     result = plan_from_run(stored.run_folder, margin="1pp")
     assert result.exit_code == 3
-    assert "between 0 and 1" in result.metrics[0].pilot.problem
+    pilot = result.metrics[0].pilot
+    assert "between 0 and 1" in pilot.problem
+    advisory = Aim.of(Gate(margin="1pp", advisory=("perplexity",)), 0.8)
+    shown = advisory.plan(replace(pilot, problem=""), 100)
+    assert (shown.pilot.problem, shown.margin) == ("", 1.0)
 
 
 def test_what_is_no_stored_run_is_refused(stored: Any, tmp_path: Path) -> None:
