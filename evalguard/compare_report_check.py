@@ -102,7 +102,11 @@ def _overall(gate: GateResult) -> Iterator[Fault]:
         yield "gate.state", f"is {gate.state}, and {state} follows from its metrics and limits"
     if gate.state != "undecided" and gate.passed != (gate.state == "passed"):
         yield "gate.passed", f"is {gate.passed}, and the state is {gate.state}"
-    for name in ("family_false_alarm", "family_false_alarm_independent"):
+    for name in (
+        "family_false_alarm",
+        "family_false_alarm_independent",
+        "family_false_alarm_estimate",
+    ):
         chance = getattr(gate, name)
         if chance is not None and not 0.0 <= chance <= 1.0:
             yield f"gate.{name}", f"is {chance!r}, not between 0 and 1"

@@ -35,6 +35,9 @@ class GateResult:
             (1 - confidence) / 2, is added. None where no gated metric has a number.
         family_false_alarm_independent: the chance that one crosses the margin if the metrics were
             independent, 1 - prod(1 - p_k); not above the bound.
+        family_false_alarm_estimate: the chance itself, estimated by flipping the signs of the
+            documents in all gated metrics together. Only for "margin", with two gated metrics or
+            more that are all sums over documents; else None, and the bound is what is known.
         reason: one sentence.
         limits: what the absolute limits say, one per limit and task.
         accepted: metrics that regressed and that waivers let through; not in ``regressed``.
@@ -56,6 +59,7 @@ class GateResult:
     limits: tuple[LimitVerdict, ...] = ()
     accepted: tuple[Accepted, ...] = ()
     margin_text: str = ""
+    family_false_alarm_estimate: float | None = None
 
     @property
     def rule(self) -> str:

@@ -19,6 +19,7 @@ from evalguard.stats import (
     Contributions,
     across_tasks,
     benjamini_hochberg,
+    crossing_chance,
     failed_comparison,
 )
 from evalguard.stats.tails import skewness
@@ -64,6 +65,8 @@ def judge(
     judged = gate.judge(comparisons, distributions)
     comparisons = gate.with_outcomes(comparisons, judged)
     together, reason = _together(compared, gated=judged.gated, confidence=gate.confidence)
+    if gate.fail_on == "margin":
+        judged = replace(judged, family_false_alarm_estimate=_crossing(compared, judged.gated))
     return Judgement(
         comparisons=comparisons,
         gate=judged,
@@ -147,6 +150,23 @@ def _together(
             reason = f"{len(chosen)} of {len(wanted)} gated metrics fit a joint test ({skewed[0]})"
         return None, f"{reason}: metrics are judged together from two on"
     return across_tasks(chosen, confidence=confidence, left_out=left_out), ""
+
+
+def _crossing(compared: Sequence[Compared], gated: Sequence[Key]) -> float | None:
+    """How often an unchanged candidate crosses a margin; None where flipped signs cannot tell.
+
+    They tell where every gated metric that has a number takes part, and there are two or more.
+    """
+    chosen, margins = [], []
+    for one in compared:
+        if one.comparison.key not in gated or one.comparison.false_alarm_probability is None:
+            continue
+        found, margin = _summed(one), one.comparison.margin
+        if not isinstance(found, Contributions) or margin is None:
+            return None
+        chosen.append(found)
+        margins.append(margin)
+    return crossing_chance(chosen, margins) if len(chosen) > 1 else None
 
 
 def _summed(one: Compared) -> Contributions | str:

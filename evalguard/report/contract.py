@@ -134,6 +134,7 @@ def _gate(report: CompareReport) -> dict[str, Any]:
         "confidence": gate.confidence,
         "family_false_alarm": gate.family_false_alarm,
         "family_false_alarm_independent": gate.family_false_alarm_independent,
+        "family_false_alarm_estimate": gate.family_false_alarm_estimate,
         "gated": [
             {
                 "task": task,

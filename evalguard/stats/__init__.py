@@ -20,7 +20,7 @@ from evalguard.stats.contributions import Contributions, TaskContributions
 from evalguard.stats.drift import Drift, estimate_drift
 from evalguard.stats.estimate import Estimate
 from evalguard.stats.group import Subtask, compare_group, failed_group
-from evalguard.stats.joint import across_tasks
+from evalguard.stats.joint import across_tasks, crossing_chance
 from evalguard.stats.multiplicity import benjamini_hochberg, holm
 from evalguard.stats.permutation import SignFlip, sign_flip
 from evalguard.stats.planning import (
@@ -45,6 +45,7 @@ __all__ = [
     "compare_documents",
     "compare_group",
     "compare_scores",
+    "crossing_chance",
     "documents_needed",
     "documents_to_detect",
     "documents_to_show_no_loss",

@@ -103,9 +103,9 @@ class Drift:
         The chance that a candidate without any true drift, but with this paired standard error,
         crosses the margin. It is an estimate: the standard errors are. Answers flip one by one: of
         b + c flips the lead b - c is the difference of two Poisson counts of mean (b + c) / 2
-        (Skellam), which crosses where it is a whole number above the margin; the normal tail was
-        0.24 where 0.27 happened. Differences that are all alike show no standard error: there it
-        is the chance that enough of their signs agree. 0 where no difference is seen at all.
+        (Skellam), which crosses where it is a whole number above the margin, and the normal tail
+        does not count whole numbers. Differences that are all alike show no standard error: there
+        it is the chance that enough of their signs agree. 0 where no difference is seen at all.
         """
         estimate, tolerated = self.estimate, margin * self.unit
         if self.flips is not None and self.documents:

@@ -72,6 +72,29 @@ def across_tasks(
     )
 
 
+def crossing_chance(
+    metrics: Sequence[Contributions],
+    margins: Sequence[float],
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+) -> float:
+    """Share of the joint flips in which any metric drifts by more than its margin, in sigma.
+
+    It estimates how often an unchanged candidate that scatters like this one crosses a margin. The
+    documents that metrics share flip together, so that metrics that move together count once.
+
+    Raises:
+        ValueError: for no metric, one without a unit, or another number of margins.
+    """
+    if not metrics or not all(metric.unit > 0.0 for metric in metrics):
+        raise ValueError("judging metrics together needs metrics, each with a standard error")
+    if len(margins) != len(metrics):
+        raise ValueError(f"{len(metrics)} metrics need as many margins, got {len(margins)}")
+    null = _Null(flip_units(metrics), np.full(len(metrics), 1.0 / len(metrics)))
+    return null.crossing(np.asarray(margins, dtype=np.float64), resamples, seed)
+
+
 def _judged(
     chosen: Sequence[Contributions],
     null: _Null,
@@ -134,7 +157,7 @@ class _Null:
         self.moved = values.shape[0]
         self.exact = 1 << self.moved if self.moved <= _MOST_ENUMERATED else None
         scale = np.sqrt(np.sum(np.square(values), axis=0))
-        self._moves = scale > 0.0
+        self._moves, self._scale = scale > 0.0, scale
         standard = np.where(self._moves, scale, 1.0)
         self._rows = sparse.csr_array((values / standard).T)
         together = float(np.sqrt(np.sum(np.square(values @ shares))))
@@ -150,6 +173,18 @@ class _Null:
         """(pooled z, largest z, Fisher) of each pattern, the data's own first; shape (N, 3)."""
         chunks = self._enumerated() if self.exact else self._drawn(resamples, seed)
         return np.round(np.concatenate([self._of(signs) for signs in chunks]), _DECIMALS)
+
+    def crossing(self, margins: Array, resamples: int, seed: int) -> float:
+        """Share of the patterns in which a metric that moves is above its margin."""
+        if self.moved == 0:
+            return 0.0
+        chunks = self._enumerated() if self.exact else self._drawn(resamples, seed)
+        crossed, total = 0, 0
+        for signs in chunks:
+            drifts = np.round((self._rows @ signs) * self._scale[:, None], _DECIMALS)
+            above = (drifts > np.round(margins, _DECIMALS)[:, None])[self._moves]
+            crossed, total = crossed + int(np.sum(above.any(axis=0))), total + signs.shape[1]
+        return crossed / total
 
     def _of(self, signs: Array) -> Array:
         z = self._rows @ signs

@@ -78,6 +78,38 @@ def test_unchanged_candidates_that_gain_with_a_long_tail_are_not_called_worse_to
     assert rejected <= 2
 
 
+@pytest.mark.slow
+def test_the_false_alarm_chance_of_the_literal_rule_is_about_what_happens_over_metrics():
+    """Four metrics that share half of their scatter: the sum of their chances is far too high."""
+    rng = np.random.default_rng(20261123)
+    gate, happened, estimates, bounds = Gate(fail_on="margin"), [], [], []
+    hashes = tuple(str(number) for number in range(100))
+    for _ in range(150):
+        shared = rng.normal(0.0, 1.0, 100)
+        pairs = []
+        for at in range(4):
+            own = np.sqrt(0.8) * shared + np.sqrt(0.2) * rng.normal(0.0, 1.0, 100)
+            base = rng.normal(0.0, 1.2, 100)
+            pairs.append(
+                pair_of("t", base=base, candidate=base - own, metric=f"m{at}", doc_hashes=hashes)
+            )
+        found = judged(*pairs, gate=gate).gate
+        happened.append(found.state == "regressed")
+        estimates.append(found.family_false_alarm_estimate)
+        bounds.append(found.family_false_alarm)
+    assert np.mean(estimates) == pytest.approx(np.mean(happened), abs=0.09)
+    assert np.mean(bounds) > np.mean(happened) + 0.2
+
+
+def test_the_false_alarm_chance_is_a_bound_where_flipped_signs_cannot_tell():
+    two = [pair_of("t"), pair_of("u")]
+    literal = Gate(fail_on="margin")
+    assert judged(*two, gate=literal).gate.family_false_alarm_estimate is not None
+    assert judged(*two, gate=Gate()).gate.family_false_alarm_estimate is None
+    sure = pair_of("v", base=np.ones(40))
+    assert judged(*two, sure, gate=literal).gate.family_false_alarm_estimate is None
+
+
 def test_only_gated_metrics_are_judged_together():
     several = [pair_of("t"), pair_of("u"), pair_of("v")]
     gate = Gate(gate_metrics=("t/acc", "u/acc"))

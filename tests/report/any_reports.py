@@ -132,6 +132,7 @@ def reports(draw: st.DrawFn) -> CompareReport:
         holm_p_values=(None,) * len(keys),
         family_false_alarm=draw(numbers),
         family_false_alarm_independent=draw(numbers),
+        family_false_alarm_estimate=draw(numbers),
         reason="",
         limits=tuple(draw(st.lists(limit_verdicts, max_size=2))),
         accepted=tuple(draw(st.lists(accepted, max_size=2))),

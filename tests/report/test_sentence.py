@@ -330,3 +330,5 @@ def test_a_rule_that_fails_most_unchanged_candidates_leaves_the_question_to_p() 
         assert f"with probability at most about {chance}" in line
         assert ("scatters like this" in line) == bool(said)
         assert line.endswith(said)
+    gate = dataclasses.replace(gate, family_false_alarm_estimate=0.32)
+    assert "with probability about 0.32" in report_view(dataclasses.replace(DEMO, gate=gate)).gate

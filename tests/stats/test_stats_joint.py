@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from paired_tables import paired
 from scipy import stats
 
-from evalguard.stats import across_tasks, compare_documents, sign_flip
+from evalguard.stats import across_tasks, compare_documents, crossing_chance, sign_flip
 
 FEW = [0.5, -0.2, 0.0, 0.7, 0.3, -0.1]
 OTHER = [0.1, 0.4, 0.0, 0.6, -0.3, 0.2]
@@ -51,6 +51,16 @@ def test_few_documents_agree_with_every_sign_pattern_tried_by_hand():
     assert got.p_value == pytest.approx(overall, abs=1e-15)
     assert (got.resamples, got.seed, got.n, got.n_moved) == (None, None, 6, 5)
     assert (got.tasks, got.max_z_metric) == (1, ("a", "none", "acc"))
+
+
+def test_the_chance_that_any_metric_crosses_its_margin_is_that_of_every_sign_pattern():
+    columns = np.array([np.array(FEW) / 6.0, np.array(OTHER) / 12.0])
+    drifts = columns @ np.array(list(itertools.product((1.0, -1.0), repeat=6))).T
+    expected = np.mean((drifts[0] > 0.15) | (drifts[1] > 0.06))
+    metrics = drift_of(FEW), drift_of(OTHER, metric="acc_norm", unit=2.0)
+    assert crossing_chance(metrics, (0.15, 0.06)) == pytest.approx(expected, abs=1e-15)
+    same = drift_of(FEW), drift_of(FEW, metric="acc_norm")  # the same twice counts once
+    assert crossing_chance(same, (0.15, 0.15)) == crossing_chance(same[:1], (0.15,))
 
 
 def test_documents_of_two_tasks_have_signs_of_their_own():

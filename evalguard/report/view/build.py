@@ -124,18 +124,20 @@ def _headline(report: CompareReport) -> str:
 
 def _gate(report: CompareReport) -> str:
     gate = report.gate
-    alarm = _false_alarm(gate.family_false_alarm)
+    alarm = _false_alarm(gate.family_false_alarm, gate.family_false_alarm_estimate)
     margin = f"{margin_text(gate.margin)} sigma"
     if gate.margin_text and not gate.margin_text.endswith(" sigma"):
         margin = printable(gate.margin_text)
     return f"margin {margin}, fail on {printable(gate.fail_on)}{alarm}"
 
 
-def _false_alarm(chance: float | None) -> str:
+def _false_alarm(at_most: float | None, estimate: float | None) -> str:
+    chance = at_most if estimate is None else estimate
     text = rounding.p_value(chance)
     if text == "-":
         return ""
-    bound = f"below {text[2:]}" if text.startswith("<") else f"at most about {text.lstrip('> ')}"
+    word = "at most about" if estimate is None else "about"
+    bound = f"below {text[2:]}" if text.startswith("<") else f"{word} {text.lstrip('> ')}"
     if chance is not None and chance >= _OFTEN:
         return (
             "; a candidate that is unchanged on average but scatters like this would fail it with "
