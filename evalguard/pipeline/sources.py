@@ -124,6 +124,8 @@ def beside_base(base: Source, candidate: Source) -> Source:
     """
     if not (isinstance(base, ModelSource) and isinstance(candidate, ModelSource)):
         return candidate
+    if replace(candidate.variant, name=base.variant.name) == base.variant:
+        return candidate  # one model twice
     of_base = {(one.name, one.target): base.variant.assignment for one in base.variant.settings}
     settings = tuple(
         replace(one, reference=of_base[one.name, one.target][one.name])
