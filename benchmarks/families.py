@@ -8,13 +8,14 @@ from functools import cache, partial
 import numpy as np
 
 from benchmarks.answers import Answers
-from benchmarks.differences import SEEN, Rng
+from benchmarks.differences import SEEN, Array, Rng
 from benchmarks.outcomes import CONFIDENCE, MARGIN, Cell, Outcome
 from benchmarks.tables import scored
 from evalguard.comparison import Comparison
 from evalguard.gate import Gate
 from evalguard.pairing import PairedScores
-from evalguard.stats import compare_scores, estimate_drift
+from evalguard.pipeline.judgement import judge
+from evalguard.stats import compare_documents, compare_scores, estimate_drift
 from evalguard.stats.contributions import contributions
 from evalguard.stats.joint import across_tasks
 
@@ -86,6 +87,39 @@ def joint_null() -> Iterator[Cell]:
                 data=f"{_TASKS} tasks" + (", one drifts" if drift else ""), n=n, null=not drift,
                 simulate=partial(simulate, n, drift), cost=4 if n < 2_000 else 20,
             )  # fmt: skip
+
+
+def joint_gains() -> Iterator[Cell]:
+    """Six metrics of unchanged candidates in which few documents gain much, as the gate sees them.
+
+    Where a metric has so long a tail that it is left out, and fewer than two are left, p is 1.
+    """
+
+    def simulate(n: int, kind: str, rng: Rng) -> Outcome:
+        shared, compared = _gains(kind, n, rng), []
+        for number in range(_METRICS):
+            own = _gains(kind, n, rng)
+            d = -(0.7 * shared + 0.3 * own if number % 2 else own)
+            base = rng.normal(0.0, 3.0, n)
+            paired = scored(base, base - d, "mean", metric=f"metric {number}")
+            compared.append(compare_documents(paired, margin=MARGIN, confidence=CONFIDENCE))
+        gate = Gate(margin=MARGIN, confidence=CONFIDENCE)
+        found = judge(compared, gate=gate).across_tasks
+        return Outcome(tests={"smallest of three": 1.0 if found is None else found.p_value})
+
+    for n in (200, 2_000, 4_000):
+        for kind in ("lognormal", "Pareto"):
+            yield Cell(
+                data=f"{_METRICS} metrics, {kind} gains", n=n, null=True, exchangeable=False,
+                simulate=partial(simulate, n, kind), cost=4 if n < 2_000 else 20,
+            )  # fmt: skip
+
+
+def _gains(kind: str, n: int, rng: Rng) -> Array:
+    """Gains of n documents, of mean 0: most lose a little, few gain much."""
+    if kind == "lognormal":
+        return rng.lognormal(0.0, 1.0, n) - np.exp(0.5)
+    return rng.pareto(3.0, n) - 0.5
 
 
 def _of_one_task(n: int, task: int, drift: bool, rng: Rng) -> Iterator[tuple[PairedScores, float]]:

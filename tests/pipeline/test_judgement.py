@@ -83,13 +83,13 @@ def test_the_false_alarm_chance_of_the_literal_rule_is_about_what_happens_over_m
     """Four metrics that share half of their scatter: the sum of their chances is far too high."""
     rng = np.random.default_rng(20261123)
     gate, happened, estimates, bounds = Gate(fail_on="margin"), [], [], []
-    hashes = tuple(str(number) for number in range(100))
+    hashes = tuple(str(number) for number in range(200))
     for _ in range(150):
-        shared = rng.normal(0.0, 1.0, 100)
+        shared = rng.normal(0.0, 1.0, 200)
         pairs = []
         for at in range(4):
-            own = np.sqrt(0.8) * shared + np.sqrt(0.2) * rng.normal(0.0, 1.0, 100)
-            base = rng.normal(0.0, 1.2, 100)
+            own = np.sqrt(0.8) * shared + np.sqrt(0.2) * rng.normal(0.0, 1.0, 200)
+            base = rng.normal(0.0, 1.2, 200)
             pairs.append(
                 pair_of("t", base=base, candidate=base - own, metric=f"m{at}", doc_hashes=hashes)
             )

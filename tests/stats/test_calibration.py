@@ -71,6 +71,14 @@ def test_the_bootstrap_holds_the_truth():
         assert not beyond_chance(found.holds, 0.92), cell.data
 
 
+@pytest.mark.slow
+def test_the_joint_test_keeps_its_size_where_few_documents_gain_much():
+    for cell in cells("joint-gains", n=2_000):
+        found = tally("joint-gains", cell, 1_000)
+        size, _ = next(iter(found.rejected.values()))
+        assert size.value <= 0.05 + 2.0 * math.sqrt(0.05 * 0.95 / size.of), cell.data
+
+
 # --- the simulations mean what they say
 
 
