@@ -96,7 +96,7 @@ def test_a_tracker_that_is_not_installed_changes_no_verdict(
         ("sharp", Trouble(status=500), "offline"),
         ("sharp", Trouble(hangs=True), "offline"),
         ("sharp", Trouble(drops=True), "offline"),
-        ("sharp", Trouble(drops=True, after=6), "offline"),
+        pytest.param("sharp", Trouble(drops=True, after=6), "offline", marks=pytest.mark.nightly),
     ],
 )
 def test_no_trouble_of_wandb_changes_the_verdict(

@@ -50,7 +50,7 @@ def test_intervals_hold_the_truth_and_tests_keep_their_size(method):
             assert size.value <= 0.055 + 4.0 * math.sqrt(0.05 * 0.95 / size.of), cell.data
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("n", [200, 2_000])
 @pytest.mark.parametrize("method", ["mean", "perplexity", "weighted_perplexity", "0-1", "clusters"])
 def test_in_many_runs_nothing_is_outside_the_limits_but_what_the_documentation_names(method, n):
@@ -63,7 +63,7 @@ def test_in_many_runs_nothing_is_outside_the_limits_but_what_the_documentation_n
                 assert found.flagged.value > 0.5, cell.data
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_bootstrap_holds_the_truth():
     for cell in cells("bootstrap", n=200):
         found = tally("bootstrap", cell, 400)
@@ -71,7 +71,7 @@ def test_the_bootstrap_holds_the_truth():
         assert not beyond_chance(found.holds, 0.92), cell.data
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_joint_test_keeps_its_size_where_few_documents_gain_much():
     for cell in cells("joint-gains", n=2_000):
         found = tally("joint-gains", cell, 1_000)
@@ -155,7 +155,7 @@ def test_the_default_gate_fails_an_unchanged_candidate_in_a_twentieth_of_runs_at
     assert by_count[7].margin > 0.3 > 3.0 * by_count[7].real  # the literal rule
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("churn", [0.05, 0.15])
 def test_so_it_does_with_fifty_metrics_that_share_their_documents(churn):
     by_count = gate_alarms(churn=churn, repetitions=100, counts=(20, 50))
