@@ -6,24 +6,25 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import evalguard
 from evalguard.conversion.build_digest import write_build_digest
-from evalguard.conversion.build_use import mark_used
-from evalguard.conversion.code import code_digest
+from evalguard.conversion.build_use import clear_unused, mark_used, this_run
+from evalguard.conversion.code import code_digest, read_code
 from evalguard.conversion.digests import digest_path
 from evalguard.conversion.planning import ConversionPlan, fill_placeholders, placeholders
-from evalguard.conversion.sources import read_sources
+from evalguard.conversion.sources import is_installed, read_sources
 from evalguard.errors import BuildError, UsageError, nearest
 from evalguard.redaction import redacted_command
 from evalguard.settings import BuildRecipe, Value, Variant, digest_of
@@ -37,11 +38,15 @@ _CALL_PROCESS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    """A recipe with its inputs resolved; ``files`` maps local files it reads to their digests."""
+    """A recipe with its inputs resolved; ``files`` maps local files it reads to their digests.
+
+    ``unknown``: what its code depends on that no text tells, each with its place.
+    """
 
     recipe: BuildRecipe
     inputs: Mapping[str, Value]
     files: Mapping[str, str]
+    unknown: tuple[str, ...]
 
     @property
     def digest(self) -> str:
@@ -67,9 +72,10 @@ def build(
     Relative paths of existing files (the script, inputs) are resolved against ``recipe.folder``
     and their contents are part of the cache key, as are the recipe, its inputs, its code (scripts,
     ``python -m`` modules, files that a shell script names; with what Python files import and the
-    variables that they read) and evalguard's version. A file that only the running command knows
-    of is not seen: name it in ``inputs``. ``python`` as a
-    command's first word is this interpreter. A ``call`` recipe runs in a fresh interpreter as
+    variables that they read) and evalguard's version. Where code imports under computed names, or
+    the like (``unknown_in_build``), every run builds anew. A data file that only the running
+    command knows of is not seen: name it in ``inputs``. ``python`` as a command's first word is
+    this interpreter. A ``call`` recipe runs in a fresh interpreter as
     ``function(**inputs, output=path)``.
 
     Args:
@@ -93,13 +99,20 @@ def build(
     job = _resolve(variant.build, plan.build_inputs)
     builds = cache_dir.absolute() / "builds"
     builds.mkdir(parents=True, exist_ok=True)
-    entry = builds / job.digest
+    entry = builds / (job.digest + (this_run() if job.unknown else ""))
     with FileLock(f"{entry}.lock"):
         if not (entry / job.recipe.output).exists():
             shutil.rmtree(entry, ignore_errors=True)
+            if job.unknown:
+                clear_unused(builds, job.digest)
             _build_entry(job, entry, variant, timeout)
         mark_used(entry)
     return entry / job.recipe.output
+
+
+def unknown_in_build(variant: Variant, plan: ConversionPlan) -> tuple[str, ...]:
+    """What the code of a variant's recipe depends on that no text tells, each with its place."""
+    return () if variant.build is None else _resolve(variant.build, plan.build_inputs).unknown
 
 
 def _build_entry(job: _Job, entry: Path, variant: Variant, timeout: float | None) -> None:
@@ -194,15 +207,17 @@ def _resolve(recipe: BuildRecipe, inputs: Mapping[str, Value]) -> _Job:
         )
     files: dict[str, str] = {}
     resolved = {
-        name: _local(value, recipe.folder, files) if isinstance(value, str) else value
+        name: _local(value, recipe.folder, files, {}) if isinstance(value, str) else value
         for name, value in inputs.items()
     }
-    command = tuple(_local(item, recipe.folder, files) for item in recipe.command)
-    files |= dict(_modules(command))
-    for item in recipe.command:  # --base=/path, --base=folder/model
-        option, joined, value = item.partition("=")
-        if joined and option.startswith("-"):
-            _local(value, recipe.folder, files)
+    unknown: dict[str, None] = {}
+    command = tuple(_local(item, recipe.folder, files, unknown) for item in recipe.command)
+    # --base=/path, sh -c "convert --base /path", python -m module
+    words = [word for item in recipe.command for word in _words(item)]
+    _look_into(words, recipe.folder, files, unknown)
+    tool = shutil.which(command[0]) if command else None
+    if tool is not None and command[0] not in ("python", "python3"):
+        _note(Path(tool), recipe.folder, files, unknown)
     if command and command[0] in ("python", "python3"):
         command = (sys.executable, *command[1:])
     for name in placeholders(command):
@@ -214,6 +229,10 @@ def _resolve(recipe: BuildRecipe, inputs: Mapping[str, Value]) -> _Job:
             )
     if recipe.call:
         files[recipe.call] = code_digest(recipe.call, folder=recipe.folder)
+        reading = read_code(recipe.call, folder=recipe.folder)
+        if reading is not None:
+            files[recipe.call] += f" {reading.environment}"
+            unknown |= dict.fromkeys(reading.unknown)
     absolute = BuildRecipe(
         command=command,
         call=recipe.call,
@@ -221,62 +240,109 @@ def _resolve(recipe: BuildRecipe, inputs: Mapping[str, Value]) -> _Job:
         inputs=resolved,
         folder=str(Path(recipe.folder).absolute()),
     )
-    return _Job(recipe=absolute, inputs=resolved, files=files)
+    return _Job(recipe=absolute, inputs=resolved, files=files, unknown=tuple(unknown))
 
 
-def _modules(command: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Digests of the modules that ``python -m`` runs; an installed one counts by its file."""
-    for flag, name in pairwise(command):
-        if flag != "-m":
-            continue
-        try:
-            spec = importlib.util.find_spec(name)
-        except (ImportError, ValueError):
-            continue
-        places = list((spec.submodule_search_locations if spec else None) or ())
-        found = Path(places[0]) / "__main__.py" if places else Path((spec and spec.origin) or "")
-        if found.is_file():
-            depth = len(name.split(".")) - (not places)
-            yield f"-m {name}", read_sources(found, found.parents[depth]).digest
+def _look_into(
+    words: Sequence[str], folder: str, files: dict[str, str], unknown: dict[str, None]
+) -> None:
+    """Note the digests of what a command line or a shell script names: files and modules."""
+    for flag, name in pairwise(words):
+        if flag == "-m":
+            _note_module(name, files, unknown)
+    for word in words:
+        # "$HERE/convert.py", $(dirname "$0")/convert.py: what follows is looked for in the folder
+        for one in {word, os.path.expandvars(word), re.sub(r"^.*\$[^/]*/", "", word)}:
+            if str(Path(folder, one).absolute()) not in files:
+                _local(one, folder, files, unknown)
 
 
-def _words(script: Path) -> list[str]:
-    """The words of a shell script, of options their values too; [] where it is no text."""
+def _note_module(name: str, files: dict[str, str], unknown: dict[str, None]) -> None:
+    """Note what ``python -m`` runs."""
     try:
-        text = script.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return []
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return
+    places = list((spec.submodule_search_locations if spec else None) or ())
+    found = Path(places[0]) / "__main__.py" if places else Path((spec and spec.origin) or "")
+    if found.is_file() and f"-m {name}" not in files:
+        depth = len(name.split(".")) - (not places)
+        files[f"-m {name}"] = _python(found, found.parents[depth], unknown)
+
+
+def _python(file: Path, root: Path, unknown: dict[str, None]) -> str:
+    """Digest of a Python file with all that it imports; an installed one counts by itself."""
+    if is_installed(file):
+        return digest_path(file)
+    reading = read_sources(file, root)
+    unknown |= dict.fromkeys(reading.unknown)
+    return f"{reading.digest} {reading.environment}"
+
+
+def _words(text: str) -> list[str]:
+    """The words of a shell's text; of ``--option=value`` and of quoted texts their parts too."""
     words: list[str] = []
     for line in text.splitlines():
         try:
-            found = shlex.split(line, comments=True)
+            found = shlex.split(line)
         except ValueError:  # a quote that goes on on the next line
             found = line.split()
-        words += [part for word in found for part in (word, word.partition("=")[2]) if part]
+        for word in found:
+            words += [word, *(part for part in re.split(r"[\s=;]+", word) if part and part != word)]
     return words
 
 
-def _local(item: str, folder: str, files: dict[str, str]) -> str:
+def _local(item: str, folder: str, files: dict[str, str], unknown: dict[str, None]) -> str:
     """Return an existing local path as an absolute one and note its digest; else ``item``.
 
     A bare word is taken for a file only if such a file is there: a folder must be written with a
     slash, so that an option's value does not turn into a path by accident.
+
+    Args:
+        unknown: gets what code depends on that its text does not tell.
     """
     path = Path(folder, item).absolute()
     try:
         found = path.is_file() or ("/" in item and path.is_dir())
-    except OSError:  # too long to be a path
+    except (OSError, ValueError):  # too long to be a path
         return item
     if not item or not found:
         return item
-    if path.suffix in (".sh", ".bash"):  # a script counts with the files that its words name
-        files[str(path)] = digest_path(path)
-        for word in _words(path):
-            inner = Path(folder, word).absolute()
-            if str(inner) not in files and inner != path:
-                _local(word, folder, files)
-    elif path.suffix == ".py":  # a script counts with the modules beside it that it imports
-        files[str(path)] = read_sources(path, path.parent).digest
-    else:
-        files[str(path)] = digest_path(path)
+    _note(path, folder, files, unknown)
     return str(path)
+
+
+def _note(path: Path, folder: str, files: dict[str, str], unknown: dict[str, None]) -> None:
+    """Note the digest of a path; of a program in Python or for a shell also what it names."""
+    first = _first_line(path)
+    if path.suffix == ".py" or (first.startswith(b"#!") and b"python" in first):
+        files[str(path)] = _python(path, path.parent, unknown)
+        return
+    files[str(path)] = digest_path(path)
+    if path.suffix in (".sh", ".bash") or (first.startswith(b"#!") and b"sh" in first):
+        text = path.read_text(encoding="utf-8", errors="replace")
+        for name in sorted(set(re.findall(r"\$\{?([A-Za-z_]\w*)", text)) - _OF_THE_SHELL):
+            files[f"${name}"] = digest_of(os.environ.get(name))
+        # a folder may be anything here ("cd /"): only one that is a checkpoint counts
+        words = [word for word in _words(text) if not _is_other_folder(word, folder)]
+        for place in {folder, str(path.parent)}:
+            _look_into(words, place, files, unknown)
+
+
+# They say where a shell runs, and change from run to run.
+_OF_THE_SHELL = {"BASH_SOURCE", "HOME", "OLDPWD", "PATH", "PWD", "RANDOM", "SECONDS", "SHLVL"}
+
+
+def _is_other_folder(word: str, folder: str) -> bool:
+    try:
+        path = Path(folder, os.path.expandvars(word))
+        return path.is_dir() and not (path / "config.json").is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _first_line(path: Path) -> bytes:
+    if not path.is_file():
+        return b""
+    with path.open("rb") as opened:
+        return opened.readline(200)

@@ -62,28 +62,23 @@ def load_function(where: str, *, folder: str, allowed: bool) -> Callable[..., ob
 
 
 def code_digest(where: str, *, folder: str) -> str:
-    """Digest of what a function does: its file, what that imports, the variables that these read.
+    """Digest of the source behind a function: its file, and what that imports; see ``read_code``.
 
     An installed package counts by the function's file and the package's version. "" for a module
     without a source file, and for a file that is not there, which is refused when the function is
-    called. What cannot be known is told by ``unknown_code``.
+    called.
     """
-    path = where.rpartition(":")[0]
-    found = _reading(path, folder)
+    found = read_code(where, folder=folder)
     if found is not None:
         return found.digest
+    path = where.rpartition(":")[0]
     file = None if path.endswith(".py") else _module_file(path, folder)
     return "" if file is None else f"{digest_path(file)} {_version(path)}".strip()
 
 
-def unknown_code(where: str, *, folder: str) -> tuple[str, ...]:
-    """What a function depends on that its text does not tell, each with its place."""
-    found = _reading(where.rpartition(":")[0], folder)
-    return () if found is None else found.unknown
-
-
-def _reading(path: str, folder: str) -> Reading | None:
-    """What a user's file or module depends on; None for an installed or a missing one."""
+def read_code(where: str, *, folder: str) -> Reading | None:
+    """Read what a function of a user depends on; None for an installed or a missing one."""
+    path = where.rpartition(":")[0]
     if path.endswith(".py"):
         file = Path(folder, path)
         return read_sources(file, file.parent) if file.is_file() else None

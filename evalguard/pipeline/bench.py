@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from evalguard.conversion.build_use import this_run
 from evalguard.errors import FallbackError
 from evalguard.harness import load_tasks
 from evalguard.models.encoded_texts import forget_texts
@@ -135,6 +136,7 @@ def bench(
         UsageError, EvaluationError, Interrupted: as loading tasks does.
     """
     cache_dir = open_cache_dir(options.cache_dir)
+    this_run()  # worker processes that are started from here on belong to it
     # Before tasks and models bring in libraries, which set variables of their own. Who gives an
     # opener wants to see every model loaded.
     known = KnownModels.kept_in(cache_dir) if options.use_cache and opener is None else None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from evalguard.conversion.apply import apply
 from evalguard.conversion.as_loaded import AsLoaded
+from evalguard.conversion.building import unknown_in_build
 from evalguard.conversion.digests import KnownDigests
 from evalguard.conversion.readback import read_arguments, read_edits
 from evalguard.conversion.taken_weights import ReadTensors, take_weights
@@ -20,7 +21,7 @@ from evalguard.models.arguments import HF_TYPES
 from evalguard.models.assigned import Assigned
 from evalguard.pipeline.token_budget import give_budget
 from evalguard.pipeline.wanted_model import WantedModel, proofs_of
-from evalguard.pipeline.weight_digests import unknown_dependencies
+from evalguard.pipeline.weight_digests import VARIABLES, unknown_dependencies
 from evalguard.scorer import ScoringPolicy
 from evalguard.settings import Value, Variant
 
@@ -82,7 +83,10 @@ class EditedModel:
             effective={setting.name: effective[setting.name] for setting in variant.settings},
             provenance=self._provenance(wanted, effective),
             threads=threads,
-            caveats=_not_kept(unknown_dependencies(variant, plan, wanted.model_args)),
+            caveats=(
+                *_not_kept(unknown_dependencies(variant, plan, wanted.model_args)),
+                *_built_anew(unknown_in_build(variant, plan)),
+            ),
             on_smaller_budget=lower,
         )
 
@@ -113,8 +117,9 @@ class EditedModel:
         found = proofs_of(wanted.variant, wanted.plan, wanted.model_args, self.known)
         if found is None:
             return None
-        # What loading downloads was not there before.
-        if wanted.proofs is not None and wanted.proofs != found:
+        # What loading downloads was not there before; variables that it sets were others.
+        before = found if wanted.proofs is None else wanted.proofs
+        if _without_variables(before) != _without_variables(found):
             raise EvaluationError(
                 f"files that '{wanted.variant.name}' is loaded from changed while it was being "
                 "loaded",
@@ -124,16 +129,29 @@ class EditedModel:
             name: [str(target), value, effective[name]]
             for name, (target, value) in wanted.plan.targets.items()
         }
-        return {**found, "settings": settings}
+        return {**before, "settings": settings}
+
+
+def _without_variables(proofs: Mapping[str, Value]) -> dict[str, Value]:
+    code = proofs["code"]
+    assert isinstance(code, dict)
+    return {**proofs, "code": {name: one for name, one in code.items() if name != VARIABLES}}
+
+
+def _built_anew(unknown: tuple[str, ...]) -> tuple[str, ...]:
+    return (f"every run builds it anew: {unknown[0]}{_more(unknown)}",) if unknown else ()
+
+
+def _more(unknown: tuple[str, ...]) -> str:
+    return f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
 
 
 def _not_kept(unknown: tuple[str, ...]) -> tuple[str, ...]:
     if not unknown:
         return ()
-    more = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
     return (
-        f"its scores are not kept for other runs: {unknown[0]}{more}, so what they depend on "
-        "cannot be known",
+        f"its scores are not kept for other runs: {unknown[0]}{_more(unknown)}, so what they "
+        "depend on cannot be known",
     )
 
 

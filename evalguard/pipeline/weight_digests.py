@@ -9,10 +9,10 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from evalguard.conversion.code import code_digest, unknown_code
+from evalguard.conversion.code import code_digest, read_code
 from evalguard.conversion.digests import KnownDigests, digest_path
 from evalguard.conversion.planning import ConversionPlan
-from evalguard.conversion.sources import read_sources
+from evalguard.conversion.sources import Reading, read_sources
 from evalguard.models.arguments import HF_TYPES
 from evalguard.models.checkpoint_files import split_revision
 from evalguard.models.weights import hub_snapshot
@@ -45,12 +45,14 @@ def weights_of(
         elif name == "pretrained" and variant.model in HF_TYPES:
             revision = str(model_args.get("revision") or "main")
             weights[name] = _commit(source, revision, str(model_args.get("subfolder") or ""), known)
-        elif name != "tokenizer":  # the tokenizer's own digest is in the identity
+        elif name != "tokenizer":
             weights[name] = None
+        elif commit := _commit(source, "main", "", known):
+            weights["tokenizer's commit"] = commit  # rules that are no code are in the identity
     for checkpoint in checkpoints:
         source, revision = split_revision(checkpoint)
         folder = Path(source).expanduser()
-        digest = digest_path(folder, known) if folder.exists() else None
+        digest = _folder(folder, known) if folder.exists() else None
         weights[f"weights:{checkpoint}"] = digest or _commit(source, revision, "", known)
     if "pretrained" not in weights or None in weights.values():
         return None
@@ -58,22 +60,24 @@ def weights_of(
 
 
 def _folder(path: Path, known: KnownDigests | None) -> str:
-    """Digest of a model folder, and of weights that its index names and that are hidden in it."""
+    """Digest of a model folder, and of weights that an index names and that lie out of its sight.
+
+    That is: in hidden folders, or elsewhere (``../shared/model-1.safetensors``).
+    """
     digest = digest_path(path, known)
-    more = [[name, digest_path(path / name, known)] for name in sorted(set(_hidden(path)))]
+    more = [[name, digest_path(path / name, known)] for name in sorted(set(_out_of_sight(path)))]
     return digest_of([digest, *more]) if more else digest
 
 
-def _hidden(folder: Path) -> Iterator[str]:
-    """Weights that an index names and that a digest of the folder leaves out: hidden ones."""
-    for index in folder.glob("*.index.json") if folder.is_dir() else ():
+def _out_of_sight(folder: Path) -> Iterator[str]:
+    for index in folder.rglob("*.index.json") if folder.is_dir() else ():
         try:
             names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # whoever loads it will say so
-        for name in names:
-            hidden = any(part.startswith(".") for part in Path(str(name)).parts)
-            if hidden and (folder / str(name)).is_file():
+        for name in (Path(os.path.relpath(index.parent, folder), str(name)) for name in names):
+            hidden = any(part.startswith(".") or part == "__pycache__" for part in name.parts)
+            if (hidden or name.is_absolute()) and (folder / name).is_file():
                 yield str(name)
 
 
@@ -107,7 +111,11 @@ def _git_name(file: Path) -> str:
 
 
 # Packages that models are made of: an engineer edits them in place, and the version stays.
-_LIBRARIES = ("transformers", "tokenizers", "lm_eval", "accelerate", "peft")
+_LIBRARIES = (
+    "accelerate", "auto_round", "awq", "bitsandbytes", "causal_conv1d", "compressed_tensors",
+    "fla", "flash_attn", "gptqmodel", "lm_eval", "mamba_ssm", "optimum", "peft", "rwkv",
+    "safetensors", "tokenizers", "torch", "torchao", "transformers", "vllm", "xformers",
+)  # fmt: skip
 
 
 def code_digests(
@@ -126,38 +134,85 @@ def code_digests(
         call.function: code_digest(call.function, folder=variant.code_folder)
         for call in wanted.calls
     }
-    for file in _remote_code(variant, model_args):
-        digests[f"remote code {file.name}"] = read_sources(file, file.parent).digest
-    return {**digests, **_libraries(known)}
+    readings = [*_read_hooks(variant, wanted)]
+    for place, reading in _remote_code(variant, model_args):
+        digests[f"remote code {place}"] = "" if reading is None else reading.digest
+        readings += [] if reading is None else [reading]
+    imported = {name for reading in readings for name in reading.packages}
+    return {
+        **digests,
+        VARIABLES: digest_of(sorted({one.environment for one in readings} - {""})),
+        **package_digests((*_LIBRARIES, *sorted(imported - {*_LIBRARIES})), known),
+    }
+
+
+# Of what environment variables the code reads: loading a model may set some of them.
+VARIABLES = "variables"
 
 
 def unknown_dependencies(
     variant: Variant, wanted: ConversionPlan, model_args: Mapping[str, Value]
 ) -> tuple[str, ...]:
-    """What a variant's code depends on that its text does not tell, each with its place."""
+    """What a variant's code depends on that cannot be known, each with its place."""
     found: dict[str, None] = {}
-    for call in wanted.calls:
-        found |= dict.fromkeys(unknown_code(call.function, folder=variant.code_folder))
-    for file in _remote_code(variant, model_args):
-        found |= dict.fromkeys(read_sources(file, file.parent).unknown)
+    for reading in _read_hooks(variant, wanted):
+        found |= dict.fromkeys((*reading.unknown, *reading.reads))
+    for place, code in _remote_code(variant, model_args):
+        if code is None:
+            found[f"its config names the code {place}, which is not here"] = None
+        else:
+            found |= dict.fromkeys((*code.unknown, *code.reads))
+    attention = str(model_args.get("attn_implementation") or "")
+    if "/" in attention or model_args.get("use_kernels"):
+        found["it computes with kernels from the hub"] = None
     return tuple(found)
 
 
-def _remote_code(variant: Variant, model_args: Mapping[str, Value]) -> Iterator[Path]:
-    """Python files of local checkpoints that their configs name, ``OTHER--module.Class`` too."""
+def _read_hooks(variant: Variant, wanted: ConversionPlan) -> Iterator[Reading]:
+    for call in wanted.calls:
+        reading = read_code(call.function, folder=variant.code_folder)
+        if reading is not None:
+            yield reading
+
+
+def _remote_code(
+    variant: Variant, model_args: Mapping[str, Value]
+) -> Iterator[tuple[str, Reading | None]]:
+    """Python files that a checkpoint's configs name; None for what is not on this machine.
+
+    ``OTHER--module.Class`` is code of another folder, or of another model of the hub.
+    """
     if not variant.trust_remote_code:
         return
     for name in ("pretrained", "tokenizer"):
-        folder = Path(str(model_args.get(name) or "")).expanduser()
-        if not model_args.get(name) or not folder.is_dir():
+        source = str(model_args.get(name) or "")
+        folder = _checkpoint(source, str(model_args.get("revision") or "main")) if source else None
+        if folder is None:
             continue
-        for config in ("config.json", "tokenizer_config.json", "generation_config.json"):
-            for reference in _auto_map(folder / config):
-                place, _, module = reference.rpartition("--")
-                home = Path(place).expanduser() if place else folder
-                file = home / f"{module.partition('.')[0]}.py"
-                if file.is_file():
-                    yield file
+        references = {one for config in _CONFIGS for one in _auto_map(folder / config)}
+        if (folder / "custom_generate" / "generate.py").is_file():
+            references.add("custom_generate/generate.")
+        for reference in sorted(references):
+            place, _, module = reference.rpartition("--")
+            revision = str(model_args.get("code_revision") or "main")
+            home = _checkpoint(place, revision) if place else folder
+            file = None if home is None else home / f"{module.partition('.')[0]}.py"
+            if file is None or not file.is_file():
+                yield reference, None
+            else:
+                yield reference, read_sources(file, file.parent, handed=True)
+
+
+_CONFIGS = (
+    "config.json", "generation_config.json", "preprocessor_config.json", "processor_config.json",
+    "tokenizer_config.json",
+)  # fmt: skip
+
+
+def _checkpoint(source: str, revision: str) -> Path | None:
+    """The folder of a checkpoint, of one of the hub as it was downloaded."""
+    folder = Path(source).expanduser()
+    return folder if folder.is_dir() else hub_snapshot(source, revision)
 
 
 def _auto_map(config: Path) -> Iterator[str]:
@@ -170,23 +225,27 @@ def _auto_map(config: Path) -> Iterator[str]:
         yield from (one for one in several if isinstance(one, str))
 
 
-def _libraries(known: KnownDigests | None) -> dict[str, str]:
-    """Digests of the Python files of installed libraries, by name; of this process, once.
+def package_digests(names: Sequence[str], known: KnownDigests | None = None) -> dict[str, str]:
+    """Digests of the Python and compiled files of installed packages; of this process, once.
 
     What was imported stays what it is, whatever is edited afterwards.
     """
-    if _read_libraries:
-        return dict(_read_libraries)
-    digests = {}
-    for name in _LIBRARIES:
+    for name in names:
+        if name in _read_packages:
+            continue
         spec = importlib.util.find_spec(name)
-        for place in () if spec is None else spec.submodule_search_locations or ():
-            digests[f"package {name}"] = _package_digest(Path(place), known)
-    _read_libraries.update(digests)
-    return digests
+        places = [] if spec is None else [*(spec.submodule_search_locations or ())]
+        if spec is not None and not places and spec.origin and Path(spec.origin).is_file():
+            _read_packages[name] = digest_path(Path(spec.origin), known)
+        else:
+            found = [_package_digest(Path(one), known) for one in places if Path(one).is_dir()]
+            _read_packages[name] = " ".join(found)
+    return {f"package {name}": _read_packages[name] for name in names if _read_packages[name]}
 
 
-_read_libraries: dict[str, str] = {}
+_read_packages: dict[str, str] = {}
+# Of larger compiled files the size counts: a GPU build of torch has gigabytes of them.
+_LARGEST_READ = 2**26
 
 
 def _package_digest(folder: Path, known: KnownDigests | None) -> str:
@@ -198,8 +257,9 @@ def _package_digest(folder: Path, known: KnownDigests | None) -> str:
     found = None if known is None else known.get(place, state)
     if not found:
         whole = hashlib.sha256()
-        for name, *_ in files:
-            content = hashlib.sha256(Path(name).read_bytes()).hexdigest()
+        for name, size, *_ in files:
+            read = size <= _LARGEST_READ
+            content = hashlib.sha256(Path(name).read_bytes()).hexdigest() if read else size
             whole.update(f"{os.path.relpath(name, folder)}\0{content}\n".encode())
         found = whole.hexdigest()
         if known is not None:

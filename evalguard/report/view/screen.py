@@ -37,7 +37,7 @@ _TOUCHING_NOTE = re.compile(
 # Caveats that say how a number was made, and not that it may mislead.
 _HOW_IT_WAS_MADE = re.compile(
     r"lm-eval (reports|gives) no standard error|scores are not kept for other runs|"
-    r"^whole texts:|^scores that were stored|"
+    r"every run builds it anew|^whole texts:|^scores that were stored|"
     r"of the task's .* documents were scored"
 )
 
