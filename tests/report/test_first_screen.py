@@ -34,7 +34,7 @@ from evalguard.report.terminal import render
 from evalguard.report.view import report_view
 from evalguard.waiver import Waiver
 
-SAMPLE = Path(__file__).parents[2] / "reports" / "20261123T133739Z-orig-vs-fla-port"
+SAMPLE = Path(__file__).parents[2] / "reports" / "20261123T155241Z-orig-vs-fla-port"
 STORED = read_report(json.loads((SAMPLE / "result.json").read_text(encoding="utf-8")))
 PASSING = report(
     comparison(metric="acc", **UNCHANGED),

@@ -13,7 +13,7 @@ from evalguard.report.formats import rendered
 from evalguard.report.stored import read_report
 from evalguard.report.view import report_view
 
-SAMPLE = Path(__file__).parent.parent.parent / "reports" / "20261123T133739Z-orig-vs-fla-port"
+SAMPLE = Path(__file__).parent.parent.parent / "reports" / "20261123T155241Z-orig-vs-fla-port"
 
 
 def test_its_result_is_todays_contract() -> None:
@@ -38,3 +38,9 @@ def test_its_page_says_what_todays_page_says() -> None:
 def test_it_is_small() -> None:
     names = ("result.json", "report.html", "junit.xml")
     assert sum((SAMPLE / name).stat().st_size for name in names) < 1_500_000
+
+
+def test_it_names_no_folder_of_the_machine_that_made_it() -> None:
+    for path in SAMPLE.iterdir():
+        text = path.read_text(encoding="utf-8")
+        assert not [place for place in ("/tmp/", "/home/", "/root/", "/Users/") if place in text]
