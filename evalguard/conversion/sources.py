@@ -33,8 +33,7 @@ _READS = frozenset(
         "as_file", "fdopen", "from_file", "from_pretrained", "fromfile", "genfromtxt", "get_data",
         "glob", "hf_hub_download", "iterdir", "listdir", "load", "load_dataset", "load_file",
         "load_from_disk", "load_state_dict_from_url", "loadmat", "loadtxt", "memmap", "open",
-        "open_binary", "open_text", "read_bytes", "read_csv", "read_json", "read_parquet",
-        "read_pickle", "read_text", "rglob", "safe_open", "scandir", "snapshot_download",
+        "open_binary", "open_text", "rglob", "safe_open", "scandir", "snapshot_download",
         "urlopen", "urlretrieve",
     }
 )  # fmt: skip
@@ -174,6 +173,7 @@ def _depends_on(tree: ast.AST, handed: bool) -> _Found:
     """What one text depends on; see ``read_sources``."""
     found = _Found()
     known: set[ast.AST] = set()
+    called: set[ast.AST] = set()
     parameters = _parameters(tree) if handed else set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Subscript) and _name(node.value) == "environ":
@@ -184,7 +184,9 @@ def _depends_on(tree: ast.AST, handed: bool) -> _Found:
             aliased = {alias.name for alias in node.names if alias.asname}
             if aliased & (_ENVIRONMENT | _RUNS) or named & _OF_MODULES.get(str(node.module), set()):
                 found.unknown.append((node.lineno, _IMPORTS))
+            found.reads += [(node.lineno, _reads(name)) for name in aliased if _is_read(name)]
         elif isinstance(node, ast.Call):
+            called.add(node.func)
             owner = node.func.value if isinstance(node.func, ast.Attribute) else None
             name, first = _name(node.func), node.args[0] if node.args else None
             if name == "getenv" or (owner is not None and _name(owner) == "environ"):
@@ -193,13 +195,15 @@ def _depends_on(tree: ast.AST, handed: bool) -> _Found:
             elif name in ("import_module", "__import__") and _text(first) and len(node.args) == 1:
                 known.add(node.func)
                 found.imports.append(_text(first))
-            elif name in _READS and not _writes(node) and not _is_handed(first, parameters):
-                found.reads.append((node.lineno, f"reads a file ({name})"))
+            elif _is_read(name) and not _writes(node) and not _is_handed(first, parameters):
+                found.reads.append((node.lineno, _reads(name)))
     for node in ast.walk(tree):
         line = getattr(node, "lineno", 0)
         name = _name(node) or _text(node)  # a text: getattr(os, "environ")
         if node in known or not name:
             continue
+        if node not in called and _is_read(_name(node)):  # map(torch.load, files)
+            found.reads.append((line, _reads(name)))
         if name in _ENVIRONMENT:
             found.unknown.append((line, _VARIABLES))
         elif name in _RUNS or name in _dangerous(node):
@@ -207,6 +211,15 @@ def _depends_on(tree: ast.AST, handed: bool) -> _Found:
     for name in found.written & found.variables.keys():
         found.unknown.append((0, f"reads the variable {name}, which it sets"))
     return found
+
+
+def _is_read(name: str) -> bool:
+    """Whether a function of this name reads files; pandas alone has some twenty read_...."""
+    return name in _READS or name.startswith("read_")
+
+
+def _reads(name: str) -> str:
+    return f"reads a file ({name})"
 
 
 def _dangerous(node: ast.AST) -> Collection[str]:

@@ -108,6 +108,9 @@ UNKNOWN = {
     "importlib under another name": "from importlib import import_module as get\n\n"
     "FACTOR = get('eg_' + 'x').FACTOR",
     "a file that it reads": "FACTOR = float(open('factor.txt').read())",
+    "a reader under another name": "from numpy import load as got\nFACTOR = got('factor.npy')",
+    "a reader that is handed on": "FACTOR = len(list(map(open, ['factor.txt'])))",
+    "a table that it reads": "import pandas\nFACTOR = len(pandas.read_excel('factor.xlsx'))",
     "modules looked for elsewhere": "import sys\n\nsys.path.insert(0, '/x')\nFACTOR = 1",
     "getenv under another name": "from os import getenv as get\n\nFACTOR = get('EG_FACTOR')",
     "all variables": "import os\n\nFACTOR = len(os.environ)",
