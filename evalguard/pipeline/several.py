@@ -14,7 +14,6 @@ from evalguard.errors import (
     EXIT_FAILED,
     EvalguardError,
     Interrupted,
-    MisalignedRunsError,
     UsageError,
 )
 from evalguard.gate import EXIT_GIT_BISECT_SKIP
@@ -215,7 +214,9 @@ class _Several:
             else:
                 try:
                     steps[earlier, spec] = kept(self._step((earlier, first), (spec, second)))
-                except MisalignedRunsError as error:
+                except Interrupted:
+                    raise
+                except EvalguardError as error:
                     notes.append(f"{name}: {told(error)}")
         return steps, tuple(notes)
 
