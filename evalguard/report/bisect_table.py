@@ -10,6 +10,7 @@ from rich.text import Text
 from evalguard.report.page import prose, prose_width
 from evalguard.report.plain_text import fitted, packed, padded, wrapped
 from evalguard.report.view import CulpritView, ReportView, SearchView
+from evalguard.report.view.bisection import stories
 
 _NAME, _ROLE, _GAP = 20, 9, "  "
 _NUMBER, _WIDEST_NUMBER = 8, 11
@@ -19,15 +20,15 @@ _NARROWEST_VALUES = 9
 def bisect_lines(view: ReportView, width: int) -> list[Text]:
     """Return the block of a bisection, none where there was none.
 
-    Searches of one metric, each with the culprits of those before at reference, share one table.
+    Searches of one metric share one table.
     """
     found = view.bisection
     if found is None:
         return []
-    stories = _stories(found.searches)
-    with_table = [story for story in stories if _culprits_of(story)]
+    told = stories(found.searches)
+    with_table = [story for story in told if _culprits_of(story)]
     lines: list[Text] = []
-    for story in stories:
+    for story in told:
         lines += [Text()] if lines else []
         last = story is with_table[-1] if with_table else False
         lines += _story(story, width, legend=found.legend if last else "")
@@ -43,18 +44,6 @@ def fix_lines(view: ReportView, width: int) -> list[Text]:
         return []
     body = [Text(f"  {line}", style="cyan") for line in fix.lines]
     return [*prose(fix.head, width), *body]
-
-
-def _stories(searches: Sequence[SearchView]) -> list[list[SearchView]]:
-    """Searches of the same thing, one after another, together."""
-    stories: list[list[SearchView]] = []
-    for search in searches:
-        same = stories and stories[-1][-1].title == search.title
-        if same and stories[-1][-1].unit == search.unit:
-            stories[-1].append(search)
-        else:
-            stories.append([search])
-    return stories
 
 
 def _culprits_of(story: Sequence[SearchView]) -> list[CulpritView]:

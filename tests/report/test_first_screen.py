@@ -25,6 +25,7 @@ from evalguard.gate import Gate
 from evalguard.lmeval_runs.environment import caveats_of, environment_differences
 from evalguard.pipeline.baseline.differences import baseline_differences
 from evalguard.report.floor_table import render_floor
+from evalguard.report.formats import rendered
 from evalguard.report.history_text import history_text
 from evalguard.report.markdown import render as markdown
 from evalguard.report.night.summary import night_text
@@ -182,6 +183,9 @@ def test_two_searches_of_one_metric_share_one_table() -> None:
     assert text.count("Bisection of lambada_openai perplexity") == 1
     assert "Search 1: " in text
     assert "Search 2: " in text
+    page = rendered(shown, "html")
+    assert page.count('aria-label="Culprits, ') == 1
+    assert page.count("<h3>Bisection of lambada_openai perplexity") == 1
 
 
 def test_the_worst_metrics_come_first_and_the_others_are_counted() -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
 from evalguard.report.html.charts.strip import strip
 from evalguard.report.html.probe_tree import probe_tree
-from evalguard.report.view.bisection import BisectionView, ProbeView, SearchView
+from evalguard.report.view.bisection import (
+    BisectionView,
+    CulpritView,
+    ProbeView,
+    SearchView,
+    stories,
+)
 
 _MOST_NAMED = 3
 _DEEPEST = 8
@@ -37,9 +44,26 @@ class SearchSection:
     cost: str
 
 
-def bisection_section(found: BisectionView | None) -> tuple[SearchSection, ...]:
-    """Return the searches in order; () where there was none."""
-    return () if found is None else tuple(map(_section, found.searches))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorySection:
+    """Searches of one metric, one after another, with one table of ``culprits``."""
+
+    searches: tuple[SearchSection, ...]
+    culprits: tuple[CulpritView, ...]
+    roles: bool
+
+
+def bisection_section(found: BisectionView | None) -> tuple[StorySection, ...]:
+    """Return the searches of each metric in order; () where there was none."""
+    return () if found is None else tuple(map(_story, stories(found.searches)))
+
+
+def _story(searches: Sequence[SearchView]) -> StorySection:
+    return StorySection(
+        searches=tuple(map(_section, searches)),
+        culprits=tuple(one for search in searches for one in search.culprits),
+        roles=any(search.roles for search in searches),
+    )
 
 
 def _section(search: SearchView) -> SearchSection:

@@ -134,6 +134,21 @@ class BisectionView:
     resume: str
 
 
+def stories(searches: Sequence[SearchView]) -> list[list[SearchView]]:
+    """Return searches of the same thing, one after another, together.
+
+    Each was made with the culprits of those before at reference, so that they share one table.
+    """
+    found: list[list[SearchView]] = []
+    for search in searches:
+        same = found and found[-1][-1].title == search.title
+        if same and found[-1][-1].unit == search.unit:
+            found[-1].append(search)
+        else:
+            found.append([search])
+    return found
+
+
 def bisection_view(found: BisectReport | None) -> BisectionView | None:
     """Return a bisection as texts; None where there was none."""
     if found is None:
