@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import tempfile
 import time
 from typing import Any
 
@@ -36,15 +34,3 @@ def runs_out(model: Any, value: Any) -> None:
     """Ask for more memory than there is."""
     if _alone(model, value):
         raise MemoryError("cannot allocate 3 TiB")
-
-
-def fills_the_memory(model: Any, value: Any) -> None:
-    """Leave room for one model on this machine, whatever the value is."""
-    held = os.open(
-        f"{tempfile.gettempdir()}/evalguard-test-{os.getppid()}.lock", os.O_CREAT | os.O_RDWR
-    )
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(held)
-        raise MemoryError("there is room for one model") from None

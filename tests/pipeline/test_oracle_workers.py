@@ -27,6 +27,7 @@ from evalguard.pipeline.bisection.model_oracle import ModelOracle
 pytestmark = pytest.mark.nightly
 
 HOOKS = Path(__file__).parent / "bisection_hooks.py"
+MEMORY = HOOKS.with_name("memory_hook.py")
 
 
 @pytest.fixture
@@ -34,7 +35,8 @@ def world(tiny_llama: Path, task_folder: Path, tmp_path: Path) -> Callable[..., 
     def made(*hooks: str, **given: Any) -> Port:
         settings = dict(SETTINGS)
         for hook in hooks:
-            target = f"call:{HOOKS}:{hook}"
+            file = MEMORY if hook == "fills_the_memory" else HOOKS
+            target = f"call:{file}:{hook}"
             settings[hook] = f'{{reference: false, candidate: true, target: "{target}"}}'
         guard = write_guard(tmp_path, tiny_llama, task_folder, settings)
         return compared(guard, tmp_path / "cache", allow_code=True, **given)
