@@ -76,7 +76,8 @@ def run(*words: str | Path, folder: Path, code: int = 0) -> str:
     )
     told = f"{words[0]}: {done.returncode}\n{done.stdout[-5000:]}\n{done.stderr[-5000:]}"
     assert done.returncode == code, told
-    assert "Exception ignored in" not in done.stderr, told
+    # Of pytest itself it may say so: it collects what a failing test left behind.
+    assert Path(words[0]).name == "pytest" or "Exception ignored in" not in done.stderr, told
     return done.stdout
 
 

@@ -42,7 +42,7 @@ def sealed(data: bytes | memoryview) -> memoryview:
     """Return a file's bytes, which hold ``UNSEALED``, with the digest of all of them in place."""
     file = BytesIO(data)
     seal(file)
-    return file.getbuffer()
+    return memoryview(file.getvalue())  # no copy; a buffer of the file would outlive it
 
 
 def _read(path: Path) -> bytes:
