@@ -1,4 +1,4 @@
-"""The demo's bisection, as a user runs it: the two guilty settings, nobody else, and the price."""
+"""The demo's bisection, as a user runs it: its guilty settings, nobody else, and the price."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from evalguard.pipeline.demo import demo_config
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 GUILTY = {"attn_scale", "final_softcap", "rope_theta"}
 
 

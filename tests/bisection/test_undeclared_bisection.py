@@ -45,6 +45,7 @@ def bisected(base: Path, candidate: Path, place: Sampled, cache: Path) -> evalgu
     )  # fmt: skip
 
 
+@pytest.mark.nightly
 def test_a_damaged_layer_and_a_wrong_rotary_base_are_named_and_nothing_else(
     place: Sampled, tmp_path: Path
 ) -> None:
@@ -77,6 +78,7 @@ def test_a_tokenizer_that_lost_its_bos_is_named_without_declaring_it(
     assert found.repaired.passed
 
 
+@pytest.mark.nightly
 def test_one_layer_from_another_checkpoint_is_named_and_its_guilty_part(
     place: Sampled, tmp_path: Path
 ) -> None:

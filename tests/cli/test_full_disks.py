@@ -67,7 +67,10 @@ def expected(compare: Any, whole: dict[str, Any], mode: str, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("files", [0, 1, 2, 3, 4, 6, 9, 12])
+# A disk fills at any file; every day the first, an early and a late one, at night all of them.
+@pytest.mark.parametrize(
+    "files", [0, 3, 9, *(pytest.param(n, marks=pytest.mark.nightly) for n in (1, 2, 4, 6, 12))]
+)
 @pytest.mark.parametrize("mode", ["lockstep", "off"])
 def test_a_disk_that_is_full_in_the_middle_of_a_run_costs_no_score(
     compare: Any, refuses: Any, whole: dict[str, Any], tmp_path: Path, files: int, mode: str

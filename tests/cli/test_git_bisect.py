@@ -90,6 +90,7 @@ def history(tmp_path: Path, world: SmallWorld) -> tuple[Repository, dict[str, st
     return repository, commits
 
 
+@pytest.mark.nightly
 def test_the_commit_that_broke_the_hook_is_found_past_commits_that_do_not_build(
     history: tuple[Repository, dict[str, str]], tmp_path: Path
 ) -> None:

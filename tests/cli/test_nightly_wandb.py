@@ -99,7 +99,7 @@ def test_a_night_is_one_group_of_runs_and_one_report_that_links_them(
     assert arrived.unknown == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_outage_in_the_middle_of_a_night_keeps_the_rest_and_says_once_how_to_send_it(
     run: Run, guard: Path, serve: Serve
 ) -> None:

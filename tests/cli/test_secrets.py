@@ -91,7 +91,7 @@ def written(folder: Path) -> list[Path]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("function", ["take", "refuse"])
+@pytest.mark.parametrize("function", ["take", pytest.param("refuse", marks=pytest.mark.nightly)])
 def test_no_sink_shows_a_secret_of_a_guard_file(
     run: Any, world: SmallWorld, tmp_path: Path, function: str
 ) -> None:

@@ -159,8 +159,8 @@ def test_the_user_can_turn_sharing_off(opened: Score) -> None:
     "how",
     [
         {},
-        pytest.param({"distributions": "reference"}, marks=pytest.mark.slow),
-        pytest.param({"worker": "always", "distributions": "off"}, marks=pytest.mark.slow),
+        pytest.param({"distributions": "reference"}, marks=pytest.mark.nightly),
+        pytest.param({"worker": "always", "distributions": "off"}, marks=pytest.mark.nightly),
         pytest.param({"sequential": True}, marks=pytest.mark.slow),
     ],
 )

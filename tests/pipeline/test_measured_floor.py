@@ -56,7 +56,7 @@ def test_batches_move_a_float32_model_by_next_to_nothing(measure: Any) -> None:
     assert floor.document_sd < 1e-4
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_batches_move_a_model_whose_activations_are_quantised_together(measure: Any) -> None:
     usual, quantised = (
         perplexity(measure(model, "batch_size", base_set=settings))

@@ -201,8 +201,15 @@ def sparse_answers(rng, n, truth):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("by_size", [True, False])
-@pytest.mark.parametrize("kind", ["levels", "answers"])
+@pytest.mark.parametrize(
+    ("kind", "by_size"),
+    [
+        ("answers", False),
+        pytest.param("answers", True, marks=pytest.mark.nightly),
+        pytest.param("levels", False, marks=pytest.mark.nightly),
+        pytest.param("levels", True, marks=pytest.mark.nightly),
+    ],
+)
 def test_intervals_of_aggregates_hold_the_truth_in_95_percent_of_runs(kind, by_size):
     rng = np.random.default_rng([7, by_size])
     sizes, truths = (25, 60, 120, 200), (0.06, -0.02, 0.02, 0.0)

@@ -62,7 +62,7 @@ def gone_soon(process: psutil.Process) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", [8, 60])
+@pytest.mark.parametrize("start", [8, pytest.param(60, marks=pytest.mark.nightly)])
 def test_a_program_of_wandb_that_stands_still_is_killed_and_the_run_is_kept(
     serve: Serve, tmp_path: Path, start: int
 ) -> None:

@@ -64,10 +64,10 @@ def test_nobody_listening_costs_no_data(
 @pytest.mark.parametrize(
     "trouble",
     [
-        Trouble(hangs=True, after=3),
+        pytest.param(Trouble(hangs=True, after=3), marks=pytest.mark.nightly),
         Trouble(drops=True, after=6),
-        Trouble(status=500, after=6),
-        Trouble(hangs=True, after=15),
+        pytest.param(Trouble(status=500, after=6), marks=pytest.mark.nightly),
+        pytest.param(Trouble(hangs=True, after=15), marks=pytest.mark.nightly),
     ],
 )
 def test_a_server_that_dies_in_the_middle_of_a_run_costs_no_data(
