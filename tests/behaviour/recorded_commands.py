@@ -1,0 +1,126 @@
+"""Forty command lines over the small world, and what of their answers must stay as it is.
+
+A change of shape changes none of this. Where a change of words is meant, record again, and read the
+difference as part of the change: ``EVALGUARD_RECORD=1 python -m pytest tests/behaviour``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+_COMPARE = ("compare", "--config", "{guard}")
+_PAIR = (*_COMPARE, "--base", "orig", "--cand")
+_JUDGED = (*_COMPARE, "--base", "orig", "--cand", "sharp")
+_ALL_TASKS = ("--tasks", "sw_word,sw_text,sw_choice")
+
+# In this order: later ones read the run folders, files and caches of earlier ones.
+COMMANDS: Mapping[str, tuple[str, ...]] = {
+    "help": ("--help",),
+    "compare help": ("compare", "--help"),
+    "no such command": ("comprae",),
+    "no such option": (*_PAIR, "same", "--limt", "3"),
+    "no such model": (*_PAIR, "shrap"),
+    "no such folder": ("compare", "--base", "no/folder", "--cand", "no/other", "--tasks", "t"),
+    "no such task": (*_PAIR, "same", "--tasks", "sw_wrod"),
+    "same model": (*_PAIR, "same", *_ALL_TASKS, "--output-path", "same"),
+    "same model json": (*_PAIR, "same", *_ALL_TASKS, "--json"),
+    "regressed": (*_JUDGED, *_ALL_TASKS, "--output-path", "sharp"),
+    "regressed verbose": (*_JUDGED, *_ALL_TASKS, "--verbose"),
+    "regressed json": (*_JUDGED, *_ALL_TASKS, "--json"),
+    "improved": (*_PAIR, "soft", "--json"),
+    "other weights": (*_PAIR, "other", *_ALL_TASKS, "--json"),
+    "few documents": (*_PAIR, "other", "--limit", "3"),
+    "strict": (*_PAIR, "other", "--limit", "3", "--strict"),
+    "margin in percent": (*_JUDGED, "--margin", "2%", "--json"),
+    "margin in points": (*_JUDGED, "--tasks", "sw_choice", "--margin", "1pp"),
+    "one interval rule": (*_JUDGED, "--fail-on", "margin", "--json"),
+    "exact distributions": (*_JUDGED, "--distributions", "lockstep", "--json"),
+    "no distributions": (*_JUDGED, "--distributions", "off"),
+    "sequential": (*_JUDGED, "--tasks", "sw_long", "--sequential", "--json"),
+    "bisected": (*_JUDGED, "--bisect", "always", "--output-path", "bisected"),
+    "bisected json": (*_JUDGED, "--bisect", "always", "--json"),
+    "bisect": ("bisect", "--config", "{guard}", "--base", "orig", "--cand", "sharp"),
+    "set back": (*_JUDGED, "--set", "gain=reference"),
+    "weights not finite": (*_PAIR, "not-a-number"),
+    "other vocabulary": (*_PAIR, "other-vocabulary"),
+    "other token ids": (*_PAIR, "other-encoding"),
+    "metric that fails": (*_PAIR, "same", "--tasks", "sw_f1"),
+    "two candidates": (*_PAIR, "same", "--cand", "sharp", "--output-path", "several"),
+    "chain": (*_PAIR, "sharp", "--cand", "soft", "--chain", "--json"),
+    "stored base": (*_COMPARE, "--baseline", "{run:same}", "--cand", "sharp"),
+    "report": ("report", "{run:sharp}"),
+    "report markdown": ("report", "{run:sharp}", "--format", "markdown"),
+    "report junit": ("report", "{run:sharp}", "--format", "junit"),
+    "report json": ("report", "{run:bisected}", "--format", "json"),
+    "floor": ("floor", "--config", "{guard}", "--base", "orig", "--limit", "8", "--json"),
+    "plan": ("plan", "--config", "{guard}", "--base", "orig", "--cand", "sharp"),
+    "check": ("check", "{guard}"),
+    "models": ("models", "--config", "{guard}"),
+    "tasks": ("tasks", "sw_word", "--include_path", "{tasks}"),
+    "nightly": ("nightly", "--config", "{guard}", "--history", "nights.sqlite", "--json"),
+    "history": ("history", "list", "--history", "nights.sqlite"),
+    "cache": ("cache", "ls"),
+    "schema": ("schema",),
+}  # fmt: skip
+
+# What two runs that say the same may differ in, by key.
+_OF_ONE_RUN = {
+    "checksum", "command", "created", "digest", "ended", "environment", "finished", "folder",
+    "machine", "memory", "pid", "resources", "run_folder", "run_id", "seconds", "started",
+    "versions",
+}  # fmt: skip
+_MASKS = (
+    (r"\d{8}T\d{6}Z(-\d+)?", "TIME"),
+    (r"(-vs-[a-z]+)-\d+\b", r"\1"),  # of several runs in one second
+    (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(Z|\+00:00)?", "TIME"),
+    (r"\d{4}-\d\d-\d\d", "DATE"),
+    (r"\b(?=[0-9a-f]*\d)[0-9a-f]{8,64}\b", "DIGEST"),
+    (r"\b\d+(\.\d+)? ?(s|ms|min|h|seconds?|minutes?|hours?)\b", "DURATION"),
+    (r"\b\d+(\.\d+)? (kB|MB|GB|KiB|MiB|GiB|bytes)\b", "SIZE"),
+    (r"\d+\.\d+\.\d+[\w.+]*", "VERSION"),
+)
+
+
+def plain(text: str, places: Mapping[str, str]) -> list[str]:
+    """Lines of a text without folders, times, digests, durations and versions."""
+    for place, name in sorted(places.items(), key=lambda pair: -len(pair[0])):
+        text = text.replace(place, name)
+    for pattern, name in _MASKS:
+        text = re.sub(pattern, name, text)
+    return [re.sub(r" {2,}", "  ", line.rstrip()) for line in text.splitlines()]
+
+
+def values(document: Any, places: Mapping[str, str], path: str = "") -> dict[str, Any]:
+    """A document's values by path, numbers to three digits, without what belongs to one run."""
+    if isinstance(document, Mapping):
+        found: dict[str, Any] = {} if document else {path: {}}
+        for key, value in document.items():
+            if key not in _OF_ONE_RUN and "digest" not in key and "seconds" not in key:
+                masked = plain(key, places)[0] if key else key
+                found |= values(value, places, f"{path}.{masked}" if path else masked)
+        return found
+    if isinstance(document, list):
+        found = {} if document else {path: []}
+        for i, value in enumerate(document):
+            found |= values(value, places, f"{path}[{i}]")
+        return found
+    if isinstance(document, float):
+        # What is next to nothing is rounding, another on every machine.
+        return {path: float(f"{document:.3g}") if abs(document) > 1e-6 else 0.0}
+    if isinstance(document, str):
+        return {path: "\n".join(plain(document, places))}
+    return {path: document}
+
+
+def answer(code: int, out: str, err: str, places: Mapping[str, str]) -> dict[str, Any]:
+    """What must stay of one command's answer: exit code, document or screen, the error."""
+    said = [line for line in plain(err, places) if line.startswith(("error: ", "  hint", "Usage"))]
+    kept: dict[str, Any] = {"code": code, "error": said}
+    try:
+        kept["json"] = values(json.loads(out), places)
+    except ValueError:
+        kept["screen"] = plain(out, places)
+    return kept

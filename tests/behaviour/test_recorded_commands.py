@@ -1,0 +1,84 @@
+"""What a user types has the answer that it had: exit code, JSON, first screen, error."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recorded_commands import COMMANDS, answer
+from small_world import make_world, run_here
+
+CHECKOUT = Path(__file__).parent.parent.parent
+RECORDED = Path(__file__).with_name("recorded.json")
+
+
+def latest_run(folder: Path) -> str:
+    """The one run folder of a command that was given this output path."""
+    return str(max(path for path in folder.iterdir() if path.is_dir()))
+
+
+@pytest.fixture
+def answers(
+    tmp_path: Path,
+    tiny_llama: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> dict[str, Any]:
+    world = make_world(tmp_path / "world", tiny_llama)
+    place = tmp_path / "here"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("EVALGUARD_CACHE_DIR", str(tmp_path / "cache"))
+    places = {
+        str(CHECKOUT): "CHECKOUT",
+        str(tmp_path): "FOLDER",
+        str(tiny_llama): "LLAMA",
+        str(tiny_llama.parent): "MODELS",
+    }
+    found = {}
+    for name, words in COMMANDS.items():
+        told = []
+        for word in words:
+            if word.startswith("{run:"):
+                told.append(latest_run(place / word[5:-1]))
+            else:
+                told.append(word.format(guard=world.guard, tasks=world.tasks))
+        ran = run_here(told, capfd)
+        found[name] = answer(ran.code, ran.out, ran.err, places)
+    shutil.rmtree(place)
+    return found
+
+
+@pytest.mark.slow
+def test_forty_command_lines_answer_as_recorded(
+    answers: dict[str, Any],
+) -> None:
+    if os.environ.get("EVALGUARD_RECORD"):
+        text = json.dumps(answers, indent=0, sort_keys=True, ensure_ascii=False)
+        RECORDED.write_text(text + "\n", encoding="utf-8")
+    recorded = json.loads(RECORDED.read_text(encoding="utf-8"))
+    now = json.loads(json.dumps(answers))
+    changed = []
+    for name in COMMANDS:
+        before, after = recorded.get(name, {}), now[name]
+        for part in before.keys() | after.keys():
+            old, new = before.get(part), after.get(part)
+            if part == "json" and old and new:
+                changed += [
+                    f"{name}: {key}: {old.get(key)!r} -> {new.get(key)!r}"
+                    for key in old.keys() | new.keys()
+                    if old.get(key) != new.get(key)
+                ]
+            elif part == "screen" and old and new:
+                lines = difflib.unified_diff(old, new, lineterm="", n=0)
+                changed += [
+                    f"{name}: {line}" for line in lines if line[:2] not in ("--", "++", "@@")
+                ]
+            elif old != new:
+                changed.append(f"{name}: {part}: {old!r} -> {new!r}")
+    assert not changed, "\n".join(changed)
