@@ -68,7 +68,7 @@ def compare(guard: Path, real_tasks: Path, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(
     scope="session",
-    params=[QUICK, pytest.param(FULL, marks=pytest.mark.slow)],
+    params=[QUICK, pytest.param(FULL, marks=pytest.mark.nightly)],
     ids=["quick", "full"],
 )
 def limit(request: pytest.FixtureRequest) -> int:

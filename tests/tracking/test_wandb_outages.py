@@ -61,13 +61,14 @@ def test_nobody_listening_costs_no_data(
     assert any(said in sent.reason for said in ("refused", *TIME_WAS_UP))
 
 
+@pytest.mark.nightly  # W&B tries for minutes
 @pytest.mark.parametrize(
     "trouble",
     [
-        pytest.param(Trouble(hangs=True, after=3), marks=pytest.mark.nightly),
+        Trouble(hangs=True, after=3),
         Trouble(drops=True, after=6),
-        pytest.param(Trouble(status=500, after=6), marks=pytest.mark.nightly),
-        pytest.param(Trouble(hangs=True, after=15), marks=pytest.mark.nightly),
+        Trouble(status=500, after=6),
+        Trouble(hangs=True, after=15),
     ],
 )
 def test_a_server_that_dies_in_the_middle_of_a_run_costs_no_data(

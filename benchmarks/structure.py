@@ -1,0 +1,104 @@
+"""Size of the package, and how much of it one comparison passes through.
+
+    python -m benchmarks.structure
+
+Counts files, lines, load-time imports and files with one importer; then runs one comparison of the
+demo's models on few documents and counts the files and functions of the package that were called.
+"""
+
+from __future__ import annotations
+
+import ast
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import evalguard
+
+PACKAGE = Path(evalguard.__file__).parent
+
+
+def imported(tree: ast.Module, names: set[str]) -> Iterator[str]:
+    """Yield the modules of the package that a module imports, wherever in it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if inner in names else node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def measure_files() -> dict[str, Any]:
+    """Lines of each file, and who imports it."""
+    trees, lines = {}, {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        if parts[-1] == "__init__":
+            continue
+        text = path.read_text(encoding="utf-8")
+        name = ".".join(parts)
+        trees[name], lines[name] = ast.parse(text), text.count("\n")
+    importers: Counter[str] = Counter()
+    for name, tree in trees.items():
+        importers.update(set(imported(tree, set(trees))) & trees.keys() - {name})
+    largest = max(lines, key=lambda name: lines[name])
+    return {
+        "files (without __init__)": len(lines),
+        "lines": sum(lines.values()),
+        "largest": f"{largest}, {lines[largest]} lines",
+        "median lines": statistics.median(lines.values()),
+        "files with one importer": sum(1 for count in importers.values() if count == 1),
+    }
+
+
+def trace_comparison() -> dict[str, Any]:
+    """One comparison of the demo's models, and the code of ours that it calls."""
+    called: set[tuple[str, str, int]] = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(str(PACKAGE)):
+            called.add((code.co_filename, code.co_qualname, code.co_firstlineno))
+
+    from evalguard.cli.main import main
+    from evalguard.pipeline.demo import demo_config
+
+    with tempfile.TemporaryDirectory() as folder:
+        words = ["compare", "--config", str(demo_config()), "--base", "orig", "--cand", "fla-port"]
+        words += ["--limit", "64", "--no-cache", "--bisect", "never", "--output-path", folder]
+        sys.setprofile(note)
+        try:
+            main(words)
+        except SystemExit:
+            pass
+        finally:
+            sys.setprofile(None)
+    functions = {one for one in called if one[1] != "<module>"}
+    return {
+        "files of ours with a function called": len({file for file, _, _ in functions}),
+        "functions of ours called": len(functions),
+        "modules of ours imported": sum(name.startswith("evalguard.") for name in sys.modules),
+    }
+
+
+def count_imports(statement: str) -> int:
+    """Modules of the package that are loaded by a statement in a fresh interpreter."""
+    code = f"import sys\n{statement}\nprint(sum(m.startswith('evalguard.') for m in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return int(done.stdout.splitlines()[-1])
+
+
+if __name__ == "__main__":
+    rows = measure_files()
+    rows["modules of ours for import evalguard"] = count_imports("import evalguard")
+    rows |= trace_comparison()
+    print()
+    for what, value in rows.items():
+        print(f"{what:45s} {value}")
