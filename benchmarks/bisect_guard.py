@@ -9,7 +9,7 @@ import yaml
 
 from benchmarks.bisect_truth import model_args
 from benchmarks.sampled_models import TASK, Sampled
-from evalguard.settings import Setting
+from evalguard.core.settings import Setting
 
 BASE, CANDIDATE = "orig", "port"
 

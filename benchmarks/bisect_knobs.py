@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import exp
 from pathlib import Path
 
-from evalguard.settings import Setting, Target, Value
+from evalguard.core.settings import Setting, Target, Value
 
 Dial = Callable[[float], Value]
 

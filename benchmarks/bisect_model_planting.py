@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.bisect_knobs import Knob, knobs
 from benchmarks.bisect_truth import Floats, Truth
 from benchmarks.sampled_models import Sampled
-from evalguard.settings import Setting
+from evalguard.core.settings import Setting
 
 FEWEST, MOST = 12, 16  # settings
 SMALLEST, LARGEST = 2.5, 25.0  # sigma of a culprit alone

@@ -14,16 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.sampled_models import TASK, Sampled
-from evalguard.pipeline.loading import open_scorer
-from evalguard.scorer import Request, ScoringPolicy
-from evalguard.settings import Setting, Variant
+from evalguard.core.scorer import Request, ScoringPolicy
+from evalguard.core.settings import Setting, Variant
+from evalguard.run.scoring.edited_model import open_scorer
 
 Floats = NDArray[np.float64]
 _POLICY = ScoringPolicy(batch_size=64, device="cpu", threads=1)
 
 
 class Truth:
-    """An oracle (``evalguard.bisect.Oracle``) over a sampled model, and its sigma.
+    """An oracle (``evalguard.bisect.oracle.Oracle``) over a sampled model, and its sigma.
 
     ``base``: scores with all settings at reference, if they are known. ``seconds``: of one thread,
     that scoring all documents took on average, loading included.
@@ -51,7 +51,7 @@ class Truth:
         return float(np.mean(self._spent))
 
     def measure(self, candidate_settings: frozenset[str], documents: NDArray[np.intp]) -> Floats:
-        """As ``evalguard.bisect.Oracle`` says."""
+        """As ``evalguard.bisect.oracle.Oracle`` says."""
         return self.scores(candidate_settings)[documents]
 
     def sigma(self, candidate_settings: frozenset[str]) -> float:

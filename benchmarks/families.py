@@ -11,13 +11,14 @@ from benchmarks.answers import Answers
 from benchmarks.differences import SEEN, Array, Rng
 from benchmarks.outcomes import CONFIDENCE, MARGIN, Cell, Outcome
 from benchmarks.tables import scored
-from evalguard.comparison import Comparison
-from evalguard.gate import Gate
-from evalguard.pairing import PairedScores
-from evalguard.pipeline.judgement import judge
-from evalguard.stats import compare_documents, compare_scores, estimate_drift
+from evalguard.core.comparison import Comparison
+from evalguard.core.gate import Gate
+from evalguard.core.pairing import PairedScores
+from evalguard.run.judging import judge
+from evalguard.stats.compare import compare_documents, compare_scores
 from evalguard.stats.contributions import contributions
-from evalguard.stats.joint import across_tasks
+from evalguard.stats.drift import estimate_drift
+from evalguard.stats.strata import across_tasks
 
 _METRICS = 6
 _TASKS = 3

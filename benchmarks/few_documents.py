@@ -22,13 +22,12 @@ from benchmarks.outcomes import CONFIDENCE
 from benchmarks.output import deliver
 from benchmarks.tables import scored
 from benchmarks.tally import SEED, Share, seed_of
-from evalguard.pairing import PairedScores
-from evalguard.stats import Estimate, estimate_drift
+from evalguard.core.pairing import PairedScores
 from evalguard.stats.contributions import contributions
-from evalguard.stats.group_signs import held_to_documents
-from evalguard.stats.moments import moments
-from evalguard.stats.probability import t_upper_tail
-from evalguard.stats.strata import Stratum, stratified
+from evalguard.stats.drift import estimate_drift
+from evalguard.stats.group import limited_to_documents
+from evalguard.stats.probability import Estimate, moments, t_upper_tail
+from evalguard.stats.strata import Stratum, stratify_documents
 
 SIZES = (2, 3, 4, 5, 6, 7, 8, 11, 15, 21, 30)
 _LEVEL = (1.0 - CONFIDENCE) / 2.0
@@ -108,9 +107,9 @@ def _group(rng: Rng, d: Array) -> Found:
         parts.append(replace(part, values=part.values * weight, doc_hashes=hashes))
         stderr = weight * drift.estimate.stderr
         strata.append(Stratum(point=part.total * weight, stderr=stderr, df=half.shape[0] - 1.0))
-    plain = stratified(strata, confidence=CONFIDENCE).estimate
+    plain = stratify_documents(strata, confidence=CONFIDENCE).estimate
     alone = min(plain.p_value, 1.0 - plain.p_value)
-    return held_to_documents(plain, (), weights, parts), alone
+    return limited_to_documents(plain, (), weights, parts), alone
 
 
 VARIANTS: dict[str, Callable[[Rng, Array], Found]] = {

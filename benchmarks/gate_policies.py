@@ -21,14 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.output import deliver
-from evalguard.config import load_guards
-from evalguard.gate import Gate
-from evalguard.pairing import PairedScores, pair
-from evalguard.pipeline.compare import prepare
-from evalguard.pipeline.demo import demo_config
-from evalguard.pipeline.options import CompareOptions
-from evalguard.pipeline.scoring import score_sides
-from evalguard.stats import compare_scores
+from evalguard.config.files import load_guards
+from evalguard.core.gate import Gate
+from evalguard.core.pairing import PairedScores, pair
+from evalguard.run.compare import prepare
+from evalguard.run.meter import demo_config
+from evalguard.run.options import CompareOptions
+from evalguard.run.scoring.scoring import score_sides
+from evalguard.stats.compare import compare_scores
 
 SEED = 20261123
 PAGE = Path(__file__).parent.parent / "docs" / "gate.md"

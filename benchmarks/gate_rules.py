@@ -20,9 +20,9 @@ from scipy.special import ndtr
 from benchmarks.differences import Array, Rng
 from benchmarks.output import deliver
 from benchmarks.tables import scored
-from evalguard.comparison import Comparison
-from evalguard.gate import Gate
-from evalguard.stats import compare_scores
+from evalguard.core.comparison import Comparison
+from evalguard.core.gate import Gate
+from evalguard.stats.compare import compare_scores
 
 SEED = 20261123
 COUNTS = (1, 7, 20, 50)

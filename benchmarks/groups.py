@@ -11,8 +11,9 @@ import numpy as np
 from benchmarks.differences import SEEN, Array, Rng
 from benchmarks.outcomes import CONFIDENCE, MARGIN, Cell, Outcome
 from benchmarks.tables import scored
-from evalguard.stats import Subtask, compare_documents, compare_group
-from evalguard.task_group import TaskGroup
+from evalguard.core.scores import TaskGroup
+from evalguard.stats.compare import compare_documents
+from evalguard.stats.group import Subtask, compare_group
 
 # Shares of the documents: eight subtasks, the largest eight times the smallest.
 _SHARES = np.array([0.04, 0.06, 0.08, 0.10, 0.10, 0.14, 0.16, 0.32])

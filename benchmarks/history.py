@@ -23,11 +23,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.output import deliver
-from evalguard.history import DocumentScores, MetricKey, NightMetric, NightRun
-from evalguard.history.broken import broken_documents
-from evalguard.history.flips import flips
-from evalguard.pipeline.history.asking import Wanted, check, trends
-from evalguard.store.history import HistoryFile, KeptMetric
+from evalguard.core.history import DocumentScores, MetricKey, NightMetric, NightRun
+from evalguard.core.reports.history import broken_documents, flips
+from evalguard.run.history.queries import HistorySelection, find_trends, verify_history
+from evalguard.store.history.history_file import HistoryFile, KeptMetric
 
 TASKS, DOCUMENTS, REPEATS = 20, 5_000, 25
 PAIR = ("orig", "port")
@@ -167,7 +166,7 @@ def table(file: Path, nights: int, took: float) -> list[str]:
     for name, work in (
         ("trend with change points, one metric", lambda: scanned(file)),
         ("what broke again, over all nights, one metric", lambda: again(file, nights, acc)),
-        ("`history check`", lambda: check(file)),
+        ("`history check`", lambda: verify_history(file)),
     ):
         lines.append(f"| {name} | {milliseconds(median(work, 3))} | |")
     return lines
@@ -188,7 +187,7 @@ def two(file: Path, last: int, key: MetricKey) -> None:
 
 def scanned(file: Path) -> None:
     """What `history trend` does for one metric."""
-    trends(file, Wanted(task="task1"))
+    find_trends(file, HistorySelection(task="task1"))
 
 
 def again(file: Path, last: int, key: MetricKey) -> None:

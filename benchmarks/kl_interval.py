@@ -21,8 +21,7 @@ from benchmarks.differences import Array, Rng
 from benchmarks.outcomes import CONFIDENCE
 from benchmarks.output import deliver
 from benchmarks.tally import SEED, Share, seed_of
-from evalguard.stats.mean_kl import upper_end
-from evalguard.stats.positions import ratio_estimate
+from evalguard.stats.distribution import kl_upper_end, ratio_estimate
 
 SIZES = (30, 100, 300)
 _LEVEL = (1.0 - CONFIDENCE) / 2.0
@@ -67,7 +66,7 @@ KINDS: dict[str, tuple[Callable[[Rng, int], Array], float]] = {
 def _ours(x: Array, _: Rng) -> Ends:
     ones = np.ones_like(x)
     found = ratio_estimate(x, ones, confidence=CONFIDENCE)
-    return max(found.low, 0.0), max(found.high, upper_end(x, ones, confidence=CONFIDENCE))
+    return max(found.low, 0.0), max(found.high, kl_upper_end(x, ones, confidence=CONFIDENCE))
 
 
 def _student(x: Array, _: Rng) -> Ends:

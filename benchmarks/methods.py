@@ -17,8 +17,8 @@ from benchmarks.items import F1, MATTHEWS, MEDIAN, TOTALS, Rescored
 from benchmarks.outcomes import Cell, Method, Outcome, outcome_of
 from benchmarks.tables import scored
 from benchmarks.texts import TEXTS, Texts
-from evalguard.scores import Aggregation
-from evalguard.stats import compare_scores
+from evalguard.core.scores import Aggregation
+from evalguard.stats.compare import compare_scores
 
 SIZES = (50, 200, 2_000)
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from evalguard.pairing import PairedScores
-from evalguard.stats import estimate_drift, unpaired_z
-from evalguard.stats.flip_power import flip_documents_to_detect
-from evalguard.stats.power import paired_documents_to_detect
+from evalguard.core.pairing import PairedScores
+from evalguard.stats.drift import estimate_drift
+from evalguard.stats.power import flip_documents_to_detect, paired_documents_to_detect
+from evalguard.stats.probability import unpaired_z
 
 ALPHA, POWER = 0.05, 0.8
 RESAMPLES = 1_000

@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.night_series import OUTSIDE, QUIET, Make, Series, normal, stepped
-from evalguard.history.change_points import change_points
-from evalguard.night_report import ALPHA, LOOKS
-from evalguard.pipeline.nightly.night_trends import MOST_NIGHTS
+from evalguard.core.reports.night import ALPHA, LOOKS
+from evalguard.run.nightly.night_files import MOST_NIGHTS
+from evalguard.stats.change_points import change_points
 
 YEAR, FIRST_LOOK = 365, 6
 PER_NIGHT, PER_YEAR = ALPHA, ALPHA / LOOKS

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import evalguard
-from evalguard.pipeline.history.asking import Wanted, trends
+from evalguard.run.history.queries import HistorySelection, find_trends
 
 TASK, METRIC = "evalguard_rolling", "byte_perplexity"
 DOCUMENTS = 24
@@ -127,8 +127,8 @@ def false_alarms(one: Series) -> int:
 
 def row(one: Series, history: Path) -> str:
     """A row of the table: what the history says after the last night."""
-    (trend,) = trends(
-        history, Wanted(base="orig", candidate=one.name, task=TASK, metric=METRIC)
+    (trend,) = find_trends(
+        history, HistorySelection(base="orig", candidate=one.name, task=TASK, metric=METRIC)
     ).trends
     middle = len(one.seen) // 2
     points = trend.scan.points

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from benchmarks.differences import Rng
-from evalguard.comparison import Comparison
-from evalguard.pairing import PairedScores
-from evalguard.stats import compare_scores, estimate_drift
+from evalguard.core.comparison import Comparison
+from evalguard.core.pairing import PairedScores
+from evalguard.stats.compare import compare_scores
+from evalguard.stats.drift import estimate_drift
 
 CONFIDENCE = 0.95
 MARGIN = 1.0

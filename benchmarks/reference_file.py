@@ -152,11 +152,11 @@ def _compared(
 
 def _simulated(folder: Path, k: int, moved: float) -> tuple[Found, Found]:
     """Distributions over a large vocabulary, a hundred tokens at a time."""
-    from evalguard.divergence import divergence
-    from evalguard.pipeline.referencing import SAMPLES
-    from evalguard.reference import divergence_from, reference
-    from evalguard.scorer import Response
-    from evalguard.store import ReferenceWriter
+    from evalguard.core.divergence import divergence
+    from evalguard.core.reference import divergence_from, reference
+    from evalguard.core.scorer import Response
+    from evalguard.run.scoring.referencing import SAMPLES
+    from evalguard.store.reference_file import ReferenceWriter
 
     random = np.random.default_rng(SEED)
     exact, found = [], []

@@ -23,12 +23,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.output import deliver
-from evalguard.compare_report import CompareReport, RunIdentity
-from evalguard.gate import Gate
-from evalguard.report.html.render import render
-from evalguard.report.html.text_budget import TEXTS, TOKENS
-from evalguard.report.view import report_view
-from evalguard.run_documents import RunDocuments, drift_column
+from evalguard.core.gate import Gate
+from evalguard.core.reports.compare import CompareReport, RunDocuments, RunIdentity, drift_column
+from evalguard.report.html.document_texts import TEXT_BUDGET, TOKEN_BUDGET
+from evalguard.report.html.report import render_html
+from evalguard.report.view.report import build_report_view
 
 ROOT = Path(__file__).parent.parent
 COMMAND = "python -m benchmarks.report_size --output benchmarks/results/report_size.md"
@@ -103,7 +102,7 @@ def page_of(documents: Sequence[RunDocuments]) -> tuple[str, float]:
         created="2026-11-21T00:00:00+00:00",
     )
     start = time.process_time()
-    page = render(report_view(report), documents)
+    page = render_html(build_report_view(report), documents)
     return page, time.process_time() - start
 
 
@@ -214,7 +213,8 @@ def _foot() -> Iterator[str]:
         "texts."
     )
     yield (
-        f"- A page holds {TEXTS:,} characters of text and {TOKENS:,} tokens at the most: beyond "
+        f"- A page holds {TEXT_BUDGET:,} characters of text and {TOKEN_BUDGET:,} tokens at the "
+        "most: beyond "
         "that, of the documents that moved least only the end of the prompt is there, and the page "
         "says so: LAMBADA's texts alone would be 0.9 MB for every 5,000 documents."
     )

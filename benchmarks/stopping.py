@@ -28,11 +28,10 @@ import numpy as np
 from benchmarks.output import deliver
 from benchmarks.stopping_populations import CARRIERS, FEWEST_CARRIERS, cells
 from benchmarks.stopping_tables import tables_of
-from evalguard.pairing import PairedScores
-from evalguard.pairing.rows import picked
+from evalguard.core.comparison import Margin, MarginUnit
+from evalguard.core.pairing import PairedScores, pick_rows
 from evalguard.stats.drift import estimate_drift
-from evalguard.stats.sequential import StoppingRule, find, planned_looks
-from evalguard.verdict import Margin, MarginUnit
+from evalguard.stats.sequential.finding import StoppingRule, find, planned_looks
 
 SEED = 20261120
 ORDERS = 200
@@ -91,7 +90,7 @@ def _stopped(paired: PairedScores, seed: list[int], rule: StoppingRule) -> tuple
     for look in planned_looks(n)[:-1]:
         rows = np.sort(order[:look])
         part = PairedScores(
-            base=picked(paired.base, rows), candidate=picked(paired.candidate, rows)
+            base=pick_rows(paired.base, rows), candidate=pick_rows(paired.candidate, rows)
         )
         ids = paired.base.doc_ids[order[:look]].tolist()
         found = find(part, ids, n, rule)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.pairing import PairedScores
-from evalguard.scores import Aggregation, ScoreTable
+from evalguard.core.pairing import PairedScores
+from evalguard.core.scores import Aggregation, ScoreTable
 
 Array = NDArray[np.float64]
 # Differences of n documents in standard deviations of the base's scores, before they are given

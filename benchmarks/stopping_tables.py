@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.stopping_populations import pair_of
-from evalguard.pairing import PairedScores
-from evalguard.scores import Aggregation
+from evalguard.core.pairing import PairedScores
+from evalguard.core.scores import Aggregation
 
 
 def tables_of(folder: Path) -> Iterator[tuple[str, PairedScores]]:

@@ -68,7 +68,7 @@ def trace_comparison() -> dict[str, Any]:
             called.add((code.co_filename, code.co_qualname, code.co_firstlineno))
 
     from evalguard.cli.main import main
-    from evalguard.pipeline.demo import demo_config
+    from evalguard.run.meter import demo_config
 
     with tempfile.TemporaryDirectory() as folder:
         words = ["compare", "--config", str(demo_config()), "--base", "orig", "--cand", "fla-port"]

@@ -7,9 +7,9 @@ from functools import cache
 import numpy as np
 
 from benchmarks.differences import Array
-from evalguard.pairing import PairedScores, pair
-from evalguard.rescoring import rescoring
-from evalguard.scores import Aggregation, ScoreTable
+from evalguard.core.pairing import PairedScores, pair
+from evalguard.core.rescoring import rescoring
+from evalguard.core.scores import Aggregation, ScoreTable
 
 
 @cache

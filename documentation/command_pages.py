@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import click
 
 from documentation.markdown_text import cell, code
-from evalguard.cli.help import grouped
+from evalguard.cli.parameters import group_options
 
 
 def command_pages(group: click.Group) -> dict[str, str]:
@@ -35,7 +35,7 @@ def _parts(command: click.Command, context: click.Context, *, level: int) -> Ite
     usage = " ".join(command.collect_usage_pieces(context))
     yield f"```text\n{context.command_path} {usage}\n```"
     yield from _paragraphs(command.help or "")
-    groups = grouped(command.params)
+    groups = group_options(command.params)
     for heading, options in groups.items():
         if len(groups) > 1:
             yield f"{'#' * (level + 1)} {heading}"

@@ -14,7 +14,7 @@ from mkdocs.structure.files import File, Files
 from documentation.command_pages import command_pages
 from documentation.guard_reference import guard_reference
 from evalguard.cli.main import cli
-from evalguard.config.schema import schema
+from evalguard.config.schema import build_guard_schema
 
 ROOT = Path(__file__).parent.parent
 _SAMPLE = "reports/20261123T155241Z-orig-vs-fla-port/report.html"
@@ -58,7 +58,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add the pages that do not lie in docs/."""
     pages = {f"commands/{name}.md": text for name, text in command_pages(cli).items()}
-    pages["guard-reference.md"] = guard_reference(schema())
+    pages["guard-reference.md"] = guard_reference(build_guard_schema())
     pages |= {page: (ROOT / home).read_text("utf-8") for page, home in ELSEWHERE.items()}
     for page, text in pages.items():
         files.append(File.generated(config, page, content=text))

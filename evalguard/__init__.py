@@ -32,32 +32,30 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from evalguard.pipeline.bisection.bisect import bisect_settings, resume_bisection
-    from evalguard.pipeline.compare import compare
-    from evalguard.pipeline.floor import floor
-    from evalguard.pipeline.floor_result import FloorResult
-    from evalguard.pipeline.nightly.nightly import nightly
-    from evalguard.pipeline.nightly.result import NightlyResult
-    from evalguard.pipeline.options import CompareOptions
-    from evalguard.pipeline.plan_result import PlanResult
-    from evalguard.pipeline.planning import plan
-    from evalguard.pipeline.result import CompareResult
-    from evalguard.pipeline.several import SeveralResult, compare_several
+    from evalguard.run.bisection.command import bisect_settings, resume_bisection
+    from evalguard.run.compare import compare
+    from evalguard.run.floor.floor import FloorResult, floor
+    from evalguard.run.nightly.night_files import NightlyResult
+    from evalguard.run.nightly.nightly import nightly
+    from evalguard.run.options import CompareOptions
+    from evalguard.run.result import CompareResult
+    from evalguard.run.sample_size.planning import PlanResult, plan
+    from evalguard.run.several import SeveralResult, compare_several
 
 _HOMES = {
-    "bisect_settings": "evalguard.pipeline.bisection.bisect",
-    "resume_bisection": "evalguard.pipeline.bisection.bisect",
-    "compare": "evalguard.pipeline.compare",
-    "FloorResult": "evalguard.pipeline.floor_result",
-    "floor": "evalguard.pipeline.floor",
-    "NightlyResult": "evalguard.pipeline.nightly.result",
-    "nightly": "evalguard.pipeline.nightly.nightly",
-    "PlanResult": "evalguard.pipeline.plan_result",
-    "plan": "evalguard.pipeline.planning",
-    "CompareOptions": "evalguard.pipeline.options",
-    "CompareResult": "evalguard.pipeline.result",
-    "compare_several": "evalguard.pipeline.several",
-    "SeveralResult": "evalguard.pipeline.several",
+    "bisect_settings": "evalguard.run.bisection.command",
+    "resume_bisection": "evalguard.run.bisection.command",
+    "compare": "evalguard.run.compare",
+    "FloorResult": "evalguard.run.floor.floor",
+    "floor": "evalguard.run.floor.floor",
+    "NightlyResult": "evalguard.run.nightly.night_files",
+    "nightly": "evalguard.run.nightly.nightly",
+    "PlanResult": "evalguard.run.sample_size.planning",
+    "plan": "evalguard.run.sample_size.planning",
+    "CompareOptions": "evalguard.run.options",
+    "CompareResult": "evalguard.run.result",
+    "compare_several": "evalguard.run.several",
+    "SeveralResult": "evalguard.run.several",
 }
 
 

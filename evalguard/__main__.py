@@ -6,7 +6,7 @@ import contextlib
 import sys
 from typing import NoReturn
 
-from evalguard.garbage import leave_the_rest, look_seldom
+from evalguard.garbage import freeze_gc_at_exit, raise_gc_threshold
 
 
 def run() -> NoReturn:
@@ -16,9 +16,9 @@ def run() -> NoReturn:
     exit code 1, which means "regressed" here, and "bad" to ``git bisect run``. What is printed
     then is what the command line prints, which is not there yet.
     """
-    look_seldom()
+    raise_gc_threshold()
     try:
-        from evalguard.cli import main
+        from evalguard.cli.main import main
     except KeyboardInterrupt:
         _say("stopped: interrupted", "the same command starts again")
         raise SystemExit(_unloaded("Interrupted", "interrupted", 130)) from None
@@ -30,7 +30,7 @@ def run() -> NoReturn:
     try:
         main()
     finally:
-        leave_the_rest()
+        freeze_gc_at_exit()
 
 
 def _asked() -> set[str]:

@@ -11,17 +11,17 @@ import gc
 _MANY_OBJECTS = 500_000
 
 
-def look_seldom() -> None:
+def raise_gc_threshold() -> None:
     """Look for garbage only after many new objects, from now on."""
     gc.set_threshold(_MANY_OBJECTS, 10, 10)
 
 
-def leave_the_rest() -> None:
+def freeze_gc_at_exit() -> None:
     """Look at nothing that is there any more: the process ends, and its memory goes with it."""
     gc.freeze()
 
 
-def keep_what_is_there() -> None:
+def freeze_gc() -> None:
     """Free what nobody needs any more, and never look at the rest again: libraries and caches.
 
     For a process that does one job after the other, after each.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-_WORKER = Path(__file__).parent / "pipeline" / "fake_pair_worker.py"
+_WORKER = Path(__file__).parent / "run" / "fake_pair_worker.py"
 
 
 class FakePairs:
@@ -20,7 +20,7 @@ class FakePairs:
         self._journal = journal
         monkeypatch.setenv("JOURNAL", str(journal))
         monkeypatch.setattr(
-            "evalguard.pipeline.nightly.pair_process.worker_command",
+            "evalguard.run.nightly.pair_process.worker_command",
             lambda *_: [sys.executable, str(_WORKER)],
         )
 
@@ -45,7 +45,7 @@ class FakePairs:
             def monotonic() -> float:
                 return time.monotonic() + (1e9 if hangs() else 0.0)
 
-        monkeypatch.setattr("evalguard.execution.channel.time", Clock)
+        monkeypatch.setattr("evalguard.worker.line.time", Clock)
 
 
 def wait_until(true: Callable[[], bool]) -> None:

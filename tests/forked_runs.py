@@ -20,14 +20,14 @@ _SERVER = """
 import gc, json, os, sys, time
 
 import lm_eval.models.huggingface, pyarrow.parquet, transformers.models.llama.modeling_llama
-import evalguard.pipeline.compare, evalguard.pipeline.evaluate
-import evalguard.pipeline.lockstep as lockstep
+import evalguard.run.compare, evalguard.run.scoring.evaluate
+import evalguard.run.scoring.measuring as lockstep
 from evalguard.cli import main
-from evalguard.harness import BlockCut, requests_digest
+from evalguard.harness.blocks import BlockCut, requests_digest
 from evalguard.models.lm_scorer import LMScorer
-from evalguard.store import BlockCache
+from evalguard.store.block_cache import BlockCache
 
-evalguard.pipeline.evaluate.BLOCK_CUT = BlockCut(fewest=10, most=10)
+evalguard.run.scoring.evaluate.BLOCK_CUT = BlockCut(fewest=10, most=10)
 alone, together, put = LMScorer.score, lockstep.score_in_lockstep, BlockCache.put
 
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from evalguard.history import DocumentScores, NightMetric, NightRun
-from evalguard.history.documents import fingerprints
-from evalguard.store.history import HistoryFile, KeptMetric
+from evalguard.core.history import DocumentScores, NightMetric, NightRun, fingerprints
+from evalguard.store.history.history_file import HistoryFile, KeptMetric
 
 N = 40
 

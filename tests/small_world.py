@@ -194,7 +194,7 @@ class Ran:
 
 def run_here(words: Sequence[object], capfd: pytest.CaptureFixture[str]) -> Ran:
     """Run the command in this process."""
-    from evalguard.cli import main
+    from evalguard.cli.main import main
 
     capfd.readouterr()
     with pytest.raises(SystemExit) as ended:

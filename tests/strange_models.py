@@ -12,10 +12,10 @@ from transformers import LlamaForCausalLM
 from transformers.modeling_outputs import CausalLMOutput
 from transformers.models.llama.modeling_llama import LlamaMLP
 
-from evalguard.models.assigned import Assigned
+from evalguard.core.scorer import ScoringPolicy
 from evalguard.models.lm_scorer import LMScorer
+from evalguard.models.load_failures import AssignedModel
 from evalguard.models.loading import load_lm
-from evalguard.scorer import ScoringPolicy
 
 
 class WithoutItsModule(LlamaForCausalLM):  # type: ignore[misc]
@@ -164,5 +164,5 @@ def open_strange(kind: type[LlamaForCausalLM], folder: Path, policy: ScoringPoli
     lm: Any = load_lm("hf", arguments, {}, policy, trust_remote_code=False, allow_pickle=False)
     lm._model = kind.from_pretrained(folder, dtype=torch.float32).eval()
     return LMScorer(
-        lm, policy, model_type="hf", model_args=arguments, assigned=Assigned(provenance={})
+        lm, policy, model_type="hf", model_args=arguments, assigned=AssignedModel(provenance={})
     )

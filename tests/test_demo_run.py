@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import evalguard
-from evalguard.pipeline.demo import demo_config
+from evalguard.run.meter import demo_config
 
 # The last one costs something on whole texts alone, where lm-eval reads BOS given BOS.
 GUILTY = ("attn_scale", "rope_theta", "final_softcap")
@@ -26,7 +26,7 @@ def demo(cache: Path, **given: object) -> evalguard.CompareResult:
     return evalguard.compare("orig", "fla-port", **options)
 
 
-def last_word(result: evalguard.CompareResult, metric: str) -> evalguard.comparison.Comparison:
+def last_word(result: evalguard.CompareResult, metric: str) -> evalguard.core.comparison.Comparison:
     (found,) = (
         c for c in result.comparisons if (c.task, c.metric) == ("evalguard_lastword", metric)
     )
@@ -54,7 +54,7 @@ def test_each_guilty_setting_costs_something_and_all_others_together_nothing(
 ) -> None:
     names = [setting.name for setting in demo(cache, limit=2).report.candidate.settings]
 
-    def only(*active: str) -> evalguard.comparison.Comparison:
+    def only(*active: str) -> evalguard.core.comparison.Comparison:
         back = {name: "reference" for name in names if name not in active}
         result = demo(cache, tasks="evalguard_lastword", cand_set=back)
         return last_word(result, "perplexity")

@@ -57,7 +57,7 @@ def test_the_wheel_carries_types_schema_template_tasks_and_the_demo(installed: P
         assert (installed / "evalguard" / name).is_file(), name
     assert not (installed / "tests").exists()
     (entries,) = installed.glob("*.dist-info/entry_points.txt")
-    assert "[pytest11]\nevalguard = evalguard.pytest_plugin.plugin" in entries.read_text()
+    assert "[pytest11]\nevalguard = evalguard.pytest_plugin" in entries.read_text()
 
 
 def test_compare_works_from_the_wheel_in_an_empty_folder(installed: Path, tmp_path: Path) -> None:

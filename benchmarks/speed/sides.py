@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.speed.timing import cpu_seconds
-from evalguard.harness import TaskRequests, TaskSet, load_tasks
-from evalguard.harness.options import TaskOptions
-from evalguard.models.encoded_texts import EncodedTexts
-from evalguard.pipeline.alone import Alone
-from evalguard.pipeline.evaluate import Evaluator
-from evalguard.pipeline.loading import open_scorer
-from evalguard.report.progress import Progress
-from evalguard.scorer import Response, Scorer, ScoringPolicy
-from evalguard.settings import Variant
+from evalguard.core.scorer import Response, Scorer, ScoringPolicy
+from evalguard.core.settings import Variant
+from evalguard.harness.requests import TaskRequests
+from evalguard.harness.surroundings import TaskOptions
+from evalguard.harness.tasks import TaskSet, load_tasks
+from evalguard.models.tokenizers import EncodedTexts
+from evalguard.report.progress import ProgressLine
+from evalguard.run.scoring.cached_blocks import SingleModelScoring
+from evalguard.run.scoring.edited_model import open_scorer
+from evalguard.run.scoring.evaluate import Evaluator
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)
 _TRIED = 48  # requests that a batch size is tried on
@@ -57,7 +58,7 @@ class Ours:
         variant = Variant(name=folder.name, model="hf", model_args=model_args)
         policy = ScoringPolicy(device="cpu", threads=1)
         self.scorer: Scorer = open_scorer(variant, policy, cache_dir=cache_dir)
-        self._evaluator = Evaluator(tasks=tasks, cache=None, progress=Progress(quiet=True))
+        self._evaluator = Evaluator(tasks=tasks, cache=None, progress=ProgressLine(quiet=True))
 
     @property
     def token_budget(self) -> int:
@@ -68,7 +69,7 @@ class Ours:
     def score(self, requests: TaskRequests) -> list[Response]:
         """Answer a task's requests in the blocks that a comparison has; texts are encoded anew."""
         vars(self.scorer)["_lm"].texts = EncodedTexts()
-        alone = Alone("benchmark", self.scorer, self._evaluator)
+        alone = SingleModelScoring("benchmark", self.scorer, self._evaluator)
         return self._evaluator.through([requests], alone)[0]
 
     def fed(self, requests: TaskRequests) -> list[tuple[int, ...]]:

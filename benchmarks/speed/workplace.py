@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.speed import documents, random_models
 from benchmarks.speed.sides import Harness, Ours, tasks_of
-from evalguard.harness import TaskRequests
+from evalguard.harness.requests import TaskRequests
 
 _PILOT = 512
 _SIGMA = 5.0

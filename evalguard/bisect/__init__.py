@@ -1,21 +1,28 @@
-"""Bisection over settings: who makes a candidate drift, what each costs, and the proof."""
+"""Bisection over settings: the culprits of a drift, what each costs, and the proof. Pure."""
 
-from evalguard.bisect.events import Accepted, Cleared, Event, Expected, ProbeEnded, ProbeStarted
-from evalguard.bisect.expected_cost import expected_evaluations
-from evalguard.bisect.find import find_culprits
+from __future__ import annotations
+
+from evalguard.bisect.find import expected_evaluations, find_culprits
+from evalguard.bisect.measurement import Unit
 from evalguard.bisect.oracle import (
+    Accepted,
     BlockOracle,
+    Cleared,
+    Event,
+    Expected,
     Oracle,
+    Outcome,
     ParallelOracle,
+    Probe,
+    ProbeEnded,
+    ProbeStarted,
     Question,
     Refusal,
     Untestable,
     ValueOracle,
 )
-from evalguard.bisect.probe import Outcome, Probe
 from evalguard.bisect.recommendation import Recommendation, Trial, recommend
 from evalguard.bisect.result import BisectResult, Culprit, Part, Suspect
-from evalguard.bisect.yardstick import Unit
 
 __all__ = [
     "Accepted",

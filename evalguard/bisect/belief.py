@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evalguard.bisect.components import Component
+from evalguard.bisect.choice import Component
 from evalguard.bisect.oracle import Floats
 from evalguard.bisect.posterior import Posterior
-from evalguard.bisect.structure import (
+from evalguard.bisect.verification import (
     Structure,
-    blamed,
-    blamed_together,
+    blame_pair,
+    blame_setting,
     material,
     overlapping,
 )
@@ -112,9 +112,9 @@ def _blamed(
     if overlapping(several):
         mean, root = posterior.effects(guess.model)
         at = list(guess.places)
-        members = blamed_together(several, mean[at], root[at], margin)
+        members = blame_pair(several, mean[at], root[at], margin)
     if members is None:
-        return guess.kept, blamed(kept)
+        return guess.kept, blame_setting(kept)
     return (*guess.kept, *guess.beside) if members else (), members
 
 

@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from evalguard.bisect.components import Components
-from evalguard.bisect.draws import Draws
+from evalguard.bisect.choice import Components, Draws
+from evalguard.bisect.measurement import Rows
 from evalguard.bisect.oracle import Floats
-from evalguard.bisect.rows import Rows
 from evalguard.bisect.selection import Classes, Model, best_models, classes_of
 
 SMALL = 0.25  # of the margin: what all settings together may do that is no culprit

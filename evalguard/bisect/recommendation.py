@@ -1,8 +1,8 @@
 """Recommendation: the assignment nearest to the candidate that passes the gate.
 
-Innocent settings keep their candidate value. Each culprit takes the first of its alternatives with
-which the gate passes, the others standing at what was chosen for them so far, else its reference
-value. What is recommended has been measured on all documents.
+Innocent settings keep their candidate value. Each culprit takes the first of its alternatives
+with which the gate passes, the others standing at what was chosen for them so far, else its
+reference value. What is recommended has been measured on all documents.
 """
 
 from __future__ import annotations
@@ -12,12 +12,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evalguard.bisect.jitter import deviations
-from evalguard.bisect.measurement import OutOfBudget
-from evalguard.bisect.oracle import BlockOracle, Floats, Indices, Untestable, ValueOracle, checked
-from evalguard.bisect.probe import LAUNCH, Outcome
-from evalguard.bisect.yardstick import Unit, Yardstick
-from evalguard.settings import Value
+from evalguard.bisect.estimates import deviations
+from evalguard.bisect.measurement import OutOfBudget, Unit, Yardstick
+from evalguard.bisect.oracle import (
+    LAUNCH,
+    BlockOracle,
+    Floats,
+    Indices,
+    Outcome,
+    Untestable,
+    ValueOracle,
+    check_reply,
+)
+from evalguard.core.settings import Value
 
 _GLANCE = 4  # a quarter of the documents is asked first
 _ENOUGH = 64  # documents that may show an alternative to be too bad
@@ -129,7 +136,7 @@ class _Bench:
         try:
             for documents in (self._first, self._rest):
                 if documents.size and not self._hopeless(drift):
-                    scores = checked(self._oracle.measure_values(values, documents))
+                    scores = check_reply(self._oracle.measure_values(values, documents))
                     if isinstance(scores, Untestable):
                         raise scores
                     drift = np.concatenate([drift, self._base[documents] - scores])

@@ -1,33 +1,33 @@
 """The search: measure what tells most, until who is guilty can be proven.
 
 All that was measured is one set of rows. Bayes' rule weighs the few components that may explain
-them; the next measurement is the one that tells most about them for its cost, whatever its settings
-and however few its documents. When one answer is probable enough, it is proven on all documents.
+them; the next measurement is the one that tells most about them for its cost, whatever its
+settings and however few its documents. When one answer is probable enough, it is proven on all
+documents.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
 import numpy as np
 
 from evalguard.bisect.belief import Belief, belief_of
-from evalguard.bisect.buildable import Buildable
-from evalguard.bisect.case import Case
-from evalguard.bisect.choice import next_measurement
-from evalguard.bisect.components import MOST_IN_THREES, components_of
-from evalguard.bisect.effort import Effort
-from evalguard.bisect.events import Listener
-from evalguard.bisect.fit import Fit, fitted
-from evalguard.bisect.measurement import Measurements
+from evalguard.bisect.choice import MOST_IN_THREES, Effort, components_of, next_measurement
+from evalguard.bisect.measurement import Measurements, Rows
+from evalguard.bisect.oracle import Accepted, Buildable, Cleared, Expected, Listener, Mask
 from evalguard.bisect.posterior import Posterior
-from evalguard.bisect.progress import Progress
 from evalguard.bisect.result import Status
-from evalguard.bisect.rows import Rows
-from evalguard.bisect.structure import NOTHING, Structure
 from evalguard.bisect.verification import (
     FIRST,
+    NOTHING,
     STEP,
+    Fit,
     Plan,
+    Structure,
     drowned,
+    fit_effects,
     own_p_values,
     plan_for,
     proven,
@@ -43,7 +43,7 @@ _CLOSER = 0.75  # of the margin: what counts, where more than the margin is left
 _SLACK = 0.01  # of the documents, by which blocks may miss a share
 
 
-class Search:
+class CulpritSearch:
     """One search over settings; ``run`` ends it with a status, or an exception from outside."""
 
     def __init__(
@@ -98,7 +98,7 @@ class Search:
                 belief = closer
                 everything, plan = self._planned(belief, rows, drifting)
         self._inclusion = belief.inclusion
-        fit = fitted(belief.structure, rows.finished(), margin=self._margin)
+        fit = fit_effects(belief.structure, rows.finished(), margin=self._margin)
         guilty = proven(plan, everything, self.measured, margin=self._margin, z=self._effort.z)
         guilty = {one for one in guilty if belief.inclusion[one] >= _LIKELY}
         p_values = own_p_values(plan, fit, self.measured)
@@ -117,7 +117,7 @@ class Search:
 
     def _planned(self, belief: Belief, rows: Rows, drifting: tuple[int, ...]) -> tuple[Fit, Plan]:
         """The effects by all that was measured, and what would prove them."""
-        everything = fitted(belief.structure, rows, margin=self._margin)
+        everything = fit_effects(belief.structure, rows, margin=self._margin)
         clear = frozenset(
             one
             for one in belief.structure.members.intersection(drifting)
@@ -256,3 +256,72 @@ class Search:
             for one, (sigma, error) in enumerate(parts)
             if one not in members
         )
+
+
+# Case: the most probable answer, and how far it is proven.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """The most probable answer, what proves it, and who is proven so far.
+
+    ``missing``: assignments that the proof still needs on all documents; ``unseen``: those that an
+    answer which is not certain needs on some of them. ``p_values``: of the steps of those measured
+    on all documents; ``by_chance``: who would be proven but for that.
+    """
+
+    belief: Belief
+    plan: Plan
+    fit: Fit
+    proven: frozenset[int]
+    missing: tuple[Mask, ...]
+    unseen: tuple[Mask, ...]
+    p_values: Mapping[int, float] = field(default_factory=dict)
+    by_chance: frozenset[int] = frozenset()
+
+    @property
+    def open(self) -> bool:
+        """Whether the proof needs anything that is not measured."""
+        return bool(self.missing or self.unseen)
+
+
+# Progress: what a search tells of its case while it runs.
+
+
+_INNOCENT = 0.01  # a setting that is guilty with less is cleared
+_SUSPECTED = 0.1  # ... and one that is with more is suspected
+_NATS = 1.5  # that a full evaluation tells, about: for the expected cost
+
+
+class Progress:
+    """Tells who is cleared and who is accepted, each once, and what the rest will cost."""
+
+    def __init__(self, listen: Listener) -> None:
+        self._listen = listen
+        self._cleared: set[int] = set()
+        self._accepted: set[int] = set()
+
+    def tell(self, case: Case, measured: Measurements) -> None:
+        """Tell what is new, and what is expected."""
+        names, inclusion = measured.settings, case.belief.inclusion
+        cleared = {int(one) for one in np.flatnonzero(inclusion < _INNOCENT)}
+        if cleared - self._cleared and measured.probes:
+            fresh = sorted(cleared - self._cleared)
+            self._listen(Cleared(settings=tuple(names[one] for one in fresh)))
+            self._cleared |= cleared
+        self.accept(case, measured)
+        proof = sum(measured.cost(mask, 1.0) for mask in case.missing)
+        likely = [int(one) for one in np.argsort(-inclusion, kind="stable")]
+        self._listen(
+            Expected(
+                remaining=case.belief.entropy / _NATS + proof,
+                suspects=tuple(names[one] for one in likely if inclusion[one] >= _SUSPECTED),
+            )
+        )
+
+    def accept(self, case: Case, measured: Measurements) -> None:
+        """Tell who is proven since it was last told."""
+        for one in sorted(case.proven - self._accepted):
+            sigma = measured.yardstick.reported(case.fit.largest(one))
+            self._listen(Accepted(setting=measured.settings[one], sigma=sigma))
+            self._accepted.add(one)

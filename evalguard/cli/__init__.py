@@ -1,4 +1,4 @@
-"""The command line. It parses, prints and exits; what a command does is in the pipeline."""
+"""The command line. It parses, prints and exits; what a command does is in run/."""
 
 from __future__ import annotations
 

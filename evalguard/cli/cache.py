@@ -1,4 +1,4 @@
-"""``evalguard cache``: what is kept of finished runs, whether it is whole, and what may go."""
+"""``evalguard cache``: what is stored of finished runs, whether it is whole, and what may go."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evalguard.cli.help import together
 from evalguard.cli.options import DEBUG, JSON
-from evalguard.cli.output import Answer, Job, terminal_width, wants_color
-from evalguard.cli.values import PATH, Age, Size
+from evalguard.cli.output import CommandResult, Job, terminal_width, wants_color
+from evalguard.cli.parameters import PATH, Age, Size, add_options
 from evalguard.errors import UsageError
 
 if TYPE_CHECKING:
-    from evalguard.pipeline.cache import CacheResult
+    from evalguard.run.listing import CacheResult
+
 
 _SHARED = (
     click.option(
@@ -40,29 +40,29 @@ def cache_command() -> None:
 
 
 @cache_command.command("ls", short_help="List what is kept.")
-@together(*_SHARED)
-def ls_command(cache_dir: Path | None, as_json: bool) -> Job:
+@add_options(*_SHARED)
+def cache_ls_command(cache_dir: Path | None, as_json: bool) -> Job:
     """List what is kept, by model: kind, size, blocks, when it was last used, tasks."""
     return partial(_listed, cache_dir, as_json)
 
 
-def _listed(cache_dir: Path | None, as_json: bool) -> Answer:
-    from evalguard.pipeline.cache import list_cache
+def _listed(cache_dir: Path | None, as_json: bool) -> CommandResult:
+    from evalguard.run.listing import list_cache
 
-    return _answer(list_cache(cache_dir), as_json)
+    return _cache_result(list_cache(cache_dir), as_json)
 
 
 @cache_command.command("verify", short_help="Read all of it.")
-@together(*_SHARED)
-def verify_command(cache_dir: Path | None, as_json: bool) -> Job:
+@add_options(*_SHARED)
+def cache_verify_command(cache_dir: Path | None, as_json: bool) -> Job:
     """Read all that is kept; set aside what is damaged, and exit with 1 if anything is."""
     return partial(_verified, cache_dir, as_json)
 
 
-def _verified(cache_dir: Path | None, as_json: bool) -> Answer:
-    from evalguard.pipeline.cache import verify_cache
+def _verified(cache_dir: Path | None, as_json: bool) -> CommandResult:
+    from evalguard.run.listing import verify_cache
 
-    return _answer(verify_cache(cache_dir), as_json)
+    return _cache_result(verify_cache(cache_dir), as_json)
 
 
 @cache_command.command("prune", short_help="Remove what may go.")
@@ -88,8 +88,8 @@ def _verified(cache_dir: Path | None, as_json: bool) -> Answer:
     help="Everything, including measured floors and token budgets.",
 )
 @click.option("--dry-run", is_flag=True, help="Only list what would be removed.")
-@together(*_SHARED)
-def prune_command(cache_dir: Path | None, as_json: bool, dry_run: bool, **rules: Any) -> Job:
+@add_options(*_SHARED)
+def cache_prune_command(cache_dir: Path | None, as_json: bool, dry_run: bool, **rules: Any) -> Job:
     """Remove what is old, too much, damaged, or of a model; what a run is using stays.
 
     Without any rule, only what killed runs left half-written goes. What was measured (floors,
@@ -98,17 +98,21 @@ def prune_command(cache_dir: Path | None, as_json: bool, dry_run: bool, **rules:
     return partial(_pruned, cache_dir, as_json, dry_run, rules)
 
 
-def _pruned(cache_dir: Path | None, as_json: bool, dry_run: bool, rules: dict[str, Any]) -> Answer:
-    from evalguard.pipeline.cache import prune_cache, prune_rules
+def _pruned(
+    cache_dir: Path | None, as_json: bool, dry_run: bool, rules: dict[str, Any]
+) -> CommandResult:
+    from evalguard.run.listing import prune_cache, prune_rules
 
     if rules["model"] == "":
         raise UsageError("--model is empty", hint="evalguard cache ls shows the names")
-    return _answer(prune_cache(cache_dir, prune_rules(**rules), dry_run=dry_run), as_json)
+    return _cache_result(prune_cache(cache_dir, prune_rules(**rules), dry_run=dry_run), as_json)
 
 
-def _answer(found: CacheResult, as_json: bool) -> Answer:
-    return Answer(found.to_json if as_json else partial(_rendered, found), found.exit_code)
+def _cache_result(found: CacheResult, as_json: bool) -> CommandResult:
+    return CommandResult(
+        found.to_json if as_json else partial(_render_cache, found), found.exit_code
+    )
 
 
-def _rendered(found: CacheResult) -> str:
+def _render_cache(found: CacheResult) -> str:
     return found.render(width=terminal_width(), color=wants_color(sys.stdout))

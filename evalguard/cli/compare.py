@@ -1,37 +1,80 @@
-"""``evalguard compare`` and ``evalguard demo``."""
+"""``evalguard compare``, ``demo`` and ``bisect``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from evalguard.cli.bisect_options import BISECT
-from evalguard.cli.floor import floor_answer
-from evalguard.cli.given import compare_options, typed_without_effect
-from evalguard.cli.help import Command, model_option, together
-from evalguard.cli.history_options import HISTORY
 from evalguard.cli.options import (
     BASE,
     CANDIDATE_SETTINGS,
     EPILOG,
     FLOOR,
+    FLOOR_FILE,
     GATE,
+    HISTORY,
     MODELS,
     OUTPUT,
     RUNNING,
+    TASKS,
+    TRACKING,
 )
-from evalguard.cli.output import Answer, Job
-from evalguard.cli.report import check_stdout, shown
-from evalguard.cli.task_options import TASKS
-from evalguard.cli.tracking_options import TRACKING
-from evalguard.cli.values import PATH
+from evalguard.cli.output import CommandResult, Job
+from evalguard.cli.parameters import (
+    PATH,
+    Command,
+    add_options,
+    bisect_option,
+    list_ignored_options,
+    model_option,
+    read_compare_options,
+)
+from evalguard.cli.plan import measure_floor
+from evalguard.cli.report import check_stdout_formats, render_for_stdout
 from evalguard.errors import UsageError
 
 if TYPE_CHECKING:
-    from evalguard.pipeline.result import CompareResult
+    from evalguard.run.result import CompareResult
+
+
+_BUDGET_HELP = "Most full evaluations that the search may spend. Default: no limit."
+_THOROUGH_HELP = "Also prove small effects; costs more evaluations."
+_JOBS_HELP = "Models that are evaluated at the same time. Default 1."
+
+BISECT = (
+    bisect_option(
+        "--bisect",
+        type=click.Choice(["auto", "always", "never"]),
+        help="Search the settings for culprits. Default auto: if the gate fails and the candidate "
+        "declares settings.",
+    ),
+    bisect_option(
+        "--bisect-budget", type=click.FloatRange(min=0), metavar="EVALUATIONS", help=_BUDGET_HELP
+    ),
+    bisect_option("--bisect-thorough/--no-bisect-thorough", default=None, help=_THOROUGH_HELP),
+    bisect_option("--bisect-jobs", type=click.IntRange(min=1), metavar="N", help=_JOBS_HELP),
+)
+SEARCH = (
+    bisect_option(
+        "--budget",
+        "bisect_budget",
+        type=click.FloatRange(min=0),
+        metavar="EVALUATIONS",
+        help=_BUDGET_HELP,
+    ),
+    bisect_option("--thorough/--no-thorough", "bisect_thorough", default=None, help=_THOROUGH_HELP),
+    bisect_option(
+        "--jobs", "bisect_jobs", type=click.IntRange(min=1), metavar="N", help=_JOBS_HELP
+    ),
+)
+
+
+# ``evalguard compare`` and ``evalguard demo``.
+
 
 _WITHOUT_EFFECT_ON_AA = frozenset(
     {
@@ -59,7 +102,7 @@ _WITHOUT_EFFECT_ON_AA = frozenset(
 )
 
 
-_FIRST = (
+_FIRST_OF_COMPARE = (
     "base",
     "cand",
     "tasks",
@@ -76,7 +119,7 @@ _FIRST = (
 )
 
 
-@click.command("compare", cls=Command, first=_FIRST, epilog=EPILOG)
+@click.command("compare", cls=Command, first=_FIRST_OF_COMPARE, epilog=EPILOG)
 @BASE
 @model_option(
     "--cand",
@@ -97,7 +140,7 @@ _FIRST = (
     metavar="RUN|HISTORY",
     help="Instead of --base: a run folder or a history that has its scores.",
 )
-@together(*MODELS, *TASKS, *RUNNING, *GATE, *BISECT, *FLOOR, *HISTORY, *TRACKING, *OUTPUT)
+@add_options(*MODELS, *TASKS, *RUNNING, *GATE, *BISECT, *FLOOR, *HISTORY, *TRACKING, *OUTPUT)
 @click.pass_context
 def compare_command(
     context: click.Context,
@@ -131,14 +174,14 @@ def compare_command(
         raise UsageError(
             f"--aa measures one candidate, got {len(cand)}", hint="measure them one by one"
         )
-    unused = typed_without_effect(context, context.params.keys() - _WITHOUT_EFFECT_ON_AA)
+    unused = list_ignored_options(context, context.params.keys() - _WITHOUT_EFFECT_ON_AA)
     if unused:
         raise UsageError(
             f"with --aa nothing is judged, so {', '.join(unused)} would have no effect",
             hint="leave it out",
         )
     counting = {name: given[name] for name in given.keys() - _WITHOUT_EFFECT_ON_AA}
-    return partial(floor_answer, base, *cand, vary=vary, command=context.obj, **counting)
+    return partial(measure_floor, base, *cand, vary=vary, command=context.obj, **counting)
 
 
 _FIRST_OF_DEMO = (
@@ -159,49 +202,163 @@ _FIRST_OF_DEMO = (
     first=_FIRST_OF_DEMO,
     short_help="Compare the built-in model with a port of it.",
 )
-@together(CANDIDATE_SETTINGS, *RUNNING, *BISECT, *TRACKING, *OUTPUT)
+@add_options(CANDIDATE_SETTINGS, *RUNNING, *BISECT, *TRACKING, *OUTPUT)
 @click.pass_obj
 def demo_command(command: str, /, as_json: bool, **given: Any) -> Job:
     """Compare the built-in model with a port of it that went wrong (exit code 1)."""
     return partial(_demo, as_json=as_json, command=command, **given)
 
 
-def _demo(*, as_json: bool, **given: Any) -> Answer:
-    from evalguard.pipeline.demo import demo_config
+def _demo(*, as_json: bool, **given: Any) -> CommandResult:
+    from evalguard.run.meter import demo_config
 
     return _compare("orig", "fla-port", as_json=as_json, config=demo_config(), **given)
 
 
-def _compare(base: str, cand: str, *, as_json: bool, **given: Any) -> Answer:
-    from evalguard.pipeline.compare import compare
+def _compare(base: str, cand: str, *, as_json: bool, **given: Any) -> CommandResult:
+    from evalguard.run.compare import compare
 
-    check_stdout(given["output"], given["output_format"], as_json=as_json)
-    options = compare_options({name: given[name] for name in given.keys() - {"verbose"}})
+    check_stdout_formats(given["output"], given["output_format"], as_json=as_json)
+    options = read_compare_options({name: given[name] for name in given.keys() - {"verbose"}})
     result = compare(base, cand, **options)
-    return compared_answer(result, given, as_json=as_json)
+    return comparison_result(result, given, as_json=as_json)
 
 
 def _compare_several(
     base: str, cand: Sequence[str], *, chain: bool, as_json: bool, **given: Any
-) -> Answer:
-    from evalguard.pipeline.several import compare_several
+) -> CommandResult:
+    from evalguard.run.several import compare_several
 
-    check_stdout(given["output"], given["output_format"], as_json=as_json)
+    check_stdout_formats(given["output"], given["output_format"], as_json=as_json)
     of_stdout = None if given["output"] else given["output_format"]
-    options = compare_options({name: given[name] for name in given.keys() - {"verbose"}})
+    options = read_compare_options({name: given[name] for name in given.keys() - {"verbose"}})
     result = compare_several(base, cand, chain=chain, **options)
-    return Answer(
-        partial(shown, result, of_stdout, as_json=as_json, verbose=given["verbose"]),
+    return CommandResult(
+        partial(render_for_stdout, result, of_stdout, as_json=as_json, verbose=given["verbose"]),
         result.exit_code,
         result.problems,
     )
 
 
-def compared_answer(result: CompareResult, given: Mapping[str, Any], *, as_json: bool) -> Answer:
+def comparison_result(
+    result: CompareResult, given: Mapping[str, Any], *, as_json: bool
+) -> CommandResult:
     """The result of a comparison on stdout, its problems, and its exit code."""
     of_stdout = None if given["output"] else given["output_format"]
-    return Answer(
-        partial(shown, result, of_stdout, as_json=as_json, verbose=given["verbose"]),
+    return CommandResult(
+        partial(render_for_stdout, result, of_stdout, as_json=as_json, verbose=given["verbose"]),
         result.exit_code,
         result.problems,
     )
+
+
+# ``evalguard bisect``.
+
+
+_COUNT_FOR_RESUME = frozenset(
+    {
+        "resume",
+        "bisect_budget",
+        "bisect_thorough",
+        "bisect_jobs",
+        "timeout",
+        "output",
+        "output_format",
+        "quiet",
+        "verbose",
+        "as_json",
+    }
+)
+
+
+_FIRST_OF_BISECT = (
+    "base",
+    "cand",
+    "tasks",
+    "limit",
+    "config",
+    "cand_set",
+    "margin",
+    "bisect_budget",
+    "bisect_thorough",
+    "bisect_jobs",
+    "resume",
+    "device",
+    "output",
+    "as_json",
+)
+
+
+@click.command(
+    "bisect",
+    cls=Command,
+    first=_FIRST_OF_BISECT,
+    epilog=EPILOG,
+    short_help="Name the settings that make a candidate drift.",
+)
+@BASE
+@model_option("--cand", "--candidate", metavar="MODEL", help="Candidate, in the same forms.")
+@model_option(
+    "--baseline",
+    type=PATH,
+    metavar="RUN|HISTORY",
+    help="Instead of --base: a run folder or a history that has its scores. Then only settings "
+    "that the candidate declares can be searched.",
+)
+@bisect_option(
+    "--resume",
+    type=PATH,
+    metavar="RUN",
+    help="Continue a bisection that was stopped; RUN is its run folder.",
+)
+@add_options(*SEARCH, *MODELS, *TASKS, *RUNNING, *GATE, FLOOR_FILE, *HISTORY, *TRACKING, *OUTPUT)
+@click.pass_context
+def bisect_command(
+    context: click.Context,
+    /,
+    base: str | None,
+    cand: str | None,
+    resume: Path | None,
+    **given: Any,
+) -> Job:
+    """Compare a candidate with its base, and name the settings that make it drift.
+
+    These are settings that the candidate declares in a guard file, else differences of the two
+    models. A setting is named once all documents prove it. Ctrl-C keeps what was found.
+    """
+    if resume is not None:
+        unused = list_ignored_options(context, _COUNT_FOR_RESUME)
+        if unused:
+            raise UsageError(
+                f"--resume goes on with the models and options of then, not with "
+                f"{', '.join(unused)}",
+                hint="leave it out; --budget, --thorough, --jobs and --timeout may be others",
+            )
+        return partial(
+            _resume, resume, **{name: given[name] for name in _COUNT_FOR_RESUME - {"resume"}}
+        )
+    if cand is None or (base is None and given["baseline"] is None):
+        raise UsageError(
+            f"{'--cand' if cand is None else '--base'} is missing",
+            hint="evalguard bisect --base A --cand B, --baseline RUN|HISTORY --cand B, or "
+            "--resume RUN",
+        )
+    return partial(_bisect, base or "", cand, command=context.obj, **given)
+
+
+def _bisect(base: str, cand: str, *, as_json: bool, **given: Any) -> CommandResult:
+    from evalguard.run.bisection.command import bisect_settings
+
+    check_stdout_formats(given["output"], given["output_format"], as_json=as_json)
+    options = read_compare_options({name: given[name] for name in given.keys() - {"verbose"}})
+    result = bisect_settings(base, cand, **options)
+    return comparison_result(result, given, as_json=as_json)
+
+
+def _resume(run: Path, *, as_json: bool, **given: Any) -> CommandResult:
+    from evalguard.run.bisection.command import resume_bisection
+
+    check_stdout_formats(given["output"], given["output_format"], as_json=as_json)
+    named = {name: given[name] for name in given.keys() - {"verbose"}}
+    changed = {name: value for name, value in named.items() if value not in (None, ())}
+    return comparison_result(resume_bisection(run, **changed), given, as_json=as_json)

@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from evalguard.cli.options import CONFIG, DEBUG
-from evalguard.cli.output import Answer, Job
-from evalguard.cli.values import PATH
+from evalguard.cli.output import CommandResult, Job
+from evalguard.cli.parameters import PATH
 
 _JSON = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document and nothing else."
@@ -27,14 +27,14 @@ def init_command(file: Path, force: bool) -> Job:
     return partial(_init, file, force)
 
 
-def _init(file: Path, force: bool) -> Answer:
-    from evalguard.pipeline.listing import write_template
+def _init(file: Path, force: bool) -> CommandResult:
+    from evalguard.run.listing import write_template
 
     write_template(file, force=force)
     named = "" if file == Path("evalguard.yaml") else f" --config {file}"
     click.echo(f"wrote {file}", err=True)
     click.echo(f"next: edit it, then: evalguard models{named}", err=True)
-    return Answer(str)
+    return CommandResult(str)
 
 
 @click.command("check", short_help="Check guard files.")
@@ -50,10 +50,10 @@ def check_command(files: tuple[Path, ...]) -> Job:
     return partial(_check, files)
 
 
-def _check(files: tuple[Path, ...]) -> Answer:
-    from evalguard.pipeline.guard_check import checked_guards
+def _check(files: tuple[Path, ...]) -> CommandResult:
+    from evalguard.run.preflight import check_guards
 
-    return Answer(partial("\n".join, checked_guards(files)))
+    return CommandResult(partial("\n".join, check_guards(files)))
 
 
 @click.command("schema", short_help="Print the JSON Schema of guard files.")
@@ -63,10 +63,10 @@ def schema_command() -> Job:
     return _schema
 
 
-def _schema() -> Answer:
-    from evalguard.pipeline.listing import guard_schema
+def _schema() -> CommandResult:
+    from evalguard.run.listing import guard_schema
 
-    return Answer(partial(_as_json, guard_schema()))
+    return CommandResult(partial(_as_json, guard_schema()))
 
 
 @click.command("models", short_help="List the models, settings and pairs of the guard file.")
@@ -78,10 +78,10 @@ def models_command(config: Path | None, as_json: bool) -> Job:
     return partial(_models, config, as_json)
 
 
-def _models(config: Path | None, as_json: bool) -> Answer:
-    from evalguard.pipeline.listing import describe_models, render_models
+def _models(config: Path | None, as_json: bool) -> CommandResult:
+    from evalguard.run.listing import describe_models, render_models
 
-    return Answer(partial(_as_json if as_json else render_models, describe_models(config)))
+    return CommandResult(partial(_as_json if as_json else render_models, describe_models(config)))
 
 
 @click.command("tasks", short_help="List lm-eval tasks by name.")
@@ -105,13 +105,13 @@ def tasks_command(
 
 def _tasks(
     pattern: str, config: Path | None, include_path: tuple[Path, ...], as_json: bool
-) -> Answer:
-    from evalguard.pipeline.listing import list_tasks, render_tasks
+) -> CommandResult:
+    from evalguard.run.listing import list_tasks, render_tasks
 
     found = list_tasks(pattern, config=config, include_path=include_path)
     for note in found.notes:
         click.echo(f"note: {note}", err=True)
-    return Answer(partial(_as_json if as_json else render_tasks, found.names))
+    return CommandResult(partial(_as_json if as_json else render_tasks, found.names))
 
 
 def _as_json(content: Any) -> str:

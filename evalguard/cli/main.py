@@ -1,23 +1,25 @@
-"""The ``evalguard`` command: its sub-commands, and how they end."""
+"""The ``evalguard`` command.
+
+Its sub-commands, its exit codes, signals, and the log under ``--debug``.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import sys
+import threading
+import time
 from collections.abc import Sequence
-from typing import NoReturn
+from types import FrameType, TracebackType
+from typing import Any, NoReturn
 
 import click
 
 import evalguard
-from evalguard.cli.bisect import bisect_command
 from evalguard.cli.cache import cache_command
-from evalguard.cli.compare import compare_command, demo_command
-from evalguard.cli.debug_log import show_log
-from evalguard.cli.failure import FailureStyle, report, warn
-from evalguard.cli.floor import floor_command
-from evalguard.cli.github import github_command
-from evalguard.cli.gitlab import gitlab_command
+from evalguard.cli.compare import bisect_command, compare_command, demo_command
 from evalguard.cli.guard import (
     check_command,
     init_command,
@@ -25,23 +27,23 @@ from evalguard.cli.guard import (
     schema_command,
     tasks_command,
 )
-from evalguard.cli.help import HELP_OPTIONS, Group
-from evalguard.cli.history import history_command
-from evalguard.cli.interrupts import Interrupts
-from evalguard.cli.nightly import nightly_command
+from evalguard.cli.nightly import history_command, nightly_command
 from evalguard.cli.options import EPILOG
 from evalguard.cli.output import (
     NOT_ARRIVED,
+    FailureStyle,
+    flush_streams,
     prepare_streams,
-    settle_streams,
-    stdout_kept,
-    write,
+    report_error,
+    reserve_stdout,
+    warn_problems,
+    write_result,
 )
-from evalguard.cli.plan import plan_command
-from evalguard.cli.report import report_command
-from evalguard.cli.track import track_command
+from evalguard.cli.parameters import HELP_OPTIONS, Group
+from evalguard.cli.plan import floor_command, plan_command
+from evalguard.cli.report import github_command, gitlab_command, report_command, track_command
+from evalguard.core.redaction import redacted_command, redacted_text
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_USAGE, Interrupted, UsageError, nearest
-from evalguard.redaction import redacted_command
 
 # The commands as --help shows them.
 _COMMANDS = {
@@ -106,15 +108,15 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         show_log()
     with Interrupts() as interrupts:
         try:
-            code = _run(words)
+            code = _run_command(words)
         except click.exceptions.NoArgsIsHelpError as error:
             error.show(sys.stderr)
             code = EXIT_USAGE
         except (KeyboardInterrupt, click.Abort, Interrupted) as error:
-            code = report(error, style, code=interrupts.exit_code)
+            code = report_error(error, style, code=interrupts.exit_code)
         except BaseException as error:  # noqa: BLE001 - the last fence: no exception is a verdict
-            code = report(error, style)
-        settle_streams()
+            code = report_error(error, style)
+        flush_streams()
     raise SystemExit(code)
 
 
@@ -125,7 +127,7 @@ def _require_folder() -> None:
         raise UsageError("the current folder was removed", hint="cd to one that exists") from error
 
 
-def _run(words: Sequence[str]) -> int:
+def _run_command(words: Sequence[str]) -> int:
     """Parse, then work, then write: click turns a broken pipe into exit code 1, a verdict."""
     command = redacted_command(["evalguard", *words])
     try:
@@ -135,15 +137,94 @@ def _run(words: Sequence[str]) -> int:
     if not callable(job):  # --help and --version have had their say
         return EXIT_PASSED
     _require_folder()
-    with stdout_kept():
+    with reserve_stdout():
         answer = job()
     try:
         text = answer.text()
         if text:
-            write(text)
+            write_result(text)
     except KeyboardInterrupt:
         raise Interrupted("interrupted while the result was shown", hint=NOT_ARRIVED) from None
     finally:
-        warn(answer.problems)
+        warn_problems(answer.problems)
     code: int = answer.code
     return code
+
+
+# Ctrl-C and SIGTERM: both stop a run in the same orderly way.
+
+
+EXIT_INTERRUPTED = Interrupted.exit_code
+EXIT_TERMINATED = 128 + signal.SIGTERM
+
+# `timeout` and some terminals send a signal twice; the second must not cut off the first's answer.
+_ONE_SIGNAL = 1.0
+
+
+class Interrupts:
+    """Raises KeyboardInterrupt for SIGINT and for SIGTERM, with which CI cancels a job.
+
+    Only handlers that are Python's own are replaced, and they are put back on leaving: who ignores
+    a signal (``nohup``) or handles it keeps that.
+
+    Attributes:
+        terminated: whether the last signal was SIGTERM.
+    """
+
+    def __init__(self) -> None:
+        self.terminated = False
+        self._last = float("-inf")
+        self._before: dict[signal.Signals, Any] = {}
+
+    @property
+    def exit_code(self) -> int:
+        """128 + the number of the signal, as a shell has it: 130 or 143."""
+        return EXIT_TERMINATED if self.terminated else EXIT_INTERRUPTED
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            replaceable = {
+                signal.SIGINT: signal.default_int_handler,
+                signal.SIGTERM: signal.SIG_DFL,
+            }
+            for number, default in replaceable.items():
+                if signal.getsignal(number) is default:
+                    self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        now = time.monotonic()
+        repeated, self._last = now - self._last < _ONE_SIGNAL, now
+        if repeated:
+            return
+        self.terminated = number == signal.SIGTERM
+        raise KeyboardInterrupt
+
+
+# What libraries log, on stderr under ``--debug``.
+
+
+def show_log() -> None:
+    """Show what is logged from now on.
+
+    Without it, warnings of lm-eval are left out: what matters of them is in the report.
+    """
+    handler = logging.StreamHandler()
+    handler.setFormatter(_RedactingFormatter("%(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+class _RedactingFormatter(logging.Formatter):
+    """Libraries log addresses and headers, and tracebacks quote what was called."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redacted_text(super().format(record))

@@ -1,22 +1,176 @@
-"""Options of ``evalguard compare``, ``demo`` and ``plan``, in groups."""
+"""The options that several commands share, by group."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import click
 
-from evalguard.cli.distribution_options import DISTRIBUTIONS, MEMORY, REFERENCE_FILE
-from evalguard.cli.help import (
+from evalguard.cli.parameters import (
+    PATH,
+    BatchSize,
+    ChatTemplate,
+    LimitValue,
+    MarginValue,
+    Pairs,
+    Size,
     cache_option,
+    distribution_option,
     floor_option,
     gate_option,
     model_option,
     output_option,
+    record_option,
     scoring_option,
     speed_option,
+    task_option,
 )
-from evalguard.cli.task_options import MODEL_ARGS
-from evalguard.cli.values import PATH, BatchSize, MarginValue, Pairs, Size
-from evalguard.report_format import FORMATS
+from evalguard.core.reports.compare import FORMATS, SINKS
+
+TRACKING = (
+    record_option(
+        "--track",
+        type=click.Choice([*SINKS, "none"]),
+        multiple=True,
+        help="Send the finished run to a tracker. Repeatable. Default: W&B where it is configured.",
+    ),
+)
+
+
+# The options that say which history.
+
+
+def _history_options(otherwise: str) -> tuple[Callable[[Any], Any], ...]:
+    return (
+        record_option(
+            "--history",
+            type=PATH,
+            metavar="FILE",
+            help=f"Add this run to a history. Default: the guard file's, else {otherwise}.",
+        ),
+        record_option(
+            "--no-history",
+            is_flag=True,
+            help="Add this run to no history, also where the guard file names one.",
+        ),
+    )
+
+
+HISTORY = _history_options("none")
+NIGHT_HISTORY = _history_options("history.sqlite beside the nights")
+
+
+# Options of which tasks are asked, and how.
+
+
+MODEL_ARGS = "NAME=VALUE,...|JSON"
+
+TASKS = (
+    task_option(
+        "--tasks",
+        default="",
+        metavar="TASK,...",
+        help="lm-eval tasks, tags or groups. Default: the guard file's.",
+    ),
+    task_option(
+        "--include-path",
+        type=PATH,
+        multiple=True,
+        metavar="FOLDER",
+        help="Folder with more task files. Repeatable.",
+    ),
+    task_option(
+        "--limit",
+        type=LimitValue(),
+        help="First N documents per task, or a share of them (0.1).",
+    ),
+    task_option(
+        "--num-fewshot",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="Number of few-shot examples in the prompt. Default: the task's.",
+    ),
+    task_option(
+        "--seed",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="Seed of few-shot examples, sampling and the order of documents.",
+    ),
+    task_option(
+        "--apply-chat-template",
+        is_flag=False,
+        flag_value=True,
+        type=ChatTemplate(),
+        default=None,
+        help="Use the chat template of each model.",
+    ),
+    task_option("--system-instruction", metavar="TEXT", help="System message of the prompt."),
+    task_option(
+        "--fewshot-as-multiturn",
+        is_flag=True,
+        default=None,
+        help="Write few-shot examples as turns of a conversation.",
+    ),
+    task_option(
+        "--gen-kwargs",
+        default="",
+        metavar=MODEL_ARGS,
+        help="Generation arguments, in addition to the task's.",
+    ),
+    task_option(
+        "--confirm-run-unsafe-code",
+        is_flag=True,
+        help="Allow tasks that execute what the model writes.",
+    ),
+    task_option(
+        "--allow-differing",
+        type=click.Choice(["prompt", "tokens"]),
+        multiple=True,
+        help="Accept that prompts or token ids of the two sides differ. Repeatable.",
+    ),
+    gate_option(
+        "--cluster",
+        default="",
+        metavar="FIELD",
+        help="Treat documents with the same value of FIELD (a passage, say) as dependent.",
+    ),
+)
+
+
+# Options of how the two models' distributions are compared.
+
+
+DISTRIBUTIONS = (
+    distribution_option(
+        "--distributions",
+        type=click.Choice(["auto", "lockstep", "reference", "off"]),
+        help="Compare the models' token distributions: with both models loaded (lockstep), or one "
+        "after the other (reference). Default auto: lockstep where both fit.",
+    ),
+    distribution_option(
+        "--reference-top-k",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Most likely tokens of the base that a reference stores per position. Default 64.",
+    ),
+)
+MEMORY = speed_option(
+    "--memory",
+    type=click.Choice(["auto", "lockstep", "sequential"]),
+    help="Load both models (lockstep), or one after the other (sequential). Default auto: both "
+    "where they fit.",
+)
+REFERENCE_FILE = distribution_option(
+    "--reference",
+    type=PATH,
+    metavar="FILE",
+    help="The base's answers and distributions: read where FILE exists, else written to it.",
+)
+
+
+# Options of ``evalguard compare``, ``demo`` and ``plan``, in groups.
+
 
 EPILOG = """\b
 Exit codes: 0 passed, 1 regressed, 2 usage or guard file, 3 an evaluation

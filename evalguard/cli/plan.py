@@ -1,4 +1,7 @@
-"""``evalguard plan``."""
+"""``evalguard plan`` and ``evalguard floor``.
+
+What a comparison would show, and what noise shows.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,40 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evalguard.cli.given import compare_options, typed_without_effect
-from evalguard.cli.help import Command, model_option, options_in, together
-from evalguard.cli.options import BASE, CONFIDENCE, MARGIN, MODELS, SCORING, SHOWING
-from evalguard.cli.output import Answer, Job, terminal_width, wants_color
-from evalguard.cli.task_options import TASKS
-from evalguard.cli.values import PATH
+from evalguard.cli.options import (
+    BASE,
+    CONFIDENCE,
+    DISTRIBUTIONS,
+    MARGIN,
+    MODELS,
+    NO_CACHE,
+    ONE_MODEL,
+    SCORING,
+    SHOWING,
+    TASKS,
+    VARY,
+)
+from evalguard.cli.output import CommandResult, Job, terminal_width, wants_color
+from evalguard.cli.parameters import (
+    PATH,
+    Command,
+    add_options,
+    list_ignored_options,
+    model_option,
+    option_factory,
+    read_compare_options,
+)
 from evalguard.errors import UsageError
 
 if TYPE_CHECKING:
-    from evalguard.pipeline.plan_result import PlanResult
+    from evalguard.run.floor.floor import FloorResult
+    from evalguard.run.sample_size.planning import PlanResult
+
 
 _COUNT_FOR_A_RUN = frozenset(
     {"run", "tasks", "limit", "margin", "confidence", "power", "as_json", "quiet", "verbose"}
 )
-_plan_option = options_in("Plan")
+_plan_option = option_factory("Plan")
 _PLANNING = (
     _plan_option(
         "--pilot",
@@ -50,7 +72,7 @@ _PLANNING = (
 )
 
 
-_FIRST = (
+_FIRST_OF_PLAN = (
     "base",
     "cand",
     "run",
@@ -70,12 +92,12 @@ _FIRST = (
 @click.command(
     "plan",
     cls=Command,
-    first=_FIRST,
+    first=_FIRST_OF_PLAN,
     short_help="Estimate what a comparison would show and cost.",
 )
 @BASE
 @model_option("--cand", "--candidate", metavar="MODEL", help="Candidate, in the same forms.")
-@together(*_PLANNING, *MODELS, *TASKS, *SCORING, MARGIN, CONFIDENCE, *SHOWING)
+@add_options(*_PLANNING, *MODELS, *TASKS, *SCORING, MARGIN, CONFIDENCE, *SHOWING)
 @click.pass_context
 def plan_command(
     context: click.Context,
@@ -105,7 +127,7 @@ def plan_command(
 
 
 def _refuse_without_effect(context: click.Context) -> None:
-    given = typed_without_effect(context, _COUNT_FOR_A_RUN)
+    given = list_ignored_options(context, _COUNT_FOR_A_RUN)
     if given:
         raise UsageError(
             f"with --run nothing is loaded or scored, so {', '.join(given)} would have no effect",
@@ -113,24 +135,91 @@ def _refuse_without_effect(context: click.Context) -> None:
         )
 
 
-def _plan(base: str, cand: str, *, as_json: bool, verbose: bool, **given: Any) -> Answer:
-    from evalguard.pipeline.planning import plan
+def _plan(base: str, cand: str, *, as_json: bool, verbose: bool, **given: Any) -> CommandResult:
+    from evalguard.run.sample_size.planning import plan
 
-    return _answer(plan(base, cand, **compare_options(given)), as_json, verbose)
+    return _plan_result(plan(base, cand, **read_compare_options(given)), as_json, verbose)
 
 
-def _from_run(run: Path, *, as_json: bool, verbose: bool, pilot: int, **given: Any) -> Answer:
-    from evalguard.pipeline.stored_plan import plan_from_run
+def _from_run(
+    run: Path, *, as_json: bool, verbose: bool, pilot: int, **given: Any
+) -> CommandResult:
+    from evalguard.run.sample_size.stored_plan import plan_from_run
 
     del pilot  # a stored run is its own pilot
-    return _answer(plan_from_run(run, **compare_options(given)), as_json, verbose)
+    return _plan_result(plan_from_run(run, **read_compare_options(given)), as_json, verbose)
 
 
-def _answer(result: PlanResult, as_json: bool, verbose: bool) -> Answer:
-    text = result.to_json if as_json else partial(_rendered, result, verbose)
-    return Answer(text, result.exit_code)
+def _plan_result(result: PlanResult, as_json: bool, verbose: bool) -> CommandResult:
+    text = result.to_json if as_json else partial(_render_plan, result, verbose)
+    return CommandResult(text, result.exit_code)
 
 
-def _rendered(result: PlanResult, verbose: bool) -> str:
+def _render_plan(result: PlanResult, verbose: bool) -> str:
+    width, color = terminal_width(), wants_color(sys.stdout)
+    return result.render(width=width, color=color, verbose=verbose)
+
+
+# ``evalguard floor``.
+
+
+_FIRST_OF_FLOOR = (
+    "base",
+    "vary",
+    "tasks",
+    "limit",
+    "config",
+    "base_set",
+    "margin",
+    "confidence",
+    "batch_size",
+    "device",
+    "no_cache",
+    "as_json",
+)
+
+
+@click.command(
+    "floor",
+    cls=Command,
+    first=_FIRST_OF_FLOOR,
+    short_help="Measure what an unchanged model shows: the noise floor.",
+)
+@model_option(
+    "--base",
+    required=True,
+    metavar="MODEL",
+    help="Model: a name in the guard file, a folder or a hub id.",
+)
+@add_options(
+    VARY, *ONE_MODEL, *TASKS, *SCORING, *DISTRIBUTIONS, NO_CACHE, MARGIN, CONFIDENCE, *SHOWING
+)
+@click.pass_obj
+def floor_command(command: str, /, base: str, as_json: bool, **given: Any) -> Job:
+    """Measure what one unchanged model shows when what should not matter is varied.
+
+    The model is scored as usual, then under another batch size, thread count, device, attention
+    implementation and softmax dtype, and once more the same way; each is paired with the usual
+    run. Comparisons with this base in this environment then say how far above that floor a drift
+    is. Nothing is judged: the exit code is 0, or 3 where a metric has no floor.
+    """
+    return partial(measure_floor, base, None, as_json=as_json, command=command, **given)
+
+
+def measure_floor(base: str, cand: str | None, *, as_json: bool, **given: Any) -> CommandResult:
+    """Measure the floor of a model; ``cand`` names it a second time (``compare --aa``)."""
+    from evalguard.run.floor.floor import floor, floor_of_pair
+
+    vary, verbose = given.pop("vary", ()), given.pop("verbose")
+    options = read_compare_options(given)
+    if vary:
+        options["vary"] = tuple(name.replace("-", "_") for name in vary)
+    result = floor(base, **options) if cand is None else floor_of_pair(base, cand, **options)
+    return CommandResult(
+        result.to_json if as_json else partial(_render_floor, result, verbose), result.exit_code
+    )
+
+
+def _render_floor(result: FloorResult, verbose: bool) -> str:
     width, color = terminal_width(), wants_color(sys.stdout)
     return result.render(width=width, color=color, verbose=verbose)

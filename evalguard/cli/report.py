@@ -1,7 +1,11 @@
-"""``evalguard report``: a finished run, shown again."""
+"""``evalguard report``, ``github``, ``gitlab`` and ``track``.
+
+A finished run, shown again or sent on.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -9,21 +13,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from evalguard.cli.help import Command, output_option, together
-from evalguard.cli.options import DEBUG, EPILOG, JSON, REPORT_FILES
-from evalguard.cli.output import Answer, Job, terminal_width, wants_color
-from evalguard.cli.values import PATH
+from evalguard.cli.options import DEBUG, EPILOG, JSON, REPORT_FILES, TRACKING
+from evalguard.cli.output import CommandResult, Job, terminal_width, wants_color
+from evalguard.cli.parameters import PATH, Command, add_options, output_option
 from evalguard.errors import UsageError
 
 if TYPE_CHECKING:
-    from evalguard.pipeline.result import CompareResult
-    from evalguard.pipeline.several import SeveralResult
-    from evalguard.report_format import Format
+    from evalguard.core.reports.compare import Format
+    from evalguard.run.publishing.forges import Commenting
+    from evalguard.run.result import CompareResult
+    from evalguard.run.several import SeveralResult
 
 
 @click.command("report", cls=Command, epilog=EPILOG, short_help="Show a finished run again.")
 @click.argument("run", type=PATH)
-@together(*REPORT_FILES, JSON)
+@add_options(*REPORT_FILES, JSON)
 @output_option(
     "--width",
     type=click.IntRange(min=20),
@@ -46,7 +50,9 @@ def report_command(
     return partial(_report, run, output, output_format, as_json, width)
 
 
-def check_stdout(output: tuple[Path, ...], output_format: Format | None, *, as_json: bool) -> None:
+def check_stdout_formats(
+    output: tuple[Path, ...], output_format: Format | None, *, as_json: bool
+) -> None:
     """Refuse two formats for stdout.
 
     Raises:
@@ -59,7 +65,7 @@ def check_stdout(output: tuple[Path, ...], output_format: Format | None, *, as_j
         )
 
 
-def shown(
+def render_for_stdout(
     result: CompareResult | SeveralResult,
     output_format: Format | None = None,
     *,
@@ -89,14 +95,111 @@ def _report(
     output_format: Format | None,
     as_json: bool,
     width: int | None,
-) -> Answer:
-    from evalguard.pipeline.report_files import write_files
-    from evalguard.pipeline.result import CompareResult
-    from evalguard.pipeline.stored_run import stored_run
+) -> CommandResult:
+    from evalguard.run.meter import write_files
+    from evalguard.run.result import CompareResult
+    from evalguard.run.stored_run import stored_run
 
-    check_stdout(output, output_format, as_json=as_json)
+    check_stdout_formats(output, output_format, as_json=as_json)
     result = CompareResult(stored_run(run).report)
     write_files(result.report, output, output_format)
     if output and not as_json:
-        return Answer(str)
-    return Answer(partial(shown, result, output_format, as_json=as_json, width=width))
+        return CommandResult(str)
+    return CommandResult(
+        partial(render_for_stdout, result, output_format, as_json=as_json, width=width)
+    )
+
+
+# What ``evalguard github`` and ``evalguard gitlab`` take.
+
+
+RESULT_ARGUMENT = click.argument("result", type=PATH)
+COMMENT_OPTION = click.option(
+    "--comment",
+    type=click.Choice(["always", "failures", "never"]),
+    default="always",
+    show_default=True,
+    help="Comment on the pull or merge request. The comment of an earlier run is updated.",
+)
+NAME_OPTION = click.option(
+    "--name",
+    default="",
+    metavar="NAME",
+    help="Tells the comments of several comparisons in one request apart.",
+)
+
+
+# ``evalguard github``: a result shown in the job of GitHub Actions that runs.
+
+
+@click.command("github", short_help="Show a result in a job of GitHub Actions.")
+@RESULT_ARGUMENT
+@COMMENT_OPTION
+@NAME_OPTION
+@DEBUG
+def github_command(result: Path, comment: Commenting, name: str) -> Job:
+    """Show a result in the job of GitHub Actions that runs: summary, annotations, comment.
+
+    RESULT is a run folder, or a file with what --json printed; an error is shown too. The outputs
+    state, passed, headline, guilty, run-folder and comment-url are set. A comment needs
+    GITHUB_TOKEN with the permission `pull-requests: write`. The exit code is 0 whatever the
+    verdict was.
+    """
+    return partial(_github, result, comment, name)
+
+
+def _github(result: Path, comment: Commenting, name: str) -> CommandResult:
+    from evalguard.run.publishing.forges import show_on_github
+
+    text = show_on_github(result, name=name, comment=comment, environment=os.environ)
+    return CommandResult(lambda: text)
+
+
+# ``evalguard gitlab``: a result shown in the job of GitLab CI that runs.
+
+
+@click.command("gitlab", short_help="Show a result in a job of GitLab CI.")
+@RESULT_ARGUMENT
+@COMMENT_OPTION
+@NAME_OPTION
+@DEBUG
+def gitlab_command(result: Path, comment: Commenting, name: str) -> Job:
+    """Show a result in the job of GitLab CI that runs: its log, and a note on the merge request.
+
+    RESULT is a run folder, or a file with what --json printed; an error is shown too. A note needs
+    EVALGUARD_GITLAB_TOKEN, a project access token with the scope `api`: GitLab lets no job's own
+    token write notes. The exit code is 0 whatever the verdict was.
+    """
+    return partial(_gitlab, result, comment, name)
+
+
+def _gitlab(result: Path, comment: Commenting, name: str) -> CommandResult:
+    from evalguard.run.publishing.forges import show_on_gitlab
+
+    text = show_on_gitlab(result, name=name, comment=comment, environment=os.environ)
+    return CommandResult(lambda: text)
+
+
+# ``evalguard track``: send a finished comparison to experiment trackers.
+
+
+_QUIET = click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+
+
+@click.command("track", short_help="Send a finished run to W&B, trackio or MLflow.")
+@click.argument("run", type=PATH, metavar="RUN")
+@add_options(*TRACKING, _QUIET, DEBUG)
+def track_command(run: Path, track: tuple[str, ...], quiet: bool) -> Job:
+    """Send a finished comparison to experiment trackers.
+
+    RUN is a run folder, or its result.json. Exit codes: 0 sent, or kept here for wandb sync; 2
+    usage; 3 not sent.
+    """
+    return partial(_tracked, run, track, quiet=quiet)
+
+
+def _tracked(run: Path, track: tuple[str, ...], *, quiet: bool) -> CommandResult:
+    from evalguard.run.publishing.tracking import track_stored
+
+    result = track_stored(run, track, quiet=quiet)
+    return CommandResult(result.render, result.exit_code)

@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
-from evalguard.config.document import Document
-from evalguard.config.domain import Guard, GuardSet, Origin
-from evalguard.config.embedded import DEMO, embedded_folder, is_embedded
-from evalguard.config.load import load_guard
-from evalguard.config.problems import raise_problems
-from evalguard.errors import GuardFileError, nearest
+from evalguard.config.checks import check_entry, check_model, check_pairs, validate
+from evalguard.config.documents import (
+    Document,
+    Inherited,
+    absent_paths,
+    code_uses,
+    inherit,
+    read_guard_document,
+)
+from evalguard.config.entries import resolve_model, resolve_model_args, resolve_path, resolve_value
+from evalguard.config.guard import (
+    GateOptions,
+    Guard,
+    GuardSet,
+    Origin,
+    Pair,
+    Problem,
+    RunOptions,
+    raise_problems,
+)
+from evalguard.config.schema import BuildEntry, GateEntry, GuardFile, PairEntry
+from evalguard.core.comparison import Margin
+from evalguard.core.limits import Limit, Waiver
+from evalguard.core.settings import BuildRecipe, Constraint, Setting, Target, Value, Variant
+from evalguard.errors import EvalguardError, GuardFileError, nearest
 
 _ENDINGS = (".yaml", ".yml")
 
@@ -107,4 +127,217 @@ def _joined(errors: list[GuardFileError]) -> GuardFileError:
     hints["every YAML file of configs/ is read as a guard file; --config FILE reads one"] = None
     return GuardFileError(
         "\n".join([message, *map(str, others)]), where=first.where, hint="\n".join(hints)
+    )
+
+
+# The folder of what comes with evalguard: the demo's guard file, tasks and model.
+
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+DEMO = Path("configs") / "demo.yaml"
+
+
+def embedded_folder() -> Path:
+    """Return the folder that holds ``configs/``, ``tasks/`` and ``demo/``.
+
+    In an installed wheel that is package data, in a checkout the top of it; relative paths inside
+    the files hold in both.
+
+    Raises:
+        EvalguardError: if neither is there: the installation is damaged.
+    """
+    for folder in (_PACKAGE / "_embedded", _PACKAGE.parent):
+        if (folder / DEMO).is_file():
+            return folder
+    raise EvalguardError(
+        f"evalguard's own demo is missing: no {DEMO} in {_PACKAGE / '_embedded'}",
+        hint="install evalguard again, or name a guard file with --config",
+    )
+
+
+def embedded_tasks() -> tuple[Path, ...]:
+    """Return the folder of the tasks that come with evalguard; () where the installation lacks it.
+
+    Whoever names a guard file and other tasks needs none of them.
+    """
+    try:
+        return (embedded_folder() / "tasks",)
+    except EvalguardError:
+        return ()
+
+
+def is_embedded(file: Path) -> bool:
+    """Whether a guard file is one that came with this evalguard, so that its code is trusted."""
+    try:
+        return file.resolve().parent == (embedded_folder() / "configs").resolve()
+    except EvalguardError:
+        return False
+
+
+# Loading one guard file: text to a Guard, or every problem that it has.
+
+
+def load_guard(
+    file: Path, label: str, origin: Origin, *, code_allowed: bool
+) -> tuple[Guard, Document]:
+    """Load one guard file; the document says where things stand in it.
+
+    Raises:
+        GuardFileError: listing what is wrong, each with its line.
+    """
+    document = read_guard_document(file, label)
+    parsed, problems = validate(document)
+    raise_problems([*document.problems, *problems])
+    assert parsed is not None
+    models = _checked(parsed, document)
+    folder = document.folder
+    guard = Guard(
+        file=file.absolute(),
+        label=label,
+        origin=origin,
+        variants={
+            name: variant_of(model, folder=folder, code_allowed=code_allowed)
+            for name, model in models.items()
+        },
+        pairs=tuple(
+            _pair(pair, name, place, document, parsed.gate)
+            for place, pair in enumerate(parsed.pairs)
+            for name in pair.cand
+        ),
+        tasks=tuple(parsed.tasks),
+        include_paths=tuple(resolve_path(path, folder) for path in parsed.include_path),
+        include_where=document.where(("include_path",)),
+        clusters=dict(parsed.clusters),
+        gate=_gate(parsed.gate),
+        run=RunOptions(**parsed.run.model_dump()),
+        descriptions={name: model.entry.description for name, model in models.items()},
+        parents={name: model.entry.extends for name, model in models.items()},
+        code_allowed=code_allowed,
+        code_uses={name: code_uses(model, document) for name, model in models.items()},
+        places=_places(models.values(), document),
+        absent=tuple(absent_paths(parsed, models.values(), document)),
+    )
+    return guard, document
+
+
+def _places(models: Iterable[Inherited], document: Document) -> dict[tuple[str, ...], str]:
+    places: dict[tuple[str, ...], str] = {}
+    for model in models:
+        places[model.name,] = document.where(("models", model.name))
+        for setting in model.entry.settings:
+            places[model.name, setting] = document.where(model.place("settings", setting))
+    return places
+
+
+def _gate(entry: GateEntry) -> GateOptions:
+    margin = Margin.parse(entry.margin)
+    margins = entry.metrics.__pydantic_extra__ or {}
+    limits = entry.metrics.model_dump(by_alias=True, exclude_none=True, exclude=set(margins))
+    return GateOptions(
+        margin=margin.value if margin.unit == "sigma" else margin,
+        margins=tuple((name, one.margin) for name, one in margins.items()),
+        fail_on=entry.fail_on,
+        confidence=entry.confidence,
+        undecided=entry.undecided,
+        subtasks=entry.subtasks,
+        gate_metrics=tuple(entry.only),
+        advisory=tuple(entry.advisory),
+        limits=tuple(Limit(metric=metric, value=value) for metric, value in limits.items()),
+    )
+
+
+def _gate_of_pair(entry: GateEntry, of_file: GateEntry) -> GateOptions:
+    """A pair's gate: what it says itself, and the file's gate for the rest."""
+    said = {name: getattr(entry, name) for name in entry.model_fields_set}
+    return _gate(of_file.model_copy(update=said))
+
+
+def _pair(
+    entry: PairEntry, candidate: str, place: int, document: Document, of_file: GateEntry
+) -> Pair:
+    return Pair(
+        gate=None if entry.gate is None else _gate_of_pair(entry.gate, of_file),
+        base=entry.base,
+        candidate=candidate,
+        differs=frozenset(entry.differs),
+        tasks=tuple(entry.tasks),
+        accept=tuple(
+            Waiver(
+                **{**waiver.model_dump(), "filter": waiver.filter or ""},
+                where=document.where(("pairs", place, "accept", number)),
+            )
+            for number, waiver in enumerate(entry.accept)
+        ),
+    )
+
+
+def _checked(parsed: GuardFile, document: Document) -> dict[str, Inherited]:
+    """Return every model with what it inherits, once all of them hold together."""
+    own = [p for name, entry in parsed.models.items() for p in check_entry(name, entry, document)]
+    models, circles = inherit(parsed, document)
+    problems: list[Problem] = [*own, *circles, *check_pairs(parsed, document)]
+    if not own:
+        problems += [p for model in models.values() for p in check_model(model, document)]
+    raise_problems(problems)
+    return models
+
+
+# Variants: the models of a validated guard file as domain objects.
+
+
+def variant_of(model: Inherited, *, folder: Path, code_allowed: bool) -> Variant:
+    """Return the variant of a model, every setting at its candidate value.
+
+    Local paths are resolved against ``folder``. Where code is not allowed the variant trusts none,
+    whatever the file says; ``require_code_allowed`` tells the user.
+    """
+    entry = model.entry
+    targets = {name: Target.parse(setting.target) for name, setting in entry.settings.items()}
+
+    def resolved(name: str, value: Value) -> Value:
+        target = targets[name]
+        if target.kind == "weights" and isinstance(value, str):
+            return resolve_model(value, folder)
+        is_argument = target.kind == "model_args"
+        return resolve_value(target.path, value, folder) if is_argument else value
+
+    settings = tuple(
+        Setting(
+            name=name,
+            reference=resolved(name, setting.reference),
+            candidate=resolved(name, setting.candidate),
+            target=targets[name],
+            alternatives=tuple(resolved(name, value) for value in setting.alternatives),
+        )
+        for name, setting in entry.settings.items()
+    )
+    constraints = tuple(
+        Constraint(
+            when={name: resolved(name, value) for name, value in constraint.when.items()},
+            then={name: resolved(name, value) for name, value in constraint.then.items()},
+        )
+        for constraint in entry.constraints
+    )
+    return Variant(
+        name=model.name,
+        model=entry.model,
+        model_args=resolve_model_args(entry.model_args, folder),
+        settings=settings,
+        constraints=constraints,
+        assignment={setting.name: setting.candidate for setting in settings},
+        build=None if entry.build is None else _recipe(entry.build, folder),
+        trust_remote_code=entry.trust_remote_code and code_allowed,
+        allow_pickle=entry.allow_pickle and code_allowed,
+        allow_code=code_allowed,
+        code_folder=str(folder),
+    )
+
+
+def _recipe(build: BuildEntry, folder: Path) -> BuildRecipe:
+    return BuildRecipe(
+        command=tuple(build.command),
+        call=build.call,
+        output=build.output,
+        inputs=dict(build.inputs),
+        folder=str(folder),
     )

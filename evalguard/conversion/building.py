@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib.util
 import json
 import os
 import re
+import secrets
 import shlex
 import shutil
 import signal
@@ -19,20 +21,17 @@ from itertools import pairwise
 from pathlib import Path
 
 import evalguard
-from evalguard.conversion.build_digest import write_build_digest
-from evalguard.conversion.build_use import clear_unused, mark_used, this_run
-from evalguard.conversion.code import code_digest, read_code
+from evalguard.conversion.code import code_digest, is_installed, read_code, read_sources
 from evalguard.conversion.digests import digest_path
 from evalguard.conversion.planning import ConversionPlan, fill_placeholders, placeholders
-from evalguard.conversion.sources import is_installed, read_sources
+from evalguard.core.redaction import redacted_command
+from evalguard.core.settings import BuildRecipe, Value, Variant, digest_of
 from evalguard.errors import BuildError, UsageError, nearest
-from evalguard.redaction import redacted_command
-from evalguard.settings import BuildRecipe, Value, Variant, digest_of
 
 _LAST_LINES = 15
 _CALL_PROCESS = (
     "import json, sys; job = json.load(sys.stdin); sys.path[:] = job['path']; "
-    "from evalguard.conversion.recipe_call import run; run(job)"
+    "from evalguard.conversion.taken_weights import run; run(job)"
 )
 
 
@@ -346,3 +345,69 @@ def _first_line(path: Path) -> bytes:
         return b""
     with path.open("rb") as opened:
         return opened.readline(200)
+
+
+# Digests of what recipes built, kept beside it: they show a build that was changed since.
+
+
+def write_build_digest(made: Path, entry: Path) -> None:
+    """Write down what was made, which is going to be ``entry``.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    _beside(entry).write_text(digest_path(made) + "\n", encoding="utf-8")
+
+
+def changed_since_build(entry: Path) -> bool | None:
+    """Whether a build is another one than was made; None where that was not written down."""
+    try:
+        known = _beside(entry).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return None
+    return digest_path(entry) != known
+
+
+def _beside(entry: Path) -> Path:
+    return entry.with_name(f"{entry.name}.sha256")
+
+
+# Builds in use: what keeps a model that this process may read from being cleared out.
+
+
+# Held until this process ends: a model may read its files at any time.
+_held: dict[Path, int] = {}
+
+
+def mark_used(entry: Path) -> None:
+    """Hold a build, beside any other process that uses it, and say that it was used now.
+
+    ``<entry>.used`` is locked; on a disk without locks, or that refuses, nothing is.
+    """
+    with contextlib.suppress(OSError):
+        os.utime(entry, follow_symlinks=False)
+    if entry in _held:
+        return
+    with contextlib.suppress(OSError):
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(entry.with_name(f"{entry.name}.used"), flags, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise
+        _held[entry] = descriptor
+
+
+def this_run() -> str:
+    """Eight hexadecimal digits of this run, the same in the worker processes that it starts."""
+    return os.environ.setdefault("EVALGUARD_THIS_RUN", secrets.token_hex(4))
+
+
+def clear_unused(builds: Path, digest: str) -> None:
+    """Remove what runs that ended built of a recipe that every run builds."""
+    for entry in builds.glob(f"{digest}{'[0-9a-f]' * 8}"):
+        used = entry.with_name(f"{entry.name}.used")
+        with contextlib.suppress(OSError), used.open("rb") as held:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(entry)

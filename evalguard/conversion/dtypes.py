@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from evalguard.conversion.globs import matching
+from evalguard.conversion.planning import matching
 from evalguard.errors import SettingError, nearest
 
 if TYPE_CHECKING:
     import torch
 
     from evalguard.conversion.planning import DtypeEdit
+
 
 # (id of the old parameter, new dtype) -> (old parameter, new parameter)
 _Memo = dict[tuple[int, "torch.dtype"], tuple["torch.Tensor", "torch.nn.Parameter"]]

@@ -6,17 +6,17 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from evalguard.conversion.attributes import read_attribute
+from evalguard.conversion.attributes import read_attribute, read_generation
 from evalguard.conversion.code import load_function
 from evalguard.conversion.dtypes import read_dtype
-from evalguard.conversion.generation import read_generation
 from evalguard.errors import SettingError
 
 if TYPE_CHECKING:
     import torch
 
     from evalguard.conversion.planning import ConversionPlan, HookCall
-    from evalguard.settings import Value
+    from evalguard.core.settings import Value
+
 
 _PROBE = "The quick brown fox"
 

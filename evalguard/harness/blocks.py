@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
-from evalguard.scorer import Request, RequestKind
-from evalguard.settings import digest_of
+from evalguard.core.scorer import Request, RequestKind
+from evalguard.core.settings import digest_of
 
 _Document = tuple[Request, ...]
 
@@ -17,7 +17,7 @@ _RUNS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class RequestBlock:
     """Whole documents of one task, all requests of one kind: the unit of caching and progress.
 
     ``digest`` covers the requests' full content, so that equal digests mean equal questions.
@@ -75,7 +75,7 @@ class BlockCut:
 
 def cut_blocks(
     requests: Sequence[Request], lengths: Mapping[int, int], cut: BlockCut, *, drawn_from: int = 0
-) -> list[Block]:
+) -> list[RequestBlock]:
     """Cut requests into blocks of documents, always at the same places.
 
     The documents are taken a window at a time in their order. Each window's are sorted by length,
@@ -91,7 +91,7 @@ def cut_blocks(
         cut: where to cut.
         drawn_from: documents that these were drawn from; 0: they are no part of others.
     """
-    blocks: list[Block] = []
+    blocks: list[RequestBlock] = []
     for _, of_kind in groupby(requests, key=lambda request: request.kind):
         documents = [tuple(of) for _, of in groupby(of_kind, key=lambda request: request.doc_id)]
         for start in range(0, len(documents), cut.window):
@@ -125,9 +125,9 @@ def _shares(total: int, parts: int) -> list[int]:
     return [end - start for start, end in pairwise(ends)]
 
 
-def _block(index: int, documents: Sequence[_Document]) -> Block:
+def _block(index: int, documents: Sequence[_Document]) -> RequestBlock:
     requests = tuple(request for document in documents for request in document)
-    return Block(
+    return RequestBlock(
         index=index,
         requests=requests,
         digest=requests_digest(requests),
@@ -136,7 +136,7 @@ def _block(index: int, documents: Sequence[_Document]) -> Block:
 
 
 def requests_digest(requests: Sequence[Request]) -> str:
-    """Digest of everything that requests ask, as ``Block.digest`` is of a block's."""
+    """Digest of everything that requests ask, as ``RequestBlock.digest`` is of a block's."""
     return digest_of([[r.task, r.kind, r.doc_id, r.index, list(r.arguments)] for r in requests])
 
 

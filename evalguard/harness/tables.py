@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evalguard.document_fields import DocumentFields
-from evalguard.harness.aggregation import task_rescoring
-from evalguard.harness.answers import AnsweredDocument, Answers, judge
-from evalguard.harness.given_answers import given_answers
-from evalguard.harness.metrics import aggregation_name, direction
-from evalguard.harness.requests import TaskRequests
-from evalguard.harness.samples import sample
-from evalguard.items import (
+from evalguard.core.rescoring import Rescoring, rescoring
+from evalguard.core.scorer import Response
+from evalguard.core.scores import (
+    ALL_ALIKE,
+    ALL_EMPTY,
+    DocumentFields,
     DocumentStatistics,
     NotComparableError,
+    NotCompared,
+    ScoreTable,
     has_closed_form,
     read_items,
 )
-from evalguard.scorer import Response
-from evalguard.scores import ALL_ALIKE, ALL_EMPTY, NotCompared, ScoreTable
-from evalguard.settings import Value
+from evalguard.core.settings import Value
+from evalguard.errors import EvaluationError
+from evalguard.harness.answers import (
+    AnsweredDocument,
+    TaskAnswers,
+    aggregation_name,
+    direction,
+    given_answers,
+    score_answers,
+)
+from evalguard.harness.requests import TaskRequests, written
+from evalguard.harness.surroundings import lm_eval_surroundings, task_code
+
+if TYPE_CHECKING:
+    from lm_eval.api.task import Task
+
 
 _FEW_TOKENS = 16  # fewer may be the same by accident
 _ROUNDING = 1e-5  # of a log-softmax in float32, in nats
@@ -61,7 +75,7 @@ def score_tables(
         ValueError: if there is not one response per request.
         EvaluationError: if the task's own code fails on the responses.
     """
-    answers = judge(task_requests, responses)
+    answers = score_answers(task_requests, responses)
     tables: list[ScoreTable] = []
     left_out: list[NotCompared] = []
     for (filter_name, metric), items in answers.items.items():
@@ -94,7 +108,7 @@ def score_tables(
 
 def _table(
     task_requests: TaskRequests,
-    answers: Answers,
+    answers: TaskAnswers,
     filter_name: str,
     metric: str,
     items: Mapping[int, Any],
@@ -162,7 +176,7 @@ def _repeated(repeats: int) -> str:
 
 
 def _uninformative(documents: Sequence[AnsweredDocument]) -> str:
-    """Where no answer says anything about the model, in the words of ``evalguard.scores``."""
+    """Where no answer says anything about the model, in the words of ``evalguard.core.scores``."""
     answers = [answer for document in documents for answer in document.responses]
     if answers and all(answer.text is not None and not answer.text.strip() for answer in answers):
         return ALL_EMPTY
@@ -183,3 +197,104 @@ def _missing(found: int, expected: int) -> str:
     if found == expected:
         return ""
     return f"{expected - found} of {expected} documents have no value for this metric"
+
+
+# A task's aggregations that are no mean, to be run over any selection of its documents.
+
+
+# Seconds of one aggregation; a bootstrap runs it some 450 times.
+_LONGEST = 5.0
+
+
+def task_rescoring(task: Task, metric: str, items: Sequence[object], name: str) -> Rescoring:
+    """Rescore a metric's items by the aggregation that the task declares for it.
+
+    Args:
+        name: what the aggregation is called (``metrics.aggregation_name``).
+
+    Raises:
+        NotComparableError: if the aggregation fails on the items, or takes too long to be run for
+            hundreds of resamples.
+    """
+    function = task.aggregation()[metric]
+
+    def aggregate(chosen: list[object]) -> float:
+        with task_code(f"aggregation '{name}'"):
+            return float(function(chosen))
+
+    try:
+        made, seconds = _timed(items, name, aggregate)
+        if seconds > _LONGEST:  # the first call may have imported a library
+            made, seconds = _timed(items, name, aggregate)
+    except EvaluationError as error:
+        raise NotComparableError(str(error)) from error
+    if seconds > _LONGEST:
+        raise NotComparableError(
+            f"its aggregation '{name}' takes {seconds:.0f} seconds, too long for the hundreds of "
+            "times that a paired bootstrap needs it"
+        )
+    return made
+
+
+def _timed(
+    items: Sequence[object], name: str, aggregate: Callable[[list[object]], float]
+) -> tuple[Rescoring, float]:
+    """A rescoring, and the seconds of one aggregation."""
+    started = time.perf_counter()
+    with lm_eval_surroundings():
+        made = rescoring(items, name, aggregate)
+    return made, time.perf_counter() - started
+
+
+# Samples: one row per document, with everything that was asked, answered and scored.
+
+
+Items = Mapping[tuple[str, str], Mapping[int, Any]]
+
+
+def sample(
+    document: AnsweredDocument, items: Items, given: Items, *, cut: bool
+) -> Mapping[str, Value]:
+    """Return a document's row; every row of a task has the same columns and types.
+
+    Per-request columns (``arguments``, ``loglikelihood``, ``is_greedy``, ``text``,
+    ``token_logprobs``) are lists in the order of the requests. ``doc``, each of ``arguments``,
+    ``scores`` (filter -> metric -> lm-eval's item) and ``answers`` are JSON texts.
+
+    Args:
+        items: lm-eval's item of every document, by (filter, metric).
+        given: what was answered, likewise, where it is known.
+        cut: whether the document's token ids depend on the model's context length.
+    """
+    asked, answers = document.asked, document.responses
+    return {
+        "doc_id": asked.doc_id,
+        "doc": asked.written,
+        "prompt": asked.prompt,
+        "target": asked.target,
+        "doc_hash": asked.doc_hash,
+        "prompt_hash": asked.prompt_hash,
+        "target_hash": asked.target_hash,
+        "token_hash": document.token_hash,
+        "arguments": list(asked.arguments),
+        "loglikelihood": [answer.loglikelihood for answer in answers],
+        "is_greedy": [answer.is_greedy for answer in answers],
+        "text": [answer.text for answer in answers],
+        "token_logprobs": [
+            None if answer.token_logprobs is None else answer.token_logprobs.tolist()
+            for answer in answers
+        ],
+        "truncated": any(answer.truncated for answer in answers),
+        "cut": cut,
+        "scores": written(_of(document.doc_id, items)),
+        "answers": written(_of(document.doc_id, given)),
+    }
+
+
+def _of(doc_id: int, items: Items) -> dict[str, dict[str, Any]]:
+    """What a document has, filter -> metric -> item."""
+    found: dict[str, dict[str, Any]] = {}
+    for (filter_name, metric), by_document in items.items():
+        if doc_id in by_document:
+            found.setdefault(filter_name, {})[metric] = by_document[doc_id]
+    return found

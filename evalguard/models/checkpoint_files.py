@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from evalguard.errors import EvaluationError
-from evalguard.models.weights import check_model_folder, local_folder, refuse_pickle
 
 # The names that transformers looks for, in its order: one file, else the index of several.
 _SAFE = ("model.safetensors", "model.safetensors.index.json")
@@ -116,3 +118,196 @@ def _file(place: str, file: str, revision: str) -> Path | None:
             hint=_WHAT_TO_GIVE,
         ) from error
     return Path(found) if found else None
+
+
+# What transformers reports while it reads a checkpoint into a model.
+
+
+class RecordingLoader:
+    """Stands in for an auto class while it loads, and keeps what transformers reports."""
+
+    def __init__(self, loader: Any, reports: list[dict[str, Any]]) -> None:
+        self._loader = loader
+        self._reports = reports
+
+    def from_pretrained(self, *names: Any, **arguments: Any) -> Any:
+        """Load, and keep the report: missing, unexpected and mismatched keys."""
+        # Mismatched shapes are refused with their names; transformers would not name them.
+        arguments["ignore_mismatched_sizes"] = True
+        model, report = self._loader.from_pretrained(*names, **arguments, output_loading_info=True)
+        self._reports.append(report)
+        return model
+
+
+def refuse_random_weights(pretrained: str, report: Mapping[str, Any]) -> None:
+    """Refuse a model with weights that its checkpoint does not have.
+
+    transformers only warns, and fills them with random numbers.
+
+    Raises:
+        EvaluationError: naming the first of them.
+    """
+    for kind, what in (("missing_keys", "lacks"), ("mismatched_keys", "has other shapes for")):
+        keys = sorted(_shown(key) for key in report.get(kind) or ())
+        if keys:
+            shown = ", ".join(keys[:3]) + (", ..." if len(keys) > 3 else "")
+            raise EvaluationError(
+                f"{pretrained} {what} {len(keys)} of the model's weights ({shown})",
+                hint="the architecture in config.json does not fit these weights",
+            )
+
+
+def _shown(key: Any) -> str:
+    """A missing key's name; a mismatched one's with both shapes."""
+    if isinstance(key, str):
+        return key
+    name, stored, wanted = key
+    return f"{name}: {list(stored)} stored, {list(wanted)} in the model"
+
+
+# The tensors of a checkpoint's files, by name; none is read before it is asked for.
+
+
+def list_stored_tensors(files: CheckpointFiles, stack: ExitStack) -> dict[str, Any]:
+    """Return everything that a checkpoint stores; ``[...]`` of a value is the torch tensor.
+
+    The files stay open as long as the stack is.
+    """
+    read = _pickled if files.pickled else _lazy
+    return {name: one for path in files.files for name, one in read(path, stack)}
+
+
+def _lazy(path: Path, stack: ExitStack) -> Iterator[tuple[str, Any]]:
+    from safetensors import safe_open
+
+    file = stack.enter_context(safe_open(str(path), framework="pt"))
+    for key in file.keys():  # noqa: SIM118 - no mapping
+        yield key, file.get_slice(key)
+
+
+def _pickled(path: Path, _: ExitStack) -> Iterator[tuple[str, Any]]:
+    import torch
+
+    yield from torch.load(path, map_location="cpu", weights_only=True, mmap=True).items()
+
+
+# Model folders: found, readable, not pickled; and what their names resolve to.
+
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_PATIENCE = 5.0  # seconds that the hub has to answer
+_PICKLED_FILES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+# what trainers leave beside the weights; transformers never loads these
+_TRAINER_FILES = ("training_args", "optimizer", "scheduler", "rng_state", "scaler")
+
+
+def local_folder(name: str) -> Path | None:
+    """Return the folder a model name stands for, or None for a hub id.
+
+    Raises:
+        EvaluationError: the name can only be a path, and nothing is there.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    if path.is_file():
+        raise EvaluationError(
+            f"{path} is a file, not a model folder",
+            hint="name the folder that holds config.json and the weights",
+        )
+    looks_like_path = path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1
+    if looks_like_path or os.sep + os.sep in name or name.endswith("/"):
+        raise EvaluationError(
+            f"there is no model folder {path}",
+            hint="paths in a guard file are relative to that file; a hub id is owner/name",
+        )
+    return None
+
+
+def check_model_folder(
+    folder: Path, *, allow_pickle: bool, needed: Sequence[str] = ("config.json",)
+) -> None:
+    """Look into a local model folder before anything of it is loaded.
+
+    Raises:
+        EvaluationError: it is no model folder, its weights are pickled and that was not allowed,
+            or a safetensors file is damaged; the message names the file.
+    """
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    for name in needed:
+        if not (folder / name).is_file():
+            raise EvaluationError(
+                f"{folder} is not a model folder: it has no {name}",
+                hint=f"it holds: {', '.join(path.name for path in files[:8]) or 'no files'}",
+            )
+    tensors = [path for path in files if path.suffix == ".safetensors"]
+    pickled = [
+        path
+        for path in files
+        if path.suffix in _PICKLED_FILES and not path.name.startswith(_TRAINER_FILES)
+    ]
+    if pickled and not tensors and not allow_pickle:
+        raise refuse_pickle(str(pickled[0]))
+    for path in tensors:
+        _check_safetensors(path)
+
+
+def hub_commit(name: str, revision: str, subfolder: str = "") -> str | None:
+    """Return the commit of a hub model in the local cache; None if it is not there."""
+    snapshot = hub_snapshot(name, revision, subfolder)
+    return None if snapshot is None else snapshot.name
+
+
+def hub_snapshot(name: str, revision: str, subfolder: str = "") -> Path | None:
+    """Return the folder of a hub model in the local cache, called as its commit, or None."""
+    from huggingface_hub import try_to_load_from_cache
+
+    file = f"{subfolder}/config.json" if subfolder else "config.json"
+    try:
+        found = try_to_load_from_cache(name, file, revision=revision)
+    except ValueError:  # a name that no hub model can have: a folder that is not there
+        return None
+    if not isinstance(found, str):
+        return None
+    # .../snapshots/<commit>/<file>
+    return Path(found).parents[file.count("/")]
+
+
+def current_commit(name: str, revision: str, subfolder: str = "") -> str | None:
+    """Return the commit that loading a hub model would take now; None where that is not known.
+
+    A branch may have moved on: unless the machine is offline the hub is asked, and only a commit
+    that is here already counts.
+    """
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
+
+    here = hub_commit(name, revision, subfolder)
+    if here is None or constants.HF_HUB_OFFLINE or _COMMIT.fullmatch(revision):
+        return here
+    url = hf_hub_url(name, "config.json", subfolder=subfolder or None, revision=revision)
+    try:
+        told = get_hf_file_metadata(url, timeout=_PATIENCE).commit_hash
+    except Exception:  # noqa: BLE001 - network, hub or gate: loading says what is wrong
+        return None
+    return here if told == here else None
+
+
+def refuse_pickle(path: str) -> EvaluationError:
+    """The error for weights that could run code while they are read."""
+    return EvaluationError(
+        f"{path} holds pickled weights, which can run code when they are loaded",
+        hint="convert them to safetensors, or set allow_pickle: true for this model",
+    )
+
+
+def _check_safetensors(path: Path) -> None:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), framework="numpy") as file:
+            file.keys()
+    except (SafetensorError, OSError) as error:
+        raise EvaluationError(
+            f"{path} is damaged or incomplete: {error}",
+            hint="copy or download this file again",
+        ) from error

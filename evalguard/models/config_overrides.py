@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from evalguard.errors import SettingError, nearest
 
 if TYPE_CHECKING:
-    from evalguard.settings import Value
+    from evalguard.core.settings import Value
 
 
 def override_config(config: Any, overrides: Mapping[str, Value]) -> None:

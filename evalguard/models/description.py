@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from evalguard.models.batching import batching
-from evalguard.models.caveats import model_caveats
-from evalguard.models.computation import computation
+from evalguard.core.scorer import UNSHARED, ModelDescription, ScoringPolicy
+from evalguard.models.hf.batch_cuts import RAN_OUT
+from evalguard.models.hf.scored_tokens import scales_with_length
 from evalguard.models.identity import (
-    environment,
+    attention,
     model_dtype,
+    scoring_environment,
     scoring_identity,
     torch_model,
 )
-from evalguard.models.no_room import RAN_OUT
-from evalguard.models.tokenizer_digest import vocabulary
-from evalguard.scorer import ModelDescription, ScoringPolicy
+from evalguard.models.load_failures import batching
+from evalguard.models.tokenizers import vocabulary
 
 if TYPE_CHECKING:
     from lm_eval.api.model import LM
 
-    from evalguard.models.piece_scoring import PieceScoring
-    from evalguard.settings import Value
+    from evalguard.core.settings import Value
+    from evalguard.models.hf.model import PieceScoring
 
 
 def describe(
@@ -58,7 +58,7 @@ def describe(
         device=str(getattr(lm, "device", None) or ""),
         parameters=0 if model is None else _parameters(model),
         gives_rows=gives_rows(lm),
-        environment=environment(lm, model_args),
+        environment=scoring_environment(lm, model_args),
         computation=computation(lm),
         caveats=model_caveats(lm, model_args),
     )
@@ -94,3 +94,92 @@ def with_batches(description: ModelDescription, lm: PieceScoring) -> ModelDescri
 def gives_rows(lm: LM) -> bool:
     """Whether a model shows the distributions that its scores are read from."""
     return hasattr(lm, "scored_batch") and bool(lm.own_path)
+
+
+# What about a loaded model may make a comparison unfair, in words for the report.
+
+
+_CONTEXT_LENGTHS = ("n_positions", "max_position_embeddings", "n_ctx")
+
+
+def model_caveats(lm: Any, model_args: Mapping[str, Value]) -> tuple[str, ...]:
+    """List what was left to chance or to the checkpoint, and what it turned out to be."""
+    found: list[str] = []
+    config = getattr(lm, "config", None)
+    if config is not None and model_args.get("dtype") in (None, "auto"):
+        found.append(f"dtype follows the checkpoint ({model_dtype(lm)}); set model_args.dtype")
+    if config is not None and not model_args.get("max_length"):
+        text_config = getattr(config, "text_config", None) or config
+        if not any(hasattr(text_config, name) for name in _CONTEXT_LENGTHS):
+            found.append(
+                f"the config names no context length; {lm.max_length} tokens are used; "
+                "set model_args.max_length"
+            )
+    if model_args.get("mixed_precision_dtype"):
+        found.append(f"computed under autocast ({model_args['mixed_precision_dtype']})")
+    unused = sorted(
+        str(key) for report in getattr(lm, "loading", ()) for key in report["unexpected_keys"]
+    )
+    if unused:
+        found.append(f"{len(unused)} weights of the checkpoint are not used (first: {unused[0]})")
+    if getattr(lm, "unshared", ""):
+        found.append(f"{UNSHARED}: {lm.unshared}")
+    return (*found, *_dependences(lm))
+
+
+def _dependences(lm: Any) -> Iterator[str]:
+    """What a causal model's scores depend on beside the tokens before them."""
+    if not hasattr(lm, "score_pairs") or lm.backend != "causal":
+        return
+    from evalguard.models.hf.attention_reach import noticeable, on_later_tokens
+
+    change = on_later_tokens(lm)
+    if lm.own_path and lm.rows_reason:
+        yield (
+            "logits are computed at every position, not only at the scored ones, which is slower: "
+            f"of this model, {lm.rows_reason}"
+        )
+    if noticeable(lm, change):
+        yield (
+            f"a token's score depends on tokens that follow it (by {change:.2g} nats in a probe): "
+            "attention without a causal mask, or activations quantised together"
+        )
+    if scales_with_length(lm.config, lm.max_length):
+        yield (
+            "dynamic rotary scaling: beyond the trained length, scores depend on what was read "
+            "before; set model_args.max_length to max_position_embeddings"
+        )
+
+
+# How a loaded model computes: what should not matter to its scores, read back from it.
+
+
+def computation(lm: Any) -> dict[str, Value]:
+    """Return batches, scorer, threads, device kind, attention, softmax dtype of an lm-eval model.
+
+    Each is read from the model or from torch, not from what was asked for; None where the model
+    type does not show it.
+    """
+    import torch
+
+    return {
+        **batching(lm),
+        "threads": torch.get_num_threads(),
+        "device": _device_kind(lm),
+        "attention": attention(lm),
+        "softmax_dtype": _softmax_dtype(lm),
+    }
+
+
+def _device_kind(lm: Any) -> str | None:
+    device = getattr(lm, "device", None)
+    return None if device is None else str(device).partition(":")[0]
+
+
+def _softmax_dtype(lm: Any) -> str | None:
+    """Of lm-eval's Hugging Face models, which take None for the dtype of the logits."""
+    if torch_model(lm) is None or not hasattr(lm, "softmax_dtype"):
+        return None
+    if lm.softmax_dtype is None:
+        return model_dtype(lm).partition("+")[0]
+    return str(lm.softmax_dtype).removeprefix("torch.")

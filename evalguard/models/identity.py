@@ -7,21 +7,23 @@ import functools
 import hashlib
 import os
 import platform
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import evalguard
-from evalguard.models.batching import batching
-from evalguard.models.tokenizer_digest import tokenizer_digest
-from evalguard.redaction import is_secret
-from evalguard.settings import digest_of
+from evalguard.core.redaction import is_secret
+from evalguard.core.settings import digest_of
+from evalguard.models.load_failures import batching
+from evalguard.models.tokenizers import tokenizer_digest
 
 if TYPE_CHECKING:
-    from evalguard.scorer import ScoringPolicy
-    from evalguard.settings import Value
+    from evalguard.core.scorer import ScoringPolicy
+    from evalguard.core.settings import Value
+
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "lm_eval", "numpy")
 # Where one of these is installed, transformers or a model's own code may compute with it.
@@ -49,7 +51,7 @@ def scoring_identity(
     return {
         **provenance,
         "model": model_type,
-        "model_args": told_args(model_args),
+        "model_args": describe_args(model_args),
         "tokenizer": tokenizer_digest(lm),
         "dtype": model_dtype(lm),
         "device": device_name(lm),
@@ -57,16 +59,16 @@ def scoring_identity(
         "arithmetic": {**arithmetic(), **arithmetic_variables()},
         "attention": attention(lm),
         "packages": {**package_versions(), **kernel_versions(), "code": scoring_code()},
-        "policy": {**told_policy(policy), **batching(lm)},
+        "policy": {**describe_policy(policy), **batching(lm)},
     }
 
 
-def told_args(model_args: Mapping[str, Value]) -> dict[str, Value]:
+def describe_args(model_args: Mapping[str, Value]) -> dict[str, Value]:
     """The model_args that an identity holds: neither paths nor secrets."""
     return {k: v for k, v in model_args.items() if k not in _PATH_ARGS and not is_secret(k)}
 
 
-def asked_batches(policy: ScoringPolicy) -> dict[str, Value]:
+def requested_batches(policy: ScoringPolicy) -> dict[str, Value]:
     """What a policy says of batches; what is left to the model says nothing."""
     asked: dict[str, Value] = {"batch_size": policy.batch_size}
     if policy.batch_size is None and policy.token_budget:
@@ -76,7 +78,7 @@ def asked_batches(policy: ScoringPolicy) -> dict[str, Value]:
     return asked
 
 
-def told_policy(policy: ScoringPolicy) -> dict[str, Value]:
+def describe_policy(policy: ScoringPolicy) -> dict[str, Value]:
     """The parts of a policy that an identity holds as they were asked for."""
     return {key: value for key, value in asdict(policy).items() if key not in _NOT_SCORING}
 
@@ -171,7 +173,7 @@ def attention(lm: Any) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def environment(lm: Any, model_args: Mapping[str, Value]) -> dict[str, Value]:
+def scoring_environment(lm: Any, model_args: Mapping[str, Value]) -> dict[str, Value]:
     """Return where this model runs, for a person to read."""
     found = {
         "rolling_bos": getattr(lm, "rolling_bos", None),
@@ -217,3 +219,88 @@ def arithmetic() -> dict[str, Value]:
         "bf16_reduction": str(backends.cuda.matmul.allow_bf16_reduced_precision_reduction),
         "mkldnn": bool(backends.mkldnn.enabled),
     }
+
+
+# What a model is loaded into: this machine and what is installed on it, known without torch.
+
+
+# Variables that these libraries, their kernels and compilers read.
+_READ = (
+    "ACCELERATE", "ASCEND_", "ATEN", "BITSANDBYTES", "BNB", "CUBLAS", "CUDA", "CUDNN", "DNNL",
+    "FLASH", "FLA_", "GOMP", "GPU_", "HF_", "HIP", "HSA", "HUGGINGFACE", "KMP_", "LD_", "LMEVAL",
+    "LM_EVAL", "LM_HARNESS", "MIOPEN", "MKL", "NPU_", "NVIDIA", "NVTE", "OMP_", "ONEDNN",
+    "OPENBLAS", "PJRT", "PT_HPU", "PYTHON", "PYTORCH", "ROCM", "ROCR", "SAFETENSORS", "TOKENIZERS",
+    "TORCH", "TRANSFORMERS", "TRITON", "USE_HUB_KERNELS", "XDG_CACHE", "XFORMERS", "XLA", "ZE_",
+)  # fmt: skip
+_INSTALLED = (".dist-info", ".egg-info", ".egg-link")
+
+
+def surroundings() -> dict[str, Value]:
+    """Return everything outside a model's own files that may change what is loaded.
+
+    Digests stand for what is long; no secret is among it. torch is not imported for it: where it is
+    there already, its switches count as they stand.
+    """
+    return {
+        "python": sys.version,
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "accelerators": _accelerators(),
+        "installed": digest_of(sorted(_installed())),
+        "packages": {**package_versions(), **kernel_versions()},
+        "evalguard": scoring_code(),
+        "environment": digest_of(_variables()),
+        "torch": _torch_as_it_is(),
+    }
+
+
+def _processor() -> list[Value]:
+    """The kind of processor, and how many of its cores this process may use."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    lines = _text(Path("/proc/cpuinfo")).partition("\n\n")[0].splitlines()
+    kept = [line for line in lines if line.startswith(("model name", "flags", "Features", "CPU "))]
+    return [platform.machine(), platform.processor(), usable, digest_of(kept)]
+
+
+def _accelerators() -> list[Value]:
+    """Device files and what the driver says of them; [] where there are none."""
+    devices = sorted(
+        str(path)
+        for pattern in ("nvidia[0-9]*", "kfd", "dri/renderD*", "dxg", "accel*")
+        for path in Path("/dev").glob(pattern)
+    )
+    driver = Path("/proc/driver/nvidia")
+    told = [_text(driver / "version"), *map(_text, sorted(driver.glob("gpus/*/information")))]
+    return [*devices, digest_of(told)]
+
+
+def _installed() -> Iterator[str]:
+    """Names and versions of installed packages, as their folders are called."""
+    for place in sys.path:
+        try:
+            names = os.listdir(place or ".")
+        except OSError:
+            continue
+        yield from (name for name in names if name.endswith(_INSTALLED))
+
+
+def _variables() -> dict[str, str]:
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.upper().startswith(_READ) and not is_secret(name)
+    }
+
+
+def _torch_as_it_is() -> Value:
+    if "torch" not in sys.modules:
+        return None
+
+    return {**arithmetic(), "threads": torch_threads()}
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

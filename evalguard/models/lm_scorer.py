@@ -3,33 +3,45 @@
 from __future__ import annotations
 
 import gc
+import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from evalguard.core.reference import Reference
+from evalguard.core.scorer import (
+    ComparedAnswer,
+    ModelDescription,
+    Request,
+    RequestKind,
+    Response,
+    ScoringPolicy,
+)
 from evalguard.errors import EvaluationError, FallbackError
-from evalguard.models.answers import responses, scored_responses
-from evalguard.models.asking import arguments_of, ask, kind_of
-from evalguard.models.assigned import Assigned, Reassigning
-from evalguard.models.chat import rendered
-from evalguard.models.description import with_batches
-from evalguard.models.encoding import encode_request
-from evalguard.models.failures import failures
-from evalguard.models.fed_recorder import recorded
-from evalguard.models.no_room import NoRoomError
-from evalguard.models.quiet import quiet
-from evalguard.models.reading_off import read_off
-from evalguard.models.referencing import compared, referenced
-from evalguard.models.scored_tokens import FedTokens, ScoredTokens
-from evalguard.models.seeding import seeded
-from evalguard.models.threads import computing_with
-from evalguard.reference import Reference
-from evalguard.scorer import Compared, ModelDescription, Request, Response, ScoringPolicy
+from evalguard.models.arguments import seed_generators
+from evalguard.models.description import describe, with_batches
+from evalguard.models.hf.batch_cuts import RAN_OUT, NoRoomError
+from evalguard.models.hf.lockstep import compare_with_reference, make_reference
+from evalguard.models.hf.scored_tokens import (
+    LENGTH_NAMES,
+    FedTokens,
+    ScoredTokens,
+    encode_request,
+    make_responses,
+    record_inputs,
+    responses,
+)
+from evalguard.models.load_failures import AssignedModel, Reassigning, failures, quiet, render_chat
+from evalguard.models.machine import computing_with
+from evalguard.models.tokenizers import EncodedTexts, shared_digest, texts_of
 
 if TYPE_CHECKING:
     import torch
     from lm_eval.api.model import LM
 
-    from evalguard.settings import Value, Variant
+    from evalguard.core.settings import Value, Variant
 
 
 T = TypeVar("T")
@@ -61,7 +73,7 @@ class LMScorer:
         *,
         model_type: str,
         model_args: Mapping[str, Value] | None = None,
-        assigned: Assigned | None = None,
+        assigned: AssignedModel | None = None,
         reassigning: Reassigning | None = None,
     ) -> None:
         self._lm: Any = lm
@@ -70,11 +82,11 @@ class LMScorer:
         self._model_args = dict(model_args or {})
         self._reassigning = reassigning
         self._spoilt = False
-        self._assigned = assigned or Assigned()
+        self._assigned = assigned or AssignedModel()
         self._description = self._read_off()
 
     def _read_off(self) -> ModelDescription:
-        return read_off(
+        return probe_capabilities(
             self._lm,
             self._policy,
             model_type=self._model_type,
@@ -134,9 +146,9 @@ class LMScorer:
         lm, kind = self._open_lm(), kind_of(requests)
         most = self._policy.max_gen_toks
         arguments = [arguments_of(request, most) for request in requests]
-        seeds = seeded(self._policy.seed)
+        seeds = seed_generators(self._policy.seed)
         threads = computing_with(self._assigned.threads)
-        with threads, failures(kind, requests), quiet(), seeds, recorded(lm) as fed:
+        with threads, failures(kind, requests), quiet(), seeds, record_inputs(lm) as fed:
             if hasattr(lm, "scored"):
                 lm.scored = []
             answers = ask(lm, kind, requests, arguments)
@@ -152,15 +164,17 @@ class LMScorer:
         self, requests: Sequence[Request], *, top_k: int, samples: int
     ) -> tuple[list[Response], list[Reference | None]]:
         """Score a block and keep what a candidate's distributions can be compared with."""
-        with seeded(self._policy.seed):
-            return referenced(self, requests, top_k=top_k, samples=samples, seed=self._policy.seed)
+        with seed_generators(self._policy.seed):
+            return make_reference(
+                self, requests, top_k=top_k, samples=samples, seed=self._policy.seed
+            )
 
     def score_against(
         self, requests: Sequence[Request], references: Sequence[Reference | None]
-    ) -> tuple[list[Response], Compared]:
+    ) -> tuple[list[Response], ComparedAnswer]:
         """Score a block and compare its distributions with the base's."""
-        with seeded(self._policy.seed):
-            return compared(self, requests, references)
+        with seed_generators(self._policy.seed):
+            return compare_with_reference(self, requests, references)
 
     def pieces(self, requests: Sequence[Request]) -> list[list[FedTokens]]:
         """Return what would be fed for each request, window by window; nothing is scored.
@@ -203,7 +217,7 @@ class LMScorer:
         known: Mapping[FedTokens, ScoredTokens],
     ) -> list[Response]:
         """Return the answers to a block of which the pieces are scored, as ``score`` does."""
-        return scored_responses(kind_of(requests), [[known[one] for one in of] for of in pieces])
+        return make_responses(kind_of(requests), [[known[one] for one in of] for of in pieces])
 
     def make_room(self, found: NoRoomError) -> bool:
         """Cut smaller batches from now on, if that can be, and say so in the description."""
@@ -228,7 +242,7 @@ class LMScorer:
         Raises:
             EvaluationError: the model has none.
         """
-        return rendered(self._open_lm(), messages, add_generation_prompt=add_generation_prompt)
+        return render_chat(self._open_lm(), messages, add_generation_prompt=add_generation_prompt)
 
     def close(self) -> None:
         """Release the model. May be called twice."""
@@ -263,3 +277,278 @@ def _parts(
 ) -> Iterator[list[tuple[ScoredTokens, torch.Tensor]]]:
     for group in lm.groups(lm.batches(pieces)):
         yield from lm.scored_parts(group)
+
+
+# A block of requests, put to an lm-eval model as lm-eval does.
+
+
+def kind_of(requests: Sequence[Request]) -> RequestKind:
+    """Return the one kind of all requests of a block.
+
+    Raises:
+        EvaluationError: they are of several.
+    """
+    kinds = sorted({request.kind for request in requests})
+    if len(kinds) > 1:
+        raise EvaluationError(f"one block asks for {' and '.join(kinds)}; one kind is allowed")
+    return kinds[0]
+
+
+def arguments_of(request: Request, most_tokens: int | None) -> tuple[Any, ...]:
+    """lm-eval's arguments of a request; no more than ``most_tokens`` are generated."""
+    if request.kind != "generate_until":
+        return request.arguments
+    context, options = request.arguments
+    options = dict(options) if isinstance(options, dict) else {}
+    if most_tokens is not None:
+        given = [name for name in LENGTH_NAMES if options.get(name) is not None]
+        for name in given or LENGTH_NAMES[:1]:
+            options[name] = min(int(options.get(name, most_tokens)), most_tokens)  # type: ignore[arg-type]
+    return (context, options)
+
+
+_HINT = (
+    "evalguard needs the log-probability of every prompt token (completions with echo=True "
+    "and logprobs=1), for the token ids it sends: vLLM and llama-cpp-python give them; "
+    "or compare the model itself with --model hf"
+)
+# What a server adds to the name that it was asked for: the date of a release, the kind of file.
+_OF_A_RELEASE = re.compile(r"[-@:]([0-9]{4}[0-9-]*(-?v[0-9]+)?|latest)|\.gguf")
+
+
+def _room(lm: Any, method: str) -> str:
+    """The module of lm-eval that a model's method comes from, by its last name; "" if none."""
+    return str(getattr(getattr(lm, method, None), "__module__", "")).rpartition(".")[2]
+
+
+def _with_own_seeds(
+    requests: Sequence[Request], arguments: Sequence[tuple[Any, ...]], *, seed: int
+) -> list[tuple[Any, ...]]:
+    """Give the repeats of a request seeds of their own: by one seed, a server repeats its answer.
+
+    The first keeps the seed that lm-eval sends, or that the task gives.
+    """
+    seen: dict[tuple[str, int, str], int] = {}
+    seeded = []
+    for request, (context, options) in zip(requests, arguments, strict=True):
+        key = (request.task, request.doc_id, str(request.arguments))
+        repeat = seen[key] = seen.get(key, -1) + 1
+        if repeat:
+            options = {**options, "seed": int(options.get("seed", seed)) + repeat}
+        seeded.append((context, options))
+    return seeded
+
+
+@contextmanager
+def check_answers(lm: Any) -> Iterator[None]:
+    """Refuse a server's answers of another model, or that do not cover their prompts' tokens.
+
+    lm-eval sums ``token_logprobs[ctxlen:-1]`` of an echoed prompt and one generated token: of a
+    server that does not echo, that is an empty sum, a log-likelihood of 0 over no tokens. Types
+    gguf and sglang-generate do the like.
+
+    Raises:
+        EvaluationError: while ``lm`` is asked.
+    """
+    own: dict[str, Callable[..., Any]] = {}
+    logprobs = {"openai_completions": _check_logprobs, "sglang_generate_API": _check_sglang}
+    check = logprobs.get(_room(lm, "parse_logprobs"))
+    if check is not None:
+        own["parse_logprobs"] = _after_check(lm.parse_logprobs, check, lm)
+    if _room(lm, "parse_generations") == "openai_completions":
+        own["parse_generations"] = _after_check(lm.parse_generations, None, lm)
+    if _room(lm, "gguf_completion") == "gguf":
+        own["gguf_completion"] = _checked_gguf(lm.gguf_completion)
+    for name, method in own.items():
+        setattr(lm, name, method)
+    try:
+        yield
+    finally:
+        for name in own:
+            delattr(lm, name)
+
+
+_Check = Callable[[Sequence[Any], Any, Any], None]
+
+
+def _after_check(parse: Callable[..., Any], check: _Check | None, lm: Any) -> Callable[..., Any]:
+    def checking(outputs: Any, tokens: Any = None, ctxlens: Any = None, **more: Any) -> Any:
+        answers = outputs if isinstance(outputs, list) else [outputs]
+        _check_name(answers, lm.model)
+        if check is None:
+            return parse(outputs=outputs, **more)
+        check(answers, tokens, ctxlens)
+        return parse(outputs=outputs, tokens=tokens, ctxlens=ctxlens, **more)
+
+    return checking
+
+
+def _check_name(answers: Sequence[Any], wanted: Any) -> None:
+    """Refuse answers that another model signs; a server that names none is taken at its word."""
+    for answer in answers:
+        name = answer.get("model") if isinstance(answer, dict) else None
+        if isinstance(name, str) and name and not _is_same_model(name, str(wanted)):
+            raise EvaluationError(
+                f"the server was asked for model '{wanted}' and answers as '{name}'",
+                hint="start the server with the model that is meant, or give the name that it "
+                "answers with (model_args: {model: NAME, tokenizer: FOLDER}); /v1/models lists "
+                "its models",
+            )
+
+
+def _is_same_model(name: str, wanted: str) -> bool:
+    """Whether two names differ at most in folder, organisation, case, and a release of one."""
+    short, long = sorted((_last_part(name), _last_part(wanted)), key=len)
+    return long.startswith(short) and bool(_OF_A_RELEASE.fullmatch(long[len(short) :] or "-0000"))
+
+
+def _last_part(name: str) -> str:
+    return name.rstrip("/").rpartition("/")[2].lower()
+
+
+def _check_logprobs(answers: Sequence[Any], tokens: Any, ctxlens: Any) -> None:
+    """Of completions: those of the prompt, and of the token that was generated."""
+    choices = []
+    for answer in answers:
+        found = answer.get("choices") if isinstance(answer, dict) else None
+        if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+            raise EvaluationError("the server's answer has no list of choices", hint=_HINT)
+        choices += sorted(found, key=lambda one: one.get("index", 0))
+    given = [(choice.get("logprobs") or {}).get("token_logprobs") for choice in choices]
+    _check_counts(given, tokens, ctxlens, generated=1)
+
+
+def _check_sglang(answers: Sequence[Any], tokens: Any, ctxlens: Any) -> None:
+    """Of sglang's own endpoint: (log-probability, id, text) of each token of the prompt."""
+    given = []
+    for answer in answers:
+        about = answer.get("meta_info") if isinstance(answer, dict) else None
+        found = about.get("input_token_logprobs") if isinstance(about, dict) else None
+        given.append([one[0] for one in found] if isinstance(found, list) else None)
+    _check_counts(given, tokens, ctxlens, generated=0)
+
+
+def _check_counts(given: Sequence[Any], tokens: Any, ctxlens: Any, *, generated: int) -> None:
+    """Compare log-probabilities of each prompt with its tokens.
+
+    Args:
+        given: a list of each prompt's, as a server gave it.
+        tokens: the prompts' ids, or texts; ``ctxlens``: how many of them are context.
+        generated: how many more a server gives than the prompt has tokens.
+    """
+    prompts = list(tokens) if tokens is not None else []
+    if prompts and isinstance(prompts[0], int):
+        prompts = [prompts]
+    if len(given) != len(ctxlens):
+        raise EvaluationError(
+            f"the server gave {len(given)} answers to {len(ctxlens)} prompts", hint=_HINT
+        )
+    for number, (logprobs, context) in enumerate(zip(given, ctxlens, strict=True)):
+        found = logprobs if isinstance(logprobs, list) else []
+        ids = prompts[number] if number < len(prompts) else None
+        exact = isinstance(ids, (list, tuple))
+        expected = len(ids) if isinstance(ids, (list, tuple)) else context + 1
+        if len(found) < expected + generated or (exact and len(found) != expected + generated):
+            raise EvaluationError(
+                f"the server gave {len(found)} log-probabilities for a prompt of {expected} tokens"
+                + (" and one generated token" if generated else ""),
+                hint=_HINT,
+            )
+        scored = found[context : len(found) - generated]
+        if not all(isinstance(one, (int, float)) for one in scored):
+            raise EvaluationError(
+                "the server gave no log-probability for a token of the continuation", hint=_HINT
+            )
+
+
+def _checked_gguf(complete: Callable[..., Any]) -> Callable[..., Any]:
+    """A gguf server's completions, refused where no token of the continuation has a number."""
+
+    def checking(context: str, continuation: str | None = None, **more: Any) -> Any:
+        answer = complete(context=context, continuation=continuation, **more)
+        if not continuation:
+            return answer
+        choices = answer.get("choices") if isinstance(answer, dict) else None
+        logprobs = (choices[0].get("logprobs") if choices else None) or {}
+        given = list(logprobs.get("token_logprobs") or [])[:-1]
+        offsets = list(logprobs.get("text_offset") or [])
+        end = len(context) + len(continuation)
+        scored = [one for one, at in zip(given, offsets, strict=False) if len(context) <= at < end]
+        echoed = bool(offsets) and (offsets[0] < len(context) or not context)
+        if not (echoed and scored and all(isinstance(one, (int, float)) for one in scored)):
+            raise EvaluationError(
+                "the server gave no log-probabilities for the tokens of a continuation", hint=_HINT
+            )
+        return answer
+
+    return checking
+
+
+def ask(
+    lm: Any, kind: str, requests: Sequence[Request], arguments: Sequence[tuple[Any, ...]]
+) -> list[Any]:
+    """Answer requests of one kind by the model's own method, in the order asked."""
+    from lm_eval.api.instance import Instance
+
+    if kind == "generate_until" and _room(lm, "_create_payload") == "openai_completions":
+        arguments = _with_own_seeds(requests, arguments, seed=lm._seed)
+
+    instances = [
+        Instance(
+            request_type=request.kind,
+            doc={},
+            arguments=asked,
+            idx=request.index,
+            metadata=(request.task, request.doc_id, 1),
+        )
+        for request, asked in zip(requests, arguments, strict=True)
+    ]
+    method = getattr(lm, kind)
+    known = inspect.signature(method).parameters
+    with check_answers(lm):
+        return list(
+            method(instances, **({"disable_tqdm": True} if "disable_tqdm" in known else {}))
+        )
+
+
+# All that follows from what a loaded model computes now: found out by running it.
+
+
+def probe_capabilities(
+    lm: Any,
+    policy: ScoringPolicy,
+    *,
+    model_type: str,
+    model_args: Mapping[str, Value],
+    assigned: AssignedModel,
+) -> ModelDescription:
+    """Settle how a model is scored, as far as the policy leaves that to it, and describe it.
+
+    Raises:
+        EvaluationError: the model cannot read a few tokens.
+    """
+    try:
+        with computing_with(assigned.threads), failures("reading a few tokens", ()), quiet():
+            if hasattr(lm, "unsettle"):
+                lm.unsettle()
+            if policy.share_prefixes and getattr(lm, "own_path", False):
+                from evalguard.models.hf.prefix_sharing import settle_sharing
+
+                settle_sharing(lm)
+            described = describe(
+                lm, policy, model_type, model_args, assigned.effective, assigned.provenance
+            )
+            _share_texts(lm)
+    except NoRoomError as error:
+        raise EvaluationError(
+            f"{RAN_OUT} in reading a few tokens: {error}",
+            hint="a narrower dtype, a smaller model_args.max_length or another machine",
+        ) from None
+    return replace(described, caveats=(*described.caveats, *assigned.caveats))
+
+
+def _share_texts(lm: Any) -> None:
+    """Let a model have its texts encoded together with others of the same tokenizer."""
+    if hasattr(lm, "encode_ahead"):
+        same = shared_digest(lm)
+        lm.texts = texts_of(same) if same else EncodedTexts()

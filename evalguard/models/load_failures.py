@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partialmethod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from evalguard.core.scorer import Request
+from evalguard.core.text import HF_HINT, unwritable
 from evalguard.errors import EvalguardError, EvaluationError, UsageError, nearest
 from evalguard.models.arguments import PASSED_ON, parameters
-from evalguard.models.failures import UNREACHABLE_HINT, is_unreachable
-from evalguard.unwritable import HF_HINT, unwritable
+from evalguard.models.hf.batch_cuts import NoRoomError
+from evalguard.models.hf.scored_tokens import UnscorablePairError
 
 if TYPE_CHECKING:
-    from evalguard.settings import Value
+    from evalguard.core.settings import Value, Variant
+
 
 # model_args that name folders or hub ids
 _PLACES = ("pretrained", "model", "tokenizer", "peft", "delta")
@@ -125,3 +132,176 @@ def _unreachable(where: str, model_args: Mapping[str, Value]) -> EvaluationError
         "cache; the hub cannot be reached",
         hint="give a path, or go online (HF_HUB_OFFLINE must not be set) and try again",
     )
+
+
+# Assigned: what a scorer is told of the assignment that its model carries.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignedModel:
+    """The settings of a loaded model, as they were read back.
+
+    Attributes:
+        effective: setting name -> value read back.
+        provenance: digests of weights and code; None where one of them cannot be proven, so that
+            scores must not be cached.
+        threads: CPU threads that torch computes with; 0: as many as it uses at the time.
+        caveats: what a report has to say of it.
+        on_smaller_budget: takes the token budget that is left where memory ran out.
+    """
+
+    effective: Mapping[str, Value] = field(default_factory=dict)
+    provenance: Mapping[str, Value] | None = None
+    threads: int = 0
+    caveats: tuple[str, ...] = ()
+    on_smaller_budget: Callable[[int], None] = lambda _: None
+
+
+# Lets the loaded model carry a variant's assignment instead of the one it carries; None: it cannot.
+Reassigning = Callable[["Variant"], AssignedModel | None]
+
+
+# How a loaded model cuts its batches, and by which path it comes to its scores.
+
+
+def batching(lm: Any) -> dict[str, Value]:
+    """Return batch_size, token_budget, scorer and shares_prefixes, read back from an lm-eval model.
+
+    None for what it does not show, or has not.
+    """
+    size = getattr(lm, "batch_size", None)
+    told: dict[str, Value] = {
+        "batch_size": size if isinstance(size, (int, str)) else None,
+        "token_budget": None,
+        "scorer": None,
+        "shares_prefixes": None,
+    }
+    if not hasattr(lm, "score_pairs"):
+        return told
+    if not lm.own_path:
+        return {**told, "scorer": "harness", "shares_prefixes": False}
+    by_tokens = lm.sequences is None
+    return {
+        "batch_size": lm.sequences,
+        "token_budget": lm.token_budget if by_tokens else None,
+        "scorer": "fast" if lm.only_scored_positions else "full logits",
+        "shares_prefixes": lm.sharing is not None,
+    }
+
+
+# A conversation as text, by a model's own chat template.
+
+
+def render_chat(
+    lm: Any, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool
+) -> str:
+    """Apply a model's chat template to a conversation.
+
+    Raises:
+        EvaluationError: the model has none.
+    """
+    history = [dict(message) for message in messages]
+    try:
+        return str(lm.apply_chat_template(history, add_generation_prompt=add_generation_prompt))
+    except Exception as error:
+        raise EvaluationError(
+            f"the model's chat template cannot be applied: {one_line(error)}",
+            hint="run without --apply_chat_template, or give the tokenizer a chat template",
+        ) from error
+
+
+# What a model raises while it answers, in one line that says what was asked of it.
+
+
+# How torch names a place that a model has no position for, be they embedded, biases or masks.
+_TOO_LONG = ("out of bounds", "out of range", "must match the existing size", "match the size of")
+
+# How requests, aiohttp and lm-eval's clients say that no server answers.
+_NO_SERVER = (
+    "connection refused", "connectionerror", "cannot connect", "clientconnector",
+    "serverdisconnected", "valid response after", "connection aborted", "connection reset",
+    "service unavailable", "bad gateway", "gateway time",
+)  # fmt: skip
+UNREACHABLE_HINT = (
+    "is the server running, and does base_url lead to it? Look at its log, start it again, and "
+    "run the same command: what was answered is kept where the model's identity is known"
+)
+
+
+@contextmanager
+def failures(doing: str, requests: Sequence[Request]) -> Iterator[None]:
+    """Turn whatever a model raises into one line that says what was asked of it.
+
+    Raises:
+        EvaluationError: naming the task, and the document where that is known.
+        NoRoomError: as it is: smaller batches may do.
+    """
+    try:
+        yield
+    except UnscorablePairError as error:
+        raise EvaluationError(f"{_place(error, requests)}: {error}", hint=error.hint) from error
+    except (EvaluationError, NoRoomError):
+        raise
+    except (Exception, SystemExit) as error:
+        tasks = ", ".join(sorted({request.task for request in requests}))
+        what = f"{doing} of {tasks}" if tasks else doing
+        raise EvaluationError(
+            f"the model failed in {what}: {one_line(error)}", hint=_hint(error)
+        ) from error
+
+
+def is_unreachable(error: BaseException) -> bool:
+    """Whether a server did not answer, or stopped answering."""
+    text = f"{type(error).__name__}: {error}".lower()
+    return isinstance(error, ConnectionError) or any(part in text for part in _NO_SERVER)
+
+
+def _hint(error: BaseException) -> str:
+    message = str(error).lower()
+    if is_unreachable(error):
+        return UNREACHABLE_HINT
+    if "memory" in message:
+        return "try a smaller --batch_size"
+    if any(part in message for part in _TOO_LONG):
+        return (
+            "if a text is longer than the model reads, whatever its config says: "
+            "model_args.max_length, the same for base and candidate"
+        )
+    return ""
+
+
+def one_line(error: BaseException) -> str:
+    """An exception's class and message, without line breaks and not too long."""
+    text = " ".join(str(error).split())[:300]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _place(error: UnscorablePairError, requests: Sequence[Request]) -> str:
+    """The task, and the document where the pairs of a call are its requests one by one."""
+    request = requests[0]
+    if request.kind != "loglikelihood":
+        return f"task '{request.task}'"
+    request = requests[error.position]
+    return f"task '{request.task}', document {request.doc_id}"
+
+
+# Keep libraries off stdout, which belongs to results, and their progress bars off the screen.
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Send what libraries print to stderr, without their progress bars."""
+    from tqdm import tqdm  # type: ignore[import-untyped]
+    from transformers.utils import logging
+
+    shown, start = logging.is_progress_bar_enabled(), tqdm.__init__
+    logging.disable_progress_bar()
+    # lm-eval's model types show bars of their own, and have no switch that all of them know.
+    tqdm.__init__ = partialmethod(start, disable=True)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        tqdm.__init__ = start
+        if shown:
+            logging.enable_progress_bar()

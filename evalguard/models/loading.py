@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evalguard.errors import SettingError, UsageError, nearest
+from evalguard.core.scorer import DEFAULT_BATCH_SIZE, ScoringPolicy
+from evalguard.errors import EvaluationError, SettingError, UsageError, nearest
 from evalguard.models.arguments import (
     HF_TYPES,
+    check_arguments,
     check_device,
     check_dtypes,
     check_place,
     check_types,
-    checked_arguments,
     parameters,
 )
-from evalguard.models.load_failures import load_failures
-from evalguard.models.weights import check_model_folder, local_folder, refuse_pickle
-from evalguard.scorer import DEFAULT_BATCH_SIZE, ScoringPolicy
+from evalguard.models.checkpoint_files import check_model_folder, local_folder, refuse_pickle
+from evalguard.models.config_overrides import overridden, override_config
+from evalguard.models.load_failures import load_failures, quiet
 
 if TYPE_CHECKING:
     from lm_eval.api.model import LM
+    from transformers import PretrainedConfig, PreTrainedModel
 
-    from evalguard.settings import Value
+    from evalguard.core.settings import Value
+
 
 __all__ = ["HF_TYPES", "load_lm"]
 
@@ -48,7 +53,7 @@ def load_lm(
         EvaluationError: no such folder, no model in it, damaged or pickled weights, an unknown
             architecture, a hub id that cannot be reached.
     """
-    arguments = checked_arguments(model_type, model_args, trust_remote_code=trust_remote_code)
+    arguments = check_arguments(model_type, model_args, trust_remote_code=trust_remote_code)
     with load_failures(model_type, model_args, config_overrides):
         if model_type in HF_TYPES:
             arguments["config_overrides"] = config_overrides
@@ -70,8 +75,8 @@ def load_lm(
 def _load_hf(
     arguments: dict[str, Any], policy: ScoringPolicy, trust_remote_code: bool, allow_pickle: bool
 ) -> LM:
-    from evalguard.models.hf import GuardedHFLM
-    from evalguard.models.quiet import quiet
+    from evalguard.models.hf.model import GuardedHFLM
+    from evalguard.models.load_failures import quiet
 
     if "pretrained" not in arguments:
         raise UsageError("model_args name no 'pretrained' model", hint="a folder or a hub id")
@@ -100,7 +105,7 @@ def _load_registered(
     trust_remote_code: bool,
     allow_pickle: bool,
 ) -> LM:
-    from evalguard.models.quiet import quiet
+    from evalguard.models.load_failures import quiet
 
     with quiet():
         import lm_eval.models  # noqa: F401  registers every model type; must come first
@@ -147,3 +152,93 @@ def _check_folders(arguments: Mapping[str, Any], allow_pickle: bool) -> None:
     quantized = arguments.get("autogptq")
     if isinstance(quantized, str) and not quantized.endswith(".safetensors") and not allow_pickle:
         raise refuse_pickle(quantized)
+
+
+# What a model is made of, known from its config: no weights are read and no memory is taken.
+
+
+# model_args of reading a config, with lm-eval's defaults
+_WHERE: Mapping[str, Value] = {"revision": "main", "gguf_file": None, "subfolder": ""}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmptyModel:
+    """A model with all its modules on the meta device, and the config it is made from."""
+
+    config: PretrainedConfig
+    model: PreTrainedModel
+
+
+def effective_config(
+    model_args: Mapping[str, Value],
+    overrides: Mapping[str, Value],
+    *,
+    trust_remote_code: bool = False,
+) -> PretrainedConfig:
+    """Read a config as loading these model_args does, with all that is laid over it.
+
+    Raises:
+        SettingError: an override names nothing in the config.
+        EvaluationError: there is no such config.
+    """
+    from transformers import AutoConfig
+
+    pretrained = str(model_args["pretrained"])
+    where: dict[str, Any] = {n: model_args.get(n) or value for n, value in _WHERE.items()}
+    with load_failures("hf", model_args, overrides), quiet():
+        config = AutoConfig.from_pretrained(
+            pretrained, trust_remote_code=trust_remote_code, **where
+        )
+        overridden(config, overrides, pretrained, **where)
+        for name, value in laid_over(config, model_args).items():
+            override_config(config, {name: value})
+    return config
+
+
+def laid_over(config: PretrainedConfig, model_args: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the model_args that transformers takes for attributes of the config."""
+    from evalguard.models.hf.model import OWN_ARGUMENTS, GuardedHFLM
+
+    known = parameters(GuardedHFLM) | OWN_ARGUMENTS
+    return {n: v for n, v in model_args.items() if n not in known and hasattr(config, n)}
+
+
+def empty_model(
+    config: PretrainedConfig,
+    model_args: Mapping[str, Value],
+    *,
+    trust_remote_code: bool = False,
+) -> PreTrainedModel:
+    """Make the modules that these model_args and this config lead to, on the meta device.
+
+    The config is copied; the model's own says which attention implementation it resolves to.
+
+    Raises:
+        EvaluationError: the architecture cannot be made without its weights.
+    """
+    import torch
+
+    asked = {n: v for n, v in model_args.items() if n == "attn_implementation" and v is not None}
+    try:
+        with torch.device("meta"), quiet():
+            made: PreTrainedModel = _loader(config, model_args).from_config(
+                copy.deepcopy(config), trust_remote_code=trust_remote_code, **asked
+            )
+            return made
+    except Exception as error:
+        raise EvaluationError(
+            f"the modules of {model_args['pretrained']} cannot be listed without its weights: "
+            f"{' '.join(str(error).split())}",
+        ) from error
+
+
+def _loader(config: PretrainedConfig, model_args: Mapping[str, Value]) -> Any:
+    """The auto class with which lm-eval loads a model of this type."""
+    import transformers
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES as WITH_ENCODER,
+    )
+
+    backend = model_args.get("backend") or "default"
+    encoder = backend == "seq2seq" or (backend == "default" and config.model_type in WITH_ENCODER)
+    return transformers.AutoModelForSeq2SeqLM if encoder else transformers.AutoModelForCausalLM

@@ -1,1 +1,1 @@
-"""Reports render a finished CompareReport; they compute no statistic and decide nothing."""
+"""Views of finished records: terminal, HTML, Markdown, JSON, JUnit. They decide nothing."""

@@ -7,18 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from evalguard.compare_report import CompareReport
+from evalguard.core.reports.compare import CompareReport, Format, RunDocuments
 from evalguard.errors import UsageError, nearest
-from evalguard.report import junit, markdown
-from evalguard.report.annotations import render as annotated
-from evalguard.report.contract import document
-from evalguard.report.terminal import render
-from evalguard.report.view import report_view
-from evalguard.report_format import Format
-from evalguard.run_documents import RunDocuments
+from evalguard.report import ci, markdown
+from evalguard.report.ci import render_annotations as annotated
+from evalguard.report.contract.compare import compare_document
+from evalguard.report.terminal import render_terminal
+from evalguard.report.view.report import build_report_view
 
 # What was asked and answered in a task; None where that is not there.
-Documents = Callable[[str], RunDocuments | None]
+DocumentSource = Callable[[str], RunDocuments | None]
 
 _WIDTH = 80
 
@@ -33,19 +31,19 @@ class Rendering:
         run_file: its name in a run folder; "" where none is written there unasked.
     """
 
-    render: Callable[[CompareReport, Documents], str]
+    render: Callable[[CompareReport, DocumentSource], str]
     suffixes: tuple[str, ...] = ()
     run_file: str = ""
 
 
-def rendered(
-    report: CompareReport, chosen: Format, documents: Documents = lambda _task: None
+def render_report(
+    report: CompareReport, chosen: Format, documents: DocumentSource = lambda _task: None
 ) -> str:
     """Return a report in a format, as the text of a file."""
     return RENDERINGS[chosen].render(report, documents)
 
 
-def format_of(path: Path, chosen: Format | None = None) -> Format:
+def choose_format(path: Path, chosen: Format | None = None) -> Format:
     """Return the format of a file: the one that was chosen, else what its suffix says.
 
     Raises:
@@ -58,7 +56,7 @@ def format_of(path: Path, chosen: Format | None = None) -> Format:
             hint="--format F without -o says in which format the report goes to stdout",
         )
     if chosen is not None:
-        return checked_format(chosen)
+        return check_format(chosen)
     suffix = path.suffix.lower()
     for name, rendering in RENDERINGS.items():
         if suffix in rendering.suffixes:
@@ -71,7 +69,7 @@ def format_of(path: Path, chosen: Format | None = None) -> Format:
     )
 
 
-def checked_format(name: str) -> Format:
+def check_format(name: str) -> Format:
     """Return a format's name.
 
     Raises:
@@ -86,34 +84,34 @@ def checked_format(name: str) -> Format:
     )
 
 
-def _text(report: CompareReport, _documents: Documents) -> str:
-    return render(report, width=_WIDTH, color=False, verbose=True) + "\n"
+def _text(report: CompareReport, _documents: DocumentSource) -> str:
+    return render_terminal(report, width=_WIDTH, color=False, verbose=True) + "\n"
 
 
-def _json(report: CompareReport, _documents: Documents) -> str:
-    return json.dumps(document(report), indent=2, allow_nan=False) + "\n"
+def _json(report: CompareReport, _documents: DocumentSource) -> str:
+    return json.dumps(compare_document(report), indent=2, allow_nan=False) + "\n"
 
 
-def _markdown(report: CompareReport, _documents: Documents) -> str:
-    return markdown.render(report_view(report))
+def _markdown(report: CompareReport, _documents: DocumentSource) -> str:
+    return markdown.render_markdown(build_report_view(report))
 
 
-def _junit(report: CompareReport, _documents: Documents) -> str:
-    return junit.render(report_view(report))
+def _junit(report: CompareReport, _documents: DocumentSource) -> str:
+    return ci.render_junit(build_report_view(report))
 
 
-def _annotations(report: CompareReport, _documents: Documents) -> str:
-    return annotated(report_view(report))
+def _annotations(report: CompareReport, _documents: DocumentSource) -> str:
+    return annotated(build_report_view(report))
 
 
-def _html(report: CompareReport, documents: Documents) -> str:
-    from evalguard.report.html.render import render as page
+def _html(report: CompareReport, documents: DocumentSource) -> str:
+    from evalguard.report.html.report import render_html as page
 
     tasks = dict.fromkeys(
         [*(one.task for one in report.comparisons), *(one.task for one in report.distributions)]
     )
     found = [documents(task) for task in tasks]
-    return page(report_view(report), [one for one in found if one is not None])
+    return page(build_report_view(report), [one for one in found if one is not None])
 
 
 RENDERINGS: dict[Format, Rendering] = {

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Iterator, Sequence
 
-from evalguard.escaping import inline
-from evalguard.gate_reason import GateState
-from evalguard.report.markdown_sections import folds, sections
-from evalguard.report.markdown_text import size
-from evalguard.report.view import ReportView
+from evalguard.core.limits import GateState
+from evalguard.core.text import inline
+from evalguard.report.view.bisection import BisectionView
+from evalguard.report.view.metric import MetricView
+from evalguard.report.view.report import DistributionView, ReportView
 
 # GitHub refuses a comment of more than 65,536 characters, and a summary of more than 1 MiB.
 COMMENT_BYTES = 60_000
@@ -20,10 +22,10 @@ _ICON: dict[GateState, str] = {
     "failed": "💥",
     "undecided": "⚠️",
 }
-_SAYING_SO = 3000
+_CUT_NOTICE_BYTES = 3000
 
 
-def render(view: ReportView, *, most: int = SUMMARY_BYTES, marker: str = "") -> str:
+def render_markdown(view: ReportView, *, most: int = SUMMARY_BYTES, marker: str = "") -> str:
     """Return the page: verdict on top, table, culprits, then fold-outs.
 
     Texts of models and files stay text: no markup, HTML, link or mention comes out of them.
@@ -40,15 +42,15 @@ def render(view: ReportView, *, most: int = SUMMARY_BYTES, marker: str = "") -> 
         *([inline(view.cause, 600)] if view.cause else []),
         f"{inline(view.title, 200)}: {inline(view.sentence, 1000)}",
     ]
-    room = most - _SAYING_SO - sum(map(size, parts))
+    room = most - _CUT_NOTICE_BYTES - sum(map(paragraph_bytes, parts))
     left_out = []
-    for title, body in (*sections(view, room // 2), *folds(view)):
-        room -= size(body)
+    for title, body in (*open_sections(view, room // 2), *folded_sections(view)):
+        room -= paragraph_bytes(body)
         if room >= 0:
             parts.append(body)
         else:
             left_out.append(title)
-            room += size(body)
+            room += paragraph_bytes(body)
     if left_out:
         parts.append(f"_This page may not be longer. Left out: {', '.join(left_out)}._")
     return "\n\n".join(parts) + "\n"
@@ -75,3 +77,151 @@ def failure_markdown(message: str, hint: str, *, exit_code: int, marker: str = "
         *([f"**What to do:** {inline(hint)}"] if hint else []),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+# The parts of a Markdown page about a comparison, each with the title it is missed by.
+
+
+MarkdownSection = tuple[str, str]
+
+_GRAVITY: dict[GateState | None, int] = {"regressed": 0, "failed": 1, "undecided": 2}
+_METRIC_HEADER = ("task", "metric", "base", "candidate", "sigma", "paired p", "outcome")
+_CULPRIT_HEADER = ("setting", "base → candidate", "alone", "beside", "share")
+_DISTRIBUTION_HEADER = ("task", "positions", "KL mean", "99%", "max", "Δp rms", "top-1")
+
+
+def open_sections(view: ReportView, room: int) -> Iterator[MarkdownSection]:
+    """What stands open: the metrics in ``room`` bytes, limits that are not kept, the culprits."""
+    yield "metrics", _metric_table(view, room)
+    decisive = [limit.line for limit in view.limits if limit.state != "passed"]
+    if decisive or view.accepted:
+        yield "limits", "\n".join(f"- {inline(line)}" for line in (*decisive, *view.accepted))
+    if view.bisection is not None:
+        yield "culprits", _culprit_tables(view.bisection)
+    elif view.bisection_reason:
+        yield "why no setting was searched for", inline(view.bisection_reason)
+    if view.floor:
+        yield "the floor", inline(view.floor)
+    if view.next_step:
+        command = [code_block([view.next_command], "console")] if view.next_command else []
+        yield "the next step", join_paragraphs(f"**Next:** {inline(view.next_step)}", *command)
+
+
+def folded_sections(view: ReportView) -> Iterator[MarkdownSection]:
+    """What opens at a click, the more useful in front."""
+    for title, body in _titled_folds(view):
+        if body:
+            yield title, foldout(title[0].upper() + title[1:], body)
+
+
+def _titled_folds(view: ReportView) -> Iterator[MarkdownSection]:
+    found = view.bisection
+    if found is not None and found.fix is not None:
+        fix = found.fix
+        yield (
+            "the repair",
+            join_paragraphs(
+                inline(fix.head), *([code_block(fix.lines, "yaml")] if fix.lines else [])
+            ),
+        )
+    yield "caveats", "\n".join(f"{one.number}. {inline(one.line)}" for one in view.caveats)
+    yield "distributions", _distribution_table(view.distributions, view.distributions_legend)
+    more = (view.across, *view.answers, *view.stopping, view.influence)
+    yield "more about the drift", join_paragraphs(*map(inline, more))
+    if found is not None:
+        beside = [text for search in found.searches for text in (search.cleared, search.beside)]
+        yield "more about the bisection", join_paragraphs(*map(inline, (*beside, *found.sentences)))
+    yield "all limits", "\n".join(f"- {inline(limit.line)}" for limit in view.limits)
+    yield "what was not compared", "\n".join(f"- {inline(line)}" for line in view.left_out)
+    yield "how this was made", _provenance(view)
+
+
+def _metric_table(view: ReportView, room: int) -> str:
+    """The table; where it would be longer than ``room``, rows that matter least are left out."""
+    shown = [metric for metric in view.metrics if metric.shown]
+    kept: set[int] = set()
+    for index in sorted(range(len(shown)), key=lambda i: _GRAVITY.get(shown[i].gate_state, 3)):
+        room -= sum(paragraph_bytes(inline(cell)) + 1 for cell in _metric_row(shown[index]))
+        if room < 0:
+            break
+        kept.add(index)
+    rows = [_metric_row(metric) for index, metric in enumerate(shown) if index in kept]
+    missing = len(shown) - len(rows)
+    return join_paragraphs(
+        markdown_table(_METRIC_HEADER, rows, left=2) if rows else "",
+        f"_This page may not be longer. Left out: {missing} metrics._" if missing else "",
+        *map(inline, (*view.hidden, view.legend)),
+    )
+
+
+def _metric_row(metric: MetricView) -> tuple[str, ...]:
+    caveats = f" ({', '.join(map(str, metric.caveats))})" if metric.caveats else ""
+    sigma = f"{metric.sigma} {metric.interval}".strip()
+    values = (metric.base, metric.candidate, sigma, metric.p)
+    return (metric.task, metric.label, *values, f"{metric.said}{caveats}")
+
+
+def _culprit_tables(found: BisectionView) -> str:
+    parts = []
+    for search in found.searches:
+        parts += [f"**{inline(search.title)}**", inline(search.answer)]
+        rows = [(c.setting, c.change, c.alone, c.beside, c.share) for c in search.culprits]
+        parts += [markdown_table(_CULPRIT_HEADER, rows, left=2)] if rows else []
+    return join_paragraphs(*parts, inline(found.legend))
+
+
+def _distribution_table(all_of_them: tuple[DistributionView, ...], legend: str) -> str:
+    rows = [
+        (d.task, d.positions, d.kl, d.kl_p99, d.kl_max, d.dp_rms, d.same_top1)
+        for d in all_of_them
+        if d.known
+    ]
+    sentences = [sentence for d in all_of_them for sentence in d.sentences]
+    measured = markdown_table(_DISTRIBUTION_HEADER, rows, left=1) if rows else ""
+    return join_paragraphs(measured, *map(inline, (legend, *sentences)))
+
+
+def _provenance(view: ReportView) -> str:
+    sides = [f"{side.name}: {side.about}" for side in (view.base, view.candidate)]
+    saved = f"Saved in {view.run_folder}" if view.run_folder else ""
+    when = f"evalguard {view.version}, {view.created}"
+    texts = (*sides, f"Gate: {view.gate}.", when, view.resources, saved)
+    command = code_block([view.command], "console") if view.command else ""
+    values = (
+        markdown_table(("environment", "value"), view.environment, left=2)
+        if view.environment
+        else ""
+    )
+    return join_paragraphs(*map(inline, texts), command, values)
+
+
+# Markdown out of texts of models and files: blocks, tables, fold-outs.
+
+
+def code_block(lines: Sequence[str], language: str = "") -> str:
+    """Return printable lines as a block of code that nothing in them can end."""
+    longest = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return "\n".join([f"{fence}{language}", *lines, fence])
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) -> str:
+    """Return a table of texts; all columns but the first ``left`` are flush right."""
+    rules = ["---" if column < left else "---:" for column in range(len(header))]
+    cells = [header, rules, *([inline(cell) for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+
+
+def foldout(title: str, body: str) -> str:
+    """Return a body that opens at a click."""
+    return f"<details><summary>{inline(title)}</summary>\n\n{body}\n\n</details>"
+
+
+def join_paragraphs(*parts: str) -> str:
+    """Join what there is with an empty line between."""
+    return "\n\n".join(part for part in parts if part)
+
+
+def paragraph_bytes(text: str) -> int:
+    """Bytes of a paragraph in a file."""
+    return len(text.encode("utf-8", "replace")) + 2

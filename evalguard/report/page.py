@@ -1,24 +1,26 @@
-"""The page that a person reads in a terminal: blocks of lines, plain or with ANSI styles."""
+"""A page of text in a terminal: blocks of lines, plain or with ANSI styles, and columns side by
+side.
+"""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from io import StringIO
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from evalguard.report.plain_text import is_wider, wrapped
-from evalguard.shell_words import shell_words
+from evalguard.core.text import shell_words
+from evalguard.report.words.plain_text import fit_text, is_wider, pad_text, wrap_text
 
 NARROWEST = 20
 _WIDEST_PROSE = 100
 _QUOTE = shlex.quote("'")[1:-1]  # how a quote stands in quotes
 
 
-def page(blocks: Iterable[list[Text]], width: int, *, color: bool) -> str:
+def render_page(blocks: Iterable[list[Text]], width: int, *, color: bool) -> str:
     """Return the blocks that are not empty, a blank line between them, without a final line break.
 
     With ``color`` the text holds ANSI styles; without, it holds no escape character at all.
@@ -35,9 +37,9 @@ def prose_width(width: int) -> int:
     return min(width, _WIDEST_PROSE)
 
 
-def prose(text: str, width: int, *, style: str = "") -> list[Text]:
+def wrap_prose(text: str, width: int, *, style: str = "") -> list[Text]:
     """Return running text as lines; none for an empty one."""
-    return [Text(line, style=style) for line in wrapped(text, prose_width(width))] if text else []
+    return [Text(line, style=style) for line in wrap_text(text, prose_width(width))] if text else []
 
 
 def command_lines(command: str, width: int) -> list[Text]:
@@ -115,3 +117,26 @@ def _styled(lines: list[Text], width: int) -> str:
         for line in lines:
             console.print(line, soft_wrap=True)
     return captured.get().rstrip("\n")
+
+
+# Columns side by side that leave the terminal from the right where it is too narrow.
+
+
+_COLUMN_GAP = "  "
+_FEWEST_COLUMNS = 2
+
+
+def column_widths(rows: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Widths of the columns that fit into ``width``; the first two always stay."""
+    widths = [max(cell_len(text) for text in column) for column in zip(*rows, strict=True)]
+    while (
+        len(widths) > _FEWEST_COLUMNS and sum(widths) + len(_COLUMN_GAP) * (len(widths) - 1) > width
+    ):
+        widths.pop()
+    return widths
+
+
+def row_text(cells: Sequence[str], widths: Sequence[int], width: int, *, style: str = "") -> Text:
+    """One line of cells in columns of these widths; cells beyond them are left out."""
+    shown = (pad_text(text, w) for text, w in zip(cells, widths, strict=False))
+    return Text(fit_text(_COLUMN_GAP.join(shown).rstrip(), width), style=style)

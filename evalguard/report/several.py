@@ -1,4 +1,6 @@
-"""Several candidates in one report: a line and a column for each, and the steps of a chain."""
+"""Several candidates in one report: a line and a column for each, the steps of a chain, and its
+formats.
+"""
 
 from __future__ import annotations
 
@@ -9,36 +11,48 @@ from xml.etree import ElementTree
 from rich.cells import cell_len
 from rich.text import Text
 
-from evalguard.compare_report import CompareReport
-from evalguard.comparison import Comparison
-from evalguard.escaping import inline
-from evalguard.gate_reason import GateState, Key
-from evalguard.report import junit, rounding
-from evalguard.report.annotations import annotation
-from evalguard.report.annotations import render as annotated
-from evalguard.report.contract import document as comparison_document
-from evalguard.report.markdown_text import paragraphs
-from evalguard.report.markdown_text import table as markdown_table
-from evalguard.report.page import NARROWEST, command_lines, page, prose
-from evalguard.report.plain_text import fitted, padded, printable, with_whole_intervals, wrapped
-from evalguard.report.terminal import render as render_one
-from evalguard.report.view import report_view
-from evalguard.report.view.screen import cause_line, gate_text, spread_of_tasks, verdict_text
-from evalguard.report.wording import STATE_STYLE, full_label, margin_of, metric_label
-from evalguard.report_format import Format
-from evalguard.several_report import SCHEMA, NoVerdict, SeveralReport, Step, StepDrift, state_of
+from evalguard.core.comparison import Comparison
+from evalguard.core.limits import GateState, Key
+from evalguard.core.reports.compare import CompareReport, Format
+from evalguard.core.reports.several import (
+    SCHEMA,
+    NoVerdict,
+    SeveralReport,
+    Step,
+    StepDrift,
+    state_of,
+)
+from evalguard.core.text import inline
+from evalguard.report import ci
+from evalguard.report.ci import annotation_command
+from evalguard.report.ci import render_annotations as annotated
+from evalguard.report.contract.compare import compare_document as comparison_document
+from evalguard.report.markdown import join_paragraphs, markdown_table
+from evalguard.report.page import NARROWEST, command_lines, render_page, wrap_prose
+from evalguard.report.terminal import render_terminal as render_one
+from evalguard.report.view.report import build_report_view
+from evalguard.report.view.screen import cause_line, gate_rule_text, spread_of_tasks, verdict_text
+from evalguard.report.words import rounding
+from evalguard.report.words.labels import STATE_STYLE, full_label, metric_label, metric_margin
+from evalguard.report.words.plain_text import (
+    fit_text,
+    pad_text,
+    printable,
+    wrap_keeping_intervals,
+    wrap_text,
+)
 
 _WIDTH, _GAP, _INDENT = 80, 2, 2
 _MOST_ROWS = 10
 _LEAST_LABEL = 12
-_Label = tuple[str, str]  # task, metric
-_Column = tuple[str, list[str]]
+_RowLabel = tuple[str, str]  # task, metric
+_CandidateColumn = tuple[str, list[str]]
 _KL, _TOP = "mean KL", "same top token"
 _MARK: dict[GateState | None, str] = {"regressed": " !", "undecided": " ?", "failed": " x"}
 _LEGEND = "! fails the gate, ? undecided, x no number; sigma with its paired interval"
 
 
-def render(report: SeveralReport, *, width: int, color: bool, verbose: bool = False) -> str:
+def render_several(report: SeveralReport, *, width: int, color: bool, verbose: bool = False) -> str:
     """Return ``report`` as text of at most ``width`` cells a line, without a final line break.
 
     With ``verbose`` every candidate's own report follows, with everything it has to say.
@@ -48,9 +62,9 @@ def render(report: SeveralReport, *, width: int, color: bool, verbose: bool = Fa
         [*_head(report, width), *_candidates(report, width)],
         _table(report, width),
         _steps(report, width),
-        _after(report, width),
+        _next_lines(report, width),
     ]
-    text = page(blocks, width, color=color)
+    text = render_page(blocks, width, color=color)
     if verbose:
         wholes = [*report.reports, *(step.report for step in report.steps)]
         text = "\n\n\n".join(
@@ -59,7 +73,7 @@ def render(report: SeveralReport, *, width: int, color: bool, verbose: bool = Fa
     return text
 
 
-def document(report: SeveralReport) -> dict[str, object]:
+def several_document(report: SeveralReport) -> dict[str, object]:
     """Return the JSON contract (schema ``evalguard.compare-several/1``) as plain data.
 
     ``candidates`` holds a whole ``evalguard.compare/1`` document each, or the name of a candidate
@@ -102,7 +116,7 @@ def _step_document(step: Step) -> dict[str, object]:
     }
 
 
-def headline(report: SeveralReport) -> str:
+def several_headline(report: SeveralReport) -> str:
     """Say the gravest state, whose it is, the gate where all have the same, and the exit code."""
     names = [_name(one) for one in report.candidates if state_of(one) == report.state]
     total = len(report.candidates)
@@ -115,7 +129,7 @@ def headline(report: SeveralReport) -> str:
 
 def _gate(report: SeveralReport) -> str:
     """The gate's rule, where it is the same for all; else "", and each line says its own."""
-    rules = {gate_text(one) for one in report.reports}
+    rules = {gate_rule_text(one) for one in report.reports}
     return rules.pop() if len(rules) == 1 else ""
 
 
@@ -124,7 +138,7 @@ def _name(one: CompareReport | NoVerdict) -> str:
 
 
 def _head(report: SeveralReport, width: int) -> list[Text]:
-    lines = [Text(line, style="bold") for line in wrapped(headline(report), width)]
+    lines = [Text(line, style="bold") for line in wrap_text(several_headline(report), width)]
     lines[0].stylize(STATE_STYLE[report.state], 0, len(report.state) + 1)
     return lines
 
@@ -135,22 +149,24 @@ def _candidates(report: SeveralReport, width: int) -> list[Text]:
     rest = " " * (room + _GAP)
     lines = []
     for one in report.candidates:
-        head = padded(_name(one), room) + " " * _GAP
-        first, *others = _told(one, shared_gate=bool(_gate(report)))
-        broken = [Text(line) for line in with_whole_intervals(first, width, first=head, rest=rest)]
+        head = pad_text(_name(one), room) + " " * _GAP
+        first, *others = _verdict_texts(one, shared_gate=bool(_gate(report)))
+        broken = [
+            Text(line) for line in wrap_keeping_intervals(first, width, first=head, rest=rest)
+        ]
         broken[0].stylize(STATE_STYLE[state_of(one)], len(head), len(head) + len(state_of(one)))
         lines += broken
         for text in others:
-            lines += [Text(line) for line in wrapped(text, width, first=rest, rest=rest)]
+            lines += [Text(line) for line in wrap_text(text, width, first=rest, rest=rest)]
     return lines
 
 
-def _told(one: CompareReport | NoVerdict, *, shared_gate: bool) -> list[str]:
+def _verdict_texts(one: CompareReport | NoVerdict, *, shared_gate: bool) -> list[str]:
     """The verdict and its cause, a text each."""
     if isinstance(one, NoVerdict):
         hint = f" ({printable(one.hint)})" if one.hint else ""
         return [f"FAILED: no verdict: {printable(one.reason)}{hint}"]
-    gate = "" if shared_gate else f"; {gate_text(one)}"
+    gate = "" if shared_gate else f"; {gate_rule_text(one)}"
     return [f"{verdict_text(one)}{gate}", *filter(None, [cause_line(one)])]
 
 
@@ -175,7 +191,7 @@ def _table(report: SeveralReport, width: int) -> list[Text]:
     shown = rows[:_MOST_ROWS]
     if not shown:
         return []
-    base = ("base", [rounding.rounded(known[k].base, known[k].base_stderr) for k in shown])
+    base = ("base", [rounding.round_to_error(known[k].base, known[k].base_stderr) for k in shown])
     columns = [
         (printable(one.candidate.name), [_cell(one, key) for key in shown])
         for one in report.reports
@@ -189,10 +205,10 @@ def _table(report: SeveralReport, width: int) -> list[Text]:
     lines = _columns(labels, [base], columns, width)
     more = len(rows) - len(shown)
     texts = [f"and {more} more metrics (-v)" if more else "", _LEGEND]
-    return [*lines, *(line for text in texts for line in prose(text, width, style="dim"))]
+    return [*lines, *(line for text in texts for line in wrap_prose(text, width, style="dim"))]
 
 
-def _label(comparison: Comparison) -> _Label:
+def _label(comparison: Comparison) -> _RowLabel:
     return printable(comparison.task), metric_label(comparison)
 
 
@@ -205,12 +221,12 @@ def _cell(report: CompareReport, key: Key) -> str:
         "regressed": gate.regressed, "failed": gate.failed, "undecided": gate.undecided,
     }  # fmt: skip
     state = next((state for state, keys in states.items() if key in keys), None)
-    margin = margin_of(report, found)
+    margin = metric_margin(report, found)
     return _sigma(found.sigma, found.sigma_interval, margin) + _MARK.get(state, "")
 
 
 def _sigma(sigma: float | None, interval: tuple[float, float] | None, margin: float) -> str:
-    value, low, high = rounding.sigma_with_interval(sigma, interval, margin=margin)
+    value, low, high = rounding.format_sigma_interval(sigma, interval, margin=margin)
     return f"{value} [{low}, {high}]" if interval is not None else value
 
 
@@ -223,10 +239,11 @@ def _steps(report: SeveralReport, width: int) -> list[Text]:
         shown = shown[:_MOST_ROWS]
         lines += [
             Text(line, style="bold")
-            for line in wrapped(f"Steps, in standard errors of {printable(report.base)}:", width)
+            for line in wrap_text(f"Steps, in standard errors of {printable(report.base)}:", width)
         ]
         columns = [
-            (_arrow(pair), [_of_step(report, pair, k) for k in shown]) for pair in _all(report)
+            (_step_name(pair), [_step_cell(report, pair, k) for k in shown])
+            for pair in _all_steps(report)
         ]
         lines += _columns([_label(known[key]) for key in shown], [], columns, width)
         for step in report.steps:
@@ -234,27 +251,29 @@ def _steps(report: SeveralReport, width: int) -> list[Text]:
             if cause:
                 lines += [
                     Text(line)
-                    for line in wrapped(
-                        cause.replace("Cause:", f"Cause in {_arrow(step.names)}:"), width, rest="  "
+                    for line in wrap_text(
+                        cause.replace("Cause:", f"Cause in {_step_name(step.names)}:"),
+                        width,
+                        rest="  ",
                     )
                 ]
     for note in report.notes:
-        lines += prose(printable(note), width)
+        lines += wrap_prose(printable(note), width)
     return lines
 
 
-def _all(report: SeveralReport) -> list[tuple[str, str]]:
+def _all_steps(report: SeveralReport) -> list[tuple[str, str]]:
     """Every step on the way to a candidate, once, from the base on."""
     chained = {name for step in report.steps for name in step.names}
     paths = [report.path(one.candidate.name) for one in report.reports]
     return list(dict.fromkeys(pair for path in paths for pair in path if pair[1] in chained))
 
 
-def _arrow(pair: tuple[str, str]) -> str:
+def _step_name(pair: tuple[str, str]) -> str:
     return printable(f"{pair[0]} -> {pair[1]}")
 
 
-def _of_step(report: SeveralReport, pair: tuple[str, str], key: Key) -> str:
+def _step_cell(report: SeveralReport, pair: tuple[str, str], key: Key) -> str:
     step = next((step for step in report.steps if step.names == pair), None)
     if step is None:
         first = next(one for one in report.reports if one.candidate.name == pair[1])
@@ -268,46 +287,46 @@ def _drift(step: Step, key: Key) -> StepDrift | None:
 
 
 def _columns(
-    labels: Sequence[_Label],
-    fixed: Sequence[_Column],
-    columns: Sequence[_Column],
+    labels: Sequence[_RowLabel],
+    fixed: Sequence[_CandidateColumn],
+    columns: Sequence[_CandidateColumn],
     width: int,
 ) -> list[Text]:
     """Return a table; columns that do not fit side by side follow in a table of their own.
 
     Each row has its task in front where that fits, else tasks are headings.
     """
-    beside = sum(_wide(one) + _GAP for one in (*fixed, *columns))
-    whole = max(cell_len(_whole(label)) for label in labels)
+    beside = sum(_column_width(one) + _GAP for one in (*fixed, *columns))
+    whole = max(cell_len(_flat_label(label)) for label in labels)
     flat = _INDENT + whole + beside <= width
     longest = whole if flat else max(cell_len(metric) for _, metric in labels) + _INDENT
     label = longest if flat else min(longest, max(width - _INDENT - beside, _LEAST_LABEL))
-    room = width - _INDENT - label - sum(_wide(one) + _GAP for one in fixed)
+    room = width - _INDENT - label - sum(_column_width(one) + _GAP for one in fixed)
     lines = []
     for group in _side_by_side(columns, room):
         shown = [*fixed, *group]
-        header = [" " * label, *(padded(column[0], _wide(column)) for column in shown)]
+        header = [" " * label, *(pad_text(column[0], _column_width(column)) for column in shown)]
         lines.append(_row(header, style="dim"))
         task = ""
-        for number in sorted(range(len(labels)), key=_order(labels, flat)):
+        for number in sorted(range(len(labels)), key=_row_order(labels, flat)):
             if not flat and labels[number][0] not in ("", task):
                 task = labels[number][0]
-                lines.append(Text(" " * _INDENT + fitted(task, width - _INDENT)))
-            text = _whole(labels[number]) if flat else _under(labels[number])
-            cells = [padded(column[1][number], _wide(column)) for column in shown]
-            lines.append(_row([padded(text, label), *cells]))
+                lines.append(Text(" " * _INDENT + fit_text(task, width - _INDENT)))
+            text = _flat_label(labels[number]) if flat else _indented_label(labels[number])
+            cells = [pad_text(column[1][number], _column_width(column)) for column in shown]
+            lines.append(_row([pad_text(text, label), *cells]))
     return lines
 
 
-def _whole(label: _Label) -> str:
+def _flat_label(label: _RowLabel) -> str:
     return " ".join(filter(None, label))
 
 
-def _under(label: _Label) -> str:
+def _indented_label(label: _RowLabel) -> str:
     return f"{' ' * _INDENT if label[0] else ''}{label[1]}"
 
 
-def _order(labels: Sequence[_Label], flat: bool) -> Callable[[int], int]:
+def _row_order(labels: Sequence[_RowLabel], flat: bool) -> Callable[[int], int]:
     """Sort rows of one task together where tasks are headings, the worst task first."""
     first = {task: place for place, (task, _) in reversed(list(enumerate(labels)))}
     return (lambda number: number) if flat else (lambda number: first[labels[number][0]])
@@ -317,64 +336,66 @@ def _row(cells: Sequence[str], style: str = "") -> Text:
     return Text((" " * _INDENT + (" " * _GAP).join(cells)).rstrip(), style=style)
 
 
-def _side_by_side(columns: Sequence[_Column], room: int) -> list[list[_Column]]:
-    groups: list[list[_Column]] = [[]]
+def _side_by_side(columns: Sequence[_CandidateColumn], room: int) -> list[list[_CandidateColumn]]:
+    groups: list[list[_CandidateColumn]] = [[]]
     left = room
     for column in columns:
-        if groups[-1] and _wide(column) + _GAP > left:
+        if groups[-1] and _column_width(column) + _GAP > left:
             groups.append([])
             left = room
         groups[-1].append(column)
-        left -= _wide(column) + _GAP
+        left -= _column_width(column) + _GAP
     return groups
 
 
-def _wide(column: _Column) -> int:
+def _column_width(column: _CandidateColumn) -> int:
     return max(map(cell_len, (column[0], *column[1])))
 
 
-def _after(report: SeveralReport, width: int) -> list[Text]:
+def _next_lines(report: SeveralReport, width: int) -> list[Text]:
     """What to do next about the gravest candidate, and where every run is."""
     lines: list[Text] = []
     gravest = next((one for one in report.reports if one.gate.state == report.state), None)
     if gravest is not None:
-        view = report_view(gravest)
+        view = build_report_view(gravest)
         step = f"Next, {view.next_step}" + (":" if view.next_command else ".")
-        lines += [*prose(step, width, style="bold"), *command_lines(view.next_command, width)]
+        lines += [*wrap_prose(step, width, style="bold"), *command_lines(view.next_command, width)]
     runs = [*report.reports, *(step.report for step in report.steps)]
     folders = [printable(one.run_folder) for one in runs if one.run_folder is not None]
     if folders:
         lines += [Text("More: -v, or of one run evalguard report RUN:", style="dim")]
         for folder in folders:
-            lines += [Text(line, style="dim") for line in wrapped(f"  {folder}", width, first="  ")]
+            lines += [
+                Text(line, style="dim") for line in wrap_text(f"  {folder}", width, first="  ")
+            ]
     return lines
 
 
 def _text(report: SeveralReport) -> str:
-    return render(report, width=_WIDTH, color=False, verbose=True) + "\n"
+    return render_several(report, width=_WIDTH, color=False, verbose=True) + "\n"
 
 
 def _json(report: SeveralReport) -> str:
-    return json.dumps(document(report), indent=2, allow_nan=False) + "\n"
+    return json.dumps(several_document(report), indent=2, allow_nan=False) + "\n"
 
 
 def _markdown(report: SeveralReport) -> str:
     """The verdicts, the table and the steps; every candidate's whole page is in its run folder."""
     rows, known = _rows(report), _labels(report)
-    parts = [f"### {inline(headline(report), 600)}"]
+    parts = [f"### {inline(several_headline(report), 600)}"]
     for one in report.candidates:
-        said = ". ".join(_told(one, shared_gate=bool(_gate(report))))
+        said = ". ".join(_verdict_texts(one, shared_gate=bool(_gate(report))))
         parts.append(f"- **{inline(_name(one), 200)}**: {inline(said, 1200)}")
     header = ["metric", *(inline(_name(one), 200) for one in report.reports)]
     body = [[full_label(known[k]), *(_cell(one, k) for one in report.reports)] for k in rows]
     parts.append(markdown_table(header, body, left=1) if body else "")
     if report.steps:
-        pairs = _all(report)
-        header = ["step", *(inline(_arrow(pair), 200) for pair in pairs)]
-        body = [[full_label(known[k]), *(_of_step(report, p, k) for p in pairs)] for k in rows]
+        pairs = _all_steps(report)
+        header = ["step", *(inline(_step_name(pair), 200) for pair in pairs)]
+        body = [[full_label(known[k]), *(_step_cell(report, p, k) for p in pairs)] for k in rows]
         parts.append(markdown_table(header, body, left=1))
     parts += [inline(printable(note), 600) for note in report.notes]
-    return paragraphs(*parts) + "\n"
+    return join_paragraphs(*parts) + "\n"
 
 
 def _junit(report: SeveralReport) -> str:
@@ -390,7 +411,7 @@ def _junit(report: SeveralReport) -> str:
             )
             ElementTree.SubElement(case, "error", message=printable(one.reason), type="failed")
             continue
-        for suite in ElementTree.fromstring(junit.render(report_view(one))):
+        for suite in ElementTree.fromstring(ci.render_junit(build_report_view(one))):
             suite.set("name", f"{_name(one)}: {suite.get('name')}")
             root.append(suite)
     for count in ("tests", "failures", "errors"):
@@ -402,9 +423,9 @@ def _junit(report: SeveralReport) -> str:
 
 def _annotations(report: SeveralReport) -> str:
     return "".join(
-        annotated(report_view(one))
+        annotated(build_report_view(one))
         if isinstance(one, CompareReport)
-        else annotation("error", f"{_name(one)}: no verdict", printable(one.reason)) + "\n"
+        else annotation_command("error", f"{_name(one)}: no verdict", printable(one.reason)) + "\n"
         for one in report.candidates
     )
 

@@ -1,4 +1,4 @@
-"""The report that a person reads in a terminal: the view, laid out for the width there is."""
+"""The compare report in a terminal: the view, laid out for the width there is."""
 
 from __future__ import annotations
 
@@ -7,22 +7,28 @@ from collections.abc import Iterable
 from rich.cells import cell_len
 from rich.text import Text
 
-from evalguard.compare_report import CompareReport
-from evalguard.report.bisect_table import bisect_lines, fix_lines
-from evalguard.report.distribution_table import distribution_lines
-from evalguard.report.page import NARROWEST, command_lines, page, prose, prose_width
-from evalguard.report.plain_text import (
-    fitted,
-    is_wider,
-    packed,
-    padded,
-    with_whole_intervals,
-    wrapped,
+from evalguard.core.reports.compare import CompareReport
+from evalguard.report.page import NARROWEST, command_lines, prose_width, render_page, wrap_prose
+from evalguard.report.terminal_tables import (
+    bisection_lines,
+    distribution_lines,
+    fix_lines,
+    left_out_states,
+    metric_table,
+    worst_metrics_table,
 )
-from evalguard.report.table import left_out, table, worst_table
-from evalguard.report.view import LimitView, ReportView, SideView, report_view
+from evalguard.report.view.report import LimitView, ReportView, build_report_view
 from evalguard.report.view.screen import others_text
-from evalguard.report.wording import STATE_STYLE
+from evalguard.report.view.side import SideView
+from evalguard.report.words.labels import STATE_STYLE
+from evalguard.report.words.plain_text import (
+    fit_text,
+    is_wider,
+    pack_lines,
+    pad_text,
+    wrap_keeping_intervals,
+    wrap_text,
+)
 
 _LEAST_ABOUT, _MOST_ABOUT = 24, 240  # cells
 _SCREEN = 24  # lines
@@ -32,7 +38,9 @@ _FEW_TASKS = 3
 _MOST_LEFT_OUT = 4
 
 
-def render(report: CompareReport, *, width: int, color: bool, verbose: bool = False) -> str:
+def render_terminal(
+    report: CompareReport, *, width: int, color: bool, verbose: bool = False
+) -> str:
     """Return ``report`` as text of at most ``width`` cells a line, without a final line break.
 
     One screen: the verdict, its cause, the worst metrics, the next step, where the rest is. With
@@ -41,9 +49,9 @@ def render(report: CompareReport, *, width: int, color: bool, verbose: bool = Fa
     no escape character at all.
     """
     width = max(width, NARROWEST)
-    view = report_view(report)
+    view = build_report_view(report)
     blocks = _long_form(view, width) if verbose else _first_screen(view, width)
-    return page(blocks, width, color=color)
+    return render_page(blocks, width, color=color)
 
 
 def _first_screen(view: ReportView, width: int) -> list[list[Text]]:
@@ -51,7 +59,11 @@ def _first_screen(view: ReportView, width: int) -> list[list[Text]]:
     rows = _MOST_ROWS
     while True:
         named = sides_line(view.base, view.candidate, width)
-        blocks = [_verdict(view, width), [*named, *_worst(view, width, rows)], _after(view, width)]
+        blocks = [
+            _verdict(view, width),
+            [*named, *_worst(view, width, rows)],
+            _next_lines(view, width),
+        ]
         height = sum(map(len, blocks)) + len(blocks) - 1
         room = _SCREEN if width >= _USUAL_WIDTH else 2 * _SCREEN
         if height > room:
@@ -67,44 +79,44 @@ def _long_form(view: ReportView, width: int) -> list[list[Text]]:
     return [
         _verdict(view, width),
         _table(view, width),
-        _after(view, width, everything=True),
-        sides(view.base, view.candidate, width),
-        prose(view.sentence, width),
+        _next_lines(view, width, everything=True),
+        sides_lines(view.base, view.candidate, width),
+        wrap_prose(view.sentence, width),
         [Text(line) for line in distribution_lines(view, width, prose_width(width))],
-        _plain([view.across], width),
+        _paragraph_lines([view.across], width),
         _tests(view, width),
-        _plain(view.answers, width),
-        _plain(view.stopping, width, rest="    "),
+        _paragraph_lines(view.answers, width),
+        _paragraph_lines(view.stopping, width, rest="    "),
         _gate(view, width),
-        _plain([view.influence], width),
+        _paragraph_lines([view.influence], width),
         _caveats(view, width),
-        _plain(view.left_out, width, rest="  ", style="dim"),
-        bisect_lines(view, width),
+        _paragraph_lines(view.left_out, width, rest="  ", style="dim"),
+        bisection_lines(view, width),
         fix_lines(view, width),
-        _plain([view.resources], width, rest="  ", style="dim"),
+        _paragraph_lines([view.resources], width, rest="  ", style="dim"),
     ]
 
 
-def sides(base: SideView, candidate: SideView, width: int) -> list[Text]:
+def sides_lines(base: SideView, candidate: SideView, width: int) -> list[Text]:
     """Return a line for the base and one for the candidate: name, description, digest."""
     both = (("base", base), ("candidate", candidate))
     name_width = min(max(cell_len(side.name) for _, side in both), width // 3)
     lines = []
     for role, side in both:
-        lines += model_lines(f"{role:<9}  {padded(side.name, name_width)}", side, width)
+        lines += model_lines(f"{role:<9}  {pad_text(side.name, name_width)}", side, width)
     return lines
 
 
 def model_lines(head: str, side: SideView, width: int) -> list[Text]:
     """Return a model's line: ``head``, and what stands behind it, on further lines if need be."""
-    head = fitted(head, width)
+    head = fit_text(head, width)
     room = width - cell_len(head) - 2
-    parts = fitted(side.about, _MOST_ABOUT).replace(", ", ",\n").split("\n")
+    parts = fit_text(side.about, _MOST_ABOUT).replace(", ", ",\n").split("\n")
     if not side.about:
         return [Text(head, style="bold")]
     if room < _LEAST_ABOUT:
-        return [Text(head, style="bold"), *_dim(packed(parts, width, gap=" ", indent="  "))]
-    first, *rest = packed(parts, room, gap=" ")
+        return [Text(head, style="bold"), *_dim(pack_lines(parts, width, gap=" ", indent="  "))]
+    first, *rest = pack_lines(parts, room, gap=" ")
     beside = " " * (cell_len(head) + 2)
     top = Text.assemble((head, "bold"), (f"  {first}", "dim"))
     return [top, *_dim([beside + line for line in rest])]
@@ -115,43 +127,45 @@ def _dim(lines: Iterable[str]) -> list[Text]:
 
 
 def _table(view: ReportView, width: int) -> list[Text]:
-    lines = table(view, width=width)
+    lines = metric_table(view, width=width)
     for text in (*view.hidden, view.legend):
-        lines += prose(text, width, style="dim")
+        lines += wrap_prose(text, width, style="dim")
     return lines
 
 
-def _plain(texts: Iterable[str], width: int, *, rest: str = "", style: str = "") -> list[Text]:
+def _paragraph_lines(
+    texts: Iterable[str], width: int, *, rest: str = "", style: str = ""
+) -> list[Text]:
     """Return paragraphs as lines; none for an empty one."""
     return [
         Text(line, style=style)
         for text in texts
         if text
-        for line in wrapped(text, prose_width(width), rest=rest)
+        for line in wrap_text(text, prose_width(width), rest=rest)
     ]
 
 
 def _verdict(view: ReportView, width: int) -> list[Text]:
     """The verdict and its cause; what a waiver lets through, and limits that are not kept."""
-    lines = [Text(line, style="bold") for line in with_whole_intervals(view.first, width)]
+    lines = [Text(line, style="bold") for line in wrap_keeping_intervals(view.first, width)]
     lines[0].stylize(STATE_STYLE[view.state], 0, len(view.state) + 1)
-    lines += [Text(line) for line in wrapped(view.cause, width, rest="  ") if view.cause]
+    lines += [Text(line) for line in wrap_text(view.cause, width, rest="  ") if view.cause]
     for text in view.accepted:
-        lines += [Text(line) for line in wrapped(text, width, rest="    ")]
+        lines += [Text(line) for line in wrap_text(text, width, rest="    ")]
     for limit in view.limits:
         if limit.state != "passed" and limit.found not in view.first:
             lines += _limit(limit, width)
-    return lines + _plain([view.floor], width)
+    return lines + _paragraph_lines([view.floor], width)
 
 
 def _limit(limit: LimitView, width: int) -> list[Text]:
-    broken = wrapped(limit.line, width, rest="    ")
+    broken = wrap_text(limit.line, width, rest="    ")
     return [Text(line, style=STATE_STYLE[limit.state]) for line in broken]
 
 
 def _gate(view: ReportView, width: int) -> list[Text]:
     """The gate as a paragraph: how many metrics came to what, and its chance of a false alarm."""
-    lines = prose(view.verdict, width)
+    lines = wrap_prose(view.verdict, width)
     for limit in view.limits:
         lines += _limit(limit, width)
     return lines
@@ -171,27 +185,29 @@ def _worst(view: ReportView, width: int, rows: int) -> list[Text]:
         told = view.left_out[:_MOST_LEFT_OUT]
         more = len(view.left_out) - len(told)
         rest = [f"and {more} more not compared"] if more else []
-        return _plain([*told, *rest], width, rest="  ")
-    lines = worst_table(view, width=width, most=rows, said=_said(view))
-    others = others_text(left_out(view, most=rows), accepted=bool(view.accepted))
-    return [*lines, *_plain([others, view.spread], width, rest="  ", style="dim")]
+        return _paragraph_lines([*told, *rest], width, rest="  ")
+    lines = worst_metrics_table(view, width=width, most=rows, said=_stated_reason(view))
+    others = others_text(left_out_states(view, most=rows), accepted=bool(view.accepted))
+    return [*lines, *_paragraph_lines([others, view.spread], width, rest="  ", style="dim")]
 
 
-def _said(view: ReportView) -> str:
+def _stated_reason(view: ReportView) -> str:
     """The reason of a failed metric that the first line holds already."""
     reasons = [metric.reason for metric in view.metrics if metric.outcome == "failed"]
     return next((text for text in reasons if text and text.rstrip(".") in view.first), "")
 
 
-def _after(view: ReportView, width: int, *, everything: bool = False) -> list[Text]:
+def _next_lines(view: ReportView, width: int, *, everything: bool = False) -> list[Text]:
     """What to do next, and where the rest is."""
     command = view.next_command
     step = f"Next, {view.next_step}:" if command else f"Next: {view.next_step}."
-    lines = [*prose(step, width, style="bold"), *command_lines(command, width)]
+    lines = [*wrap_prose(step, width, style="bold"), *command_lines(command, width)]
     if view.run_folder:
-        lines += _plain([f"Saved in {view.run_folder}"], width, rest="  ")
+        lines += _paragraph_lines([f"Saved in {view.run_folder}"], width, rest="  ")
     for tracked in view.tracked:
-        lines += _plain([tracked.text], width, rest="  ") + command_lines(tracked.command, width)
+        lines += _paragraph_lines([tracked.text], width, rest="  ") + command_lines(
+            tracked.command, width
+        )
     if everything:
         return lines
     there = "evalguard report RUN, report.html there, or " if view.run_folder else ""
@@ -201,9 +217,9 @@ def _after(view: ReportView, width: int, *, everything: bool = False) -> list[Te
         where += f", {'all' if here == number else here} here" if here else ""
     if view.left_out and view.metrics:
         where += f"; {len(view.left_out)} not compared"
-    lines += _plain([where], width, rest="  ", style="dim")
+    lines += _paragraph_lines([where], width, rest="  ", style="dim")
     for caveat in view.touching:
-        lines += [Text(line) for line in wrapped(caveat.line, width, first="  ", rest="    ")]
+        lines += [Text(line) for line in wrap_text(caveat.line, width, first="  ", rest="    ")]
     return lines
 
 
@@ -215,13 +231,13 @@ def _tests(view: ReportView, width: int) -> list[Text]:
         if metric.shown and beside:
             head = f"Tests, {metric.full_label}: {metric.method} p {metric.p}"
             told.append("; ".join([head, *beside]))
-    return _plain(told, width, rest="  ")
+    return _paragraph_lines(told, width, rest="  ")
 
 
 def _caveats(view: ReportView, width: int) -> list[Text]:
     lines = [Text("Caveats", style="dim")] if view.caveats else []
     for caveat in view.caveats:
         head = f"{caveat.number:>2}. "
-        broken = wrapped(caveat.line, prose_width(width), first=head, rest=" " * len(head))
+        broken = wrap_text(caveat.line, prose_width(width), first=head, rest=" " * len(head))
         lines += [Text(line, style="dim") for line in broken]
     return lines

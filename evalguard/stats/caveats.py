@@ -7,15 +7,16 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.pairing import PairedScores
-from evalguard.rescoring import Rescoring
-from evalguard.stats.clusters import FEWEST_FOR_T, cluster_count, cluster_sums
+from evalguard.core.comparison import Outcome, Verdict
+from evalguard.core.pairing import PairedScores
+from evalguard.core.rescoring import Rescoring
+from evalguard.core.scores import ScoreTable
+from evalguard.stats.binary import mcnemar_mid_p
+from evalguard.stats.bootstrap import SEED
+from evalguard.stats.difference_shape import skewness, unequal_weights, worst_documents
 from evalguard.stats.drift import Drift
-from evalguard.stats.estimate import SIGN_FLIP, Estimate, scatters
-from evalguard.stats.permutation import SEED
-from evalguard.stats.reason import number
-from evalguard.stats.tails import skewness, unequal_weights, worst_documents
-from evalguard.verdict import Verdict
+from evalguard.stats.few_units import FEWEST_FOR_T, SIGNS, cluster_count, cluster_sums
+from evalguard.stats.probability import SIGN_FLIP, Estimate, scatters
 
 _ENOUGH_RESAMPLES = 1_000
 # A drift of nearly 0 is any number of times smaller than what one document adds to it.
@@ -60,7 +61,7 @@ def own_caveats(
             caveats.append(f"the {name}'s {table.metric} overflows and counts as infinite")
     if drift.log_sign and drift.unit > _LINEAR:
         caveats.append(
-            f"the base's {table.metric} is known to {number(100.0 * drift.unit)}% only: its "
+            f"the base's {table.metric} is known to {number_text(100.0 * drift.unit)}% only: its "
             "standard error is by the delta method, and lm-eval's bootstrap would give a larger one"
         )
     return [*caveats, *_unflipped(paired, drift, margin), *_doubts(paired, drift, verdict)]
@@ -100,7 +101,7 @@ def _doubts(paired: PairedScores, drift: Drift, verdict: Verdict) -> list[str]:
 
 def _part(share: float) -> str:
     """A share of a drift: "64% of"; more than ten times it, "350 times"."""
-    return f"{100.0 * share:.0f}% of" if share <= _MOST_PERCENT else f"{number(share)} times"
+    return f"{100.0 * share:.0f}% of" if share <= _MOST_PERCENT else f"{number_text(share)} times"
 
 
 def _alike(estimate: Estimate) -> str:
@@ -135,7 +136,7 @@ def _beside(drift: Drift) -> str:
     found = drift.corrected
     if found is None:
         return ""
-    low, high = (number(drift.sigma_of(end)) for end in (found.low, found.high))
+    low, high = (number_text(drift.sigma_of(end)) for end in (found.low, found.high))
     return f"; corrected for that it runs from {low} to {high} sigma"
 
 
@@ -190,3 +191,192 @@ def _clusters(paired: PairedScores, drift: Drift) -> str:
         f"{paired.base.n:,} documents{few}. The unit of sigma stays lm-eval's standard error, "
         "which takes documents as independent"
     )
+
+
+# Why a comparison has its outcome: one sentence, every number with its method.
+
+
+_METHODS = {
+    "paired-t": "paired t",
+    "paired-t-log": "paired t on the log scale",
+    "paired-t-ratio": "paired t of the ratio estimator",
+    "paired-t-log-ratio": "paired t of the ratio estimator on the log scale",
+    "cluster-t": "cluster-robust t",
+    "cluster-t-log": "cluster-robust t on the log scale",
+    "cluster-t-ratio": "cluster-robust t of the ratio estimator",
+    "cluster-t-log-ratio": "cluster-robust t of the ratio estimator on the log scale",
+    "cluster-sign-flip": "sign flips of whole clusters",
+    "paired-bootstrap-bca": "paired BCa bootstrap",
+    "stratified-t": "stratified t over the subtasks",
+    "mcnemar-exact": "exact McNemar",
+    "tango-score": "Tango's score method",
+}
+_IDENTICAL = "every document has the same score to the last bit (bit-identical)"
+_MOST_DIGITS = 15
+
+
+def number_text(value: float, *, beside: float = 0.0) -> str:
+    """Three significant digits, more where these would move a number onto or across ``beside``."""
+    if math.isinf(value):
+        return "infinity" if value > 0.0 else "-infinity"
+    for digits in range(3, _MOST_DIGITS):
+        text = f"{value:.{digits}g}"
+        if _side(float(text), beside) == _side(value, beside):
+            return text
+    return f"{value:.3g}"  # differs in the last bits of a double only
+
+
+def _side(value: float, border: float) -> int:
+    return (value > border) - (value < border)
+
+
+def explain(
+    drift: Drift,
+    verdict: Verdict,
+    *,
+    margin: float,
+    margin_text: str = "",
+    n: int,
+    needed_n: int | None,
+    n_total: int,
+) -> str:
+    """The sentence for a drift that is not bit-identical; ``margin_text`` as it was given."""
+    head = _size(drift, margin) + _meaning(verdict, drift, margin, margin_text)
+    if verdict.outcome == "undecided":
+        head += "; " + _need(needed_n, n_total)
+    return f"{head} ({_evidence(drift, n, margin)})"
+
+
+def explain_identical() -> str:
+    """The sentence for runs whose scores do not differ at all."""
+    return _IDENTICAL
+
+
+def _size(drift: Drift, margin: float) -> str:
+    sigma = drift.sigma
+    if math.isinf(sigma) and drift.unit == 0.0:
+        word = "worse" if sigma > 0.0 else "better"
+        return (
+            f"{word}, and the base's standard error is 0 (its documents do not scatter), "
+            "so that any drift is infinite in that unit"
+        )
+    if sigma == 0.0:
+        return "no net drift"
+    word = "worse" if sigma > 0.0 else "better"
+    return f"{word} by {number_text(abs(sigma), beside=margin)} standard errors of the base"
+
+
+def limit_words(margin: float, margin_text: str = "") -> str:
+    """Return "the margin of 1", or "the margin of 1pp (0.935)" where it is in another unit."""
+    if not margin_text or margin_text.endswith("sigma"):
+        return f"the margin of {margin:.12g}"
+    return f"the margin of {margin_text} ({margin:.3g})"
+
+
+def _meaning(verdict: Verdict, drift: Drift, margin: float, margin_text: str) -> str:
+    limit = limit_words(margin, margin_text)
+    if verdict.outcome == "regressed" and math.isinf(drift.sigma) and drift.unit == 0.0:
+        return "; " + (
+            "the drift is real" if verdict.significant else "the drift may still be chance"
+        )
+    if verdict.outcome == "regressed":
+        if verdict.certain:
+            return f", above {limit}, and so is its whole interval"
+        if verdict.significant:
+            return f", above {limit}; the drift is real, but its interval reaches below the margin"
+        return f", above {limit}, but its interval holds 0"
+    beyond = ", although its interval reaches above" if drift.sigma_interval[1] > margin else ""
+    meanings: dict[Outcome, str] = {
+        "degraded": f": real, but within {limit}{beyond}",
+        "improved": "",
+        "unchanged": f": its interval holds 0 and ends below {limit}",
+        "undecided": f": its interval holds 0 and reaches {limit}",
+    }
+    return meanings[verdict.outcome]
+
+
+def _need(needed_n: int | None, n_total: int) -> str:
+    if needed_n is None:
+        return "no practicable number of documents would decide so small a drift in this scatter"
+    need = f"about {needed_n:,} documents would decide if the drift per document stays what it is"
+    if 0 < n_total < needed_n:
+        need += f", and the task has only {n_total:,}"
+    return need
+
+
+def _evidence(drift: Drift, n: int, margin: float) -> str:
+    low, high = drift.sigma_interval
+    estimate = drift.estimate
+    interval = (
+        f"{100.0 * estimate.confidence:g}% interval {number_text(low, beside=margin)} to "
+        f"{number_text(high, beside=margin)} by {_method(estimate.interval_method)}"
+    )
+    p_value = f"one-sided p {_p(estimate.p_value)}"
+    if drift.flips is not None:
+        b, c = drift.flips
+        p_value = f"documents lost: {b:,}, won: {c:,}, {_method(estimate.method)} {p_value}"
+        if estimate.method == "mcnemar-exact":
+            p_value += f", mid-p = {number_text(mcnemar_mid_p(b, c))}"
+    return f"{interval}; {p_value}; n = {n:,}"
+
+
+def _method(name: str) -> str:
+    if name in _METHODS:
+        return _METHODS[name]
+    return f"{_METHODS[name.removesuffix(SIGNS)]}, joined with sign flips"
+
+
+def _p(value: float) -> str:
+    return f"= {number_text(value)}" if value > 0.0 else "< 1e-300"
+
+
+# Scores that give no number: which, and why.
+
+
+# Beyond this the square of a score overflows; no log-likelihood or metric comes near it.
+_LARGEST_SCORE = 1e150
+
+
+def unusable(paired: PairedScores) -> str:
+    """Why these scores give no number, or "".
+
+    Fewer than two documents or clusters, NaN or infinite scores, weights that are no counts.
+    """
+    if paired.base.n < 2:
+        return f"a standard error needs at least 2 documents, and there {_count(paired.base.n)}"
+    if cluster_count(paired) == 1:
+        return (
+            f"all {paired.base.n:,} documents share one {paired.base.cluster_field or 'cluster'}: "
+            "a standard error needs at least 2 clusters"
+        )
+    problems = [_unusable_scores(table) for table in (paired.base, paired.candidate)]
+    problems.append(_unusable_weights(paired.base))
+    return "; ".join(problem for problem in problems if problem)
+
+
+def _count(documents: int) -> str:
+    return "is 1" if documents == 1 else f"are {documents}"
+
+
+def _unusable_scores(table: ScoreTable) -> str:
+    usable = np.abs(table.values) <= _LARGEST_SCORE  # False for NaN too
+    if bool(np.all(usable)):
+        return ""
+    first = int(np.argmin(usable))
+    return (
+        f"{int(np.sum(~usable)):,} of {table.n:,} documents of {table.source or 'a run'} have NaN "
+        f"or infinite scores (first: doc_id {table.doc_ids[first]}, {table.values[first]!s})"
+    )
+
+
+def _unusable_weights(table: ScoreTable) -> str:
+    if table.weights is None:
+        return ""
+    usable = (table.weights >= 0.0) & (table.weights <= _LARGEST_SCORE)
+    if not bool(np.all(usable)):
+        first = int(np.argmin(usable))
+        return (
+            f"{int(np.sum(~usable)):,} of {table.n:,} documents have a weight that is no count of "
+            f"words or bytes (first: doc_id {table.doc_ids[first]}, {table.weights[first]!s})"
+        )
+    return "" if float(np.sum(table.weights)) > 0.0 else "the documents' weights sum to 0"

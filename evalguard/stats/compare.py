@@ -7,22 +7,24 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from evalguard.comparison import Comparison
-from evalguard.pairing import PairedScores
-from evalguard.scores import ScoreTable
+from evalguard.core.comparison import Comparison, Margin, Verdict, decide
+from evalguard.core.pairing import PairedScores
+from evalguard.core.scores import ScoreTable
 from evalguard.stats.binary import mcnemar_mid_p
 from evalguard.stats.bootstrap import MOST_UNDEFINED
-from evalguard.stats.caveats import documents_of_task, own_caveats
-from evalguard.stats.clusters import cluster_count
-from evalguard.stats.companions import companions, disagreements
-from evalguard.stats.contributions import Contributions, contributions
-from evalguard.stats.drift import Drift, estimate_drift
-from evalguard.stats.estimate import all_finite
-from evalguard.stats.influence import influence
-from evalguard.stats.judgement import IDENTICAL, Judgement, judge
-from evalguard.stats.same_answer import same_answers
-from evalguard.stats.unusable import unusable
-from evalguard.verdict import Margin
+from evalguard.stats.caveats import (
+    documents_of_task,
+    explain,
+    explain_identical,
+    own_caveats,
+    unusable,
+)
+from evalguard.stats.contributions import Contributions, contributions, influence
+from evalguard.stats.drift import Drift, companions, disagreements, estimate_drift
+from evalguard.stats.few_units import cluster_count, cluster_sums
+from evalguard.stats.power import documents_needed
+from evalguard.stats.probability import all_finite
+from evalguard.stats.strata import Share
 
 _NO_NUMBER = "the drift overflows double precision"
 _NO_AGGREGATE = "its aggregation gives no number for these documents or for resamples of them"
@@ -33,7 +35,7 @@ _NEITHER = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class MetricComparison:
     """A comparison, and what each document adds to its drift (None where no sum makes it).
 
     ``not_compared``: why the metric cannot be compared on these documents, whatever the models:
@@ -58,11 +60,11 @@ def compare_documents(
     margin: float | Margin = 1.0,
     confidence: float = 0.95,
     gated: bool = True,
-) -> Compared:
+) -> MetricComparison:
     """Compare two aligned score tables of one metric.
 
     Args:
-        paired: from :func:`evalguard.pairing.pair`.
+        paired: from :func:`evalguard.core.pairing.pair`.
         margin: tolerated drift; a number is in standard errors of the base.
         gated: whether the gate judges the metric. One that is only shown is held beside 1 sigma
             where it has no margin in the gate's unit.
@@ -80,25 +82,27 @@ def compare_documents(
     check_confidence(confidence)
     problem = unusable(paired)
     if problem:
-        return Compared(comparison=_failed(paired, problem, confidence))
+        return MetricComparison(comparison=_failed(paired, problem, confidence))
     drift = estimate_drift(paired, confidence=confidence)
     if not all_finite(drift.estimate):
         left_out = _undefined(drift, paired)
         reason = _NO_NUMBER if paired.base.rescoring is None else left_out or _NO_AGGREGATE
-        return Compared(comparison=_failed(paired, reason, confidence), not_compared=left_out)
+        return MetricComparison(
+            comparison=_failed(paired, reason, confidence), not_compared=left_out
+        )
     identical = _identical(paired)
     try:
         tolerated = margin_of(drift, paired.base, wanted)
     except ValueError as error:
         if gated and not identical:
-            return Compared(comparison=_failed(paired, str(error), confidence))
+            return MetricComparison(comparison=_failed(paired, str(error), confidence))
         tolerated = 1.0
         if not identical:  # no drift is within any margin
             wanted = Margin(1.0)
     judged = (
         IDENTICAL
         if identical
-        else judge(
+        else judge_metric(
             drift,
             n=paired.base.n,
             n_total=documents_of_task(paired),
@@ -109,7 +113,7 @@ def compare_documents(
     comparison, parts = _comparison(paired, drift, judged, tolerated), contributions(paired, drift)
     carried = None if parts is None else influence(drift, parts)
     told = replace(comparison, influence=carried, margin=tolerated, margin_text=wanted.text)
-    return Compared(comparison=told, contributions=parts)
+    return MetricComparison(comparison=told, contributions=parts)
 
 
 def margin_of(drift: Drift, table: ScoreTable, margin: Margin) -> float:
@@ -213,7 +217,9 @@ def _identical(paired: PairedScores) -> bool:
     return bool(np.array_equal(paired.base.values, paired.candidate.values))
 
 
-def _comparison(paired: PairedScores, drift: Drift, judged: Judgement, margin: float) -> Comparison:
+def _comparison(
+    paired: PairedScores, drift: Drift, judged: MetricJudgement, margin: float
+) -> Comparison:
     table = paired.base
     verdict, level = judged.verdict, (1.0 - drift.estimate.confidence) / 2.0
     tests = companions(paired, drift)
@@ -272,3 +278,97 @@ def _carried_caveats(paired: PairedScores) -> tuple[str, ...]:
 
 def _distinct(*caveats: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(caveats))
+
+
+# Judgement: a drift's verdict with its interval, its reason, and what would decide it.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricJudgement:
+    """What a drift means for the gate.
+
+    Attributes:
+        interval: of sigma.
+        needed_n: documents that would decide; None where it is decided, or none would.
+    """
+
+    verdict: Verdict
+    interval: tuple[float, float]
+    reason: str
+    needed_n: int | None = None
+    bit_identical: bool = False
+
+
+# Identical scores: a lossless conversion. There is no scatter, so there is no uncertainty.
+IDENTICAL = MetricJudgement(
+    verdict=Verdict(outcome="unchanged", significant=False, certain=False),
+    interval=(0.0, 0.0),
+    reason=explain_identical(),
+    bit_identical=True,
+)
+
+
+def judge_metric(
+    drift: Drift, *, n: int, n_total: int, margin: float, margin_text: str = ""
+) -> MetricJudgement:
+    """Judge the drift of scores that are not all identical.
+
+    Args:
+        n: documents of the drift; ``n_total``: those there are, 0 where unknown.
+        margin: tolerated drift, in standard errors of the base; ``margin_text`` as it was given.
+    """
+    low, high = drift.sigma_interval
+    verdict = decide(drift.sigma, low, high, margin)
+    needed = None
+    if verdict.outcome == "undecided":
+        needed = documents_needed(drift.estimate, n=n, tolerance=drift.drift_of(margin))
+    reason = explain(
+        drift,
+        verdict,
+        margin=margin,
+        margin_text=margin_text,
+        n=n,
+        needed_n=needed,
+        n_total=n_total,
+    )
+    return MetricJudgement(verdict=verdict, interval=(low, high), reason=reason, needed_n=needed)
+
+
+# Answers: how often both models gave the same one, whatever it was worth.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SameAnswers:
+    """The documents that both models answered in the same words, or with the same option.
+
+    Attributes:
+        share: of all documents, and its ``interval`` (exact binomial, of the effective number of
+            clusters where documents share something).
+        churn: documents that both got wrong, in different ways; None for a metric that is not 0/1.
+    """
+
+    share: float
+    interval: tuple[float, float]
+    churn: int | None
+
+
+def same_answers(paired: PairedScores, *, binary: bool, confidence: float) -> SameAnswers | None:
+    """Compare the answers; None where either run does not show them.
+
+    Args:
+        binary: whether the metric is 0/1, right or wrong.
+    """
+    ours, theirs = paired.base.answers, paired.candidate.answers
+    if not ours or not theirs:
+        return None
+    same = np.array([one == other for one, other in zip(ours, theirs, strict=True)])
+    labels = paired.clusters or tuple(map(str, paired.base.doc_ids.tolist()))
+    sums = cluster_sums(same.astype(np.float64), None, labels)
+    share = Share(hits=sums.values, positions=sums.weights)
+    worst = 0.0 if paired.base.higher_is_better else 1.0
+    wrong = (paired.base.values == worst) & (paired.candidate.values == worst)
+    return SameAnswers(
+        share=share.value,
+        interval=share.interval(confidence=confidence),
+        churn=int(np.sum(wrong & ~same)) if binary else None,
+    )

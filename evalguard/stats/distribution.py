@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
-from evalguard.distribution_comparison import DistributionComparison, Figure, Percentile
-from evalguard.divergence import DocumentDivergence
+from evalguard.core.divergence import Divergence, DocumentDivergence
+from evalguard.core.noise_floor import DistributionComparison, Figure, Percentile, TokenPosition
 from evalguard.stats.compare import check_confidence
-from evalguard.stats.mean_kl import mean_kl
-from evalguard.stats.moments import Array
-from evalguard.stats.positions import Positions, rank_of
-from evalguard.stats.token_perplexity import correlation, token_perplexities
+from evalguard.stats.few_units import corrected_t
+from evalguard.stats.probability import (
+    Array,
+    Estimate,
+    exact_sum,
+    ratio_moments,
+    t_critical,
+    t_estimate,
+)
+from evalguard.stats.strata import Share, rank_limits
 
 # Below this a sample often holds none of the tokens that a mean KL is made of (simulated).
 _FEWEST_FOR_KL = 50
@@ -157,3 +165,283 @@ def _caveats(comparison: DistributionComparison, exact: bool) -> tuple[str, ...]
             "bounds stand beside it"
         )
     return tuple(caveats)
+
+
+# The interval of a mean KL: a size that is never below 0, and that few documents carry.
+#
+# A t interval of it ends too low, because a sample often holds fewer of the largest documents than
+# it should, and then nothing in it says so. Three things raise its upper end; the highest counts:
+#
+# - Hall's and the CR2 correction, where skewed or unequal documents ask for them
+# (``corrected_t``); - the log scale, on which a mean that cannot be negative scatters more evenly:
+# m exp(t SE / m) (delta method); - the same two, had the document that raises the mean most been
+# seen once more. The next of n + 1 documents exceeds all others once in n + 1 times, so one more
+# of that size is what a sample that misses them lacks.
+#
+# The lower end is that of the (corrected) t interval, or 0. How often all that holds the truth,
+# and what bootstraps and others hold: ``benchmarks.kl_interval``.
+
+
+def mean_kl(positions: Positions, kl: Array) -> Figure:
+    """Mean of ``kl``, shape (T,), over all positions; no interval of it reaches below 0."""
+    found = positions.mean(kl)
+    if found.interval is None:
+        return found
+    high = kl_upper_end(positions.sums(kl), positions.weights, confidence=positions.confidence)
+    low, by_t = found.interval
+    return replace(found, interval=(max(low, 0.0), max(by_t, high)))
+
+
+def kl_upper_end(sums: Array, weights: Array, *, confidence: float) -> float:
+    """Upper end of the interval of sum S / sum w.
+
+    Args:
+        sums, weights: of the documents, or clusters of them; float64, shape (G,), G >= 2.
+    """
+    excess = sums - np.sum(sums) / np.sum(weights) * weights
+    largest = int(np.argmax(excess))
+    once_more = np.append(sums, sums[largest]), np.append(weights, weights[largest])
+    found = (
+        ratio_estimate(sums, weights, confidence=confidence),
+        ratio_estimate(*once_more, confidence=confidence),
+    )
+    df = sums.shape[0] - 1
+    return max(max(estimate.high, _on_log_scale(estimate, df)) for estimate in found)
+
+
+def _on_log_scale(estimate: Estimate, df: int) -> float:
+    """Upper end of the t interval of log(mean), mapped back; 0 where nothing was measured."""
+    if estimate.point <= 0.0:
+        return 0.0
+    exponent = t_critical(estimate.confidence, df) * estimate.stderr / estimate.point
+    return estimate.point * math.exp(exponent) if exponent < 700.0 else math.inf
+
+
+# Positions: every scored token of one task, and the documents (or clusters) they belong to.
+#
+# Positions of one document are not independent. All standard errors are those of a ratio of sums
+# over documents, or over clusters of them: sums per document, with its positions as weight.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Positions:
+    """T positions in ascending doc_id, then in reading order.
+
+    Attributes:
+        divergences: of all requests with a scored token, with the (doc_id, request) of each beside
+            them in ``requests``.
+        units: number of the document or cluster that each position belongs to, shape (T,).
+        confidence: of all intervals.
+    """
+
+    divergences: tuple[Divergence, ...]
+    requests: tuple[tuple[int, int], ...]
+    units: NDArray[np.int64]
+    confidence: float
+
+    @classmethod
+    def of(
+        cls,
+        documents: Sequence[DocumentDivergence],
+        *,
+        confidence: float,
+        clusters: Mapping[int, str] | None = None,
+    ) -> Positions:
+        """Collect the positions of documents; with ``clusters``, doc_id -> label, those count."""
+        found = [
+            (document.doc_id, number, divergence)
+            for document in sorted(documents, key=lambda document: document.doc_id)
+            for number, divergence in enumerate(document.requests)
+            if divergence.positions
+        ]
+        labels = [doc_id if clusters is None else clusters[doc_id] for doc_id, _, _ in found]
+        numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}
+        lengths = [divergence.positions for _, _, divergence in found]
+        units = np.repeat(np.array([numbers[label] for label in labels], dtype=np.int64), lengths)
+        return cls(
+            divergences=tuple(divergence for _, _, divergence in found),
+            requests=tuple((doc_id, number) for doc_id, number, _ in found),
+            units=units,
+            confidence=confidence,
+        )
+
+    @property
+    def documents(self) -> int:
+        """Documents with a scored token."""
+        return len({doc_id for doc_id, _ in self.requests})
+
+    def __len__(self) -> int:
+        return int(self.units.shape[0])
+
+    def column(self, name: str) -> Array:
+        """A field of all divergences, float64, shape (T,)."""
+        return np.concatenate([getattr(d, name) for d in self.divergences]).astype(np.float64)
+
+    @cached_property
+    def weights(self) -> Array:
+        """Positions of each unit, shape (G,)."""
+        return np.bincount(self.units).astype(np.float64)
+
+    def sums(self, values: Array) -> Array:
+        """Sum of ``values``, shape (T,), over each unit, shape (G,)."""
+        return np.bincount(self.units, weights=values).astype(np.float64)
+
+    def mean(self, values: Array) -> Figure:
+        """Mean over all positions; a t interval over the units.
+
+        Widened where few units carry it all (see :mod:`evalguard.stats.few_units`). Infinite
+        where a value is; nothing where values are infinite on both sides.
+        """
+        sums = self.sums(values)
+        if not np.isfinite(sums).all():
+            total = float(values[~np.isfinite(values)].sum())
+            return Figure(value=None if math.isnan(total) else total)
+        if len(self.weights) < 2:
+            return Figure(value=exact_sum(sums) / exact_sum(self.weights))
+        estimate = ratio_estimate(sums, self.weights, confidence=self.confidence)
+        return Figure(
+            value=estimate.point, stderr=estimate.stderr, interval=(estimate.low, estimate.high)
+        )
+
+    def share(self, values: Array) -> Figure:
+        """Mean of values from 0 to 1, with the interval of a share (:class:`Share`)."""
+        share = Share(hits=self.sums(values), positions=self.weights)
+        if len(self.weights) < 2:
+            return Figure(value=share.value)
+        return Figure(
+            value=share.value,
+            stderr=ratio_moments(share.hits, share.positions).stderr,
+            interval=share.interval(confidence=self.confidence),
+        )
+
+    def percentiles(
+        self, values: Array, percents: Sequence[float], *, reach: tuple[float, float]
+    ) -> tuple[Percentile, ...]:
+        """Percentiles of ``values``, shape (T,), with intervals from order statistics.
+
+        Args:
+            reach: the smallest and largest value there can be; an interval ends there where no
+                order statistic bounds it.
+        """
+        ordered = np.sort(values)
+        return tuple(
+            Percentile(percent=percent, figure=self._percentile(values, ordered, percent, reach))
+            for percent in percents
+        )
+
+    def _percentile(
+        self, values: Array, ordered: Array, percent: float, reach: tuple[float, float]
+    ) -> Figure:
+        n, probability = len(self), percent / 100.0
+        value = float(ordered[rank_of(percent, n) - 1])
+        if percent in (0.0, 100.0) or len(self.weights) < 2:
+            return Figure(value=value)
+        below = Share(hits=self.sums((values <= value).astype(np.float64)), positions=self.weights)
+        effective = below.effective(confidence=self.confidence)
+        low, high = rank_limits(probability, n, effective, confidence=self.confidence)
+        return Figure(
+            value=value,
+            interval=(
+                float(ordered[low - 1]) if low > 0 else reach[0],
+                float(ordered[high - 1]) if high <= n else reach[1],
+            ),
+        )
+
+    def place(self, index: int) -> TokenPosition:
+        """Where a position, counted over all of them, is."""
+        ends = np.cumsum([divergence.positions for divergence in self.divergences])
+        which = int(np.searchsorted(ends, index, side="right"))
+        divergence, (doc_id, request) = self.divergences[which], self.requests[which]
+        position = index - (int(ends[which]) - divergence.positions)
+        token_id = int(divergence.token_ids[position])
+        return TokenPosition(doc_id=doc_id, request=request, position=position, token_id=token_id)
+
+
+def ratio_estimate(sums: Array, weights: Array, *, confidence: float) -> Estimate:
+    """Ratio of sums over G units, both of shape (G,), G >= 2, with its (corrected) t interval."""
+    found, df = ratio_moments(sums, weights), sums.shape[0] - 1
+    plain = t_estimate(found.point, found.stderr, df=df, confidence=confidence, method="t-ratio")
+    return corrected_t(plain, sums, weights, 1.0) or plain
+
+
+def rank_of(percent: float, n: int) -> int:
+    """Rank, from 1 to n, of the smallest value that ``percent`` per cent do not exceed."""
+    return min(n, max(1, math.ceil(percent / 100.0 * n - 1e-9)))
+
+
+# Perplexity per scored token of both models: ratio, difference, correlation.
+#
+# These are the figures that llama.cpp's perplexity tool prints beside KL; here with standard
+# errors over documents, not over tokens.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenPerplexities:
+    """exp(-mean log p) of base and candidate, and how they compare."""
+
+    base: Figure
+    candidate: Figure
+    log_ratio: Figure
+    ratio: Figure
+    difference: Figure
+
+
+def token_perplexities(positions: Positions, base: Array, candidate: Array) -> TokenPerplexities:
+    """Perplexities of two models, from log-probabilities of the scored tokens, shape (T,).
+
+    Standard errors by the delta method. The difference is linearised per position:
+    exp(m_c) (-log c) - exp(m_b) (-log b), with m the two mean surprisals.
+    """
+    surprisals = positions.mean(-base), positions.mean(-candidate)
+    with np.errstate(invalid="ignore"):
+        log_ratio = positions.mean(base - candidate)
+    ours, theirs = (_exp(figure) for figure in surprisals)
+    return TokenPerplexities(
+        base=ours,
+        candidate=theirs,
+        log_ratio=log_ratio,
+        ratio=_exp(log_ratio),
+        difference=_difference(positions, (ours, theirs), base, candidate),
+    )
+
+
+def correlation(one: Array, other: Array) -> float | None:
+    """Pearson's correlation, float64, shape (T,); None where one is constant or infinite."""
+    if one.shape[0] < 2 or not (np.isfinite(one).all() and np.isfinite(other).all()):
+        return None
+    x, y = one - one.mean(), other - other.mean()
+    scale = math.sqrt(float(x @ x)) * math.sqrt(float(y @ y))
+    return max(-1.0, min(1.0, float(x @ y) / scale)) if scale > 0.0 else None
+
+
+def _difference(
+    positions: Positions, perplexities: tuple[Figure, Figure], base: Array, candidate: Array
+) -> Figure:
+    ours, theirs = perplexities
+    if ours.value is None or theirs.value is None:
+        return Figure()
+    if not math.isfinite(ours.value) or not math.isfinite(theirs.value):
+        apart = theirs.value - ours.value
+        return Figure(value=None if math.isnan(apart) else apart)
+    point = theirs.value - ours.value
+    linear = positions.mean(ours.value * base - theirs.value * candidate)
+    if linear.interval is None or linear.value is None:
+        return Figure(value=point)
+    shift = point - linear.value
+    low, high = linear.interval
+    return Figure(value=point, stderr=linear.stderr, interval=(low + shift, high + shift))
+
+
+def _exp(log: Figure) -> Figure:
+    """exp of a figure: SE by the delta method, ends of the interval mapped."""
+    if log.value is None or math.isnan(log.value):
+        return Figure()
+    value = _grown(log.value)
+    if log.interval is None or log.stderr is None:
+        return Figure(value=value)
+    low, high = (_grown(end) for end in log.interval)
+    return Figure(value=value, stderr=value * log.stderr, interval=(low, high))
+
+
+def _grown(log: float) -> float:
+    return math.exp(log) if log < 700.0 else math.inf

@@ -2,20 +2,19 @@
 
 Each metric has a scale on which its drift D is estimated, positive where the candidate is worse:
 
-    mean, 0/1              D = mean(d)                        unit of the metric
-    bits_per_byte          D = sum(d) / sum(w) / ln 2         bits
-    other (f1, bleu ...)   D = +-(metric_cand - metric_base)  unit of the metric, by bootstrap
-    perplexity             D = mean(d)                        nats, log scale
-    weighted_perplexity    D = sum(d) / sum(w)                nats a word or byte, log scale
+mean, 0/1 D = mean(d) unit of the metric bits_per_byte D = sum(d) / sum(w) / ln 2 bits other (f1,
+bleu ...) D = +-(metric_cand - metric_base) unit of the metric, by bootstrap perplexity D =
+mean(d) nats, log scale weighted_perplexity D = sum(d) / sum(w) nats a word or byte, log scale
 
-On a log scale metric_cand = metric_base * exp(+-D), so that the metric cancels from sigma:
-sigma = (metric_cand - metric_base) / SE_base = (exp(D) - 1) / SE_log_base with
-SE_base = metric_base * SE_log_base (delta method). The map is increasing, so the interval of sigma
-is the mapped interval of D, and interval, p-value and sign always agree.
+On a log scale metric_cand = metric_base * exp(+-D), so that the metric cancels from sigma: sigma
+= (metric_cand - metric_base) / SE_base = (exp(D) - 1) / SE_log_base with SE_base = metric_base *
+SE_log_base (delta method). The map is increasing, so the interval of sigma is the mapped
+interval of D, and interval, p-value and sign always agree.
 
-Where documents belong to clusters, the standard error of D is the cluster-robust one, and below 20
-clusters whole clusters change sign (clusters.py). SE_base stays the one that lm-eval reports. Where
-documents are too skewed or too unequal for t, a corrected interval stands beside (corrected_t.py).
+Where documents belong to clusters, the standard error of D is the cluster-robust one, and below
+20 clusters whole clusters change sign (clusters.py). SE_base stays the one that lm-eval reports.
+Where documents are too skewed or too unequal for t, a corrected interval stands beside
+(corrected_t.py).
 
 SE_base is taken as a known unit here, as in port reports: its own sampling error is no part of
 the paired interval.
@@ -24,26 +23,41 @@ the paired interval.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from evalguard.pairing import PairedScores
-from evalguard.stats.binary import flip_estimate
-from evalguard.stats.bootstrap import paired_bootstrap
-from evalguard.stats.clusters import (
+from evalguard.core.comparison import Companion
+from evalguard.core.pairing import PairedScores
+from evalguard.stats.binary import flip_estimate, mcnemar_exact, wilcoxon_signed_rank
+from evalguard.stats.bootstrap import paired_bootstrap, sign_flip
+from evalguard.stats.few_units import (
+    CR2,
     FEWEST_FOR_T,
+    SKEW,
     cluster_stderr,
     cluster_sums,
+    corrected_t,
+    limited_to_signs,
+    limited_to_swaps,
     sign_flip_estimate,
 )
-from evalguard.stats.corrected_t import corrected_t
-from evalguard.stats.estimate import Estimate, scatters, t_estimate
-from evalguard.stats.few_units import held_to_signs, held_to_swaps
-from evalguard.stats.moments import Moments, exact_sum, mean_moments, moments
-from evalguard.stats.probability import fair_coin_upper_tail, normal_upper_tail, skellam_upper_tail
-from evalguard.stats.sigma_scale import SigmaScale
+from evalguard.stats.probability import (
+    SIGN_FLIP,
+    Estimate,
+    Moments,
+    SigmaScale,
+    exact_sum,
+    fair_coin_upper_tail,
+    mean_moments,
+    moments,
+    normal_upper_tail,
+    scatters,
+    skellam_upper_tail,
+    t_estimate,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +233,7 @@ def _rescored_drift(paired: PairedScores, confidence: float) -> Drift:
     )
     units = np.asarray(paired.clusters or paired.base.doc_ids)
     moved = [ours != theirs for ours, theirs in zip(base.items, candidate.items, strict=True)]
-    estimate = held_to_swaps(
+    estimate = limited_to_swaps(
         found.estimate,
         differing=len(set(units[moved].tolist())),
         units=len(set(units.tolist())),
@@ -263,7 +277,7 @@ def _paired_t(
         confidence=confidence,
         method=method,
     )
-    decides = held_to_signs(plain, values, weights, factor)
+    decides = limited_to_signs(plain, values, weights, factor)
     return decides, corrected_t(decides, values, weights, factor)
 
 
@@ -286,3 +300,104 @@ def _perplexity(rate: Moments) -> Moments:
     except OverflowError:
         value = math.inf
     return Moments(point=value, stderr=value * rate.stderr if rate.stderr else 0.0)
+
+
+# Companion tests: they stand beside the test that decides, and inform.
+
+
+NAMES = {
+    "sign-flip": "the sign-flip permutation test",
+    "wilcoxon": "Wilcoxon's signed-rank test",
+    "mcnemar-exact": "the exact McNemar test, which takes documents as independent,",
+    SKEW: "the t test corrected for skewed documents",
+    CR2: "the t test corrected for unequal weights",
+    SKEW + CR2: "the t test corrected for skewed documents of unequal weight",
+}
+# A Monte Carlo p-value this close to the level says nothing about which side it is on.
+_MONTE_CARLO_ERRORS = 3.0
+
+
+def companions(paired: PairedScores, drift: Drift) -> tuple[Companion, ...]:
+    """The tests beside the one that decides.
+
+    None for 0/1 metrics: there both are McNemar's exact test once more (every difference is 1 or
+    -1). None where no document differs. Where documents belong to clusters, whole clusters change
+    sign, and a test that takes documents as independent stands there only for 0/1 metrics, whose
+    usual test it is.
+    """
+    if not np.any(paired.d):
+        return ()
+    if paired.clusters:
+        return _of_clusters(paired, drift)
+    if drift.flips is not None:
+        return ()
+    return (sign_flip_companion(paired.d, "documents"), _wilcoxon(paired), *_corrected(drift))
+
+
+def _of_clusters(paired: PairedScores, drift: Drift) -> tuple[Companion, ...]:
+    tests = []
+    if drift.estimate.method != SIGN_FLIP:
+        sums = cluster_sums(paired.d, paired.base.weights, paired.clusters)
+        tests.append(sign_flip_companion(sums.values, "clusters"))
+    if drift.flips is not None:
+        p_value = mcnemar_exact(*drift.flips)
+        note = "takes documents as independent, whatever they share"
+        tests.append(Companion(method="mcnemar-exact", p_value=p_value, note=note))
+    return (*tests, *_corrected(drift))
+
+
+def _corrected(drift: Drift) -> tuple[Companion, ...]:
+    found = drift.corrected
+    if found is None:
+        return ()
+    interval = (drift.sigma_of(found.low), drift.sigma_of(found.high))
+    return (Companion(method=found.method, p_value=found.p_value, sigma_interval=interval),)
+
+
+def disagreements(tests: Sequence[Companion], *, real: bool, level: float) -> list[str]:
+    """One sentence for each companion that sees a drift where the deciding test sees none, or not.
+
+    Args:
+        real: whether the deciding test calls the drift to the worse real.
+        level: one-sided level of all tests.
+    """
+    return [
+        f"{_name(test.method)} {'does not see' if real else 'sees'} a drift to the worse "
+        f"(one-sided p = {test.p_value:.3g}), the deciding test {'does' if real else 'does not'}"
+        for test in tests
+        if (test.p_value <= level) != real and not _too_close(test, level)
+    ]
+
+
+def _name(method: str) -> str:
+    suffixes = "".join(suffix for suffix in (SKEW, CR2) if suffix in method)
+    return NAMES[suffixes or method]
+
+
+def _too_close(test: Companion, level: float) -> bool:
+    if test.resamples is None:
+        return False
+    error = math.sqrt(level * (1.0 - level) / test.resamples)
+    return abs(test.p_value - level) <= _MONTE_CARLO_ERRORS * error
+
+
+def sign_flip_companion(d: NDArray[np.float64], noun: str) -> Companion:
+    """The sign-flip test of differences, float64, shape (n,), of documents or whole clusters."""
+    test = sign_flip(d)
+    how = "all sign patterns" if test.resamples is None else f"{test.resamples:,} random patterns"
+    return Companion(
+        method="sign-flip",
+        p_value=test.p_value,
+        resamples=test.resamples,
+        seed=test.seed,
+        note=f"signs of the {noun}' differences flipped: {how}",
+    )
+
+
+def _wilcoxon(paired: PairedScores) -> Companion:
+    zeros = int(np.count_nonzero(paired.d == 0.0))
+    notes = [f"{zeros:,} documents without a difference left out"] if zeros else []
+    if paired.base.weights is not None:
+        notes.append("documents count alike, whatever their weight")
+    p_value = wilcoxon_signed_rank(paired.d)
+    return Companion(method="wilcoxon", p_value=p_value, note="; ".join(notes))

@@ -1,40 +1,53 @@
 """What few differences can show: no more than their signs grant.
 
-Student's t takes differences as normal. Few of them may be anything: two documents that each lose
-the same amount do not scatter, and t calls that certain, while an unchanged candidate that wins or
-loses that amount by chance does it once in four times. What holds of every distribution that is
-symmetric about 0 is that the signs of the differences are those of a fair coin, given their sizes
-(R. A. Fisher, The Design of Experiments, 1935, section 21). So the smallest one-sided p-value that
-m differences can have is 2^-m, and where fewer than 20 units differ, the t test is joined with the
-sign-flip test of them: the larger p-value of the two, so that no symmetric null is called real more
-often than the level says. The same where many differ, and few weigh nearly all: a text as long as
-all others together has hardly a residual of its own, and t takes its drift for certain.
+Student's t takes differences as normal. Few of them may be anything: two documents that each
+lose the same amount do not scatter, and t calls that certain, while an unchanged candidate that
+wins or loses that amount by chance does it once in four times. What holds of every distribution
+that is symmetric about 0 is that the signs of the differences are those of a fair coin, given
+their sizes (R. A. Fisher, The Design of Experiments, 1935, section 21). So the smallest one-
+sided p-value that m differences can have is 2^-m, and where fewer than 20 units differ, the t
+test is joined with the sign-flip test of them: the larger p-value of the two, so that no
+symmetric null is called real more often than the level says. The same where many differ, and few
+weigh nearly all: a text as long as all others together has hardly a residual of its own, and t
+takes its drift for certain.
 
 The interval is joined likewise. Of fewer than 20 units with the drifts that a sign flip does not
 reject (``typical_values``), which are all where 2^-n is above the level: of fewer than 6 at 95%.
-Of more, few of which differ, with an end pulled back to 0 where the signs do not grant that 0 lies
-beyond it.
+Of more, few of which differ, with an end pulled back to 0 where the signs do not grant that 0
+lies beyond it.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from evalguard.stats.estimate import Estimate, scatters
-from evalguard.stats.moments import Array
-from evalguard.stats.permutation import sign_flip
-from evalguard.stats.tails import unequal_weights
-from evalguard.stats.typical_values import typical_interval
+from evalguard.core.pairing import PairedScores
+from evalguard.stats.bootstrap import sign_flip
+from evalguard.stats.difference_shape import skewness, typical_interval, unequal_weights
+from evalguard.stats.probability import (
+    SIGN_FLIP,
+    Array,
+    Estimate,
+    exact_sum,
+    moments,
+    ratio_moments,
+    scatters,
+    t_critical,
+    t_estimate,
+    t_upper_tail,
+)
 
 # From so many units on, all sign patterns are too many to try, and t is trusted.
 ENOUGH_UNITS = 20
 SIGNS = "-sign-flip"
 
 
-def held_to_signs(
+def limited_to_signs(
     estimate: Estimate, values: Array, weights: Array | None, factor: float
 ) -> Estimate:
     """Join a t estimate with the sign-flip test where few units differ.
@@ -69,7 +82,7 @@ def held_to_signs(
     return replace(joined, low=min(joined.low, low * factor), high=max(joined.high, high * factor))
 
 
-def held_to_swaps(estimate: Estimate, *, differing: int, units: int) -> Estimate:
+def limited_to_swaps(estimate: Estimate, *, differing: int, units: int) -> Estimate:
     """The floor alone, for a metric that is no sum over documents.
 
     There an unchanged candidate's answer to a document could as well have been the base's, and the
@@ -111,3 +124,195 @@ def _as_sure_as(estimate: Estimate, worse: float, better: float, *, differing: i
 
 def _level(estimate: Estimate) -> float:
     return (1.0 - estimate.confidence) / 2.0
+
+
+# Clusters: documents that share a passage are not independent, so that passages are what counts.
+#
+# With S_g = sum of e_i over the documents i of cluster g, e_i = d_i - mean d (or d_i - D w_i for a
+# ratio of sums), the standard error is sqrt(G / (G - 1) sum_g S_g^2) / n (or / sum w), with G - 1
+# degrees of freedom: the cluster-robust variance of a regression on a constant (K.-Y. Liang, S. L.
+# Zeger, Biometrika 73, 1986, 13-22; E. Miller, "Adding error bars to evals", 2024).
+
+
+# Below this a t distribution is a poor guess of how few, unequal clusters scatter.
+FEWEST_FOR_T = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSums:
+    """Per-cluster sums, in ascending order of label; each float64, shape (G,).
+
+    Attributes:
+        values: of the differences.
+        weights: of the weights; the number of documents where there are none.
+    """
+
+    values: Array
+    weights: Array
+
+    @property
+    def count(self) -> int:
+        """G, the number of clusters."""
+        return int(self.values.shape[0])
+
+
+def cluster_count(paired: PairedScores) -> int | None:
+    """G, the number of clusters; None where each document stands alone."""
+    return len(set(paired.clusters)) if paired.clusters else None
+
+
+def cluster_sums(values: Array, weights: Array | None, labels: Sequence[str]) -> ClusterSums:
+    """Sum values and weights, float64, shape (n,), over the documents with the same label."""
+    _, members = np.unique(np.asarray(labels, dtype=np.str_), return_inverse=True)
+    order = np.argsort(members, kind="stable")
+    cuts = np.flatnonzero(np.diff(members[order])) + 1
+    counted = np.ones_like(values) if weights is None else weights
+    return ClusterSums(values=_sums(values[order], cuts), weights=_sums(counted[order], cuts))
+
+
+def cluster_stderr(sums: ClusterSums) -> float:
+    """The cluster-robust standard error of sum d / n, or of sum d / sum w; G >= 2.
+
+    It is that of a ratio of sums over the clusters as they are, of any size.
+    """
+    return ratio_moments(sums.values, sums.weights).stderr
+
+
+def sign_flip_estimate(
+    d: Array, weights: Array | None, factor: float, sums: ClusterSums, *, confidence: float
+) -> Estimate:
+    """Test and interval of few clusters: whole clusters change sign, G < 20.
+
+    The interval holds the drifts that the test does not reject (``typical_values``), exactly as
+    many as the test grants: an end on the other side of 0 by rounding alone is pulled back to it.
+
+    Args:
+        factor: from the unit of d to that of the drift.
+    """
+    point = moments(d, weights).point
+    level = (1.0 - confidence) / 2.0
+    low, high = typical_interval(sums.values, sums.weights, confidence=confidence)
+    p_value = sign_flip(sums.values).p_value
+    return Estimate(
+        point=point * factor,
+        stderr=cluster_stderr(sums) * factor,
+        low=(min(low, 0.0) if p_value > level else low) * factor,
+        high=(max(high, 0.0) if sign_flip(-sums.values).p_value > level else high) * factor,
+        p_value=p_value,
+        method=SIGN_FLIP,
+        interval_method=SIGN_FLIP,
+        confidence=confidence,
+        differing=int(np.count_nonzero(sums.values)),
+    )
+
+
+def _sums(ordered: Array, cuts: NDArray[np.int64]) -> Array:
+    return np.array([exact_sum(part) for part in np.split(ordered, cuts)])
+
+
+# A t interval that skewed or very unequal documents do not make too narrow.
+#
+# The paired t interval decides, as port reports and every other tool make it. Where a few
+# documents (or clusters of them) are so lopsided, or weigh so much, that it is known to be too
+# narrow, a corrected one stands beside it as a companion: the t interval joined with those below,
+# each end where the wider one has it, and the largest p-value. So its interval and p-value agree,
+# and it never claims what the plain t test would not grant.
+#
+# - Skewness: Hall's transformation of t. With lambda = G1 / (3 sqrt n), g(t) = t + lambda t^2 +
+# lambda^2 t^3 / 3 + lambda / 2 is increasing, and follows Student's t more closely than t itself
+# (P. Hall, J. R. Stat. Soc. B 54, 1992, 221-228). Used where Cochran's rule asks for more
+# documents than there are (see tails.py). - Unequal weights: the bias-reduced (CR2) standard error
+# sqrt(sum_g e_g^2 / (1 - h_g)) / sum w, with h_g = w_g / sum w, and Satterthwaite's degrees of
+# freedom under independent documents (R. M. Bell, D. F. McCaffrey, Survey Methodology 28, 2002,
+# 169-181). Used where few long texts or large clusters weigh most. Equal weights give the usual
+# standard error and n - 1 again.
+
+
+SKEW = "-skew"
+CR2 = "-cr2"
+
+
+def corrected_t(
+    estimate: Estimate, values: Array, weights: Array | None, factor: float
+) -> Estimate | None:
+    """Join a t estimate with the corrected ones that its documents ask for.
+
+    Args:
+        estimate: plain t estimate of the mean of ``values``, or of their ratio to ``weights``,
+            with n - 1 degrees of freedom.
+        values, weights: of the documents, or sums over clusters of them; float64, shape (n,).
+        factor: from the unit of ``values`` to that of the estimate.
+
+    Returns:
+        The joined estimate, whose method ends in "-skew" or "-cr2" or both; None where the
+        documents ask for no correction.
+    """
+    n = values.shape[0]
+    if not scatters(estimate):
+        return None
+    joined = estimate
+    skew = skewness(values, weights)
+    if skew.needed > n:
+        joined = _join(joined, _hall(estimate, skew.value, n), SKEW)
+    if weights is not None and _lopsided(weights):
+        joined = _join(joined, _cr2(estimate, values, weights, factor), CR2)
+    return None if joined is estimate else joined
+
+
+def _lopsided(weights: Array) -> bool:
+    """Whether weights differ, and too much for so few; no CR2 where one alone weighs anything."""
+    alike = bool((weights == weights[0]).all())
+    alone = bool((weights / exact_sum(weights) == 1.0).any())
+    return not (alike or alone) and unequal_weights(weights).needed > weights.shape[0]
+
+
+def _join(one: Estimate, other: Estimate, suffix: str) -> Estimate:
+    method = one.method + suffix
+    return replace(
+        one,
+        low=min(one.low, other.low),
+        high=max(one.high, other.high),
+        p_value=max(one.p_value, other.p_value),
+        method=method,
+        interval_method=method,
+    )
+
+
+def _hall(estimate: Estimate, skew: float, n: int) -> Estimate:
+    """Student's t of Hall's g(t): interval by the inverse of g, p-value by g."""
+    bend = skew / (3.0 * math.sqrt(n))
+    t = estimate.point / estimate.stderr
+    critical = t_critical(estimate.confidence, n - 1)
+    stretched = 1.0 + bend * t  # g(t) = (stretched^3 - 1) / (3 lambda) + lambda / 2
+    bent = (stretched * stretched * stretched - 1.0) / (3.0 * bend) + bend / 2.0
+    return replace(
+        estimate,
+        low=estimate.point - estimate.stderr * _unbent(critical, bend),
+        high=estimate.point - estimate.stderr * _unbent(-critical, bend),
+        p_value=t_upper_tail(bent, n - 1),
+    )
+
+
+def _unbent(x: float, bend: float) -> float:
+    """The t with g(t) = x."""
+    cube = 1.0 + 3.0 * bend * (x - bend / 2.0)
+    return (math.copysign(abs(cube) ** (1.0 / 3.0), cube) - 1.0) / bend
+
+
+def _cr2(estimate: Estimate, values: Array, weights: Array, factor: float) -> Estimate:
+    """CR2 standard error and Satterthwaite's degrees of freedom of a ratio of sums.
+
+    With shares h and q = h^2 / (1 - h) the degrees of freedom are
+    1 / (sum h^2 + (sum q)^2 - sum q^2).
+    """
+    total = exact_sum(weights)
+    shares = weights / total
+    rest = 1.0 - shares
+    residuals = values - moments(values, weights).point * weights
+    stderr = math.sqrt(exact_sum(residuals * residuals / rest)) / total * factor
+    pulls = shares * shares / rest
+    off_diagonal = exact_sum(pulls) ** 2 - exact_sum(pulls * pulls)
+    df = 1.0 / (exact_sum(shares * shares) + off_diagonal)
+    return t_estimate(
+        estimate.point, stderr, df=df, confidence=estimate.confidence, method=estimate.method
+    )

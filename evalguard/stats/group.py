@@ -2,8 +2,8 @@
 
 lm-eval (0.4.13, ``lm_eval/api/group.py``) takes a group's metric as the mean of its subtasks',
 weighted by their documents n_t (``weight_by_size``) or each alike. The drift sum w_t D_t has a
-paired standard error by strata (``group_strata``), and Satterthwaite's degrees of freedom. The unit
-of sigma is lm-eval's own unpaired standard error.
+paired standard error by strata (``group_strata``), and Satterthwaite's degrees of freedom. The
+unit of sigma is lm-eval's own unpaired standard error.
 """
 
 from __future__ import annotations
@@ -14,22 +14,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from evalguard.comparison import Companion, Comparison
-from evalguard.stats.companions import disagreements, sign_flip_companion
-from evalguard.stats.compare import Compared, failed_comparison
-from evalguard.stats.contributions import Contributions, TaskContributions
-from evalguard.stats.drift import Drift
-from evalguard.stats.estimate import all_finite
-from evalguard.stats.flip_units import flip_units
-from evalguard.stats.group_caveats import how_made, sharing, skewed
-from evalguard.stats.group_signs import held_to_documents
-from evalguard.stats.group_strata import joined_strata, number, subtask_strata
-from evalguard.stats.influence import influence
-from evalguard.stats.judgement import IDENTICAL, Judgement, judge
-from evalguard.stats.moments import Moments
-from evalguard.stats.strata import stratified
-from evalguard.task_group import TaskGroup
-from evalguard.verdict import Margin
+from evalguard.core.comparison import Companion, Comparison, Margin
+from evalguard.core.scores import TaskGroup
+from evalguard.stats.compare import (
+    IDENTICAL,
+    MetricComparison,
+    MetricJudgement,
+    failed_comparison,
+    judge_metric,
+)
+from evalguard.stats.contributions import Contributions, TaskContributions, flip_units, influence
+from evalguard.stats.difference_shape import skewness
+from evalguard.stats.drift import Drift, disagreements, sign_flip_companion
+from evalguard.stats.few_units import limited_to_signs, limited_to_swaps
+from evalguard.stats.probability import Array, Estimate, Moments, all_finite
+from evalguard.stats.strata import joined_strata, number, stratify_documents, subtask_strata
 
 Key = tuple[str, str, str]
 
@@ -38,7 +37,7 @@ Key = tuple[str, str, str]
 class Subtask:
     """A subtask's comparison, how many documents lm-eval counts it with, and how often."""
 
-    compared: Compared
+    compared: MetricComparison
     size: int
     times: int = 1
 
@@ -60,7 +59,7 @@ def compare_group(
     margin: float | Margin,
     confidence: float,
     gated: bool = True,
-) -> Compared:
+) -> MetricComparison:
     """Compare the aggregate of one metric under one filter over a group's subtasks.
 
     Args:
@@ -89,13 +88,13 @@ def compare_group(
             wanted = Margin(1.0)
     judged = IDENTICAL
     if not identical:
-        judged = judge(drift, n=n, n_total=0, margin=tolerated, margin_text=wanted.text)
+        judged = judge_metric(drift, n=n, n_total=0, margin=tolerated, margin_text=wanted.text)
     comparison = _comparison(group, subtasks, drift, judged, tolerated)
     tests = () if parts is None or identical else _companions(parts)
     doubts = disagreements(tests, real=judged.verdict.significant, level=(1.0 - confidence) / 2.0)
     counts = [subtask.times for subtask in subtasks]
     caveats = (how_made(counts, weight_by_size), *sharing(shared), *skewed(parts), *doubts)
-    return Compared(
+    return MetricComparison(
         comparison=replace(
             comparison,
             companions=tests,
@@ -108,10 +107,10 @@ def compare_group(
     )
 
 
-def failed_group(group: TaskGroup, key: Key, reason: str, confidence: float) -> Compared:
+def failed_group(group: TaskGroup, key: Key, reason: str, confidence: float) -> MetricComparison:
     """The aggregate of a group where a subtask has no number, or the sides do not agree."""
     bare = failed_comparison(key, reason, confidence=confidence)
-    return Compared(comparison=replace(bare, subtasks=group.tasks, subgroups=group.groups))
+    return MetricComparison(comparison=replace(bare, subtasks=group.tasks, subgroups=group.groups))
 
 
 def _weights(subtasks: Sequence[Subtask], by_size: bool) -> list[float]:
@@ -130,8 +129,8 @@ def _drift(
     comparisons = [subtask.comparison for subtask in subtasks]
     strata = subtask_strata(comparisons, weights)
     strata, shared = joined_strata(strata, parts)
-    plain = stratified(strata, confidence=confidence).estimate
-    estimate = held_to_documents(plain, comparisons, weights, parts)
+    plain = stratify_documents(strata, confidence=confidence).estimate
+    estimate = limited_to_documents(plain, comparisons, weights, parts)
     base, candidate = (
         Moments(
             point=math.fsum(w * value for w, value in zip(weights, values, strict=True)),
@@ -204,7 +203,7 @@ def _comparison(
     group: TaskGroup,
     subtasks: Sequence[Subtask],
     drift: Drift,
-    judged: Judgement,
+    judged: MetricJudgement,
     margin: float,
 ) -> Comparison:
     first, verdict = subtasks[0].comparison, judged.verdict
@@ -241,3 +240,78 @@ def _companions(parts: Contributions) -> tuple[Companion, ...]:
     """Signs of all documents (or clusters) flipped, whichever subtask they belong to."""
     values = flip_units([replace(parts, unit=1.0)]).values[:, 0]
     return (sign_flip_companion(values, "documents"),) if np.any(values) else ()
+
+
+# What stands beside the aggregate of a group.
+
+
+def how_made(times: Sequence[int], weight_by_size: bool) -> str:
+    """Say how subtasks, each counted so many times, were averaged."""
+    how = "weighted by their documents" if weight_by_size else "each counting alike"
+    repeated = sum(count > 1 for count in times)
+    more = f" ({repeated} of them more than once)" if repeated else ""
+    noun = "subtask" if len(times) == 1 else "subtasks"
+    return (
+        f"aggregate of {len(times)} {noun}, {how}{more}, as lm-eval takes it; standard error of "
+        "the drift stratified over subtasks"
+    )
+
+
+def sharing(subtasks: int) -> tuple[str, ...]:
+    """Say that so many subtasks have documents in common, if any."""
+    if not subtasks:
+        return ()
+    return (
+        f"{subtasks} of the subtasks share documents: the standard error of the drift takes each "
+        "shared document as one, the base's (lm-eval's) takes them as independent",
+    )
+
+
+def skewed(parts: Contributions | None) -> tuple[str, ...]:
+    """Say whether documents are too few and too lopsided for a t interval."""
+    if parts is None:
+        return ()
+    residuals = np.concatenate([part.residuals for part in parts.parts])
+    skew, n = skewness(residuals, None), residuals.shape[0]
+    if skew.needed <= n:
+        return ()
+    side = "worse" if skew.value > 0.0 else "better"
+    return (
+        f"skewed differences: a true drift {side} than the whole interval is likelier than its "
+        f"confidence says (skewness {skew.value:.1f} asks for {math.ceil(skew.needed):,} documents,"
+        f" here {n:,})",
+    )
+
+
+# What the signs of few documents grant to the aggregate of a group of tasks.
+
+
+def limited_to_documents(
+    estimate: Estimate,
+    comparisons: Sequence[Comparison],
+    weights: Sequence[float],
+    parts: Sequence[TaskContributions],
+) -> Estimate:
+    """The stratified estimate, no surer than signs grant: see ``few_units``.
+
+    What changes sign is a document in all subtasks that hold it, or a cluster. The interval takes
+    away the same drift from every subtask.
+
+    Args:
+        comparisons, weights: of the subtasks; the weights sum to 1.
+        parts: their documents, in the same order; () where a subtask's drift is no sum of them.
+    """
+    if not parts:
+        units = sum(c.n_used if c.clusters is None else c.clusters for c in comparisons)
+        return limited_to_swaps(estimate, differing=units, units=units)
+    shares = [
+        replace(part, values=part.shares * weight)
+        for part, weight in zip(parts, weights, strict=True)
+    ]
+    return limited_to_signs(estimate, _per_unit(parts), _per_unit(shares), 1.0)
+
+
+def _per_unit(parts: Sequence[TaskContributions]) -> Array:
+    whole = Contributions(task="", filter="", metric="", unit=1.0, parts=tuple(parts))
+    column: Array = flip_units([whole]).values[:, 0]
+    return column

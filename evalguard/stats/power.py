@@ -1,8 +1,8 @@
 """Power: the smallest drift that documents can show, and the documents that a drift needs.
 
-A drift counts as shown where the paired one-sided test at level alpha rejects, which is where the
-interval at confidence 1 - 2 alpha lies above 0. alpha is therefore (1 - confidence) / 2. Power is
-the chance that this happens for a drift that is truly there.
+A drift counts as shown where the paired one-sided test at level alpha rejects, which is where
+the interval at confidence 1 - 2 alpha lies above 0. alpha is therefore (1 - confidence) / 2.
+Power is the chance that this happens for a drift that is truly there.
 """
 
 from __future__ import annotations
@@ -10,7 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from evalguard.stats.probability import normal_quantile, t_quantile
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize, special
+
+from evalguard.stats.probability import (
+    Estimate,
+    exact_sum,
+    normal_critical,
+    normal_quantile,
+    t_quantile,
+)
 
 _MOST_DOCUMENTS = 10**15
 
@@ -92,3 +102,267 @@ def smallest(enough: Callable[[int], bool], start: float) -> int | None:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high
+
+
+# Power of 0/1 metrics, from the share of documents that flip between right and wrong.
+#
+# psi is that share, in either direction; a drift delta is the share lost minus the share won. A
+# drift cannot be larger than the share that flips, so psi counts as at least delta.
+
+
+def detectable_flip_drift(flip_rate: float, n: int, *, alpha: float, power: float) -> float:
+    """Smallest drift delta that the exact McNemar test on n documents detects; at most 1.
+
+    The delta at which ``flip_documents_to_detect`` asks for n documents.
+    """
+    check_power(alpha, power)
+
+    def surplus(delta: float) -> float:
+        return math.sqrt(n) * (delta - 1.0 / n) - _needed(flip_rate, delta, alpha, power)
+
+    if surplus(1.0) <= 0.0:
+        return 1.0
+    return float(optimize.brentq(surplus, 0.0, 1.0, xtol=1e-14, rtol=1e-12))
+
+
+def flip_documents_to_detect(
+    flip_rate: float, drift: float, *, alpha: float, power: float
+) -> int | None:
+    """Documents after which the exact McNemar test detects a drift; None for no drift.
+
+    sqrt(n) (delta - 1/n) = z_{1-alpha} sqrt(psi) + z_{power} sqrt(psi - delta^2): the normal
+    approximation of R. J. Connor (Biometrics 43, 1987, 207-211), with the continuity correction
+    1/n that stands for the exact test's conservatism (b - c moves in steps of 2 at given b + c).
+    """
+    check_power(alpha, power)
+    if not drift > 0.0:
+        return None
+    if drift >= 1.0:
+        return 2
+    needed = _needed(flip_rate, drift, alpha, power)
+    root = (needed + math.sqrt(needed * needed + 4.0 * drift)) / (2.0 * drift)
+    return max(2, math.ceil(root * root))
+
+
+def flip_documents_to_show_harmless(
+    flip_rate: float, margin: float, *, alpha: float, power: float
+) -> int | None:
+    """Documents after which a candidate without a drift is shown to lose less than ``margin``.
+
+    Those of ``documents_to_show_no_loss``, and at least the z_{1-alpha}^2 (1 - margin) / margin
+    after which Tango's interval ends below the margin when not a single document flips. None for a
+    margin of 0.
+    """
+    check_power(alpha, power)
+    if not margin > 0.0:
+        return None
+    z = normal_quantile(1.0 - alpha)
+    scattered = documents_to_show_no_loss(flip_rate, margin, alpha=alpha, power=power)
+    return max(2, scattered, math.ceil(z * z * (1.0 - margin) / margin))
+
+
+def _needed(flip_rate: float, delta: float, alpha: float, power: float) -> float:
+    psi = max(flip_rate, delta)
+    spread = math.sqrt(max(psi - delta * delta, 0.0))
+    return normal_quantile(1.0 - alpha) * math.sqrt(psi) + normal_quantile(power) * spread
+
+
+# How many documents a question needs, and how small a drift so many can show.
+
+
+_MOST_PLANNED = 10**9
+
+
+def documents_needed(estimate: Estimate, *, n: int, tolerance: float) -> int | None:
+    """Documents after which, at the same margin, the drift would be known as real or harmless.
+
+    Point and scatter per document are taken to stay as they are. Over n' documents both standard
+    errors shrink by sqrt(n / n'), the base's too, and the drift that a margin in sigmas tolerates
+    shrinks with it: relative to it the interval stays as wide as it is, while the point moves away
+    from 0. The rule decides as soon as the interval leaves 0 (the drift is real), or, for a point
+    below 0, as soon as it ends below the tolerance:
+
+        point > 0:  sqrt(n' / n) > ratio = z stderr / point
+        point < 0:  sqrt(n' / n) > ratio = (z stderr - tolerance) / |point|
+
+    The t quantile of small samples, z + (z^3 + z) / 4 df, costs a few documents more: to first
+    order (z^2 + 1) / 2 times the ratio of the interval to what of it must shrink.
+
+    Args:
+        estimate: the drift over n documents, undecided.
+        tolerance: margin * SE_base at the present n, in the drift's unit.
+
+    Returns:
+        The number, above n; None where no number of documents would do (a point of 0 stays 0
+        however many documents show it, in an interval that stays wider than the margin), or none
+        below a billion.
+    """
+    z = normal_critical(estimate.confidence)
+    point, half = estimate.point, z * estimate.stderr
+    if point == 0.0 or not (math.isfinite(point) and math.isfinite(half)):
+        return None
+    width = half / abs(point)
+    ratio = max(1.0, width if point > 0.0 else (half - tolerance) / abs(point))
+    needed = n * (ratio * ratio) + (z * z + 1.0) / 2.0 * width / ratio
+    if estimate.differing:
+        needed = max(needed, n * fewest_signs(estimate.confidence) / estimate.differing)
+    return max(n + 1, math.ceil(needed)) if needed <= _MOST_PLANNED else None
+
+
+def documents_for_level(n: int, p_value: float, level: float) -> int | None:
+    """Documents after which a drift that stays what it is has a one-sided p-value of ``level``.
+
+    The statistic grows with the root of the documents: n (z_level / z_p)^2.
+
+    Returns:
+        The number, above n; None for a drift that points the other way, or beyond a billion.
+    """
+    if not 0.0 < p_value < 0.5:
+        return None
+    ratio = normal_quantile(level) / normal_quantile(p_value)
+    needed = n * ratio * ratio
+    return max(n + 1, math.ceil(needed)) if needed <= _MOST_PLANNED else None
+
+
+def fewest_signs(confidence: float) -> int:
+    """How many differences, all of one sign, a fair coin gives at most (1 - confidence) / 2 of."""
+    return math.ceil(math.log2(2.0 / (1.0 - confidence)))
+
+
+def documents_to_show_no_loss(
+    flip_rate: float, margin: float, *, alpha: float = 0.05, power: float = 0.8
+) -> int:
+    """Documents that show a 0/1 metric to have lost less than ``margin``, if it lost nothing.
+
+    n = (z_alpha + z_power)^2 * flip_rate / margin^2, one-sided at ``alpha``: the scatter of a
+    document's difference is that of its flips, sqrt(flip_rate), where as many are lost as won.
+
+    Args:
+        flip_rate: share of documents that one model has right and the other wrong, from a pilot.
+        margin: the loss to exclude, in the metric's unit (0.01: one percentage point).
+    """
+    return math.ceil(_quantiles(2.0 * alpha, power) ** 2 * flip_rate / (margin * margin))
+
+
+def documents_to_detect(
+    effect: float,
+    *,
+    between: float,
+    within: float = 0.0,
+    repeats: int = 1,
+    alpha: float = 0.05,
+    power: float = 0.8,
+) -> int:
+    """Documents that show a drift of ``effect``, two-sided at ``alpha``.
+
+    n = (z_{alpha/2} + z_power)^2 * variance / effect^2 with the variance of a document's difference
+    between + 2 within / repeats (E. Miller, Adding Error Bars to Evals, 2024, section 5).
+
+    Args:
+        effect: the drift, in the metric's unit.
+        between: variance over documents of their expected difference.
+        within: variance of one answer of one model to one document; 0 where answers do not vary.
+        repeats: answers of each model to each document that are averaged.
+    """
+    variance = between + 2.0 * within / repeats
+    return math.ceil(_quantiles(alpha, power) ** 2 * variance / (effect * effect))
+
+
+def smallest_effect(
+    n: int,
+    *,
+    between: float,
+    within: float = 0.0,
+    repeats: int = 1,
+    alpha: float = 0.05,
+    power: float = 0.8,
+) -> float:
+    """The drift that ``n`` documents show; the inverse of :func:`documents_to_detect`."""
+    return _quantiles(alpha, power) * math.sqrt((between + 2.0 * within / repeats) / n)
+
+
+def _quantiles(alpha: float, power: float) -> float:
+    """z_{alpha/2} + z_power of the standard normal distribution."""
+    return normal_critical(1.0 - alpha) + normal_critical(2.0 * power - 1.0)
+
+
+# How well a pilot knows a scatter: intervals of standard deviations, shares and their ratio.
+
+
+Range = tuple[float, float]
+
+NORMAL_KURTOSIS = 3.0
+
+
+def kurtosis(residuals: NDArray[np.float64]) -> float:
+    """Fourth moment over the squared second one, of residuals about their centre, shape (n,).
+
+    3 for a normal distribution, 1 for a fair coin, large for heavy tails. It is 3 where nothing
+    scatters: there is no shape to speak of.
+    """
+    scale = float(np.max(np.abs(residuals)))
+    if scale == 0.0:
+        return NORMAL_KURTOSIS
+    squares = np.square(residuals / scale)
+    n = residuals.shape[0]
+    return float(n * exact_sum(np.square(squares)) / exact_sum(squares) ** 2)
+
+
+def scatter_factors(n: int, *, kurtosis: float, confidence: float) -> Range:
+    """Interval of a standard deviation from n documents, as factors of its estimate.
+
+    Chi-square interval sqrt(df / chi2_{1 -+ confidence}) with the degrees of freedom that give the
+    sample variance its true variance, Var(s^2) = sigma^4 (kurtosis - (n - 3) / (n - 1)) / n:
+
+        df = 2 n / (kurtosis - (n - 3) / (n - 1)),
+
+    which is n - 1 for normal documents (D. G. Bonett, Comput. Stat. Data Anal. 50, 2006, 775-782,
+    gives the variance). Heavy tails make it wider. A sample underestimates a heavy tail's
+    kurtosis, so that the interval is still too narrow there.
+
+    Args:
+        n: documents, at least 2.
+        kurtosis: of the documents' residuals, at least 1.
+
+    Returns:
+        (low, high) with low < 1 < high; high may be infinite.
+    """
+    spread = max(kurtosis, 1.0) - (n - 3) / (n - 1)
+    df = 2.0 * n / spread
+    tail = (1.0 - confidence) / 2.0
+    low = math.sqrt(df / float(special.chdtri(df, tail)))
+    below = float(special.chdtri(df, 1.0 - tail))
+    return min(1.0, low), max(1.0, math.sqrt(df / below)) if below > 0.0 else math.inf
+
+
+def share_interval(count: int, n: int, *, confidence: float) -> Range:
+    """Exact (Clopper-Pearson) interval of a share of which ``count`` of n documents were seen.
+
+    C. J. Clopper, E. S. Pearson, Biometrika 26, 1934, 404-413. With count = 0 its upper end is
+    about 3.7 / n at 95%.
+    """
+    tail = (1.0 - confidence) / 2.0
+    low = 0.0 if count == 0 else float(special.betaincinv(count, n - count + 1, tail))
+    high = 1.0 if count == n else float(special.betaincinv(count + 1, n - count, 1.0 - tail))
+    return low, high
+
+
+def ratio_range(ratio: float, above: Range, below: Range) -> Range:
+    """Interval of a ratio of two scatters from the intervals of its two parts.
+
+    Distances of the ends are joined in quadrature on the log scale (method of variance estimates
+    recovery: A. Donner, G. Y. Zou, Stat. Methods Med. Res. 21, 2012, 347-359), as if the parts were
+    independent. Both come from the same documents and tend to be large together, which makes the
+    true interval narrower.
+
+    Args:
+        ratio: the estimate, above 0.
+        above, below: intervals of numerator and denominator, as factors of their estimates.
+    """
+    low = math.hypot(_log(above[0]), _log(below[1]))
+    high = math.hypot(_log(above[1]), _log(below[0]))
+    return ratio * math.exp(-low), ratio * math.exp(high) if high < 700.0 else math.inf
+
+
+def _log(factor: float) -> float:
+    return math.log(factor) if 0.0 < factor < math.inf else math.inf

@@ -5,15 +5,29 @@ Links are not followed, and what evalguard did not name is not among them.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from evalguard.store.damage import MARK
-from evalguard.store.layout import ABOUT, BLOCKS, SUFFIX
+import numpy as np
+from numpy.typing import NDArray
+
+from evalguard.core.scorer import Response
+from evalguard.core.settings import CacheListing, KeptFolder, Value
+from evalguard.store.files import MARK, DamagedBlockError, write_atomically
+from evalguard.store.record_file import read_table
+from evalguard.store.seal import UNSEALED
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 
 State = Literal["kept", "damaged", "leftover"]
 
@@ -143,3 +157,224 @@ def entries(folder: Path) -> list[os.DirEntry[str]]:
             return sorted(found, key=lambda entry: entry.name)
     except OSError:
         return []
+
+
+# about.json: what a folder of blocks is of, for people; nothing else reads it.
+
+
+_FORMAT = "evalguard.about/1"
+_MOST_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """Attributes as in ``KeptFolder``."""
+
+    name: str = ""
+    tasks: tuple[str, ...] = ()
+    model: Mapping[str, Value] = field(default_factory=dict)
+    created: str = ""
+
+
+def read_about(folder: Path) -> About:
+    """Return what is written there; nothing where it cannot be read."""
+    path = folder / ABOUT
+    try:
+        if path.is_symlink() or path.stat().st_size > _MOST_BYTES:
+            return About()
+        said = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return About()
+    if not isinstance(said, dict) or said.get("format") != _FORMAT:
+        return About()
+    tasks, model = said.get("tasks"), said.get("model")
+    return About(
+        name=_text(said.get("name")),
+        tasks=tuple(_text(task) for task in tasks) if isinstance(tasks, list) else (),
+        model=model if isinstance(model, dict) else {},
+        created=_text(said.get("created")),
+    )
+
+
+def write_about(folder: Path, *, name: str, task: str, model: Mapping[str, Value]) -> None:
+    """Write down what a folder that is there is of; a disk that refuses changes nothing.
+
+    The name is the last one used. Two processes may write at a time: one's task may then be missing
+    until it is used again.
+    """
+    before = read_about(folder)
+    now = About(
+        name=name,
+        tasks=tuple(sorted({*before.tasks, task})),
+        model=dict(model),
+        created=before.created or datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    )
+    if now == before:
+        return
+    text = json.dumps({"format": _FORMAT, **asdict(now)}, indent=2)
+    with contextlib.suppress(OSError):
+        if folder.is_dir() and not folder.is_symlink():
+            write_atomically(folder / ABOUT, text.encode())
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+# One finished block of responses as one parquet file.
+
+
+FORMAT = "evalguard.core.scores/1"
+# Text is kept as bytes: generated text may hold lone surrogates, which parquet strings cannot.
+_SURROGATES = "surrogatepass"
+
+
+def block_to_bytes(key: str, block: str, responses: Sequence[Response]) -> memoryview:
+    """Return the unsealed file of ``responses``; numbers keep their bits (NaN and -0.0 too)."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    facts = {"format": FORMAT, "key": key, "block": block, "seal": UNSEALED}
+    table = pa.Table.from_arrays(answer_columns(responses), schema=answer_schema(facts))
+    sink = pa.BufferOutputStream()
+    # Dictionary pages may merge NaNs of different bits, so no column gets one.
+    pq.write_table(table, sink, compression="zstd", use_dictionary=False)
+    return memoryview(sink.getvalue())
+
+
+def block_from_bytes(data: bytes, key: str, block: str) -> list[Response]:
+    """Read a file back.
+
+    Raises:
+        DamagedBlockError: it is of another format, or another block's.
+    """
+    table = read_table(data)
+    facts = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
+    if facts.get("format") != FORMAT:
+        raise DamagedBlockError("it is not a block of scores of this version")
+    if (facts.get("key"), facts.get("block")) != (key, block):
+        raise DamagedBlockError("it belongs to another model or other requests")
+    if not table.schema.equals(answer_schema(None)):
+        raise DamagedBlockError("it does not hold the answers that it says")
+    return answers_of(table)
+
+
+def _doubles(values: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
+    return None if values is None else np.asarray(values, dtype=np.float64)
+
+
+def answer_schema(facts: dict[str, str] | None) -> pa.Schema:
+    """Columns of responses."""
+    import pyarrow as pa
+
+    fields = [
+        ("loglikelihood", pa.float64()),
+        ("is_greedy", pa.bool_()),
+        ("text", pa.binary()),
+        ("token_logprobs", pa.list_(pa.float64())),
+        ("token_hash", pa.string()),
+        ("n_tokens", pa.int64()),
+        ("truncated", pa.bool_()),
+    ]
+    return pa.schema(fields, metadata=facts)
+
+
+def answer_columns(responses: Sequence[Response]) -> list[pa.Array]:
+    """Return responses as the columns of ``answer_schema``."""
+    import pyarrow as pa
+
+    texts = [None if r.text is None else r.text.encode("utf-8", _SURROGATES) for r in responses]
+    values: list[list[Any]] = [
+        [r.loglikelihood for r in responses],
+        [None if r.is_greedy is None else bool(r.is_greedy) for r in responses],
+        texts,
+        [_doubles(r.token_logprobs) for r in responses],
+        [r.token_hash for r in responses],
+        [int(r.n_tokens) for r in responses],
+        [bool(r.truncated) for r in responses],
+    ]
+    types = answer_schema(None).types
+    return [pa.array(column, kind) for column, kind in zip(values, types, strict=True)]
+
+
+def answers_of(table: pa.Table) -> list[Response]:
+    """Read responses back from a table with these columns only."""
+    columns = {name: table.column(name).to_pylist() for name in table.column_names}
+    logprobs = (
+        None if values is None else np.array(values, dtype=np.float64)
+        for values in columns.pop("token_logprobs")
+    )
+    texts = (
+        None if text is None else text.decode("utf-8", _SURROGATES) for text in columns.pop("text")
+    )
+    names = ("loglikelihood", "is_greedy", "token_hash", "n_tokens", "truncated")
+    rest = zip(*(columns[name] for name in names), strict=True)
+    return [
+        Response(
+            text=text,
+            token_logprobs=scores,
+            loglikelihood=loglikelihood,
+            is_greedy=is_greedy,
+            token_hash=token_hash,
+            n_tokens=n_tokens,
+            truncated=truncated,
+        )
+        for text, scores, (loglikelihood, is_greedy, token_hash, n_tokens, truncated) in zip(
+            texts, logprobs, rest, strict=True
+        )
+    ]
+
+
+# Inventory: what lies in a cache folder, by model and kind.
+
+
+def inventory(cache_dir: Path) -> CacheListing:
+    """Return what lies in a cache folder, the most recently used first."""
+    by_folder: dict[tuple[str, Path], list[Item]] = defaultdict(list)
+    for item in items_of(cache_dir):
+        by_folder[item.kind, _group(item, cache_dir)].append(item)
+    entries = [_entry(kind, folder, items) for (kind, folder), items in by_folder.items()]
+    return CacheListing(
+        folder=str(cache_dir),
+        entries=tuple(sorted(entries, key=lambda e: (-e.last_used, e.kind, e.key))),
+    )
+
+
+def _group(item: Item, cache_dir: Path) -> Path:
+    """The folder that an item is listed under: a floor lies deeper than its model."""
+    if item.kind != "floors":
+        return item.folder
+    floors = cache_dir / "floors"
+    return floors / item.folder.relative_to(floors).parts[0]
+
+
+def _entry(kind: str, folder: Path, items: Sequence[Item]) -> KeptFolder:
+    kept = [item for item in items if item.state == "kept"]
+    about = read_about(folder)
+    return KeptFolder(
+        kind=kind,
+        key=folder.name,
+        path=str(folder),
+        name=about.name if kind in BLOCKS else "",
+        tasks=about.tasks,
+        model=about.model,
+        created=about.created,
+        files=len(kept),
+        size=sum(item.size for item in items),
+        last_used=max((item.used for item in kept), default=0.0),
+        damaged=sum(item.state == "damaged" for item in items),
+        leftovers=sum(item.state == "leftover" for item in items),
+    )
+
+
+# Names of what lies in a cache folder.
+
+
+BLOCKS = ("scores", "references", "divergences")
+"""Kinds of blocks, each in a folder of its own."""
+
+LAYOUT = "v1"
+"""The number of the layout: a later one gets a folder of its own beside this one."""
+
+SUFFIX = ".parquet"
+ABOUT = "about.json"

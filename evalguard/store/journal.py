@@ -7,17 +7,20 @@ digest are of; lines are only ever appended, and those of another bisection have
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
+from evalguard.bisect.oracle import Outcome, Refusal
+from evalguard.core.settings import Value, digest_of
 from evalguard.errors import StoreError
-from evalguard.settings import Value, digest_of
-from evalguard.store.disk import make_folder, refusal
-from evalguard.store.file_lock import FileLock
-from evalguard.store.journal_entry import Entry, from_line, to_line
+from evalguard.store.files import FileLock, make_folder, refusal
 
 SCHEMA = "evalguard.journal/1"
 _HINT = "what is finished is kept: the same command goes on from there"
@@ -33,7 +36,7 @@ class Journal:
 
     path: Path
     problems: list[str] = field(default_factory=list)
-    _entries: dict[tuple[str, str], Entry] = field(default_factory=dict)
+    _entries: dict[tuple[str, str], JournalEntry] = field(default_factory=dict)
     _file: int = -1
     _end: int = 0
     _lock: FileLock | None = None
@@ -70,11 +73,11 @@ class Journal:
         """How many entries there are."""
         return len(self._entries)
 
-    def get(self, assignment: str, block: str) -> Entry | None:
+    def get(self, assignment: str, block: str) -> JournalEntry | None:
         """Return what is finished, or None; ``block`` "": whether loading failed."""
         return self._entries.get((assignment, block))
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: JournalEntry) -> None:
         """Write an entry down; it is on the disk when this returns.
 
         Raises:
@@ -148,7 +151,7 @@ class Journal:
 
     def _take(self, record: Mapping[str, Any]) -> bool:
         try:
-            entry = Entry.of(record)
+            entry = JournalEntry.of(record)
         except (ValueError, TypeError, KeyError):
             return False
         self._entries[entry.assignment, entry.block] = entry
@@ -179,3 +182,175 @@ class Journal:
         """Take half a line away, which would spoil the next one."""
         with contextlib.suppress(OSError):
             os.ftruncate(self._file, self._end)
+
+
+# Entry of a journal: how one block of documents went under one assignment of the settings.
+
+
+_OUTCOMES: tuple[str, ...] = ("scored", *get_args(Refusal))
+_CHECK = "check"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class JournalEntry:
+    """How one block of documents went under one assignment of the settings.
+
+    Attributes:
+        assignment: digest of the effective assignment, the code and the environment.
+        block: digest of the block; "" where the model could not even be loaded.
+        outcome: "scored", or why there are no scores.
+        values: float64, shape (n,), of the block's documents; None unless scored.
+        reason: what went wrong, in one line.
+        seconds: what it took.
+        settings: those at their candidate value, for people to read.
+    """
+
+    assignment: str
+    block: str
+    outcome: Outcome
+    values: NDArray[np.float64] | None = None
+    reason: str = ""
+    seconds: float = 0.0
+    settings: tuple[str, ...] = ()
+
+    def told(self) -> dict[str, Value]:
+        """Return the entry as plain JSON data."""
+        values = None if self.values is None else [_number(v) for v in self.values.tolist()]
+        return {
+            "assignment": self.assignment,
+            "block": self.block,
+            "settings": list(self.settings),
+            "outcome": self.outcome,
+            "reason": self.reason,
+            "seconds": round(self.seconds, 6),
+            "values": values,  # type: ignore[dict-item]
+        }
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> JournalEntry:
+        """Read an entry back.
+
+        Raises:
+            ValueError, TypeError, KeyError: it is none, or one of another version.
+        """
+        values = record["values"]
+        outcome = record["outcome"]
+        if outcome not in _OUTCOMES or (outcome == "scored") != (values is not None):
+            raise ValueError(f"no outcome: {outcome}")
+        return cls(
+            assignment=str(record["assignment"]),
+            block=str(record["block"]),
+            outcome=outcome,
+            values=None if values is None else np.array([float(v) for v in values]),
+            reason=str(record["reason"]),
+            seconds=float(record["seconds"]),
+            settings=tuple(record["settings"]),
+        )
+
+
+def to_line(record: Mapping[str, Value]) -> bytes:
+    """Return a record as one line, with a digest of itself."""
+    line = json.dumps({**record, _CHECK: digest_of(dict(record))}, allow_nan=False)
+    return f"{line}\n".encode()
+
+
+def from_line(line: bytes) -> dict[str, Any] | None:
+    """Return a line's record; None unless it is whole, and as it was written."""
+    try:
+        record = json.loads(line)
+        check = record.pop(_CHECK)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return record if check == digest_of(record) else None
+
+
+def _number(value: float) -> float | str:
+    """JSON has no number for NaN and infinity."""
+    return value if np.isfinite(value) else str(value)
+
+
+# Journal of a night: what every pair came to, on disk before the next one begins.
+#
+# One JSON object a line, each with a digest of itself; the first says which night it is.
+
+
+NAME = "journal.jsonl"
+# A folder of results may come with a repository: a link in a journal's place leads anywhere, a pipe
+# is waited for.
+_SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class NightJournal:
+    """The journal of one night's folder; this process alone writes it.
+
+    Attributes:
+        folder: of the night.
+        head: its first record; {} for a new one.
+        records: all others that are whole, the oldest first.
+        damaged: lines that are not what was written; the last one, cut by a crash, is none.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path = folder / NAME
+        self.head: dict[str, Any] = {}
+        self.records: list[dict[str, Any]] = []
+        self.damaged = 0
+        self._read()
+
+    def begin(self, head: Mapping[str, Value]) -> None:
+        """Write the first record, which makes the folder a night.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        self._append(head)
+        self.head = dict(head)
+
+    def add(self, record: Mapping[str, Value]) -> None:
+        """Write a record down; it is on the disk when this returns.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        self._append(record)
+        self.records.append(dict(record))
+
+    def _read(self) -> None:
+        try:
+            with open(self.path, "rb", opener=_opened) as file:
+                data = file.read()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StoreError(f"{self.path} cannot be read: {error.strerror}") from error
+        whole = data[: data.rfind(b"\n") + 1]
+        found = [from_line(line) for line in whole.splitlines()]
+        sound = [record for record in found if record is not None]
+        self.damaged = len(found) - len(sound)
+        if sound and "schema" in sound[0]:
+            self.head, *self.records = sound
+        if len(whole) < len(data):
+            self._cut(len(whole))
+
+    def _cut(self, size: int) -> None:
+        """Take half a line away, which would spoil the next one."""
+        try:
+            with open(self.path, "r+b", opener=_opened) as file:
+                file.truncate(size)
+        except OSError as error:
+            raise refusal("write to", self.path, error, hint=_HINT) from error
+
+    def _append(self, record: Mapping[str, Value]) -> None:
+        try:
+            make_folder(self.path.parent)
+            with open(self.path, "ab", opener=_opened) as file:
+                file.write(to_line(record))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise refusal("write to", self.path, error, hint=_HINT) from error
+
+
+def _opened(path: str, flags: int) -> int:
+    return os.open(path, flags | _SAFELY, 0o666)

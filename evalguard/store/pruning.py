@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import shutil
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from evalguard.cache_report import CachePruning, RemovedItem
-from evalguard.store.about import read_about
-from evalguard.store.cache_items import Item, items_of
-from evalguard.store.file_lock import FileLock
-from evalguard.store.layout import ABOUT, BLOCKS
+from evalguard.core.settings import CachePruning, RemovedItem
+from evalguard.store.cache_items import (
+    ABOUT,
+    BLOCKS,
+    HALF_FILE,
+    LOG,
+    Item,
+    entries,
+    folders,
+    items_of,
+    read_about,
+)
+from evalguard.store.files import FileLock
 
 # Floors took long to measure; another token budget of a device makes other blocks.
 _STAY = ("floors", "devices")
@@ -52,7 +62,7 @@ def prune(cache_dir: Path, rules: PruneRules, *, now: float, dry_run: bool = Fal
     """
     items = list(items_of(cache_dir))
     work = _Work(now=now, dry_run=dry_run)
-    for item, why in chosen(items, rules, now=now):
+    for item, why in choose_items(items, rules, now=now):
         work.remove(item, why)
     if not dry_run:
         _remove_empty({item.folder for item in items if item.kind in BLOCKS})
@@ -66,7 +76,7 @@ def prune(cache_dir: Path, rules: PruneRules, *, now: float, dry_run: bool = Fal
     )
 
 
-def chosen(items: Sequence[Item], rules: PruneRules, *, now: float) -> list[tuple[Item, str]]:
+def choose_items(items: Sequence[Item], rules: PruneRules, *, now: float) -> list[tuple[Item, str]]:
     """Return what is to go and why, the least recently used first."""
     found = {item.path: (item, "left over") for item in items if item.state == "leftover"}
     within = _within(items, rules.model)
@@ -169,3 +179,66 @@ def _remove_empty(folders: Iterable[Path]) -> None:
             if [path.name for path in folder.iterdir()] == [ABOUT]:
                 (folder / ABOUT).unlink()
             folder.rmdir()
+
+
+# Leftovers: what killed processes left half-written, removed once it is surely nobody's.
+
+
+# Writing takes seconds. A process's number says nothing: it may be of another machine (a shared
+# disk) or container, or be used again; so age decides.
+_ABANDONED_AFTER = 24 * 3600.0
+_OLD_LOG = 30 * 24 * 3600.0
+
+# Only names that evalguard itself gives: a folder of results may hold anything.
+_HALF_RUN = re.compile(r"\.\d{8}T\d{6}Z-.+-vs-.+\.partial")
+_PROBE = re.compile(r"\.evalguard-[0-9a-f]{8}")
+
+
+def remove_from_reports(root: Path) -> None:
+    """Remove run folders that were never finished, and what went into them."""
+    _remove(root.glob(".*"), (_HALF_RUN, HALF_FILE, _PROBE), older=_ABANDONED_AFTER)
+
+
+def remove_from_cache(cache_dir: Path) -> None:
+    """Remove half-written files, locks of nobody, and logs of workers that nobody will read.
+
+    Links are not followed.
+    """
+    for kind in (*BLOCKS, "floors", "facts"):
+        for folder in (inner for outer in folders(cache_dir / kind) for inner in folders(outer)):
+            found = entries(folder)
+            hidden = (Path(entry) for entry in found if entry.name.startswith("."))
+            _remove(hidden, (HALF_FILE,), older=_ABANDONED_AFTER)
+            for lock in (Path(entry) for entry in found if entry.name.endswith(".lock")):
+                _free(lock)
+    _remove(map(Path, entries(cache_dir / "logs")), (LOG,), older=_OLD_LOG)
+
+
+def _free(lock: Path) -> None:
+    """Remove the lock of a process that was killed."""
+    with contextlib.suppress(OSError):
+        held = FileLock.tried(lock) if _is_old(lock, _ABANDONED_AFTER) else None
+        if held is not None:
+            held.release()
+
+
+def _remove(paths: Iterable[Path], names: Iterable[re.Pattern[str]], *, older: float) -> None:
+    # Tidying is not worth an error: what cannot be looked at or removed stays.
+    with contextlib.suppress(OSError):
+        for path in paths:
+            if any(name.fullmatch(path.name) for name in names):
+                _remove_if_old(path, older)
+
+
+def _remove_if_old(path: Path, older: float) -> None:
+    with contextlib.suppress(OSError):
+        if not _is_old(path, older):
+            return
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
+
+
+def _is_old(path: Path, older: float) -> bool:
+    return time.time() - path.lstat().st_mtime >= older

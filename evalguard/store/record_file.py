@@ -1,30 +1,31 @@
 """Records of scored positions (Divergence, Reference) as one parquet file: a row per request.
 
-An array of shape (T,) or (T, k) is a list in its row; k, and whatever is no array and the same in
-all records, is in the file's metadata. Floats are stored split by byte, which compresses them best.
+An array of shape (T,) or (T, k) is a list in its row; k, and whatever is no array and the same
+in all records, is in the file's metadata. Floats are stored split by byte, which compresses them
+best.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from evalguard.store.damage import DamagedBlockError
-from evalguard.store.parquet_limits import read_table
+from evalguard.store.files import DamagedBlockError
 from evalguard.store.seal import UNSEALED
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+
 R = TypeVar("R")
 Facts = Mapping[str, str]
 
 
-def to_bytes(records: Sequence[R | None], facts: Facts) -> memoryview:
+def record_to_bytes(records: Sequence[R | None], facts: Facts) -> memoryview:
     """Return the file of records of one class, unsealed; None is a row of nulls.
 
     Args:
@@ -42,7 +43,9 @@ def to_bytes(records: Sequence[R | None], facts: Facts) -> memoryview:
     return memoryview(sink.getvalue())
 
 
-def from_bytes(kind: type[R], data: bytes, facts: Facts) -> tuple[list[R | None], dict[str, str]]:
+def record_from_bytes(
+    kind: type[R], data: bytes, facts: Facts
+) -> tuple[list[R | None], dict[str, str]]:
     """Read a file back.
 
     Returns:
@@ -52,7 +55,7 @@ def from_bytes(kind: type[R], data: bytes, facts: Facts) -> tuple[list[R | None]
         DamagedBlockError: it is of another format, or says other ``facts``.
     """
     table = read_table(data)
-    said = said_by(table)
+    said = record_seal(table)
     for name, value in facts.items():
         if said.get(name) != value:
             raise DamagedBlockError(f"it says {name} {said.get(name)!r}, not {value!r}")
@@ -91,7 +94,7 @@ def from_table(kind: type[R], table: pa.Table) -> list[R | None]:
         DamagedBlockError: the table holds no such records.
     """
     try:
-        about = json.loads(said_by(table)["records"])
+        about = json.loads(record_seal(table)["records"])
         widths, shared = about["widths"], about["shared"]
         columns = {name: arrays_of(table.column(name), width) for name, width in widths.items()}
         rows = range(int(about["rows"]))
@@ -118,7 +121,7 @@ def writing(table: pa.Table) -> dict[str, Any]:
     }
 
 
-def said_by(table: pa.Table) -> dict[str, str]:
+def record_seal(table: pa.Table) -> dict[str, str]:
     """What a file says of itself."""
     return {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
 
@@ -154,3 +157,46 @@ def arrays_of(column: pa.ChunkedArray, width: int) -> list[np.ndarray | None]:
             part = flat[offsets[row] : offsets[row + 1]]
             found.append((part.reshape(-1, width) if width else part) if there else None)
     return found
+
+
+# Limits of what a parquet file may unpack to: a small one can say that it holds gigabytes.
+
+
+# 128 documents of 65,000 tokens with 64 kept ones each are 2**29 values.
+_MOST_VALUES, _MOST_BYTES = 2**29, 2**34
+
+
+def read_table(data: bytes) -> pa.Table:
+    """Read a small parquet file in one go.
+
+    Raises:
+        DamagedBlockError: it is none, or says that it is larger than a block can be.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(pa.BufferReader(data))
+        check_size(file.metadata, range(file.num_row_groups))
+        return file.read(use_threads=False)
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+        raise DamagedBlockError("it cannot be read as parquet") from error
+
+
+def check_size(metadata: Any, groups: Iterable[int]) -> None:
+    """Refuse row groups that say they are too large, before memory is taken for them.
+
+    Args:
+        metadata: pyarrow's FileMetaData.
+
+    Raises:
+        DamagedBlockError: so they say.
+    """
+    values = size = 0
+    for number in groups:
+        group = metadata.row_group(number)
+        of_columns = [group.column(column).num_values for column in range(group.num_columns)]
+        values += max(group.num_rows, *of_columns, 0)
+        size += group.total_byte_size
+    if values > _MOST_VALUES or size > _MOST_BYTES:
+        raise DamagedBlockError("it says that it is larger than a block can be")

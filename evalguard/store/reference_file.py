@@ -1,26 +1,35 @@
 """A reference file: what was kept of a base on all its tasks, in one parquet file.
 
-A row is a request: its task, the digest of its block, the base's answer and the reference. A block
-is a row group, so that a file of any size is written and read block by block. The file is sealed:
-the smallest change shows before it is parsed. Numbers that were float32 are stored as such.
+A row is a request: its task, the digest of its block, the base's answer and the reference. A
+block is a row group, so that a file of any size is written and read block by block. The file is
+sealed: the smallest change shows before it is parsed. Numbers that were float32 are stored as
+such.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, BinaryIO
 
+import numpy as np
+
+from evalguard.core.reference import Reference
+from evalguard.core.reports.checks import check_reference
+from evalguard.core.scorer import Response
 from evalguard.errors import UsageError
-from evalguard.store.damage import DamagedBlockError
-from evalguard.store.parquet_limits import check_size
-from evalguard.store.reference_rows import Rows, read_rows, row_schema
-from evalguard.store.reference_writer import FORMAT
-from evalguard.store.seal import read_seal
+from evalguard.store.cache_items import answer_columns, answer_schema, answers_of
+from evalguard.store.files import DamagedBlockError, HalfFile, refusal
+from evalguard.store.record_file import arrays_of, check_size, list_column
+from evalguard.store.seal import UNSEALED, read_seal, seal
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 _ANEW = "give another file, or remove this one: the base is then scored and it is made anew"
 
@@ -126,3 +135,234 @@ def _whole(path: Path) -> str:
             hint=_ANEW,
         )
     return digest
+
+
+# Rows of a reference file: a request each, with the base's answer and what was kept of it.
+
+
+# A reference's arrays as they are stored; several numbers a position: the k tokens, the m draws.
+_TYPES = {
+    "token_ids": "int32",
+    "top_ids": "int32",
+    "top_logprobs": "float32",
+    "tail_mass": "float64",
+    "full_support": "bool",
+    "sample_ids": "int32",
+    "sample_logprobs": "float32",
+}
+_SEVERAL = frozenset({"top_ids", "top_logprobs", "sample_ids", "sample_logprobs"})
+FLOATS = ("loglikelihood", "scores", "top_logprobs", "tail_mass", "sample_logprobs")
+Rows = tuple[list[Response], list[Reference | None]]
+
+
+def row_table(
+    task: str,
+    block: str,
+    responses: Sequence[Response],
+    references: Sequence[Reference | None],
+) -> pa.Table:
+    """Return one block as a table."""
+    import pyarrow as pa
+
+    count = len(responses)
+    columns: list[Any] = [pa.array([name] * count, pa.string()) for name in (task, block)]
+    columns += answer_columns([replace(r, token_logprobs=None) for r in responses])
+    columns.append(_scores(responses))
+    sizes = [None if r is None else r.vocabulary_size for r in references]
+    columns.append(pa.array(sizes, pa.int64()))
+    columns += [_stored(name, references) for name in _TYPES]
+    return pa.Table.from_arrays(columns, schema=row_schema())
+
+
+def read_rows(table: pa.Table) -> Rows:
+    """Read one block back.
+
+    Raises:
+        DamagedBlockError: no model can have answered so.
+    """
+    try:
+        found = _records(table)
+        for response, kept in zip(*found, strict=True):
+            _check(response, kept)
+    except (ValueError, TypeError, AttributeError, IndexError, OverflowError) as error:
+        raise DamagedBlockError("it holds what no model answers") from error
+    return found
+
+
+def row_schema() -> pa.Schema:
+    """Columns of a reference file."""
+    import pyarrow as pa
+
+    types = {"scores": "float32", **_TYPES}
+    lists = [
+        pa.field(name, pa.list_(pa.bool_() if kind == "bool" else getattr(pa, kind)()))
+        for name, kind in types.items()
+    ]
+    names = [pa.field(name, pa.string()) for name in ("task", "block")]
+    size = pa.field("vocabulary_size", pa.int64())
+    return pa.schema([*names, *answer_schema(None), lists[0], size, *lists[1:]])
+
+
+def _check(response: Response, kept: Reference | None) -> None:
+    if kept is not None:
+        check_reference(kept)
+    if response.text is None and response.loglikelihood is None:
+        raise ValueError("an answer without a score or a text")
+    if response.token_hash is None:
+        raise ValueError("an answer without a hash of its tokens")
+
+
+def _records(table: pa.Table) -> Rows:
+    responses = answers_of(table.select(answer_schema(None).names))
+    scores = arrays_of(table.column("scores"), 0)
+    sizes = table.column("vocabulary_size").to_pylist()
+    columns = {name: arrays_of(table.column(name), 0) for name in _TYPES}
+    references = [
+        None if size is None else _reference(size, own, {n: c[row] for n, c in columns.items()})
+        for row, (size, own) in enumerate(zip(sizes, scores, strict=True))
+    ]
+    told = [
+        response if own is None else replace(response, token_logprobs=own.astype(np.float64))
+        for response, own in zip(responses, scores, strict=True)
+    ]
+    return told, references
+
+
+def _reference(size: int, scores: Any, arrays: Mapping[str, Any]) -> Reference:
+    positions = scores.shape[0]
+    shaped = {
+        name: array.reshape(positions, -1) if name in _SEVERAL else array
+        for name, array in arrays.items()
+    }
+    return Reference(
+        **{**shaped, "token_ids": shaped["token_ids"].astype(np.int64)},
+        token_logprobs=scores.astype(np.float64),
+        vocabulary_size=size,
+    )
+
+
+def _scores(responses: Sequence[Response]) -> pa.Array:
+    """Log-probabilities of the scored tokens, as the model gave them."""
+    told = [response.token_logprobs for response in responses]
+    return list_column([None if t is None else t.astype(np.float32) for t in told], "float32")
+
+
+def _stored(name: str, references: Sequence[Reference | None]) -> pa.Array:
+    kind = _TYPES[name]
+    return list_column(
+        [None if r is None else getattr(r, name).astype(kind) for r in references], kind
+    )
+
+
+# Writes a reference file: a row group per block, in an order that does not depend on the run.
+
+
+FORMAT = "evalguard.core.reference/1"
+_HINT = "--reference FILE names another place"
+
+Place = tuple[int, ...]
+
+
+class ReferenceWriter:
+    """Writes a reference file block by block; it appears when it is whole.
+
+    Blocks come as they are finished, and one that another process was scoring comes late; in the
+    end they stand in the order of their places, so that every run writes the same file. Leaving a
+    ``with`` block by an exception, or without any block, leaves nothing behind.
+
+    Args:
+        facts: what the file says of the base, as plain JSON values.
+    """
+
+    def __init__(self, path: Path, facts: Mapping[str, Any]) -> None:
+        self._file = HalfFile(path)
+        self._facts = dict(facts)
+        self._writer: Any = None
+        self._sink: BinaryIO | None = None
+        self._places: list[Place] = []
+
+    def add(
+        self,
+        task: str,
+        block: str,
+        responses: Sequence[Response],
+        references: Sequence[Reference | None],
+        *,
+        place: Place = (),
+    ) -> None:
+        """Write one block; ``place``: where it belongs among the others.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        table = row_table(task, block, responses, references)
+        try:
+            if self._writer is None:
+                self._sink = self._file.open()
+                self._writer = self._opened(self._sink)
+            self._writer.write_table(table)
+        except OSError as error:
+            raise refusal("write the reference", self._file.path, error, hint=_HINT) from error
+        self._places.append(place)
+
+    def give_up(self) -> None:
+        """Leave nothing behind, and write nothing more."""
+        with contextlib.suppress(OSError, ValueError):
+            if self._writer is not None:
+                self._writer.close()
+        self._writer = self._sink = None
+        self._file.discard()
+
+    def __enter__(self) -> ReferenceWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if self._writer is not None:
+                self._writer.close()
+            if self._sink is None or kind is not None:
+                self._file.discard()
+            else:
+                seal(self._in_order(self._sink))
+                self._file.commit()
+        except OSError as failure:
+            self._file.discard()
+            raise refusal("write the reference", self._file.path, failure, hint=_HINT) from failure
+
+    def _in_order(self, arrived: BinaryIO) -> BinaryIO:
+        """The file with its blocks in order: itself, or another one that takes its place."""
+        import pyarrow.parquet as pq
+
+        order = sorted(range(len(self._places)), key=self._places.__getitem__)
+        if order == list(range(len(order))):
+            return arrived
+        first, self._file = self._file, HalfFile(self._file.path)
+        try:
+            sink = self._file.open()
+            groups = pq.ParquetFile(arrived)
+            with self._opened(sink) as writer:
+                for group in order:
+                    writer.write_table(groups.read_row_group(group, use_threads=False))
+        finally:
+            first.discard()
+        return sink
+
+    def _opened(self, sink: BinaryIO) -> Any:
+        import pyarrow.parquet as pq
+
+        about = {"format": FORMAT, "facts": json.dumps(self._facts), "seal": UNSEALED}
+        return pq.ParquetWriter(
+            sink,
+            row_schema().with_metadata(about),
+            compression="zstd",
+            use_dictionary=["task", "block"],
+            use_byte_stream_split=[
+                name if name == "loglikelihood" else f"{name}.list.element" for name in FLOATS
+            ],
+            write_page_checksum=True,
+        )

@@ -9,17 +9,20 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.store.disk import make_folder, refusal, write_atomically
-from evalguard.store.file_name import numbered, safe_name
-from evalguard.store.leftovers import remove_from_reports
-from evalguard.store.sample_table import to_parquet
-from evalguard.store.token_table import tokens_to_parquet
+from evalguard.store.files import make_folder, numbered, refusal, safe_name, write_atomically
+from evalguard.store.pruning import remove_from_reports
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 
 _HINT = "--output-path FOLDER writes the results elsewhere"
 
@@ -199,3 +202,160 @@ def check_writable(root: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise refusal("write results to", root, error, hint=_HINT) from error
+
+
+# Per-document samples as a compressed columnar file.
+
+
+FORMAT = "evalguard.samples/1"
+
+
+def to_parquet(
+    task: str, columns: Mapping[str, Sequence[Any]], facts: Mapping[str, Any] | None = None
+) -> memoryview:
+    """Return ``columns`` (name to one value per document) as a zstd-compressed parquet file.
+
+    ``facts``, what is true of all documents, are in the file's metadata, as JSON.
+
+    Booleans, integers, floats and strings, and lists of them, become columns of that type. A column
+    with anything else in it, or a mixture, holds JSON text, as its field metadata says.
+
+    Raises:
+        ValueError: for columns of different lengths.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    lengths = {name: len(values) for name, values in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"sample columns of '{task}' differ in length: {lengths}")
+    arrays, fields = [], []
+    for name, values in columns.items():
+        array, is_json = _array(values)
+        arrays.append(array)
+        fields.append(pa.field(name, array.type, metadata={"json": "1"} if is_json else None))
+    metadata = {"format": FORMAT, "task": _encodable(task)}
+    if facts is not None:
+        metadata["facts"] = json.dumps(_plain(facts))
+    schema = pa.schema(fields, metadata=metadata)
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), sink, compression="zstd")
+    return memoryview(sink.getvalue())
+
+
+def _array(values: Sequence[Any]) -> tuple[pa.Array, bool]:
+    """Return a column and whether it had to become JSON text."""
+    import pyarrow as pa
+
+    kind = _type_of(values)
+    if kind is not None:
+        try:
+            return pa.array(values if _is_plain(values) else _plain(values), kind), False
+        except (OverflowError, pa.ArrowException):
+            pass  # an integer beyond 64 bits: JSON keeps it
+        except UnicodeEncodeError:
+            return pa.array(_plain(values), kind), False
+    texts = [None if value is None else json.dumps(_plain(value)) for value in values]
+    return pa.array(texts, pa.string()), True
+
+
+def _is_plain(values: Sequence[Any]) -> bool:
+    """Whether values are Python's own, one deep or two, so that arrow takes them as they are."""
+    kinds = set(map(type, values)) - {type(None)}
+    if kinds == {list}:
+        kinds = set(map(type, chain.from_iterable(filter(None, values)))) - {type(None)}
+    return kinds <= _OWN
+
+
+def _type_of(values: Sequence[Any]) -> pa.DataType | None:
+    """Return the arrow type that holds every value, or None if there is no such type."""
+    import pyarrow as pa
+
+    kinds = {_kind(kind) for kind in set(map(type, values)) - {type(None)}}
+    if not kinds:
+        return pa.null()
+    if kinds == {list}:
+        present = (value for value in values if value is not None)
+        inner = _type_of(list(chain.from_iterable(present)))
+        return None if inner is None else pa.list_(inner)
+    if kinds == {int, float}:
+        return pa.float64()
+    types = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
+    return types.get(kinds.pop()) if len(kinds) == 1 else None
+
+
+def _kind(kind: type) -> type:
+    """The Python type that values of this type become."""
+    if issubclass(kind, (list, tuple, np.ndarray)):
+        return list
+    if issubclass(kind, np.str_):
+        return str
+    if issubclass(kind, np.generic):
+        return type(kind(0).item()) if issubclass(kind, (np.number, np.bool_)) else kind
+    return kind
+
+
+_OWN = frozenset({bool, int, float, str})
+
+
+def _plain(value: Any) -> Any:
+    """Return ``value`` in plain Python: lists, and text that UTF-8 can hold."""
+    if isinstance(value, str):
+        return _encodable(value)
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {_encodable(str(key)): _plain(item) for key, item in value.items()}
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    return _encodable(str(value))
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+# Every scored token of one task as a compressed columnar file.
+
+
+TOKEN_FORMAT = "evalguard.tokens/1"
+
+
+def tokens_to_parquet(task: str, columns: Mapping[str, NDArray[np.generic]]) -> memoryview:
+    """Return ``columns`` (name to one number or text per token) as a zstd-compressed parquet file.
+
+    Raises:
+        ValueError: for columns of different lengths.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    lengths = {name: values.shape[0] for name, values in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"token columns of '{task}' differ in length: {lengths}")
+    name = task.encode("utf-8", "backslashreplace").decode()
+    table = pa.table(
+        {name: pa.array(_encodable_tokens(values)) for name, values in columns.items()}
+    )
+    table = table.replace_schema_metadata({"format": TOKEN_FORMAT, "task": name})
+    sink = pa.BufferOutputStream()
+    floats = [name for name, values in columns.items() if values.dtype.kind == "f"]
+    pq.write_table(
+        table,
+        sink,
+        compression="zstd",
+        use_dictionary=[name for name in columns if name not in floats],
+        use_byte_stream_split=floats,
+    )
+    return memoryview(sink.getvalue())
+
+
+def _encodable_tokens(values: NDArray[np.generic]) -> NDArray[np.generic] | list[str]:
+    """Texts that UTF-8 can hold; numbers as they are."""
+    if values.dtype.kind != "O":
+        return values
+    return [text.encode("utf-8", "backslashreplace").decode() for text in values.tolist()]

@@ -1,6 +1,7 @@
 """A seal: a file's digest within itself, so that a single changed bit shows before it is parsed.
 
-Readers of binary formats are not made for damaged files: pyarrow ends the process at some of them.
+Readers of binary formats are not made for damaged files: pyarrow ends the process at some of
+them.
 """
 
 from __future__ import annotations

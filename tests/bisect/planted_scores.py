@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.bisect import Untestable
+from evalguard.bisect.oracle import Untestable
 
 Drift = Callable[[frozenset[str]], float]
 N = 320

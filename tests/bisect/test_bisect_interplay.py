@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planted_scores import NAMES, YARDSTICK, Drift, PlantedScores
 
-from evalguard.bisect import BisectResult, find_culprits
-from evalguard.bisect.components import Component
+from evalguard.bisect.choice import Component
+from evalguard.bisect.find import find_culprits
 from evalguard.bisect.oracle import Floats, Indices
-from evalguard.bisect.structure import blamed
+from evalguard.bisect.result import BisectResult
+from evalguard.bisect.verification import blame_setting
 
 
 def searched(oracle: PlantedScores, seed: int = 0) -> BisectResult:
@@ -58,10 +59,10 @@ def test_a_setting_that_only_changes_what_the_culprit_does_is_not_blamed(both: f
 def test_two_that_act_only_together_are_blamed_unless_one_is_guilty_of_more() -> None:
     alone = Component(kind="additive", members=(2,))
     beside = Component(kind="together", members=(2, 7))
-    assert blamed([beside]) == {2, 7}
-    assert blamed([alone, beside]) == {2}
-    assert blamed([alone, Component(kind="together", members=(5, 7))]) == {2, 5, 7}
-    assert blamed([beside, Component(kind="redundant", members=(7, 8))]) == {7, 8}
+    assert blame_setting([beside]) == {2, 7}
+    assert blame_setting([alone, beside]) == {2}
+    assert blame_setting([alone, Component(kind="together", members=(5, 7))]) == {2, 5, 7}
+    assert blame_setting([beside, Component(kind="redundant", members=(7, 8))]) == {7, 8}
 
 
 class Scattered(PlantedScores):

@@ -11,18 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planted_scores import NAMES, YARDSTICK, N, PlantedScores, effects
 
-from evalguard.bisect import (
-    Accepted,
-    BisectResult,
-    Event,
-    Expected,
-    ProbeEnded,
-    ProbeStarted,
-    Untestable,
-    find_culprits,
-)
+from evalguard.bisect.find import find_culprits
+from evalguard.bisect.oracle import Accepted, Event, Expected, ProbeEnded, ProbeStarted, Untestable
+from evalguard.bisect.result import BisectResult
+from evalguard.core.settings import Constraint
 from evalguard.errors import UsageError
-from evalguard.settings import Constraint
 
 GUILTY = {"c", "h"}
 TWO = effects(c=2.5, h=3.5)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from planted_scores import NAMES, YARDSTICK, PlantedScores, effects
 
-from evalguard.bisect import BisectResult, find_culprits
-from evalguard.bisect.components import Component
-from evalguard.bisect.oracle import Floats, Indices
-from evalguard.bisect.structure import blamed_together
-from evalguard.bisect.twins import twins
+from evalguard.bisect.choice import Component
+from evalguard.bisect.find import find_culprits
+from evalguard.bisect.oracle import Floats, Indices, twins
+from evalguard.bisect.result import BisectResult
+from evalguard.bisect.verification import blame_pair
 from evalguard.errors import UsageError
 
 
@@ -35,15 +35,15 @@ def test_blame_does_not_depend_on_how_components_describe_the_same_drift(
     singles = [alone(3), alone(7)]
     root = np.zeros((3, 3))
     more = 5.7
-    one = blamed_together([*singles, pair], np.array([11.7, small, more]), root, margin)
+    one = blame_pair([*singles, pair], np.array([11.7, small, more]), root, margin)
     swapped = np.array([11.7 + more, small + more, -more])
-    assert blamed_together([*singles, either], swapped, root, margin) == one
+    assert blame_pair([*singles, either], swapped, root, margin) == one
     assert one == ({3, 7} if small > margin else {3})
 
 
 def test_too_many_settings_in_common_are_not_looked_at_one_subset_after_the_other() -> None:
     chain = [Component(kind="together", members=(at, at + 1)) for at in range(12)]
-    assert blamed_together(chain, np.ones(12), np.zeros((12, 12)), 0.5) is None
+    assert blame_pair(chain, np.ones(12), np.zeros((12, 12)), 0.5) is None
 
 
 class Strengthened(PlantedScores):

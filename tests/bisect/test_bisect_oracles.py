@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planted_scores import NAMES, YARDSTICK, N, PlantedScores, effects
 
-from evalguard.bisect import BisectResult, Oracle, Untestable, find_culprits
-from evalguard.bisect.blocks import ordered
-from evalguard.bisect.oracle import Floats, Indices, Question
+from evalguard.bisect.blocks import order_documents
+from evalguard.bisect.find import find_culprits
+from evalguard.bisect.oracle import Floats, Indices, Oracle, Question, Untestable
+from evalguard.bisect.result import BisectResult
 from evalguard.errors import UsageError
 
 TWO = effects(c=2.5, h=3.5)
@@ -69,7 +70,7 @@ def test_prefixes_of_given_blocks_drift_as_all_documents_do(sizes: list[int], se
     rng = np.random.default_rng(seed)
     drift = rng.standard_normal(sum(sizes))
     ends = np.cumsum(sizes)
-    found = ordered(np.split(rng.permutation(drift.size), ends[:-1]), drift, rng)
+    found = order_documents(np.split(rng.permutation(drift.size), ends[:-1]), drift, rng)
     assert sorted(found.order.tolist()) == list(range(drift.size))
     off = np.cumsum(drift[found.order] - drift.mean())[np.array(found.ends) - 1]
     largest = max(

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planted_scores import NAMES, YARDSTICK, Drift, PlantedScores, effects
 
-from evalguard.bisect import BisectResult, find_culprits
+from evalguard.bisect.find import find_culprits
+from evalguard.bisect.result import BisectResult
 
 
 def searched(drift: Drift, *, jitter: float = 0.0, seed: int = 0, **more: object) -> BisectResult:

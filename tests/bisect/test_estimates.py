@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evalguard.bisect.estimates import corrected
+from evalguard.bisect.estimates import correct_estimates
 
 N, K = 400, 80
 
@@ -21,7 +21,7 @@ def drawn(seed: int, *, alike: float) -> tuple[np.ndarray, np.ndarray]:  # type:
 def test_it_is_the_least_squares_line_at_the_mean_of_all_documents() -> None:
     drift, known = drawn(0, alike=0.9)
     slope, level = np.polyfit(known[:K], drift[:K], 1)
-    found = corrected(drift[:K], known[None])
+    found = correct_estimates(drift[:K], known[None])
     assert found is not None
     assert found[0] == pytest.approx(level + slope * known.mean())
 
@@ -30,7 +30,7 @@ def test_its_error_is_as_large_as_it_says_and_smaller_than_without() -> None:
     off, said, plain = [], [], []
     for seed in range(400):
         drift, known = drawn(seed, alike=0.9)
-        found = corrected(drift[:K], known[None])
+        found = correct_estimates(drift[:K], known[None])
         assert found is not None
         off.append(found[0] - drift.mean())
         said.append(found[1])
@@ -44,17 +44,17 @@ def test_two_known_assignments_correct_what_is_their_sum() -> None:
     rng = np.random.default_rng(1)
     known = rng.standard_normal((2, N)) + 1.0
     drift = known[0] - known[1] + 1e-3 * rng.standard_normal(N)
-    found = corrected(drift[:K], known)
+    found = correct_estimates(drift[:K], known)
     assert found is not None
     assert found[0] == pytest.approx(drift.mean(), abs=1e-3)
 
 
 def test_what_resembles_nothing_is_left_alone() -> None:
     drift, known = drawn(2, alike=0.3)
-    assert corrected(drift[:K], known[None]) is None
+    assert correct_estimates(drift[:K], known[None]) is None
 
 
 def test_documents_that_do_not_scatter_are_nothing_to_resemble() -> None:
     base = np.random.default_rng(3).standard_normal(N)
     constant = base - (base - 0.02)  # rounding is left
-    assert corrected(constant[:K], constant[None] * 1.5) is None
+    assert correct_estimates(constant[:K], constant[None] * 1.5) is None

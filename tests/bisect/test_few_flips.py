@@ -8,9 +8,10 @@ from flipped_scores import DOCUMENT, YARDSTICK, FlippedScores, N, with_all, with
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evalguard.bisect import BisectResult, Oracle, find_culprits
-from evalguard.bisect.blocks import blocks_for
-from evalguard.bisect.flips import Flips
+from evalguard.bisect.blocks import Flips, blocks_for
+from evalguard.bisect.find import find_culprits
+from evalguard.bisect.oracle import Oracle
+from evalguard.bisect.result import BisectResult
 
 NAMES = tuple(f"s{number}" for number in range(16))
 

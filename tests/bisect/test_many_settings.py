@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 from planted_scores import YARDSTICK, PlantedScores
 
-from evalguard.bisect import find, find_culprits
-from evalguard.bisect.buildable import Buildable
-from evalguard.bisect.components import Component, components_of
-from evalguard.bisect.measurement import Measurements
-from evalguard.bisect.search import Search
-from evalguard.bisect.structure import Structure
-from evalguard.bisect.verification import FIRST, plan_for
-from evalguard.bisect.yardstick import Yardstick
+from evalguard.bisect import find
+from evalguard.bisect.choice import Component, components_of
+from evalguard.bisect.find import find_culprits
+from evalguard.bisect.measurement import Measurements, Yardstick
+from evalguard.bisect.oracle import Buildable
+from evalguard.bisect.search import CulpritSearch
+from evalguard.bisect.verification import FIRST, Structure, plan_for
 
 ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT))
@@ -91,9 +90,11 @@ def test_who_is_less_probably_guilty_than_not_is_not_named(
 ) -> None:
     """Plantings of a development seed in which an innocent's step and its fitted effect are clear,
     although another answer is likelier."""
-    ended: list[Search] = []
-    conclude = find.conclusion
-    monkeypatch.setattr(find, "conclusion", lambda search: ended.append(search) or conclude(search))
+    ended: list[CulpritSearch] = []
+    conclude = find.conclude_search
+    monkeypatch.setattr(
+        find, "conclude_search", lambda search: ended.append(search) or conclude(search)
+    )
     _, oracle = drawn("2 redundant", 16, 2.0, number, 77)
     settings = names(16)
     result = find_culprits(oracle, settings, margin=1.0, yardstick=oracle.sigma, seed=number)

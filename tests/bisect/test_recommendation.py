@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planted_scores import YARDSTICK, N
 
-from evalguard.bisect import Recommendation, Untestable, recommend
-from evalguard.bisect.oracle import Floats, Indices
-from evalguard.settings import Value
+from evalguard.bisect.oracle import Floats, Indices, Untestable
+from evalguard.bisect.recommendation import Recommendation, recommend
+from evalguard.core.settings import Value
 
 REFERENCES: dict[str, Value] = {"norm": "float32", "scale": 1.0}
 SIGMA: dict[Value, float] = {

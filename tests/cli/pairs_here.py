@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from evalguard.night_report import PairNight
-from evalguard.pipeline.nightly.pair_run import bisected_pair, verdict_of
-from evalguard.pipeline.nightly.pair_work import PairWork
+from evalguard.core.reports.night import PairNight
+from evalguard.run.nightly.pair_worker import PairWork
+from evalguard.run.nightly.pairs import bisect_pair, compare_pair
 
 
 class PairsHere:
@@ -25,9 +25,9 @@ class PairsHere:
         assert seconds > 0.0
         work = PairWork.read(work.told())  # as it travels to a process
         if work.verdict is not None:
-            return bisected_pair(work.verdict, work.options, work.cwd)
+            return bisect_pair(work.verdict, work.options, work.cwd)
         self.before(work.candidate)
-        found = verdict_of(work.base, work.candidate, work.options)
+        found = compare_pair(work.base, work.candidate, work.options)
         self.after(work.candidate)
         return found
 
@@ -48,5 +48,5 @@ def pairs_here(monkeypatch: pytest.MonkeyPatch) -> type[PairsHere]:
     class Here(PairsHere):
         pass
 
-    monkeypatch.setattr("evalguard.pipeline.nightly.nightly.PairRunner", Here)
+    monkeypatch.setattr("evalguard.run.nightly.nightly.PairRunner", Here)
     return Here

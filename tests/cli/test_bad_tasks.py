@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from small_world import SmallWorld
 
-from evalguard.harness.index import TaskIndex
+from evalguard.harness.tasks import TaskIndex
 
 
 @pytest.fixture

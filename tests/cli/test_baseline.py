@@ -15,13 +15,12 @@ from edited_result import edit_result
 from history_examples import METRIC, N, documents, keep_nights, night
 from small_world import Ran, SmallWorld
 
+from evalguard.core.history import DocumentHashes
 from evalguard.errors import EvaluationError
-from evalguard.harness import asked_documents
-from evalguard.history.document_hashes import DocumentHashes
-from evalguard.pipeline.baseline.from_history import base_of_history
-from evalguard.pipeline.baseline.stored_tables import stored_tables
-from evalguard.store import read_samples, sample_files
-from evalguard.store.history import HistoryFile, KeptMetric
+from evalguard.harness.answers import requested_documents
+from evalguard.run.base import base_of_history, stored_tables
+from evalguard.store.history.history_file import HistoryFile, KeptMetric
+from evalguard.store.run_tables import read_samples, sample_files
 
 Run = Callable[..., Ran]
 TASKS_OF_HISTORY = ("--tasks", "sw_word,sw_choice,sw_text")
@@ -138,7 +137,7 @@ def test_a_metric_of_a_task_s_own_aggregation_is_left_out_and_said(
 def test_a_task_of_which_nothing_could_be_compared_then_is_left_out_and_said(
     against: Run, compare: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evalguard.harness.aggregation._LONGEST", 0.0)
+    monkeypatch.setattr("evalguard.harness.tables._LONGEST", 0.0)
     made = json.loads(
         compare("orig", "sharp", "--tasks", "sw_word,sw_mcc", "--limit", 20, "--json").out
     )
@@ -176,7 +175,7 @@ def unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr("evalguard.pipeline.bench.open_scorer", refuse)
+    monkeypatch.setattr("evalguard.run.scoring.sessions.open_scorer", refuse)
 
 
 @pytest.mark.parametrize(
@@ -233,12 +232,12 @@ def test_a_limit_on_answers_holds_against_a_run_folder(against: Run, made: dict[
 def test_other_documents_are_refused_by_their_hashes_before_a_model_is_loaded(
     against: Run, made: dict[str, Any], unloaded: None, monkeypatch: pytest.MonkeyPatch, file: Path
 ) -> None:
-    asked = asked_documents
+    asked = requested_documents
 
     def others(requests: Any) -> Any:
         return tuple(dataclasses.replace(one, doc_hash="0" * 64) for one in asked(requests))
 
-    monkeypatch.setattr("evalguard.pipeline.baseline.asked_alike.asked_documents", others)
+    monkeypatch.setattr("evalguard.run.scoring.scoring.requested_documents", others)
     for baseline in (made["run_folder"], file):
         found = against(baseline, "soft", "--tasks", "sw_word")
         assert found.code == 3

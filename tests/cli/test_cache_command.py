@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from evalguard.store import inventory
+from evalguard.store.cache_items import inventory
 
 
 @pytest.fixture

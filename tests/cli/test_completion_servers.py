@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from small_world import SmallWorld, run_here
 
+from evalguard.core.scorer import Request, ScoringPolicy
 from evalguard.errors import EvaluationError
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.loading import load_lm
-from evalguard.scorer import Request, ScoringPolicy
 
 Answer = Callable[[list[int]], list[float | None]]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evalguard.cli.failure import FailureStyle, as_known, report
+from evalguard.cli.output import FailureStyle, as_known_error, report_error
 from evalguard.errors import EvalguardError
 
 STYLE = FailureStyle(as_json=False, debug=False, git_bisect=False)
@@ -20,7 +20,7 @@ STYLE = FailureStyle(as_json=False, debug=False, git_bisect=False)
     ],
 )
 def test_what_libraries_raise_is_exit_3_in_words(error: Exception, said: str) -> None:
-    known = as_known(error)
+    known = as_known_error(error)
     assert known.exit_code == 3
     assert str(known).startswith(said)
     assert known.hint
@@ -29,7 +29,7 @@ def test_what_libraries_raise_is_exit_3_in_words(error: Exception, said: str) ->
 def test_a_name_of_many_thousand_characters_does_not_flood_the_terminal(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    report(EvalguardError("no model '" + "x" * 400_000 + "' here\nsecond line"), STYLE)
+    report_error(EvalguardError("no model '" + "x" * 400_000 + "' here\nsecond line"), STYLE)
     err = capsys.readouterr().err
     assert len(err) < 3000
     assert err.startswith("error: no model 'xxx")
@@ -39,5 +39,5 @@ def test_a_name_of_many_thousand_characters_does_not_flood_the_terminal(
 def test_no_character_that_acts_on_a_terminal_reaches_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    report(EvalguardError("a\x1b[31mb\u202ec\x07d\x9be\r", hint="\x1b]0;title\x07"), STYLE)
+    report_error(EvalguardError("a\x1b[31mb\u202ec\x07d\x9be\r", hint="\x1b]0;title\x07"), STYLE)
     assert capsys.readouterr().err == "error: a[31mbcde\nhint: ]0;title\n"

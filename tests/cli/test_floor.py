@@ -11,11 +11,11 @@ import jsonschema
 import pytest
 
 import evalguard
-from evalguard.report.contract import schema
-from evalguard.report.floor_document import floor_schema
+from evalguard.report.contract.compare import compare_schema
+from evalguard.report.floor import floor_schema
 
 FLOOR = jsonschema.Draft202012Validator(floor_schema())
-COMPARE = jsonschema.Draft202012Validator(schema())
+COMPARE = jsonschema.Draft202012Validator(compare_schema())
 Run = Callable[..., Any]
 
 

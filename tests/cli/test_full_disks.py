@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from small_disks import mounted_disk
 
-from evalguard.store.disk import HalfFile
+from evalguard.store.files import HalfFile
 
 TASKS = ("--tasks", "sw_long,sw_choice,sw_text")
 # What a run says of its keeping, and what differs between any two runs.

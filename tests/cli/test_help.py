@@ -9,8 +9,8 @@ from typing import Any
 import click
 import pytest
 
-from evalguard.cli.help import Option, grouped
 from evalguard.cli.main import cli
+from evalguard.cli.parameters import Option, group_options
 
 WIDTH = 80
 SCREEN = 40
@@ -78,7 +78,7 @@ def test_help_all_lists_every_option_once_under_a_heading(run: Any, words: tuple
         [*(min(o.opts, key=dashes) for o in options(words)), "-h"]
     )
     headings = re.findall(r"^(\w[\w ]+):$", text, re.MULTILINE)
-    assert headings == list(grouped(command_of(words).params))
+    assert headings == list(group_options(command_of(words).params))
     assert f"all {len(options(words)) - 1} options" in text
 
 

@@ -12,7 +12,8 @@ import pytest
 from history_examples import METRIC, documents, keep_nights, night
 from small_world import Ran, SmallWorld
 
-from evalguard.store.history import HistoryFile, KeptMetric, check_history
+from evalguard.store.history.check import check_history
+from evalguard.store.history.history_file import HistoryFile, KeptMetric
 
 Run = Callable[..., Ran]
 

@@ -92,16 +92,16 @@ def test_a_file_that_is_no_history_is_refused_before_anything_runs(
 def test_a_history_that_fails_in_the_end_costs_no_verdict(
     compare: Run, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from evalguard.pipeline.history import keeping
+    from evalguard.run.history import storage as keeping
 
-    whole = keeping.check_history
+    whole = keeping.prepare_history
 
     def then_removed(path: Path) -> None:
         whole(path)
         path.unlink()
         path.mkdir()
 
-    monkeypatch.setattr("evalguard.pipeline.compare.check_history", then_removed)
+    monkeypatch.setattr("evalguard.run.compare.prepare_history", then_removed)
     found = compare("orig", "sharp", "--history", file, "--json")
     assert found.code == 1
     notes = json.loads(found.out)["notes"]

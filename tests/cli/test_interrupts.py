@@ -14,9 +14,9 @@ import pytest
 from small_world import N_LONG, SmallWorld
 
 import evalguard
-from evalguard.cli.interrupts import Interrupts
+from evalguard.cli.main import Interrupts
 from evalguard.models.lm_scorer import LMScorer
-from evalguard.pipeline.evaluate import BLOCK_CUT
+from evalguard.run.scoring.evaluate import BLOCK_CUT
 
 BLOCKS = BLOCK_CUT.parts(N_LONG, N_LONG)
 # Blocks are dealt evenly: none is more than a document larger than another.
@@ -122,16 +122,16 @@ def signalled(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize(
     ("place", "doing"),
     [
-        ("evalguard.pipeline.compare.choose", "interrupted while reading what is to be compared"),
-        ("evalguard.pipeline.bench.load_tasks", "interrupted while loading tasks (sw_long)"),
-        ("evalguard.pipeline.bench.open_scorer", "interrupted while loading orig (base)"),
+        ("evalguard.run.compare.choose", "interrupted while reading what is to be compared"),
+        ("evalguard.run.scoring.sessions.load_tasks", "interrupted while loading tasks (sw_long)"),
+        ("evalguard.run.scoring.sessions.open_scorer", "interrupted while loading orig (base)"),
         ("evalguard.harness.tasks.build_requests", "interrupted while building the requests"),
         (
-            "evalguard.pipeline.task_scoring.score_tables",
+            "evalguard.run.scoring.evaluate.score_tables",
             "while scoring orig (base) and orig (candidate)",
         ),
         (
-            "evalguard.pipeline.conclusion.compare_by_document",
+            "evalguard.run.judging.compare_by_document",
             "interrupted while comparing the scores",
         ),
         ("evalguard.models.lm_scorer.LMScorer.close", "interrupted while scoring"),
@@ -151,7 +151,7 @@ def test_a_signal_is_a_clean_end_wherever_it_comes(
 
 
 def test_without_a_cache_nothing_is_promised(run: Any, command: list[str], signalled: Any) -> None:
-    signalled("evalguard.pipeline.lockstep.score_in_lockstep", signal.SIGTERM)
+    signalled("evalguard.run.scoring.measuring.score_in_lockstep", signal.SIGTERM)
     ran = run(*command, "--limit", "3", "--no-cache")
     assert ran.code == 143
     both = "orig (base) and orig (candidate)"
@@ -183,12 +183,12 @@ def test_handlers_are_put_back_and_those_of_others_are_left_alone() -> None:
 @pytest.mark.parametrize(
     ("place", "words"),
     [
-        ("evalguard.pipeline.stored_run.read_report", ("report", "RUN")),
-        ("evalguard.pipeline.shown_result.read_document", ("github", "RUN")),
-        ("evalguard.pipeline.shown_result.read_document", ("gitlab", "RUN")),
-        ("evalguard.pipeline.tracking.stored.stored_run", ("track", "RUN", "--track", "mlflow")),
-        ("evalguard.pipeline.history.asking.list_runs", ("history", "list", "--history", "RUN")),
-        ("evalguard.pipeline.cache.list_cache", ("cache", "ls")),
+        ("evalguard.run.stored_run.read_report", ("report", "RUN")),
+        ("evalguard.run.publishing.forges.read_document", ("github", "RUN")),
+        ("evalguard.run.publishing.forges.read_document", ("gitlab", "RUN")),
+        ("evalguard.run.publishing.tracking.stored_run", ("track", "RUN", "--track", "mlflow")),
+        ("evalguard.run.history.queries.list_runs", ("history", "list", "--history", "RUN")),
+        ("evalguard.run.listing.list_cache", ("cache", "ls")),
     ],
 )
 def test_commands_about_finished_runs_end_like_all_others(
@@ -207,7 +207,7 @@ def test_ctrl_c_while_the_result_is_shown_says_where_it_is(
     def interrupted(text: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["evalguard.cli.main"], "write", interrupted)
+    monkeypatch.setattr(sys.modules["evalguard.cli.main"], "write_result", interrupted)
     ran = run("cache", "ls")
     assert ran.code == 130
     assert "stopped: interrupted while the result was shown" in ran.err

@@ -16,7 +16,7 @@ from lmeval_output import run_lm_eval
 from small_world import SmallWorld, write_tasks
 
 import evalguard
-from evalguard.pipeline.stored_run import stored_run
+from evalguard.run.stored_run import stored_run
 
 TASKS = ("sw_word", "sw_choice", "sw_text")
 

@@ -11,7 +11,7 @@ from pairs_here import PairsHere
 from small_world import Ran, SmallWorld
 
 from evalguard.errors import UsageError
-from evalguard.pipeline.options import CompareOptions
+from evalguard.run.options import CompareOptions
 
 Run = Callable[..., Ran]
 
@@ -21,8 +21,8 @@ class Midnight:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.day = 1
-        for module in ("nightly.nightly", "waivers"):
-            monkeypatch.setattr(f"evalguard.pipeline.{module}.datetime", self)
+        for module in ("nightly.nightly", "choices"):
+            monkeypatch.setattr(f"evalguard.run.{module}.datetime", self)
 
     def now(self, zone: timezone) -> datetime:
         return datetime(2026, 3, self.day, 23, 59, tzinfo=zone)

@@ -13,9 +13,9 @@ import pytest
 from pairs_here import PairsHere
 from small_world import Ran, SmallWorld
 
-from evalguard.report.night.document import night_schema
-from evalguard.store import FileLock
-from evalguard.store.history import HistoryFile
+from evalguard.report.night import night_schema
+from evalguard.store.files import FileLock
+from evalguard.store.history.history_file import HistoryFile
 
 Run = Callable[..., Ran]
 Pairs = Callable[..., Path]

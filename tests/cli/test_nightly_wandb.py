@@ -10,9 +10,9 @@ import pytest
 from small_world import Ran, SmallWorld
 from wandb_server import KEY, Trouble, WandbServer, wandb_server
 
-from evalguard.pipeline.nightly.night_sending import sync_command
-from evalguard.tracked_run import Sent
-from evalguard.tracking.bounds import Bounds
+from evalguard.core.reports.compare import Sent
+from evalguard.integrations.jobs import Bounds
+from evalguard.run.nightly.tracked_night import sync_command
 
 Run = Callable[..., Ran]
 Serve = Callable[..., WandbServer]
@@ -32,7 +32,7 @@ def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Serve]:
     running = []
 
     def started(trouble: Trouble, bounds: Bounds) -> WandbServer:
-        monkeypatch.setattr("evalguard.tracking.sending.Bounds", lambda: bounds)
+        monkeypatch.setattr("evalguard.integrations.sending.Bounds", lambda: bounds)
         running.append(wandb_server(trouble))
         server = running[-1].__enter__()
         monkeypatch.setenv("WANDB_BASE_URL", server.url)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from evalguard.errors import EvalguardError, UsageError
-from evalguard.harness import TaskOptions
-from evalguard.pipeline.options import CompareOptions, make_options
+from evalguard.harness.surroundings import TaskOptions
+from evalguard.run.options import CompareOptions, make_options
 
 SPELLINGS: dict[str, tuple[tuple[str, ...], object]] = {
     "tasks": (("--tasks", "a, b"), ("a", "b")),
@@ -92,7 +92,7 @@ def seen(run: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
             found.append(make_options(None, **given))
             raise SeenError("seen")
 
-        monkeypatch.setattr("evalguard.pipeline.compare.compare", compare)
+        monkeypatch.setattr("evalguard.run.compare.compare", compare)
         run("compare", "--base", "a", "--cand", "b", *words)
         return found[0]
 

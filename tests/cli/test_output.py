@@ -15,8 +15,8 @@ import pytest
 from small_world import N, SmallWorld
 
 import evalguard
-from evalguard.pipeline import bench
-from evalguard.report.contract import schema
+from evalguard.report.contract.compare import compare_schema
+from evalguard.run.scoring import sessions as bench
 
 ALL_TASKS = "sw_word,sw_text,sw_choice"
 
@@ -30,7 +30,7 @@ def without_run(document: dict[str, Any]) -> dict[str, Any]:
 def test_json_is_one_document_of_the_contract_and_nothing_else(compare: Any) -> None:
     ran = compare("orig", "sharp", "--tasks", ALL_TASKS, "--json")
     assert ran.code == ran.document["exit_code"] == 1
-    jsonschema.validate(ran.document, schema())
+    jsonschema.validate(ran.document, compare_schema())
     assert ran.document["schema"] == "evalguard.compare/1"
     assert "loading orig" in ran.err
     folder = Path(ran.document["run_folder"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from evalguard.cli.failure import FailureStyle, as_known
+from evalguard.cli.output import FailureStyle, as_known_error
 from evalguard.errors import EvaluationError, Interrupted
 
 
@@ -80,7 +80,7 @@ def test_whatever_ends_a_comparison_is_no_verdict(
     def compare(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("evalguard.pipeline.compare.compare", compare)
+    monkeypatch.setattr("evalguard.run.compare.compare", compare)
     ran = run("compare", "--base", "a", "--cand", "b")
     assert (ran.code, ran.out) == (code, "")
     assert message in ran.err
@@ -107,7 +107,7 @@ def test_a_terminal_that_lacks_a_character_gets_a_question_mark(
 
 def test_an_error_of_ours_stays_what_it_is() -> None:
     error = Interrupted("stop")
-    assert as_known(error) is error
+    assert as_known_error(error) is error
     style = FailureStyle.of(["compare", "--git_bisect"])
     assert [style.code(code) for code in (0, 1, 2, 3, 4, 130, 143)] == [
         0,

@@ -13,7 +13,7 @@ from small_world import SmallWorld
 
 import evalguard
 
-FAKE = Path(__file__).parents[1] / "execution" / "fake_worker.py"
+FAKE = Path(__file__).parents[1] / "worker" / "fake_worker.py"
 
 
 @pytest.fixture(autouse=True)
@@ -48,8 +48,8 @@ def test_everything_in_workers_gives_the_same_document_as_here(compare: Any) -> 
 def fake(monkeypatch: pytest.MonkeyPatch, refused: Any, world: SmallWorld, tmp_path: Path) -> Any:
     """Compare models of arithmetic, in workers that misbehave as the model type says."""
     monkeypatch.setattr(
-        "evalguard.execution.line.worker_command",
-        lambda python: [sys.executable, "-u", str(FAKE), "evalguard.pipeline.worker"],
+        "evalguard.worker.line.worker_command",
+        lambda python: [sys.executable, "-u", str(FAKE), "evalguard.run.worker"],
     )
     llama = world.models["llama"]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from evalguard.config import Guard, load_guards
+from evalguard.config.files import load_guards
+from evalguard.config.guard import Guard
 
 # The guard file of the design page, and every kind of target.
 FULL = """\

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from guard_texts import FULL, load
 
-from evalguard.config import GateOptions, Pair, RunOptions, embedded_folder, load_guards
+from evalguard.config.files import embedded_folder, load_guards
+from evalguard.config.guard import GateOptions, Pair, RunOptions
+from evalguard.core.limits import Limit
+from evalguard.core.settings import BuildRecipe, Constraint, Target
 from evalguard.errors import UsageError
-from evalguard.limits import Limit
-from evalguard.settings import BuildRecipe, Constraint, Target
 
 
 def test_the_design_pages_guard_file_loads_in_full(tmp_path: Path) -> None:

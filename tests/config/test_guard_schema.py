@@ -13,22 +13,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from evalguard.config import TEMPLATE, embedded_folder, schema
-from evalguard.config.gate_entry import LimitsEntry
-from evalguard.config.model import TARGET_PATTERN, GuardFile
+from evalguard.config.entries import TEMPLATE
+from evalguard.config.files import embedded_folder
+from evalguard.config.schema import TARGET_PATTERN, GuardFile, LimitsEntry, build_guard_schema
+from evalguard.core.limits import KINDS as LIMITS
+from evalguard.core.settings import Target
 from evalguard.errors import UsageError
-from evalguard.limits import KINDS as LIMITS
-from evalguard.settings import Target
 
 
 def is_valid(data: Any) -> bool:
-    validator = jsonschema.Draft202012Validator(schema())
+    validator = jsonschema.Draft202012Validator(build_guard_schema())
     return bool(validator.is_valid(data))
 
 
 def test_the_schema_is_a_schema_with_an_identity() -> None:
-    jsonschema.Draft202012Validator.check_schema(schema())
-    assert schema()["$id"].startswith("urn:evalguard:")
+    jsonschema.Draft202012Validator.check_schema(build_guard_schema())
+    assert build_guard_schema()["$id"].startswith("urn:evalguard:")
 
 
 def test_the_demo_the_template_and_the_full_example_fit_the_schema() -> None:
@@ -38,7 +38,7 @@ def test_the_demo_the_template_and_the_full_example_fit_the_schema() -> None:
 
 
 def test_every_key_is_described() -> None:
-    for name, shape in schema()["$defs"].items():
+    for name, shape in build_guard_schema()["$defs"].items():
         for key, said in shape.get("properties", {}).items():
             assert said.get("description"), f"{name}.{key}"
 

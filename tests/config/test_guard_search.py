@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from evalguard.config import embedded_folder, load_guards
+from evalguard.config.files import embedded_folder, load_guards
 from evalguard.errors import GuardFileError
 
 

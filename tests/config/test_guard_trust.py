@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from evalguard.config import embedded_folder, load_guards, require_code_allowed
-from evalguard.config.harmless import env_danger
+from evalguard.config.documents import env_danger, require_code_allowed
+from evalguard.config.files import embedded_folder, load_guards
 from evalguard.config.task_code import find_task_code
 from evalguard.errors import EXIT_USAGE, GuardFileError, UsageError
 

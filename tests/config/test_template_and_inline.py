@@ -6,15 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from evalguard.config import (
-    TEMPLATE,
-    inline_variant,
-    load_guards,
-    parse_model_args,
-    write_template,
-)
+from evalguard.config.entries import TEMPLATE, inline_variant, parse_model_args, write_template
+from evalguard.config.files import load_guards
+from evalguard.core.settings import TARGET_KINDS
 from evalguard.errors import StoreError, UsageError
-from evalguard.settings import TARGET_KINDS
 
 
 def test_the_template_is_a_valid_guard_file_that_needs_no_trust(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ import torch
 
 from evalguard.conversion.attributes import read_attribute, set_attribute
 from evalguard.conversion.planning import AttributeEdit
+from evalguard.core.settings import Value
 from evalguard.errors import SettingError
-from evalguard.settings import Value
 
 
 class Block(torch.nn.Module):

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 from variants import variant
 
-from evalguard.conversion import plan
-from evalguard.conversion.build_digest import changed_since_built
-from evalguard.conversion.building import build
+from evalguard.conversion.building import build, changed_since_build
+from evalguard.conversion.planning import plan_conversion
+from evalguard.core.settings import BuildRecipe, Value, Variant
 from evalguard.errors import BuildError, UsageError
-from evalguard.settings import BuildRecipe, Value, Variant
 
 SCRIPT = """
 import os, pathlib, sys, time
@@ -64,7 +63,7 @@ def made(
 ) -> Path:
     targets: dict[str, Value] = {} if bits is None else {"build.bits": bits}
     one: Variant = variant(targets, build=of or recipe(folder), allow_code=allow)
-    return build(one, plan(one), folder.parent / "cache", timeout=timeout)
+    return build(one, plan_conversion(one), folder.parent / "cache", timeout=timeout)
 
 
 def runs(folder: Path) -> int:
@@ -83,9 +82,9 @@ def test_a_command_makes_the_output_in_a_folder_of_its_own_once(folder: Path) ->
 def test_a_build_that_was_changed_since_is_known_by_its_digest(folder: Path) -> None:
     output = made(folder)
     entry = next(path for path in output.parents if path.parent.name == "builds")
-    assert changed_since_built(entry) is False
+    assert changed_since_build(entry) is False
     (output / "weights").write_text("something else")
-    assert changed_since_built(entry) is True
+    assert changed_since_build(entry) is True
 
 
 def test_a_build_setting_makes_another_output(folder: Path) -> None:

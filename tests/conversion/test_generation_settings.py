@@ -8,8 +8,8 @@ import pytest
 import torch
 from variants import variant
 
-from evalguard.conversion.generation import read_generation, set_generation
-from evalguard.conversion.planning import plan
+from evalguard.conversion.attributes import read_generation, set_generation
+from evalguard.conversion.planning import plan_conversion
 from evalguard.errors import SettingError
 
 
@@ -21,7 +21,7 @@ def generating(**values: object) -> torch.nn.Module:
 
 def test_an_attribute_is_set_and_read_back() -> None:
     model = generating()
-    wanted = plan(variant({"generation.repetition_penalty": 1.3}))
+    wanted = plan_conversion(variant({"generation.repetition_penalty": 1.3}))
     assert wanted.edits_model
     set_generation(model, wanted.generation)
     assert read_generation(model, "s0", "repetition_penalty", 1.3) == 1.3

@@ -9,12 +9,13 @@ import pytest
 import torch
 from variants import variant
 
-from evalguard.conversion import code, plan
-from evalguard.conversion.apply import apply
+from evalguard.conversion import code
+from evalguard.conversion.attributes import apply
 from evalguard.conversion.code import code_digest, load_function
+from evalguard.conversion.planning import plan_conversion
 from evalguard.conversion.readback import read_edits
+from evalguard.core.settings import Value
 from evalguard.errors import SettingError, UsageError
-from evalguard.settings import Value
 
 HOOKS = """
 import torch
@@ -55,7 +56,7 @@ def folder(tmp_path: Path) -> str:
 
 def run(folder: str, function: str, value: Value = 2.0, *, allow: bool = True) -> dict[str, Value]:
     model = torch.nn.Linear(2, 2, bias=False)
-    planned = plan(variant({f"call:{function}": value}))
+    planned = plan_conversion(variant({f"call:{function}": value}))
     apply(model, planned, code_folder=folder, allow_code=allow)
     return read_edits(model, planned, code_folder=folder, allow_code=allow)
 

@@ -5,14 +5,19 @@ from __future__ import annotations
 import pytest
 from variants import variant
 
-from evalguard.conversion import plan
-from evalguard.conversion.planning import AttributeEdit, DtypeEdit, HookCall, with_build
+from evalguard.conversion.planning import (
+    AttributeEdit,
+    DtypeEdit,
+    HookCall,
+    plan_conversion,
+    with_build,
+)
+from evalguard.core.settings import BuildRecipe, Value
 from evalguard.errors import SettingError
-from evalguard.settings import BuildRecipe, Value
 
 
 def test_every_kind_of_target_has_its_place() -> None:
-    planned = plan(
+    planned = plan_conversion(
         variant(
             {
                 "model_args.dtype": "bfloat16",
@@ -40,21 +45,21 @@ def test_every_kind_of_target_has_its_place() -> None:
 
 
 def test_env_settings_and_hooks_need_a_process_of_their_own() -> None:
-    assert plan(variant({"env.MODE": "fast"})).needs_worker
-    assert plan(variant({"call:hooks.py:patch": 1})).needs_worker
-    assert not plan(variant({"model_args.dtype": "float32"})).needs_worker
+    assert plan_conversion(variant({"env.MODE": "fast"})).needs_worker
+    assert plan_conversion(variant({"call:hooks.py:patch": 1})).needs_worker
+    assert not plan_conversion(variant({"model_args.dtype": "float32"})).needs_worker
 
 
 @pytest.mark.parametrize(
     ("value", "text"), [(True, "1"), (False, "0"), (2, "2"), ("x", "x"), (None, None)]
 )
 def test_environment_values_are_text_or_unset(value: Value, text: str | None) -> None:
-    assert plan(variant({"env.MODE": value})).env == {"MODE": text}
+    assert plan_conversion(variant({"env.MODE": value})).env == {"MODE": text}
 
 
 def test_an_environment_variable_cannot_hold_a_list() -> None:
     with pytest.raises(SettingError, match="cannot hold"):
-        plan(variant({"env.MODE": ["a"]}))
+        plan_conversion(variant({"env.MODE": ["a"]}))
 
 
 def test_two_settings_on_one_place_are_refused() -> None:
@@ -63,23 +68,23 @@ def test_two_settings_on_one_place_are_refused() -> None:
     one = variant({"model_args.dtype": "float32"})
     twice = replace(one, settings=(*one.settings, replace(one.settings[0], name="again")))
     with pytest.raises(SettingError, match=r"'s0' and 'again' both write model_args\.dtype"):
-        plan(twice)
+        plan_conversion(twice)
 
 
 def test_a_build_setting_needs_a_recipe() -> None:
     with pytest.raises(SettingError, match="no build recipe"):
-        plan(variant({"build.bits": 8}))
+        plan_conversion(variant({"build.bits": 8}))
 
 
 def test_a_build_setting_that_the_command_never_reads_is_refused() -> None:
     recipe = BuildRecipe(command=("make", "{bits}", "{output}"), inputs={"bits": 16})
     with pytest.raises(SettingError, match="never reads 'bitz'; did you mean 'bits'"):
-        plan(variant({"build.bitz": 8}, build=recipe))
+        plan_conversion(variant({"build.bitz": 8}, build=recipe))
 
 
 def test_a_dtype_is_a_name() -> None:
     with pytest.raises(SettingError, match="16 is no dtype"):
-        plan(variant({"dtype:model": 16}))
+        plan_conversion(variant({"dtype:model": 16}))
 
 
 def test_the_built_path_goes_to_its_placeholder_or_to_pretrained() -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from evalguard.conversion.code import code_digest, load_function
-from evalguard.conversion.sources import local_sources
+from evalguard.conversion.code import code_digest, load_function, local_sources
 from evalguard.errors import SettingError
 
 HOOK = """

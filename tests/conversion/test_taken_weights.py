@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from variants import variant
 
-from evalguard.conversion.planning import WeightsEdit, plan
+from evalguard.conversion.planning import WeightsEdit, plan_conversion
 from evalguard.conversion.taken_weights import take_weights
 from evalguard.errors import SettingError
 
@@ -135,8 +135,8 @@ def test_a_tensor_that_does_not_take_is_an_error() -> None:
 
 def test_a_value_that_is_no_name_is_refused() -> None:
     with pytest.raises(SettingError, match="3 is no checkpoint"):
-        plan(variant({"weights:x": 3}))
-    planned = plan(variant({"weights:x": "a", "weights:y": None, "weights:z": "a"}))
+        plan_conversion(variant({"weights:x": 3}))
+    planned = plan_conversion(variant({"weights:x": "a", "weights:y": None, "weights:z": "a"}))
     assert planned.checkpoints == ("a",)
     assert planned.edits_model
     assert not planned.needs_worker

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from evalguard.settings import Setting, Target, Value, Variant
+from evalguard.core.settings import Setting, Target, Value, Variant
 
 
 def variant(targets: dict[str, Value], **fields: Any) -> Variant:

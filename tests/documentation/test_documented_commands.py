@@ -85,9 +85,9 @@ def test_every_message_on_the_page_of_troubleshooting_exists() -> None:
 
 
 def test_every_exit_code_is_on_its_page() -> None:
-    import evalguard.errors as errors
-    from evalguard.cli.interrupts import EXIT_INTERRUPTED, EXIT_TERMINATED
-    from evalguard.gate import EXIT_GIT_BISECT_SKIP
+    from evalguard import errors
+    from evalguard.cli.main import EXIT_INTERRUPTED, EXIT_TERMINATED
+    from evalguard.core.gate import EXIT_GIT_BISECT_SKIP
 
     page = (ROOT / "docs/exit-codes.md").read_text("utf-8")
     codes = {value for name, value in vars(errors).items() if name.startswith("EXIT_")}

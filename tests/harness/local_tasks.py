@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from grouped_tasks import write_groups
 
-from evalguard.scorer import Request, Response
+from evalguard.core.scorer import Request, Response
 
 N = 24
 _WORDS = "the quick brown fox jumps over a lazy dog while seven wizards box it up"

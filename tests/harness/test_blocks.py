@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from local_tasks import render_chat
 
-from evalguard.harness import Block, BlockCut, TaskOptions, TaskRequests, load_tasks
-from evalguard.harness.blocks import cut_blocks, text_lengths
-from evalguard.harness.subset import documents_of, random_subset
-from evalguard.scorer import Request, Response
+from evalguard.core.scorer import Request, Response
+from evalguard.harness.blocks import BlockCut, RequestBlock, cut_blocks, text_lengths
+from evalguard.harness.requests import TaskRequests, documents_of, random_subset
+from evalguard.harness.surroundings import TaskOptions
+from evalguard.harness.tasks import load_tasks
 
 
 def build(folder: Path, name: str, **options: object) -> TaskRequests:
@@ -32,7 +33,7 @@ def texts(*lengths: int, choices: int = 1) -> tuple[Request, ...]:
     )
 
 
-def cut(requests: tuple[Request, ...], rule: BlockCut, drawn_from: int = 0) -> list[Block]:
+def cut(requests: tuple[Request, ...], rule: BlockCut, drawn_from: int = 0) -> list[RequestBlock]:
     return cut_blocks(requests, text_lengths(requests), rule, drawn_from=drawn_from)
 
 

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from local_tasks import N, write_task
 
-from evalguard.harness import TaskOptions, TaskScores, load_tasks, score_tables
-from evalguard.scorer import Request, Response
+from evalguard.core.scorer import Request, Response
+from evalguard.harness.surroundings import TaskOptions
+from evalguard.harness.tables import TaskScores, score_tables
+from evalguard.harness.tasks import load_tasks
 
 REPEATS = 4
 

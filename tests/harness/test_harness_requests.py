@@ -10,8 +10,9 @@ import pytest
 from local_tasks import N, render_chat, write_task, write_tasks
 
 from evalguard.errors import EvaluationError
-from evalguard.harness import TaskOptions, TaskRequests, load_tasks
-from evalguard.harness.requests import build_requests
+from evalguard.harness.requests import TaskRequests, build_requests
+from evalguard.harness.surroundings import TaskOptions
+from evalguard.harness.tasks import load_tasks
 
 
 def build(folder: Path, name: str, **options: object) -> TaskRequests:

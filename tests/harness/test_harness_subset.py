@@ -8,7 +8,10 @@ import pytest
 from local_tasks import N, answers
 
 from evalguard.errors import UsageError
-from evalguard.harness import TaskOptions, TaskRequests, load_tasks, score_tables
+from evalguard.harness.requests import TaskRequests
+from evalguard.harness.surroundings import TaskOptions
+from evalguard.harness.tables import score_tables
+from evalguard.harness.tasks import load_tasks
 
 TASKS = ("eg_lastword", "eg_rolling", "eg_choice", "eg_generate")
 

@@ -9,8 +9,8 @@ from lm_eval.tasks import TaskManager
 from local_tasks import write_task, write_tasks
 
 from evalguard.errors import EvaluationError, UsageError
-from evalguard.harness import TaskOptions, TaskSet, load_tasks, task_names
-from evalguard.harness.index import TaskIndex
+from evalguard.harness.surroundings import TaskOptions
+from evalguard.harness.tasks import TaskIndex, TaskSet, load_tasks, task_names
 
 
 def load(folder: Path, *names: str, **options: object) -> TaskSet:

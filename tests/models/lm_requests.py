@@ -9,7 +9,7 @@ from typing import Any
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 
-from evalguard.scorer import Request
+from evalguard.core.scorer import Request
 
 CONTEXTS = (
     "Mara carried the lantern down to the",

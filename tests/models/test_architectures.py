@@ -11,10 +11,10 @@ import pytest
 from architectures import ARCHITECTURES, save_architecture, save_bidirectional
 from lm_requests import CONTEXTS, lm_eval_answers, pair_requests, rolling_requests
 
+from evalguard.core.scorer import Request, ScoringPolicy
 from evalguard.errors import EvaluationError
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.loading import load_lm
-from evalguard.scorer import Request, ScoringPolicy
 
 POLICY = ScoringPolicy(batch_size=8, device="cpu", rolling_bos="lm-eval")
 ALONE = replace(POLICY, batch_size=1)

@@ -8,9 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.models.chosen_tokens import answers, chosen
-from evalguard.models.packed_batch import padded
-from evalguard.models.scored_tokens import FedTokens
+from evalguard.models.hf.moved_batch import answers_of_tokens, choose_tokens, pad_batch
+from evalguard.models.hf.scored_tokens import FedTokens
 
 LEVELS = st.sampled_from([-3.0, -2.0, -1.0, -0.0, 0.0, float("-inf"), float("nan")])
 
@@ -22,7 +21,7 @@ def test_the_most_probable_token_is_the_first_of_equals(
 ) -> None:
     values = torch.tensor([row for row, _ in rows], dtype=dtype).reshape(-1, 7)
     targets = torch.tensor([target for _, target in rows], dtype=torch.long)
-    told, greedy = chosen(values, targets)
+    told, greedy = choose_tokens(values, targets)
     assert torch.equal(greedy, values.argmax(dim=-1) == targets)
     expected = values[torch.arange(len(rows)), targets]
     torch.testing.assert_close(told, expected, rtol=0.0, atol=0.0, equal_nan=True)
@@ -32,7 +31,7 @@ def test_a_piece_is_greedy_if_all_of_its_tokens_are() -> None:
     pieces = [FedTokens(ids=(1, 2, 3, 4), n_scored=n) for n in (1, 2, 3)]
     told = torch.tensor([-1.0, -2.0, -3.0, -4.0, -5.0, -6.0])
     greedy = torch.tensor([True, True, False, True, True, True])
-    found = answers(padded(pieces).reads, told, greedy)
+    found = answers_of_tokens(pad_batch(pieces).reads, told, greedy)
     assert [one.fed for one in found] == pieces
     assert [one.is_greedy for one in found] == [True, False, True]
     for one, own in zip(found, ([-1.0], [-2.0, -3.0], [-4.0, -5.0, -6.0]), strict=True):

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from evalguard.models.assigned import Assigned
-from evalguard.models.computation import computation
+from evalguard.core.scorer import Request, ScoringPolicy
+from evalguard.models.description import computation
 from evalguard.models.lm_scorer import LMScorer
+from evalguard.models.load_failures import AssignedModel
 from evalguard.models.loading import load_lm
-from evalguard.scorer import Request, ScoringPolicy
 
 ASKED = Request(
     task="t", doc_id=0, index=0, kind="loglikelihood", arguments=("Mara carried the", " lantern")
@@ -24,7 +24,7 @@ def opened(folder: Path, policy: ScoringPolicy, **model_args: Any) -> LMScorer:
     arguments = {"pretrained": str(folder), "dtype": "bfloat16", **model_args}
     lm = load_lm("hf", arguments, {}, policy, trust_remote_code=False, allow_pickle=False)
     return LMScorer(
-        lm, policy, model_type="hf", model_args=arguments, assigned=Assigned(provenance={})
+        lm, policy, model_type="hf", model_args=arguments, assigned=AssignedModel(provenance={})
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from transformers import Gemma3TextConfig, LlamaConfig
 
-from evalguard.models.config_differences import config_differences
+from evalguard.models.comparison import config_differences
 
 
 def differences(kind: Any, **changes: Any) -> dict[str, tuple[Any, Any]]:

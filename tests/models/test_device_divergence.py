@@ -11,14 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from evalguard.divergence import Divergence, divergence
-from evalguard.models import device_divergence as module
-from evalguard.models.device_divergence import (
+from evalguard.core.divergence import Divergence, divergence, top_tokens
+from evalguard.models.hf import device_divergence as module
+from evalguard.models.hf.device_divergence import (
     device_divergence,
     device_top_tokens,
     divergence_of,
 )
-from evalguard.top_tokens import top_tokens
 
 DEVICES = [
     "cpu",

@@ -22,16 +22,20 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from evalguard.core.scorer import ScoringPolicy
 from evalguard.errors import EvaluationError
-from evalguard.models import encoded_texts
-from evalguard.models.encoded_once import EncodedOnce
-from evalguard.models.encoded_texts import EncodedTexts, forget_texts, texts_of
+from evalguard.models import tokenizers as encoded_texts
+from evalguard.models.hf.encoded_once import EncodedOnce
+from evalguard.models.hf.lockstep import score_in_lockstep
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.loading import load_lm
-from evalguard.models.lockstep import score_in_lockstep
-from evalguard.models.tokenizer_digest import shared_digest
-from evalguard.models.word_boundaries import splits_into_words
-from evalguard.scorer import ScoringPolicy
+from evalguard.models.tokenizers import (
+    EncodedTexts,
+    forget_texts,
+    shared_digest,
+    splits_into_words,
+    texts_of,
+)
 
 
 class Asked:

@@ -11,10 +11,10 @@ import pytest
 import torch
 from lm_requests import lm_eval_answers, pair_requests, rolling_requests
 
+from evalguard.core.scorer import ScoringPolicy
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.loading import load_lm
-from evalguard.models.memory import device_peak
-from evalguard.scorer import ScoringPolicy
+from evalguard.models.machine import device_peak
 
 pytestmark = [
     pytest.mark.gpu,

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from lm_requests import TEXTS, lm_eval_answers, pair_requests, rolling_requests
 
+from evalguard.core.scorer import Request, Response, ScoringPolicy
 from evalguard.errors import EvaluationError
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.loading import load_lm
-from evalguard.scorer import Request, Response, ScoringPolicy
 
 POLICY = ScoringPolicy(batch_size=4, device="cpu")
 

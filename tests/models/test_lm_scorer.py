@@ -17,11 +17,11 @@ from lm_eval.models.huggingface import HFLM
 from lm_requests import CONTEXTS, lm_eval_answers, pair_requests, rolling_requests
 from tiny_models import save_t5
 
+from evalguard.core.scorer import Request, ScoringPolicy
 from evalguard.errors import EvaluationError
-from evalguard.models.assigned import Assigned
 from evalguard.models.lm_scorer import LMScorer
+from evalguard.models.load_failures import AssignedModel
 from evalguard.models.loading import load_lm
-from evalguard.scorer import Request, ScoringPolicy
 
 POLICY = ScoringPolicy(batch_size=4, device="cpu")
 
@@ -30,7 +30,7 @@ def open_hf(folder: Path, policy: ScoringPolicy = POLICY, **model_args: Any) -> 
     arguments = {"pretrained": str(folder), "dtype": "float32", **model_args}
     lm = load_lm("hf", arguments, {}, policy, trust_remote_code=False, allow_pickle=False)
     return LMScorer(
-        lm, policy, model_type="hf", model_args=arguments, assigned=Assigned(provenance={})
+        lm, policy, model_type="hf", model_args=arguments, assigned=AssignedModel(provenance={})
     )
 
 
@@ -67,7 +67,7 @@ def test_an_encoder_decoder_is_scored_by_lm_evals_own_path(tmp_path: Path) -> No
 
 
 def test_encode_gives_the_ids_that_score_feeds(tiny_llama: Path) -> None:
-    from evalguard.models.scored_tokens import FedTokens, token_hash
+    from evalguard.models.hf.scored_tokens import FedTokens, token_hash
 
     model = open_hf(tiny_llama)
     requests = pair_requests()[:16]  # those that are not truncated
@@ -203,7 +203,7 @@ def test_description_tells_what_was_loaded(tiny_llama: Path) -> None:
 
 
 def test_identity_does_not_change_by_scoring(tiny_llama: Path) -> None:
-    from evalguard.models.tokenizer_digest import tokenizer_digest
+    from evalguard.models.tokenizers import tokenizer_digest
 
     model = open_hf(tiny_llama)
     before = tokenizer_digest(model._lm)
@@ -262,5 +262,5 @@ def test_weights_that_parallelize_copies_are_counted_once(tiny_llama: Path) -> N
     lm = load_lm("hf", arguments, {}, POLICY, trust_remote_code=False, allow_pickle=False)
     # as where input and output embedding, which are one, come to lie on two devices
     lm.model.lm_head.weight = torch.nn.Parameter(lm.model.model.embed_tokens.weight.clone())
-    spread = LMScorer(lm, POLICY, model_type="hf", assigned=Assigned(provenance={}))
+    spread = LMScorer(lm, POLICY, model_type="hf", assigned=AssignedModel(provenance={}))
     assert spread.describe().parameters == whole

@@ -18,12 +18,13 @@ from plain_forward import naive_kl, plain_model
 from safetensors.torch import load_file, save_file
 from test_lm_scorer import POLICY, open_hf
 
-from evalguard.divergence import Divergence
+from evalguard.core.divergence import Divergence
+from evalguard.core.scorer import ComparedAnswer, Request, Response
 from evalguard.errors import EvaluationError
-from evalguard.models import lm_scorer, lockstep
+from evalguard.models import lm_scorer
+from evalguard.models.hf import lockstep
+from evalguard.models.hf.lockstep import score_in_lockstep
 from evalguard.models.lm_scorer import LMScorer
-from evalguard.models.lockstep import score_in_lockstep
-from evalguard.scorer import Compared, Request, Response
 
 TASKS = {"choice": pair_requests, "text": rolling_requests}
 
@@ -44,7 +45,7 @@ def port(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def compared(
     base: LMScorer, candidate: LMScorer, requests: Sequence[Request]
-) -> tuple[list[Response], list[Response], Compared]:
+) -> tuple[list[Response], list[Response], ComparedAnswer]:
     return score_in_lockstep(base, candidate, requests, requests, seed=1)
 
 

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from tiny_models import TEXT
 from tokenizer_kinds import KINDS, tokenizer_of
 
+from evalguard.core.scorer import Request, ScoringPolicy
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.loading import load_lm
-from evalguard.scorer import Request, ScoringPolicy
 
 pytestmark = pytest.mark.slow
 

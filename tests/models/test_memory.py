@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from evalguard.models import memory
-from evalguard.models.cgroup import container_room
-from evalguard.models.memory import checkpoint_bytes, fits, room, weight_bytes
+from evalguard.models import machine as memory
+from evalguard.models.machine import checkpoint_bytes, container_room, fits, room, weight_bytes
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ import torch
 from architectures import save_architecture
 from safetensors.torch import load_file, save_file
 
+from evalguard.core.scorer import ScoringPolicy
 from evalguard.errors import EvalguardError, EvaluationError, SettingError, UsageError
 from evalguard.models.loading import load_lm
-from evalguard.scorer import ScoringPolicy
 
 POLICY = ScoringPolicy(batch_size=4, device="cpu")
 
@@ -105,7 +105,7 @@ def test_a_checkpoint_that_lacks_weights_is_not_filled_with_random_numbers(copy:
 
 
 def test_unused_weights_are_a_caveat(copy: Path) -> None:
-    from evalguard.models.caveats import model_caveats
+    from evalguard.models.description import model_caveats
 
     weights = load_file(copy / "model.safetensors")
     weights["model.layers.7.extra.weight"] = torch.zeros(2)

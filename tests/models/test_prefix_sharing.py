@@ -13,11 +13,11 @@ from architectures import save_architecture
 from lm_requests import lm_eval_answers
 from tiny_models import save_gemma2, save_llama
 
+from evalguard.core.scorer import Request, ScoringPolicy
 from evalguard.errors import FallbackError
+from evalguard.models.hf.attention_reach import TreeBatch
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.loading import load_lm
-from evalguard.models.tree_batch import TreeBatch
-from evalguard.scorer import Request, ScoringPolicy
 
 POLICY = ScoringPolicy(batch_size=4, device="cpu")
 WORDS = ("lantern", "harbour", "keeper", "boat", "bells", "crates", "fog", "dawn", "pier", "light")

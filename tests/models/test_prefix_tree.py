@@ -6,9 +6,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.models.prefix_tree import PrefixTree, prefix_tree, shared_length
-from evalguard.models.scored_tokens import FedTokens
-from evalguard.models.shared_rows import row_cost, shared_rows
+from evalguard.models.hf.prefix_tree import (
+    PrefixTree,
+    prefix_tree,
+    row_cost,
+    shared_length,
+    shared_rows,
+)
+from evalguard.models.hf.scored_tokens import FedTokens
 
 
 def piece(ids: list[int], n_scored: int) -> FedTokens:

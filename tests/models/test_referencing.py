@@ -10,7 +10,7 @@ from lm_requests import pair_requests, rolling_requests
 from test_lm_scorer import open_hf
 from test_lockstep import bits, compared, nudged
 
-from evalguard.scorer import DistributionScorer
+from evalguard.core.scorer import DistributionScorer
 
 TASKS = {"choice": pair_requests, "text": rolling_requests}
 

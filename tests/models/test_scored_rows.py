@@ -23,7 +23,8 @@ from strange_models import (
 from test_lm_scorer import POLICY, open_hf
 
 from evalguard.errors import FallbackError
-from evalguard.models import rows_check, scored_rows
+from evalguard.models.hf import last_layer_probe as rows_check
+from evalguard.models.hf import scored_rows
 from evalguard.models.lm_scorer import LMScorer
 
 HARNESS = replace(POLICY, scorer="harness")

@@ -8,12 +8,16 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.models.batch_cuts import cut_by_number, cut_by_tokens
-from evalguard.models.prefix_tree import prefix_tree
-from evalguard.models.scored_tokens import FedTokens
-from evalguard.models.shared_rows import row_cost, shared_rows
-from evalguard.models.sharing_plan import SharingPlan, sharing_plan
-from evalguard.models.trunks import groves
+from evalguard.models.hf.batch_cuts import cut_by_number, cut_by_tokens
+from evalguard.models.hf.prefix_tree import (
+    SharingPlan,
+    groves,
+    prefix_tree,
+    row_cost,
+    shared_rows,
+    sharing_plan,
+)
+from evalguard.models.hf.scored_tokens import FedTokens
 
 
 def by_tokens(lengths: Sequence[int]) -> list[int]:

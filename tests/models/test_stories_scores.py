@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from lm_requests import lm_eval_answers
 
+from evalguard.core.scorer import Request, ScoringPolicy
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.loading import load_lm
-from evalguard.scorer import Request, ScoringPolicy
 
 pytestmark = pytest.mark.data
 POLICY = ScoringPolicy(batch_size=16, device="cpu")

@@ -11,9 +11,14 @@ from hypothesis import strategies as st
 from small_memory import with_memory_for
 from test_lm_scorer import POLICY, open_hf
 
-from evalguard.models.token_budget import Search, budget_facts, fastest, measured_budget
+from evalguard.models.hf.moved_batch import (
+    BudgetSearch,
+    budget_facts,
+    fastest,
+    measure_token_budget,
+)
 
-SEARCH = Search(first=512, last=8192)
+SEARCH = BudgetSearch(first=512, last=8192)
 
 
 @pytest.mark.parametrize(
@@ -58,10 +63,10 @@ def test_whatever_the_times_it_is_one_of_those_tried(times: dict[int, float]) ->
 
 def test_a_loaded_model_is_measured_and_scores_as_before(tiny_llama: Path) -> None:
     model = open_hf(tiny_llama, replace(POLICY, batch_size=None))
-    budget = measured_budget(model._lm)
+    budget = measure_token_budget(model._lm)
     assert budget in (512, 1024, 2048, 4096)
     with_memory_for(model, 700)
-    assert measured_budget(model._lm) == 512
+    assert measure_token_budget(model._lm) == 512
 
 
 def test_facts_tell_models_and_dtypes_apart(tiny_llama: Path, tiny_gemma2: Path) -> None:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tokenizer_kinds import KINDS, gpt2
 from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 
-from evalguard.models import tokenizer_digest as module
-from evalguard.models.tokenizer_digest import _entries_digest, _rules_digest
-from evalguard.settings import digest_of
+from evalguard.core.settings import digest_of
+from evalguard.models import tokenizers as module
+from evalguard.models.tokenizers import _entries_digest, _rules_digest
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from architectures import save_architecture
 
-from evalguard.models.empty_model import effective_config, empty_model
-from evalguard.models.weight_kinds import weight_places
+from evalguard.models.comparison import weight_places
+from evalguard.models.loading import effective_config, empty_model
 
 # kind -> what stands before the last part of its tensors' names, layers folded
 EXPECTED: dict[str, dict[str, set[str]]] = {

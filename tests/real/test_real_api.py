@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import evalguard
-from evalguard.comparison import Comparison
+from evalguard.core.comparison import Comparison
 
 pytestmark = pytest.mark.data
 LIMIT = 256

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from real_tasks import LAST_WORD
 
-from evalguard.comparison import Comparison
+from evalguard.core.comparison import Comparison
 
 if TYPE_CHECKING:
     from evalguard import CompareResult

@@ -10,7 +10,7 @@ import pytest
 from lm_eval_itself import evaluate
 from real_tasks import LAMBADA, LAST_WORD, LIKELIHOOD, ROLLING
 
-from evalguard.comparison import Comparison
+from evalguard.core.comparison import Comparison
 
 if TYPE_CHECKING:
     from lm_eval_itself import FinishedRun

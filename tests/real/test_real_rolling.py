@@ -11,10 +11,11 @@ import torch
 from lm_eval_itself import hflm
 from real_tasks import ROLLING
 
-from evalguard.harness import TaskOptions, load_tasks
-from evalguard.pipeline.loading import open_scorer
-from evalguard.scorer import Request, Response, ScoringPolicy
-from evalguard.settings import Variant
+from evalguard.core.scorer import Request, Response, ScoringPolicy
+from evalguard.core.settings import Variant
+from evalguard.harness.surroundings import TaskOptions
+from evalguard.harness.tasks import load_tasks
+from evalguard.run.scoring.edited_model import open_scorer
 
 if TYPE_CHECKING:
     from lm_eval_itself import FinishedRun

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from real_tasks import LIKELIHOOD, ROLLING
 
-from evalguard.comparison import Comparison
+from evalguard.core.comparison import Comparison
 
 if TYPE_CHECKING:
     from lm_eval_itself import FinishedRun

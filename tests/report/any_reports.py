@@ -9,13 +9,12 @@ from distribution_examples import distribution
 from example_reports import comparison, report
 from hypothesis import strategies as st
 
-from evalguard.compare_report import CompareReport, RunIdentity, SettingState
-from evalguard.comparison import Comparison
-from evalguard.distribution_comparison import DistributionComparison, Figure, Percentile
-from evalguard.gate import GateResult
-from evalguard.limits import KINDS, LimitVerdict
-from evalguard.scores import NotCompared
-from evalguard.waiver import Accepted, Waiver
+from evalguard.core.comparison import Comparison
+from evalguard.core.gate import GateResult
+from evalguard.core.limits import KINDS, AcceptedDrift, LimitVerdict, Waiver
+from evalguard.core.noise_floor import DistributionComparison, Figure, Percentile
+from evalguard.core.reports.compare import CompareReport, RunIdentity, SettingState
+from evalguard.core.scores import NotCompared
 
 
 def setting(name: str) -> SettingState:
@@ -99,7 +98,7 @@ limit_verdicts = st.builds(
 
 
 accepted = st.builds(
-    Accepted,
+    AcceptedDrift,
     key=st.tuples(names, names, names),
     waiver=st.builds(
         Waiver,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from evalguard.distribution_comparison import DistributionComparison, Figure, Percentile, Place
+from evalguard.core.noise_floor import DistributionComparison, Figure, Percentile, TokenPosition
 
 
 def figure(value: float, stderr: float, **more: Any) -> Figure:
@@ -37,11 +37,11 @@ def distribution(**changes: Any) -> DistributionComparison:
             percentile(99.9, 0.61, 0.44, math.inf),
             Percentile(percent=100.0, figure=Figure(value=2.3119)),
         ),
-        "kl_max_at": Place(doc_id=17, request=0, position=3, token_id=1234),
+        "kl_max_at": TokenPosition(doc_id=17, request=0, position=3, token_id=1234),
         "dp": figure(-0.00021, 0.0002),
         "dp_rms": figure(0.01231, 0.0003),
         "dp_percentiles": (percentile(1.0, -0.05, -0.06, -0.04),),
-        "dp_min_at": Place(doc_id=4, request=1, position=0, token_id=5),
+        "dp_min_at": TokenPosition(doc_id=4, request=1, position=0, token_id=5),
         "same_top1": figure(0.98123, 0.0012),
         "same_topk": figure(0.954, 0.001),
         "base_perplexity": figure(4.1, 0.02),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from evalguard.bisect import Part, Suspect
-from evalguard.bisect_report import (
+from evalguard.bisect.result import Part, Suspect
+from evalguard.core.limits import LimitVerdict
+from evalguard.core.reports.bisection import (
     BisectReport,
     GuiltySetting,
     Measured,
@@ -15,7 +16,6 @@ from evalguard.bisect_report import (
     RepairedMetric,
     UntestableAssignment,
 )
-from evalguard.limits import LimitVerdict
 
 WHERE: dict[str, Any] = {"task": "lambada_openai", "filter": "none", "metric": "perplexity"}
 NAMES = tuple(f"setting_{letter}" for letter in "abcdefgh")

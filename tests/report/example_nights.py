@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 from history_examples import METRIC, night
 
-from evalguard.history import Night
-from evalguard.history.change_points import change_points
-from evalguard.history.report import Trend, TrendReport
-from evalguard.night_report import (
+from evalguard.core.history import Night
+from evalguard.core.reports.history import Trend, TrendReport
+from evalguard.core.reports.night import (
     BrokenTonight,
     NightlyMetric,
     NightReport,
@@ -19,6 +18,7 @@ from evalguard.night_report import (
     PairChanges,
     PairNight,
 )
+from evalguard.stats.change_points import change_points
 
 KEY = ("lastword", "none", "acc")
 LONG = "a_metric_whose_name_somebody_made_as_long_as_this_with,flexible-extract"

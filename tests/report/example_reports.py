@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from evalguard.compare_report import CompareReport, RunIdentity, SettingState
-from evalguard.comparison import Comparison
-from evalguard.gate import Gate, exit_code
-from evalguard.scores import NotCompared
+from evalguard.core.comparison import Comparison
+from evalguard.core.gate import Gate, exit_code
+from evalguard.core.reports.compare import CompareReport, RunIdentity, SettingState
+from evalguard.core.scores import NotCompared
 
 INF = float("inf")
 

@@ -9,9 +9,9 @@ import jsonschema
 import pytest
 from example_reports import DEMO, comparison, report
 
-from evalguard.across_tasks import AcrossTasks
-from evalguard.report.contract import document, schema
-from evalguard.report.terminal import render
+from evalguard.core.comparison import AcrossTasks
+from evalguard.report.contract.compare import compare_document, compare_schema
+from evalguard.report.terminal import render_terminal
 
 ACROSS = AcrossTasks(
     metrics=(("lastword", "none", "acc"), ("choice", "none", "acc")),
@@ -38,7 +38,7 @@ SHOWN = dataclasses.replace(DEMO, across_tasks=ACROSS)
 
 
 def test_the_terminal_says_it_in_a_few_lines() -> None:
-    text = render(SHOWN, width=80, color=False, verbose=True)
+    text = render_terminal(SHOWN, width=80, color=False, verbose=True)
     lines = text.splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("All metrics together"))
     assert lines[start : start + 4] == [
@@ -47,12 +47,12 @@ def test_the_terminal_says_it_in_a_few_lines() -> None:
         "Fisher p = 0.0003; 9,999 random joint sign flips, seed 7, n = 3,048); without",
         "choice mcc.",
     ]
-    assert "All metrics together" not in render(DEMO, width=80, color=False, verbose=True)
+    assert "All metrics together" not in render_terminal(DEMO, width=80, color=False, verbose=True)
 
 
 def test_the_document_holds_every_number_of_the_record() -> None:
-    written = document(SHOWN)
-    jsonschema.Draft202012Validator(schema()).validate(written)
+    written = compare_document(SHOWN)
+    jsonschema.Draft202012Validator(compare_schema()).validate(written)
     across: dict[str, Any] = written["across_tasks"]
     assert set(across) == {field.name for field in dataclasses.fields(AcrossTasks)}
     assert across["pooled_interval"] == [0.397, 0.871]
@@ -63,19 +63,21 @@ def test_the_document_holds_every_number_of_the_record() -> None:
 
 
 def test_without_one_the_document_says_why() -> None:
-    written = document(dataclasses.replace(DEMO, across_tasks_reason="1 of 1 gated metrics"))
+    written = compare_document(
+        dataclasses.replace(DEMO, across_tasks_reason="1 of 1 gated metrics")
+    )
     assert written["across_tasks"] is None
     assert written["across_tasks_reason"] == "1 of 1 gated metrics"
 
 
 def test_open_ends_are_null_with_a_note() -> None:
     wide = dataclasses.replace(ACROSS, pooled_interval=(float("-inf"), float("inf")))
-    written = document(dataclasses.replace(DEMO, across_tasks=wide))
+    written = compare_document(dataclasses.replace(DEMO, across_tasks=wide))
     assert written["across_tasks"]["pooled_interval"] == [None, None]
     assert any("across_tasks.pooled_interval[0] is -infinite" in note for note in written["notes"])
 
 
 @pytest.mark.parametrize("q_value", [0.25, None])
 def test_q_values_stand_in_the_document(q_value: float | None) -> None:
-    written = document(report(comparison(bh_q_value=q_value)))
+    written = compare_document(report(comparison(bh_q_value=q_value)))
     assert written["comparisons"][0]["bh_q_value"] == q_value

@@ -11,9 +11,9 @@ from example_reports import DEMO, UNCHANGED, UNDECIDED, comparison, report
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from evalguard.compare_report import CompareReport
-from evalguard.report.annotations import annotation, render, without_commands
-from evalguard.report.view import report_view
+from evalguard.core.reports.compare import CompareReport
+from evalguard.report.ci import annotation_command, neutralize_commands, render_annotations
+from evalguard.report.view.report import build_report_view
 
 BISECTED = report(
     comparison(),
@@ -42,7 +42,7 @@ def unescaped(text: str) -> str:
 
 @given(*[st.text(st.characters(exclude_categories=("Cs",)), max_size=60)] * 2)
 def test_any_text_arrives_as_it_was(title: str, message: str) -> None:
-    line = annotation("error", title, message)
+    line = annotation_command("error", title, message)
     assert "\n" not in line
     assert "\r" not in line
     kind, properties, data = read(line)
@@ -52,7 +52,7 @@ def test_any_text_arrives_as_it_was(title: str, message: str) -> None:
 
 
 def test_the_escaping_is_that_of_the_runners_own_toolkit() -> None:
-    line = annotation("warning", "a,b:c%", "50%\r\n::error::x,y:z", place="dir/a.yaml:24")
+    line = annotation_command("warning", "a,b:c%", "50%\r\n::error::x,y:z", place="dir/a.yaml:24")
     assert line == (
         "::warning file=dir/a.yaml,line=24,title=a%2Cb%3Ac%25::50%25%0D%0A::error::x,y:z"
     )
@@ -63,11 +63,11 @@ def test_the_escaping_is_that_of_the_runners_own_toolkit() -> None:
     [("a.yaml:3", {"file": "a.yaml", "line": "3"}), ("a.yaml", {"file": "a.yaml"}), ("", {})],
 )
 def test_a_place_is_a_file_and_a_line(place: str, wanted: dict[str, str]) -> None:
-    assert read(annotation("notice", "", "m", place=place))[1] == wanted
+    assert read(annotation_command("notice", "", "m", place=place))[1] == wanted
 
 
 def test_the_demo_names_what_regressed() -> None:
-    lines = [read(line) for line in render(report_view(DEMO)).splitlines()]
+    lines = [read(line) for line in render_annotations(build_report_view(DEMO)).splitlines()]
     assert [(kind, found["title"]) for kind, found, _ in lines] == [
         ("error", "fla-port against orig"),
         ("error", "evalguard_lastword perplexity: regressed"),
@@ -77,11 +77,11 @@ def test_the_demo_names_what_regressed() -> None:
 
 
 def test_culprits_stand_at_their_line_of_the_guard_file() -> None:
-    view = report_view(BISECTED)
+    view = build_report_view(BISECTED)
     assert view.bisection is not None
     assert view.bisection.fix is not None
     file, line = view.bisection.fix.where.split(":")
-    guilty = [read(one) for one in render(view).splitlines() if "title=culprit" in one]
+    guilty = [read(one) for one in render_annotations(view).splitlines() if "title=culprit" in one]
     assert [found["title"] for _, found, _ in guilty] == [
         f"culprit: {name}" for name in view.bisection.guilty
     ]
@@ -90,20 +90,22 @@ def test_culprits_stand_at_their_line_of_the_guard_file() -> None:
 
 def test_what_passes_is_a_notice() -> None:
     fine = report(comparison(**UNCHANGED))
-    (line,) = render(report_view(fine)).splitlines()
+    (line,) = render_annotations(build_report_view(fine)).splitlines()
     assert line.startswith("::notice ")
 
 
 def test_undecided_is_a_warning_and_an_error_under_strict() -> None:
     open_ = comparison(**UNDECIDED)
     for code, wanted in ((0, "warning"), (4, "error")):
-        lines = render(report_view(report(open_, exit_code=code))).splitlines()
+        lines = render_annotations(build_report_view(report(open_, exit_code=code))).splitlines()
         assert {read(line)[0] for line in lines} == {wanted}
 
 
 def test_no_more_are_printed_than_github_shows() -> None:
     many = [comparison(task=f"t{i}") for i in range(40)]
-    lines = [read(line) for line in render(report_view(report(*many))).splitlines()]
+    lines = [
+        read(line) for line in render_annotations(build_report_view(report(*many))).splitlines()
+    ]
     assert sum(kind == "error" for kind, _, _ in lines) == 10
     assert lines[-1][2] == "31 more are in the summary"
 
@@ -111,7 +113,7 @@ def test_no_more_are_printed_than_github_shows() -> None:
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(reports())
 def test_every_line_of_any_report_is_one_command_of_ours(shown: CompareReport) -> None:
-    text = render(report_view(shown))
+    text = render_annotations(build_report_view(shown))
     assert text.endswith("\n")
     for line in text[:-1].split("\n"):
         kind, properties, _ = read(line)
@@ -121,6 +123,6 @@ def test_every_line_of_any_report_is_one_command_of_ours(shown: CompareReport) -
 
 def test_text_of_models_is_no_command() -> None:
     text = "::set-output name=a::b\n::add-mask::x"
-    assert without_commands(text, "T0KEN") == f"::stop-commands::T0KEN\n{text}\n::T0KEN::"
+    assert neutralize_commands(text, "T0KEN") == f"::stop-commands::T0KEN\n{text}\n::T0KEN::"
     with pytest.raises(ValueError, match="token"):
-        without_commands("knows T0KEN", "T0KEN")
+        neutralize_commands("knows T0KEN", "T0KEN")

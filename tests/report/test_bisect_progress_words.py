@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from evalguard.bisect.events import Cleared
-from evalguard.report.bisect_progress import BisectProgress
-from evalguard.report.progress import Progress
+from evalguard.bisect.oracle import Cleared
+from evalguard.report.progress import BisectionProgress, ProgressLine
 
 
 @pytest.mark.parametrize(
@@ -17,9 +16,9 @@ def test_a_search_for_the_largest_causes_clears_nobody(
     coarse: bool, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines: list[str] = []
-    with Progress(quiet=True) as progress:
+    with ProgressLine(quiet=True) as progress:
         monkeypatch.setattr(progress, "note", lines.append)
-        shown = BisectProgress(
+        shown = BisectionProgress(
             progress, settings=("a", "b"), documents=64, seconds=1.0, subject="mean"
         )
         shown.start(20.0, (2.0,), coarse=coarse)
@@ -33,9 +32,9 @@ def test_no_time_is_foretold_where_no_model_has_answered(
     seconds: float, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines: list[str] = []
-    with Progress(quiet=True) as progress:
+    with ProgressLine(quiet=True) as progress:
         monkeypatch.setattr(progress, "note", lines.append)
-        shown = BisectProgress(
+        shown = BisectionProgress(
             progress, settings=("a", "b"), documents=64, seconds=seconds, subject="mean"
         )
         shown.start(20.0, (2.0,))

@@ -15,39 +15,45 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from evalguard.bisect_report import BisectReport
-from evalguard.report.bisect_meaning import whole_meaning
-from evalguard.report.contract import document, schema
-from evalguard.report.formats import rendered
-from evalguard.report.terminal import render
+from evalguard.core.reports.bisection import BisectReport
+from evalguard.report.contract.compare import compare_document, compare_schema
+from evalguard.report.formats import render_report
+from evalguard.report.terminal import render_terminal
+from evalguard.report.words.meaning import meaning_with_bisection
 
-VALIDATOR = jsonschema.Draft202012Validator(schema())
+VALIDATOR = jsonschema.Draft202012Validator(compare_schema())
 
 
 def shown(found: BisectReport, width: int = 80) -> str:
     return " ".join(
-        render(report(comparison(), bisect=found), width=width, color=False, verbose=True).split()
+        render_terminal(
+            report(comparison(), bisect=found), width=width, color=False, verbose=True
+        ).split()
     )
 
 
 @pytest.mark.parametrize("status", BY_STATUS)
 def test_every_outcome_is_a_document_of_the_contract(status: str) -> None:
-    written = document(report(comparison(), bisect=BY_STATUS[status]))
+    written = compare_document(report(comparison(), bisect=BY_STATUS[status]))
     VALIDATOR.validate(written)
     assert json.loads(json.dumps(written, allow_nan=False)) == written
-    assert set(written["bisect"]) == set(schema()["$defs"]["bisect"]["oneOf"][1]["properties"])
+    assert set(written["bisect"]) == set(
+        compare_schema()["$defs"]["bisect"]["oneOf"][1]["properties"]
+    )
 
 
 @pytest.mark.parametrize("status", BY_STATUS)
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_no_line_is_wider_than_the_terminal(status: str, width: int) -> None:
     found = dataclasses.replace(BY_STATUS[status], fix="")
-    text = render(report(comparison(), bisect=found), width=width, color=False, verbose=True)
+    text = render_terminal(
+        report(comparison(), bisect=found), width=width, color=False, verbose=True
+    )
     assert max(cell_len(line) for line in text.split("\n")) <= width
 
 
 def test_the_promised_keys_hold_the_numbers_of_the_report() -> None:
-    written = document(report(comparison(), bisect=bisection()))["bisect"]
+    written = compare_document(report(comparison(), bisect=bisection()))["bisect"]
     assert written["status"] == "minimal"
     assert written["unexplained_sigma"] == 0.06
     assert (written["evaluations"], written["probes"]) == (3.4, 12)
@@ -117,22 +123,22 @@ def test_several_searches_have_the_gravest_status_and_all_culprits() -> None:
 
 def test_a_reason_stands_where_a_bisection_was_to_be_expected() -> None:
     without = report(comparison(), bisect_reason="the candidate is a finished run")
-    assert "Not bisected: the candidate is a finished run." in render(
+    assert "Not bisected: the candidate is a finished run." in render_terminal(
         without, width=80, color=False, verbose=True
     )
-    assert document(without)["bisect"] is None
-    assert document(without)["bisect_reason"] == "the candidate is a finished run"
+    assert compare_document(without)["bisect"] is None
+    assert compare_document(without)["bisect_reason"] == "the candidate is a finished run"
 
 
 def test_what_a_setting_does_alone_says_when_it_was_measured_on_some_documents_only() -> None:
     partly = search(culprits=(culprit(alone_share=0.25, alone_error_sigma=0.3),))
     whole = report(comparison(), bisect=bisection(partly))
-    assert "~+1.4" in render(whole, width=80, color=False, verbose=True)
-    words = " ".join(render(whole, width=80, color=False, verbose=True).split())
+    assert "~+1.4" in render_terminal(whole, width=80, color=False, verbose=True)
+    words = " ".join(render_terminal(whole, width=80, color=False, verbose=True).split())
     assert "~: on part of the documents." in words
-    found = document(whole)["bisect"]["culprits"][0]
+    found = compare_document(whole)["bisect"]["culprits"][0]
     assert (found["alone_share"], found["alone_error_sigma"]) == (0.25, 0.3)
-    assert "~" not in render(
+    assert "~" not in render_terminal(
         report(comparison(), bisect=bisection(search())), width=80, color=False, verbose=True
     )
 
@@ -153,11 +159,11 @@ def test_hostile_names_and_any_number_are_safe(
         fix=name, proof=name, notes=(name,),
     )  # fmt: skip
     whole = report(comparison(), bisect=found)
-    VALIDATOR.validate(document(whole))
-    text = render(whole, width=80, color=False, verbose=True)
+    VALIDATOR.validate(compare_document(whole))
+    text = render_terminal(whole, width=80, color=False, verbose=True)
     assert all(char == "\n" or char.isprintable() for char in text)
     if sigma is not None and not math.isfinite(sigma):
-        assert document(whole)["bisect"]["drift_sigma"] is None
+        assert compare_document(whole)["bisect"]["drift_sigma"] is None
 
 
 def test_a_perplexity_beyond_reading_is_a_factor_and_no_number_of_sigma() -> None:
@@ -190,19 +196,19 @@ def test_a_limit_is_told_in_its_own_unit_and_never_in_sigma() -> None:
     assert "Divergence (nats) of each alone" in text
     assert "~+0.00312 +0.00309 +0.00309" in text
     assert "kl_mean on lambada_openai: 3.44e-05 (at most 0.001)" in text
-    page = rendered(report(comparison(), bisect=OF_A_LIMIT), "html")
+    page = render_report(report(comparison(), bisect=OF_A_LIMIT), "html")
     assert ">Nats</th>" in page
 
 
 def test_in_the_document_of_a_limit_nothing_is_called_sigma() -> None:
-    written = document(report(comparison(), bisect=OF_A_LIMIT))["bisect"]
+    written = compare_document(report(comparison(), bisect=OF_A_LIMIT))["bisect"]
     (found,) = written["searches"]
     for one in (written, found, *found["guilty"], *found["measured"], written["recommended"]):
         assert one["unit"] == "nats"
         assert all(value is None for name, value in one.items() if "sigma" in name)
     assert written["drift"] == found["drift"] == 0.003124
     assert found["guilty"][0]["alone"] == 0.003119
-    in_sigma = document(report(comparison(), bisect=bisection()))["bisect"]
+    in_sigma = compare_document(report(comparison(), bisect=bisection()))["bisect"]
     assert in_sigma["unit"] == "sigma"
     assert in_sigma["drift"] == in_sigma["drift_sigma"] == 1.465
 
@@ -233,9 +239,9 @@ def test_an_answer_after_which_nothing_more_was_asked_says_so() -> None:
 
 def test_where_hardly_any_assignment_runs_the_next_step_is_to_see_why() -> None:
     found = BY_STATUS["unexplained"]
-    usual = whole_meaning(report(bisect=found))
+    usual = meaning_with_bisection(report(bisect=found))
     assert usual.next_step.startswith("search longer")
     refused = search().untestable
     stuck = dataclasses.replace(found.searches[0], untestable=refused, probes=1)
-    rarely = whole_meaning(report(bisect=dataclasses.replace(found, searches=(stuck,))))
+    rarely = meaning_with_bisection(report(bisect=dataclasses.replace(found, searches=(stuck,))))
     assert rarely.next_step.startswith("see why assignments could not run")

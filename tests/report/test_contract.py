@@ -13,11 +13,11 @@ from any_reports import reports
 from example_reports import DEMO, INF, comparison, failed, report
 from hypothesis import given, settings
 
-from evalguard.compare_report import CompareReport, RunIdentity, SettingState
-from evalguard.comparison import Companion
-from evalguard.report.contract import document, schema
+from evalguard.core.comparison import Companion
+from evalguard.core.reports.compare import CompareReport, RunIdentity, SettingState
+from evalguard.report.contract.compare import compare_document, compare_schema
 
-VALIDATOR = jsonschema.Draft202012Validator(schema())
+VALIDATOR = jsonschema.Draft202012Validator(compare_schema())
 
 # The keys of the design page, which may never be renamed or dropped.
 PROMISED = {
@@ -54,26 +54,26 @@ EXAMPLES = {
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_document_validates_and_is_strict_json(name: str) -> None:
-    written = document(EXAMPLES[name])
+    written = compare_document(EXAMPLES[name])
     VALIDATOR.validate(written)
     assert json.loads(json.dumps(written, allow_nan=False)) == written
 
 
 def test_companions_are_listed_beside_the_deciding_test() -> None:
     test = Companion(method="sign-flip", p_value=0.25, resamples=99, seed=7, note="a note")
-    written = document(report(comparison(companions=(test,))))
+    written = compare_document(report(comparison(companions=(test,))))
     VALIDATOR.validate(written)
     (listed,) = written["comparisons"][0]["companions"]
     assert listed == dataclasses.asdict(test)
-    assert document(DEMO)["comparisons"][0]["companions"] == []
+    assert compare_document(DEMO)["comparisons"][0]["companions"] == []
 
 
 def test_the_schema_is_a_schema() -> None:
-    jsonschema.Draft202012Validator.check_schema(schema())
+    jsonschema.Draft202012Validator.check_schema(compare_schema())
 
 
 def test_the_promised_keys_are_there_with_the_values_of_the_report() -> None:
-    written = document(DEMO)
+    written = compare_document(DEMO)
     assert set(written) >= PROMISED[""]
     for name in ("base", "candidate", "gate"):
         assert set(written[name]) >= PROMISED[name]
@@ -95,8 +95,8 @@ def test_the_promised_keys_are_there_with_the_values_of_the_report() -> None:
 
 
 def test_every_key_of_a_document_is_described_by_the_schema() -> None:
-    described = schema()
-    for path, value, part in objects(document(DEMO), described):
+    described = compare_schema()
+    for path, value, part in objects(compare_document(DEMO), described):
         extra = set(value) - set(part["properties"])
         assert not extra, f"{path}: {extra}"
 
@@ -104,7 +104,7 @@ def test_every_key_of_a_document_is_described_by_the_schema() -> None:
 def objects(value: Any, part: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any], Any]]:
     """Yield every object of a document that the schema describes key by key."""
     if "$ref" in part:
-        part = schema()["$defs"][part["$ref"].rpartition("/")[2]]
+        part = compare_schema()["$defs"][part["$ref"].rpartition("/")[2]]
     if isinstance(value, dict) and "properties" in part:
         yield path, value, part
         for key, item in value.items():
@@ -115,18 +115,18 @@ def objects(value: Any, part: Any, path: str = "") -> Iterator[tuple[str, dict[s
 
 
 def test_infinite_and_missing_numbers_are_null_with_a_caveat() -> None:
-    (first,) = document(EXAMPLES["infinite"])["comparisons"]
+    (first,) = compare_document(EXAMPLES["infinite"])["comparisons"]
     assert first["sigma"] is None
     assert first["sigma_interval"] == [0.5, None]
     assert "sigma is +infinite, so it is null here" in first["caveats"]
     assert "sigma_interval[1] is +infinite, so it is null here" in first["caveats"]
-    (first,) = document(EXAMPLES["failed"])["comparisons"]
+    (first,) = compare_document(EXAMPLES["failed"])["comparisons"]
     assert first["p_value"] is None
     assert "p_value does not exist, so it is null here" in first["caveats"]
 
 
 def test_a_null_without_a_caveat_is_refused_by_the_schema() -> None:
-    written = document(EXAMPLES["failed"])
+    written = compare_document(EXAMPLES["failed"])
     written["comparisons"][0]["caveats"] = []
     with pytest.raises(jsonschema.ValidationError):
         VALIDATOR.validate(written)
@@ -135,7 +135,7 @@ def test_a_null_without_a_caveat_is_refused_by_the_schema() -> None:
 def test_an_infinite_setting_is_null_with_a_note() -> None:
     odd = SettingState(name="x", value=INF, reference=1, candidate=INF, target="config.x")
     shown = report(candidate=RunIdentity(name="c", digest="d", settings=(odd,)))
-    written = document(shown)
+    written = compare_document(shown)
     VALIDATOR.validate(written)
     assert written["candidate"]["settings"][0]["value"] is None
     assert any("candidate.settings[0].value is +infinite" in note for note in written["notes"])
@@ -144,6 +144,6 @@ def test_an_infinite_setting_is_null_with_a_note() -> None:
 @settings(max_examples=60, deadline=None)
 @given(reports())
 def test_any_report_is_a_document_of_the_contract(shown: CompareReport) -> None:
-    written = document(shown)
+    written = compare_document(shown)
     VALIDATOR.validate(written)
     json.dumps(written, allow_nan=False).encode("ascii")

@@ -10,11 +10,11 @@ import pytest
 from distribution_examples import distribution, figure
 from example_reports import DEMO, comparison, report
 
-from evalguard.compare_report import CompareReport
-from evalguard.distribution_comparison import Figure
-from evalguard.pipeline.result import CompareResult
-from evalguard.report.contract import document, schema
-from evalguard.report.terminal import render
+from evalguard.core.noise_floor import Figure
+from evalguard.core.reports.compare import CompareReport
+from evalguard.report.contract.compare import compare_document, compare_schema
+from evalguard.report.terminal import render_terminal
+from evalguard.run.result import CompareResult
 
 STILL = report(
     comparison(
@@ -26,7 +26,7 @@ STILL = report(
 
 def shown(given: CompareReport, *distributions: object, width: int = 80) -> list[str]:
     of = dataclasses.replace(given, distributions=distributions)
-    return render(of, width=width, color=False, verbose=True).splitlines()
+    return render_terminal(of, width=width, color=False, verbose=True).splitlines()
 
 
 def test_the_table_fits_80_columns() -> None:
@@ -97,8 +97,8 @@ def test_identical_models_and_infinite_figures_are_shown() -> None:
 
 def test_the_document_validates_and_names_what_is_infinite() -> None:
     of = dataclasses.replace(DEMO, distributions=(distribution(), distribution(failure="no")))
-    written = document(of)
-    jsonschema.Draft202012Validator(schema()).validate(written)
+    written = compare_document(of)
+    jsonschema.Draft202012Validator(compare_schema()).validate(written)
     one = written["distributions"][0]
     assert one["kl"] == {
         "value": 0.01234, "stderr": 0.00041, "interval": [0.01152, 0.01316], "bounds": None,
@@ -106,7 +106,7 @@ def test_the_document_validates_and_names_what_is_infinite() -> None:
     assert one["kl_percentiles"][3]["interval"] == [0.44, None]
     assert "kl_percentiles[3].interval[1] is +infinite, so it is null here" in one["caveats"]
     assert one["kl_max_at"] == {"doc_id": 17, "request": 0, "position": 3, "token_id": 1234}
-    assert document(DEMO)["distributions"] == []
+    assert compare_document(DEMO)["distributions"] == []
 
 
 def test_the_data_frame_has_the_same_numbers() -> None:

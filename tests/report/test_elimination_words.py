@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from example_bisections import NAMES, measured, search
 
-from evalguard.report.bisect_words import answer
+from evalguard.report.words.bisection import search_answer
 
 SAID = "(by elimination: without it every document scores as the base's, bit by bit)"
 REPAIRED = measured(*NAMES[1:], documents=5153, drift_sigma=0.0, error_sigma=0.0, cost=1.05)
@@ -16,7 +16,7 @@ REPAIRED = measured(*NAMES[1:], documents=5153, drift_sigma=0.0, error_sigma=0.0
 def test_a_culprit_without_which_no_score_changes_is_named_by_elimination() -> None:
     found = search(unexplained_sigma=0.0, measured=(REPAIRED,))
     assert found.eliminated
-    assert SAID in answer(found)
+    assert SAID in search_answer(found)
 
 
 @pytest.mark.parametrize(
@@ -30,4 +30,4 @@ def test_a_culprit_without_which_no_score_changes_is_named_by_elimination() -> N
 def test_nothing_less_is_called_elimination(other: object) -> None:
     found = search(unexplained_sigma=0.0, measured=(other,))
     assert not found.eliminated
-    assert SAID not in answer(found)
+    assert SAID not in search_answer(found)

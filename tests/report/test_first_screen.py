@@ -19,21 +19,21 @@ from test_plan_table import metric as planned
 from test_plan_table import report as plan_report
 from whole_report import WHOLE
 
-from evalguard.compare_report import CompareReport
-from evalguard.comparison import Comparison
-from evalguard.gate import Gate
-from evalguard.lmeval_runs.environment import caveats_of, environment_differences
-from evalguard.pipeline.baseline.differences import baseline_differences
-from evalguard.report.floor_table import render_floor
-from evalguard.report.formats import rendered
-from evalguard.report.history_text import history_text
-from evalguard.report.markdown import render as markdown
-from evalguard.report.night.summary import night_text
-from evalguard.report.plan_table import render_plan
-from evalguard.report.stored import read_report
-from evalguard.report.terminal import render
-from evalguard.report.view import report_view
-from evalguard.waiver import Waiver
+from evalguard.core.comparison import Comparison
+from evalguard.core.gate import Gate
+from evalguard.core.limits import Waiver
+from evalguard.core.reports.compare import CompareReport
+from evalguard.harness.finished_runs.run import caveats_of, environment_differences
+from evalguard.report.contract.reading import read_report
+from evalguard.report.floor import render_floor
+from evalguard.report.formats import render_report
+from evalguard.report.history import history_text
+from evalguard.report.markdown import render_markdown as markdown
+from evalguard.report.night import night_text
+from evalguard.report.plan import render_plan
+from evalguard.report.terminal import render_terminal
+from evalguard.report.view.report import build_report_view
+from evalguard.run.stored_run import baseline_differences
 
 SAMPLE = Path(__file__).parents[2] / "reports" / "20261123T155241Z-orig-vs-fla-port"
 STORED = read_report(json.loads((SAMPLE / "result.json").read_text(encoding="utf-8")))
@@ -70,7 +70,7 @@ FEW_TASKS: dict[str, CompareReport] = {
 
 
 def screen(shown: CompareReport, width: int = 80) -> list[str]:
-    return render(shown, width=width, color=False).splitlines()
+    return render_terminal(shown, width=width, color=False).splitlines()
 
 
 def first(shown: CompareReport) -> str:
@@ -97,7 +97,7 @@ def test_the_first_line_says_state_rule_and_exit_code(name: str) -> None:
 def test_nothing_that_the_verdict_needs_is_cut(name: str, width: int) -> None:
     shown = FEW_TASKS[name]
     text = " ".join(" ".join(screen(shown, width)).split())
-    assert " ".join(report_view(shown).first.split()) in text
+    assert " ".join(build_report_view(shown).first.split()) in text
     assert "…" not in text
 
 
@@ -178,12 +178,12 @@ def test_a_search_without_an_answer_says_so_in_the_place_of_the_cause() -> None:
 def test_two_searches_of_one_metric_share_one_table() -> None:
     second = search(culprits=(culprit("norm_dtype", 0.31),), repaired_before=("attn_softcap",))
     shown = report(comparison(), bisect=bisection(search(), second))
-    text = render(shown, width=80, color=False, verbose=True)
+    text = render_terminal(shown, width=80, color=False, verbose=True)
     assert text.count("base -> candidate") == 1
     assert text.count("Bisection of lambada_openai perplexity") == 1
     assert "Search 1: " in text
     assert "Search 2: " in text
-    page = rendered(shown, "html")
+    page = render_report(shown, "html")
     assert page.count('aria-label="Culprits, ') == 1
     assert page.count("<h3>Bisection of lambada_openai perplexity") == 1
 
@@ -232,9 +232,9 @@ def test_caveats_that_touch_the_verdict_are_whole_and_the_others_counted() -> No
 
 
 def test_the_long_form_begins_with_the_same_verdict_and_holds_everything() -> None:
-    long = render(STORED, width=80, color=False, verbose=True)
+    long = render_terminal(STORED, width=80, color=False, verbose=True)
     assert long.splitlines()[0] == screen(STORED)[0]
-    view = report_view(STORED)
+    view = build_report_view(STORED)
     words = " ".join(long.split())
     for text in (view.across, *view.answers, view.influence, view.resources, view.sentence):
         assert " ".join(text.split()) in words
@@ -242,7 +242,7 @@ def test_the_long_form_begins_with_the_same_verdict_and_holds_everything() -> No
 
 
 def test_the_markdown_page_begins_with_the_verdict_too() -> None:
-    head = markdown(report_view(DEMO)).split("\n\n")
+    head = markdown(build_report_view(DEMO)).split("\n\n")
     assert "REGRESSED" in head[0]
     assert "1.47 sigma" in head[1]
 
@@ -294,13 +294,13 @@ def test_a_trend_says_first_whether_anything_changed() -> None:
     ],
 )
 def test_what_puts_the_scores_in_doubt_stands_on_the_first_screen(note: str) -> None:
-    shown = " ".join(render(report(notes=(note,)), width=80, color=False).split())
+    shown = " ".join(render_terminal(report(notes=(note,)), width=80, color=False).split())
     assert note in shown
 
 
 def test_how_the_models_were_scored_does_not_stand_on_the_first_screen() -> None:
     for note in ("dtype follows the checkpoint (float32); set model_args.dtype", "batch size 4"):
-        assert note not in render(report(notes=(note,)), width=80, color=False)
+        assert note not in render_terminal(report(notes=(note,)), width=80, color=False)
 
 
 def test_a_night_shows_the_largest_drifts_first_and_the_command_for_the_gravest_pair() -> None:

@@ -15,16 +15,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from evalguard.distribution_comparison import Figure
-from evalguard.distribution_floor import distribution_floors, kl_beside
-from evalguard.floor_report import FloorReport
-from evalguard.noise_floor import Floor, beside, metric_floors
-from evalguard.report.contract import document, schema
-from evalguard.report.floor_document import floor_document, floor_schema
-from evalguard.report.floor_table import render_floor
-from evalguard.report.floor_words import floor_line
-from evalguard.report.terminal import render
-from evalguard.verdict import decide
+from evalguard.core.comparison import decide
+from evalguard.core.noise_floor import (
+    Figure,
+    Floor,
+    beside,
+    distribution_floors,
+    kl_beside,
+    metric_floors,
+)
+from evalguard.core.reports.plan import FloorReport
+from evalguard.report.contract.compare import compare_document, compare_schema
+from evalguard.report.floor import floor_document, floor_schema, render_floor
+from evalguard.report.terminal import render_terminal
+from evalguard.report.words.drift import floor_line
 
 VALIDATOR = jsonschema.Draft202012Validator(floor_schema())
 INF = float("inf")
@@ -188,7 +192,7 @@ def test_a_comparison_says_in_one_line_how_far_above_the_floor_it_is(
     changes = {"outcome": outcome, "sigma_interval": (sigma, sigma)}
     shown = report(comparison(sigma=sigma, floor=floor_of(sigma, size, half), **changes))
     assert floor_line(shown).startswith(f"Floor: {said}")
-    text = " ".join(render(shown, width=80, color=False, verbose=True).split())
+    text = " ".join(render_terminal(shown, width=80, color=False, verbose=True).split())
     assert f"Floor: {said}" in text
 
 
@@ -210,8 +214,8 @@ def test_the_mean_kl_of_the_task_stands_in_the_same_line(kl: float, size: float,
     shown = report(comparison(floor=floor_of(1.465, 0.1)), distributions=(measured,))
     assert "(batch size 1); " in floor_line(shown)
     assert said in floor_line(shown)
-    written = document(shown)
-    jsonschema.Draft202012Validator(schema()).validate(written)
+    written = compare_document(shown)
+    jsonschema.Draft202012Validator(compare_schema()).validate(written)
     assert written["distributions"][0]["floor"]["kl"] == size
 
 
@@ -223,20 +227,20 @@ def test_a_floor_measured_on_other_documents_says_on_how_many() -> None:
 def test_without_a_floor_nothing_is_printed() -> None:
     assert floor_line(report(comparison())) == ""
     assert floor_line(report(failed())) == ""
-    assert "Floor" not in render(report(comparison()), width=80, color=False, verbose=True)
+    assert "Floor" not in render_terminal(report(comparison()), width=80, color=False, verbose=True)
 
 
 def test_the_contract_has_the_floor_of_a_comparison_or_null() -> None:
-    validator = jsonschema.Draft202012Validator(schema())
+    validator = jsonschema.Draft202012Validator(compare_schema())
     floor = floor_of(1.465, 0.1, 0.01)
-    written = document(report(comparison(floor=floor)))
+    written = compare_document(report(comparison(floor=floor)))
     validator.validate(written)
     found = written["comparisons"][0]["floor"]
     assert found["sigma"] == 0.1
     assert found["times"] == floor.times
     assert found["variation"] == "batch size 1"
-    assert document(report(comparison()))["comparisons"][0]["floor"] is None
-    endless = document(report(comparison(floor=floor_of(1.0, INF))))
+    assert compare_document(report(comparison()))["comparisons"][0]["floor"] is None
+    endless = compare_document(report(comparison(floor=floor_of(1.0, INF))))
     validator.validate(endless)
     assert endless["comparisons"][0]["floor"]["sigma"] is None
     assert "floor.sigma is +infinite, so it is null here" in endless["comparisons"][0]["caveats"]

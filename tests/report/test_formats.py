@@ -10,12 +10,11 @@ from any_reports import reports
 from example_reports import DEMO
 from hypothesis import HealthCheck, given, settings
 
-from evalguard.compare_report import CompareReport
+from evalguard.core.reports.compare import FORMATS, CompareReport
 from evalguard.errors import UsageError
-from evalguard.report.contract import document
-from evalguard.report.formats import RENDERINGS, checked_format, format_of, rendered
-from evalguard.report.terminal import render
-from evalguard.report_format import FORMATS
+from evalguard.report.contract.compare import compare_document
+from evalguard.report.formats import RENDERINGS, check_format, choose_format, render_report
+from evalguard.report.terminal import render_terminal
 
 
 @pytest.mark.parametrize(
@@ -25,19 +24,19 @@ from evalguard.report_format import FORMATS
 def test_the_suffix_says_the_format_unless_one_is_chosen(
     name: str, chosen: str | None, wanted: str
 ) -> None:
-    assert format_of(Path(name), None if chosen is None else checked_format(chosen)) == wanted
+    assert choose_format(Path(name), None if chosen is None else check_format(chosen)) == wanted
 
 
 @pytest.mark.parametrize("name", ["report", "report.pdf", ".html", "a.json.gz"])
 def test_another_suffix_needs_a_format(name: str) -> None:
     with pytest.raises(UsageError, match="suffix") as refused:
-        format_of(Path(name))
+        choose_format(Path(name))
     assert "--format text|json" in refused.value.hint
 
 
 def test_an_unknown_format_is_refused_with_the_nearest() -> None:
     with pytest.raises(UsageError, match="did you mean 'json'"):
-        checked_format("jsn")
+        check_format("jsn")
 
 
 def test_every_format_that_has_a_name_can_be_made() -> None:
@@ -52,14 +51,17 @@ def test_no_two_formats_share_a_suffix_or_a_file_of_the_run_folder() -> None:
 
 
 def test_text_and_json_are_what_the_command_prints() -> None:
-    assert rendered(DEMO, "text") == render(DEMO, width=80, color=False, verbose=True) + "\n"
-    assert json.loads(rendered(DEMO, "json")) == document(DEMO)
+    assert (
+        render_report(DEMO, "text")
+        == render_terminal(DEMO, width=80, color=False, verbose=True) + "\n"
+    )
+    assert json.loads(render_report(DEMO, "json")) == compare_document(DEMO)
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(reports())
 def test_any_report_can_be_written_in_every_format(shown: CompareReport) -> None:
     for name in RENDERINGS:
-        text = rendered(shown, name)
+        text = render_report(shown, name)
         assert text.endswith("\n")
         text.encode()

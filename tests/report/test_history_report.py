@@ -11,10 +11,16 @@ import pytest
 from history_examples import METRIC, documents, keep_nights, night, right
 from rich.cells import cell_len
 
-from evalguard.pipeline.history.asking import Wanted, check, flips_between, list_runs, trends
-from evalguard.pipeline.history.result import HistoryResult
-from evalguard.pipeline.history.trends import changes_between
-from evalguard.store.history import HistoryFile, KeptMetric
+from evalguard.run.history.queries import (
+    HistoryResult,
+    HistorySelection,
+    find_environment_changes,
+    find_flips,
+    find_trends,
+    list_runs,
+    verify_history,
+)
+from evalguard.store.history.history_file import HistoryFile, KeptMetric
 
 STEP = np.repeat([0.2, 1.3], 20) + np.tile([0.02, -0.02], 20)
 
@@ -25,12 +31,12 @@ def file(tmp_path: Path) -> Path:
 
 
 def answers(file: Path) -> list[HistoryResult]:
-    wanted = Wanted()
+    wanted = HistorySelection()
     return [
         HistoryResult(list_runs(file, wanted)),
-        HistoryResult(trends(file, wanted)),
-        HistoryResult(flips_between(file, wanted, first="latest~1", second="latest")),
-        HistoryResult(check(file)),
+        HistoryResult(find_trends(file, wanted)),
+        HistoryResult(find_flips(file, wanted, first="latest~1", second="latest")),
+        HistoryResult(verify_history(file)),
     ]
 
 
@@ -51,7 +57,7 @@ def test_a_step_is_told_with_its_run_and_what_changed_there(file: Path) -> None:
             run = night(day, environment=str(day < 20))
             kept = KeptMetric(metric=replace(METRIC, sigma=float(sigma)))
             history.add(run, [kept], environment)
-    answer = HistoryResult(trends(file, Wanted()))
+    answer = HistoryResult(find_trends(file, HistorySelection()))
     text = " ".join(answer.render().split())
     assert "worse by 1.1000 ± 0.0065 sigma from run 21 on (2026-01-21): 0.2000" in text
     assert "changed there: packages.torch 2.12 -> 2.13 in run 21" in text
@@ -66,10 +72,12 @@ def test_a_step_is_told_with_its_run_and_what_changed_there(file: Path) -> None:
 
 def test_behind_a_change_stands_the_command_that_shows_its_documents(file: Path) -> None:
     keep_nights(file, STEP)
-    lines = HistoryResult(trends(file, Wanted())).render(width=200).splitlines()
+    lines = HistoryResult(find_trends(file, HistorySelection())).render(width=200).splitlines()
     command = lines[lines.index("Next, to see which documents changed:") + 1].strip()
     assert command == f"evalguard history flips 20 21 --base orig --cand port --history {file}"
-    found = flips_between(file, Wanted(base="orig", candidate="port"), first="20", second="21")
+    found = find_flips(
+        file, HistorySelection(base="orig", candidate="port"), first="20", second="21"
+    )
     assert HistoryResult(found).render()
 
 
@@ -78,7 +86,7 @@ def test_many_metrics_have_a_line_each(file: Path) -> None:
     with HistoryFile(file, create=True) as history:
         for day in range(6):
             history.add(night(day), [KeptMetric(metric=metric) for metric in metrics], {})
-    report = trends(file, Wanted())
+    report = find_trends(file, HistorySelection())
     assert [trend.scan.alpha for trend in report.trends] == [0.01] * 5
     text = HistoryResult(report).render()
     assert sum("▁▁▁▁▁▁" in line for line in text.splitlines()) == 5
@@ -87,7 +95,7 @@ def test_many_metrics_have_a_line_each(file: Path) -> None:
 
 def test_nights_without_a_number_are_left_out_and_said(file: Path) -> None:
     keep_nights(file, [*STEP[:6], float("inf")])
-    answer = HistoryResult(trends(file, Wanted()))
+    answer = HistoryResult(find_trends(file, HistorySelection()))
     assert "1 of 7 nights has no finite sigma" in " ".join(answer.render().split())
     nights = json.loads(answer.to_json())["trends"][0]["nights"]
     assert [(one["used"], one["sigma"]) for one in nights][-1] == (False, None)
@@ -97,8 +105,8 @@ def test_a_pair_without_any_number_is_told(file: Path) -> None:
     failed = replace(METRIC, sigma=None, paired_stderr=None, outcome="failed", gated=False)
     with HistoryFile(file, create=True) as history:
         history.add(night(1, state="failed"), [KeptMetric(metric=failed)], {})
-    assert "the latest failed" in HistoryResult(trends(file, Wanted())).render()
-    assert "failed" in HistoryResult(list_runs(file, Wanted())).render()
+    assert "the latest failed" in HistoryResult(find_trends(file, HistorySelection())).render()
+    assert "failed" in HistoryResult(list_runs(file, HistorySelection())).render()
 
 
 def test_documents_that_broke_again_are_named_with_the_night(file: Path) -> None:
@@ -106,7 +114,7 @@ def test_documents_that_broke_again_are_named_with_the_night(file: Path) -> None
         for day, wrong in enumerate([{4, 5, 6}, {1}, {4, 5, 6, 7}]):
             kept = KeptMetric(metric=METRIC, documents=documents(right(*wrong)))
             history.add(night(day), [kept], {})
-    found = flips_between(file, Wanted(), first="latest~1", second="latest")
+    found = find_flips(file, HistorySelection(), first="latest~1", second="latest")
     text = " ".join(HistoryResult(found).render().split())
     assert "lost 4: documents 4, 5, 6, 7" in text
     assert "broken in run 3: 4 (0 still, 1 for the first time, 3 again)" in text
@@ -132,9 +140,9 @@ def test_a_trend_shows_the_metrics_own_margin_and_a_change_of_the_unit_but_not_o
                 own = {"margin": 2.0 + day / 100.0, "margin_text": "2%"}
             metric = replace(METRIC, sigma=float(sigma), **own)
             history.add(night(day, margin=0.5), [KeptMetric(metric=metric)], {})
-    answer = HistoryResult(trends(file, Wanted()))
+    answer = HistoryResult(find_trends(file, HistorySelection()))
     text = " ".join(answer.render().split())
     assert "changed there: margin 1.5 sigma -> 2% in run 21" in text
     assert any(line.lstrip().startswith("2.39 ") for line in answer.render().splitlines())
-    (trend,) = trends(file, Wanted()).trends
-    assert [one.what for one in changes_between(*trend.nights[30:32], lambda _: {})] == []
+    (trend,) = find_trends(file, HistorySelection()).trends
+    assert [one.what for one in find_environment_changes(*trend.nights[30:32], lambda _: {})] == []

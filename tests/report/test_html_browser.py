@@ -16,10 +16,10 @@ from example_documents import HOSTILE, choices, generated, loglikelihoods
 from example_reports import DEMO, SETTINGS, comparison, report
 from playwright.sync_api import expect
 
-from evalguard.influence import Influence, InfluentialDocument
-from evalguard.report.html.render import render
-from evalguard.report.view import report_view
-from evalguard.run_documents import RunDocuments
+from evalguard.core.comparison import Influence, InfluentialDocument
+from evalguard.core.reports.compare import RunDocuments
+from evalguard.report.html.report import render_html
+from evalguard.report.view.report import build_report_view
 
 pytestmark = pytest.mark.slow
 Opened = Callable[..., Any]
@@ -32,7 +32,7 @@ TEXTS = [
 
 
 def page_of(*documents: RunDocuments, shown: Any = SHOWN) -> str:
-    return render(report_view(shown), documents)
+    return render_html(build_report_view(shown), documents)
 
 
 def of_tokens(base: list[float], candidate: list[float]) -> RunDocuments:

@@ -21,13 +21,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from whole_report import WHOLE
 
-from evalguard.compare_report import CompareReport
-from evalguard.report.html.packing import packed
+from evalguard.core.reports.compare import CompareReport, drift_column
+from evalguard.report.html.document_texts import cut_middle, cut_to_tail, make_visible
+from evalguard.report.html.documents import compress_json
 from evalguard.report.html.page import html_page
-from evalguard.report.html.render import render
-from evalguard.report.html.visible import head_and_tail, tail_of, visible
-from evalguard.report.view import report_view
-from evalguard.run_documents import drift_column
+from evalguard.report.html.report import render_html
+from evalguard.report.view.report import build_report_view
 
 VOID = {"meta", "br", "img", "input", "hr", "link"}
 
@@ -53,7 +52,7 @@ class Tree(HTMLParser):
 
 
 def page_of(shown: CompareReport, *documents: Any) -> str:
-    return render(report_view(shown), documents)
+    return render_html(build_report_view(shown), documents)
 
 
 def blocks_of(page: str) -> dict[str, Any]:
@@ -144,7 +143,7 @@ def test_hostile_texts_are_in_the_page_only_as_packed_data() -> None:
     Tree(page)
     assert "window.hit" not in page
     prompts = blocks_of(page)["texts-0-0"]["prompt"]
-    assert prompts == [visible(text) for text in HOSTILE]
+    assert prompts == [make_visible(text) for text in HOSTILE]
     assert page.encode()
 
 
@@ -158,18 +157,18 @@ def test_names_and_numbers_of_any_kind_leave_the_page_whole(shown: CompareReport
 
 @given(st.text(st.characters(exclude_categories=()), max_size=200))
 def test_what_is_made_visible_holds_nothing_that_acts(text: str) -> None:
-    shown = visible(text)
+    shown = make_visible(text)
     assert not re.search(
         "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", shown
     )
-    assert visible(shown) == shown
-    assert base64.b64decode(packed([shown]))
+    assert make_visible(shown) == shown
+    assert base64.b64decode(compress_json([shown]))
 
 
 def test_texts_are_cut_with_a_word_about_it() -> None:
-    assert head_and_tail("a" * 100 + "b" * 100, 30).startswith("a" * 10 + " ‹170 characters")
-    assert head_and_tail("abc", 3) == tail_of("abc", 3) == "abc"
-    assert tail_of("abcdef", 2) == "…ef"
+    assert cut_middle("a" * 100 + "b" * 100, 30).startswith("a" * 10 + " ‹170 characters")
+    assert cut_middle("abc", 3) == cut_to_tail("abc", 3) == "abc"
+    assert cut_to_tail("abcdef", 2) == "…ef"
 
 
 def test_a_template_that_misses_a_name_is_an_error() -> None:

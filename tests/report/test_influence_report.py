@@ -8,10 +8,10 @@ import jsonschema
 import pytest
 from example_reports import comparison, report
 
-from evalguard.influence import Influence, InfluentialDocument
-from evalguard.pipeline.result import CompareResult
-from evalguard.report.contract import document, schema
-from evalguard.report.terminal import render
+from evalguard.core.comparison import Influence, InfluentialDocument
+from evalguard.report.contract.compare import compare_document, compare_schema
+from evalguard.report.terminal import render_terminal
+from evalguard.run.result import CompareResult
 
 
 def influential(doc_id: int, contribution: float, task: str = "lambada_openai") -> Any:
@@ -30,7 +30,9 @@ INFLUENCE = Influence(
 
 
 def test_the_terminal_names_them_for_the_regression_it_is_about() -> None:
-    text = render(report(comparison(influence=INFLUENCE)), width=80, color=False, verbose=True)
+    text = render_terminal(
+        report(comparison(influence=INFLUENCE)), width=80, color=False, verbose=True
+    )
     lines = text.splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("Documents that carry"))
     assert lines[start : start + 3] == [
@@ -49,13 +51,13 @@ def test_the_terminal_is_silent_where_nothing_regressed(outcome: str) -> None:
     if outcome == "improved":
         values = {**values, "sigma": -0.2, "sigma_interval": (-0.3, -0.1)}
     shown = report(comparison(outcome=outcome, influence=INFLUENCE, **values))
-    assert "Documents that carry" not in render(shown, width=80, color=False, verbose=True)
+    assert "Documents that carry" not in render_terminal(shown, width=80, color=False, verbose=True)
 
 
 def test_the_document_and_the_table_hold_the_same_numbers() -> None:
     shown = report(comparison(influence=INFLUENCE), comparison(metric="acc"))
-    written = document(shown)
-    jsonschema.Draft202012Validator(schema()).validate(written)
+    written = compare_document(shown)
+    jsonschema.Draft202012Validator(compare_schema()).validate(written)
     influence, none = (one["influence"] for one in written["comparisons"])
     assert none is None
     frame = CompareResult(shown).to_pandas()

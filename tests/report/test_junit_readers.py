@@ -9,9 +9,9 @@ import pytest
 from example_reports import UNCHANGED, UNDECIDED, comparison, failed, report
 from lxml import etree
 
-from evalguard.compare_report import CompareReport, RunIdentity
-from evalguard.report.junit import render
-from evalguard.report.view import report_view
+from evalguard.core.reports.compare import CompareReport, RunIdentity
+from evalguard.report.ci import render_junit
+from evalguard.report.view.report import build_report_view
 
 HOSTILE = {
     "every control character": "".join(map(chr, [*range(32), *range(127, 160)])),
@@ -40,7 +40,7 @@ def hostile(text: str) -> CompareReport:
 
 
 def read(shown: CompareReport) -> tuple[str, junitparser.JUnitXml]:
-    text = render(report_view(shown))
+    text = render_junit(build_report_view(shown))
     content = text.encode("utf-8")  # strict: a lone surrogate would not pass
     strict = etree.XMLParser(resolve_entities=False, no_network=True, huge_tree=False)
     root = etree.fromstring(content, strict)

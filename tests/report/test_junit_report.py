@@ -10,11 +10,11 @@ from any_reports import reports
 from example_reports import DEMO, UNCHANGED, UNDECIDED, comparison, failed, report
 from hypothesis import HealthCheck, given, settings
 
-from evalguard.compare_report import CompareReport, RunIdentity
-from evalguard.gate import Gate
-from evalguard.limits import Limit
-from evalguard.report.junit import render
-from evalguard.report.view import report_view
+from evalguard.core.gate import Gate
+from evalguard.core.limits import Limit
+from evalguard.core.reports.compare import CompareReport, RunIdentity
+from evalguard.report.ci import render_junit
+from evalguard.report.view.report import build_report_view
 
 # The facts of junit-10.xsd, the schema of Jenkins' xunit plugin, about what is written here:
 # (attributes that must be there, further ones, children in any order).
@@ -49,7 +49,7 @@ def assert_valid(element: ElementTree.Element) -> None:
 
 
 def parsed(shown: CompareReport) -> ElementTree.Element:
-    text = render(report_view(shown))
+    text = render_junit(build_report_view(shown))
     root = ElementTree.fromstring(text.encode("utf-8"))
     assert root.tag == "testsuites"
     assert_valid(root)

@@ -10,13 +10,13 @@ import pytest
 from distribution_examples import distribution, figure
 from example_reports import DEMO, comparison, report
 
-from evalguard.compare_report import CompareReport
-from evalguard.distribution_comparison import DistributionComparison
-from evalguard.gate import Gate, exit_code
-from evalguard.limits import Limit
-from evalguard.report.contract import document, schema
-from evalguard.report.sentence import meaning
-from evalguard.report.terminal import render
+from evalguard.core.gate import Gate, exit_code
+from evalguard.core.limits import Limit
+from evalguard.core.noise_floor import DistributionComparison
+from evalguard.core.reports.compare import CompareReport
+from evalguard.report.contract.compare import compare_document, compare_schema
+from evalguard.report.terminal import render_terminal
+from evalguard.report.words.meaning import derive_meaning
 
 FINE = comparison(
     task="evalguard_choice", metric="acc", sigma=0.0, sigma_interval=(-0.2, 0.2),
@@ -41,7 +41,7 @@ def limited(
 
 def test_every_limit_has_a_line_in_the_long_form() -> None:
     of = limited({"kl_mean": 0.01, "same_top1": 0.98, "same_answer": 0.95}, distribution())
-    lines = render(of, width=100, color=False, verbose=True).splitlines()
+    lines = render_terminal(of, width=100, color=False, verbose=True).splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("REGRESSED: 1 unchanged"))
     text = " ".join(" ".join(lines[start : start + 9]).split())
     assert "REGRESSED: 1 unchanged; limits: 1 regressed, 1 undecided, 1 passed; exit" in text
@@ -53,35 +53,36 @@ def test_every_limit_has_a_line_in_the_long_form() -> None:
     assert unsure in text
     assert "passed · same_answer on evalguard_choice acc at least 0.95: 0.9730 [0.9610, " in text
     assert all(
-        len(line) <= 80 for line in render(of, width=80, color=False, verbose=True).splitlines()
+        len(line) <= 80
+        for line in render_terminal(of, width=80, color=False, verbose=True).splitlines()
     )
 
 
 def test_the_sentence_is_about_the_limit_that_decided() -> None:
-    said = meaning(limited({"kl_mean": 0.01}, distribution()))
+    said = derive_meaning(limited({"kl_mean": 0.01}, distribution()))
     assert said.sentence == (
         "fla-port breaks the limit of kl_mean on evalguard_rolling: 0.01234 (95% interval 0.01152 "
         "to 0.01316); at most 0.01 is allowed."
     )
-    unsure = meaning(limited({"same_top1": 0.98}, distribution()))
+    unsure = derive_meaning(limited({"same_top1": 0.98}, distribution()))
     assert unsure.sentence.startswith(
         "Whether fla-port keeps the limit of same_top1 on evalguard_rolling is not sure: 0.9812"
     )
     assert "more documents" in unsure.next_step
-    unknown = meaning(limited({"kl_mean": 0.01}))
+    unknown = derive_meaning(limited({"kl_mean": 0.01}))
     assert unknown.sentence == (
         "Whether fla-port keeps the limit of kl_mean is not known: of no task distributions were "
         "compared."
     )
-    kept = meaning(limited({"kl_mean": 0.1}, distribution()))
+    kept = derive_meaning(limited({"kl_mean": 0.1}, distribution()))
     assert "not measurably worse" in kept.sentence
 
 
 def test_the_document_holds_every_limit() -> None:
     infinite = distribution(kl=dataclasses.replace(figure(0.01, 0.001), interval=(0.0, math.inf)))
     of = limited({"kl_mean": 0.02, "dp_rms": 0.1, "same_answer": 0.9}, infinite)
-    written = document(of)
-    jsonschema.Draft202012Validator(schema()).validate(written)
+    written = compare_document(of)
+    jsonschema.Draft202012Validator(compare_schema()).validate(written)
     first, second, third = written["gate"]["limits"]
     assert (first["metric"], first["kind"], first["limit"]) == ("kl_mean", "upper", 0.02)
     assert first["interval"] == [0.0, None]
@@ -89,18 +90,18 @@ def test_the_document_holds_every_limit() -> None:
     assert second["state"] == third["state"] == "passed"
     assert (third["task"], third["of"], third["filter"]) == ("evalguard_choice", "acc", "none")
     assert any("limits[0].interval[1] is +infinite" in note for note in written["notes"])
-    assert document(DEMO)["gate"]["limits"] == []
+    assert compare_document(DEMO)["gate"]["limits"] == []
 
 
 def test_flips_and_churn_are_shown_where_answers_differ() -> None:
-    text = " ".join(render(report(FINE), width=100, color=False, verbose=True).split())
+    text = " ".join(render_terminal(report(FINE), width=100, color=False, verbose=True).split())
     assert (
         "Answers, evalguard_choice acc: 7 lost, 8 won, 12 wrong in another way; the same in 97.30% "
         "of documents [96.10%, 98.20%]."
     ) in text
     alike = dataclasses.replace(FINE, same_answer=1.0, same_answer_interval=(0.99, 1.0))
-    assert "Answers" not in render(report(alike), width=100, color=False, verbose=True)
-    assert "Answers" not in render(DEMO, width=100, color=False, verbose=True)
+    assert "Answers" not in render_terminal(report(alike), width=100, color=False, verbose=True)
+    assert "Answers" not in render_terminal(DEMO, width=100, color=False, verbose=True)
 
 
 @pytest.mark.parametrize("width", [20, 50])
@@ -108,5 +109,5 @@ def test_narrow_terminals_hold_limits_and_answers(width: int) -> None:
     of = limited({"kl_mean": 0.01, "same_answer": 0.95}, distribution())
     assert all(
         len(line) <= width
-        for line in render(of, width=width, color=False, verbose=True).splitlines()
+        for line in render_terminal(of, width=width, color=False, verbose=True).splitlines()
     )

@@ -9,8 +9,9 @@ import pytest
 from example_reports import DEMO
 from rich.cells import cell_len
 
-from evalguard.report import plain_text, terminal
-from evalguard.report.plain_text import wrapped
+from evalguard.report import terminal
+from evalguard.report.words import plain_text
+from evalguard.report.words.plain_text import wrap_text
 
 NAMES = {"a word": "a", "folders": "ab/", "words": "ab ", "wide": "漢", "marks": "e\u0301"}
 
@@ -39,9 +40,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
 def test_wrapping_measures_four_times_as_much_of_a_name_four_times_as_long(
     kind: str, measured: Callable[[], int]
 ) -> None:
-    wrapped(NAMES[kind] * 10_000, 80)
+    wrap_text(NAMES[kind] * 10_000, 80)
     short = measured()
-    wrapped(NAMES[kind] * 40_000, 80)
+    wrap_text(NAMES[kind] * 40_000, 80)
     assert measured() < 5 * short
 
 
@@ -51,7 +52,9 @@ def test_so_does_the_whole_report(kind: str, measured: Callable[[], int]) -> Non
         name = NAMES[kind] * times
         candidate = replace(DEMO.candidate, name=name)
         command = f"evalguard compare --base orig --cand '{name}'"
-        terminal.render(replace(DEMO, candidate=candidate, command=command), width=80, color=False)
+        terminal.render_terminal(
+            replace(DEMO, candidate=candidate, command=command), width=80, color=False
+        )
         return measured()
 
     shown(1)

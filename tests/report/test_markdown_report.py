@@ -13,18 +13,20 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from evalguard.compare_report import CompareReport, RunIdentity
-from evalguard.escaping import inline
+from evalguard.core.reports.compare import CompareReport, RunIdentity
+from evalguard.core.text import inline
 from evalguard.report.markdown import (
     COMMENT_BYTES,
     SUMMARY_BYTES,
+    code_block,
     comment_marker,
     failure_markdown,
-    render,
+    foldout,
+    markdown_table,
+    render_markdown,
 )
-from evalguard.report.markdown_text import code_block, fold, table
-from evalguard.report.plain_text import printable
-from evalguard.report.view import report_view
+from evalguard.report.view.report import build_report_view
+from evalguard.report.words.plain_text import printable
 
 OURS = {"<details>", "</details>", "<summary>", "</summary>", "<span>", "</span>"}
 HOSTILE = (
@@ -89,9 +91,9 @@ def assert_harmless(text: str) -> None:
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_text_of_a_model_stays_text_wherever_it_stands(text: str) -> None:
-    for shown in (inline(text), f"- {inline(text)}", fold(text, inline(text))):
+    for shown in (inline(text), f"- {inline(text)}", foldout(text, inline(text))):
         assert_harmless(shown)
-    (cell,) = [t for t in tokens(table(("a",), [(text,)], left=1)) if t.type == "td_open"]
+    (cell,) = [t for t in tokens(markdown_table(("a",), [(text,)], left=1)) if t.type == "td_open"]
     assert cell
     assert seen(tokens(inline(text))) == text.split()
 
@@ -115,7 +117,7 @@ def test_nothing_ends_a_block_of_code(lines: list[str]) -> None:
 
 
 def test_the_page_of_the_demo_reads_from_the_verdict_down() -> None:
-    page = render(report_view(DEMO))
+    page = render_markdown(build_report_view(DEMO))
     lines = page.splitlines()
     assert lines[0] == "### ❌ REGRESSED: 2 regressed, 2 degraded, 1 unchanged"
     assert "+1.47 sigma" in lines[2]
@@ -129,8 +131,8 @@ def test_the_page_of_the_demo_reads_from_the_verdict_down() -> None:
 
 
 def test_the_culprits_the_repair_and_the_proof_are_on_the_page() -> None:
-    found = report_view(BISECTED)
-    page = render(found)
+    found = build_report_view(BISECTED)
+    page = render_markdown(found)
     assert found.bisection is not None
     for name in found.bisection.guilty:
         assert inline(name) in page
@@ -146,7 +148,9 @@ def test_a_page_of_thousands_of_metrics_is_cut_and_says_what_is_missing(most: in
         comparison(**UNCHANGED, task=f"task_{i}", caveats=(f"caveat {i} " * 60,))
         for i in range(1500)
     ]
-    page = render(report_view(report(*many, comparison(task="the_bad_one"))), most=most)
+    page = render_markdown(
+        build_report_view(report(*many, comparison(task="the_bad_one"))), most=most
+    )
     assert len(page.encode()) <= most
     assert bool(re.search(r"Left out: \d+ metrics", page)) == (most == COMMENT_BYTES)
     assert "Left out: caveats" in page
@@ -157,7 +161,7 @@ def test_names_of_megabytes_do_not_make_it_long() -> None:
     name = "$<&@" * 100_000
     long = RunIdentity(name=name, digest=name, description=name)
     shown = report(comparison(task=name, reason=name), base=long, candidate=long, command=name)
-    page = render(report_view(shown), most=COMMENT_BYTES)
+    page = render_markdown(build_report_view(shown), most=COMMENT_BYTES)
     assert len(page.encode()) <= COMMENT_BYTES
     assert page.startswith("### ❌ REGRESSED")
 
@@ -165,7 +169,7 @@ def test_names_of_megabytes_do_not_make_it_long() -> None:
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(reports())
 def test_any_report_gives_a_harmless_page_within_its_length(shown: CompareReport) -> None:
-    page = render(report_view(shown), most=COMMENT_BYTES, marker=comment_marker("a"))
+    page = render_markdown(build_report_view(shown), most=COMMENT_BYTES, marker=comment_marker("a"))
     assert len(page.encode()) <= COMMENT_BYTES
     assert page.startswith(comment_marker("a"))
     assert_harmless(page)
@@ -197,7 +201,7 @@ def test_markers_tell_pairs_apart_and_stay_the_same() -> None:
 
 
 def test_a_metric_without_a_number_is_no_regression() -> None:
-    page = render(report_view(report(failed())))
+    page = render_markdown(build_report_view(report(failed())))
     assert page.startswith("### 💥 FAILED")
     assert "3 of 5,153 scores of fla-port are NaN" in page
 

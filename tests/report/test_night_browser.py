@@ -11,21 +11,21 @@ from accessible import complaints, cut_off, unfolded
 from example_documents import HOSTILE
 from example_nights import a_history, a_night, a_trend
 
-from evalguard.history.report import TrendReport
-from evalguard.night_report import NightReport
-from evalguard.report.html.history import history_page
-from evalguard.report.night.html import night_page
+from evalguard.core.reports.history import TrendReport
+from evalguard.core.reports.night import NightReport
+from evalguard.report.html.history import render_history_page
+from evalguard.report.html.night import render_night_page
 
 pytestmark = pytest.mark.slow
 Opened = Callable[..., Any]
 
 PAGES = {
-    "index": lambda: night_page(a_night(), [a_history(), a_history("gone", a_trend(40))]),
-    "history": lambda: history_page(a_history()),
+    "index": lambda: render_night_page(a_night(), [a_history(), a_history("gone", a_trend(40))]),
+    "history": lambda: render_history_page(a_history()),
 }
 EMPTY = {
-    "index without a history": lambda: night_page(a_night()),
-    "history without a night": lambda: history_page(
+    "index without a history": lambda: render_night_page(a_night()),
+    "history without a night": lambda: render_history_page(
         replace(a_history(), trends=(replace(a_trend(3), used=()),))
     ),
 }
@@ -77,8 +77,8 @@ def test_hostile_names_neither_run_nor_break_a_page(opened: Opened, width: int) 
         a_night(name), guard=name, history=name, notes=HOSTILE, command=name
     )
     for text in (
-        night_page(night, [history]),
-        history_page(replace(history, file=name, problems=HOSTILE)),
+        render_night_page(night, [history]),
+        render_history_page(replace(history, file=name, problems=HOSTILE)),
     ):
         page = unfolded(opened(text, viewport={"width": width, "height": 800}))
         assert page.evaluate("window.hit") is None

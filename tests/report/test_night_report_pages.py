@@ -9,12 +9,10 @@ import jsonschema
 import pytest
 from example_nights import a_history, a_night, a_trend
 
-from evalguard.night_report import GonePair
-from evalguard.report.html.history import history_page
-from evalguard.report.night.document import night_document, night_schema
-from evalguard.report.night.html import night_page
-from evalguard.report.night.markdown import night_markdown
-from evalguard.report.night.summary import night_mail
+from evalguard.core.reports.night import GonePair
+from evalguard.report.html.history import render_history_page
+from evalguard.report.html.night import render_night_page
+from evalguard.report.night import night_document, night_mail, night_markdown, night_schema
 
 HOSTILE = "<script>alert(1)</script>\x1b[31m\u202e@team"
 
@@ -30,11 +28,11 @@ def test_all_that_is_new_stands_on_top_of_every_page() -> None:
     mail = " ".join(night_mail(report).split())
     for line in said:
         assert line in mail
-        assert line in night_page(report)
+        assert line in render_night_page(report)
     assert mail.startswith("Subject: evalguard nightly 2026-11-21: REGRESSED, 1 new")
     assert "culprits: norm_dtype" in mail
     assert "norm\\_dtype" in night_markdown(report)
-    assert 'href="run/report.html"' in night_page(report)
+    assert 'href="run/report.html"' in render_night_page(report)
 
 
 def test_what_could_not_be_kept_stands_on_top_of_every_page() -> None:
@@ -42,26 +40,26 @@ def test_what_could_not_be_kept_stands_on_top_of_every_page() -> None:
     pair = replace(night.pairs[0], problems=("this run is not in the history: it is locked",))
     changes = replace(night.changes[1], problem="the history is damaged")
     night = replace(night, pairs=(pair, night.pairs[1]), changes=(night.changes[0], changes))
-    for page in (night_mail(night), night_markdown(night), night_page(night, ())):
+    for page in (night_mail(night), night_markdown(night), render_night_page(night, ())):
         text = " ".join(page.split())
         assert "PROBLEM: port against orig: this run is not in the history: it is locked" in text
         assert "PROBLEM: gone against orig: the history is damaged" in text
 
 
 def test_a_pair_without_a_number_has_the_reason_in_its_row() -> None:
-    page = night_page(a_night())
+    page = render_night_page(a_night())
     assert page.count('<td colspan="4" class="why">no model</td>') == 1
 
 
 def test_a_night_without_a_pair_says_so() -> None:
     empty = replace(a_night(), pairs=(), changes=())
-    page = night_page(empty)
+    page = render_night_page(empty)
     assert "(no pair)" in page
     assert "No pair was compared." in page
 
 
 def test_what_is_said_of_a_trend_are_sentences() -> None:
-    page = history_page(a_history())
+    page = render_history_page(a_history())
     assert "<p>Worse by " in page
     assert "(permutation scan; nights that do not depend on each other).</p>" in page
 
@@ -71,7 +69,7 @@ def test_what_tonight_and_last_night_do_not_share_is_named() -> None:
         GonePair(base="orig", candidate=f"old{number}", was="regressed") for number in range(7)
     )
     night = replace(a_night(), gone=gone, other_bases=("orig",))
-    for page in (night_mail(night), night_markdown(night), night_page(night, ())):
+    for page in (night_mail(night), night_markdown(night), render_night_page(night, ())):
         text = " ".join(page.split())
         assert "Not what it was last night, a base: orig (weights" in text
         assert "Not compared last night: gone against orig." in text
@@ -101,14 +99,14 @@ def test_the_metric_named_first_is_one_that_failed_the_gate() -> None:
     assert pair.worst is regressed
     assert replace(pair, metrics=(passed, nothing)).worst is nothing
     assert replace(pair, metrics=()).worst is None
-    page = night_page(replace(report, pairs=(pair, report.pairs[1])))
+    page = render_night_page(replace(report, pairs=(pair, report.pairs[1])))
     assert "<td>lastword acc</td>" in page
     assert "<td>[1.10, 2.50]</td>" in page
 
 
 def test_a_name_cannot_act_on_any_page() -> None:
     report = a_night(HOSTILE)
-    page = night_page(report)
+    page = render_night_page(report)
     assert "<script>alert" not in page
     assert page.count("<script") == 1
     assert "http" not in page.split("<main", 1)[1]
@@ -131,7 +129,7 @@ def test_the_document_satisfies_its_schema_and_holds_no_infinity() -> None:
 @pytest.mark.parametrize("nights", [1, 40])
 def test_a_history_s_page_shows_every_night_and_change_point(nights: int) -> None:
     report = a_history(HOSTILE, a_trend(nights))
-    page = history_page(report)
+    page = render_history_page(report)
     assert page.count("<circle") == nights
     assert ("Worse by 1.40" in page) == (nights == 40)
     assert "<script>alert" not in page

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from evalguard.report.plain_text import fitted, padded, printable, wrapped
+from evalguard.report.words.plain_text import fit_text, pad_text, printable, wrap_text
 
 anything = st.text(st.characters(exclude_categories=()))
 
@@ -42,28 +42,28 @@ def test_printable_text_is_one_line_that_any_utf_8_terminal_takes(text: str) -> 
     [(40, "mmlu_high_school_physics"), (13, "mmlu_h…hysics"), (2, "m…"), (1, "…"), (0, "")],
 )
 def test_a_long_name_keeps_both_ends(cells: int, shown: str) -> None:
-    assert fitted("mmlu_high_school_physics", cells) == shown
+    assert fit_text("mmlu_high_school_physics", cells) == shown
 
 
 @given(anything.map(printable), st.integers(0, 40))
 def test_fitted_and_padded_text_keeps_to_its_cells(text: str, cells: int) -> None:
-    assert cell_len(fitted(text, cells)) <= cells
-    assert cell_len(padded(text, cells)) == cells
-    assert cell_len(padded(text, cells, right=True)) == cells
+    assert cell_len(fit_text(text, cells)) <= cells
+    assert cell_len(pad_text(text, cells)) == cells
+    assert cell_len(pad_text(text, cells, right=True)) == cells
 
 
 def test_a_long_path_is_broken_behind_a_folder() -> None:
     path = "/home/somebody/lib/python3.11/site-packages/evalguard/configs/demo.yaml:24:"
-    assert wrapped(f"The repair, in {path}", 50) == [
+    assert wrap_text(f"The repair, in {path}", 50) == [
         "The repair, in /home/somebody/lib/python3.11/",
         "site-packages/evalguard/configs/demo.yaml:24:",
     ]
-    assert wrapped("a/" + "b" * 20, 10) == ["a/bbbbbbbb", "bbbbbbbbbb", "bb"]
+    assert wrap_text("a/" + "b" * 20, 10) == ["a/bbbbbbbb", "bbbbbbbbbb", "bb"]
 
 
 @given(anything.map(printable), st.integers(4, 40))
 def test_wrapped_lines_keep_to_the_width_and_lose_no_word(text: str, cells: int) -> None:
-    lines = wrapped(text, cells, first="- ", rest="  ")
+    lines = wrap_text(text, cells, first="- ", rest="  ")
     assert all(cell_len(line) <= cells for line in lines)
     kept = "".join(line[2:] for line in lines)
     assert kept.replace(" ", "") == "".join(text.split())

@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from evalguard.compare_report import RunIdentity
-from evalguard.plan_report import AimFacts, Expected, PilotFacts, PlanReport, TaskCost
-from evalguard.report.plan_document import plan_document
-from evalguard.report.plan_table import render_plan
-from evalguard.stats.metric_plan import MetricPlan, plan_metric
-from evalguard.stats.pilot import Pilot
+from evalguard.core.reports.compare import RunIdentity
+from evalguard.core.reports.plan import AimFacts, ExpectedDrift, PilotFacts, PlanReport, TaskCost
+from evalguard.report.plan import plan_document, render_plan
+from evalguard.stats.pilot import MetricPlan, Pilot, plan_metric
 
 SIDE = RunIdentity(name="orig", digest="3f2a9c0d11e2b4a7", description="hf, 1.2M parameters")
 
@@ -32,8 +30,8 @@ def metric(name: str = "perplexity", *, n: int = 2048, **changes: Any) -> Metric
 def report(*metrics: MetricPlan, **changes: Any) -> PlanReport:
     cost = TaskCost(
         task="evalguard_lastword", role="base", pilot_documents=64, pilot_seconds=2.0,
-        pilot_tokens=4800, n=2048, seconds=Expected(amount=64.0, low=60.0, high=math.inf),
-        tokens=Expected(amount=153600.0, low=150000.0, high=160000.0),
+        pilot_tokens=4800, n=2048, seconds=ExpectedDrift(amount=64.0, low=60.0, high=math.inf),
+        tokens=ExpectedDrift(amount=153600.0, low=150000.0, high=160000.0),
     )  # fmt: skip
     fields: dict[str, Any] = {
         "base": SIDE,

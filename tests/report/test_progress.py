@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from evalguard.report.progress import Pace, Progress, clock_time
+from evalguard.report.progress import ProgressLine, ScoringPace, clock_time
 
 
 class Clock:
@@ -20,14 +20,14 @@ class Clock:
 
 def test_no_time_is_promised_before_the_first_block() -> None:
     clock = Clock()
-    pace = Pace(100, clock)
+    pace = ScoringPace(100, clock)
     clock.now += 5
     assert pace.remaining() is None
 
 
 def test_the_time_left_follows_from_the_finished_blocks_and_runs_down() -> None:
     clock = Clock()
-    pace = Pace(100, clock)
+    pace = ScoringPace(100, clock)
     clock.now += 5
     pace.advance(25, cached=False)
     assert pace.remaining() == pytest.approx(15)
@@ -39,7 +39,7 @@ def test_the_time_left_follows_from_the_finished_blocks_and_runs_down() -> None:
 
 def test_blocks_from_the_cache_promise_nothing() -> None:
     clock = Clock()
-    pace = Pace(100, clock)
+    pace = ScoringPace(100, clock)
     clock.now += 0.01
     pace.advance(50, cached=True)
     assert pace.remaining() is None
@@ -50,7 +50,7 @@ def test_blocks_from_the_cache_promise_nothing() -> None:
 
 def test_a_finished_task_has_no_time_left() -> None:
     clock = Clock()
-    pace = Pace(10, clock)
+    pace = ScoringPace(10, clock)
     clock.now += 1
     pace.advance(10, cached=False)
     assert pace.remaining() is None
@@ -65,7 +65,7 @@ def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
 
 def test_a_log_gets_a_plain_line_at_most_every_ten_seconds() -> None:
     clock, stream = Clock(), io.StringIO()
-    with Progress(stream=stream, clock=clock) as progress:
+    with ProgressLine(stream=stream, clock=clock) as progress:
         progress.start("fla-port", "lastword", 2048)
         for _ in range(8):
             clock.now += 4
@@ -78,7 +78,7 @@ def test_a_log_gets_a_plain_line_at_most_every_ten_seconds() -> None:
 
 def test_names_in_a_line_cannot_act_on_a_terminal() -> None:
     clock, stream = Clock(), io.StringIO()
-    progress = Progress(stream=stream, clock=clock)
+    progress = ProgressLine(stream=stream, clock=clock)
     progress.start("\x1b[2J" + "x" * 80, "task\n", 2)
     clock.now += 60
     progress.advance(1)
@@ -90,7 +90,7 @@ def test_names_in_a_line_cannot_act_on_a_terminal() -> None:
 
 def test_quiet_is_silent() -> None:
     clock, stream = Clock(), io.StringIO()
-    with Progress(stream=stream, clock=clock, quiet=True, live=True) as progress:
+    with ProgressLine(stream=stream, clock=clock, quiet=True, live=True) as progress:
         progress.start("a", "b", 10)
         clock.now += 60
         progress.advance(5)
@@ -103,7 +103,7 @@ def test_a_live_line_is_taken_away_and_notes_stay(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "100")
     clock, stream = Clock(), io.StringIO()
-    with Progress(stream=stream, clock=clock, live=True) as progress:
+    with ProgressLine(stream=stream, clock=clock, live=True) as progress:
         for task in ("lastword", "rolling"):
             progress.start("fla-port", task, 2048)
             clock.now += 4
@@ -120,7 +120,7 @@ def test_a_live_line_is_taken_away_and_notes_stay(monkeypatch: pytest.MonkeyPatc
 
 def test_an_interrupt_takes_the_live_line_away() -> None:
     before = set(threading.enumerate())
-    progress = Progress(stream=io.StringIO(), live=True)
+    progress = ProgressLine(stream=io.StringIO(), live=True)
 
     def interrupted() -> None:
         with progress:
@@ -139,7 +139,7 @@ def test_a_stream_that_cannot_be_written_silences_the_display_and_nothing_else()
         def write(self, text: str) -> int:
             raise OSError(28, "No space left on device")
 
-    with Progress(stream=Full(), live=False) as progress:
+    with ProgressLine(stream=Full(), live=False) as progress:
         progress.note("loading")
         progress.start("m", "t", 2)
         progress.advance(1)

@@ -16,17 +16,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from whole_report import WHOLE
 
-from evalguard.bisect import Part, Suspect
-from evalguard.bisect_report import BisectReport, Repaired, RepairedMetric, UntestableAssignment
-from evalguard.compare_report import CompareReport, RunIdentity, SettingState
-from evalguard.comparison import Companion
+from evalguard.bisect.result import Part, Suspect
+from evalguard.core.comparison import Companion, Influence, InfluentialDocument
+from evalguard.core.gate import Gate
+from evalguard.core.reports.bisection import (
+    BisectReport,
+    Repaired,
+    RepairedMetric,
+    UntestableAssignment,
+)
+from evalguard.core.reports.compare import CompareReport, RunIdentity, SettingState
 from evalguard.errors import StoreError
-from evalguard.gate import Gate
-from evalguard.influence import Influence, InfluentialDocument
-from evalguard.report.contract import document
-from evalguard.report.stored import read_report
-from evalguard.report.terminal import render
-from evalguard.report.view import report_view
+from evalguard.report.contract.compare import compare_document
+from evalguard.report.contract.reading import read_report
+from evalguard.report.terminal import render_terminal
+from evalguard.report.view.report import build_report_view
 
 HARMFUL = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 HOSTILE = [
@@ -56,7 +60,7 @@ def texts(value: Any, at: str = "view") -> Iterator[tuple[str, str]]:
 
 
 def assert_harmless(shown: CompareReport) -> None:
-    for at, text in texts(report_view(shown)):
+    for at, text in texts(build_report_view(shown)):
         acting = [c for c in set(text) if unicodedata.category(c) in HARMFUL]
         assert not acting, f"{at}: {acting[:3]!r}"
         text.encode()
@@ -134,7 +138,7 @@ def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 def test_a_stored_report_that_somebody_changed_is_harmless_or_refused() -> None:
     text = "".join(HOSTILE)
-    written = document(dataclasses.replace(WHOLE, bisect=bisected("a name")))
+    written = compare_document(dataclasses.replace(WHOLE, bisect=bisected("a name")))
     places = list(leaves(written))
     refused = 0
     for path in places:
@@ -157,20 +161,20 @@ def test_a_token_of_a_million_characters_is_a_text_like_any_other() -> None:
         comparison(task=long, caveats=(long,)), candidate=RunIdentity(name=long, digest=long)
     )
     assert_harmless(shown)
-    assert len(report_view(shown).candidate.name) == 2**20
+    assert len(build_report_view(shown).candidate.name) == 2**20
 
 
 @pytest.mark.parametrize("status", BY_STATUS)
 def test_a_stored_report_has_the_view_of_the_one_that_was_stored(status: str) -> None:
     shown = dataclasses.replace(DEMO, bisect=BY_STATUS[status])
-    assert report_view(read_report(document(shown))) == report_view(shown)
+    assert build_report_view(read_report(compare_document(shown))) == build_report_view(shown)
 
 
 def test_the_texts_are_those_of_the_terminal() -> None:
     shown = dataclasses.replace(DEMO, bisect=BY_STATUS["minimal"])
     view, page = (
-        report_view(shown),
-        " ".join(render(shown, width=10_000, color=False, verbose=True).split()),
+        build_report_view(shown),
+        " ".join(render_terminal(shown, width=10_000, color=False, verbose=True).split()),
     )
     whole = [
         view.verdict, view.headline, view.sentence, view.next_command, view.base.about,
@@ -193,7 +197,7 @@ def test_a_metric_points_at_its_caveats_and_says_what_the_gate_made_of_it() -> N
         gate=gate,
         notes=("of all",),
     )
-    view = report_view(shown)
+    view = build_report_view(shown)
     first, second = view.metrics
     assert [caveat.text for caveat in view.caveats] == ["of one", "of both", "of all"]
     assert (first.caveats, second.caveats) == ((1, 2), (2,))
@@ -202,7 +206,7 @@ def test_a_metric_points_at_its_caveats_and_says_what_the_gate_made_of_it() -> N
 
 
 def test_what_is_infinite_is_drawn_and_what_is_no_number_is_not() -> None:
-    first, second = report_view(
+    first, second = build_report_view(
         report(comparison(sigma=INF, sigma_interval=(0.5, INF)), failed(metric="acc"))
     ).metrics
     assert (first.plot.sigma, first.plot.low, first.plot.high) == (INF, 0.5, INF)
@@ -211,7 +215,7 @@ def test_what_is_infinite_is_drawn_and_what_is_no_number_is_not() -> None:
 
 
 def test_probes_are_listed_with_their_numbers() -> None:
-    view = report_view(dataclasses.replace(DEMO, bisect=BY_STATUS["minimal"])).bisection
+    view = build_report_view(dataclasses.replace(DEMO, bisect=BY_STATUS["minimal"])).bisection
     assert view is not None
     first, second, third, _ = view.searches[0].probes
     assert (first.number, first.documents, first.cost) == (1, "1,024 of 5,153", "0.25")

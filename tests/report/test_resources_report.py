@@ -8,10 +8,10 @@ import jsonschema
 import pytest
 from example_reports import comparison, report
 
-from evalguard.report.contract import document, schema
-from evalguard.report.resources import duration, resources_text
-from evalguard.report.terminal import render
-from evalguard.resources import Answers, Phase, Resources
+from evalguard.core.reports.compare import AnswerCounts, Phase, Resources
+from evalguard.report.contract.compare import compare_document, compare_schema
+from evalguard.report.terminal import render_terminal
+from evalguard.report.words.costs import format_duration, resources_text
 
 TOOK = Resources(
     phases=(
@@ -21,8 +21,8 @@ TOOK = Resources(
         Phase(phase="comparing", wall_seconds=0.9, cpu_seconds=0.9),
     ),
     answers=(
-        Answers(model="orig", documents=2048, kept=1638, tokens=30_000),
-        Answers(model="port", documents=2048, kept=0, tokens=150_000),
+        AnswerCounts(model="orig", documents=2048, kept=1638, tokens=30_000),
+        AnswerCounts(model="port", documents=2048, kept=0, tokens=150_000),
     ),
     wall_seconds=72.1,
     cpu_seconds=69.4,
@@ -32,8 +32,8 @@ TOOK = Resources(
 
 
 def test_the_document_holds_every_phase_and_every_model() -> None:
-    written = document(report(comparison(), resources=TOOK))
-    jsonschema.Draft202012Validator(schema()).validate(written)
+    written = compare_document(report(comparison(), resources=TOOK))
+    jsonschema.Draft202012Validator(compare_schema()).validate(written)
     took = written["resources"]
     assert [phase["phase"] for phase in took["phases"]] == [
         "preparing", "loading", "scoring", "comparing",
@@ -49,14 +49,16 @@ def test_the_document_holds_every_phase_and_every_model() -> None:
 
 
 def test_a_report_that_nobody_measured_says_null() -> None:
-    written = document(report(comparison()))
-    jsonschema.Draft202012Validator(schema()).validate(written)
+    written = compare_document(report(comparison()))
+    jsonschema.Draft202012Validator(compare_schema()).validate(written)
     assert written["resources"] is None
     assert resources_text(None) == ""
 
 
 def test_the_terminal_has_one_quiet_line() -> None:
-    text = render(report(comparison(), resources=TOOK), width=80, color=False, verbose=True)
+    text = render_terminal(
+        report(comparison(), resources=TOOK), width=80, color=False, verbose=True
+    )
     line = (
         "Took 1 min 12 s, of which scoring 58 s; 2,048 documents, 40% from the cache;\n"
         "  peak memory 412 MB."
@@ -85,4 +87,4 @@ def test_what_it_took_is_no_part_of_a_result() -> None:
     ],
 )  # fmt: skip
 def test_durations_are_rounded_to_what_a_person_reads(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from evalguard.report import rounding
-from evalguard.verdict import decide
+from evalguard.core.comparison import decide
+from evalguard.report.words import rounding
 
 INF, NAN = float("inf"), float("nan")
 
@@ -37,18 +37,18 @@ INF, NAN = float("inf"), float("nan")
 def test_a_value_ends_at_the_second_digit_of_its_standard_error(
     value: float | None, stderr: float | None, text: str
 ) -> None:
-    assert rounding.rounded(value, stderr) == text
+    assert rounding.round_to_error(value, stderr) == text
 
 
 def test_two_values_side_by_side_share_their_decimals() -> None:
-    assert rounding.rounded_pair((4.1329, 0.0998), (4.2631, 0.1003)) == ("4.13", "4.26")
-    assert rounding.rounded_pair((4.1329, 0.0888), (812.34, 31.0)) == ("4.133", "812")
+    assert rounding.round_pair((4.1329, 0.0998), (4.2631, 0.1003)) == ("4.13", "4.26")
+    assert rounding.round_pair((4.1329, 0.0888), (812.34, 31.0)) == ("4.133", "812")
 
 
 def test_a_standard_error_stands_behind_its_value() -> None:
-    assert rounding.with_stderr(4.1329989, 0.08879) == "4.133 ± 0.089"
-    assert rounding.with_stderr(0.27, None) == "0.27"
-    assert rounding.with_stderr(None, 0.1) == "-"
+    assert rounding.format_with_stderr(4.1329989, 0.08879) == "4.133 ± 0.089"
+    assert rounding.format_with_stderr(0.27, None) == "0.27"
+    assert rounding.format_with_stderr(None, 0.1) == "-"
 
 
 @pytest.mark.parametrize(
@@ -68,12 +68,12 @@ def test_a_standard_error_stands_behind_its_value() -> None:
     ],
 )
 def test_p_values_read_at_a_glance(p: float | None, text: str) -> None:
-    assert rounding.p_value(p) == text
+    assert rounding.format_p_value(p) == text
 
 
 def test_a_p_value_in_a_sentence_has_its_relation() -> None:
-    assert rounding.p_phrase(1e-30) == "p < 1e-12"
-    assert rounding.p_phrase(0.0714) == "p = 0.071"
+    assert rounding.p_value_phrase(1e-30) == "p < 1e-12"
+    assert rounding.p_value_phrase(0.0714) == "p = 0.071"
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_p_value_in_a_sentence_has_its_relation() -> None:
 def test_sigma_and_its_interval_are_rounded_alike(
     sigma: float | None, interval: tuple[float, float] | None, texts: tuple[str, str, str]
 ) -> None:
-    assert rounding.sigma_with_interval(sigma, interval, margin=1.0) == texts
+    assert rounding.format_sigma_interval(sigma, interval, margin=1.0) == texts
 
 
 numbers = st.one_of(st.none(), st.floats())
@@ -114,23 +114,23 @@ numbers = st.one_of(st.none(), st.floats())
 @example(-9999.9999999999, 1e-300)
 @example(-9999999.0, 1e-300)
 def test_any_number_can_be_rounded(value: float | None, stderr: float | None) -> None:
-    for text in (rounding.rounded(value, stderr), rounding.p_value(value)):
+    for text in (rounding.round_to_error(value, stderr), rounding.format_p_value(value)):
         assert 0 < len(text) <= 14
-    assert len(rounding.with_stderr(value, stderr)) <= 28
+    assert len(rounding.format_with_stderr(value, stderr)) <= 28
 
 
 @given(st.floats(-1e3, 1e3), st.floats(1e-6, 1e3))
 def test_rounding_moves_a_value_by_less_than_its_standard_error(
     value: float, stderr: float
 ) -> None:
-    assert abs(float(rounding.rounded(value, stderr)) - value) <= 0.051 * stderr + 1e-9
+    assert abs(float(rounding.round_to_error(value, stderr)) - value) <= 0.051 * stderr + 1e-9
 
 
 @given(st.lists(st.floats(), min_size=3, max_size=3), st.floats(0.01, 10))
 def test_a_shown_sigma_is_on_the_same_side_of_zero(values: list[float], margin: float) -> None:
     sigma, low, high = values
     for number, text in zip(
-        values, rounding.sigma_with_interval(sigma, (low, high), margin=margin), strict=True
+        values, rounding.format_sigma_interval(sigma, (low, high), margin=margin), strict=True
     ):
         if text == "-":
             assert math.isnan(number)
@@ -152,5 +152,5 @@ def test_a_shown_sigma_tells_the_same_verdict(
     exact = (sigma, sigma - below, sigma + above)
     # nobody reads a tenth decimal
     assume(all(x == margin or abs(x - margin) > 1e-8 for x in exact))
-    shown = [float(t) for t in rounding.sigma_with_interval(sigma, exact[1:], margin=margin)]
+    shown = [float(t) for t in rounding.format_sigma_interval(sigma, exact[1:], margin=margin)]
     assert decide(*shown, margin) == decide(*exact, margin)

@@ -8,29 +8,29 @@ from pathlib import Path
 import jsonschema
 from markupsafe import escape
 
-from evalguard.report.contract import document, schema
-from evalguard.report.formats import rendered
-from evalguard.report.stored import read_report
-from evalguard.report.view import report_view
+from evalguard.report.contract.compare import compare_document, compare_schema
+from evalguard.report.contract.reading import read_report
+from evalguard.report.formats import render_report
+from evalguard.report.view.report import build_report_view
 
 SAMPLE = Path(__file__).parent.parent.parent / "reports" / "20261123T155241Z-orig-vs-fla-port"
 
 
 def test_its_result_is_todays_contract() -> None:
     written = json.loads((SAMPLE / "result.json").read_text(encoding="utf-8"))
-    jsonschema.validate(written, schema())
-    assert document(read_report(written)) == written
+    jsonschema.validate(written, compare_schema())
+    assert compare_document(read_report(written)) == written
 
 
 def test_its_page_says_what_todays_page_says() -> None:
     report = read_report(json.loads((SAMPLE / "result.json").read_text(encoding="utf-8")))
     kept = (SAMPLE / "report.html").read_text(encoding="utf-8")
-    view = report_view(report)
+    view = build_report_view(report)
     assert escape(view.headline) in kept
     assert all(escape(text) in kept for text in (view.lead, *view.because))
     for metric in view.metrics:
         assert escape(metric.interval) in kept
-    today = rendered(report, "html")
+    today = render_report(report, "html")
     start, end = '<section class="verdict', '<section aria-labelledby="distributions"'
     assert today[today.index(start) : today.index(end)] in kept
 

@@ -11,9 +11,9 @@ from example_reports import DEMO, comparison
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.comparison import Comparison
-from evalguard.report.several import SEVERAL_FORMATS, render
-from evalguard.several_report import NoVerdict, SeveralReport, step_drifts
+from evalguard.core.comparison import Comparison
+from evalguard.core.reports.several import NoVerdict, SeveralReport, step_drifts
+from evalguard.report.several import SEVERAL_FORMATS, render_several
 
 
 def drift(base: np.ndarray, candidate: np.ndarray) -> Comparison:
@@ -79,7 +79,9 @@ def test_distributions_that_are_the_same_are_told_from_ones_that_are_not_known()
     other = dataclasses.replace(DEMO, distributions=())
     renamed = dataclasses.replace(other.candidate, name="int4")
     other = dataclasses.replace(other, candidate=renamed)
-    text = render(SeveralReport(base="orig", candidates=(same, other)), width=120, color=False)
+    text = render_several(
+        SeveralReport(base="orig", candidates=(same, other)), width=120, color=False
+    )
     (row,) = [line.split() for line in text.splitlines() if "same top token" in line]
     assert row[-1] == "-"
     assert row[-2] != "-"

@@ -8,11 +8,11 @@ import jsonschema
 import pytest
 from example_reports import comparison, report
 
-from evalguard.compare_report import CompareReport
-from evalguard.pipeline.result import CompareResult
-from evalguard.report.contract import document, schema
-from evalguard.report.terminal import render
-from evalguard.stopping import SequentialRun, SequentialTask, Stopping
+from evalguard.core.comparison import SequentialRun, SequentialTask, Stopping
+from evalguard.core.reports.compare import CompareReport
+from evalguard.report.contract.compare import compare_document, compare_schema
+from evalguard.report.terminal import render_terminal
+from evalguard.run.result import CompareResult
 
 LOOKS = (65, 129, 515, 5153)
 
@@ -51,15 +51,15 @@ def stopped() -> CompareReport:
 
 
 def test_the_document_says_how_many_documents_the_verdict_rests_on(stopped: CompareReport) -> None:
-    written = document(stopped)
-    jsonschema.Draft202012Validator(schema()).validate(written)
+    written = compare_document(stopped)
+    jsonschema.Draft202012Validator(compare_schema()).validate(written)
     assert written["sequential"]["seed"] == 1234
     assert written["sequential"]["tasks"][0]["looks"] == list(LOOKS)
     assert written["comparisons"][0]["stopping"]["assumed_worst"] == 3.08
     assert written["comparisons"][1]["stopping"]["assumed_worst"] is None
     assert written["comparisons"][0]["n"] == 5153
     assert written["comparisons"][0]["n_used"] == 515
-    ordinary = document(report(comparison()))
+    ordinary = compare_document(report(comparison()))
     assert ordinary["sequential"] is None
     assert ordinary["comparisons"][0]["stopping"] is None
 
@@ -67,7 +67,7 @@ def test_the_document_says_how_many_documents_the_verdict_rests_on(stopped: Comp
 def test_the_terminal_says_what_is_guaranteed_and_on_which_assumption(
     stopped: CompareReport,
 ) -> None:
-    text = " ".join(render(stopped, width=80, color=False, verbose=True).split())
+    text = " ".join(render_terminal(stopped, width=80, color=False, verbose=True).split())
     assert "wrong in at most 5% of document orders (seed 1234; 2 gated metrics" in text
     assert "lambada_openai: 515 of 5,153 documents, look 3 of 4; acc exact; perplexity" in text
     assert "(asymptotic) if no other document loses more than 3.08 nats" in text
@@ -75,7 +75,7 @@ def test_the_terminal_says_what_is_guaranteed_and_on_which_assumption(
     assert "sigma of all 5,153 documents lies between" in text
     assert all(
         len(line) <= 80
-        for line in render(stopped, width=80, color=False, verbose=True).splitlines()
+        for line in render_terminal(stopped, width=80, color=False, verbose=True).splitlines()
     )
 
 
@@ -83,10 +83,12 @@ def test_a_run_that_was_not_stopped_says_so() -> None:
     whole = SequentialTask(task="t", n_used=80, n_total=80, look=2, looks=(64, 80))
     late = report(comparison(stopping=stopping(n_used=5153, method="full", assumption="")),
                   sequential=sequential(whole))  # fmt: skip
-    text = render(late, width=80, color=False, verbose=True)
+    text = render_terminal(late, width=80, color=False, verbose=True)
     assert "Not stopped early, so that the verdict is the ordinary one: t: all 80" in text
     assert "Stopped early" not in text
-    assert "Stopped early" not in render(report(comparison()), width=80, color=False, verbose=True)
+    assert "Stopped early" not in render_terminal(
+        report(comparison()), width=80, color=False, verbose=True
+    )
 
 
 def test_pandas_has_the_same_facts(stopped: CompareReport) -> None:
@@ -99,15 +101,17 @@ def test_pandas_has_the_same_facts(stopped: CompareReport) -> None:
 
 
 def test_the_time_saved_is_printed_and_written(stopped: CompareReport) -> None:
-    assert "Saved about" not in render(stopped, width=80, color=False, verbose=True)  # not known
+    assert "Saved about" not in render_terminal(
+        stopped, width=80, color=False, verbose=True
+    )  # not known
     for seconds, text in (
         (250.4, "Saved about 4 min 10 s, at the pace of the documents scored now."),
         (-3.0, "No time saved: loading the models several times took longer"),
     ):
         assert stopped.sequential is not None
         told = replace(stopped, sequential=replace(stopped.sequential, saved_seconds=seconds))
-        assert text in render(told, width=80, color=False, verbose=True)
-        written = document(told)
-        jsonschema.Draft202012Validator(schema()).validate(written)
+        assert text in render_terminal(told, width=80, color=False, verbose=True)
+        written = compare_document(told)
+        jsonschema.Draft202012Validator(compare_schema()).validate(written)
         assert written["sequential"]["saved_seconds"] == seconds
         assert told == stopped

@@ -17,12 +17,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from whole_report import WHOLE
 
-from evalguard.compare_report import CompareReport
+from evalguard.core.gate import Gate
+from evalguard.core.reports.compare import CompareReport
 from evalguard.errors import StoreError
-from evalguard.gate import Gate
-from evalguard.report.contract import document
-from evalguard.report.stored import read_report
-from evalguard.report.stored.reading import parsed
+from evalguard.report.contract.compare import compare_document
+from evalguard.report.contract.reading import parse_report, read_report
 
 EXAMPLES = {
     "everything": WHOLE,
@@ -47,14 +46,14 @@ def read(written: dict[str, Any]) -> CompareReport:
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_report_is_read_back_as_it_was(name: str) -> None:
     shown = EXAMPLES[name]
-    assert repr(read(document(shown))) == repr(shown)  # repr: a NaN is not equal to itself
+    assert repr(read(compare_document(shown))) == repr(shown)  # repr: a NaN is not equal to itself
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(reports(), st.sampled_from([None, *BY_STATUS.values()]))
 def test_any_document_is_written_again_to_the_letter(shown: CompareReport, bisect: Any) -> None:
-    written = document(dataclasses.replace(shown, bisect=bisect))
-    assert document(parsed(json.loads(json.dumps(written)))) == written
+    written = compare_document(dataclasses.replace(shown, bisect=bisect))
+    assert compare_document(parse_report(json.loads(json.dumps(written)))) == written
 
 
 def test_a_group_searched_further_keeps_the_figures_of_what_its_parts_stand_for() -> None:
@@ -62,8 +61,8 @@ def test_a_group_searched_further_keeps_the_figures_of_what_its_parts_stand_for(
     inside = dataclasses.replace(found.searches[0], inside=("attn_softcap",), culprits=())
     both = dataclasses.replace(found, searches=(*found.searches, inside))
     shown = dataclasses.replace(DEMO, bisect=both)
-    assert document(shown)["bisect"]["culprits"] == []
-    assert read(document(shown)) == shown
+    assert compare_document(shown)["bisect"]["culprits"] == []
+    assert read(compare_document(shown)) == shown
 
 
 def without(value: Any, key: str) -> Any:
@@ -84,16 +83,16 @@ def rest(written: dict[str, Any], key: str) -> Any:
      "bh_q_value", "bisect_reason", "alone_error_sigma", "subgroups", "floor", "stopping"],
 )  # fmt: skip
 def test_documents_of_earlier_versions_are_read(key: str) -> None:
-    written = document(dataclasses.replace(DEMO, bisect=BY_STATUS["minimal"]))
-    again = document(read(without(written, key)))
+    written = compare_document(dataclasses.replace(DEMO, bisect=BY_STATUS["minimal"]))
+    again = compare_document(read(without(written, key)))
     assert rest(again, key) == rest(written, key)
 
 
 def test_what_an_earlier_version_did_not_say_follows_from_what_it_said() -> None:
-    written = document(dataclasses.replace(DEMO, bisect=BY_STATUS["minimal"]))
+    written = compare_document(dataclasses.replace(DEMO, bisect=BY_STATUS["minimal"]))
     gate = {**written["gate"], "gated": without(written["gate"]["gated"], "state")}
     bisect = without(without(written["bisect"], "guilty"), "alone_share")
-    assert document(read({**written, "gate": gate, "bisect": bisect})) == written
+    assert compare_document(read({**written, "gate": gate, "bisect": bisect})) == written
 
 
 @pytest.mark.parametrize(
@@ -120,7 +119,7 @@ def test_what_an_earlier_version_did_not_say_follows_from_what_it_said() -> None
 )  # fmt: skip
 def test_a_damaged_document_is_refused_with_the_key(change: Any, named: str) -> None:
     with pytest.raises(StoreError, match=re.escape(named)):
-        read_report({**document(DEMO), **change})
+        read_report({**compare_document(DEMO), **change})
 
 
 def test_a_document_that_is_nested_too_deeply_is_refused() -> None:
@@ -128,11 +127,11 @@ def test_a_document_that_is_nested_too_deeply_is_refused() -> None:
     for _ in range(5000):
         deep = [deep]
     with pytest.raises(StoreError, match="nested too deeply"):
-        read_report({**document(DEMO), "environment": {"deep": deep}})
+        read_report({**compare_document(DEMO), "environment": {"deep": deep}})
 
 
 def test_a_missing_key_is_named_and_a_new_one_ignored() -> None:
-    written = document(DEMO)
+    written = compare_document(DEMO)
     for key in ("base", "candidate", "comparisons", "gate", "exit_code", "created"):
         with pytest.raises(StoreError, match=key):
             read_report({name: value for name, value in written.items() if name != key})
@@ -142,7 +141,7 @@ def test_a_missing_key_is_named_and_a_new_one_ignored() -> None:
 def test_a_caveat_about_another_number_stays_a_caveat() -> None:
     odd = "x.y is +infinite, so it is null here"
     shown = report(comparison(caveats=(odd, "plain")), notes=(odd,))
-    assert read(document(shown)) == shown
+    assert read(compare_document(shown)) == shown
 
 
 leaves = st.recursive(
@@ -155,7 +154,7 @@ leaves = st.recursive(
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_whatever_is_changed_a_document_is_read_or_refused_in_words(data: st.DataObject) -> None:
-    written = json.loads(json.dumps(document(WHOLE)))
+    written = json.loads(json.dumps(compare_document(WHOLE)))
     place: Any = written
     while True:
         keys = list(place) if isinstance(place, dict) else list(range(len(place)))
@@ -206,21 +205,21 @@ LATE = {"outcome": "unchanged", "significant": False, "certain": False}
 def test_a_comparison_that_contradicts_itself_is_refused_with_the_key(
     change: Any, named: str
 ) -> None:
-    written = document(DEMO)
+    written = compare_document(DEMO)
     first, *others = written["comparisons"]
     with pytest.raises(StoreError, match=re.escape(named)):
         read({**written, "comparisons": [{**first, **change}, *others]})
 
 
 def test_a_chance_that_passes_1_by_rounding_is_no_damage() -> None:
-    written = document(DEMO)
+    written = compare_document(DEMO)
     *others, last = written["comparisons"]
     whole = {**last, "false_alarm_probability": 1.0000000000000002}
     read({**written, "comparisons": [*others, whole]})
 
 
 def test_a_comparison_that_is_listed_twice_is_refused() -> None:
-    written = document(DEMO)
+    written = compare_document(DEMO)
     first, *others = written["comparisons"]
     with pytest.raises(StoreError, match=re.escape("comparisons[0] is there twice: eval")):
         read({**written, "comparisons": [first, first, *others]})
@@ -242,13 +241,13 @@ def test_a_comparison_that_is_listed_twice_is_refused() -> None:
 def test_a_verdict_that_does_not_follow_from_the_comparisons_is_refused(
     change: Any, named: str
 ) -> None:
-    written = document(DEMO)
+    written = compare_document(DEMO)
     with pytest.raises(StoreError, match=re.escape(named)):
         read({**written, "gate": {**written["gate"], **change}})
 
 
 def test_a_gated_state_and_an_exit_code_that_do_not_follow_are_refused() -> None:
-    written = document(DEMO)
+    written = compare_document(DEMO)
     gated = [{**one, "state": "passed"} for one in written["gate"]["gated"]]
     with pytest.raises(StoreError, match=r"gate\.gated\[0\]\.state is passed, and regressed"):
         read({**written, "gate": {**written["gate"], "gated": gated}})
@@ -266,7 +265,7 @@ def test_no_change_of_a_verdict_s_numbers_leaves_another_verdict(
     key: str, place: int, data: st.DataObject
 ) -> None:
     """Whatever is changed, what is read has the outcomes that follow from its numbers."""
-    written = document(DEMO)
+    written = compare_document(DEMO)
     one = written["comparisons"][place]
     numbers = st.floats(-5, 5)
     one[key] = data.draw(

@@ -9,9 +9,9 @@ from typing import Any
 import jsonschema
 from example_reports import comparison, report
 
-from evalguard.comparison import Comparison
-from evalguard.report.contract import document, schema
-from evalguard.report.terminal import render
+from evalguard.core.comparison import Comparison
+from evalguard.report.contract.compare import compare_document, compare_schema
+from evalguard.report.terminal import render_terminal
 
 CALM = {"significant": False, "certain": False}
 
@@ -39,7 +39,7 @@ def many(count: int, **of_group: Any) -> list[Comparison]:
 
 
 def test_of_many_subtasks_those_that_drifted_are_shown_and_the_others_counted() -> None:
-    text = render(report(*many(57)), width=80, color=False, verbose=True)
+    text = render_terminal(report(*many(57)), width=80, color=False, verbose=True)
     assert "mmlu · 5,700 documents in 57 subtasks" in text
     lines = text.splitlines()
     for name in ("mmlu", "mmlu_stem", "mmlu_1", "mmlu_3"):
@@ -58,7 +58,9 @@ def test_outcomes_of_subtasks_that_are_not_gated_are_counted_apart() -> None:
     made = report(*comparisons)
     gate = dataclasses.replace(made.gate, gated=tuple(gated), holm_p_values=(0.08,))
     text = " ".join(
-        render(dataclasses.replace(made, gate=gate), width=80, color=False, verbose=True).split()
+        render_terminal(
+            dataclasses.replace(made, gate=gate), width=80, color=False, verbose=True
+        ).split()
     )
     assert "1 unchanged; of subtasks, not gated: 1 regressed, 1 undecided, 1 improved, 55" in text
 
@@ -66,19 +68,19 @@ def test_outcomes_of_subtasks_that_are_not_gated_are_counted_apart() -> None:
 def test_caveats_of_subtasks_that_are_not_shown_are_left_to_the_document() -> None:
     group, inner, *subtasks = many(57)
     said = [dataclasses.replace(c, caveats=(f"a caveat of {c.task}",)) for c in subtasks]
-    text = render(report(group, inner, *said), width=80, color=False, verbose=True)
+    text = render_terminal(report(group, inner, *said), width=80, color=False, verbose=True)
     assert "a caveat of mmlu_1" in text
     assert "a caveat of mmlu_40" not in text
-    written = document(report(group, inner, *said))
+    written = compare_document(report(group, inner, *said))
     assert "a caveat of mmlu_40" in json.dumps(written)
 
 
 def test_few_subtasks_are_all_shown_and_the_document_always_holds_all() -> None:
-    text = render(report(*many(20)), width=80, color=False, verbose=True)
+    text = render_terminal(report(*many(20)), width=80, color=False, verbose=True)
     assert "not shown" not in text
     assert "mmlu_19 ·" in text
-    written = document(report(*many(57)))
-    jsonschema.Draft202012Validator(schema()).validate(written)
+    written = compare_document(report(*many(57)))
+    jsonschema.Draft202012Validator(compare_schema()).validate(written)
     assert len(written["comparisons"]) == 59
     group = written["comparisons"][0]
     assert (len(group["subtasks"]), group["subgroups"]) == (57, ["mmlu_stem"])
@@ -88,17 +90,17 @@ def test_few_subtasks_are_all_shown_and_the_document_always_holds_all() -> None:
 
 
 def test_the_sentence_is_about_the_group_and_not_about_the_worst_of_its_subtasks() -> None:
-    text = render(report(*many(57)), width=200, color=False, verbose=True)
+    text = render_terminal(report(*many(57)), width=200, color=False, verbose=True)
     about = "not measurably worse than orig: its drift is +0.25 standard errors, on mmlu acc"
     assert about in " ".join(text.split())
     worse = {"outcome": "regressed", "sigma": 1.5, "sigma_interval": (1.2, 1.8)}
-    text = render(report(*many(57, **worse)), width=200, color=False, verbose=True)
+    text = render_terminal(report(*many(57, **worse)), width=200, color=False, verbose=True)
     assert "by 1.50 standard errors on mmlu acc" in " ".join(text.split())
 
 
 def test_an_improvement_says_nothing_of_subtasks_that_are_not_judged() -> None:
     better = {"outcome": "improved", "sigma": -0.5, "sigma_interval": (-0.8, -0.2)}
     text = " ".join(
-        render(report(*many(57, **better)), width=200, color=False, verbose=True).split()
+        render_terminal(report(*many(57, **better)), width=200, color=False, verbose=True).split()
     )
     assert "measurably worse on no other metric that the gate judges" in text

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from example_reports import DEMO
 
-from evalguard.pipeline.tracking.tracking import tracked
-from evalguard.report.contract import document
-from evalguard.report.stored import read_report
-from evalguard.report.terminal import render
-from evalguard.report.tracked_words import tracked_views
-from evalguard.tracked_run import Sent
+from evalguard.core.reports.compare import Sent
+from evalguard.report.contract.compare import compare_document
+from evalguard.report.contract.reading import read_report
+from evalguard.report.terminal import render_terminal
+from evalguard.report.view.report import tracked_views
+from evalguard.run.publishing.tracking import track_run
 
 SENT = Sent(sink="wandb", state="sent", place="https://wandb.example/a-team/evalguard/runs/x1")
 OFFLINE = Sent(
@@ -44,13 +44,13 @@ def test_one_line_says_where_the_run_is_or_what_sends_it() -> None:
 
 
 def test_the_terminal_says_it_after_where_the_run_is_saved() -> None:
-    lines = render(with_tracked(SENT), width=80, color=False, verbose=True).splitlines()
+    lines = render_terminal(with_tracked(SENT), width=80, color=False, verbose=True).splitlines()
     saved = next(number for number, line in enumerate(lines) if line.startswith("Saved in"))
     assert "W&B: https://wandb.example/a-team/evalguard/runs/x1" in lines[saved + 1 : saved + 3]
 
 
 def test_a_command_that_sends_it_can_be_copied() -> None:
-    text = render(with_tracked(OFFLINE), width=80, color=False, verbose=True)
+    text = render_terminal(with_tracked(OFFLINE), width=80, color=False, verbose=True)
     assert "\n  wandb sync reports/wandb/offline-run-1\n" in text
 
 
@@ -61,7 +61,7 @@ def test_no_character_of_a_server_acts_on_the_terminal() -> None:
 
 
 def test_the_document_says_it_and_is_read_back() -> None:
-    written = document(with_tracked(OFFLINE))
+    written = compare_document(with_tracked(OFFLINE))
     assert written["tracked"] == [dataclasses.asdict(OFFLINE)]
     assert read_report(written).tracked == (OFFLINE,)
     older = {key: value for key, value in written.items() if key != "tracked"}
@@ -75,9 +75,9 @@ def test_the_verdict_stands_whatever_sending_raises(
     def send_run(*args: object, **given: object) -> Sent:
         raise error
 
-    monkeypatch.setattr("evalguard.pipeline.tracking.tracking.send_run", send_run)
+    monkeypatch.setattr("evalguard.run.publishing.tracking.send_run", send_run)
     unwritten = dataclasses.replace(DEMO, run_folder=None)
-    after = tracked(unwritten, ("wandb", "mlflow"), quiet=True)
+    after = track_run(unwritten, ("wandb", "mlflow"), quiet=True)
     assert after == unwritten
     assert [sent.state for sent in after.tracked] == ["failed", "failed"]
     reason = (
@@ -87,5 +87,5 @@ def test_the_verdict_stands_whatever_sending_raises(
 
 
 def test_nothing_is_begun_without_a_tracker(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tracked(DEMO, ()) is DEMO
+    assert track_run(DEMO, ()) is DEMO
     assert capsys.readouterr().err == ""

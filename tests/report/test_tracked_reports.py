@@ -16,12 +16,10 @@ from example_bisections import bisection, culprit, measured, search
 from example_reports import DEMO, comparison, failed, report
 from hypothesis import HealthCheck, given, settings
 
-from evalguard.compare_report import CompareReport
-from evalguard.influence import Influence, InfluentialDocument
-from evalguard.pipeline.tracking.origin import Origin, origin
-from evalguard.pipeline.tracking.tracked import tracked_run
-from evalguard.report.contract import document
-from evalguard.tracked_run import TrackedRun
+from evalguard.core.comparison import Influence, InfluentialDocument
+from evalguard.core.reports.compare import CompareReport, TrackedRun
+from evalguard.report.contract.compare import compare_document
+from evalguard.run.publishing.tables import Origin, build_tracked_run, origin
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +35,7 @@ def check_plain(run: TrackedRun) -> None:
 
 
 def test_the_numbers_are_those_of_the_report() -> None:
-    run, written = tracked_run(DEMO), document(DEMO)
+    run, written = build_tracked_run(DEMO), compare_document(DEMO)
     for one in written["comparisons"]:
         place = f"{one['task']}/{one['metric']}"
         for name in ("base", "base_stderr", "candidate", "candidate_stderr", "sigma", "p_value"):
@@ -51,7 +49,7 @@ def test_the_numbers_are_those_of_the_report() -> None:
 
 
 def test_what_has_no_number_has_no_scalar_and_what_is_infinite_is_said_in_words() -> None:
-    run = tracked_run(report(failed(), comparison(metric="acc", sigma=math.inf)))
+    run = build_tracked_run(report(failed(), comparison(metric="acc", sigma=math.inf)))
     assert not [name for name in run.scalars if name.startswith("lambada_openai/perplexity/s")]
     assert run.summary["lambada_openai/perplexity/outcome"] == "failed"
     assert run.summary["lambada_openai/acc/sigma"] == "inf"
@@ -59,7 +57,9 @@ def test_what_has_no_number_has_no_scalar_and_what_is_infinite_is_said_in_words(
 
 
 def test_metrics_of_two_filters_have_two_names() -> None:
-    run = tracked_run(report(comparison(filter="strict"), comparison(filter="flexible", sigma=9.0)))
+    run = build_tracked_run(
+        report(comparison(filter="strict"), comparison(filter="flexible", sigma=9.0))
+    )
     assert run.scalars["lambada_openai/perplexity,strict/sigma"] == 1.465272
     assert run.scalars["lambada_openai/perplexity,flexible/sigma"] == 9.0
 
@@ -67,11 +67,11 @@ def test_metrics_of_two_filters_have_two_names() -> None:
 @settings(suppress_health_check=[HealthCheck.too_slow], max_examples=30)
 @given(reports())
 def test_any_report_becomes_a_plain_run(any_report: CompareReport) -> None:
-    check_plain(tracked_run(dataclasses.replace(any_report, run_folder=None)))
+    check_plain(build_tracked_run(dataclasses.replace(any_report, run_folder=None)))
 
 
 def test_the_forest_plot_draws_every_metric_on_a_page_that_loads_nothing() -> None:
-    page = tracked_run(DEMO).pages["forest"]
+    page = build_tracked_run(DEMO).pages["forest"]
     drawn = page.count('class="chart forest ')
     assert drawn == len(DEMO.comparisons) + 1, "a row each, and the axis"
     assert "default-src 'none'" in html.unescape(page)
@@ -79,7 +79,7 @@ def test_the_forest_plot_draws_every_metric_on_a_page_that_loads_nothing() -> No
 
 
 def test_only_a_regression_alarms() -> None:
-    alert = tracked_run(report(comparison())).alert
+    alert = build_tracked_run(report(comparison())).alert
     assert alert is not None
     assert alert.title == "fla-port regressed against orig"
     assert "1.47 standard errors" in alert.text
@@ -90,14 +90,14 @@ def test_only_a_regression_alarms() -> None:
         significant=False,
         certain=False,
     )
-    assert tracked_run(report(passed)).alert is None
-    assert tracked_run(report(failed())).alert is None
+    assert build_tracked_run(report(passed)).alert is None
+    assert build_tracked_run(report(failed())).alert is None
 
 
 def test_secrets_stay_here() -> None:
     given_token = "evalguard compare --base_model_args token=hf_abcdefghijklmnopqrstuvwxyz"
     environment = {"HF_TOKEN": "hf_abcdefghijklmnopqrstuvwxyz", "python": "3.11"}
-    run = tracked_run(report(comparison(), command=given_token, environment=environment))
+    run = build_tracked_run(report(comparison(), command=given_token, environment=environment))
     assert "hf_" not in json.dumps(dataclasses.asdict(run))
     assert run.config["environment"]["python"] == "3.11"
 
@@ -105,7 +105,7 @@ def test_secrets_stay_here() -> None:
 def test_the_probes_of_a_bisection_are_a_table_in_their_order() -> None:
     probes = (measured(documents=200), measured("attn_softcap", documents=50))
     found = bisection(search(measured=probes, culprits=(culprit(),)))
-    run = tracked_run(report(comparison(), bisect=found))
+    run = build_tracked_run(report(comparison(), bisect=found))
     assert run.job_type == "bisect"
     table = run.tables["bisect/probes"]
     rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
@@ -119,7 +119,7 @@ def test_the_probes_of_a_bisection_are_a_table_in_their_order() -> None:
 def test_documents_that_moved_are_named_where_nothing_was_written() -> None:
     worst = InfluentialDocument(task="lambada_openai", doc_id=7, contribution=0.4, share=None)
     influence = Influence(documents=(worst,), moved=3, half=1, removed=1, sigma_without=1.0)
-    run = tracked_run(report(comparison(influence=influence), run_folder=None))
+    run = build_tracked_run(report(comparison(influence=influence), run_folder=None))
     (row,) = run.tables["moved_documents"].rows
     assert row[:5] == ("lambada_openai", "perplexity", 7, 0.4, None)
 
@@ -130,8 +130,8 @@ def test_files_of_the_run_folder_go_with_it_but_for_the_largest(
     (tmp_path / "samples").mkdir()
     for name, size in (("result.json", 2), ("samples/t.parquet", 9), ("tokens-t.parquet", 1)):
         (tmp_path / name).write_bytes(b"x" * size)
-    monkeypatch.setattr("evalguard.pipeline.tracking.tracked._LARGEST_FILE", 5)
-    run = tracked_run(report(comparison(), run_folder=str(tmp_path)))
+    monkeypatch.setattr("evalguard.run.publishing.tables._LARGEST_FILE", 5)
+    run = build_tracked_run(report(comparison(), run_folder=str(tmp_path)))
     assert run.files == {"result.json": str(tmp_path / "result.json")}
     assert run.summary["files left out"] == "samples/t.parquet"
 
@@ -181,6 +181,6 @@ def test_runs_of_one_pull_request_or_pipeline_are_a_group(
 def test_a_night_is_a_group_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in GITHUB.items():
         monkeypatch.setenv(name, value)
-    assert tracked_run(DEMO).group == "pull request 12"
-    night: Any = tracked_run(DEMO, job_type="nightly", group="night of 2026-11-21")
+    assert build_tracked_run(DEMO).group == "pull request 12"
+    night: Any = build_tracked_run(DEMO, job_type="nightly", group="night of 2026-11-21")
     assert (night.job_type, night.group) == ("nightly", "night of 2026-11-21")

@@ -8,14 +8,18 @@ import math
 from distribution_examples import distribution
 from example_reports import DEMO, INF, failed
 
-from evalguard.across_tasks import AcrossTasks
-from evalguard.comparison import Companion
-from evalguard.influence import Influence, InfluentialDocument
-from evalguard.limits import LimitVerdict
-from evalguard.noise_floor import Floor
-from evalguard.resources import Answers, Phase, Resources
-from evalguard.stopping import SequentialRun, SequentialTask, Stopping
-from evalguard.waiver import Accepted, Waiver
+from evalguard.core.comparison import (
+    AcrossTasks,
+    Companion,
+    Influence,
+    InfluentialDocument,
+    SequentialRun,
+    SequentialTask,
+    Stopping,
+)
+from evalguard.core.limits import AcceptedDrift, LimitVerdict, Waiver
+from evalguard.core.noise_floor import Floor
+from evalguard.core.reports.compare import AnswerCounts, Phase, Resources
 
 KEY = ("evalguard_lastword", "none", "perplexity")
 WHOLE = dataclasses.replace(
@@ -58,7 +62,7 @@ WHOLE = dataclasses.replace(
         ),
         regressed=tuple(key for key in DEMO.gate.regressed if key != KEY),
         accepted=(
-            Accepted(
+            AcceptedDrift(
                 key=KEY,
                 waiver=Waiver(
                     task=KEY[0], metric=KEY[2], filter=KEY[1], up_to=2.0, until="2026-12-31",
@@ -80,7 +84,7 @@ WHOLE = dataclasses.replace(
     ),
     resources=Resources(
         phases=(Phase(phase="scoring", models=("a", "b"), wall_seconds=1.0, cpu_seconds=2.0),),
-        answers=(Answers(model="a", documents=9, kept=3, tokens=None),),
+        answers=(AnswerCounts(model="a", documents=9, kept=3, tokens=None),),
         wall_seconds=1.5, cpu_seconds=2.5, children_cpu_seconds=0.0, peak_memory=2**30,
     ),
     environment={"python": "3.11.9", "odd": [math.nan, {"deep.key": -INF}], "none": None},

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from evalguard.pairing import PairedScores, pair
-from evalguard.scores import Aggregation, ScoreTable
+from evalguard.core.pairing import PairedScores, pair
+from evalguard.core.scores import Aggregation, ScoreTable
 
 LOWER_IS_BETTER = ("perplexity", "weighted_perplexity", "bits_per_byte")
 WEIGHTED = ("weighted_perplexity", "bits_per_byte")

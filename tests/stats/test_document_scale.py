@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paired_tables import METRICS, WEIGHTED, paired, score_table
 
-from evalguard.document_scale import DocumentScale
+from evalguard.core.limit_scale import DocumentScale
+from evalguard.core.pairing import PairedScores
+from evalguard.core.rescoring import Rescoring
 from evalguard.errors import UsageError
-from evalguard.pairing import PairedScores
-from evalguard.rescoring import Rescoring
-from evalguard.stats import compare_scores
+from evalguard.stats.compare import compare_scores
 
 FAMILIES = [
     ("mean", None),

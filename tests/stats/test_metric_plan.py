@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from paired_tables import paired, score_table
 
-from evalguard.pairing import pair
-from evalguard.stats import compare_scores
-from evalguard.stats.metric_plan import plan_metric
-from evalguard.stats.pilot import pilot_of_comparison, pilot_of_scores
-from evalguard.verdict import Margin
+from evalguard.core.comparison import Margin
+from evalguard.core.pairing import pair
+from evalguard.stats.compare import compare_scores
+from evalguard.stats.pilot import pilot_of_comparison, pilot_of_scores, plan_metric
 
 AIM = {"margin": 1.0, "alpha": 0.025, "power": 0.8}
 rng = np.random.default_rng(8)

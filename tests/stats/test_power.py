@@ -10,14 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from evalguard.stats import mcnemar_exact, tango_interval
-from evalguard.stats.flip_power import (
+from evalguard.stats.binary import mcnemar_exact, tango_interval
+from evalguard.stats.power import (
+    detectable_drift,
     detectable_flip_drift,
     flip_documents_to_detect,
     flip_documents_to_show_harmless,
-)
-from evalguard.stats.power import (
-    detectable_drift,
     paired_documents_to_detect,
 )
 

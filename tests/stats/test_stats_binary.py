@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 from statsmodels.stats.contingency_tables import mcnemar
 
-from evalguard.stats import (
+from evalguard.stats.binary import (
     flip_estimate,
     flip_stderr,
     mcnemar_chi_square,

@@ -8,11 +8,12 @@ import pytest
 import scipy.stats
 from paired_tables import score_table
 
+from evalguard.core.pairing import PairedScores, pair
+from evalguard.core.rescoring import rescoring
 from evalguard.errors import MisalignedRunsError
-from evalguard.pairing import PairedScores, pair
-from evalguard.rescoring import rescoring
-from evalguard.stats import compare_scores, estimate_drift
 from evalguard.stats.bootstrap import paired_bootstrap
+from evalguard.stats.compare import compare_scores
+from evalguard.stats.drift import estimate_drift
 
 RNG = np.random.default_rng(31)
 N = 120

@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paired_tables import WEIGHTED, paired
 
+from evalguard.core.pairing import PairedScores, pair
 from evalguard.errors import MisalignedRunsError
-from evalguard.pairing import PairedScores, pair
-from evalguard.stats import compare_scores, estimate_drift, mcnemar_exact
-from evalguard.stats.clusters import cluster_stderr, cluster_sums, sign_flip_estimate
+from evalguard.stats.binary import mcnemar_exact
+from evalguard.stats.compare import compare_scores
+from evalguard.stats.drift import estimate_drift
+from evalguard.stats.few_units import cluster_stderr, cluster_sums, sign_flip_estimate
 
 RNG = np.random.default_rng(21)
 G = 40

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from paired_tables import METRICS, WEIGHTED, paired, score_table
 
-from evalguard.pairing import pair
-from evalguard.stats import compare_scores, failed_comparison, mcnemar_exact, mcnemar_mid_p
-from evalguard.verdict import Margin
+from evalguard.core.comparison import Margin
+from evalguard.core.pairing import pair
+from evalguard.stats.binary import mcnemar_exact, mcnemar_mid_p
+from evalguard.stats.compare import compare_scores, failed_comparison
 
 RNG = np.random.default_rng(7)
 N = 400

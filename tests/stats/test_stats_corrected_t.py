@@ -12,9 +12,10 @@ from paired_tables import paired
 from scipy import optimize
 from scipy import stats as scipy_stats
 
-from evalguard.stats import compare_scores, estimate_drift
-from evalguard.stats.moments import moments
-from evalguard.stats.tails import skewness
+from evalguard.stats.compare import compare_scores
+from evalguard.stats.difference_shape import skewness
+from evalguard.stats.drift import estimate_drift
+from evalguard.stats.probability import moments
 
 RNG = np.random.default_rng(41)
 N = 60

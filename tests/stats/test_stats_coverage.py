@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from paired_tables import score_table
 
-from evalguard.pairing import PairedScores
-from evalguard.stats import estimate_drift
+from evalguard.core.pairing import PairedScores
+from evalguard.stats.drift import estimate_drift
 
 RUNS = 2000
 MONTE_CARLO = 2.0 * math.sqrt(0.05 * 0.95 / RUNS)

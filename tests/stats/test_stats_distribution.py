@@ -14,12 +14,16 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from evalguard.distribution_comparison import DistributionComparison, Figure
-from evalguard.divergence import Divergence, DocumentDivergence, divergence
-from evalguard.reference import divergence_from, reference
-from evalguard.stats.distribution import compare_distributions
-from evalguard.stats.mean_kl import mean_kl, upper_end
-from evalguard.stats.positions import Positions, rank_of
+from evalguard.core.divergence import Divergence, DocumentDivergence, divergence
+from evalguard.core.noise_floor import DistributionComparison, Figure
+from evalguard.core.reference import divergence_from, reference
+from evalguard.stats.distribution import (
+    Positions,
+    compare_distributions,
+    kl_upper_end,
+    mean_kl,
+    rank_of,
+)
 
 
 def request_of(
@@ -390,7 +394,7 @@ def test_the_interval_of_a_mean_kl_ends_where_the_log_scale_puts_it():
 def test_the_upper_end_of_a_mean_kl_allows_for_one_more_of_the_largest_document():
     sums, weights = np.array([2.0, 1.0, 3.0, 2.5, 40.0, 1.5] * 4), np.full(24, 10.0)
     sums[5] = 45.0
-    high = upper_end(sums, weights, confidence=0.95)
+    high = kl_upper_end(sums, weights, confidence=0.95)
     more = np.append(sums, 45.0) / 10.0
     log_end = more.mean() * math.exp(stats.t(23).ppf(0.975) * stats.sem(more) / more.mean())
     assert high >= log_end * (1.0 - 1e-12) > sums.mean() / 10.0
@@ -409,5 +413,5 @@ def test_the_upper_end_of_a_mean_kl_allows_for_one_more_of_the_largest_document(
 def test_the_upper_end_of_a_skewed_mean_kl_is_too_low_in_4_percent_at_most(draw, truth):
     """100 documents, 1,000 runs: 2.5%, 1.5% for skewness and 2.6 Monte Carlo errors."""
     rng, runs = np.random.default_rng(20261122), 1_000
-    low = sum(upper_end(draw(rng), np.ones(100), confidence=0.95) < truth for _ in range(runs))
+    low = sum(kl_upper_end(draw(rng), np.ones(100), confidence=0.95) < truth for _ in range(runs))
     assert low / runs <= 0.04 + 2.6 * math.sqrt(0.04 * 0.96 / runs)

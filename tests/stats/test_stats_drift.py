@@ -10,7 +10,9 @@ from hypothesis.extra.numpy import arrays
 from paired_tables import paired
 from scipy import stats as scipy_stats
 
-from evalguard.stats import estimate_drift, harness_sigma, mcnemar_exact
+from evalguard.stats.binary import mcnemar_exact
+from evalguard.stats.drift import estimate_drift
+from evalguard.stats.probability import harness_sigma
 
 RNG = np.random.default_rng(20261120)
 N = 300

@@ -12,17 +12,13 @@ from hypothesis import strategies as st
 from paired_tables import paired, score_table
 from scipy import stats as scipy_stats
 
-from evalguard.pairing import pair
-from evalguard.rescoring import rescoring
-from evalguard.stats import (
-    Subtask,
-    compare_documents,
-    compare_group,
-    compare_scores,
-    documents_needed,
-)
-from evalguard.stats import estimate_drift as estimate
-from evalguard.task_group import TaskGroup
+from evalguard.core.pairing import pair
+from evalguard.core.rescoring import rescoring
+from evalguard.core.scores import TaskGroup
+from evalguard.stats.compare import compare_documents, compare_scores
+from evalguard.stats.drift import estimate_drift as estimate
+from evalguard.stats.group import Subtask, compare_group
+from evalguard.stats.power import documents_needed
 
 LEVEL = 0.025
 # Values whose sums are exact: no rounding decides between equal sums.

@@ -10,8 +10,10 @@ import pytest
 from paired_tables import paired
 from scipy import stats
 
-from evalguard.stats import Subtask, compare_documents, compare_group, sign_flip
-from evalguard.task_group import TaskGroup
+from evalguard.core.scores import TaskGroup
+from evalguard.stats.bootstrap import sign_flip
+from evalguard.stats.compare import compare_documents
+from evalguard.stats.group import Subtask, compare_group
 
 RUNS = 300
 MONTE_CARLO = 2.0 * math.sqrt(0.05 * 0.95 / RUNS)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paired_tables import METRICS, WEIGHTED, paired, score_table
 
-from evalguard.pairing import pair
-from evalguard.stats import compare_scores
+from evalguard.core.pairing import pair
+from evalguard.stats.compare import compare_scores
 
 RNG = np.random.default_rng(20261121)
 N = 150

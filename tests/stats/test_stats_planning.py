@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from evalguard.stats import (
+from evalguard.core.comparison import decide
+from evalguard.stats.power import (
     documents_needed,
     documents_to_detect,
     documents_to_show_no_loss,
     smallest_effect,
 )
-from evalguard.stats.estimate import t_estimate
-from evalguard.verdict import decide
+from evalguard.stats.probability import t_estimate
 
 
 def estimate(point: float, stderr: float, n: int):

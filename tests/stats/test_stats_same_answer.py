@@ -9,8 +9,8 @@ import pytest
 from paired_tables import paired
 from scipy import stats
 
-from evalguard.pairing import PairedScores
-from evalguard.stats import compare_scores
+from evalguard.core.pairing import PairedScores
+from evalguard.stats.compare import compare_scores
 
 
 def answered(

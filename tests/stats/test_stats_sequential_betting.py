@@ -10,12 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.stats.sequential import planned_looks
-from evalguard.stats.sequential.base_right import right_interval
-from evalguard.stats.sequential.betting import before, left, log_wealth
-from evalguard.stats.sequential.evidence import lower_end, needed, upper_end
-from evalguard.stats.sequential.flip_stakes import kelly_stakes
-from evalguard.stats.sequential.flips import FlipEvidence, no_flip_limit
+from evalguard.stats.sequential.bounded import lower_end, needed, upper_end
+from evalguard.stats.sequential.finding import planned_looks
+from evalguard.stats.sequential.flips import (
+    FlipEvidence,
+    before,
+    kelly_stakes,
+    log_wealth,
+    no_flip_limit,
+    remaining_stake,
+    right_interval,
+)
 
 
 def orders(values: list[float]) -> list[tuple[float, ...]]:
@@ -29,7 +34,7 @@ def test_wealth_is_a_martingale_over_all_orders_of_a_population() -> None:
         wealth = []
         for order in orders(values):
             d = np.array(order[:n])
-            means = (sum(values) - before(d)) / left(n, len(values))
+            means = (sum(values) - before(d)) / remaining_stake(n, len(values))
             stakes = kelly_stakes(d, means + 0.1, seen=0.25)
             wealth.append(math.exp(log_wealth(d - means, stakes * 0.5, 1.0 - means)))
         assert np.mean(wealth) == pytest.approx(1.0, abs=1e-12)

@@ -8,14 +8,11 @@ import numpy as np
 import pytest
 from paired_tables import paired
 
-from evalguard.pairing import PairedScores
-from evalguard.pairing.rows import picked
-from evalguard.scores import Aggregation
-from evalguard.stats import estimate_drift
-from evalguard.stats.sequential import StoppingRule, find, planned_looks
-from evalguard.stats.sequential.bounded import BoundedEvidence
-from evalguard.stats.sequential.excess import excess
-from evalguard.stats.sequential.scaled_drift import unit_of
+from evalguard.core.pairing import PairedScores, pick_rows
+from evalguard.core.scores import Aggregation
+from evalguard.stats.drift import estimate_drift
+from evalguard.stats.sequential.bounded import BoundedEvidence, excess, unit_of
+from evalguard.stats.sequential.finding import StoppingRule, find, planned_looks
 
 RULE = StoppingRule(margin=1.0, alpha=0.05, gated=1, seed=0)
 
@@ -41,7 +38,7 @@ def population(
 
 def drawn(of: PairedScores, order: np.ndarray, n: int) -> PairedScores:
     rows = np.sort(order[:n])
-    return PairedScores(base=picked(of.base, rows), candidate=picked(of.candidate, rows))
+    return PairedScores(base=pick_rows(of.base, rows), candidate=pick_rows(of.candidate, rows))
 
 
 @pytest.mark.parametrize(

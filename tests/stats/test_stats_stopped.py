@@ -9,22 +9,23 @@ import numpy as np
 import pytest
 from paired_tables import paired
 
-from evalguard.gate import Gate
-from evalguard.pairing import PairedScores
-from evalguard.pairing.rows import picked
-from evalguard.stats import compare_scores
-from evalguard.stats.sequential import (
+from evalguard.core.comparison import Margin
+from evalguard.core.gate import Gate
+from evalguard.core.pairing import PairedScores, pick_rows
+from evalguard.stats.compare import compare_scores
+from evalguard.stats.sequential.finding import (
     Finding,
     StoppingRule,
     cannot_stop,
-    carried,
-    complete,
     document_order,
     find,
+)
+from evalguard.stats.sequential.stopped import (
+    carriers_missed,
+    carry_over,
+    complete,
     stopped_comparison,
 )
-from evalguard.stats.sequential.stopped import carriers_missed
-from evalguard.verdict import Margin
 
 SIZE = 2000
 RULE = StoppingRule(margin=1.0, alpha=0.05, gated=4, seed=9)
@@ -38,7 +39,9 @@ def part_of(
     whole = replace(whole, base=replace(whole.base, metric="acc"))
     order = list(document_order(whole.base.doc_ids.tolist(), task="t", seed=9))[:n]
     rows = np.sort(np.array(order))
-    part = PairedScores(base=picked(whole.base, rows), candidate=picked(whole.candidate, rows))
+    part = PairedScores(
+        base=pick_rows(whole.base, rows), candidate=pick_rows(whole.candidate, rows)
+    )
     return whole, part, order
 
 
@@ -155,14 +158,14 @@ def test_a_verdict_once_shown_stays_unless_the_estimate_moves_across() -> None:
         method="flips-exact",
     )  # fmt: skip
     open_ = replace(shown, side=None, low=-math.inf, high=math.inf, error_chance=1.0, sigma=0.5)
-    kept = carried(shown, open_, margin=1.0)
+    kept = carry_over(shown, open_, margin=1.0)
     assert kept is not None
     assert (kept.side, kept.low, kept.high, kept.error_chance) == ("below", -1.0, 0.9, 0.04)
     assert kept.sigma == 0.5
     across = replace(open_, sigma=1.2)
-    assert carried(shown, across, margin=1.0) is across
-    assert carried(None, open_, margin=1.0) is open_
-    assert carried(shown, None, margin=1.0) is None
+    assert carry_over(shown, across, margin=1.0) is across
+    assert carry_over(None, open_, margin=1.0) is open_
+    assert carry_over(shown, None, margin=1.0) is None
 
 
 def test_what_is_no_sum_over_single_documents_cannot_stop() -> None:
@@ -265,7 +268,7 @@ def test_margins_in_points_and_shares_are_contradicted_in_at_most_alpha_of_the_o
         for look in (60, 120, 240, 400, 540, 590):
             rows = np.sort(order[:look])
             part = PairedScores(
-                base=picked(whole.base, rows), candidate=picked(whole.candidate, rows)
+                base=pick_rows(whole.base, rows), candidate=pick_rows(whole.candidate, rows)
             )
             found = find(part, order[:look].tolist(), size, rule)
             if found is not None and found.side is not None:
@@ -291,7 +294,9 @@ def test_a_margin_in_points_or_a_share_is_told_early_in_its_own_unit(
     whole = near_the_margin(kind, margin, factor)
     order = list(document_order(whole.base.doc_ids.tolist(), task="t", seed=2))[:240]
     rows = np.sort(np.array(order))
-    part = PairedScores(base=picked(whole.base, rows), candidate=picked(whole.candidate, rows))
+    part = PairedScores(
+        base=pick_rows(whole.base, rows), candidate=pick_rows(whole.candidate, rows)
+    )
     rule = replace(RULE, margin=margin, gated=1)
     found = find(part, order, whole.base.n, rule)
     assert found is not None
@@ -329,6 +334,6 @@ def test_a_verdict_that_stays_counts_its_ends_in_the_present_sigma() -> None:
         scale=100.0, method="flips-exact",
     )  # fmt: skip
     open_ = replace(shown, side=None, low=-math.inf, high=math.inf, sigma=1.5, scale=200.0)
-    kept = carried(shown, open_, margin=Margin(0.01, "points"))
+    kept = carry_over(shown, open_, margin=Margin(0.01, "points"))
     assert kept is not None
     assert (kept.side, kept.low, kept.high) == ("below", -2.0, 1.8)

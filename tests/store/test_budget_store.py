@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from evalguard.store import BudgetStore, budget_store
-from evalguard.store.file_lock import FileLock
+from evalguard.store import fact_cache as budget_store
+from evalguard.store.fact_cache import BudgetStore
+from evalguard.store.files import FileLock
 
 FACTS = {"device": "cpu", "layers": 2}
 

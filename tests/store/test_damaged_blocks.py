@@ -15,15 +15,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from evalguard.divergence import divergence
+from evalguard.core.divergence import divergence
+from evalguard.core.reference import reference
+from evalguard.core.scorer import ComparedAnswer, Response
 from evalguard.errors import StoreError
-from evalguard.reference import reference
-from evalguard.scorer import Compared, Response
-from evalguard.store import DivergenceCache, ReferenceCache, ScoreCache
-from evalguard.store.block_file import FORMAT, answer_columns, answer_schema
-from evalguard.store.file_lock import FileLock
+from evalguard.store.block_cache import DivergenceCache, ReferenceCache, ScoreCache
+from evalguard.store.cache_items import FORMAT, answer_columns, answer_schema
+from evalguard.store.files import FileLock, seal_bytes
 from evalguard.store.seal import UNSEALED, is_sealed
-from evalguard.store.whole_file import sealed
 
 KEY, BLOCK = "00aa11bb22cc33dd", "ffee00112233"
 ANSWERS = [
@@ -44,7 +43,7 @@ def a_reference() -> Any:
 
 CACHES: dict[str, tuple[Any, Any]] = {
     "scores": (ScoreCache, ANSWERS),
-    "divergences": (DivergenceCache, Compared(divergences=(a_divergence(), None))),
+    "divergences": (DivergenceCache, ComparedAnswer(divergences=(a_divergence(), None))),
     "references": (ReferenceCache, [a_reference(), None]),
 }
 
@@ -57,7 +56,7 @@ def parquet(
     table = pa.Table.from_arrays(answer_columns(answers), schema=answer_schema(facts))
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, use_dictionary=False, **options)
-    return bytes(sealed(memoryview(sink.getvalue())))
+    return bytes(seal_bytes(memoryview(sink.getvalue())))
 
 
 def zip_of_zeros() -> bytes:
@@ -119,11 +118,11 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         "it belongs to another model or other requests",
     ),
     "another version": (
-        changed(lambda data: parquet(kind="evalguard.scores/0")),
+        changed(lambda data: parquet(kind="evalguard.core.scores/0")),
         "it is not a block of scores of this version",
     ),
     "other columns": (
-        changed(lambda data: bytes(sealed(_odd_columns()))),
+        changed(lambda data: bytes(seal_bytes(_odd_columns()))),
         "it does not hold the answers that it says",
     ),
     "a folder": (in_place(lambda path: path.mkdir()), "a folder stands in its place"),
@@ -212,7 +211,7 @@ def test_a_block_that_says_it_unpacks_to_too_much_is_not_unpacked(
     path.write_bytes(parquet(answers=bomb, compression="zstd", row_group_size=1))
     assert path.stat().st_size < 20_000
     most = {"_MOST_VALUES": 0, "_MOST_BYTES": 10_000_000}[limit]
-    monkeypatch.setattr(f"evalguard.store.parquet_limits.{limit}", most)
+    monkeypatch.setattr(f"evalguard.store.record_file.{limit}", most)
     monkeypatch.setattr(pq.ParquetFile, "read", None)  # it would be called
     assert cache.get(KEY, BLOCK) is None
     assert "it says that it is larger than a block can be" in cache.problems[0]
@@ -221,7 +220,7 @@ def test_a_block_that_says_it_unpacks_to_too_much_is_not_unpacked(
 def test_a_file_larger_than_any_block_is_not_read(
     cache: ScoreCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evalguard.store.whole_file._MOST_BYTES", 100)
+    monkeypatch.setattr("evalguard.store.files._MOST_READ_BYTES", 100)
     assert cache.get(KEY, BLOCK) is None
     assert "it is larger than a block can be" in cache.problems[0]
 

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from evalguard.scorer import Response
-from evalguard.store import ScoreCache
-from evalguard.store.file_lock import FileLock
+from evalguard.core.scorer import Response
+from evalguard.store.block_cache import ScoreCache
+from evalguard.store.files import FileLock
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from evalguard.store.file_lock import FileLock
+from evalguard.store.files import FileLock
 lock = FileLock.tried(Path(sys.argv[1]))
 print("held" if lock else "not", flush=True)
 time.sleep(120)
@@ -29,7 +29,7 @@ time.sleep(120)
 COUNTER = """
 import sys
 from pathlib import Path
-from evalguard.store.file_lock import FileLock
+from evalguard.store.files import FileLock
 lock, number = Path(sys.argv[1]), Path(sys.argv[2])
 done = 0
 while done < 300:

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from history_examples import METRIC, RUN, N, documents, keep_nights, night, right
 
+from evalguard.core.history import Night
 from evalguard.errors import EvalguardError
-from evalguard.history import Night
-from evalguard.pipeline.history.asking import Wanted, trends
-from evalguard.pipeline.history.result import HistoryResult
-from evalguard.store.history import HistoryFile, KeptMetric, check_history
-from evalguard.store.history.rows import METRIC_COLUMNS, RUN_COLUMNS
+from evalguard.run.history.queries import HistoryResult, HistorySelection, find_trends
+from evalguard.store.history.check import check_history
+from evalguard.store.history.history_file import HistoryFile, KeptMetric
+from evalguard.store.history.schema import METRIC_COLUMNS, RUN_COLUMNS
 
 KEY = METRIC.key
 
@@ -85,7 +85,7 @@ def test_a_changed_number_is_left_out_and_named(file: Path) -> None:
         connection.execute("UPDATE metrics SET sigma = 0.0 WHERE run = 2")
         connection.execute("UPDATE runs SET exit_code = 1 WHERE number = 3")
     connection.close()
-    report = trends(file, Wanted())
+    report = find_trends(file, HistorySelection())
     assert [one.run.number for one in report.trends[0].nights] == [1]
     text = " ".join(HistoryResult(report).render().split())
     assert (

@@ -16,15 +16,12 @@ import numpy as np
 import pytest
 from history_examples import METRIC, RUN, N, documents, keep_nights, night, right
 
+from evalguard.core.history import DocumentScores
 from evalguard.errors import StoreError, UsageError
-from evalguard.history import DocumentScores
-from evalguard.store.history import (
-    DamagedHistoryError,
-    HistoryFile,
-    KeptMetric,
-    check_history,
-    database,
-)
+from evalguard.store.history import database
+from evalguard.store.history.check import check_history
+from evalguard.store.history.database import DamagedHistoryError
+from evalguard.store.history.history_file import HistoryFile, KeptMetric
 from evalguard.store.history.schema import VERSION
 
 KEY = METRIC.key

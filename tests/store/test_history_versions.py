@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from history_examples import METRIC, N, documents, night, right
 
-from evalguard.history import DocumentHashes
-from evalguard.pipeline.history.asking import Wanted, flips_between, trends
-from evalguard.store.history import HistoryFile, KeptMetric, check_history
+from evalguard.core.history import DocumentHashes
+from evalguard.run.history.queries import HistorySelection, find_flips, find_trends
+from evalguard.store.history.check import check_history
+from evalguard.store.history.history_file import HistoryFile, KeptMetric
 from evalguard.store.history.schema import VERSION
 
 # Made by the code of those versions (commits d2f327f.., 7d090f3.. and ff6c893): ``keep_nights`` of
@@ -52,10 +53,10 @@ def test_nights_of_an_earlier_and_of_this_version_are_asked_together(
     path = old_history(tmp_path, version)
     with HistoryFile(path, create=True) as history:
         history.add(night(3), [KeptMetric(metric=METRIC, documents=documents(right(1)))], {})
-    (trend,) = trends(path, Wanted()).trends
+    (trend,) = find_trends(path, HistorySelection()).trends
     assert [one.run.number for one in trend.nights] == [1, 2, 3, 4]
     assert [one.margin_text for one in trend.nights] == ["1 sigma"] * 4
-    flips = flips_between(path, Wanted(), first="3", second="4")
+    flips = find_flips(path, HistorySelection(), first="3", second="4")
     assert flips.metrics[0].broken is not None
 
 

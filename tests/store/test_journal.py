@@ -16,13 +16,12 @@ from hypothesis import strategies as st
 from small_disks import mounted_disk
 
 from evalguard.errors import StoreError
-from evalguard.store import Entry, Journal
-from evalguard.store.journal_entry import from_line, to_line
+from evalguard.store.journal import Journal, JournalEntry, from_line, to_line
 
 HEADER = {"evalguard": "1", "metric": ["task", "none", "acc"], "seed": 1234}
 
 
-def entry(number: int, **changes: object) -> Entry:
+def entry(number: int, **changes: object) -> JournalEntry:
     fields: dict[str, object] = {
         "assignment": f"a{number // 3}",
         "block": f"b{number % 3}",
@@ -31,7 +30,7 @@ def entry(number: int, **changes: object) -> Entry:
         "settings": ("norm", "scale"),
         "seconds": 0.25,
     }
-    return Entry(**{**fields, **changes})  # type: ignore[arg-type]
+    return JournalEntry(**{**fields, **changes})  # type: ignore[arg-type]
 
 
 def told(journal: Journal, number: int) -> dict[str, object] | None:
@@ -63,7 +62,7 @@ def test_what_was_added_is_there_when_it_is_opened_again(tmp_path: Path) -> None
 def test_every_number_comes_back_as_it_was(values: list[float]) -> None:
     record = from_line(to_line(entry(0, values=np.array(values, dtype=np.float64)).told()))
     assert record is not None
-    assert np.array_equal(Entry.of(record).values, np.array(values), equal_nan=True)  # type: ignore[arg-type]
+    assert np.array_equal(JournalEntry.of(record).values, np.array(values), equal_nan=True)  # type: ignore[arg-type]
 
 
 def test_every_line_is_json_that_people_can_read(tmp_path: Path) -> None:
@@ -199,10 +198,12 @@ _KILLED = """
 import sys
 from pathlib import Path
 import numpy as np
-from evalguard.store import Entry, Journal
+from evalguard.store.journal import Journal, JournalEntry
 journal = Journal.opened(Path(sys.argv[1]), {"evalguard": "1"})
 for number in range(10**6):
-    journal.add(Entry(assignment=f"a{number}", block="b", outcome="scored", values=np.ones(500)))
+    values = np.ones(500)
+    entry = JournalEntry(assignment=f"a{number}", block="b", outcome="scored", values=values)
+    journal.add(entry)
     print(number, flush=True)
 """
 

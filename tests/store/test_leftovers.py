@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from evalguard.store import RunFolder, ScoreCache, open_cache_dir
+from evalguard.store.block_cache import ScoreCache, open_cache_dir
+from evalguard.store.run_folder import RunFolder
 
 DAY = 24 * 3600.0
 WHEN = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)

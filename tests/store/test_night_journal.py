@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from evalguard.errors import StoreError
-from evalguard.store import NightJournal
+from evalguard.store.journal import NightJournal
 
 
 def test_a_night_comes_back_without_the_line_that_a_crash_cut(tmp_path: Path) -> None:

@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.cache_report import CachePruning
-from evalguard.scorer import Response
-from evalguard.store import PruneRules, ScoreCache, inventory, prune
-from evalguard.store.about import read_about
-from evalguard.store.cache_items import Item, items_of
-from evalguard.store.pruning import chosen
+from evalguard.core.scorer import Response
+from evalguard.core.settings import CachePruning
+from evalguard.store.block_cache import ScoreCache
+from evalguard.store.cache_items import Item, inventory, items_of, read_about
+from evalguard.store.pruning import PruneRules, choose_items, prune
 
 NOW = 2_000_000_000.0
 DAY = 86400.0
@@ -162,7 +161,7 @@ items = st.builds(
 
 @given(st.lists(items, max_size=12), st.integers(0, 500))
 def test_no_more_goes_than_has_to(found: list[Item], most: int) -> None:
-    gone = [item for item, _ in chosen(found, PruneRules(max_size=most), now=100.0)]
+    gone = [item for item, _ in choose_items(found, PruneRules(max_size=most), now=100.0)]
     left = sum(item.size for item in found) - sum(item.size for item in gone)
     stays = [item for item in found if item not in gone and item.kind != "floors"]
     assert left <= most or not stays

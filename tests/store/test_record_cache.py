@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.divergence import divergence
-from evalguard.reference import reference
-from evalguard.scorer import Compared
-from evalguard.store import DivergenceCache, ReferenceCache, ScoreCache
+from evalguard.core.divergence import divergence
+from evalguard.core.reference import reference
+from evalguard.core.scorer import ComparedAnswer
+from evalguard.store.block_cache import DivergenceCache, ReferenceCache, ScoreCache
 
 KEY, BLOCK = "00aa11bb22cc33dd", "ffee00112233"
 
@@ -54,7 +54,7 @@ def test_a_block_comes_back_to_the_last_bit(lengths: list[int | None]) -> None:
     divergences = tuple(None if n is None else a_divergence(n, n) for n in lengths)
     cache = DivergenceCache(Path("unused"))
     found = cache.from_bytes(
-        bytes(cache.to_bytes(KEY, BLOCK, Compared(divergences=divergences))), KEY, BLOCK
+        bytes(cache.to_bytes(KEY, BLOCK, ComparedAnswer(divergences=divergences))), KEY, BLOCK
     )
     assert found.reason == ""
     assert all(same(a, b) for a, b in zip(found.divergences, divergences, strict=True))
@@ -67,7 +67,7 @@ def test_a_block_comes_back_to_the_last_bit(lengths: list[int | None]) -> None:
 def test_nan_and_minus_infinity_keep_their_bits(tmp_path: Path) -> None:
     cache, found = DivergenceCache(tmp_path), a_divergence(3)
     odd = dataclasses.replace(found, kl=np.array([np.nan, np.inf, -0.0]))
-    cache.put(KEY, BLOCK, Compared(divergences=(odd,)))
+    cache.put(KEY, BLOCK, ComparedAnswer(divergences=(odd,)))
     kept = cache.get(KEY, BLOCK)
     assert kept is not None
     assert same(kept.divergences[0], odd)
@@ -75,8 +75,8 @@ def test_nan_and_minus_infinity_keep_their_bits(tmp_path: Path) -> None:
 
 def test_why_nothing_could_be_compared_is_kept(tmp_path: Path) -> None:
     cache = DivergenceCache(tmp_path)
-    cache.put(KEY, BLOCK, Compared(reason="other «windows»"))
-    assert cache.get(KEY, BLOCK) == Compared(reason="other «windows»")
+    cache.put(KEY, BLOCK, ComparedAnswer(reason="other «windows»"))
+    assert cache.get(KEY, BLOCK) == ComparedAnswer(reason="other «windows»")
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "foreign", "elsewhere", "scores"])

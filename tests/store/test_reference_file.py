@@ -11,9 +11,9 @@ import pytest
 from test_record_cache import a_reference, same
 from test_score_cache import exact
 
+from evalguard.core.scorer import Response
 from evalguard.errors import StoreError, UsageError
-from evalguard.scorer import Response
-from evalguard.store import ReferenceFile, ReferenceWriter
+from evalguard.store.reference_file import ReferenceFile, ReferenceWriter
 from evalguard.store.seal import UNSEALED, seal
 
 FACTS = {"base": "orig", "key": "00aa", "nested": {"a": [1, None, "é"]}}
@@ -145,13 +145,15 @@ def test_one_of_another_layout_is_refused(path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    for name in ("evalguard.reference/2", "evalguard.reference/1"):
+    for name in ("evalguard.core.reference/2", "evalguard.core.reference/1"):
         about = {"format": name, "facts": "{}", "seal": UNSEALED}
         table = pa.table({"task": ["t"]}).replace_schema_metadata(about)
         pq.write_table(table, path)
         with path.open("r+b") as file:
             seal(file)
-        with pytest.raises(UsageError, match=f"is no evalguard.reference/1 .*{name[-1]}|version"):
+        with pytest.raises(
+            UsageError, match=f"is no evalguard.core.reference/1 .*{name[-1]}|version"
+        ):
             ReferenceFile(path)
 
 
@@ -204,6 +206,6 @@ def test_a_crafted_file_whose_seal_is_in_order_gives_no_number(
 def test_a_block_that_says_it_is_huge_is_refused_unread(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evalguard.store.parquet_limits._MOST_VALUES", 3)
+    monkeypatch.setattr("evalguard.store.record_file._MOST_VALUES", 3)
     with pytest.raises(UsageError, match="larger than a block can be"):
         ReferenceFile(path)

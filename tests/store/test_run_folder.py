@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from evalguard.errors import StoreError
-from evalguard.store import RunFolder, check_writable, read_tokens
+from evalguard.store.run_folder import RunFolder, check_writable
+from evalguard.store.run_tables import read_tokens
 
 WHEN = datetime(2026, 11, 20, 11, 4, 5, tzinfo=timezone.utc)
 NAME = "20261120T110405Z-orig-vs-fla-port"
@@ -134,7 +135,7 @@ def test_check_writable_makes_the_folder_and_leaves_nothing_in_it(tmp_path: Path
 
 
 def test_a_device_that_is_always_full_is_named_so(tmp_path: Path) -> None:
-    from evalguard.store.disk import refusal
+    from evalguard.store.files import refusal
 
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")

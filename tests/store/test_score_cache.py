@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evalguard.core.scorer import Response
 from evalguard.errors import StoreError
-from evalguard.scorer import Response
-from evalguard.store import ScoreCache
+from evalguard.store.block_cache import ScoreCache
 
 KEY, BLOCK = "00aa11bb22cc33dd", "ffee00112233"
 INF, NAN = float("inf"), float("nan")
@@ -169,8 +169,8 @@ _WRITER = """
 import sys
 from pathlib import Path
 import numpy as np
-from evalguard.scorer import Response
-from evalguard.store import ScoreCache
+from evalguard.core.scorer import Response
+from evalguard.store.block_cache import ScoreCache
 
 cache = ScoreCache(Path(sys.argv[1]))
 block = [Response(loglikelihood=-1.0, token_logprobs=np.arange(500.0)) for _ in range(20)]

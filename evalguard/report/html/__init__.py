@@ -1,1 +1,1 @@
-"""Pages: self-contained HTML files that load nothing and run no script but their own."""
+"""Self-contained HTML pages that load nothing and run no script but their own."""

@@ -1,4 +1,6 @@
-"""Page: a template with its stylesheet and scripts inside, and a policy that allows no others."""
+"""A self-contained page: a template with its stylesheet and scripts inside, a policy that allows no
+others, and markup.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,13 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-_ROOM = "evalguard.report.html"
+
+_PACKAGE = "evalguard.report.html"
 _STYLES = ("page.css", "charts.css", "documents.css", "print.css")
 _THEME = "theme.js"
 
@@ -26,29 +29,32 @@ def html_page(template: str, *, scripts: Sequence[str] = (), **context: Any) -> 
         scripts: files of ``assets/``, run as one after the page is read.
         context: what the template names; a name that it misses is an error.
     """
-    style = "\n".join(asset(name) for name in _STYLES)
-    script = _joined((_THEME, *scripts))
+    style = "\n".join(read_asset(name) for name in _STYLES)
+    script = _join_scripts((_THEME, *scripts))
     page = _environment().get_template(template)
     return page.render(
-        style=Markup(style), script=Markup(script), policy=policy(style, script), **context
+        style=Markup(style),
+        script=Markup(script),
+        policy=content_security_policy(style, script),
+        **context,
     )
 
 
-def policy(style: str, script: str) -> str:
+def content_security_policy(style: str, script: str) -> str:
     """A Content-Security-Policy: this stylesheet and this script, and nothing from anywhere."""
     allowed = f"style-src {_hash(style)}; script-src {_hash(script)}"
     return f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
 
 
-def asset(name: str) -> str:
+def read_asset(name: str) -> str:
     """The text of a file of ``assets/``."""
-    file = resources.files(_ROOM).joinpath("assets", name)
+    file = resources.files(_PACKAGE).joinpath("assets", name)
     return file.read_text(encoding="utf-8")
 
 
-def _joined(names: Sequence[str]) -> str:
+def _join_scripts(names: Sequence[str]) -> str:
     """Several files as one script, whose names nothing else on the page sees."""
-    inside = "\n".join(asset(name) for name in names)
+    inside = "\n".join(read_asset(name) for name in names)
     return f'(() => {{\n"use strict";\n{inside}}})();\n'
 
 
@@ -62,10 +68,39 @@ def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     return Environment(
-        loader=PackageLoader(_ROOM),
+        loader=PackageLoader(_PACKAGE),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+
+
+# Markup made in Python: elements with escaped attributes and children.
+
+
+Attribute = str | int | float | None
+
+
+def make_tag(name: str, *children: object, **attributes: Attribute) -> Markup:
+    """Return an element; text among the children is escaped, Markup is taken as it is.
+
+    ``class_`` is ``class``, other underscores are dashes; numbers are rounded to two decimals, and
+    attributes of None are left out.
+    """
+    given = "".join(
+        f' {_attribute_name(key)}="{escape(_attribute_text(value))}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    inside = "".join(map(escape, children))
+    return Markup(f"<{name}{given}>{inside}</{name}>")  # every part of it is escaped
+
+
+def _attribute_name(key: str) -> str:
+    return key if key == "viewBox" else key.rstrip("_").replace("_", "-")
+
+
+def _attribute_text(value: str | int | float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)

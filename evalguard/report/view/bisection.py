@@ -6,26 +6,32 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from evalguard.bisect_report import SIGMA, BisectReport, GuiltySetting, Measured, MetricSearch
-from evalguard.report import rounding
-from evalguard.report.bisect_amount import drift_text
-from evalguard.report.bisect_words import (
-    answer,
+from evalguard.core.reports.bisection import (
+    SIGMA,
+    BisectReport,
+    GuiltySetting,
+    Measured,
+    MetricSearch,
+)
+from evalguard.core.settings import Value
+from evalguard.report.view.side import value_text
+from evalguard.report.words import rounding
+from evalguard.report.words.bisection import (
     beside_text,
     cleared_text,
     cost_text,
-    facts,
-    listed,
+    has_interacting_roles,
+    list_names,
     repaired_text,
-    shown_roles,
-    subject_of,
+    search_answer,
+    search_drift_text,
+    search_facts,
+    search_subject,
 )
-from evalguard.report.plain_text import printable
-from evalguard.report.view.side import value_text
-from evalguard.settings import Value
+from evalguard.report.words.plain_text import printable
 
 # Targets whose null is what comes with the checkpoint itself.
-_BY_ITSELF = ("weights:", "model_args.tokenizer")
+_TARGETS_OF_MODEL = ("weights:", "model_args.tokenizer")
 _LEGEND = " of each alone, beside the other culprits, and as its share (Shapley)."
 
 
@@ -134,7 +140,7 @@ class BisectionView:
     resume: str
 
 
-def stories(searches: Sequence[SearchView]) -> list[list[SearchView]]:
+def group_by_metric(searches: Sequence[SearchView]) -> list[list[SearchView]]:
     """Return searches of the same thing, one after another, together.
 
     Each was made with the culprits of those before at reference, so that they share one table.
@@ -156,11 +162,11 @@ def bisection_view(found: BisectReport | None) -> BisectionView | None:
     texts = (repaired_text(found.repaired), *found.notes, cost_text(found))
     return BisectionView(
         status=found.status,
-        searches=tuple(map(_search, found.searches)),
+        searches=tuple(map(_search_view, found.searches)),
         legend=_legend([search for search in found.searches if search.culprits]),
         sentences=tuple(printable(text) for text in texts if text),
         guilty=tuple(printable(culprit.setting) for culprit in found.culprits),
-        fix=_fix(found),
+        fix=_fix_view(found),
         proof=printable(found.proof),
         resume=printable(found.resume),
     )
@@ -170,18 +176,18 @@ def _legend(searches: Sequence[MetricSearch]) -> str:
     if not searches:
         return ""
     units = {printable(search.unit) for search in searches}
-    what = "Sigma" if units == {SIGMA} else _legend_of(units)
-    partly = any(_partly(culprit) for search in searches for culprit in search.culprits)
+    what = "Sigma" if units == {SIGMA} else _search_legend(units)
+    partly = any(_is_partial(culprit) for search in searches for culprit in search.culprits)
     return what + _LEGEND + (" ~: on part of the documents." if partly else "")
 
 
-def _legend_of(units: set[str]) -> str:
+def _search_legend(units: set[str]) -> str:
     """What the columns hold where not all of them are in sigma."""
     others = " or ".join(sorted(units - {SIGMA}))
     return f"Divergence ({others})" if SIGMA not in units else f"Sigma, or divergence ({others}),"
 
 
-def _fix(found: BisectReport) -> FixView | None:
+def _fix_view(found: BisectReport) -> FixView | None:
     if not found.fix:
         return None
     where = printable(found.fix_where)
@@ -192,37 +198,37 @@ def _fix(found: BisectReport) -> FixView | None:
     return FixView(head=head, where=where, lines=tuple(map(printable, found.fix.split("\n"))))
 
 
-def _search(search: MetricSearch) -> SearchView:
-    head = f"Inside {listed(search.inside)}" if search.inside else "Bisection"
+def _search_view(search: MetricSearch) -> SearchView:
+    head = f"Inside {list_names(search.inside)}" if search.inside else "Bisection"
     return SearchView(
-        title=f"{head} of {subject_of(search)}",
+        title=f"{head} of {search_subject(search)}",
         status=search.status,
-        facts=facts(search),
-        answer=f"{answer(search)}.",
-        drift=drift_text(search.drift_sigma, 0.0, search),
-        documents=rounding.count(search.n),
+        facts=search_facts(search),
+        answer=f"{search_answer(search)}.",
+        drift=search_drift_text(search.drift_sigma, 0.0, search),
+        documents=rounding.format_count(search.n),
         margin=search.margin,
         unit=printable(search.unit),
         settings=tuple(map(printable, search.settings)),
-        culprits=tuple(_culprit(culprit, search) for culprit in search.culprits),
-        roles=shown_roles(search.culprits),
+        culprits=tuple(_culprit_view(culprit, search) for culprit in search.culprits),
+        roles=has_interacting_roles(search.culprits),
         cleared=cleared_text(search),
         beside=beside_text(search),
-        probes=tuple(_probe(n, probe, search) for n, probe in enumerate(search.measured, 1)),
+        probes=tuple(_probe_view(n, probe, search) for n, probe in enumerate(search.measured, 1)),
     )
 
 
-def _culprit(culprit: GuiltySetting, search: MetricSearch) -> CulpritView:
+def _culprit_view(culprit: GuiltySetting, search: MetricSearch) -> CulpritView:
     errors = (culprit.alone_error_sigma or 0.0, culprit.error_sigma, culprit.error_sigma)
     sigmas = (culprit.sigma_alone, culprit.sigma_in_context, culprit.shapley_sigma)
     alone, beside, share = (
-        drift_text(sigma, error, search) for sigma, error in zip(sigmas, errors, strict=True)
+        search_drift_text(sigma, error, search) for sigma, error in zip(sigmas, errors, strict=True)
     )
     return CulpritView(
         setting=printable(culprit.setting),
         target=printable(culprit.target),
         change=f"{_value(culprit.reference, culprit)} -> {_value(culprit.candidate, culprit)}",
-        alone=f"~{alone}" if _partly(culprit) else alone,
+        alone=f"~{alone}" if _is_partial(culprit) else alone,
         beside=beside,
         share=share,
         role=culprit.role,
@@ -234,31 +240,33 @@ def _value(value: Value, culprit: GuiltySetting) -> str:
     """A value in words, where null stands for what a model has by itself."""
     if value is not None:
         return value_text(value)
-    if culprit.target.startswith(_BY_ITSELF):
+    if culprit.target.startswith(_TARGETS_OF_MODEL):
         return "its own"
     return "not set" if culprit.target.startswith("env.") else value_text(value)
 
 
-def _partly(culprit: GuiltySetting) -> bool:
+def _is_partial(culprit: GuiltySetting) -> bool:
     """Whether what it does alone was measured on some of the documents only."""
     return culprit.sigma_alone is not None and culprit.alone_share < 1.0
 
 
-def _probe(number: int, probe: Measured, search: MetricSearch) -> ProbeView:
+def _probe_view(number: int, probe: Measured, search: MetricSearch) -> ProbeView:
     sigma, error = probe.drift_sigma, probe.error_sigma
     return ProbeView(
         number=number,
         settings=tuple(map(printable, probe.settings)),
-        documents=f"{rounding.count(probe.documents_so_far)} of {rounding.count(search.n)}",
-        drift=drift_text(sigma, error or 0.0, search),
+        documents=(
+            f"{rounding.format_count(probe.documents_so_far)} of {rounding.format_count(search.n)}"
+        ),
+        drift=search_drift_text(sigma, error or 0.0, search),
         outcome=probe.outcome,
         reason=printable(probe.reason),
         cost=f"{probe.cost:.2f}",
-        sigma=_finite(sigma),
-        error=_finite(error),
+        sigma=_finite_or_none(sigma),
+        error=_finite_or_none(error),
         evaluations=probe.cost,
     )
 
 
-def _finite(number: float | None) -> float | None:
+def _finite_or_none(number: float | None) -> float | None:
     return number if number is not None and math.isfinite(number) else None

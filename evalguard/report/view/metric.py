@@ -1,4 +1,6 @@
-"""MetricView: one metric of base and candidate, rounded as its standard error supports."""
+"""MetricView: one metric of base and candidate, with its differing answers and the documents that
+carry its drift.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +8,132 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from evalguard.compare_report import CompareReport
-from evalguard.comparison import Companion, Comparison, Outcome
-from evalguard.gate_reason import GateState
-from evalguard.report import rounding
-from evalguard.report.answers import answer_text
-from evalguard.report.plain_text import printable
-from evalguard.report.view.influence import InfluenceView, influence_view
-from evalguard.report.wording import (
+from evalguard.core.comparison import Companion, Comparison, InfluentialDocument, Outcome
+from evalguard.core.limits import GateState
+from evalguard.core.reports.compare import CompareReport
+from evalguard.report.words import rounding
+from evalguard.report.words.labels import (
+    format_percent,
     full_label,
-    margin_of,
     metric_label,
+    metric_margin,
     outcome_words,
-    percent,
+    select_shown,
 )
+from evalguard.report.words.plain_text import printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plot:
+class WorstDocument:
+    """A document that moves a drift most; ``sigma`` is its part, as text and as ``number``."""
+
+    task: str
+    doc_id: int
+    sigma: str
+    number: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InfluenceView:
+    """How a drift spreads over documents.
+
+    Attributes:
+        text: all of it; ``carried`` without the names of documents.
+        moved: documents whose score differs at all; ``half`` the fewest that make up half of all
+            change; ``removed`` the most influential 1%, without which sigma is ``without``.
+        worst: the largest contributions, largest first.
+    """
+
+    text: str
+    carried: str
+    moved: str
+    half: str
+    removed: str
+    without: str
+    worst: tuple[WorstDocument, ...]
+
+
+def influence_view(comparison: Comparison, margin: float) -> InfluenceView | None:
+    """Return how a metric's drift spreads; None where that is not known."""
+    found = comparison.influence
+    if found is None:
+        return None
+    without, _, _ = rounding.format_sigma_interval(found.sigma_without, None, margin=margin)
+    half, removed = rounding.format_count(found.half), rounding.format_count(found.removed)
+    worst = tuple(map(_worst_document, found.documents))
+    own = printable(comparison.task)
+    shown = ", ".join(
+        f"{'' if one.task == own else f'{one.task} '}{one.doc_id} ({one.sigma} sigma)"
+        for one in worst
+    )
+    top = "the top one" if found.removed == 1 else f"the top {removed}"
+    noun = "document" if len(worst) == 1 else "documents"
+    carried = (
+        f"{half} of {rounding.format_count(comparison.n_used)} make up half of all change; "
+        f"without {top}, "
+        f"sigma is {without}."
+    )
+    return InfluenceView(
+        text=f"{carried} Largest: {noun} {shown}.",
+        carried=carried,
+        moved=rounding.format_count(found.moved),
+        half=half,
+        removed=removed,
+        without=without,
+        worst=worst,
+    )
+
+
+def _worst_document(document: InfluentialDocument) -> WorstDocument:
+    return WorstDocument(
+        task=printable(document.task),
+        doc_id=document.doc_id,
+        sigma=f"{document.contribution:+.2g}",
+        number=document.contribution,
+    )
+
+
+# Flips and churn: how the answers of both models differ, for people.
+
+
+_MOST_SHOWN = 6
+
+
+def changed_answer_lines(report: CompareReport) -> list[str]:
+    """Return a sentence per metric whose answers both runs show, unless they are all the same."""
+    differing = [c for c in report.comparisons if changed_answers_text(c)]
+    in_table, _ = select_shown(report.comparisons)
+    told = [c for c in in_table if c in differing][:_MOST_SHOWN]
+    lines = [f"Answers, {full_label(c)}: {changed_answers_text(c)}." for c in told]
+    more = len(differing) - len(told)
+    return [*lines, f"Answers of {more} more metrics: see --json."] if more > 0 else lines
+
+
+def changed_answers_text(comparison: Comparison) -> str:
+    """Return flips, churn and the share of equal answers; "" if unknown, or if all are alike."""
+    if comparison.same_answer in (None, 1.0):
+        return ""
+    low, high = comparison.same_answer_interval or (0.0, 1.0)
+    quarter = 100.0 * (high - low) / 4.0
+    share, least, most = (
+        rounding.round_to_error(100.0 * number, quarter)
+        for number in (comparison.same_answer or 0.0, low, high)
+    )
+    same = f"the same in {share}% of documents [{least}%, {most}%]"
+    if comparison.flips is None:
+        return same
+    lost, won = (rounding.format_count(number) for number in comparison.flips)
+    flips = f"{lost} lost, {won} won"
+    if comparison.churn is not None:
+        flips += f", {rounding.format_count(comparison.churn)} wrong in another way"
+    return f"{flips}; {same}"
+
+
+# MetricView: one metric of base and candidate, rounded as its standard error supports.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlotNumbers:
     """A sigma with its paired interval and the margin, as numbers; None: there is none to draw.
 
     They may be infinite.
@@ -83,7 +193,7 @@ class MetricView:
     tests: tuple[tuple[str, str, str], ...]
     clusters: str
     influence: InfluenceView | None
-    plot: Plot
+    plot: PlotNumbers
 
     @property
     def interval(self) -> str:
@@ -120,30 +230,30 @@ def task_views(
     return tuple(
         TaskView(
             name=printable(task),
-            size=_size(found),
-            metrics=tuple(_metric(report, c, id(c) in in_table, numbers) for c in found),
+            size=_task_size(found),
+            metrics=tuple(_metric_view(report, c, id(c) in in_table, numbers) for c in found),
         )
         for task, found in by_task.items()
     )
 
 
-def _size(comparisons: Sequence[Comparison]) -> str:
+def _task_size(comparisons: Sequence[Comparison]) -> str:
     sizes = sorted({comparison.n for comparison in comparisons})
-    shown = rounding.count(sizes[0])
+    shown = rounding.format_count(sizes[0])
     if len(sizes) > 1:
-        shown += f" to {rounding.count(sizes[-1])}"
+        shown += f" to {rounding.format_count(sizes[-1])}"
     noun = "document" if shown == "1" else "documents"
     below = len(comparisons[0].subtasks)
     within = f" in {below} subtask{'' if below == 1 else 's'}" if below else ""
     return f"{shown} {noun}{within}"
 
 
-def _metric(
+def _metric_view(
     report: CompareReport, c: Comparison, shown: bool, numbers: Mapping[str, int]
 ) -> MetricView:
-    key, margin = c.key, margin_of(report, c)
-    pair = rounding.rounded_pair((c.base, c.base_stderr), (c.candidate, c.candidate_stderr))
-    sigma, low, high = rounding.sigma_with_interval(c.sigma, c.sigma_interval, margin=margin)
+    key, margin = c.key, metric_margin(report, c)
+    pair = rounding.round_pair((c.base, c.base_stderr), (c.candidate, c.candidate_stderr))
+    sigma, low, high = rounding.format_sigma_interval(c.sigma, c.sigma_interval, margin=margin)
     remarks = tuple(dict.fromkeys(printable(caveat).strip() for caveat in c.caveats))
     return MetricView(
         task=printable(c.task),
@@ -152,18 +262,18 @@ def _metric(
         metric=printable(c.metric),
         filter=printable(c.filter),
         higher_is_better=c.higher_is_better,
-        n=rounding.count(c.n),
-        n_used=rounding.count(c.n_used),
+        n=rounding.format_count(c.n),
+        n_used=rounding.format_count(c.n_used),
         base=pair[0],
         candidate=pair[1],
-        base_with_stderr=rounding.with_stderr(c.base, c.base_stderr),
-        candidate_with_stderr=rounding.with_stderr(c.candidate, c.candidate_stderr),
+        base_with_stderr=rounding.format_with_stderr(c.base, c.base_stderr),
+        candidate_with_stderr=rounding.format_with_stderr(c.candidate, c.candidate_stderr),
         sigma="0" if c.bit_identical else sigma,
         low="" if c.sigma_interval is None else low,
         high="" if c.sigma_interval is None else high,
-        confidence=percent(c.confidence),
-        p=rounding.p_value(c.p_value),
-        false_alarm=rounding.p_value(c.false_alarm_probability),
+        confidence=format_percent(c.confidence),
+        p=rounding.format_p_value(c.p_value),
+        false_alarm=rounding.format_p_value(c.false_alarm_probability),
         outcome=c.outcome,
         said=outcome_words(report, c),
         gate_state=report.gate.state_of(key) if key in report.gate.gated else None,
@@ -173,32 +283,36 @@ def _metric(
         method=printable(c.method),
         caveats=tuple(numbers[text] for text in remarks if text in numbers),
         remarks=remarks,
-        answers=answer_text(c),
-        tests=tuple(map(_test, c.companions)),
-        clusters=_clusters(c),
+        answers=changed_answers_text(c),
+        tests=tuple(map(_test_texts, c.companions)),
+        clusters=_clusters_text(c),
         influence=influence_view(c, margin),
-        plot=_plot(c, margin),
+        plot=_plot_numbers(c, margin),
     )
 
 
-def _test(test: Companion) -> tuple[str, str, str]:
-    return printable(test.method), rounding.p_value(test.p_value), printable(test.note)
+def _test_texts(test: Companion) -> tuple[str, str, str]:
+    return printable(test.method), rounding.format_p_value(test.p_value), printable(test.note)
 
 
-def _clusters(comparison: Comparison) -> str:
+def _clusters_text(comparison: Comparison) -> str:
     if comparison.clusters is None:
         return ""
     return (
-        f"{rounding.count(comparison.clusters)} clusters by {printable(comparison.cluster_field)}"
+        f"{rounding.format_count(comparison.clusters)} clusters by "
+        f"{printable(comparison.cluster_field)}"
     )
 
 
-def _plot(comparison: Comparison, margin: float) -> Plot:
+def _plot_numbers(comparison: Comparison, margin: float) -> PlotNumbers:
     low, high = comparison.sigma_interval or (None, None)
-    return Plot(
-        sigma=_number(comparison.sigma), low=_number(low), high=_number(high), margin=margin
+    return PlotNumbers(
+        sigma=_number_or_none(comparison.sigma),
+        low=_number_or_none(low),
+        high=_number_or_none(high),
+        margin=margin,
     )
 
 
-def _number(number: float | None) -> float | None:
+def _number_or_none(number: float | None) -> float | None:
     return None if number is None or math.isnan(number) else number

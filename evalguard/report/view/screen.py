@@ -1,41 +1,46 @@
-"""The first screen's sentences: the verdict in a line, its cause, and what touches it."""
+"""The first screen's sentences: the verdict in a line, its cause, and the caveats that touch it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from evalguard.bisect_report import SIGMA, BisectReport, GuiltySetting
-from evalguard.compare_report import CompareReport
-from evalguard.comparison import Comparison
-from evalguard.gate_reason import GateState
-from evalguard.report import rounding
-from evalguard.report.bisect_amount import drift_text, sized, told
-from evalguard.report.bisect_words import answer, listed
-from evalguard.report.distribution_words import kl_text, share_text
-from evalguard.report.limits import decisive_limit, limit_found
-from evalguard.report.plain_text import printable
-from evalguard.report.subtasks import concerned
-from evalguard.report.view.caveats import Caveat
-from evalguard.report.wording import (
-    beside_the_gate,
+from evalguard.core.comparison import Comparison
+from evalguard.core.limits import GateState
+from evalguard.core.reports.bisection import SIGMA, BisectReport, GuiltySetting
+from evalguard.core.reports.compare import CompareReport
+from evalguard.report.words import rounding
+from evalguard.report.words.bisection import (
+    format_drift,
+    list_names,
+    search_answer,
+    search_drift_phrase,
+    search_drift_text,
+)
+from evalguard.report.words.drift import kl_text, share_text
+from evalguard.report.words.gate import decisive_limit, limit_found
+from evalguard.report.words.labels import (
+    decisive_comparison,
     drift_in_unit,
     full_label,
-    margin_of,
-    subject,
+    judged_comparisons,
+    metric_label,
+    metric_margin,
+    ungated_regression_text,
 )
+from evalguard.report.words.plain_text import printable
 
 _MOST_CULPRITS = 4
 # Notes about the whole run that bear on its verdict, or on where it is kept.
-_TOUCHING_NOTE = re.compile(
+_VERDICT_NOTE = re.compile(
     r"waiver|expired|differ|damaged|independent|not the same|not written|no run folder|"
     r"not kept|not in the history|"
     r"are not used|depends? on|another model's|in the base run and|noise of|nats, mean",
     re.I,
 )
 # Caveats that say how a number was made, and not that it may mislead.
-_HOW_IT_WAS_MADE = re.compile(
+_PROVENANCE_NOTE = re.compile(
     r"lm-eval (reports|gives) no standard error|scores are not kept for other runs|"
     r"every run builds it anew|^whole texts:|^scores that were stored|"
     r"of the task's .* documents were scored"
@@ -44,10 +49,10 @@ _HOW_IT_WAS_MADE = re.compile(
 
 def worst_drift(report: CompareReport) -> Comparison | None:
     """Return the comparison that the first line names: where all is well, the largest drift."""
-    named = subject(report)
+    named = decisive_comparison(report)
     if named is None or report.gate.state != "passed":
         return named
-    return max(concerned(report), key=_size, default=named)
+    return max(judged_comparisons(report), key=_sigma_order, default=named)
 
 
 def verdict_line(report: CompareReport) -> str:
@@ -56,7 +61,7 @@ def verdict_line(report: CompareReport) -> str:
     if worst is not None and worst.margin_text and decisive_limit(report) is None:
         gate = replace(gate, margin_text=worst.margin_text)  # the one that it was held to
     quiet = gate.state in ("passed", "undecided")
-    beside = beside_the_gate(report) if quiet else ""
+    beside = ungated_regression_text(report) if quiet else ""
     rule = f"gate {printable(gate.rule)}"
     parts = (verdict_text(report), beside, rule, f"exit code {report.exit_code}")
     return "; ".join(filter(None, parts))
@@ -64,15 +69,15 @@ def verdict_line(report: CompareReport) -> str:
 
 def verdict_text(report: CompareReport) -> str:
     """Say state and worst metric."""
-    return f"{report.gate.state.upper()}: {_found(report)}"
+    return f"{report.gate.state.upper()}: {_finding_text(report)}"
 
 
-def gate_text(report: CompareReport) -> str:
+def gate_rule_text(report: CompareReport) -> str:
     """Say the gate's rule."""
     return f"gate {printable(report.gate.rule)}"
 
 
-def _found(report: CompareReport) -> str:
+def _finding_text(report: CompareReport) -> str:
     limit = decisive_limit(report)
     if limit is not None:
         return limit_found(limit)
@@ -85,33 +90,36 @@ def _found(report: CompareReport) -> str:
         more = f" (and {others} more failed)" if others > 0 else ""
         return f"{full_label(worst)} gives no number: {why}{more}"
     if report.gate.state == "passed":
-        return _passed(report, worst)
+        return _passed_text(report, worst)
     if report.gate.state == "undecided":
-        return _undecided(report, worst)
-    return f"{full_label(worst)} {_drift(report, worst)}"
+        return _undecided_text(report, worst)
+    return f"{full_label(worst)} {_drift_text(report, worst)}"
 
 
-def _passed(report: CompareReport, worst: Comparison) -> str:
+def _passed_text(report: CompareReport, worst: Comparison) -> str:
     if all(c.bit_identical for c in report.comparisons):
         return "every score is bit-identical to the base's"
     accepted = {one.key for one in report.gate.accepted}
     waived = ", accepted by a waiver" if worst.key in accepted else ""
-    only = len(concerned(report)) == 1
-    return f"{'' if only else 'worst '}drift {_drift(report, worst)} ({full_label(worst)}){waived}"
+    only = len(judged_comparisons(report)) == 1
+    return (
+        f"{'' if only else 'worst '}drift {_drift_text(report, worst)} "
+        f"({full_label(worst)}){waived}"
+    )
 
 
-def _undecided(report: CompareReport, worst: Comparison) -> str:
-    p = rounding.p_phrase(worst.p_value)
-    found = f"{full_label(worst)} {_drift(report, worst)}, {p}"
+def _undecided_text(report: CompareReport, worst: Comparison) -> str:
+    p = rounding.p_value_phrase(worst.p_value)
+    found = f"{full_label(worst)} {_drift_text(report, worst)}, {p}"
     if worst.needed_n is not None and worst.needed_n > worst.n_used:
-        used, needed = rounding.count(worst.n_used), rounding.about(worst.needed_n)
+        used, needed = rounding.format_count(worst.n_used), rounding.format_estimate(worst.needed_n)
         return f"{found}; about {needed} documents would decide ({used} scored)"
     return f"{found}; more documents would decide"
 
 
-def _drift(report: CompareReport, worst: Comparison) -> str:
-    sigma, low, high = rounding.sigma_with_interval(
-        worst.sigma, worst.sigma_interval, margin=margin_of(report, worst)
+def _drift_text(report: CompareReport, worst: Comparison) -> str:
+    sigma, low, high = rounding.format_sigma_interval(
+        worst.sigma, worst.sigma_interval, margin=metric_margin(report, worst)
     )
     if worst.bit_identical:
         return "0 sigma, bit-identical"
@@ -127,32 +135,32 @@ def cause_line(report: CompareReport) -> str:
         return f"Not bisected: {reason}." if reason else ""
     settled = all(search.status in ("minimal", "masked") for search in found.answers)
     if not found.culprits or not settled:
-        return f"Cause: {' '.join(f'{answer(search)}.' for search in found.answers)}"
+        return f"Cause: {' '.join(f'{search_answer(search)}.' for search in found.answers)}"
     units = {culprit.unit for culprit in found.culprits}
-    costs = [f"{printable(c.setting)} {_cost(found, c)}" for c in found.culprits]
+    costs = [f"{printable(c.setting)} {_cost_text(found, c)}" for c in found.culprits]
     shown, more = costs[:_MOST_CULPRITS], len(costs) - _MOST_CULPRITS
     text = ", ".join(shown) + (f" and {more} more" if more > 0 else "")
-    other = "" if units == {SIGMA} else f" {listed(sorted(units))}"
-    return f"Cause: {text}{other}; {_left(found)}"
+    other = "" if units == {SIGMA} else f" {list_names(sorted(units))}"
+    return f"Cause: {text}{other}; {_remaining_text(found)}"
 
 
-def _cost(found: BisectReport, culprit: GuiltySetting) -> str:
+def _cost_text(found: BisectReport, culprit: GuiltySetting) -> str:
     """Its share, rounded as in the table."""
     search = next((s for s in found.searches if culprit in s.culprits), found.searches[0])
-    return drift_text(culprit.shapley_sigma, culprit.error_sigma, search)
+    return search_drift_text(culprit.shapley_sigma, culprit.error_sigma, search)
 
 
-def _left(found: BisectReport) -> str:
+def _remaining_text(found: BisectReport) -> str:
     """What is left without the culprits: of the whole run where that was judged."""
     repaired = found.repaired
     if repaired is not None and not repaired.failure:
         known = [m.sigma for m in repaired.metrics if m.gated and m.sigma is not None]
         if known:
             verdict = "" if repaired.passed else f", still {repaired.state}"
-            return f"{sized(max(known), 0.0, 0.0)} left{verdict}"
+            return f"{format_drift(max(known), 0.0, 0.0)} left{verdict}"
         return f"without them the gate says {repaired.state}"
     last = found.answers[-1]
-    return f"{told(last.unexplained_sigma, last)} left"
+    return f"{search_drift_phrase(last.unexplained_sigma, last)} left"
 
 
 def distributions_line(report: CompareReport) -> str:
@@ -181,12 +189,12 @@ def spread_of_tasks(report: CompareReport) -> tuple[str, str] | None:
     return " to ".join(kl), " to ".join(top)
 
 
-def touching_caveats(report: CompareReport, numbered: Sequence[Caveat]) -> tuple[Caveat, ...]:
+def verdict_caveats(report: CompareReport, numbered: Sequence[Caveat]) -> tuple[Caveat, ...]:
     """Return the caveats that bear on the verdict: of its metric, and of the whole run."""
     worst = worst_drift(report)
     own = () if worst is None else tuple(printable(text).strip() for text in worst.caveats)
-    about = {text for text in own if not _HOW_IT_WAS_MADE.search(text)}
-    notes = {printable(note) for note in report.notes if _TOUCHING_NOTE.search(note)}
+    about = {text for text in own if not _PROVENANCE_NOTE.search(text)}
+    notes = {printable(note) for note in report.notes if _VERDICT_NOTE.search(note)}
     return tuple(one for one in numbered if one.text in about or one.text in notes)
 
 
@@ -199,7 +207,7 @@ def others_text(hidden: Sequence[GateState | None], *, accepted: bool) -> str:
     """
     if not hidden:
         return ""
-    head = f"and {rounding.count(len(hidden))} more"
+    head = f"and {rounding.format_count(len(hidden))} more"
     within = "accepted or within the gate" if accepted else "within the gate"
     words: dict[GateState | None, str] = {
         "regressed": "regressed", "failed": "failed", "undecided": "undecided",
@@ -212,6 +220,57 @@ def others_text(hidden: Sequence[GateState | None], *, accepted: bool) -> str:
     return f"{head}: {', '.join(f'{number} {word}' for word, number in found)}"
 
 
-def _size(comparison: Comparison) -> float:
+def _sigma_order(comparison: Comparison) -> float:
     sigma = comparison.sigma
     return float("-inf") if sigma is None or sigma != sigma else sigma
+
+
+# Caveats: every one once, numbered, with the metrics that it belongs to.
+
+
+_MOST_LABELS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caveat:
+    """A caveat of metrics, or a note about the whole run.
+
+    ``where`` names the metrics ("lastword perplexity, acc; choice acc"), "" for all of several or
+    for the whole run; ``line`` is both together.
+    """
+
+    number: int
+    where: str
+    text: str
+
+    @property
+    def line(self) -> str:
+        """The text, after the metrics that it belongs to."""
+        return f"{self.where}: {self.text}" if self.where else self.text
+
+
+def number_caveats(visible: Sequence[Comparison], notes: Sequence[str]) -> tuple[Caveat, ...]:
+    """Number every caveat of the comparisons that are shown, then every note."""
+    places: dict[str, list[Comparison]] = {}
+    for comparison in visible:
+        for caveat in dict.fromkeys(comparison.caveats):
+            places.setdefault(printable(caveat).strip(), []).append(comparison)
+    whole = len(visible)
+    found = [
+        ("" if len(at) == whole > 1 else _metric_names(at), text) for text, at in places.items()
+    ]
+    found += [("", note) for note in dict.fromkeys(map(printable, notes)) if note not in places]
+    return tuple(
+        Caveat(number=number, where=where, text=text)
+        for number, (where, text) in enumerate(found, start=1)
+    )
+
+
+def _metric_names(comparisons: Sequence[Comparison]) -> str:
+    """Return "lastword perplexity, acc; choice acc": each task once, and not too many metrics."""
+    tasks: dict[str, list[str]] = {}
+    for comparison in comparisons[:_MOST_LABELS]:
+        tasks.setdefault(printable(comparison.task), []).append(metric_label(comparison))
+    shown = "; ".join(f"{task} {', '.join(metrics)}" for task, metrics in tasks.items())
+    more = len(comparisons) - _MOST_LABELS
+    return shown + (f" and {more} more" if more > 0 else "")

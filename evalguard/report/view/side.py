@@ -1,4 +1,4 @@
-"""SideView: one side of a comparison as a page names it."""
+"""SideView: one side of a comparison, with its settings, as a page names it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from evalguard.compare_report import RunIdentity, SettingState
-from evalguard.report.plain_text import printable
-from evalguard.settings import Value
+from evalguard.core.reports.compare import RunIdentity, SettingState
+from evalguard.core.settings import Value
+from evalguard.report.words.plain_text import printable
 
 _SHOWN_DIGEST = 8
 
@@ -52,7 +52,7 @@ def side_view(side: RunIdentity) -> SideView:
         description=description,
         digest=digest,
         about=", ".join(part for part in (description, short) if part),
-        settings=tuple(map(_setting, side.settings)),
+        settings=tuple(map(_setting_view, side.settings)),
     )
 
 
@@ -63,19 +63,21 @@ def value_text(value: Value) -> str:
     return printable(value if isinstance(value, str) else json.dumps(value))
 
 
-def entries(values: Mapping[str, Value], *, within: str = "") -> tuple[tuple[str, str], ...]:
+def flatten_entries(
+    values: Mapping[str, Value], *, within: str = ""
+) -> tuple[tuple[str, str], ...]:
     """Return (name, value) of a mapping's entries; of one inside it "outer.inner"."""
     found: list[tuple[str, str]] = []
     for key, value in values.items():
         name = f"{within}{printable(str(key))}"
         if isinstance(value, Mapping) and value:
-            found += entries(value, within=f"{name}.")
+            found += flatten_entries(value, within=f"{name}.")
         else:
             found.append((name, value_text(value)))
     return tuple(found)
 
 
-def _setting(setting: SettingState) -> SettingView:
+def _setting_view(setting: SettingState) -> SettingView:
     return SettingView(
         name=printable(setting.name),
         value=value_text(setting.value),

@@ -1,41 +1,43 @@
 """0/1 metrics: exact evidence about sigma_N from the flips seen so far.
 
-Of N documents b get lost and c won (D = b - c), and the base has R right. The full run's sigma is
-D / sqrt(R (N - R) / (N - 1)), so it is above a margin m exactly where D > m h(R), with
-h(R) = sqrt(R (N - R) / (N - 1)), a concave function. Both D and R are unknown.
+Of N documents b get lost and c won (D = b - c), and the base has R right. The full run's sigma
+is D / sqrt(R (N - R) / (N - 1)), so it is above a margin m exactly where D > m h(R), with h(R) =
+sqrt(R (N - R) / (N - 1)), a concave function. Both D and R are unknown.
 
 A pair (D, R) is a claim about the mean of the next document's flip d_i and of the base's being
 right, r_i, given all before (see betting.py). For every predictable stake lambda_i and slope s_i
 
-    W(D, R) = prod_i (1 - lambda_i ((d_i - mu_i^D) - s_i (r_i - mu_i^R)))
+W(D, R) = prod_i (1 - lambda_i ((d_i - mu_i^D) - s_i (r_i - mu_i^R)))
 
-is a martingale under that claim, so that it exceeds 1 / alpha at any time with a chance of at most
-alpha. The slope takes away what R moves of the claim "D = m h(R)", to first order.
+is a martingale under that claim, so that it exceeds 1 / alpha at any time with a chance of at
+most alpha. The slope takes away what R moves of the claim "D = m h(R)", to first order.
 
-"sigma_N >= m" is denied if W is large enough at every pair with D >= m h(R) and R in the confidence
-sequence of R (whose own error is ``reserved``). That is every such pair if it is the two at the
-sequence's ends on a line below m h: every factor is linear in (D, R) and rises with D, hence log W
-is concave and rises with D; over the region above a line its minimum lies at an end of the line.
-For a concave m h the chord is such a line, for a convex one (m < 0) the tangent. For "sigma_N <= m"
-everything is mirrored. A stake that could lose more than all denies nothing. So a true claim is
-denied, at any look, with a chance of at most ``reserved`` + (alpha - reserved) = alpha.
+"sigma_N >= m" is denied if W is large enough at every pair with D >= m h(R) and R in the
+confidence sequence of R (whose own error is ``reserved``). That is every such pair if it is the
+two at the sequence's ends on a line below m h: every factor is linear in (D, R) and rises with
+D, hence log W is concave and rises with D; over the region above a line its minimum lies at an
+end of the line. For a concave m h the chord is such a line, for a convex one (m < 0) the
+tangent. For "sigma_N <= m" everything is mirrored. A stake that could lose more than all denies
+nothing. So a true claim is denied, at any look, with a chance of at most ``reserved`` + (alpha -
+reserved) = alpha.
 
-A margin in points has h(R) = N, a share of the base's value h(R) = R: both are lines, so that chord
-and tangent are the claim itself.
+A margin in points has h(R) = N, a share of the base's value h(R) = R: both are lines, so that
+chord and tangent are the claim itself.
 
 How little can be enough: a candidate without any flip is told from one that loses K = m h(R)
-documents only by not having drawn any of these: (1 - n / N)^K <= alpha, or
-n / N >= 1 - alpha^(1 / K), about ln(1 / alpha) / K. No method can do with less.
+documents only by not having drawn any of these: (1 - n / N)^K <= alpha, or n / N >= 1 - alpha^(1
+/ K), about ln(1 / alpha) / K. No method can do with less.
 """
 
 from __future__ import annotations
 
-import numpy as np
+import math
 
-from evalguard.stats.sequential.base_right import right_interval
-from evalguard.stats.sequential.betting import Array, before, just_deniable, left, log_wealth
-from evalguard.stats.sequential.flip_stakes import kelly_stakes
-from evalguard.verdict import MarginUnit
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from evalguard.core.comparison import MarginUnit
 
 # Shares of one flip, taken as seen in advance: found by simulation (benchmarks/stopping.py).
 _SEEN_AGAINST_MORE = 0.02
@@ -87,7 +89,7 @@ class FlipEvidence:
         else:
             self._ends = float(right_of_all), float(right_of_all)
         self._middle = min(max(population * seen / n, self._ends[0]), self._ends[1])
-        self._left = left(n, population)
+        self._left = remaining_stake(n, population)
         self._d_before, self._right_before = before(d), before(right)
         guess = population * (self._right_before + 0.5) / (np.arange(n) + 1.0)
         if right_of_all is not None:
@@ -170,3 +172,141 @@ def _slope(right: Array, population: int, unit: MarginUnit) -> Array:
     size = _size(right, population, unit)
     steep = (population - 2.0 * right) / np.maximum(2.0 * size * (population - 1), 1e-9)
     return np.where(size > 0.0, steep, 0.0)
+
+
+# How many of all N documents the base has right, from a random part of them.
+
+
+def right_interval(right: int, n: int, population: int, *, alpha: float) -> tuple[int, int]:
+    """Confidence sequence of the number R of ones among N, exact at all times together.
+
+    With a uniform prior on R the ratio prior(R) / posterior(R) is a martingale for the true R
+    (prior-posterior ratio; I. Waudby-Smith, A. Ramdas, NeurIPS 2020): the R at which it stays below
+    1 / alpha hold the true one at every n with probability 1 - alpha. The posterior of R - r is
+    beta-binomial with N - n documents, r + 1 and n - r + 1.
+
+    Args:
+        right: r, ones among the first n.
+        alpha: 0 for what is possible at all.
+    """
+    lowest, highest = right, right + population - n
+    if alpha <= 0.0 or n >= population:
+        return lowest, highest
+    more = np.arange(population - n + 1, dtype=np.float64)
+    rest = population - n
+    log_posterior = (
+        _log_choose(float(rest), more)
+        + special.betaln(more + right + 1.0, rest - more + n - right + 1.0)
+        - special.betaln(right + 1.0, n - right + 1.0)
+    )
+    kept = np.flatnonzero(-math.log(population + 1.0) - log_posterior < -math.log(alpha))
+    if kept.size == 0:  # cannot be: the posterior's mode is above the uniform prior
+        return lowest, highest
+    return right + int(kept[0]), right + int(kept[-1])
+
+
+def _log_choose(n: float, k: Array) -> Array:
+    result: Array = -special.betaln(n - k + 1.0, k + 1.0) - math.log(n + 1.0)
+    return result
+
+
+# Betting against a total: exact inference on a finite population sampled without replacement.
+#
+# Documents come in random order, each with a value x_i. Whoever claims that the N values sum to k
+# claims with it that the next one has the mean mu_i = (k - x_1 - ... - x_{i-1}) / (N - i + 1),
+# given all before. A gambler who starts with 1 and stakes lambda_i, chosen from what came before,
+# on small values has after n documents
+#
+# W_n = prod_i (1 - lambda_i (x_i - mu_i)),
+#
+# a martingale where the claim is true, and a supermartingale where the true total is larger still.
+# While every factor can only be positive or 0, Ville's inequality bounds the chance that W ever
+# reaches 1 / alpha, at whatever time one looks, by alpha. So "the total is k or more" may be
+# denied as soon as W >= 1 / alpha (I. Waudby-Smith, A. Ramdas, "Confidence sequences for sampling
+# without replacement", NeurIPS 2020; "Estimating means of bounded random variables by betting",
+# JRSS B 86, 2024, 1-27).
+#
+# A factor stays positive while lambda_i <= 1 / (bound - mu_i), with ``bound`` the largest value
+# that any document can have. Stakes decide how fast one wins, never whether one may believe it.
+
+
+Array = NDArray[np.float64]
+
+
+def before(values: Array) -> Array:
+    """Sum of what came before each document; float64, shape (n,)."""
+    return np.concatenate(([0.0], np.cumsum(values)[:-1]))
+
+
+def remaining_stake(n: int, population: int) -> Array:
+    """Documents that are left before each of the first n is drawn: N, N - 1, ..."""
+    return population - np.arange(n, dtype=np.float64)
+
+
+def just_deniable(mean: Array, scatter: Array, worst: float | Array, level: float) -> Array:
+    """Means that the documents before would about just deny at a level: where to aim a bet.
+
+    mean + sqrt(2 v L / i) + worst L / (2 i) with L = log(1 / level), as in Bernstein's inequality.
+    It only says how to bet, so that it need not be exact.
+
+    Args:
+        mean: of the documents before the i-th, shape (n,), and ``scatter`` v their second moment.
+        worst: the largest value a document can have.
+    """
+    count = np.arange(1.0, mean.shape[0] + 1.0)
+    amount = -np.log(level)
+    spread = np.sqrt(2.0 * np.maximum(0.0, scatter) * amount / count)
+    result: Array = mean + spread + worst * amount / (2.0 * count)
+    return result
+
+
+def log_wealth(deviations: Array, stakes: Array, highest: Array) -> float:
+    """log W_n; minus infinity where a stake was more than one can lose.
+
+    Args:
+        deviations: x_i - mu_i, shape (n,).
+        stakes: lambda_i, not negative, each from what came before document i.
+        highest: bound - mu_i, the largest deviation there could have been.
+    """
+    # The last bits of a double must not let a stake of exactly all look like more than all.
+    if bool(np.any(stakes * highest > 1.0 + 1e-12)):
+        return -np.inf
+    with np.errstate(divide="ignore"):
+        return float(np.sum(np.log1p(-np.minimum(1.0, stakes * deviations))))
+
+
+# Stakes on flips: how much to bet that a 0/1 metric loses less than is claimed.
+
+
+def kelly_stakes(d: Array, claimed: Array, *, seen: float) -> Array:
+    """Stakes that make log-wealth grow fastest if documents go on as those before did.
+
+    With p1, p0, p-1 the chances of a loss (d = 1), no flip and a gain (d = -1), estimated from the
+    documents before, and mu the claimed mean, the stake x maximises E log(1 - x (d - mu)):
+
+        -p1 (1 - mu) / (1 - x (1 - mu)) + p0 mu / (1 + x mu) + p-1 (1 + mu) / (1 + x (1 + mu)) = 0,
+
+    a quadratic (J. L. Kelly, Bell System Technical Journal 35, 1956, 917-926). It is 0 where what
+    was seen is no less than what is claimed.
+
+    Args:
+        d: 1, 0 or -1 per document, in the order drawn, shape (n,).
+        claimed: mu_i of the claim that one bets against, from what came before document i.
+        seen: flips of each kind that count as seen before any is. Few, and a lossless candidate is
+            believed soon; more than none, so that one flip does not cost everything.
+    """
+    spread = np.arange(d.shape[0], dtype=np.float64) + 2.0 * seen + 1.0
+    lost = (before((d > 0.0).astype(np.float64)) + seen) / spread
+    won = (before((d < 0.0).astype(np.float64)) + seen) / spread
+    mu = np.clip(claimed, -0.999, 0.999)
+    a = -mu * (1.0 - mu * mu)
+    b = (
+        -lost * (1.0 - mu) * (1.0 + 2.0 * mu)
+        + 2.0 * (1.0 - lost - won) * mu * mu
+        - won * (1.0 + mu) * (1.0 - 2.0 * mu)
+    )
+    gain = mu - (lost - won)
+    root = np.sqrt(np.maximum(0.0, b * b - 4.0 * a * gain))
+    # The root next to 0, in the form that stays exact where the quadratic's first term vanishes.
+    stake = 2.0 * gain / np.maximum(root - b, 1e-300)
+    return np.where(gain > 0.0, np.clip(stake, 0.0, 1.0), 0.0)

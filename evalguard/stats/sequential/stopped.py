@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from evalguard.comparison import Comparison
-from evalguard.pairing import PairedScores
-from evalguard.stats.reason import limit_words, number
-from evalguard.stats.sequential.finding import Finding
-from evalguard.stats.sequential.guarantee import assumption, guarantee
-from evalguard.stats.sequential.rule import StoppingRule
-from evalguard.stats.sequential.scaled_drift import drift_of_all
-from evalguard.stopping import Stopping
-from evalguard.verdict import Verdict, decide
+from evalguard.core.comparison import Comparison, Margin, Stopping, Verdict, decide
+from evalguard.core.pairing import PairedScores
+from evalguard.core.scores import ScoreTable
+from evalguard.stats.caveats import limit_words, number_text
+from evalguard.stats.sequential.bounded import drift_of_all
+from evalguard.stats.sequential.finding import Finding, StoppingRule
 
 _METHODS = {"flips-exact": "sequential-flips", "bounded-betting": "sequential-bounded"}
 
@@ -137,7 +134,7 @@ def _reason(
     word = "no net drift"
     if sigma != 0.0:
         direction = "worse" if sigma > 0.0 else "better"
-        about = number(abs(sigma), beside=size)
+        about = number_text(abs(sigma), beside=size)
         word = f"{direction} by about {about} standard errors of the base"
     shown = {
         "above": f"sigma of all {n_total:,} documents is above {margin}",
@@ -152,4 +149,75 @@ def _reason(
 
 
 def _end(value: float) -> str:
-    return number(value) if math.isfinite(value) else ("infinity" if value > 0.0 else "-infinity")
+    return (
+        number_text(value) if math.isfinite(value) else ("infinity" if value > 0.0 else "-infinity")
+    )
+
+
+# What one look leaves for the next: a verdict once shown stays shown.
+
+
+def carry_over(
+    before: Finding | None, now: Finding | None, *, margin: float | Margin
+) -> Finding | None:
+    """The present finding, with what an earlier look has shown.
+
+    The levels hold for all looks together, so that what was shown once may be kept while other
+    metrics of the task go on; but not against an estimate that has moved to the other side since.
+    Its ends hold in the margin's unit, and are counted in sigma anew.
+    """
+    if before is None or before.side is None or now is None or now.side is not None:
+        return now
+    size = (margin.value if isinstance(margin, Margin) else margin) * now.scale
+    same = now.sigma > size if before.side == "above" else now.sigma < size
+    if not same:
+        return now
+    again = now.scale / before.scale
+    return replace(
+        now,
+        side=before.side,
+        low=before.low * again,
+        high=before.high * again,
+        error_chance=before.error_chance,
+    )
+
+
+# What a sequential verdict guarantees, and what it assumes, in words.
+
+
+# Metrics of lm-eval whose score of a document can only be 0 or 1.
+_ZERO_OR_ONE = frozenset({"acc", "acc_norm", "exact_match", "mc1", "contains", "em"})
+
+
+def assumption(table: ScoreTable, finding: Finding) -> str:
+    """What is taken for granted, "" where the method is exact."""
+    if finding.assumed_worst is not None and finding.seen_worst is not None:
+        moves = "gains" if finding.side == "above" else "loses"
+        unit = {
+            "bits_per_byte": " bits",
+            "perplexity": " nats",
+            "weighted_perplexity": " nats",
+        }.get(table.aggregation, "")
+        assumed = (
+            f"no other document {moves} more than {number_text(finding.assumed_worst)}{unit} "
+            f"(the most so far: {number_text(max(0.0, finding.seen_worst))})"
+        )
+        if finding.side == "above" and finding.unit_guessed:
+            assumed += (
+                " and no score of the base lies more than three times as far out as those seen"
+            )
+        return assumed
+    if table.metric in _ZERO_OR_ONE:
+        return ""
+    return "all scores are 0 or 1 like those seen"
+
+
+def guarantee(finding: Finding, rule: StoppingRule, assumed: str, *, n_total: int) -> str:
+    """The sentence for a verdict from a part of the documents."""
+    level = rule.alpha_above if finding.side == "above" else rule.alpha_below
+    head = (
+        f"the verdict is that of all {n_total:,} documents, wrong in at most "
+        f"{100.0 * level:.3g}% of document orders"
+    )
+    kind = "exact" if finding.method == "flips-exact" else "asymptotic"
+    return f"{head}; {kind}, if {assumed}" if assumed else f"{head}; {kind}"

@@ -10,13 +10,26 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from evalguard.history import DocumentScores, MetricKey, Night, NightMetric, NightRun
-from evalguard.history.document_hashes import HASH_FIELDS
-from evalguard.settings import Value
-from evalguard.store.damage import DamagedBlockError
-from evalguard.store.history.database import PATIENCE, connect
-from evalguard.store.history.failures import RESCUE, DamagedHistoryError, told
-from evalguard.store.history.rows import (
+from evalguard.core.history import (
+    HASH_FIELDS,
+    DocumentScores,
+    MetricKey,
+    Night,
+    NightMetric,
+    NightRun,
+)
+from evalguard.core.settings import Value
+from evalguard.store.files import DamagedBlockError
+from evalguard.store.history.database import (
+    PATIENCE,
+    RESCUE,
+    DamagedHistoryError,
+    connect,
+    history_error,
+    transaction,
+)
+from evalguard.store.history.packing import VectorReader, requests_text, store_documents
+from evalguard.store.history.schema import (
     METRIC_COLUMNS,
     RUN_COLUMNS,
     VECTOR_COLUMNS,
@@ -27,8 +40,6 @@ from evalguard.store.history.rows import (
     run_values,
     seal_of,
 )
-from evalguard.store.history.transaction import transaction
-from evalguard.store.history.vectors import VectorReader, asked_text, keep_documents
 
 _Made = TypeVar("_Made")
 _RUNS = columns("runs", RUN_COLUMNS)
@@ -81,7 +92,7 @@ class HistoryFile:
         """
         content = json.dumps(dict(environment), sort_keys=True)
         connection = self._connection
-        with told(self.path, "write"), transaction(connection):
+        with history_error(self.path, "write"), transaction(connection):
             connection.execute(
                 "INSERT OR IGNORE INTO environments VALUES (?, ?)", (run.environment, content)
             )
@@ -137,7 +148,7 @@ class HistoryFile:
         Raises:
             StoreError: it cannot be written to.
         """
-        with told(self.path, "write"), transaction(self._connection):
+        with history_error(self.path, "write"), transaction(self._connection):
             pass
 
     def documents(
@@ -199,8 +210,8 @@ class HistoryFile:
         values |= {"run": run, "place": place, "asked": ""}
         if kept.documents is not None:
             values["aggregation"] = kept.documents.aggregation
-            values["asked"] = asked_text(kept.documents.hashes)
-            values |= keep_documents(self._connection, kept.documents)
+            values["asked"] = requests_text(kept.documents.hashes)
+            values |= store_documents(self._connection, kept.documents)
         row = [values[name] for name in METRIC_COLUMNS]
         self._connection.execute(
             f"INSERT INTO metrics ({', '.join(METRIC_COLUMNS)}, seal) "
@@ -220,13 +231,13 @@ class HistoryFile:
                 self.problems.setdefault(f"{where}{names}: {error}")
 
     def _rows(self, query: str, values: Sequence[Any]) -> list[Any]:
-        with told(self.path, "read"):
+        with history_error(self.path, "read"):
             return self._connection.execute(query, values).fetchall()
 
     @contextmanager
     def _whole(self, run: int, key: MetricKey) -> Iterator[None]:
         try:
-            with told(self.path, "read"):
+            with history_error(self.path, "read"):
                 yield
         except DamagedBlockError as error:
             raise DamagedHistoryError(

@@ -2,28 +2,33 @@
 
 A packed vector is a header (layout version, coding, length, CRC-32 of all else) and a body:
 
-    coding    body, compressed by zlib where that makes it smaller
-    constant  the one value
-    bits      one bit a value, for 0.0 and 1.0
-    float32   4 bytes a value, where nothing is lost by it; byte planes one after the other
-    float64   8 bytes a value, likewise
-    int64     differences of neighbours, 8 bytes each, likewise
+coding body, compressed by zlib where that makes it smaller constant the one value bits one bit a
+value, for 0.0 and 1.0 float32 4 bytes a value, where nothing is lost by it; byte planes one
+after the other float64 8 bytes a value, likewise int64 differences of neighbours, 8 bytes each,
+likewise
 
-Floats may be packed against a reference of the same length (the base's scores): then the integers
-that their bits spell are subtracted, and what is left of scores that are near to the reference's is
-mostly zeros. Byte planes are what HDF5 calls the shuffle filter.
+Floats may be packed against a reference of the same length (the base's scores): then the
+integers that their bits spell are subtracted, and what is left of scores that are near to the
+reference's is mostly zeros. Byte planes are what HDF5 calls the shuffle filter.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
+import sqlite3
 import struct
 import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.store.damage import DamagedBlockError
+from evalguard.core.history import HASH_FIELDS, DocumentHashes, DocumentScores
+from evalguard.store.files import DamagedBlockError
 
 VERSION = 1
 _HEADER = struct.Struct("<BBII")
@@ -161,3 +166,192 @@ def _joined(body: bytes, n: int, width: int) -> Numbers:
     planes = np.frombuffer(body, np.uint8).reshape(width, n)
     words = np.frombuffer(planes.T.tobytes(), f"<u{width}")
     return words.astype(np.uint32 if width == 4 else np.uint64)
+
+
+# Texts of a history file: hashes of a task's documents, each list kept once.
+
+
+# Hexadecimal texts of one length take half of their digits; anything else is JSON.
+_HEX = re.compile(r"(?:[0-9a-f]{2})+")
+_MOST_BYTES = 2**31
+
+
+def store_texts(connection: sqlite3.Connection, texts: Sequence[str]) -> int | None:
+    """Keep a list of texts; return its id, None for an empty one."""
+    if not texts:
+        return None
+    packed = _pack(texts)
+    digest = hashlib.blake2b(packed, digest_size=16).digest()
+    found = connection.execute("SELECT id FROM texts WHERE digest = ?", (digest,)).fetchone()
+    if found is not None:
+        return int(found[0])
+    inserted = connection.execute(
+        "INSERT INTO texts (digest, packed) VALUES (?, ?)", (digest, packed)
+    )
+    return int(inserted.lastrowid or 0)
+
+
+def read_texts(connection: sqlite3.Connection, number: int | None) -> tuple[str, ...]:
+    """A list of texts by its id; () for None.
+
+    Raises:
+        DamagedBlockError: it is gone, or not what was written.
+    """
+    if number is None:
+        return ()
+    query = "SELECT digest, packed FROM texts WHERE id = ?"
+    row = connection.execute(query, (number,)).fetchone()
+    if row is None or not isinstance(row[1], bytes):
+        raise DamagedBlockError(f"texts {number} are gone")
+    if hashlib.blake2b(row[1], digest_size=16).digest() != row[0]:
+        raise DamagedBlockError(f"texts {number} are not what was kept")
+    return _unpack(row[1])
+
+
+def _pack(texts: Sequence[str]) -> bytes:
+    width = len(texts[0])
+    if all(len(text) == width and _HEX.fullmatch(text) for text in texts):
+        return width.to_bytes(4, "little") + bytes.fromhex("".join(texts))
+    return bytes(4) + zlib.compress(json.dumps(list(texts)).encode())
+
+
+def _unpack(packed: bytes) -> tuple[str, ...]:
+    width, body = int.from_bytes(packed[:4], "little"), packed[4:]
+    if not width:
+        return tuple(json.loads(zlib.decompressobj().decompress(body, _MOST_BYTES)))
+    digits = body.hex()
+    return tuple(digits[start : start + width] for start in range(0, len(digits), width))
+
+
+# Vectors of a history file: per-document numbers, each kept once.
+
+
+def store_documents(
+    connection: sqlite3.Connection, documents: DocumentScores
+) -> dict[str, int | None]:
+    """Keep the vectors and hashes of a metric's documents; return their ids by column."""
+    base = _keep(connection, documents.base)
+    hashes = documents.hashes
+    kept: dict[str, int | None] = (
+        {}
+        if hashes is None
+        else {name: store_texts(connection, getattr(hashes, name)) for name in HASH_FIELDS}
+    )
+    return kept | {
+        "doc_ids": _keep(connection, documents.doc_ids),
+        "prints": _keep(connection, documents.prints),
+        "base_scores": base,
+        "candidate_scores": _keep(connection, documents.candidate, (base, documents.base)),
+        "weights": None if documents.weights is None else _keep(connection, documents.weights),
+    }
+
+
+def requests_text(hashes: DocumentHashes | None) -> str:
+    """How documents were asked, as a text to keep; "" where that is not known."""
+    if hashes is None:
+        return ""
+    told = {"n_total": hashes.n_total, "run": dict(hashes.run)}
+    return json.dumps(told, sort_keys=True, default=str)
+
+
+def _keep(
+    connection: sqlite3.Connection, values: Numbers, reference: tuple[int, Floats] | None = None
+) -> int:
+    digest = digest_of_vector(values)
+    found = connection.execute("SELECT id FROM vectors WHERE digest = ?", (digest,)).fetchone()
+    if found is not None:
+        return int(found[0])
+    packed = pack(values, reference[1] if reference else None)
+    against = reference[0] if reference and needs_reference(packed) else None
+    inserted = connection.execute(
+        "INSERT INTO vectors (digest, reference, packed) VALUES (?, ?, ?)",
+        (digest, against, packed),
+    )
+    return int(inserted.lastrowid or 0)
+
+
+def digest_of_vector(values: Numbers) -> bytes:
+    """16 bytes that tell vectors apart: of their kind and their numbers, bit for bit."""
+    kind = b"f" if values.dtype == np.float64 else b"i"
+    wide = values.astype("<f8" if kind == b"f" else "<i8", copy=False)
+    return hashlib.blake2b(kind + wide.tobytes(), digest_size=16).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class VectorReader:
+    """Reads vectors, each once: a base's scores serve all candidates of many nights."""
+
+    connection: sqlite3.Connection
+    known: dict[int, Numbers]
+
+    def hashes(self, ids: Mapping[str, int | None], asked: str) -> DocumentHashes | None:
+        """The hashes of a metric's documents; None where they were not kept.
+
+        Args:
+            ids: by column.
+            asked: ``requests_text`` of the night.
+
+        Raises:
+            DamagedBlockError: as ``documents``.
+        """
+        if ids["doc_hashes"] is None or not asked:
+            return None
+        told = json.loads(asked)
+        found = {name: read_texts(self.connection, ids[name]) for name in HASH_FIELDS}
+        return DocumentHashes(**found, n_total=int(told["n_total"]), run=dict(told["run"]))
+
+    def documents(
+        self, ids: tuple[int | None, ...], aggregation: Any, *, higher_is_better: bool
+    ) -> DocumentScores:
+        """The documents of a metric, without their hashes.
+
+        Args:
+            ids: of ``rows.VECTOR_COLUMNS``, in this order.
+
+        Raises:
+            DamagedBlockError: a vector is gone, or not what was written.
+        """
+        found = [None if number is None else self.get(number) for number in ids]
+        *needed, weights = found
+        if any(values is None for values in needed):
+            raise DamagedBlockError("its documents' numbers are not all there")
+        doc_ids, prints, base, candidate = (values for values in needed if values is not None)
+        if len({values.shape for values in found if values is not None}) > 1:
+            raise DamagedBlockError("its documents' numbers are of different lengths")
+        return DocumentScores(
+            aggregation=aggregation,
+            higher_is_better=higher_is_better,
+            doc_ids=doc_ids,
+            prints=prints.view(np.uint64),
+            base=base,
+            candidate=candidate,
+            weights=weights,
+        )
+
+    def get(self, number: int, *, plain: bool = False) -> Numbers:
+        """A vector by its id.
+
+        Args:
+            plain: it must not need another one: references are one deep.
+
+        Raises:
+            DamagedBlockError: it is gone, or not what was written.
+        """
+        if number in self.known:
+            return self.known[number]
+        row = self.connection.execute(
+            "SELECT reference, packed, digest FROM vectors WHERE id = ?", (number,)
+        ).fetchone()
+        if row is None:
+            raise DamagedBlockError(f"vector {number} is gone")
+        reference, packed, digest = row
+        if not isinstance(packed, bytes):
+            raise DamagedBlockError(f"vector {number} is no packed one")
+        if plain and reference is not None:
+            raise DamagedBlockError(f"vector {number} is packed against one that is packed itself")
+        against = None if reference is None else self.get(reference, plain=True)
+        values = unpack(packed, against)
+        if digest_of_vector(values) != digest:
+            raise DamagedBlockError(f"vector {number} is not what was kept")
+        self.known[number] = values
+        return values

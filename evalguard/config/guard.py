@@ -1,0 +1,231 @@
+"""Guard and GuardSet: what guard files say, as domain objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, NoReturn
+
+from evalguard.core.comparison import Margin
+from evalguard.core.limits import Limit, Waiver
+from evalguard.core.scorer import RollingBos, ScorerName
+from evalguard.core.settings import Variant
+from evalguard.errors import GuardFileError, UsageError, nearest
+
+Origin = Literal["named", "evalguard.yaml", "configs/", "embedded"]
+FailOn = Literal["real", "margin", "significant", "certain", "any-degradation"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Two models to compare.
+
+    ``differs`` holds "prompt" and "tokens" where that difference is meant; ``tasks`` replaces the
+    guard file's where it is not empty. ``accept`` holds known degradations that are let through.
+    ``gate`` is the pair's own; None where the file's counts.
+    """
+
+    base: str
+    candidate: str
+    differs: frozenset[str] = frozenset()
+    tasks: tuple[str, ...] = ()
+    accept: tuple[Waiver, ...] = ()
+    gate: GateOptions | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateOptions:
+    """When a comparison fails; a number as ``margin`` is in standard errors of the base model.
+
+    ``limits`` are the absolute ones of the file's ``gate: {metrics: ...}``, ``margins`` those of
+    single metrics there. ``gate_metrics`` is its ``only``.
+    """
+
+    margin: float | Margin = 1.0
+    margins: tuple[tuple[str, Margin], ...] = ()
+    gate_metrics: tuple[str, ...] = ()
+    advisory: tuple[str, ...] = ()
+    fail_on: FailOn = "real"
+    confidence: float = 0.95
+    undecided: Literal["warn", "fail"] = "warn"
+    subtasks: bool = False
+    limits: tuple[Limit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """How tasks are run; None means that the guard file does not say.
+
+    ``limit`` is a number of documents, or a share of them below 1.
+    """
+
+    num_fewshot: int | None = None
+    limit: int | float | None = None
+    batch_size: int | Literal["auto"] | None = None
+    token_budget: int | None = None
+    scorer: ScorerName | None = None
+    share_prefixes: bool | None = None
+    rolling_bos: RollingBos | None = None
+    seed: int | None = None
+    device: str | None = None
+    apply_chat_template: bool | str | None = None
+    distributions: Literal["auto", "lockstep", "reference", "off"] | None = None
+    reference_top_k: int | None = None
+    memory: Literal["auto", "lockstep", "sequential"] | None = None
+    sequential: bool | None = None
+    sequential_alpha: float | None = None
+    bisect: Literal["auto", "never", "always"] | None = None
+    bisect_budget: float | None = None
+    bisect_thorough: bool | None = None
+    bisect_jobs: int | None = None
+    cache_max_size: int | str | None = None
+    history: str | None = None
+    track: tuple[str, ...] | None = None
+    pair_hours: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeUse:
+    """Something of a guard file that runs code: what it is, and ``FILE:LINE``."""
+
+    what: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """One guard file.
+
+    ``label`` is the file as messages name it; ``file`` its absolute path. ``include_paths`` are
+    absolute folders, ``include_where`` the ``FILE:LINE`` that names them. ``clusters``
+    maps tasks to the field of their documents that says which belong together. ``code_allowed``
+    says whether the user trusts this file to run code; ``code_uses`` lists by model what would run.
+    ``places`` holds the ``FILE:LINE`` of every model, (name,), and setting, (name, setting).
+    ``parents`` says which model each one extends; None where it extends none.
+    ``absent`` are the local paths that it names and that lead nowhere on this machine.
+    """
+
+    file: Path
+    label: str
+    origin: Origin
+    variants: Mapping[str, Variant]
+    pairs: tuple[Pair, ...] = ()
+    tasks: tuple[str, ...] = ()
+    include_paths: tuple[Path, ...] = ()
+    include_where: str = ""
+    clusters: Mapping[str, str] = field(default_factory=dict)
+    gate: GateOptions = field(default_factory=GateOptions)
+    run: RunOptions = field(default_factory=RunOptions)
+    descriptions: Mapping[str, str] = field(default_factory=dict)
+    parents: Mapping[str, str | None] = field(default_factory=dict)
+    code_allowed: bool = False
+    code_uses: Mapping[str, tuple[CodeUse, ...]] = field(default_factory=dict)
+    places: Mapping[tuple[str, ...], str] = field(default_factory=dict)
+    absent: tuple[Problem, ...] = ()
+
+    def place(self, model: str, setting: str = "") -> str:
+        """Return where a model, or a setting of it, is written; the file where that is unknown."""
+        whole = self.places.get((model,), self.label)
+        return self.places.get((model, setting), whole)
+
+    def pair(self, base: str, candidate: str) -> Pair | None:
+        """Return the pair of these two models, None if the file declares none."""
+        wanted = (base, candidate)
+        return next((p for p in self.pairs if (p.base, p.candidate) == wanted), None)
+
+    def gate_of(self, base: str, candidate: str) -> GateOptions:
+        """Return the gate of these two models: the pair's, else the file's."""
+        pair = self.pair(base, candidate)
+        return self.gate if pair is None or pair.gate is None else pair.gate
+
+    def tasks_of(self, base: str, candidate: str) -> tuple[str, ...]:
+        """Return the tasks for these two models: the pair's, else the file's."""
+        pair = self.pair(base, candidate)
+        return pair.tasks if pair is not None and pair.tasks else self.tasks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardSet:
+    """All guard files of one invocation; no two of them define one name."""
+
+    guards: tuple[Guard, ...]
+
+    @property
+    def origin(self) -> Origin:
+        """Where the files come from."""
+        return self.guards[0].origin
+
+    @property
+    def where(self) -> str:
+        """The files as messages name them."""
+        return ", ".join(guard.label for guard in self.guards)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all models, in the files' order."""
+        return tuple(name for guard in self.guards for name in guard.variants)
+
+    def find(self, name: str) -> tuple[Guard, Variant]:
+        """Return a model, every setting at its candidate value, and the file that defines it.
+
+        Raises:
+            UsageError: for an unknown name, with the nearest one and the list of all.
+        """
+        for guard in self.guards:
+            if name in guard.variants:
+                return guard, guard.variants[name]
+        raise UsageError(
+            f"no model '{name}' in {self.where}{nearest(name, self.names)}",
+            hint=f"models: {', '.join(self.names)}; a folder or a hub id can be given too",
+        )
+
+
+# Problem: one thing that is wrong in a guard file, and the error that lists them.
+
+
+SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Problem:
+    """One fault of a guard file. ``line`` counts from 1; 0 means the file as a whole."""
+
+    label: str
+    line: int
+    message: str
+    hint: str = ""
+
+    @property
+    def where(self) -> str:
+        """``FILE:LINE``, or ``FILE`` for the file as a whole."""
+        return f"{self.label}:{self.line}" if self.line else self.label
+
+
+def raise_problems(problems: Iterable[Problem]) -> None:
+    """Raise one error that lists the problems in reading order, one a line.
+
+    At most ``SHOWN`` are listed; the rest is counted. Nothing happens when there is none.
+
+    Raises:
+        GuardFileError: if there is any problem; ``where`` is the first one's place.
+    """
+    ordered = sorted(set(problems))
+    if not ordered:
+        return
+    first, *others = ordered[:SHOWN]
+    lines = [first.message, *(f"{problem.where}: {problem.message}" for problem in others)]
+    if len(ordered) > SHOWN:
+        lines.append(f"and {len(ordered) - SHOWN} more")
+    hints = dict.fromkeys(problem.hint for problem in ordered[:SHOWN] if problem.hint)
+    raise GuardFileError("\n".join(lines), where=first.where, hint="\n".join(hints))
+
+
+def refuse(label: str, line: int, message: str, hint: str = "") -> NoReturn:
+    """Raise the error of one problem after which nothing more of the file can be read.
+
+    Raises:
+        GuardFileError: always.
+    """
+    raise_problems([Problem(label=label, line=line, message=message, hint=hint)])
+    raise AssertionError("one problem is always raised")

@@ -1,0 +1,452 @@
+"""GateResult: the gate's answer, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from evalguard.core.comparison import REAL_LEVEL, Comparison, Margin, decide
+from evalguard.core.limits import (
+    AcceptedDrift,
+    GateState,
+    Key,
+    Limit,
+    LimitVerdict,
+    Waiver,
+    accept_drift,
+    judge_limits,
+    overall,
+    reason,
+    waiver_notes,
+)
+from evalguard.core.noise_floor import DistributionComparison
+from evalguard.errors import (
+    EXIT_FAILED,
+    EXIT_PASSED,
+    EXIT_REGRESSED,
+    EXIT_UNDECIDED,
+    UsageError,
+    nearest,
+)
+from evalguard.stats.binary import family_false_alarm, holm
+from evalguard.stats.power import documents_for_level
+
+FailOn = Literal["real", "margin", "significant", "certain", "any-degradation"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateResult:
+    """The gate's answer.
+
+    Attributes:
+        passed: whether the gate lets the candidate through. True for state "undecided" where the
+            policy only warns; never True for "failed".
+        state: "regressed" if any gated metric or limit is; else "failed" if any gave no number, or
+            nothing was compared; else "undecided" if any is; else "passed".
+        margin: in standard errors of the base; where it was given in another unit, the smallest
+            that it comes to over the gated metrics. ``margin_text`` as it was given: "1pp".
+        gated: keys (task, filter, metric) of the gated metrics; ``holm_p_values`` are beside them
+            in the same order (None for a failed metric).
+        regressed, undecided, failed: the keys that brought each about.
+        family_false_alarm: upper bound of the chance that an unchanged candidate fails, because
+            at least one gated metric crosses the margin: min(1, sum of the metrics' false-alarm
+            probabilities). It holds whatever the dependence between metrics, which share
+            documents, and for "significant" and "certain", which ask for more. For "real" it is
+            at most Holm's level, ``REAL_LEVEL``, too. For "any-degradation" the Holm level,
+            (1 - confidence) / 2, is added. None where no gated metric has a number.
+        family_false_alarm_independent: the chance that one crosses the margin if the metrics were
+            independent, 1 - prod(1 - p_k); not above the bound.
+        family_false_alarm_estimate: the chance itself, estimated by flipping the signs of the
+            documents in all gated metrics together. Only for "margin", with two gated metrics or
+            more that are all sums over documents; else None, and the bound is what is known.
+        reason: one sentence.
+        limits: what the absolute limits say, one per limit and task.
+        accepted: metrics that regressed and that waivers let through; not in ``regressed``.
+    """
+
+    passed: bool
+    state: GateState
+    margin: float
+    fail_on: FailOn
+    confidence: float
+    gated: tuple[Key, ...]
+    regressed: tuple[Key, ...]
+    undecided: tuple[Key, ...]
+    failed: tuple[Key, ...]
+    holm_p_values: tuple[float | None, ...]
+    family_false_alarm: float | None
+    family_false_alarm_independent: float | None
+    reason: str
+    limits: tuple[LimitVerdict, ...] = ()
+    accepted: tuple[AcceptedDrift, ...] = ()
+    margin_text: str = ""
+    family_false_alarm_estimate: float | None = None
+
+    @property
+    def rule(self) -> str:
+        """The gate's rule, as half a sentence: "fails above 1 sigma if real (...)"."""
+        margin = self.margin_text or f"{self.margin:.12g} sigma"
+        return {
+            "real": f"fails above {margin} if real (paired test, Holm {100 * REAL_LEVEL:g}%)",
+            "margin": f"fails above {margin}",
+            "significant": f"fails above {margin} if the interval is above 0",
+            "certain": f"fails if the whole interval is above {margin}",
+            "any-degradation": f"fails on any real degradation, and above {margin}",
+        }[self.fail_on]
+
+    def state_of(self, key: Key) -> GateState:
+        """What a gated metric brought about; "passed" where a waiver lets it through."""
+        if key in self.regressed:
+            return "regressed"
+        if key in self.failed:
+            return "failed"
+        return "undecided" if key in self.undecided else "passed"
+
+
+# Gate: the policy over all metrics of a run, and the exit code that it asks for.
+
+
+FAIL_ON: tuple[str, ...] = get_args(FailOn)
+
+# `git bisect run` reads 125 as "this commit cannot be judged, skip it".
+EXIT_GIT_BISECT_SKIP = 125
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """What makes a run fail.
+
+    Attributes:
+        margin: tolerated drift; a number is in standard errors of the base.
+        margins: margins of metrics ("acc") or of a task's metric ("gsm8k/exact_match"), which wins.
+        fail_on: which metrics fail the gate.
+            "real": sigma above the margin, and the paired one-sided test, Holm-adjusted over the
+            gated metrics, calls the degradation real at ``REAL_LEVEL``. The default.
+            "margin": sigma above the margin, the literal rule.
+            "significant": that, and the drift is real (interval above 0).
+            "certain": that, and the whole interval is above the margin.
+            "any-degradation": sigma above the margin, or a drift that is real by its own interval
+            and by its Holm-adjusted p-value at (1 - confidence) / 2, the one-sided level of the
+            interval; over several metrics the chance of any false one stays at that level.
+            A metric above the margin without the evidence that the policy asks for counts as
+            undecided: more is needed to fail, but it was not shown harmless either.
+        confidence: of the paired intervals.
+        undecided: "warn" lets undecided metrics through; "fail" does not.
+        gate_metrics: metric names ("acc") or task and metric ("lambada_openai/acc") to which the
+            gate is confined; () gates all. The others are shown and decide nothing.
+            One that was not compared fails the gate.
+        advisory: metrics, or tasks' metrics, that are shown and never fail.
+        subtasks: gate what is below a compared group too, not only its aggregate: dozens of
+            subtasks fail nearly every unchanged candidate by chance. ``gate_metrics`` wins.
+        limits: absolute limits on distributions and answers, beside the margin. A value beyond its
+            limit fails, whatever the margin says; under "certain" only if its whole interval is
+            beyond, else it is undecided.
+        waivers: known degradations that are let through, for comparisons judged on ``today``
+            (YYYY-MM-DD, UTC).
+    """
+
+    margin: float | str | Margin = 1.0
+    margins: tuple[tuple[str, Margin], ...] = ()
+    fail_on: FailOn = "real"
+    confidence: float = 0.95
+    undecided: Literal["warn", "fail"] = "warn"
+    gate_metrics: tuple[str, ...] = ()
+    advisory: tuple[str, ...] = ()
+    subtasks: bool = False
+    limits: tuple[Limit, ...] = ()
+    waivers: tuple[Waiver, ...] = ()
+    today: str = ""
+
+    def __post_init__(self) -> None:
+        self.default_margin  # noqa: B018 - refuses a margin that is none
+        if not 0.0 < self.confidence < 1.0:
+            raise ValueError(f"a confidence lies between 0 and 1, not {self.confidence!r}")
+        if self.fail_on not in FAIL_ON:
+            raise UsageError(
+                f"unknown gate policy '{self.fail_on}'{nearest(self.fail_on, FAIL_ON)}",
+                hint=f"fail_on: {', '.join(FAIL_ON)}",
+            )
+        if self.undecided not in ("warn", "fail"):
+            raise UsageError(f"undecided metrics can 'warn' or 'fail', not '{self.undecided}'")
+        both = sorted(set(self.gate_metrics) & set(self.advisory))
+        if both:
+            raise UsageError(
+                f"the gate lists {both[0]} in only and in advisory",
+                hint="only: what may fail; advisory: what is shown and never fails",
+            )
+
+    @property
+    def default_margin(self) -> Margin:
+        """The margin of every metric without one of its own."""
+        return Margin.parse(self.margin)
+
+    def margin_of(self, task: str, metric: str) -> Margin:
+        """The margin of a task's metric: its own, the metric's, else the gate's."""
+        own = dict(self.margins)
+        return own.get(f"{task}/{metric}") or own.get(metric) or self.default_margin
+
+    @property
+    def needs_distributions(self) -> bool:
+        """Whether a limit asks for the two models' distributions."""
+        return any(limit.of_distributions for limit in self.limits)
+
+    def judge(
+        self,
+        comparisons: Iterable[Comparison],
+        distributions: Sequence[DistributionComparison] = (),
+    ) -> GateResult:
+        """Judge comparisons that were made with this gate's margin and confidence.
+
+        Raises:
+            ValueError: for a comparison made with another margin or confidence.
+        """
+        comparisons = list(comparisons)
+        gated = self._gated(comparisons)
+        for comparison in gated:
+            self._check(comparison)
+        adjusted = _holm_p_values(gated)
+        by_state = self._by_state(gated, adjusted)
+        regressed = [c for c in gated if c.key in by_state["regressed"]]
+        let_through = accept_drift(self.waivers, regressed, self.today)
+        by_state = _without(by_state, {one.key for one in let_through})
+        sure = self.fail_on == "certain"
+        limits = judge_limits(self.limits, distributions, comparisons, only_certain=sure)
+        state = overall(by_state, limits, compared=bool(gated or limits))
+        chances = [c.false_alarm_probability for c in gated]
+        bound, independent = family_false_alarm(
+            [chance for chance in chances if chance is not None], self._holm_level
+        )
+        if self.fail_on == "real":
+            bound, independent = _at_most(bound), _at_most(independent)
+        return GateResult(
+            passed=state == "passed" or (state == "undecided" and self.undecided == "warn"),
+            state=state,
+            margin=self.least_margin(c.margin for c in gated),
+            margin_text=self._margin_text(),
+            fail_on=self.fail_on,
+            confidence=self.confidence,
+            gated=tuple(c.key for c in gated),
+            regressed=by_state["regressed"],
+            undecided=by_state["undecided"],
+            failed=by_state["failed"],
+            holm_p_values=adjusted,
+            family_false_alarm=bound,
+            family_false_alarm_independent=independent,
+            reason=reason(
+                by_state,
+                limits,
+                len(gated),
+                accepted=len(let_through),
+                shown=len(comparisons) - len(gated),
+            ),
+            limits=limits,
+            accepted=let_through,
+        )
+
+    def with_outcomes(
+        self, comparisons: Iterable[Comparison], result: GateResult
+    ) -> tuple[Comparison, ...]:
+        """The comparisons with the outcome that the policy gives them.
+
+        Under "real" what is above the margin and may be chance is undecided, by its p-value
+        adjusted over the gated metrics; a metric that is not gated, by its own.
+        """
+        adjusted = dict(zip(result.gated, result.holm_p_values, strict=True))
+        return tuple(
+            _undecided(c, p, gated=len(adjusted) if c.key in adjusted else 1)
+            if may_be_chance(c, p := adjusted.get(c.key, c.p_value), fail_on=self.fail_on)
+            else c
+            for c in comparisons
+        )
+
+    def waiver_notes(
+        self, comparisons: Sequence[Comparison], result: GateResult
+    ) -> tuple[str, ...]:
+        """What to say of the waivers: which expired, end soon, are exceeded or not needed."""
+        used = [one.waiver for one in result.accepted]
+        return tuple(waiver_notes(self.waivers, comparisons, used, self.today))
+
+    def _by_state(
+        self, gated: Sequence[Comparison], holm_p_values: Sequence[float | None]
+    ) -> dict[GateState, tuple[Key, ...]]:
+        states = [
+            gated_state(c, p, fail_on=self.fail_on, confidence=self.confidence)
+            for c, p in zip(gated, holm_p_values, strict=True)
+        ]
+        return {
+            state: tuple(c.key for c, its in zip(gated, states, strict=True) if its == state)
+            for state in get_args(GateState)
+        }
+
+    @property
+    def _holm_level(self) -> float:
+        """Chance of a false "real" that the policy grants beside the margin rule."""
+        return _real_level(self.confidence) if self.fail_on == "any-degradation" else 0.0
+
+    def _gated(self, comparisons: list[Comparison]) -> list[Comparison]:
+        if not self.gate_metrics:
+            below = set() if self.subtasks else below_groups(comparisons)
+            return [c for c in comparisons if c.task not in below and self.covers(c.task, c.metric)]
+        return [c for c in comparisons if self.covers(c.task, c.metric)]
+
+    def missing(self, comparisons: Iterable[Comparison]) -> tuple[str, ...]:
+        """What the gate lists by name and was not compared: a listed metric fails the gate then."""
+        known = {name for c in comparisons for name in (c.metric, f"{c.task}/{c.metric}")}
+        listed = (*self.gate_metrics, *(name for name, _ in self.margins))
+        return tuple(dict.fromkeys(name for name in listed if name not in known))
+
+    def least_margin(self, in_sigma: Iterable[float | None]) -> float:
+        """The gate's margin in sigma, else the smallest that it comes to over the metrics."""
+        if self.default_margin.unit == "sigma":
+            return self.default_margin.value
+        return min((one for one in in_sigma if one is not None), default=1.0)
+
+    def _margin_text(self) -> str:
+        margin = self.default_margin
+        more = len([1 for _, one in self.margins if one != margin])
+        own = "1 metric has its own" if more == 1 else f"{more} metrics have their own"
+        return margin.text + (f" ({own})" if more else "")
+
+    def covers(self, task: str, metric: str) -> bool:
+        """Whether a metric of a task is gated."""
+        names = {metric, f"{task}/{metric}"}
+        listed = not self.gate_metrics or bool(names & set(self.gate_metrics))
+        return listed and not names & set(self.advisory)
+
+    def _check(self, comparison: Comparison) -> None:
+        """Refuse a comparison whose verdict belongs to another margin or confidence."""
+        if comparison.sigma is None or comparison.sigma_interval is None:
+            return
+        margin = self.margin_of(comparison.task, comparison.metric)
+        in_sigma = margin.value if margin.unit == "sigma" else comparison.margin
+        if in_sigma is None:
+            raise ValueError(f"{comparison.task} {comparison.metric} was compared without a margin")
+        verdict = decide(comparison.sigma, *comparison.sigma_interval, in_sigma)
+        told = "regressed" if comparison.outcome == "undecided" else comparison.outcome
+        same = verdict.outcome in (comparison.outcome, told) or comparison.bit_identical
+        early = comparison.stopping is not None and comparison.stopping.early
+        # A part of the documents has an interval at the levels of its own rule.
+        if not same or (comparison.confidence != self.confidence and not early):
+            raise ValueError(
+                f"{comparison.task} {comparison.metric} was compared with another margin or "
+                f"confidence than the gate's ({margin.text}, {self.confidence:g})"
+            )
+
+
+def gated_state(
+    comparison: Comparison, holm_p_value: float | None, *, fail_on: str, confidence: float
+) -> GateState:
+    """What one gated metric brings about under a policy, waivers aside.
+
+    Args:
+        holm_p_value: its p-value, adjusted over all gated metrics.
+    """
+    outcome = comparison.outcome
+    if outcome == "failed" or outcome == "undecided":
+        return outcome
+    if outcome == "regressed":
+        enough = {
+            "real": is_real(holm_p_value),
+            "significant": comparison.significant,
+            "certain": comparison.certain,
+        }.get(fail_on, True)
+        return "regressed" if enough else "undecided"
+    if fail_on == "any-degradation" and outcome == "degraded":
+        real = holm_p_value is not None and holm_p_value <= _real_level(confidence)
+        return "regressed" if real else "passed"
+    return "passed"
+
+
+def is_real(p_value: float | None) -> bool:
+    """Whether a p-value, adjusted over all gated metrics, makes a degradation a real one."""
+    return p_value is not None and p_value <= REAL_LEVEL
+
+
+def may_be_chance(comparison: Comparison, p_value: float | None, *, fail_on: str) -> bool:
+    """Whether a drift above the margin is undecided under the policy, for want of evidence.
+
+    Args:
+        p_value: its own, adjusted over the gated metrics where it is one of them.
+    """
+    return fail_on == "real" and comparison.outcome == "regressed" and not is_real(p_value)
+
+
+def documents_to_be_real(comparison: Comparison, p_value: float | None, gated: int) -> int | None:
+    """Documents after which a drift that stays what it is would be called real; None: unknown.
+
+    Args:
+        p_value: its own, adjusted over the gated metrics; ``gated``: how many those are.
+    """
+    own = comparison.p_value
+    if own is None or p_value is None:
+        return None
+    # Holm's factor for this metric; none where the largest of all carried it to 1.
+    factor = min(p_value / own, gated) if own > 0.0 else 1.0
+    return documents_for_level(comparison.n_used, own, REAL_LEVEL / max(factor, 1.0))
+
+
+def _undecided(comparison: Comparison, p_value: float | None, *, gated: int) -> Comparison:
+    """A comparison above the margin whose drift may be chance."""
+    needed = documents_to_be_real(comparison, p_value, gated)
+    said = "the drift may be chance" if p_value is None else f"it may be chance (p = {p_value:.2g})"
+    decide_at = "" if needed is None else f"; about {needed:,} documents would decide"
+    reason = f"above the margin, and {said}{decide_at}: {comparison.reason}"
+    return replace(comparison, outcome="undecided", needed_n=needed, reason=reason)
+
+
+def _at_most(chance: float | None) -> float | None:
+    return None if chance is None else min(chance, REAL_LEVEL)
+
+
+def _real_level(confidence: float) -> float:
+    """Level of the adjusted p-value at which a drift counts as real: one side of the interval."""
+    return (1.0 - confidence) / 2.0
+
+
+def below_groups(comparisons: Iterable[Comparison]) -> set[str]:
+    """Return the names of tasks and groups that stand below a compared group."""
+    return {name for c in comparisons for name in (*c.subtasks, *c.subgroups)}
+
+
+def exit_code(result: GateResult, *, strict: bool, git_bisect: bool) -> int:
+    """The process's exit code: 0 passed, 1 regressed, 3 failed, 4 undecided.
+
+    4 only under ``strict`` or where the gate's own policy fails undecided metrics; else undecided
+    is 0. A known regression stays 1 even if another metric failed: it is a fact whatever the other
+    metric would have said, and `git bisect run` must read such a commit as bad, not skip it. With
+    ``git_bisect``, 3 and 4 become 125 ("skip this commit").
+    """
+    if result.state == "regressed":
+        return EXIT_REGRESSED
+    if result.state == "failed":
+        code = EXIT_FAILED
+    elif result.state == "undecided" and (strict or not result.passed):
+        code = EXIT_UNDECIDED
+    else:
+        return EXIT_PASSED
+    return EXIT_GIT_BISECT_SKIP if git_bisect else code
+
+
+def _without(
+    by_state: Mapping[GateState, tuple[Key, ...]], let_through: Collection[Key]
+) -> dict[GateState, tuple[Key, ...]]:
+    """The same, but for metrics that regressed and are accepted."""
+    regressed = tuple(key for key in by_state["regressed"] if key not in let_through)
+    return {**by_state, "regressed": regressed}
+
+
+def _holm_p_values(comparisons: Sequence[Comparison]) -> tuple[float | None, ...]:
+    adjusted = iter(holm([c.p_value for c in comparisons if c.p_value is not None]))
+    return tuple(None if c.p_value is None else next(adjusted) for c in comparisons)
+
+
+def gravest_exit_code(codes: Iterable[int]) -> int:
+    """Return the exit code over several comparisons: 1 if any is, else 3, else 4, else 0.
+
+    As within one comparison, a regression that is known outweighs what is not known: whoever tries
+    again on 3 must not overlook it. With ``--git-bisect`` 125 stands for 3 and 4.
+    """
+    found = set(codes)
+    gravest = (EXIT_REGRESSED, EXIT_FAILED, EXIT_UNDECIDED, EXIT_GIT_BISECT_SKIP)
+    return next((code for code in gravest if code in found), EXIT_PASSED)

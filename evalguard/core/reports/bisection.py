@@ -1,0 +1,358 @@
+"""GuiltySetting: a setting that is shown to make drift."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from evalguard.core.comparison import Outcome
+from evalguard.core.settings import Value
+
+if TYPE_CHECKING:
+    from evalguard.bisect.choice import Kind
+    from evalguard.bisect.oracle import Outcome as ProbeOutcome
+    from evalguard.bisect.oracle import Refusal
+    from evalguard.bisect.result import Part, Status, Suspect
+    from evalguard.core.limits import GateState, Key, LimitVerdict
+
+
+SIGMA = "sigma"  # the unit of a drift in standard errors of the base
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuiltySetting:
+    """A setting that is shown, on all documents, to make drift; all drifts in ``unit``.
+
+    Attributes:
+        setting: its name; ``target`` is where it is applied.
+        reference, candidate: its value in the base, and in the candidate that was searched.
+        sigma_alone: drift with it alone at its candidate value; None if that was not measured: it
+            cannot be built, or the proof did without.
+        alone_error_sigma: standard error of that, as an estimate for all documents; None likewise.
+        alone_share: share of the documents that it was measured on; 0.0 if it was not.
+        sigma_in_context: what it adds where all other culprits are at their candidate value.
+        shapley_sigma: its share: what it adds on average over all orders of the culprits.
+        error_sigma: standard error of its effect (jitter).
+        role: additive; together: acts with its partner only; redundant: its partner does the same.
+        task, filter, metric: on which it was found guilty.
+        unit: "sigma"; of a limit of the gate the unit of its own figure.
+    """
+
+    setting: str
+    reference: Value
+    candidate: Value
+    target: str
+    sigma_alone: float | None
+    alone_error_sigma: float | None
+    alone_share: float
+    sigma_in_context: float
+    shapley_sigma: float
+    error_sigma: float
+    role: Kind
+    task: str
+    filter: str
+    metric: str
+    unit: str = SIGMA
+
+
+# MetricSearch: the search for who makes one metric drift.
+
+
+Ended = Literal["", "interrupted", "budget", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricSearch:
+    """The search for who makes one metric drift; all drifts in ``unit``, positive is worse.
+
+    Attributes:
+        unit: "sigma"; of a limit of the gate (``metric`` is its name) the unit of its own figure:
+            how far documents diverge from the base, which is at 0.
+        task, filter, metric: of n documents; ``margin`` is the drift that was tolerated.
+        settings: those that were searched; they differ between base and candidate.
+        repaired_before: settings that earlier searches found guilty, at reference in this one.
+        inside: guilty settings whose finer parts were searched, all other settings at reference.
+        coarse: whether only the largest causes were searched, by a margin above the gate's.
+        log_unit: of a metric that grows exponentially with the drift of its documents' mean, the
+            base's relative standard error: sigma times it is how much more the metric is, as a
+            share of the base's; 0 of any other metric.
+        drift_sigma: of the candidate from the assignment with all settings at reference; None if
+            it was not measured. ``outside_sigma``: of that assignment from the base, which no
+            setting explains; 0 where the two are one.
+        unexplained_sigma: what is left of the drift with all culprits at reference; None likewise.
+        suspects: not proven, the likeliest first. ``parts``: of diffuse drift.
+        cleared: settings that are neither culprits nor suspects nor inert.
+        inert: settings that changed no score of the documents that they were asked about.
+        evaluations: cost in full evaluations of the metric's documents; ``probes``: measurements,
+            trials of alternatives included; ``measured``: those of the search itself, in order.
+        loads: how its models came about; None where that is not known.
+        ended: why a search that is "stopped" ended, ``failure`` with which error.
+    """
+
+    task: str
+    filter: str
+    metric: str
+    status: Status
+    n: int
+    margin: float
+    settings: tuple[str, ...]
+    repaired_before: tuple[str, ...] = ()
+    inside: tuple[str, ...] = ()
+    coarse: bool = False
+    log_unit: float = 0.0
+    unit: str = SIGMA
+    drift_sigma: float | None
+    outside_sigma: float = 0.0
+    unexplained_sigma: float | None
+    culprits: tuple[GuiltySetting, ...] = ()
+    suspects: tuple[Suspect, ...] = ()
+    parts: tuple[Part, ...] = ()
+    cleared: tuple[str, ...] = ()
+    inert: tuple[str, ...] = ()
+    untestable: tuple[UntestableAssignment, ...] = ()
+    evaluations: float
+    probes: int
+    measured: tuple[Measured, ...] = ()
+    loads: Loads | None = field(default=None, compare=False)
+    seed: int
+    ended: Ended = ""
+    failure: str = ""
+
+    @property
+    def key(self) -> Key:
+        """(task, filter, metric)."""
+        return self.task, self.filter, self.metric
+
+    @property
+    def eliminated(self) -> bool:
+        """Whether without the culprits every document scored as the base's, bit by bit."""
+        guilty = {culprit.setting for culprit in self.culprits}
+        others = {name for name in self.settings if name not in guilty}
+        return bool(guilty) and any(
+            {*one.settings} == others
+            and one.documents_so_far == self.n
+            and one.drift_sigma == one.error_sigma == 0.0
+            for one in self.measured
+        )
+
+
+# Loads: how often a search had a model, and in which way.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loads:
+    """How often a search had a model, and in which way it came about.
+
+    Attributes:
+        started: in a new worker process.
+        loaded: in the worker process of the one before.
+        reassigned: by other values for settings of the one before, without loading it.
+    """
+
+    started: int = 0
+    loaded: int = 0
+    reassigned: int = 0
+
+    def __add__(self, other: Loads) -> Loads:
+        """Of several workers together."""
+        return Loads(
+            started=self.started + other.started,
+            loaded=self.loaded + other.loaded,
+            reassigned=self.reassigned + other.reassigned,
+        )
+
+
+# Measured: the measurements of a search, and assignments that could not be measured.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UntestableAssignment:
+    """Settings that, together at their candidate value and all others at reference, cannot run.
+
+    ``reason`` says why in words, ``outcome`` in one of a few.
+    """
+
+    settings: tuple[str, ...]
+    outcome: Refusal
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One measurement of a search; what was measured before a search started is none of its own.
+
+    Attributes:
+        settings: those at their candidate value, all others at reference.
+        documents: how many were scored now, ``documents_so_far`` in all under this assignment.
+        drift_sigma: of those, positive is worse, with its standard error ``error_sigma`` as an
+            estimate for all documents; None if they were not scored.
+        outcome: scored, or why not in one of a few words; ``reason`` says why, "" if scored.
+        cost: in full evaluations.
+    """
+
+    settings: tuple[str, ...]
+    documents: int
+    documents_so_far: int
+    drift_sigma: float | None
+    error_sigma: float | None
+    outcome: ProbeOutcome
+    reason: str = ""
+    cost: float
+
+
+# Repaired: the candidate without its culprits, judged; and values that are better still.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairedMetric:
+    """One metric of the repaired candidate, judged as the candidate's was."""
+
+    task: str
+    filter: str
+    metric: str
+    sigma: float | None
+    outcome: Outcome
+    gated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repaired:
+    """The candidate with the culprits at reference, compared on all tasks by the same gate.
+
+    Attributes:
+        assignment: value of every setting.
+        reset: settings that were put back to reference: the culprits, and what cannot be built
+            without them.
+        metrics, limits: what the gate judged it by.
+        passed, state: the gate's answer; None where ``failure`` says why it was not asked.
+    """
+
+    assignment: Mapping[str, Value]
+    reset: tuple[str, ...]
+    passed: bool | None
+    state: GateState | None
+    metrics: tuple[RepairedMetric, ...] = ()
+    limits: tuple[LimitVerdict, ...] = ()
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommended:
+    """The assignment nearest to the candidate that passes the gate, measured on all documents.
+
+    ``values`` of the culprits; every other setting keeps its candidate value. ``drift_sigma`` is in
+    ``unit``.
+    """
+
+    values: Mapping[str, Value]
+    drift_sigma: float
+    unit: str = SIGMA
+
+
+# BisectReport: which settings make the drift, what that rests on, and what to do about it.
+
+
+# Of several searches the first of these that one of them has is the status of all.
+_GRAVEST: tuple[Status, ...] = (
+    "stopped",
+    "unexplained",
+    "diffuse",
+    "not_reproduced",
+    "masked",
+    "minimal",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BisectReport:
+    """A finished bisection; plain data for the reports.
+
+    Attributes:
+        searches: one a metric, in the order in which they were made; each was made with the
+            culprits of those before at reference.
+        repaired: None where there are no culprits.
+        recommended: values beyond the two of each setting; None where none were declared, or
+            none is better than reference.
+        derived: whether the settings are differences of the two models that nobody declared.
+        fix: lines of a guard file that put the culprits right, and ``fix_where`` they belong.
+        proof: the command that shows that; ``resume`` the one that goes on with a stopped search.
+        seconds: of the bisection alone; ``expected`` evaluations for 1, 2 and 3 culprits.
+        notes: what else is to be said, one line each.
+        method: of the search, in words; ``versions`` of what it ran with.
+    """
+
+    searches: tuple[MetricSearch, ...]
+    repaired: Repaired | None = None
+    recommended: Recommended | None = None
+    derived: bool = False
+    fix: str = ""
+    fix_where: str = ""
+    proof: str = ""
+    resume: str = ""
+    seconds: float | None = field(default=None, compare=False)
+    expected: tuple[float, ...] = ()
+    budget: float | None = None
+    thorough: bool = False
+    jobs: int = 1
+    notes: tuple[str, ...] = ()
+    method: str = "Bayesian selection over settings, verified on all documents"
+    versions: Mapping[str, Value] = field(default_factory=dict)
+
+    @property
+    def status(self) -> Status:
+        """Of all searches, the gravest where they differ.
+
+        One for the largest causes counts if no finer one of its metric follows, one inside a guilty
+        setting does not.
+        """
+        found = {search.status for search in self.searches if not self._superseded(search)}
+        return next(status for status in _GRAVEST if status in found)
+
+    def _superseded(self, search: MetricSearch) -> bool:
+        later = self.searches[self.searches.index(search) + 1 :]
+        again = any(one.key == search.key and not one.inside for one in later)
+        return bool(search.inside) or (search.coarse and again)
+
+    @property
+    def answers(self) -> tuple[MetricSearch, ...]:
+        """The searches that have something to say: not those that a finer one had to repeat."""
+        return tuple(
+            search
+            for search in self.searches
+            if search.culprits or search.inside or not self._superseded(search)
+        )
+
+    @property
+    def culprits(self) -> tuple[GuiltySetting, ...]:
+        """Of all searches, in their order; guilty parts stand for what they are parts of."""
+        found = [search for search in self.searches if search.status in ("minimal", "masked")]
+        parted = {name for search in found for name in search.inside}
+        return tuple(
+            culprit
+            for search in self.searches
+            for culprit in search.culprits
+            if culprit.setting not in parted and (not search.inside or search in found)
+        )
+
+    @property
+    def unit(self) -> str:
+        """Of the first search's drifts."""
+        return self.searches[0].unit
+
+    @property
+    def unexplained_sigma(self) -> float | None:
+        """Drift of the first metric that its culprits leave at reference, in ``unit``."""
+        first = self.searches[0]
+        own = [one for one in self.searches if one.key == first.key and not one.inside]
+        return own[-1].unexplained_sigma
+
+    @property
+    def evaluations(self) -> float:
+        """Cost of all searches, in full evaluations."""
+        return sum(search.evaluations for search in self.searches)
+
+    @property
+    def probes(self) -> int:
+        """Measurements of all searches."""
+        return sum(search.probes for search in self.searches)

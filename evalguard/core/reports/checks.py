@@ -1,0 +1,304 @@
+"""What holds for every report that evalguard makes, and where one that was read breaks it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalguard.core.comparison import Comparison, decide
+from evalguard.core.divergence import NO_TOKEN, Float, log_sums
+from evalguard.core.gate import GateResult, exit_code, gated_state, is_real
+from evalguard.core.limits import GateState, Key, overall
+from evalguard.core.reference import Reference
+from evalguard.core.reports.compare import CompareReport
+from evalguard.stats.binary import benjamini_hochberg, holm
+
+# Adjusted p-values are computed in another order of additions by other versions of numpy.
+_NEARLY = 1e-9
+
+
+def report_faults(report: CompareReport) -> Iterator[Fault]:
+    """Yield what contradicts itself, the place first: comparisons, the gate on them, the exit code.
+
+    The verdict is what the comparisons come to by the gate's own rules.
+    """
+    gate = report.gate
+    if not (math.isfinite(gate.margin) and gate.margin >= 0.0):
+        yield "gate.margin", f"is {gate.margin!r}, not a finite number of sigmas"
+        return
+    adjusted = dict(zip(gate.gated, gate.holm_p_values, strict=True))
+    keys = Counter(c.key for c in report.comparisons)
+    for number, comparison in enumerate(report.comparisons):
+        where = f"comparisons[{number}]"
+        if keys[comparison.key] > 1:
+            yield where, f"is there twice: {' '.join(comparison.key)}"
+        chance = gate.fail_on == "real" and not is_real(
+            adjusted.get(comparison.key, comparison.p_value)
+        )
+        margin = gate.margin if comparison.margin is None else comparison.margin
+        if not (math.isfinite(margin) and margin >= 0.0):
+            yield f"{where}.margin", f"is {margin!r}, not a finite number of sigmas"
+            continue
+        for name, what in faults(comparison, margin=margin, may_be_chance=chance):
+            yield f"{where}.{name}", what
+    yield from _q_values(report)
+    yield from _gate(gate, {c.key: c for c in report.comparisons})
+    codes = {
+        exit_code(gate, strict=strict, git_bisect=git_bisect)
+        for strict in (False, True)
+        for git_bisect in (False, True)
+    }
+    if report.exit_code not in codes:
+        yield "exit_code", f"is {report.exit_code}, and the gate says {gate.state}"
+    yield from _distributions(report)
+
+
+def _q_values(report: CompareReport) -> Iterator[Fault]:
+    tested = [c for c in report.comparisons if c.p_value is not None]
+    if all(c.bh_q_value is None for c in report.comparisons):
+        return  # an earlier version's
+    values = benjamini_hochberg([c.p_value for c in tested if c.p_value is not None])
+    found = {c.key: value for c, value in zip(tested, values, strict=True)}
+    for number, comparison in enumerate(report.comparisons):
+        if not _same(comparison.bh_q_value, found.get(comparison.key)):
+            yield f"comparisons[{number}].bh_q_value", "does not follow from the p-values"
+
+
+def _gate(gate: GateResult, comparisons: Mapping[Key, Comparison]) -> Iterator[Fault]:
+    for number, key in enumerate(gate.gated):
+        if key not in comparisons or gate.gated.index(key) != number:
+            what = "is there twice" if key in comparisons else "is not among the comparisons"
+            yield f"gate.gated[{number}]", f"{what}: {' '.join(key)}"
+            return
+    if not 0.0 < gate.confidence < 1.0:
+        yield "gate.confidence", f"is {gate.confidence!r}, not between 0 and 1"
+        return
+    gated = [comparisons[key] for key in gate.gated]
+    adjusted = iter(holm([c.p_value for c in gated if c.p_value is not None]))
+    let_through = {one.key for one in gate.accepted}
+    for number, (comparison, told) in enumerate(zip(gated, gate.holm_p_values, strict=True)):
+        where = f"gate.gated[{number}]"
+        if not _same(told, None if comparison.p_value is None else next(adjusted)):
+            yield f"{where}.holm_p_value", "does not follow from the p-values"
+        follows = gated_state(comparison, told, fail_on=gate.fail_on, confidence=gate.confidence)
+        if follows == "regressed" and comparison.key in let_through:
+            follows = "passed"
+        state = gate.state_of(comparison.key)
+        if state != follows:
+            yield f"{where}.state", f"is {state}, and {follows} follows from the comparison"
+    yield from _overall(gate)
+
+
+def _overall(gate: GateResult) -> Iterator[Fault]:
+    """The gate's state and answer, from those of its metrics and limits."""
+    by_state: dict[GateState, tuple[Key, ...]] = {
+        "regressed": gate.regressed,
+        "failed": gate.failed,
+        "undecided": gate.undecided,
+    }
+    state = overall(by_state, gate.limits, compared=bool(gate.gated or gate.limits))
+    if gate.state != state:
+        yield "gate.state", f"is {gate.state}, and {state} follows from its metrics and limits"
+    if gate.state != "undecided" and gate.passed != (gate.state == "passed"):
+        yield "gate.passed", f"is {gate.passed}, and the state is {gate.state}"
+    for name in (
+        "family_false_alarm",
+        "family_false_alarm_independent",
+        "family_false_alarm_estimate",
+    ):
+        chance = getattr(gate, name)
+        if chance is not None and not 0.0 <= chance <= 1.0:
+            yield f"gate.{name}", f"is {chance!r}, not between 0 and 1"
+
+
+def _distributions(report: CompareReport) -> Iterator[Fault]:
+    tasks = Counter(one.task for one in report.distributions)
+    for number, one in enumerate(report.distributions):
+        where = f"distributions[{number}]"
+        if tasks[one.task] > 1:
+            yield where, f"is there twice: {one.task}"
+        if one.n < 0 or one.positions < 0:
+            yield where, "counts less than no documents or positions"
+
+
+def _same(one: float | None, other: float | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return math.isclose(one, other, rel_tol=_NEARLY, abs_tol=0.0)
+
+
+# What holds for every comparison that evalguard makes, and where one that was read breaks it.
+
+
+# Field, and what is wrong with it.
+Fault = tuple[str, str]
+
+_MOST = 2**63 - 1
+_CHANCES = ("p_value", "mid_p_value", "bh_q_value", "false_alarm_probability", "same_answer")
+# Sums of many terms may pass 1 in their last digits.
+_ROUNDING = 1e-9
+_NUMBERS = ("sigma", "sigma_interval")
+
+
+def faults(
+    comparison: Comparison, *, margin: float, may_be_chance: bool = False
+) -> Iterator[Fault]:
+    """Yield what contradicts itself: counts, chances, intervals, and the verdict on its numbers.
+
+    Args:
+        margin: that the comparison was judged with, finite and not negative.
+        may_be_chance: whether the gate asks for evidence that the comparison lacks: above the
+            margin it is undecided then.
+    """
+    yield from _counts(comparison)
+    yield from _chances(comparison)
+    yield from _intervals(comparison)
+    yield from _verdict(comparison, margin, may_be_chance)
+
+
+def _counts(c: Comparison) -> Iterator[Fault]:
+    if not 0 <= c.n <= _MOST:
+        yield "n", f"is {_short(c.n)}, which is no number of documents"
+    elif not 0 <= c.n_used <= c.n:
+        yield "n_used", f"is {_short(c.n_used)}, of {c.n} documents"
+    for name, parts in (("flips", c.flips or ()), ("churn", (c.churn or 0,))):
+        if min(parts, default=0) < 0 or sum(parts) > c.n_used:
+            yield name, f"counts other documents than the {_short(c.n_used)} that were used"
+    if c.clusters is not None and not 0 <= c.clusters <= c.n:
+        yield "clusters", f"is {_short(c.clusters)}, of {_short(c.n)} documents"
+    if c.needed_n is not None and c.needed_n < 0:
+        yield "needed_n", f"is {_short(c.needed_n)}"
+    carried = c.influence
+    if carried is not None and not 0 <= carried.half <= carried.moved <= c.n_used:
+        yield "influence", f"counts other documents than the {_short(c.n_used)} that were used"
+    stopping = c.stopping
+    if stopping is not None and (stopping.n_used, stopping.n_total) != (c.n_used, c.n):
+        yield "stopping", "counts other documents than n_used and n"
+
+
+def _chances(c: Comparison) -> Iterator[Fault]:
+    if not 0.0 < c.confidence < 1.0:
+        yield "confidence", f"is {c.confidence!r}, not between 0 and 1"
+    found = [(name, getattr(c, name)) for name in _CHANCES]
+    found += [(f"companions[{i}].p_value", test.p_value) for i, test in enumerate(c.companions)]
+    for name, chance in found:
+        if chance is not None and not 0.0 <= chance <= 1.0 + _ROUNDING:
+            yield name, f"is {chance!r}, not between 0 and 1"
+    for name in ("base_stderr", "candidate_stderr", "paired_stderr"):
+        stderr = getattr(c, name)
+        if stderr is not None and stderr < 0.0:
+            yield name, f"is {stderr!r}, below 0"
+
+
+def _intervals(c: Comparison) -> Iterator[Fault]:
+    found = [(name, getattr(c, name)) for name in ("sigma_interval", "same_answer_interval")]
+    found += [
+        (f"companions[{i}].sigma_interval", test.sigma_interval)
+        for i, test in enumerate(c.companions)
+    ]
+    for name, interval in found:
+        if interval is not None and interval[0] > interval[1]:
+            yield name, f"begins at {interval[0]!r} and ends at {interval[1]!r}"
+
+
+def _verdict(c: Comparison, margin: float, may_be_chance: bool) -> Iterator[Fault]:
+    numbers = [getattr(c, name) for name in _NUMBERS]
+    if c.outcome == "failed":
+        if c.significant or c.certain or any(number is not None for number in numbers):
+            yield "outcome", "is failed, and there are numbers"
+        return
+    absent = [name for name, number in zip(_NUMBERS, numbers, strict=True) if number is None]
+    if c.sigma is None or c.sigma_interval is None:
+        yield absent[0], f"is missing, and the outcome is {c.outcome}"
+        return
+    low, high = c.sigma_interval
+    if any(map(math.isnan, (c.sigma, low, high))):
+        yield "sigma", f"and its interval are no numbers, and the outcome is {c.outcome}"
+        return
+    if low > high:
+        return
+    if c.bit_identical:
+        if (c.sigma, low, high) != (0.0, 0.0, 0.0) or c.outcome != "unchanged":
+            yield "bit_identical", "is true, and there is a drift"
+        found = ("unchanged", False, False)
+    else:
+        verdict = decide(c.sigma, low, high, margin)
+        unproven = may_be_chance and verdict.outcome == "regressed"
+        outcome = "undecided" if unproven else verdict.outcome
+        found = (outcome, verdict.significant, verdict.certain)
+    names = ("outcome", "significant", "certain")
+    for name, told, follows in zip(
+        names, (c.outcome, c.significant, c.certain), found, strict=True
+    ):
+        if told != follows:
+            yield name, f"is {told!r}, and {follows!r} follows from sigma and its interval"
+
+
+def _short(number: int) -> str:
+    return str(number) if abs(number) <= _MOST else "a number of hundreds of digits"
+
+
+# Whether a reference that was read from somewhere can be one at all.
+
+
+# Log-softmax in a narrow dtype may leave a probability a little above 1.
+_MOST_LOGPROB = 0.1
+_REFERENCE_ROUNDING = 1e-3
+
+
+def check_reference(kept: Reference) -> Reference:
+    """Return ``kept``, if every number in it is one that a model's distributions can have.
+
+    What is consistent in itself cannot be told from the truth; what is not must give no number.
+
+    Raises:
+        ValueError: for shapes that do not fit, token ids outside the vocabulary, probabilities
+            that are none, kept tokens that are not the most probable ones.
+    """
+    positions, size = kept.token_ids.shape[0], kept.vocabulary_size
+    top, draws = kept.top_ids.shape, kept.sample_ids.shape
+    flat = (kept.token_logprobs, kept.tail_mass, kept.full_support)
+    if any(array.shape != (positions,) for array in flat):
+        raise ValueError("a reference's arrays are of different lengths")
+    if kept.top_logprobs.shape != top or kept.sample_logprobs.shape != draws:
+        raise ValueError("a reference's token ids and log-probabilities do not fit")
+    if top[0] != positions or draws[0] != positions or not 1 <= top[1] <= size or draws[1] < 1:
+        raise ValueError(f"a reference of {size} tokens cannot keep {top[1]}, and {draws[1]} draws")
+    known = ~np.isnan(kept.tail_mass)
+    _check_ids(kept.token_ids, size)
+    _check_ids(kept.top_ids[known], size)
+    _check_ids(kept.sample_ids[kept.sample_ids != NO_TOKEN], size)
+    if bool((kept.top_ids[~known] != NO_TOKEN).any()):
+        raise ValueError("a row that is no distribution has most probable tokens")
+    ordered = np.sort(kept.top_ids[known], axis=1)
+    if bool((ordered[:, 1:] == ordered[:, :-1]).any()):
+        raise ValueError("a token is kept twice")
+    _check_probabilities(kept, known)
+    return kept
+
+
+def _check_ids(ids: NDArray[np.int64] | NDArray[np.int32], size: int) -> None:
+    if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < size:
+        raise ValueError(f"a token id is outside the {size} tokens of the vocabulary")
+
+
+def _check_probabilities(kept: Reference, known: NDArray[np.bool_]) -> None:
+    logprobs = kept.top_logprobs[known].astype(np.float64)
+    tail, drawn = kept.tail_mass[known], kept.sample_logprobs[known].astype(np.float64)
+    said = (logprobs, kept.token_logprobs[known], drawn)
+    # Written so that NaN is refused too.
+    if any(not bool((values <= _MOST_LOGPROB).all()) for values in said):
+        raise ValueError("a log-probability is above 0, or none at all")
+    if not bool((logprobs[:, 1:] <= logprobs[:, :-1]).all()):
+        raise ValueError("the kept tokens are not in descending order")
+    cap = np.exp(logprobs[:, -1])
+    most: Float = (kept.vocabulary_size - logprobs.shape[1]) * cap * (1.0 + _REFERENCE_ROUNDING)
+    if not bool(((tail >= 0.0) & (tail <= most)).all()):
+        raise ValueError("the tail has more probability than its tokens can have, or less than 0")
+    if not bool((np.exp(drawn) <= (cap * (1.0 + _REFERENCE_ROUNDING))[:, None]).all()):
+        raise ValueError("a drawn token is more probable than a kept one")
+    log_sums(np.exp(logprobs).sum(axis=1) + tail, side="reference")

@@ -1,0 +1,317 @@
+"""NightReport: what a night of comparisons came to, as plain data for the reports."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from evalguard.core.comparison import Outcome
+from evalguard.core.limits import GateState, Key
+
+SCHEMA = "evalguard.nightly/1"
+GRAVEST_FIRST: tuple[GateState, ...] = ("regressed", "failed", "undecided", "passed")
+
+ALPHA, LOOKS = 0.05, 365
+"""Change points: the chance that a pair has any false one in so many nights."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NightlyMetric:
+    """A gated metric of a pair.
+
+    Attributes:
+        sigma, low, high: drift with its interval; None where there is no number.
+        state: what it brought about at the gate.
+        accepted: until when and why a waiver lets it through; "" where none does.
+    """
+
+    task: str
+    filter: str
+    metric: str
+    sigma: float | None
+    low: float | None
+    high: float | None
+    n: int
+    outcome: Outcome
+    state: GateState
+    accepted: str = ""
+
+    @property
+    def key(self) -> Key:
+        """(task, filter, metric)."""
+        return self.task, self.filter, self.metric
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairNight:
+    """What one pair came to.
+
+    Attributes:
+        state: of its gate; "failed" also where it gave no report at all.
+        exit_code: that of its comparison; 3 where it gave no report.
+        reason: the gate's, or what went wrong; ``hint`` then says what to do.
+        margin: of the gate; 0 without a report.
+        created: when it had its verdict; "" without one.
+        metrics: those that the gate judged.
+        culprits: settings that its bisection names; ``bisection``: what came of it, "" for none.
+        waivers: what is to be said of its waivers: expired, ends soon, exceeded, not needed.
+        notes: of its report.
+        problems: what of it could not be written, or kept.
+        base_digest: of everything that can change the base's scores; "" without a report.
+        run_folder: None where none was written.
+    """
+
+    base: str
+    candidate: str
+    state: GateState
+    exit_code: int
+    reason: str
+    hint: str = ""
+    margin: float = 0.0
+    created: str = ""
+    metrics: tuple[NightlyMetric, ...] = ()
+    culprits: tuple[str, ...] = ()
+    bisection: str = ""
+    waivers: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    base_digest: str = ""
+    run_folder: str | None = None
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """Names of base and candidate."""
+        return self.base, self.candidate
+
+    @property
+    def worst(self) -> NightlyMetric | None:
+        """The metric that says most: of the gravest state, and of these the largest drift."""
+        return max(self.metrics, key=gravity, default=None)
+
+
+def gravity(metric: NightlyMetric) -> tuple[int, float]:
+    """Sorts metrics by how much they say, that which says most last."""
+    size = -math.inf if metric.sigma is None else metric.sigma
+    return -GRAVEST_FIRST.index(metric.state), size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NightStep:
+    """A recent change point of a gated metric; values in sigma, errors standard errors.
+
+    ``created`` is the night from which on the level is another one, ``earliest`` and ``latest``
+    the range where it may lie (95%); ``changed`` says what else changed there.
+    """
+
+    key: Key
+    created: str
+    earliest: str
+    latest: str
+    before: float
+    after: float
+    stderr: float
+    changed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokenTonight:
+    """Documents of a gated metric that are broken tonight, by what they were before.
+
+    ``again`` were sound the night before and broken on an earlier one; ``alike`` names the night
+    (its time) that shares most of what broke, ``shared`` how many, ``by_chance`` how many that
+    would be if every document broke as easily as any other.
+    """
+
+    key: Key
+    total: int
+    new: int
+    again: int
+    repaired: int
+    alike: str = ""
+    shared: int = 0
+    by_chance: float = 0.0
+
+    @property
+    def notable(self) -> bool:
+        """Whether an old defect may be back: three documents or more, and twice what chance does.
+
+        Borderline documents break and recover by jitter alone.
+        """
+        return self.again >= 3 and self.shared > 2.0 * self.by_chance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairChanges:
+    """What is other than last night, for one pair.
+
+    Attributes:
+        was: its state last night; None where it was not compared then.
+        regressed: metrics that fail the gate tonight and did not last night; ``still``: that
+            did; ``recovered``: that failed last night and pass tonight.
+        failed: it, or a gated metric, gave no number tonight and gave one last night.
+        steps: change points that were found within the last week.
+        broken: documents, where some broke that were sound last night.
+        problem: why the history could not be asked; "" where it was, or there is none.
+    """
+
+    base: str
+    candidate: str
+    was: GateState | None = None
+    regressed: tuple[Key, ...] = ()
+    still: tuple[Key, ...] = ()
+    recovered: tuple[Key, ...] = ()
+    failed: bool = False
+    steps: tuple[NightStep, ...] = ()
+    broken: tuple[BrokenTonight, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GonePair:
+    """A pair of last night that is none of tonight's, and its state then."""
+
+    base: str
+    candidate: str
+    was: GateState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NightReport:
+    """A night.
+
+    Attributes:
+        name: of its folder, its UTC time; also the group of its runs at a tracker.
+        created, finished: UTC time as ISO 8601 text.
+        guard: guard files.
+        history: the history file; "" for none.
+        previous: when the night before was; "" for the first one.
+        resumed: how often it was gone on with after it had been stopped.
+        pairs: in the guard files' order; ``changes`` beside them.
+        gone: pairs of last night that are not compared any more.
+        other_bases: names of bases that are not what they were last night.
+        exit_code: what the command ends with.
+        alpha: chance that a pair has any false change point in ``looks`` nights.
+    """
+
+    name: str
+    created: str
+    finished: str
+    guard: str
+    folder: str
+    history: str
+    previous: str
+    resumed: int
+    pairs: tuple[PairNight, ...]
+    changes: tuple[PairChanges, ...]
+    exit_code: int
+    gone: tuple[GonePair, ...] = ()
+    other_bases: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    command: str = ""
+    version: str = ""
+    alpha: float = ALPHA
+    looks: int = LOOKS
+
+    def count(self, state: GateState) -> int:
+        """How many pairs came to a state."""
+        return sum(pair.state == state for pair in self.pairs)
+
+
+# What is other than last night: new, still there, gone.
+
+
+def changed_since(tonight: PairNight, before: PairNight | None) -> PairChanges:
+    """Compare a pair with what it came to last night.
+
+    A metric that gave no number tonight has not recovered, and one that a waiver lets through does
+    not fail.
+
+    Args:
+        before: None where the pair was not compared last night.
+    """
+    now = _in_state(tonight, "regressed")
+    then = () if before is None else _in_state(before, "regressed")
+    passing = (*_in_state(tonight, "passed"), *_in_state(tonight, "undecided"))
+    return PairChanges(
+        base=tonight.base,
+        candidate=tonight.candidate,
+        was=None if before is None else before.state,
+        regressed=tuple(key for key in now if key not in then),
+        still=tuple(key for key in now if key in then),
+        recovered=tuple(key for key in then if key in passing),
+        failed=_failing(tonight) and (before is None or not _failing(before)),
+    )
+
+
+def gone_since(tonight: Sequence[PairNight], before: Sequence[PairNight]) -> tuple[GonePair, ...]:
+    """Pairs of last night that were taken out, or given another name."""
+    there = {pair.pair for pair in tonight}
+    return tuple(
+        GonePair(base=pair.base, candidate=pair.candidate, was=pair.state)
+        for pair in before
+        if pair.pair not in there
+    )
+
+
+def other_bases(tonight: Sequence[PairNight], before: Sequence[PairNight]) -> tuple[str, ...]:
+    """Bases that are not what they were last night: sigma is in their standard errors."""
+    then = {(pair.base, pair.base_digest) for pair in before if pair.base_digest}
+    known = {name for name, _ in then}
+    now = dict.fromkeys((pair.base, pair.base_digest) for pair in tonight if pair.base_digest)
+    return tuple(dict.fromkeys(one[0] for one in now if one[0] in known and one not in then))
+
+
+def _in_state(pair: PairNight, state: str) -> tuple[Key, ...]:
+    return tuple(metric.key for metric in pair.metrics if metric.state == state)
+
+
+def _failing(pair: PairNight) -> bool:
+    return pair.state == "failed" or bool(_in_state(pair, "failed"))
+
+
+# TrackedNight: a night of comparisons, as a report on a tracker shows it.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NightVerdict:
+    """What one pair came to; ``state`` is None for one that gave no report.
+
+    ``url`` is its run at the tracker, "" where it is not known.
+    """
+
+    base: str
+    candidate: str
+    state: GateState | None
+    sentence: str
+    url: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrendPoint:
+    """One night: UTC time as ISO 8601 text, sigma and its paired interval; None where unknown."""
+
+    created: str
+    sigma: float | None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NightTrend:
+    """One metric of one pair over nights, oldest first."""
+
+    base: str
+    candidate: str
+    task: str
+    metric: str
+    points: tuple[TrendPoint, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackedNight:
+    """A night: its name is the group of its runs."""
+
+    name: str
+    verdicts: tuple[NightVerdict, ...]
+    trends: tuple[NightTrend, ...] = ()

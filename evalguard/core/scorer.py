@@ -1,0 +1,198 @@
+"""The Scorer protocol: everything the pipeline may ask of a model, wherever the model runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalguard.core.divergence import Divergence
+from evalguard.core.reference import Reference
+from evalguard.core.settings import Value, Variant
+
+RequestKind = Literal["loglikelihood", "loglikelihood_rolling", "generate_until"]
+ScorerName = Literal["fast", "harness"]
+# "full logits": the fast path with logits at all positions, for models that need it.
+ScoringPath = Literal["fast", "full logits", "harness"]
+RollingBos = Literal["lm-eval", "once"]
+
+# Sequences of a batch where batches are cut by number and nobody gave one, as lm-eval has it here.
+DEFAULT_BATCH_SIZE = 16
+
+# How the caveat begins of a model that is to share prefixes and cannot; its reason follows.
+UNSHARED = "shared prefixes are read again for every continuation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One lm-eval request, as plain data.
+
+    ``arguments`` are lm-eval's own: (context, continuation), (text,) or (context, generation
+    arguments). ``doc_id`` and ``index`` place it in its task: the document, and the request's
+    position among the requests of that document (repeats of one request are separate requests).
+    """
+
+    task: str
+    doc_id: int
+    index: int
+    kind: RequestKind
+    arguments: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """A model's answer to one request.
+
+    Attributes:
+        loglikelihood: natural log-probability of the continuation or the whole text; None for
+            generation.
+        is_greedy: whether greedy decoding would have produced the continuation; None where the
+            request kind has no such notion.
+        text: generated text; None for likelihood requests.
+        token_logprobs: float64 array, shape (n_scored_tokens,), natural log, in reading order
+            (rolling windows concatenated); None where the backend does not give it.
+        token_hash: hash of the token ids actually fed (context and continuation, after any
+            truncation), "" where the backend does not show them.
+        n_tokens: number of token ids fed, 0 where unknown.
+        truncated: whether tokens were cut from the left to fit the model's context.
+    """
+
+    loglikelihood: float | None = None
+    is_greedy: bool | None = None
+    text: str | None = None
+    token_logprobs: NDArray[np.float64] | None = None
+    token_hash: str = ""
+    n_tokens: int = 0
+    truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoringPolicy:
+    """How requests are scored; part of a score's identity, the same for base and candidate.
+
+    Attributes:
+        batch_size: sequences of a forward pass as the user fixed them; None: as many as
+            ``token_budget`` has room for.
+        token_budget: padded tokens of a forward pass; 0: what is measured to be best on this
+            device, for the first model that is loaded.
+        scorer: "harness" takes lm-eval's own path to the scores of a Hugging Face model; "full
+            logits" computes logits at all positions, not only at the scored ones.
+        share_prefixes: whether tokens that several continuations have before them may be read once.
+        device: "" means: CUDA if there is one, else CPU.
+        rolling_bos: of whole texts whose tokenizer adds BOS by itself: "lm-eval" scores BOS given
+            BOS too, as lm-eval 0.4.13 does; "once" begins with the first real token given BOS.
+        softmax_dtype: "model" takes log-softmax in the logits' own dtype, which is only ever done
+            to measure what that does.
+    """
+
+    batch_size: int | None = None
+    token_budget: int = 0
+    scorer: ScoringPath = "fast"
+    share_prefixes: bool = True
+    device: str = ""
+    rolling_bos: RollingBos = "lm-eval"
+    seed: int = 1234
+    threads: int = 0
+    max_gen_toks: int | None = None
+    softmax_dtype: Literal["float32", "model"] = "float32"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelDescription:
+    """What was really loaded, read back from the model itself.
+
+    ``identity`` holds everything that can change a score (weights and tokenizer digests, effective
+    settings, code digests, dtype, device kind, package versions, policy); None where the backend
+    cannot prove its weights, so that scores are never cached. ``effective`` maps each setting's
+    name to the value read back after loading. ``vocabulary_digest`` is "" where unknown.
+    ``computation`` says how the model computes, read back from it: batch_size, token_budget,
+    scorer, shares_prefixes, threads, device (its kind), attention (its implementation),
+    softmax_dtype; None for what it does not show.
+    ``gives_rows`` says whether it shows whole distributions, as a ``DistributionScorer``.
+    """
+
+    model_type: str
+    effective: Mapping[str, Value] = field(default_factory=dict)
+    identity: Mapping[str, Value] | None = None
+    vocabulary_digest: str = ""
+    vocabulary_size: int = 0
+    max_length: int = 0
+    dtype: str = ""
+    device: str = ""
+    parameters: int = 0
+    gives_rows: bool = False
+    environment: Mapping[str, Value] = field(default_factory=dict)
+    computation: Mapping[str, Value] = field(default_factory=dict)
+    caveats: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedAnswer:
+    """The distributions of one block, held against the base's.
+
+    ``divergences`` has one entry per request, None for one without any scored position. It is
+    empty where the two could not be compared; ``reason`` says why.
+    """
+
+    divergences: tuple[Divergence | None, ...] = ()
+    reason: str = ""
+
+
+class Scorer(Protocol):
+    """A loaded variant that scores requests; in this process or behind a worker's pipe.
+
+    Every method raises ``EvaluationError`` (or a subclass) when the model cannot do what is asked.
+    """
+
+    def describe(self) -> ModelDescription:
+        """Return what was loaded, with every setting's effective value."""
+
+    def encode(self, requests: Sequence[Request]) -> list[tuple[int, ...]]:
+        """Return the token ids each request would feed (untruncated); () where unknown."""
+
+    def score(self, requests: Sequence[Request]) -> list[Response]:
+        """Score one block of requests, all of one kind; the answers in the order asked."""
+
+    def render_chat(
+        self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool
+    ) -> str:
+        """Apply the model's chat template to a conversation."""
+
+    def close(self) -> None:
+        """Release the model. May be called twice."""
+
+
+class ReassignableScorer(Scorer, Protocol):
+    """A scorer whose settings can be given other values, where that is safe."""
+
+    def reassign(self, variant: Variant) -> bool:
+        """Become another assignment of the same model, bit for bit as if it were loaded so.
+
+        Description, identity and batches follow.
+
+        Returns:
+            False where only loading can do that. The scorer is of no use any more then, nor after
+            an error.
+        """
+
+
+class DistributionScorer(Scorer, Protocol):
+    """A scorer that shows whole distributions: one whose description ``gives_rows``."""
+
+    def score_reference(
+        self, requests: Sequence[Request], *, top_k: int, samples: int
+    ) -> tuple[list[Response], list[Reference | None]]:
+        """Score a block of likelihood requests and keep ``top_k`` tokens of every distribution.
+
+        Returns:
+            Answers as of ``score``, and a reference per request; None for one without any scored
+            position.
+        """
+
+    def score_against(
+        self, requests: Sequence[Request], references: Sequence[Reference | None]
+    ) -> tuple[list[Response], ComparedAnswer]:
+        """Score a block of likelihood requests and compare it with the base's references."""

@@ -1,0 +1,390 @@
+"""Settings (conversion knobs), their targets, and the variants of a model that carry them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
+
+from evalguard.errors import UsageError, nearest
+
+Value = None | bool | int | float | str | list["Value"] | dict[str, "Value"]
+Assignment = Mapping[str, Value]
+
+TargetKind = Literal[
+    "model_args", "config", "attr", "dtype", "weights", "generation", "env", "build", "call"
+]
+TARGET_KINDS: tuple[str, ...] = get_args(TargetKind)
+_DOTTED = ("model_args", "config", "generation", "env", "build")
+_GLOBBED = ("dtype", "weights")
+
+# model_args that change what a tokenizer emits: a setting on one of them declares that base and
+# candidate are meant to read different token ids.
+ENCODING_ARGS = frozenset(
+    {
+        "add_bos_token",
+        "chat_template_args",
+        "enable_thinking",
+        "prefix_token_id",
+        "tokenizer",
+        "truncation",
+        "use_fast_tokenizer",
+    }
+)
+
+# ... and those that change where a document too long for the context is cut, and nothing else.
+LENGTH_ARGS = frozenset({"max_length"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where a setting is applied.
+
+    ``model_args.X``, ``config.X``, ``generation.X``, ``env.X`` and ``build.X`` have ``path`` X;
+    ``attr:GLOB.X`` has
+    ``path`` GLOB and ``attribute`` X; ``dtype:GLOB``, ``weights:GLOB`` and
+    ``call:pkg.mod:function`` have ``path`` only.
+    """
+
+    kind: TargetKind
+    path: str
+    attribute: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Target:
+        """Read a target as it is written in a guard file.
+
+        Raises:
+            UsageError: for an unknown kind or a missing part, with the nearest right name.
+        """
+        for kind in _DOTTED:
+            if text.startswith(kind + "."):
+                return cls(kind=kind, path=_required(text[len(kind) + 1 :], text))  # type: ignore[arg-type]
+        kind, colon, rest = text.partition(":")
+        if colon and kind == "attr":
+            path, dot, attribute = rest.rpartition(".")
+            if not (path and dot and attribute):
+                raise UsageError(
+                    f"target '{text}' names no attribute",
+                    hint="write attr:GLOB.NAME, e.g. attr:model.layers.*.self_attn.scaling",
+                )
+            return cls(kind="attr", path=path, attribute=attribute)
+        if colon and kind in _GLOBBED:
+            return cls(kind=kind, path=_required(rest, text))  # type: ignore[arg-type]
+        if colon and kind == "call":
+            module, inner, function = rest.rpartition(":")
+            if not (module and inner and function.isidentifier()):
+                raise UsageError(
+                    f"target '{text}' names no function",
+                    hint="write call:pkg.mod:function or call:path/to/file.py:function",
+                )
+            return cls(kind="call", path=rest)
+        head = kind if colon else text.partition(".")[0]
+        raise UsageError(
+            f"unknown target '{text}'{nearest(head, TARGET_KINDS)}",
+            hint="targets: model_args.X, config.X, attr:GLOB.X, dtype:GLOB, weights:GLOB, "
+            "generation.X, env.X, build.X, call:pkg.mod:function",
+        )
+
+    def __str__(self) -> str:
+        if self.kind in _DOTTED:
+            return f"{self.kind}.{self.path}"
+        return f"{self.kind}:{self.path}" + (f".{self.attribute}" if self.attribute else "")
+
+
+def _required(path: str, text: str) -> str:
+    if not path:
+        raise UsageError(f"target '{text}' ends where a name is needed")
+    return path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One conversion knob: its reference value, its candidate value, and where it is applied.
+
+    ``alternatives`` are further values that would do, in order of preference: what a recommended
+    conversion may use in place of the candidate's, if that is guilty.
+    """
+
+    name: str
+    reference: Value
+    candidate: Value
+    target: Target
+    alternatives: tuple[Value, ...] = ()
+
+    @property
+    def changes_encoding(self) -> bool:
+        """Whether this setting is meant to change the token ids that a model reads."""
+        return self.target.kind == "model_args" and self.target.path in ENCODING_ARGS
+
+    @property
+    def changes_length(self) -> bool:
+        """Whether this setting is meant to change where long documents are cut."""
+        return self.target.kind == "model_args" and self.target.path in LENGTH_ARGS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraint:
+    """Assignments that cannot be built: where ``when`` holds, ``then`` must hold too."""
+
+    when: Mapping[str, Value]
+    then: Mapping[str, Value]
+
+    def violated_by(self, assignment: Assignment) -> bool:
+        """Return True if the assignment cannot be built under this constraint."""
+        applies = all(assignment.get(name) == value for name, value in self.when.items())
+        return applies and any(assignment.get(name) != value for name, value in self.then.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildRecipe:
+    """Makes a model from settings: a command or a Python call, run in a folder of its own.
+
+    ``command`` is an argument vector whose items may hold ``{name}`` for a build input and
+    ``{output}`` for the output path; ``call`` is ``pkg.mod:function`` or ``FILE.py:function``.
+    ``output`` is the path, inside the build folder, of what was made. ``inputs`` are fixed build
+    inputs that ``build.X`` settings override. ``folder`` is where relative paths are resolved.
+    """
+
+    command: tuple[str, ...] = ()
+    call: str = ""
+    output: str = "output"
+    inputs: Mapping[str, Value] = field(default_factory=dict)
+    folder: str = "."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """A model under a name, with the values that its settings have in this evaluation.
+
+    ``model`` is an lm-eval model type; ``model_args`` go to its constructor (relative local paths
+    already resolved). ``assignment`` holds the current value of every setting by name.
+    ``code_folder`` is the folder from which ``call:`` files are resolved ("" if the user named no
+    file). ``trust_remote_code`` and ``allow_pickle`` are off unless the user said so for this
+    model.
+    """
+
+    name: str
+    model: str
+    model_args: Mapping[str, Value]
+    settings: tuple[Setting, ...] = ()
+    constraints: tuple[Constraint, ...] = ()
+    assignment: Assignment = field(default_factory=dict)
+    build: BuildRecipe | None = None
+    trust_remote_code: bool = False
+    allow_pickle: bool = False
+    allow_code: bool = False
+    code_folder: str = ""
+
+    def assigned(self, changes: Assignment) -> Variant:
+        """Return this variant with other values for some of its settings.
+
+        Raises:
+            UsageError: for a name that is not a setting of this variant, or an assignment that a
+                constraint excludes.
+        """
+        names = [setting.name for setting in self.settings]
+        for name in changes:
+            if name not in names:
+                raise UsageError(
+                    f"'{self.name}' has no setting '{name}'{nearest(name, names)}",
+                    hint=f"its settings: {', '.join(names) or 'none'}",
+                )
+        assignment = {**self.assignment, **changes}
+        for constraint in self.constraints:
+            if constraint.violated_by(assignment):
+                raise UsageError(
+                    f"'{self.name}': a constraint excludes this assignment: if "
+                    f"{dict(constraint.when)} then {dict(constraint.then)}"
+                )
+        return replace(self, assignment=assignment)
+
+    @property
+    def digest(self) -> str:
+        """Hex digest of what is declared about this variant, but its name and alternatives."""
+        build = self.build
+        return digest_of(
+            {
+                "model": self.model,
+                "model_args": dict(self.model_args),
+                "settings": {
+                    s.name: [str(s.target), s.reference, s.candidate] for s in self.settings
+                },
+                "assignment": dict(self.assignment),
+                "build": build
+                and [list(build.command), build.call, build.output, dict(build.inputs)],
+                "trust_remote_code": self.trust_remote_code,
+            }
+        )
+
+
+def digest_of(value: object) -> str:
+    """Return the first 16 hex digits of the SHA-256 of ``value`` as canonical JSON."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+# What lies in a cache, was found wrong with it, or removed from it: plain data for the reports.
+
+
+SCHEMA = "evalguard.cache/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptFolder:
+    """What is kept of one model, or pair of models, in one way.
+
+    Attributes:
+        kind: scores, references, divergences, builds, floors, facts, devices, logs.
+        key: name of the folder: a digest of everything that can change what is in it.
+        name: the model's, as it was last called; "" where nobody wrote it down.
+        model: what is known of the model: type, dtype, device.
+        files: finished blocks, or files where there are no blocks.
+        size: bytes, of everything in it.
+        last_used: seconds since 1970; 0 for an empty one.
+        damaged: files that were set aside.
+        leftovers: what killed processes left.
+    """
+
+    kind: str
+    key: str
+    path: str
+    name: str = ""
+    tasks: tuple[str, ...] = ()
+    model: Mapping[str, Value] = field(default_factory=dict)
+    created: str = ""
+    files: int = 0
+    size: int = 0
+    last_used: float = 0.0
+    damaged: int = 0
+    leftovers: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheListing:
+    """What lies in a cache folder, the most recently used first."""
+
+    folder: str
+    entries: tuple[KeptFolder, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all of it."""
+        return sum(entry.size for entry in self.entries)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheCheck:
+    """What reading all that is kept showed.
+
+    Attributes:
+        checked: blocks that were read.
+        others: facts, budgets, floors and builds that were.
+        problems: what is wrong with those that are not whole, one message each.
+        in_use: blocks that another process was making anew.
+    """
+
+    folder: str
+    checked: int
+    problems: tuple[str, ...]
+    others: int = 0
+    in_use: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemovedItem:
+    """A block, a build or another file that was removed, or would be."""
+
+    kind: str
+    path: str
+    size: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachePruning:
+    """What was removed from a cache folder.
+
+    Attributes:
+        dry_run: nothing was removed; ``removed`` is what would have been.
+        in_use: what was kept because another process holds it.
+        failed: what could not be removed, one message each.
+        left: bytes that are left.
+    """
+
+    folder: str
+    removed: tuple[RemovedItem, ...]
+    left: int
+    in_use: int = 0
+    failed: tuple[str, ...] = ()
+    dry_run: bool = False
+
+    @property
+    def freed(self) -> int:
+        """Bytes."""
+        return sum(item.size for item in self.removed)
+
+
+# Checksum: a digest of a JSON document within itself, so that a change of it shows.
+#
+# It says that a document is as it was written. It proves no author: whoever changes a document can
+# compute it anew.
+
+
+KEY = "checksum"
+ALGORITHM = "sha256"
+
+
+def with_checksum(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document with the checksum of all the rest of it, as its last key.
+
+    Args:
+        document: plain, finite JSON values.
+    """
+    rest = {key: value for key, value in document.items() if key != KEY}
+    return {**rest, KEY: {"algorithm": ALGORITHM, "value": checksum(rest)}}
+
+
+def checksum_fault(document: Mapping[str, Any]) -> str:
+    """Say what is wrong with a document's checksum; "" where it is right, or there is none.
+
+    Raises:
+        RecursionError: the document is nested too deeply.
+    """
+    if KEY not in document:
+        return ""
+    told = document[KEY]
+    algorithm = told.get("algorithm") if isinstance(told, Mapping) else None
+    value = told.get("value") if isinstance(told, Mapping) else None
+    if not isinstance(algorithm, str) or not isinstance(value, str):
+        return "its checksum is none"
+    if algorithm != ALGORITHM:
+        return f"its checksum is made by {algorithm[:40]!r}, and this evalguard knows {ALGORITHM}"
+    found = checksum(document)
+    if value != found:
+        return f"its checksum is {value[:16]!r}..., and that of what is there is {found[:16]!r}..."
+    return ""
+
+
+def checksum(document: Mapping[str, Any]) -> str:
+    """Return the SHA-256, in hexadecimal digits, of a document without its checksum.
+
+    Of its canonical text: keys in the order of their code points, no blanks, everything beyond
+    ASCII escaped, a number that is whole as an integer. Indents and the order of keys do not count,
+    nor whether a program wrote 1.0 or 1.
+    """
+    rest = {key: _canonical(value) for key, value in document.items() if key != KEY}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def _canonical(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, Mapping):
+        return {key: _canonical(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_canonical(item) for item in value]
+    return value

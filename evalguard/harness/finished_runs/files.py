@@ -1,0 +1,240 @@
+"""RunFiles: which files of a folder make up one lm-eval run.
+
+Layouts of lm-eval 0.4.x: ``OUTPUT/MODEL/results_DATE.json`` with ``samples_TASK_DATE.jsonl``
+beside it; with ``--output_path NAME.json``: ``NAME_DATE.json`` and the samples beside it; before
+0.4.3 an undated ``results.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evalguard.errors import EvaluationError, UsageError
+
+_DATE = r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d+)?"
+_RESULTS = re.compile(rf"(?P<name>.+)_(?P<date>{_DATE})\.json")
+_SAMPLES = re.compile(rf"samples_(?P<task>.+)_(?P<date>{_DATE})\.jsonl")
+_UNDATED_SAMPLES = re.compile(r"samples_(?P<task>.+)\.jsonl")
+_UNDATED_RESULTS = "results.json"
+_LOG_SAMPLES = (
+    "run lm-eval once more with `--log_samples --output_path FOLDER` (0.4.3 or newer), and give "
+    "that folder"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFiles:
+    """One run on disk.
+
+    Attributes:
+        results: the results file.
+        date: from its name, as lm-eval writes it; "" for an undated file.
+        samples: samples file of each task.
+        notes: what else lies there and was not read.
+    """
+
+    results: Path
+    date: str
+    samples: Mapping[str, Path]
+    notes: tuple[str, ...] = ()
+
+
+def is_lmeval_run(path: Path) -> bool:
+    """Whether a path is the folder or the results file of an lm-eval run, with samples or not."""
+    if path.is_dir():
+        return bool(_results_in(path)) or any(_results_in(folder) for folder in _folders(path))
+    return path.is_file() and _is_results(path)
+
+
+def find_run(path: Path) -> RunFiles:
+    """Find the one run that a path means; of several dates the newest.
+
+    Raises:
+        UsageError: if there is no run, more than one model's, or no samples were logged.
+    """
+    if path.is_file():
+        if not _is_results(path):
+            raise UsageError(
+                f"{path} is not a results file of lm-eval",
+                hint="give the folder of the run, or its results_DATE.json",
+            )
+        return _with_samples(path, ())
+    if not path.is_dir():
+        raise UsageError(f"{path} does not exist")
+    folder, notes = _folder_of_run(path)
+    found = _results_in(folder)
+    names = sorted({_name(results) for results in found})
+    if len(names) > 1:
+        raise UsageError(
+            f"{folder} holds runs of several names: {', '.join(names)}",
+            hint="give the results file of one of them",
+        )
+    newest = max(found, key=lambda results: (_date(results), results.name))
+    if len(found) > 1:
+        others = ", ".join(sorted(_date(r) or r.name for r in found if r != newest))
+        notes = (*notes, f"{len(found)} runs in {folder}: the newest is read, {newest.name}; "
+                 f"older: {others}")  # fmt: skip
+    return _with_samples(newest, notes)
+
+
+def dates_with_task(results: Path, task: str) -> tuple[str, ...]:
+    """Other dates in the same folder that have samples of a task, newest first."""
+    dates = [
+        match["date"]
+        for path in results.parent.iterdir()
+        if (match := _SAMPLES.fullmatch(path.name)) and match["task"] == task
+    ]
+    return tuple(sorted((date for date in dates if date != _date(results)), reverse=True))
+
+
+def _folder_of_run(path: Path) -> tuple[Path, tuple[str, ...]]:
+    deeper = [folder for folder in _folders(path) if _results_in(folder)]
+    listed = ", ".join(folder.name for folder in deeper)
+    if _results_in(path):
+        note = f"runs in sub-folders of {path} are not read: {listed}"
+        return path, (note,) if deeper else ()
+    if not deeper:
+        raise UsageError(f"no lm-eval run in {path}: it holds no results file", hint=_LOG_SAMPLES)
+    if len(deeper) > 1:
+        raise UsageError(
+            f"{path} holds runs of several models: {listed}",
+            hint=f"give one of them: {deeper[0]}",
+        )
+    return deeper[0], ()
+
+
+def _folders(path: Path) -> list[Path]:
+    return sorted(
+        folder
+        for folder in path.iterdir()
+        if folder.is_dir() and os.access(folder, os.R_OK | os.X_OK)
+    )
+
+
+def _results_in(folder: Path) -> list[Path]:
+    return sorted(
+        path
+        for path in folder.iterdir()
+        if path.is_file()
+        and (_RESULTS.fullmatch(path.name) or path.name == _UNDATED_RESULTS)
+        and _is_results(path)
+    )
+
+
+def _is_results(path: Path) -> bool:
+    """Whether a file is lm-eval's; one with its name that cannot be read is taken for one."""
+    if path.suffix != ".json":
+        return False
+    named = bool(re.fullmatch(rf"results_{_DATE}\.json", path.name))
+    if named:
+        return True
+    try:
+        content = read_file(path)
+    except EvaluationError:
+        return False
+    return isinstance(content, dict) and {"results", "config"} <= content.keys()
+
+
+def _with_samples(results: Path, notes: tuple[str, ...]) -> RunFiles:
+    date = _date(results)
+    samples = {}
+    for path in sorted(results.parent.iterdir()):
+        match = _SAMPLES.fullmatch(path.name)
+        if match is None and not date:
+            match = _UNDATED_SAMPLES.fullmatch(path.name)
+        if match is None or match.groupdict().get("date", "") != date or not path.is_file():
+            continue
+        # lm-eval would take such a name for a task file of the working folder, and run its code.
+        if match["task"].endswith((".yaml", ".yml")):
+            raise UsageError(f"{path} names no task of lm-eval: '{match['task']}'")
+        samples[match["task"]] = path
+    if not samples:
+        old = any(path.suffix == ".jsonl" for path in results.parent.iterdir()) and not date
+        why = "; lm-eval before 0.4.3 wrote samples without document hashes" if old else ""
+        raise UsageError(
+            f"{results} has no samples files beside it (samples_TASK_{date or 'DATE'}.jsonl): "
+            f"without each document's scores runs cannot be paired{why}",
+            hint=_LOG_SAMPLES,
+        )
+    return RunFiles(results=results, date=date, samples=samples, notes=notes)
+
+
+def _date(results: Path) -> str:
+    match = _RESULTS.fullmatch(results.name)
+    return match["date"] if match else ""
+
+
+def _name(results: Path) -> str:
+    match = _RESULTS.fullmatch(results.name)
+    return match["name"] if match else results.stem
+
+
+# JSON that somebody else wrote: read within limits, or refused.
+
+
+# Far above what lm-eval writes: a results file has kilobytes, a line one document with its prompt.
+MAX_FILE = 256 * 2**20
+MAX_LINE = 64 * 2**20
+_HINT = "the run was cut off while writing, or the file was edited: make the run once more"
+# Longer whole numbers fit no array, and Python refuses to read those of thousands of digits.
+_MOST_DIGITS = 18
+
+
+def read_file(path: Path) -> Any:
+    """Return the content of a JSON file.
+
+    Raises:
+        EvaluationError: if it cannot be read, is too large, or is not JSON; with file and line.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE + 1)
+    except OSError as error:
+        raise EvaluationError(f"{path} cannot be read: {error.strerror}") from error
+    if len(data) > MAX_FILE:
+        raise EvaluationError(f"{path} is larger than {MAX_FILE // 2**20} MiB: no results file")
+    return _parsed(data, path)
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, Any]]:
+    """Yield (line number, content) of every line that is not blank.
+
+    Raises:
+        EvaluationError: as ``read_file``, for the line that is at fault.
+    """
+    # Lines end at "\n" only: documents may hold other separators that str.splitlines would cut at.
+    try:
+        with path.open("rb") as file:
+            number = 0
+            while line := file.readline(MAX_LINE + 1):
+                number += 1
+                if len(line) > MAX_LINE:
+                    size = f"{MAX_LINE // 2**20} MiB"
+                    raise EvaluationError(f"{path}:{number}: a line of over {size}: no sample")
+                if line.strip():
+                    yield number, _parsed(line, path, above=number - 1)
+    except OSError as error:
+        raise EvaluationError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _parsed(data: bytes, path: Path, *, above: int = 0) -> Any:
+    try:
+        return json.loads(data, parse_int=_number)
+    except json.JSONDecodeError as error:
+        where = f"{path}:{above + error.lineno}"
+        raise EvaluationError(f"{where}: not JSON: {error.msg}", hint=_HINT) from error
+    except UnicodeDecodeError as error:
+        line = above + 1 + data.count(b"\n", 0, error.start)
+        raise EvaluationError(f"{path}:{line}: not JSON: not UTF-8", hint=_HINT) from error
+    except RecursionError as error:
+        raise EvaluationError(f"{path}:{above + 1}: nested too deep", hint=_HINT) from error
+
+
+def _number(digits: str) -> int | float:
+    return int(digits) if len(digits) <= _MOST_DIGITS else float(digits)

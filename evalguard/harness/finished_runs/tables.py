@@ -1,0 +1,256 @@
+"""TaskTables: the score tables of one task of a stored run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalguard.core.rescoring import Rescoring, rescoring
+from evalguard.core.scores import (
+    ALL_EMPTY,
+    DocumentFields,
+    DocumentStatistics,
+    NotComparableError,
+    NotCompared,
+    ScoreTable,
+    check_loglikelihoods,
+    has_closed_form,
+    read_fields,
+    read_items,
+)
+from evalguard.core.settings import Value
+from evalguard.errors import EvaluationError
+from evalguard.harness.finished_runs.results import Results, run_disagreement
+from evalguard.harness.finished_runs.samples import (
+    Sample,
+    document_rows,
+    read_lmeval_samples,
+    stored_answers,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskTables:
+    """Score tables of one task, its metrics that have none, its documents and their fields."""
+
+    tables: tuple[ScoreTable, ...]
+    not_compared: tuple[NotCompared, ...]
+    fields: DocumentFields
+    documents: tuple[Mapping[str, Value], ...]
+
+
+def read_task(
+    results: Results, task: str, path: Path, *, source: str, caveats: tuple[str, ...]
+) -> TaskTables:
+    """Read the score tables of one task from its samples file.
+
+    Raises:
+        UsageError, EvaluationError: as ``read_lmeval_samples`` does, and where the samples do not
+            give the values that the results file reports.
+    """
+    metrics = list(results.metrics(task))
+    by_filter = read_lmeval_samples(path, metrics)
+    if "likelihood" in results.output_type(task) or results.output_type(task) == "multiple_choice":
+        _check_loglikelihoods(path, task, by_filter)
+    tables: list[ScoreTable] = []
+    left_out: list[NotCompared] = []
+    for filter_name, samples in by_filter.items():
+        for metric in dict.fromkeys(name for sample in samples for name in sample.items):
+            if metric == "bypass":  # lm-eval's placeholder of runs without metrics
+                continue
+            of = _Metric(results, path, task, filter_name, metric)
+            try:
+                tables.append(_table(of, samples, source=source, caveats=caveats))
+            except NotComparableError as error:
+                left_out.append(
+                    NotCompared(task=task, filter=filter_name, metric=metric, reason=str(error))
+                )
+    documents = {sample.doc_id: sample.doc for of in by_filter.values() for sample in of}
+    return TaskTables(
+        tables=tuple(tables),
+        not_compared=tuple(left_out),
+        fields=read_fields(documents),
+        documents=document_rows(by_filter),
+    )
+
+
+def _check_loglikelihoods(path: Path, task: str, by_filter: Mapping[str, Sequence[Sample]]) -> None:
+    """Refuse a run whose answers say nothing about its model.
+
+    A request that stands twice in a document (texts without a context) counts once.
+    """
+    of_documents: dict[int, list[float]] = {}
+    for sample in next(iter(by_filter.values())):
+        values = sample.loglikelihoods
+        asked = [str(one) for one in sample.requests] or [str(i) for i in range(len(values))]
+        of_documents[sample.doc_id] = list(dict(zip(asked, values, strict=False)).values())
+    try:
+        check_loglikelihoods(task, of_documents)
+    except EvaluationError as error:
+        raise EvaluationError(f"{path}: {error}", hint=error.hint) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Metric:
+    """Which metric is read, and from which files."""
+
+    results: Results
+    path: Path
+    task: str
+    filter: str
+    name: str
+
+
+def _table(
+    of: _Metric, samples: Sequence[Sample], *, source: str, caveats: tuple[str, ...]
+) -> ScoreTable:
+    scored = [sample for sample in samples if of.name in sample.items]
+    statistics, aggregation_caveat = _statistics(of, scored)
+    higher_is_better, direction_caveat = of.results.direction(of.task, of.name)
+    missing = _missing(len(scored), len(samples))
+    asked = tuple(sample.asked for sample in scored)
+    own = (
+        aggregation_caveat,
+        direction_caveat,
+        _empty(of, samples),
+        missing,
+        _gaps(samples),
+        _repeated(of, scored),
+    )
+    return ScoreTable(
+        task=of.task,
+        filter=of.filter,
+        metric=of.name,
+        aggregation=statistics.aggregation,
+        higher_is_better=higher_is_better,
+        doc_ids=np.array([sample.doc_id for sample in scored], dtype=np.int64),
+        values=_only_sound(statistics.values, scored),
+        weights=statistics.weights,
+        rescoring=statistics.rescoring,
+        doc_hashes=tuple(sample.doc_hash for sample in scored),
+        prompt_hashes=tuple(sample.prompt_hash for sample in scored),
+        target_hashes=tuple(sample.target_hash for sample in scored),
+        asked_hashes=asked if all(asked) else (),
+        answers=stored_answers(scored, of.name, of.results.choosing(of.task)),
+        n_total=of.results.n_total(of.task),
+        source=source,
+        run=of.results.run(of.task, len(samples)),
+        caveats=(*caveats, *(text for text in own if text)),
+    )
+
+
+def _statistics(of: _Metric, samples: Sequence[Sample]) -> tuple[DocumentStatistics, str]:
+    """Read a metric's items and hold them to what the results file reports; add a caveat."""
+    aggregation, declared = of.results.aggregation(of.task, of.name)
+    items = [sample.items[of.name] for sample in samples]
+    if has_closed_form(aggregation):
+        statistics = read_items(items, aggregation)
+    else:
+        statistics = DocumentStatistics.rescored(read_rescoring(items, aggregation))
+    reported, stderr = of.results.reported(of.task, of.name, of.filter)
+    found = run_disagreement(statistics, reported, stderr)
+    if not found:
+        return statistics, "" if declared else "no aggregation declared: mean, as it comes out"
+    if not declared:
+        raise NotComparableError(f"its aggregation is not recorded and is no mean ({found})")
+    raise EvaluationError(
+        f"{of.path} and {of.results.path} are not of one run: {of.name} ({of.filter}): {found}",
+        hint="results and samples must be the files of one run: make it once more",
+    )
+
+
+def _only_sound(values: NDArray[np.float64], samples: Sequence[Sample]) -> NDArray[np.float64]:
+    """Give NaN to documents on which the model gave no number, whatever the metric made of it."""
+    sound = np.array([sample.sound for sample in samples], dtype=np.bool_)
+    return np.where(sound, values, np.nan)
+
+
+def _missing(found: int, expected: int) -> str:
+    if found == expected:
+        return ""
+    return f"{expected - found} of {expected} documents have no value for this metric"
+
+
+def _empty(of: _Metric, samples: Sequence[Sample]) -> str:
+    if of.results.output_type(of.task) != "generate_until":
+        return ""
+    answers = [answer for sample in samples for answer in _flat(sample.responses)]
+    return ALL_EMPTY if answers and not any(answer.strip() for answer in answers) else ""
+
+
+def _flat(answers: object) -> Iterator[str]:
+    """Texts of requests and of their repeats."""
+    if isinstance(answers, (list, tuple)):
+        for answer in answers:
+            yield from _flat(answer)
+    else:
+        yield str(answers)
+
+
+def _repeated(of: _Metric, samples: Sequence[Sample]) -> str:
+    """Where lm-eval dropped answers that a model scored here would be averaged over."""
+    several = sum(sample.answers > 1 for sample in samples)
+    if not several or not of.results.takes_first_answers(of.task, of.filter):
+        return ""
+    return (
+        f"{several:,} of {len(samples):,} documents have several different answers, and lm-eval "
+        "scored the first one only: a stored run does not hold what scores the others"
+    )
+
+
+def _gaps(samples: Sequence[Sample]) -> str:
+    if samples[-1].doc_id == len(samples) - 1:
+        return ""
+    return (
+        "the documents are a selection (lm-eval's --samples): lm-eval mislabels their ids if the "
+        "selection was not in ascending order"
+    )
+
+
+# lm-eval's own aggregations, for the items of a stored run whose metric is no mean.
+
+
+# lm-eval's placeholder of runs without metrics.
+_NO_METRIC = "bypass"
+
+
+def read_rescoring(items: Sequence[object], name: str) -> Rescoring:
+    """Rescore stored items by the aggregation that lm-eval registers under a name.
+
+    A task's own function is recorded as its source text only: it cannot be run here.
+
+    Raises:
+        NotComparableError: for a name that lm-eval does not register, or items that its function
+            fails on.
+    """
+    import lm_eval.api.metrics  # noqa: F401  registers the aggregations
+    from lm_eval.api.registry import AGGREGATION_REGISTRY
+
+    function = None if name == _NO_METRIC else AGGREGATION_REGISTRY.get(name, None)
+    if function is None:
+        raise NotComparableError(
+            f"its aggregation '{name}' is a function of the task, which a stored run does not hold"
+        )
+
+    def aggregate(chosen: list[object]) -> float:
+        try:
+            return float(function(chosen))
+        except (ArithmeticError, AssertionError, AttributeError, LookupError) as error:
+            raise _failed(name, error) from error
+        except (TypeError, ValueError) as error:
+            raise _failed(name, error) from error
+
+    try:
+        return rescoring(items, name, aggregate)
+    except EvaluationError as error:
+        raise NotComparableError(str(error)) from error
+
+
+def _failed(name: str, error: Exception) -> EvaluationError:
+    return EvaluationError(
+        f"lm-eval's aggregation '{name}' fails on the stored items: {type(error).__name__}: {error}"
+    )

@@ -1,0 +1,1 @@
+"""W&B and other trackers, GitHub, GitLab. None is imported before it is used."""

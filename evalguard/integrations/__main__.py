@@ -1,0 +1,53 @@
+"""The sending process: ``python -m evalguard.integrations FOLDER`` does the job that lies there."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from evalguard.core.redaction import redacted_text
+from evalguard.core.reports.compare import Sent, SinkName, TrackedRun
+from evalguard.integrations import mlflow_sink, trackio_sink, wandb_sink
+from evalguard.integrations.jobs import Job, write_answer
+from evalguard.integrations.wandb_sink import save_report
+
+# Who started this process kills it in time; the alarm is for when nobody is left to do so.
+_LEFT_ALONE = 15
+_LONGEST_REASON = 300
+_SINKS: Mapping[SinkName, Callable[[Job, TrackedRun], Sent]] = {
+    "wandb": wandb_sink.send,
+    "trackio": trackio_sink.send,
+    "mlflow": mlflow_sink.send,
+}
+
+
+def main() -> None:
+    """Do the job, answer, and end in time even if nobody is left to see to it."""
+    folder = Path(sys.argv[1])
+    job = Job.read(folder)
+    signal.alarm(int(job.bounds.online) + _LEFT_ALONE)
+    try:
+        sent = _done(job)
+    except Exception as error:  # noqa: BLE001 - whatever a tracker raises: the reason is told
+        sent = Sent(sink=job.sink, state="failed", reason=_told(error))
+    write_answer(folder, sent)
+
+
+def _done(job: Job) -> Sent:
+    if job.night is not None:
+        return save_report(job.night)
+    if job.run is None:
+        raise ValueError("the job holds nothing to send")
+    return _SINKS[job.sink](job, job.run)
+
+
+def _told(error: Exception) -> str:
+    """An error in one line, without secrets."""
+    words = " ".join(str(error).split()).partition(" Consider increasing the init_timeout")[0]
+    return redacted_text(words or type(error).__name__)[:_LONGEST_REASON]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""Sending: a run to one sink, in bounded time; what fails at W&B stays here to be synced."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from evalguard.core.reports.compare import Sent, SinkName, TrackedRun
+from evalguard.core.reports.night import TrackedNight
+from evalguard.integrations.jobs import Bounds, Job, done_in_process
+from evalguard.integrations.wandb_sink import log_into, open_run
+
+_ID_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
+
+
+def send_run(
+    sink: SinkName,
+    run: TrackedRun,
+    *,
+    folder: Path,
+    bounds: Bounds | None = None,
+    unreached: str = "",
+) -> Sent:
+    """Send a run; what a tracker does wrong becomes the answer's reason.
+
+    Args:
+        folder: where W&B keeps a run that did not reach its server, and the run's files.
+        bounds: how long each part may take.
+        unreached: why the tracker is not asked at all; "" for it is.
+
+    Raises:
+        KeyboardInterrupt: on Ctrl-C; nothing goes on in the background.
+    """
+    bounds = bounds or Bounds()
+    job = Job(
+        sink=sink, run=run, run_id=_new_id(), folder=str(folder.absolute()), bounds=bounds
+    )  # fmt: skip
+    if unreached:
+        sent = _kept_here(job) if sink == "wandb" else Sent(sink=sink, state="failed")
+        return replace(sent, reason="; ".join(filter(None, (unreached, sent.reason))))
+    if sink != "wandb":
+        return done_in_process(job, seconds=bounds.online, environment={})
+    own = open_run()
+    if own is not None:
+        return log_into(own, run, seconds=bounds.finish)
+    return _to_wandb(job)
+
+
+def save_night(night: TrackedNight, *, bounds: Bounds | None = None) -> Sent:
+    """Save a report on a night to W&B; as ``send_run`` otherwise."""
+    bounds = bounds or Bounds()
+    job = Job(sink="wandb", night=night, folder=os.getcwd(), bounds=bounds)
+    return done_in_process(job, seconds=bounds.online, environment={})
+
+
+def _to_wandb(job: Job) -> Sent:
+    if os.environ.get("WANDB_MODE") in ("offline", "dryrun"):
+        return _kept_here(job)
+    sent = done_in_process(job, seconds=job.bounds.online, environment={})
+    if sent.state != "failed":
+        return sent
+    kept = _kept_here(job)
+    both = f"{sent.reason}; nor could it be kept for later: {kept.reason}"
+    return replace(kept, reason=both if kept.state == "failed" else sent.reason)
+
+
+def _kept_here(job: Job) -> Sent:
+    """Write the run to this machine, with copies of its files, so that it can be synced."""
+    Path(job.folder).mkdir(parents=True, exist_ok=True)
+    here: Mapping[str, str] = {
+        "WANDB_DIR": job.folder,
+        "WANDB_DATA_DIR": str(Path(job.folder) / "wandb"),
+    }
+    offline = replace(job, offline=True)
+    return done_in_process(offline, seconds=job.bounds.local, environment=here)
+
+
+def _new_id() -> str:
+    """An id as W&B makes them: eight letters and digits."""
+    return "".join(secrets.choice(_ID_LETTERS) for _ in range(8))

@@ -1,0 +1,1 @@
+"""The fast scorer of Hugging Face models, held to lm-eval's own."""

@@ -1,0 +1,322 @@
+"""Lock-step: two models answer the same requests batch by batch, and nothing big is kept."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from evalguard.core.divergence import Divergence, cut, join_positions
+from evalguard.core.reference import Reference, divergence_from, reference
+from evalguard.core.scorer import ComparedAnswer, Request, Response
+from evalguard.models.arguments import seed_generators
+from evalguard.models.hf.batch_cuts import with_room
+from evalguard.models.hf.scored_tokens import FedTokens, RowSource, ScoredTokens
+
+if TYPE_CHECKING:
+    from torch import Tensor as Rows
+
+
+Pieces = list[list[FedTokens]]
+Pair = tuple[FedTokens, FedTokens]
+Answers = dict[FedTokens, ScoredTokens]
+Arriving = Iterator[tuple[ScoredTokens, "Rows"]]
+
+# Numbers of one model (512 MiB) that may wait for the other's where batches are cut differently.
+_MOST_WAITING = 2**27
+# Numbers of one model (4 MiB) that are compared at once.
+_TOGETHER = 2**20
+
+
+def score_in_lockstep(
+    base: RowSource,
+    candidate: RowSource,
+    base_requests: Sequence[Request],
+    candidate_requests: Sequence[Request],
+    *,
+    seed: int,
+) -> tuple[list[Response], list[Response], ComparedAnswer]:
+    """Score one block with both models; every forward pass is done once.
+
+    Each model keeps the batches that it has alone, so that its scores are the same to the last bit.
+    Held at a time: the logits of one batch of each model, and the rows of one piece or 4 MiB; where
+    batches are cut differently, rows wait for their partner, and where too many would have to, the
+    block is not compared. Where memory runs out on a batch of one model, both cut smaller ones.
+
+    Args:
+        base_requests, candidate_requests: the same requests; their prompts may differ.
+        seed: of models that draw random numbers.
+
+    Returns:
+        The base's answers, the candidate's, and how their distributions differ.
+
+    Raises:
+        EvaluationError: a model fails.
+    """
+    return with_room(
+        [base, candidate], lambda: _scored(base, candidate, base_requests, candidate_requests, seed)
+    )
+
+
+def _scored(
+    base: RowSource,
+    candidate: RowSource,
+    base_requests: Sequence[Request],
+    candidate_requests: Sequence[Request],
+    seed: int,
+) -> tuple[list[Response], list[Response], ComparedAnswer]:
+    base_pieces, candidate_pieces = base.pieces(base_requests), candidate.pieces(candidate_requests)
+    reason = _unmatched(base_requests, base_pieces, candidate_pieces)
+    if reason:
+        return (
+            base.score(base_requests),
+            candidate.score(candidate_requests),
+            ComparedAnswer(reason=reason),
+        )
+    pairs = dict.fromkeys(
+        pair
+        for ours, theirs in zip(base_pieces, candidate_pieces, strict=True)
+        for pair in zip(ours, theirs, strict=True)
+    )
+    meeting = _Meeting(list(pairs))
+    with seed_generators(seed):
+        meeting.run(
+            base.rows(base_requests, (ours for ours, _ in pairs)),
+            candidate.rows(candidate_requests, (theirs for _, theirs in pairs)),
+        )
+    responses = base.answer(base_requests, base_pieces, meeting.answers[0])
+    answers = candidate.answer(candidate_requests, candidate_pieces, meeting.answers[1])
+    if meeting.reason:
+        return responses, answers, ComparedAnswer(reason=meeting.reason)
+    divergences = tuple(
+        join_positions([meeting.divergences[pair] for pair in zip(ours, theirs, strict=True)])
+        if ours
+        else None
+        for ours, theirs in zip(base_pieces, candidate_pieces, strict=True)
+    )
+    return responses, answers, ComparedAnswer(divergences=divergences)
+
+
+def _unmatched(requests: Sequence[Request], base: Pieces, candidate: Pieces) -> str:
+    """Why two models' scored positions are not the same ones; "" if they are."""
+    for request, ours, theirs in zip(requests, base, candidate, strict=True):
+        if _same_tokens(ours, theirs):
+            continue
+        return other_tokens(
+            request, *(sum(piece.n_scored for piece in side) for side in (ours, theirs))
+        )
+    return ""
+
+
+def _same_tokens(ours: Sequence[FedTokens], theirs: Sequence[FedTokens]) -> bool:
+    first, second = ([piece.ids[-piece.n_scored :] for piece in side] for side in (ours, theirs))
+    return first == second
+
+
+class _Meeting:
+    """Rows of two models, brought together piece by piece as they come."""
+
+    def __init__(self, pairs: Sequence[Pair]) -> None:
+        self.reason = ""
+        self.answers: tuple[Answers, Answers] = ({}, {})
+        self.divergences: dict[Pair, Divergence] = {}
+        self._rows: tuple[dict[FedTokens, Rows], dict[FedTokens, Rows]] = ({}, {})
+        self._waiting = [0, 0]  # numbers in the rows of each side
+        self._ready: list[tuple[Pair, Rows, Rows]] = []
+        self._together = 0  # numbers in the rows of one side that are ready
+        self._open: tuple[dict[FedTokens, list[Pair]], ...] = ({}, {})
+        for pair in pairs:
+            for side, piece in enumerate(pair):
+                self._open[side].setdefault(piece, []).append(pair)
+
+    def run(self, base: Arriving, candidate: Arriving) -> None:
+        """Let both models score all their pieces."""
+        going: list[tuple[int, Arriving]] = [(0, base), (1, candidate)]
+        while going:
+            going = [(side, rows) for side, rows in going if self._next(side, rows)]
+        if not self.reason:
+            self._compare_ready()
+
+    def _next(self, side: int, arriving: Arriving) -> bool:
+        """Take a model's next piece, and let go of it before another one is made."""
+        arrived = next(arriving, None)
+        if arrived is not None:
+            self._take(side, *arrived)
+        return arrived is not None
+
+    def _take(self, side: int, scored: ScoredTokens, rows: Rows) -> None:
+        self.answers[side][scored.fed] = scored
+        if self._waiting[side] > _MOST_WAITING:
+            self._give_up("the two models' batches differ too much to be held side by side")
+        if self.reason:
+            return
+        self._rows[side][scored.fed] = rows
+        self._waiting[side] += rows.numel()
+        for pair in list(self._open[side][scored.fed]):
+            if all(piece in rows for piece, rows in zip(pair, self._rows, strict=True)):
+                self._compare(pair)
+
+    def _compare(self, pair: Pair) -> None:
+        base, candidate = (rows[piece] for piece, rows in zip(pair, self._rows, strict=True))
+        if base.shape != candidate.shape:
+            self._give_up(other_widths(base.shape[1], candidate.shape[1]))
+            return
+        self._ready.append((pair, base, candidate))
+        self._together += base.numel()
+        for side, piece in enumerate(pair):
+            self._open[side][piece].remove(pair)
+            if not self._open[side][piece]:
+                self._waiting[side] -= self._rows[side].pop(piece).numel()
+        if self._together >= _TOGETHER:
+            self._compare_ready()
+
+    def _compare_ready(self) -> None:
+        """Compare what has met: many short pieces together take little longer than one of them."""
+        import torch
+
+        from evalguard.models.hf.device_divergence import divergence_of
+
+        if not self._ready:
+            return
+        pairs, *sides = zip(*self._ready, strict=True)
+        self._ready.clear()
+        self._together = 0
+        base, candidate = (side[0] if len(side) == 1 else torch.cat(side) for side in sides)
+        ids = np.concatenate([pair[0].scored_ids for pair in pairs])
+        found = divergence_of(base, candidate, ids)
+        lengths = [pair[0].n_scored for pair in pairs]
+        self.divergences.update(zip(pairs, cut(found, lengths), strict=True))
+
+    def _give_up(self, reason: str) -> None:
+        self.reason = reason
+        self._ready.clear()
+        self._waiting = [0, 0]
+        for rows in self._rows:
+            rows.clear()
+
+
+# Why the distributions of two models cannot be compared.
+
+
+def other_tokens(request: Request, base: int, candidate: int) -> str:
+    """Two models that score other tokens of the same request; so many of them each."""
+    other = "in other windows" if base == candidate else f"({base} and {candidate} of them)"
+    return (
+        f"base and candidate score other tokens {other}, first in document {request.doc_id}, so "
+        "that no position of one belongs to a position of the other"
+    )
+
+
+def other_widths(base: int, candidate: int) -> str:
+    """Two models that give so many probabilities at a position."""
+    return f"the base gives {base:,} probabilities at every position, the candidate {candidate:,}"
+
+
+# One model scored on its own: the base leaves a reference, the candidate is compared with it.
+
+
+def make_reference(
+    model: RowSource, requests: Sequence[Request], *, top_k: int, samples: int, seed: int
+) -> tuple[list[Response], list[Reference | None]]:
+    """Score one block and keep what a candidate's distributions can be compared with.
+
+    Returns:
+        Answers and references, one each per request; None for one without any scored position.
+
+    Raises:
+        EvaluationError: the model fails.
+    """
+    return with_room([model], lambda: _referenced(model, requests, top_k, samples, seed))
+
+
+def _referenced(
+    model: RowSource, requests: Sequence[Request], top_k: int, samples: int, seed: int
+) -> tuple[list[Response], list[Reference | None]]:
+    pieces = model.pieces(requests)
+    answers: dict[FedTokens, ScoredTokens] = {}
+    kept: dict[FedTokens, Reference] = {}
+    for scored, rows in model.rows(requests, (piece for of in pieces for piece in of)):
+        answers[scored.fed] = scored
+        # The draws depend on the piece alone, not on what was scored before it.
+        own = zlib.crc32(np.array(scored.fed.ids, dtype="<i8").tobytes())
+        kept[scored.fed] = reference(
+            rows.cpu().numpy(),
+            scored.fed.scored_ids,
+            top_k=top_k,
+            samples=samples,
+            seed=(seed, own),
+        )
+    responses = model.answer(requests, pieces, answers)
+    return responses, [
+        join_positions([kept[piece] for piece in of]) if of else None for of in pieces
+    ]
+
+
+def compare_with_reference(
+    model: RowSource, requests: Sequence[Request], references: Sequence[Reference | None]
+) -> tuple[list[Response], ComparedAnswer]:
+    """Score one block of the candidate and compare it with what was kept of the base.
+
+    Args:
+        references: one per request; None where the base scored no position.
+
+    Raises:
+        EvaluationError: the model fails.
+    """
+    return with_room([model], lambda: _compared(model, requests, references))
+
+
+def _compared(
+    model: RowSource, requests: Sequence[Request], references: Sequence[Reference | None]
+) -> tuple[list[Response], ComparedAnswer]:
+    pieces = model.pieces(requests)
+    reason = _unmatched_reference(requests, pieces, references)
+    if reason:
+        return model.score(requests), ComparedAnswer(reason=reason)
+    parts = [
+        [] if kept is None else cut(kept, [piece.n_scored for piece in of])
+        for of, kept in zip(pieces, references, strict=True)
+    ]
+    # Almost always one: two contexts of the base may have been cut to one of the candidate.
+    wanted: dict[FedTokens, dict[bytes, Reference]] = {}
+    for of, own in zip(pieces, parts, strict=True):
+        for piece, part in zip(of, own, strict=True):
+            wanted.setdefault(piece, {})[_key(part)] = part
+    answers: dict[FedTokens, ScoredTokens] = {}
+    found: dict[tuple[FedTokens, bytes], Divergence] = {}
+    for scored, rows in model.rows(requests, wanted):
+        answers[scored.fed] = scored
+        for key, part in wanted[scored.fed].items():
+            if rows.shape[1] == part.vocabulary_size:
+                found[scored.fed, key] = divergence_from(part, rows.cpu().numpy())
+            else:
+                reason = other_widths(part.vocabulary_size, rows.shape[1])
+    responses = model.answer(requests, pieces, answers)
+    if reason:
+        return responses, ComparedAnswer(reason=reason)
+    divergences = tuple(
+        join_positions([found[piece, _key(part)] for piece, part in zip(of, own, strict=True)])
+        if of
+        else None
+        for of, own in zip(pieces, parts, strict=True)
+    )
+    return responses, ComparedAnswer(divergences=divergences)
+
+
+def _unmatched_reference(
+    requests: Sequence[Request],
+    pieces: Sequence[Sequence[FedTokens]],
+    references: Sequence[Reference | None],
+) -> str:
+    for request, of, kept in zip(requests, pieces, references, strict=True):
+        scored = np.concatenate([np.empty(0, dtype=np.int64), *(piece.scored_ids for piece in of)])
+        ours = scored[:0] if kept is None else kept.token_ids
+        if not np.array_equal(ours, scored):
+            return other_tokens(request, ours.size, scored.size)
+    return ""
+
+
+def _key(part: Reference) -> bytes:
+    return part.token_logprobs.tobytes()

@@ -1,0 +1,405 @@
+"""What a model was fed for one scored piece of text, and what it answered token by token."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalguard.core.scorer import Request, Response
+from evalguard.errors import EvaluationError
+from evalguard.models.hf.batch_cuts import NoRoomError
+
+if TYPE_CHECKING:
+    import torch
+
+
+class UnscorablePairError(EvaluationError):
+    """One (context, continuation) pair cannot be scored; ``position`` is its place in the call."""
+
+    def __init__(self, message: str, *, position: int, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.position = position
+
+
+def refuse_nothing(context: Sequence[int], continuation: Sequence[int], *, position: int) -> None:
+    """Refuse a pair of which one side encodes to nothing.
+
+    Raises:
+        UnscorablePairError: naming the side.
+    """
+    if context and continuation:
+        return
+    empty = "continuation (a target, or one of the choices)" if context else "context"
+    raise UnscorablePairError(
+        f"a request encodes to {len(context)} context and {len(continuation)} continuation tokens; "
+        "both need at least one",
+        position=position,
+        hint=f"the document's {empty} is empty, or holds only what the tokenizer drops",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FedTokens:
+    """Token ids fed for one request or window: context and continuation, after truncation.
+
+    The last ``n_scored`` of ``ids`` are the continuation.
+    """
+
+    ids: tuple[int, ...]
+    n_scored: int
+    truncated: bool = False
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Hash the ids once: pieces are looked up many times."""
+        object.__setattr__(self, "_hash", hash((self.ids, self.n_scored, self.truncated)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @classmethod
+    def of_pair(
+        cls, context: Sequence[int], continuation: Sequence[int], max_length: int | None
+    ) -> FedTokens:
+        """Cut a pair from the left as lm-eval does: max_length inputs predict max_length tokens."""
+        ids = (*context, *continuation)
+        truncated = max_length is not None and len(ids) > max_length + 1
+        if truncated and max_length is not None:
+            ids = ids[-(max_length + 1) :]
+        return cls(ids=ids, n_scored=len(continuation), truncated=truncated)
+
+    @property
+    def scored_ids(self) -> NDArray[np.int64]:
+        """The tokens that are scored, shape (n_scored,)."""
+        return np.array(self.ids[len(self.ids) - self.n_scored :], dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredTokens:
+    """A model's answer for one piece: natural log-probabilities, float64, shape (n_scored,)."""
+
+    fed: FedTokens
+    logprobs: NDArray[np.float64]
+    is_greedy: bool
+
+
+def pair_answer(piece: ScoredTokens) -> tuple[float, bool]:
+    """lm-eval's answer to a (context, continuation) pair."""
+    return float(piece.logprobs.sum()), piece.is_greedy
+
+
+def text_answer(windows: Sequence[ScoredTokens]) -> float:
+    """lm-eval's answer to a whole text, of its windows."""
+    return sum(float(window.logprobs.sum()) for window in windows)
+
+
+def token_hash(pieces: Sequence[FedTokens]) -> str:
+    """Hash of the ids of one request's pieces and of where each continuation begins."""
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(np.array([len(piece.ids), piece.n_scored, *piece.ids], dtype="<i8").tobytes())
+    return digest.hexdigest()[:16]
+
+
+# From what an lm-eval model answered, and what it was fed, to Responses.
+
+
+_DEFAULT_GENERATED = 256  # lm-eval's, where neither task nor model says
+
+
+def responses(
+    lm: Any,
+    kind: str,
+    arguments: Sequence[tuple[Any, ...]],
+    answers: Sequence[Any],
+    fed: Sequence[Pair],
+) -> list[Response]:
+    """Pair every answer with the token ids that were fed for it.
+
+    Args:
+        lm: the model; a ``GuardedHFLM`` has per-token answers in ``lm.scored``.
+        kind: the request kind.
+        arguments: lm-eval's arguments of each request.
+        answers: what the model returned, in the order asked.
+        fed: what was recorded of the model's token-level calls.
+    """
+    if kind == "generate_until":
+        return [
+            _generated(lm, asked, answer) for asked, answer in zip(arguments, answers, strict=True)
+        ]
+    scored: list[list[ScoredTokens]] = getattr(lm, "scored", None) or []
+    if len(scored) == len(answers):
+        pieces: list[list[FedTokens]] | None = [[p.fed for p in request] for request in scored]
+    else:
+        scored = []
+        pieces = _recorded_pieces(lm, kind, arguments, fed)
+    return [
+        _likelihood(
+            answer,
+            pieces[index] if pieces is not None else None,
+            scored[index] if scored else None,
+        )
+        for index, answer in enumerate(answers)
+    ]
+
+
+def make_responses(kind: str, scored: Sequence[Sequence[ScoredTokens]]) -> list[Response]:
+    """Put the scored pieces of each request together, as ``responses`` does."""
+    whole = kind == "loglikelihood_rolling"
+    return [
+        _likelihood(text_answer(of) if whole else pair_answer(*of), [one.fed for one in of], of)
+        for of in scored
+    ]
+
+
+def _recorded_pieces(
+    lm: Any, kind: str, arguments: Sequence[tuple[Any, ...]], fed: Sequence[Pair]
+) -> list[list[FedTokens]] | None:
+    if not fed:
+        return None
+    # an encoder-decoder model cuts context and continuation each for itself
+    causal = getattr(lm, "backend", "causal") == "causal"
+    max_length = getattr(lm, "max_length", None) if causal else None
+    if kind == "loglikelihood":
+        matched = input_tokens_per_request(fed, arguments, max_length)
+        return None if matched is None else [[piece] for piece in matched]
+    encoded = getattr(lm, "rolling_ids", None) or lm.tok_encode
+    counts = [len(encoded(text)) for (text,) in arguments]
+    return input_tokens_per_text(fed, counts, max_length)
+
+
+def _likelihood(
+    answer: Any, pieces: Sequence[FedTokens] | None, scored: Sequence[ScoredTokens] | None
+) -> Response:
+    # (log-likelihood, is greedy) for a continuation, the bare log-likelihood for a whole text
+    value, greedy = answer if isinstance(answer, (tuple, list)) else (answer, None)
+    logprobs = None
+    if scored is not None:
+        logprobs = np.concatenate([np.empty(0), *(piece.logprobs for piece in scored)])
+    return Response(
+        loglikelihood=float(value),
+        is_greedy=None if greedy is None else bool(greedy),
+        token_logprobs=logprobs,
+        token_hash="" if pieces is None else token_hash(pieces),
+        n_tokens=sum(len(piece.ids) for piece in pieces or ()),
+        truncated=any(piece.truncated for piece in pieces or ()),
+    )
+
+
+def _generated(lm: Any, asked: tuple[Any, ...], text: str) -> Response:
+    ids = list(lm.tok_encode(asked[0])) if hasattr(lm, "tok_encode") else []
+    if not all(isinstance(part, int) for part in ids[:1]):
+        ids = []
+    room = _room(lm, asked[1])
+    truncated = room is not None and len(ids) > room
+    fed = FedTokens(ids=tuple(ids[-room:] if truncated and room else ids), n_scored=0)
+    return Response(
+        text=str(text),
+        token_hash=token_hash([fed]) if ids else "",
+        n_tokens=len(fed.ids),
+        truncated=truncated,
+    )
+
+
+def _room(lm: Any, options: dict[str, Any]) -> int | None:
+    """Tokens of context that fit beside what may be generated; None where unknown."""
+    max_length = getattr(lm, "max_length", None)
+    if max_length is None:
+        return None
+    if getattr(lm, "backend", "causal") == "seq2seq":
+        return int(max_length)
+    default = getattr(lm, "max_gen_toks", _DEFAULT_GENERATED)
+    return max(1, int(max_length) - generated_length(options, default))
+
+
+# The token ids that a request would feed, before any truncation.
+
+
+def encode_request(lm: Any, request: Request) -> tuple[int, ...]:
+    """Encode as lm-eval's TemplateLM does; () for a model type that shows no token ids."""
+    if not hasattr(lm, "tok_encode") or not hasattr(lm, "_encode_pair"):
+        return ()
+    ids = _ENCODERS[request.kind](lm, request.arguments)
+    return tuple(ids) if all(isinstance(part, int) for part in ids[:1]) else ()
+
+
+def _pair(lm: Any, arguments: tuple[Any, ...]) -> list[int]:
+    context, continuation = arguments
+    if context:
+        before, scored = lm._encode_pair(context, continuation)
+        return [*before, *scored]
+    ids = list(lm.tok_encode(continuation, add_special_tokens=False))
+    # lm-eval puts the prefix token before an empty context, unless the text begins with it
+    return ids if ids[:1] == [lm.prefix_token_id] else [lm.prefix_token_id, *ids]
+
+
+def _rolling(lm: Any, arguments: tuple[Any, ...]) -> list[int]:
+    text = arguments[0]
+    if hasattr(lm, "rolling_ids"):
+        return [lm.prefix_token_id, *lm.rolling_ids(text)]
+    return [lm.prefix_token_id, *lm.tok_encode(text)]
+
+
+def _context(lm: Any, arguments: tuple[Any, ...]) -> list[int]:
+    return list(lm.tok_encode(arguments[0]))
+
+
+_ENCODERS = {
+    "loglikelihood": _pair,
+    "loglikelihood_rolling": _rolling,
+    "generate_until": _context,
+}
+
+
+# See which token ids any lm-eval model really feeds.
+
+
+Pair = tuple[Any, Sequence[int], Sequence[int]]
+
+
+@contextlib.contextmanager
+def record_inputs(lm: Any) -> Iterator[list[Pair]]:
+    """Record every (key, context ids, continuation ids) given to ``lm._loglikelihood_tokens``.
+
+    Models without that method (generate-only, some APIs) record nothing.
+    """
+    seen: list[Pair] = []
+    original = getattr(lm, "_loglikelihood_tokens", None)
+    if original is None:
+        yield seen
+        return
+
+    def recording(requests: Sequence[Pair], *arguments: Any, **options: Any) -> Any:
+        seen.extend(requests)
+        return original(requests, *arguments, **options)
+
+    lm._loglikelihood_tokens = recording
+    try:
+        yield seen
+    finally:
+        del lm._loglikelihood_tokens
+
+
+def input_tokens_per_request(
+    pairs: Sequence[Pair], arguments: Sequence[tuple[Any, ...]], max_length: int | None
+) -> list[FedTokens] | None:
+    """Match recorded pairs to likelihood requests, in the order asked; None if they do not match.
+
+    Args:
+        pairs: what was recorded while the requests were answered.
+        arguments: (context, continuation) of each request.
+        max_length: the model's context length, None where unknown.
+    """
+    if len(pairs) != len(arguments) or not _are_ids(pairs):
+        return None
+    for (key, _, _), asked in zip(pairs, arguments, strict=True):
+        if key is not None and tuple(key) != tuple(asked):
+            return None
+    return [FedTokens.of_pair(context, cont, max_length) for _, context, cont in pairs]
+
+
+def input_tokens_per_text(
+    pairs: Sequence[Pair], scored_counts: Sequence[int], max_length: int | None
+) -> list[list[FedTokens]] | None:
+    """Split recorded rolling windows by text; None if they do not add up.
+
+    ``scored_counts`` holds the number of tokens each text has: its windows score each token once.
+    """
+    if not _are_ids(pairs):
+        return None
+    remaining = iter(pairs)
+    texts: list[list[FedTokens]] = []
+    for count in scored_counts:
+        windows: list[FedTokens] = []
+        while sum(window.n_scored for window in windows) < count:
+            pair = next(remaining, None)
+            if pair is None:
+                return None
+            windows.append(FedTokens.of_pair(pair[1], pair[2], max_length))
+        texts.append(windows)
+    return texts if next(remaining, None) is None else None
+
+
+def _are_ids(pairs: Sequence[Pair]) -> bool:
+    return all(isinstance(part, int) for _, ctx, cont in pairs for part in (*ctx[:1], *cont[:1]))
+
+
+# How many tokens a generation request asks for, under whichever of lm-eval's names.
+
+
+LENGTH_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+
+
+def generated_length(options: Mapping[str, Any], default: int) -> int:
+    """Return the largest number of tokens to generate."""
+    given = [options[name] for name in LENGTH_NAMES if options.get(name) is not None]
+    return int(given[0] if given else default)
+
+
+# Rotary position embeddings whose frequencies depend on the longest sequence of a batch.
+
+
+def switch_length(config: Any) -> int | None:
+    """Return the length above which a model with "longrope" uses other frequencies, or None.
+
+    The longest sequence of a batch decides for all of them.
+    """
+    lengths = [
+        int(rope["original_max_position_embeddings"])
+        for rope in _ropes(config)
+        if rope.get("rope_type") == "longrope" and rope.get("original_max_position_embeddings")
+    ]
+    return min(lengths, default=None)
+
+
+def scales_with_length(config: Any, max_length: int) -> bool:
+    """Return whether frequencies change with every length above the trained one ("dynamic").
+
+    They also stay at those of the longest sequence read, until a short one resets them.
+    """
+    trained = getattr(_text(config), "max_position_embeddings", None) or max_length
+    return max_length > trained and any(
+        "dynamic" in str(rope.get("rope_type")) for rope in _ropes(config)
+    )
+
+
+def _ropes(config: Any) -> Iterator[Mapping[str, Any]]:
+    declared = getattr(_text(config), "rope_parameters", None) or {}
+    if "rope_type" in declared:
+        yield declared
+    else:  # one for each type of layer
+        yield from (rope for rope in declared.values() if isinstance(rope, Mapping))
+
+
+def _text(config: Any) -> Any:
+    return getattr(config, "text_config", None) or config
+
+
+# RowSource: a model in this process that shows the distributions its scores are read from.
+
+
+class RowSource(Protocol):
+    """What lock-step and references need of a model; ``LMScorer`` says what each method does."""
+
+    def score(self, requests: Sequence[Request]) -> list[Response]: ...
+
+    def pieces(self, requests: Sequence[Request]) -> list[list[FedTokens]]: ...
+
+    def rows(
+        self, requests: Sequence[Request], pieces: Iterable[FedTokens]
+    ) -> Iterator[tuple[ScoredTokens, torch.Tensor]]: ...
+
+    def make_room(self, found: NoRoomError) -> bool: ...
+
+    def answer(
+        self,
+        requests: Sequence[Request],
+        pieces: Sequence[Sequence[FedTokens]],
+        known: Mapping[FedTokens, ScoredTokens],
+    ) -> list[Response]: ...

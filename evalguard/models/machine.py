@@ -1,0 +1,172 @@
+"""Memory that a container (a Linux control group, version 1 or 2) still allows."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+_OWN = Path("/proc/self/cgroup")
+_ROOT = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """What a version calls its files; ``droppable`` stands in memory.stat."""
+
+    limit: str
+    used: str
+    droppable: str
+
+
+_FIRST = _Files("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_SECOND = _Files("memory.max", "memory.current", "inactive_file")
+
+
+def container_room(own: Path = _OWN, root: Path = _ROOT) -> int | None:
+    """Bytes that this process may still take; None where no group limits it.
+
+    The tightest of the group and those around it counts. Cached file pages that were not read for a
+    while can be dropped, and count as free.
+
+    Args:
+        own: the file that names this process's groups.
+        root: where the groups' files are.
+    """
+    rooms = [
+        room for folder, files in _groups(own, root) if (room := _room(folder, files)) is not None
+    ]
+    return min(rooms, default=None)
+
+
+def _groups(own: Path, root: Path) -> Iterator[tuple[Path, _Files]]:
+    """Folders of the groups that this process is in, the innermost first."""
+    for line in _text(own).splitlines():
+        _, controllers, path = (*line.split(":", 2), "-", "")[:3]
+        if controllers == "":
+            yield from ((folder, _SECOND) for folder in _upwards(root, path))
+        elif "memory" in controllers.split(","):
+            yield from ((folder, _FIRST) for folder in _upwards(root / "memory", path))
+
+
+def _upwards(root: Path, path: str) -> Iterator[Path]:
+    """A group's folder and all around it; inside a container its path may not be visible."""
+    folder = root / path.strip("/")
+    while folder != root and folder.is_relative_to(root):
+        yield folder
+        folder = folder.parent
+    yield root
+
+
+def _room(folder: Path, files: _Files) -> int | None:
+    limit, used = _number(folder / files.limit), _number(folder / files.used)
+    if limit is None or used is None:
+        return None
+    stat = dict(line.split()[:2] for line in _text(folder / "memory.stat").splitlines() if line)
+    return max(0, limit - used + int(stat.get(files.droppable, 0)))
+
+
+def _number(path: Path) -> int | None:
+    """A file's number; None for "max", and where there is none."""
+    text = _text(path).strip()
+    return int(text) if text.isdecimal() else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+# Room for a second model beside the one that is loaded.
+
+
+# Beside its weights a model needs room for activations and one batch's logits.
+_BESIDE_WEIGHTS = 1.25
+
+
+def weight_bytes(parameters: int, dtype: str) -> int:
+    """Bytes of a model's weights; ``dtype`` as ``model_dtype`` names it, the most common first."""
+    bits = re.search(r"\d+", dtype.partition("+")[0])  # float32, bfloat16, float8_e4m3fn
+    return parameters * (max(1, int(bits.group()) // 8) if bits else 4)
+
+
+def checkpoint_bytes(pretrained: object) -> int:
+    """Bytes of the weights in a model folder; 0 for what is no folder here."""
+    folder = Path(str(pretrained)).expanduser()
+    if not folder.is_dir():
+        return 0
+    kinds = ("*.safetensors", "*.bin", "*.gguf")
+    return sum(file.stat().st_size for kind in kinds for file in folder.glob(kind))
+
+
+def room(device: str) -> int | None:
+    """Bytes that can still be taken on a device; None where that is not known."""
+    if device.startswith("cuda"):
+        import torch
+
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    if device != "cpu":
+        return None
+    rooms = [
+        room for room in (_linux_room() or _free_pages(), container_room()) if room is not None
+    ]
+    return min(rooms, default=None)
+
+
+def fits(weights: int, device: str) -> bool:
+    """Whether a model of so many bytes fits on a device beside what is there already."""
+    found = room(device)
+    return found is None or weights * _BESIDE_WEIGHTS <= found
+
+
+def _linux_room() -> int | None:
+    """What Linux can give without swapping: free pages and caches that can be dropped."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(found[0]) * 1024 if found else None
+
+
+def _free_pages() -> int | None:
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return None
+
+
+def device_peak() -> int | None:
+    """Most bytes that torch has held on one CUDA device; None where it has used none."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return None
+    devices = range(torch.cuda.device_count())
+    return max(int(torch.cuda.max_memory_allocated(device)) for device in devices)
+
+
+# torch's number of CPU threads while a model computes.
+
+
+@contextmanager
+def computing_with(threads: int) -> Iterator[None]:
+    """Let torch use so many threads for a while; 0: as many as it uses now.
+
+    Every model brings its own number, so that it computes the same beside another one as alone.
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    if threads:
+        torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,1 +1,0 @@
-"""The pipeline: joins guard files, models, tasks, statistics and reports into commands."""

@@ -1,1 +1,0 @@
-"""Baselines: a base whose scores were kept, in place of its model."""

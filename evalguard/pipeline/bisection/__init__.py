@@ -1,1 +1,0 @@
-"""Bisection over real models: an assignment of the settings in, scores of documents out."""

@@ -1,1 +1,0 @@
-"""Histories: nights are kept in them, and asked about."""

@@ -1,1 +1,0 @@
-"""Finished comparisons, sent to experiment trackers after everything local is written."""

@@ -1,1 +1,0 @@
-"""Charts: plain numbers in, inline SVG out; laid by hand, coloured by the page's stylesheet."""

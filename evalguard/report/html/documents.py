@@ -1,0 +1,288 @@
+"""Document data in the page as compressed blocks: the table's numbers of all tasks first, texts in
+pieces behind them.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from evalguard.core.reports.compare import RunDocuments, Side
+from evalguard.report.html.document_texts import (
+    TEXT_BUDGET,
+    TOKEN_BUDGET,
+    DocumentTexts,
+    limit_texts,
+    select_token_documents,
+    share_budget,
+)
+from evalguard.report.view.report import ReportView
+from evalguard.report.view.side import SideView
+from evalguard.report.words.plain_text import printable
+
+# A run folder keeps answers, a history numbers and hashes.
+_NUMBERS_ONLY = "its scores come from a history, which keeps numbers and no texts"
+_PIECE_DOCUMENTS = 2_000  # documents whose texts are read together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataBlock:
+    """One block: ``name`` is its id in the page."""
+
+    name: str
+    data: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentBlocks:
+    """All blocks, () without documents; ``cuts`` says what the page leaves out of them."""
+
+    blocks: tuple[DataBlock, ...] = ()
+    cuts: tuple[str, ...] = ()
+
+
+def pack_documents(view: ReportView, documents: Sequence[RunDocuments]) -> DocumentBlocks:
+    """Return the documents of all tasks as blocks: ``rows``, and ``texts-<task>-<piece>``."""
+    there = [DocumentTexts(one) for one in documents if len(one)]
+    if not there:
+        return DocumentBlocks()
+    rows = [task_rows(view, one.documents) for one in there]
+    orders = [_drift_order(of_task) for of_task in rows]
+    limits = share_budget(limit_texts, [one.lengths() for one in there], orders, TEXT_BUDGET)
+    kept = share_budget(
+        select_token_documents, [one.token_counts() for one in there], orders, TOKEN_BUDGET
+    )
+    blocks: list[DataBlock] = []
+    cuts = _missing_answer_notes(view, there)
+    for number, (one, of_task) in enumerate(zip(there, rows, strict=True)):
+        of_task |= {"piece": _PIECE_DOCUMENTS, "answers": _changed_answers(one.documents)}
+        texts = one.written(limits[number], kept[number])
+        blocks += [
+            DataBlock(
+                name=f"texts-{number}-{place}",
+                data=compress_json(columns_of_texts(texts[start : start + _PIECE_DOCUMENTS])),
+            )
+            for place, start in enumerate(range(0, len(texts), _PIECE_DOCUMENTS))
+        ]
+        cuts += [f"{of_task['task']}: {said}" for said in _cut_notes(limits[number], kept[number])]
+    return DocumentBlocks(
+        blocks=(DataBlock(name="rows", data=compress_json(rows)), *blocks), cuts=tuple(cuts)
+    )
+
+
+def _missing_answer_notes(view: ReportView, there: Sequence[DocumentTexts]) -> list[str]:
+    """Say of which side there are no answers, and why."""
+    said = []
+    sides: tuple[tuple[Side, SideView], ...] = (("base", view.base), ("candidate", view.candidate))
+    for side, of in sides:
+        tasks = [printable(one.documents.task) for one in there if not one.has_answers(side)]
+        if tasks:
+            why = _NUMBERS_ONLY if of.kind == "stored run" else "this run keeps none of it"
+            where = "" if len(tasks) == len(there) else f" in {', '.join(tasks)}"
+            said.append(f"Of {of.name} no answers are shown{where}: {why}.")
+    return said
+
+
+def _cut_notes(limits: Sequence[int | None], kept: Sequence[bool]) -> list[str]:
+    """What of a task's texts is not in the page."""
+    cut = [limit for limit in limits if limit is not None]
+    said = []
+    if cut:
+        said.append(
+            f"to keep this page small, of the {len(cut):,} documents that moved least only the "
+            f"last {cut[0]:,} characters are here; the run folder has all."
+        )
+    if not all(kept):
+        said.append(
+            f"log-probabilities of single tokens are here for the {sum(kept):,} documents that "
+            "moved most; the run folder has all."
+        )
+    return said
+
+
+def _drift_order(of_task: dict[str, Any]) -> list[int]:
+    """Positions of the documents, those that moved any metric most first."""
+    sizes = np.zeros(len(of_task["steps"]))
+    for metric in of_task["metrics"]:
+        if metric["drift"] is not None:
+            drift = np.array([value or 0.0 for value in metric["drift"]])
+            sizes = np.maximum(sizes, np.abs(drift))
+    return [int(position) for position in np.argsort(-sizes, kind="stable")]
+
+
+def _changed_answers(documents: RunDocuments) -> list[int | None]:
+    """1 where both sides answered otherwise, 0 where alike, None where no answer is seen."""
+    sides = [
+        list(
+            zip(
+                documents.of(side, "text"),
+                documents.of(side, "loglikelihood"),
+                documents.of(side, "is_greedy"),
+                strict=True,
+            )
+        )
+        for side in ("base", "candidate")
+    ]
+    return [_answers_differ(_answer_of(*a), _answer_of(*b)) for a, b in zip(*sides, strict=True)]
+
+
+def _answers_differ(one: Any, other: Any) -> int | None:
+    return None if one is None or other is None else int(one != other)
+
+
+def _answer_of(texts: Any, likelihoods: Any, greedy: Any) -> Any:
+    """What a side answered: its texts, the likeliest of several continuations, or if greedy."""
+    said = [text for text in texts or () if text is not None]
+    if said:
+        return said
+    likely = [value for value in likelihoods or () if value is not None]
+    if len(likely) > 1:
+        return likely.index(max(likely))
+    found = [value for value in greedy or () if value is not None]
+    return found or None
+
+
+# Rows of the table of documents: numbers in columns, as the page's script reads them.
+
+
+JsonNumber = float | int | None
+
+# Of these, lm-eval's item of a document is a log-likelihood.
+_LIKELIHOOD_METRICS = frozenset(
+    {"perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte"}
+)
+
+
+def task_rows(view: ReportView, documents: RunDocuments) -> dict[str, Any]:
+    """One task: steps from id to id, and per metric every document's drift and both scores."""
+    scores = (documents.scores("base"), documents.scores("candidate"))
+    return {
+        "task": printable(documents.task),
+        "steps": np.diff(documents.doc_ids, prepend=0).tolist(),
+        "metrics": [
+            {
+                "label": _metric_label(view, documents.task, filter_, metric),
+                "unit": "log-likelihood" if metric in _LIKELIHOOD_METRICS else "score",
+                "drift": _round_all(documents.drifts(filter_, metric), 3),
+                "base": _round_all(_metric_items(scores[0], filter_, metric), 5),
+                "candidate": _round_all(_metric_items(scores[1], filter_, metric), 5),
+            }
+            for filter_, metric in _metric_keys(documents, scores)
+        ],
+        "kl": _round_all(documents.mean_kl(), 2),
+    }
+
+
+def _metric_keys(documents: RunDocuments, scores: Sequence[Any]) -> list[tuple[str, str]]:
+    """(filter, metric) of every score and every drift, in order."""
+    found = {
+        (filter_, metric): None
+        for rows in scores
+        for row in rows
+        for filter_, items in row.items()
+        for metric in items
+    }
+    return [*found, *(key for key in documents.drifting if key not in found)]
+
+
+def _metric_label(view: ReportView, task: str, filter_: str, metric: str) -> str:
+    names = (printable(task), printable(filter_), printable(metric))
+    for one in view.metrics:
+        if (one.task, one.filter, one.metric) == names:
+            return one.label
+    return names[2] if filter_ in ("", "none") else f"{names[2]} ({names[1]})"
+
+
+def _metric_items(rows: Sequence[Any], filter_: str, metric: str) -> list[JsonNumber]:
+    return [_item_number(row.get(filter_, {}).get(metric)) for row in rows]
+
+
+def _item_number(item: Any) -> JsonNumber:
+    """An item as a number: of a (log-likelihood, words) pair the first; None for any other."""
+    if isinstance(item, list) and item:
+        item = item[0]
+    return item if isinstance(item, (int, float)) else None
+
+
+def _round_all(values: Sequence[Any] | None, digits: int) -> list[JsonNumber] | None:
+    """Numbers with as many significant digits as are read; None where there is no number at all."""
+    if values is None:
+        return None
+    found = [_round_number(value, digits) for value in values]
+    return found if any(value is not None for value in found) else None
+
+
+def _round_number(value: Any, digits: int) -> JsonNumber:
+    if value is None or not math.isfinite(value):
+        return None
+    short = float(f"{value:.{digits}g}")
+    return int(short) if short.is_integer() and abs(short) < 1e9 else short
+
+
+# Text piece: texts of some documents in columns, which compress better than rows do.
+
+
+def columns_of_texts(documents: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    """Return documents, each [prompt, target, requests] of ``DocumentTexts.written``, in columns.
+
+    Every column has one value per document: texts, and lists over its requests. A continuation that
+    is the target is None. Numbers of the candidate's tokens are differences from the base's.
+    """
+    asked = [requests for _, _, requests in documents]
+    return {
+        "prompt": [prompt for prompt, _, _ in documents],
+        "target": [target for _, target, _ in documents],
+        "continuation": [
+            [None if one[0] == target else one[0] for one in requests]
+            for _, target, requests in documents
+        ],
+        "base": [[one[1] for one in requests] for requests in asked],
+        "candidate": [[one[2] for one in requests] for requests in asked],
+        "names": [
+            [None if one[3] is None else one[3][0] for one in requests] for requests in asked
+        ],
+        "heat": [[_token_columns(one[3]) for one in requests] for requests in asked],
+    }
+
+
+def _token_columns(tokens: Any) -> list[Any] | None:
+    if tokens is None:
+        return None
+    _, base, candidate, kl = tokens
+    if len(base) != len(candidate):
+        return [base, candidate, kl, 0]
+    change = [
+        None if one is None or other is None else other - one
+        for one, other in zip(base, candidate, strict=True)
+    ]
+    known = all(
+        (one is None) == (other is None) for one, other in zip(base, candidate, strict=True)
+    )
+    return [base, change, kl, 1] if known else [base, candidate, kl, 0]
+
+
+# Packing: data that travels in a page, as compressed text that no markup can break.
+
+
+_GZIP_LEVEL = 6  # level 9 takes twice as long for 1% less
+
+
+def compress_json(data: Any) -> str:
+    """Return data as JSON, gzip and base64: letters, digits, +, / and = only.
+
+    The page's script reads it back with the browser's own ``DecompressionStream``.
+
+    Raises:
+        ValueError: the data holds NaN or an infinity, which JSON has not.
+    """
+    text = json.dumps(data, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    # A lone half of a character is no UTF-8; texts are made visible before they come here.
+    squeezed = gzip.compress(text.encode("utf-8", "replace"), compresslevel=_GZIP_LEVEL, mtime=0)
+    return base64.b64encode(squeezed).decode("ascii")

@@ -1,0 +1,212 @@
+"""The compare report as one HTML file, and its section about a bisection: searches with their
+probes as trees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from evalguard.core.reports.compare import RunDocuments
+from evalguard.report.html.charts import draw_picture
+from evalguard.report.html.documents import pack_documents
+from evalguard.report.html.drift import drift_section
+from evalguard.report.html.metrics import metric_rows
+from evalguard.report.html.page import html_page, make_tag
+from evalguard.report.view.bisection import (
+    BisectionView,
+    CulpritView,
+    ProbeView,
+    SearchView,
+    group_by_metric,
+)
+from evalguard.report.view.report import ReportView
+
+_SCRIPTS = ("blocks.js", "rows.js", "grid.js", "tokens.js", "drilldown.js", "report.js")
+
+
+def render_html(view: ReportView, documents: Sequence[RunDocuments] = ()) -> str:
+    """Return the page of a comparison.
+
+    Args:
+        documents: what was asked and answered, one per task; without them there is neither a table
+            of documents nor a picture of their differences.
+    """
+    tables = pack_documents(view, documents)
+    drift = drift_section(view, documents)
+    return html_page(
+        "report.html",
+        scripts=_SCRIPTS if tables.blocks else (),
+        view=view,
+        forest=metric_rows(view),
+        influence=drift.influence,
+        shapes=drift.shapes,
+        stories=bisection_section(view.bisection),
+        tables=bool(tables.blocks),
+        cuts=tables.cuts,
+        blocks=tables.blocks,
+    )
+
+
+# The section about a bisection: its searches, with their probes as trees.
+
+
+_MOST_NAMED = 3
+_DEEPEST_INDENT = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeRow:
+    """One row of the tree: ``named`` says which settings were at their candidate value."""
+
+    probe: ProbeView
+    indent: str
+    named: str
+    strip: Markup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSection:
+    """One search; ``cost`` is that of all its probes, in full evaluations.
+
+    ``root``: the strip of the candidate itself, which holds all probes.
+    """
+
+    view: SearchView
+    root: Markup
+    branches: tuple[ProbeRow, ...]
+    cost: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorySection:
+    """Searches of one metric, one after another, with one table of ``culprits``."""
+
+    searches: tuple[SearchSection, ...]
+    culprits: tuple[CulpritView, ...]
+    roles: bool
+
+
+def bisection_section(found: BisectionView | None) -> tuple[StorySection, ...]:
+    """Return the searches of each metric in order; () where there was none."""
+    return () if found is None else tuple(map(_story_section, group_by_metric(found.searches)))
+
+
+def _story_section(searches: Sequence[SearchView]) -> StorySection:
+    return StorySection(
+        searches=tuple(map(_search_section, searches)),
+        culprits=tuple(one for search in searches for one in search.culprits),
+        roles=any(search.roles for search in searches),
+    )
+
+
+def _search_section(search: SearchView) -> SearchSection:
+    guilty = {culprit.setting for culprit in search.culprits}
+    sets = [frozenset(probe.settings) for probe in search.probes]
+    rows = []
+    for branch in build_probe_tree(sets):
+        probe = search.probes[branch.probe]
+        depth = min(branch.depth, _DEEPEST_INDENT)
+        rows.append(
+            ProbeRow(
+                probe=probe,
+                indent="  " * (depth - 1) + "└ ",
+                named=_probe_settings_text(probe, search),
+                strip=draw_settings_strip(search.settings, set(probe.settings), guilty),
+            )
+        )
+    cost = sum(probe.evaluations for probe in search.probes)
+    return SearchSection(
+        view=search,
+        root=draw_settings_strip(search.settings, set(search.settings), guilty),
+        branches=tuple(rows),
+        cost=f"{cost:.2f}",
+    )
+
+
+def _probe_settings_text(probe: ProbeView, search: SearchView) -> str:
+    """The settings by name where they are few, else those that are not among them."""
+    own = probe.settings
+    others = [name for name in search.settings if name not in own]
+    if len(own) <= _MOST_NAMED:
+        return ", ".join(own) or "none"
+    if not others:
+        return "all"
+    if len(others) <= _MOST_NAMED:
+        return f"all but {', '.join(others)}"
+    return f"{len(own)} of {len(search.settings)}"
+
+
+# Probe tree: the measurements of a bisection, each below the smallest one that holds it.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeBranch:
+    """A place in the tree: ``probe`` is the position of a measurement, ``depth`` below the root.
+
+    The root is the candidate itself, all settings at their candidate value.
+    """
+
+    probe: int
+    depth: int
+
+
+def build_probe_tree(settings: Sequence[frozenset[str]]) -> tuple[ProbeBranch, ...]:
+    """Lay measurements out as a tree, depth first, in the order in which they were made.
+
+    Above a measurement stands the smallest set of settings measured before it that holds all of its
+    own; a second measurement of one set stands beside the first. Those that no earlier one holds
+    are below the root.
+    """
+    below: dict[int, list[int]] = {}
+    for number, own in enumerate(settings):
+        below.setdefault(_parent_probe(own, settings[:number]), []).append(number)
+    laid: list[ProbeBranch] = []
+    open_ = [(number, 1) for number in reversed(below.get(-1, []))]
+    while open_:
+        number, depth = open_.pop()
+        laid.append(ProbeBranch(probe=number, depth=depth))
+        open_ += [(child, depth + 1) for child in reversed(below.get(number, []))]
+    return tuple(laid)
+
+
+def _parent_probe(own: frozenset[str], earlier: Sequence[frozenset[str]]) -> int:
+    """Position of the smallest strict superset, of equal ones the latest; -1: the root."""
+    holding = [(len(other), -place) for place, other in enumerate(earlier) if own < other]
+    return -min(holding)[1] if holding else -1
+
+
+# Strip: which of a bisection's settings were at their candidate value, one cell each.
+
+
+_HEIGHT, _WIDEST, _CELL = 14.0, 220.0, 14.0
+
+
+def draw_settings_strip(
+    settings: Sequence[str], candidate: Collection[str], guilty: Collection[str]
+) -> Markup:
+    """A cell per setting in its order: filled at the candidate value, marked where guilty."""
+    cell = min(_CELL, _WIDEST / max(len(settings), 1))
+    gap = 2.0 if cell > 6.0 else 0.0
+    cells = [
+        make_tag(
+            "rect",
+            make_tag("title", name),
+            class_=_cell_class(name, candidate, guilty),
+            x=number * cell + gap / 2,
+            y=1.0,
+            width=cell - gap,
+            height=_HEIGHT - 2.0,
+        )
+        for number, name in enumerate(settings)
+    ]
+    at = len([name for name in settings if name in candidate])
+    said = f"{at} of {len(settings)} settings at their candidate value"
+    return draw_picture(cell * len(settings), _HEIGHT, said, *cells, kind="strip")
+
+
+def _cell_class(name: str, candidate: Collection[str], guilty: Collection[str]) -> str:
+    at = "at-candidate" if name in candidate else "at-reference"
+    return f"{at} guilty" if name in guilty else at

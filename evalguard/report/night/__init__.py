@@ -1,1 +1,0 @@
-"""A night of comparisons, for people and programs."""

@@ -1,0 +1,333 @@
+"""Trends of a history in a terminal: sigma over nights in words and characters, and the table of
+runs.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from evalguard.core.history import NightMetric
+from evalguard.core.reports.history import Change, HistoryListing, HistoryRun, Trend, TrendReport
+from evalguard.report.page import column_widths, command_lines, row_text, wrap_prose
+from evalguard.report.words.labels import GRAVITY, STATE_STYLE, format_percent
+from evalguard.report.words.plain_text import fit_text, pad_text, printable
+from evalguard.report.words.rounding import format_count, format_with_stderr, p_value_phrase
+from evalguard.stats.change_points import ChangePoint
+
+_MOST_PLOTS = 2
+_SPARK_WIDTH, _SIGMA_WIDTH = 24, 16
+_MOST_NAMED = 4
+_MOST_LINES, _MOST_NOTES = 6, 2
+
+
+def trend_blocks(report: TrendReport, width: int, *, verbose: bool = False) -> Iterator[list[Text]]:
+    """What changed, then a plot of one metric or a line for each; of many, those that changed.
+
+    With ``verbose`` there is a line for each, a plot for one or two, and all change points.
+    """
+    pair = f"{printable(report.candidate)} against {printable(report.base)}"
+    found = sum(len(trend.scan.points) for trend in report.trends)
+    answer = f"{found} change point{'' if found == 1 else 's'}" if found else "No change point"
+    yield wrap_prose(f"{answer}: {pair}, sigma over nights", width, style="bold")
+    notes = [block for trend in report.trends for block in _note_blocks(trend, width)]
+    if verbose:
+        yield from notes
+    else:
+        more = len(notes) - _MOST_NOTES
+        rest = wrap_prose(f"and {more} more metrics with a note (-v)" if more > 0 else "", width)
+        yield [*(line for block in notes[:_MOST_NOTES] for line in block), *rest]
+    if len(report.trends) <= (_MOST_PLOTS if verbose else 1):
+        for trend in report.trends:
+            yield [Text(fit_text(_title(trend), width), style="bold"), *plot_trend(trend, width)]
+    else:
+        trends = list(report.trends)
+        if not verbose:
+            trends = sorted(trends, key=_news_order)[:_MOST_LINES]
+        more = len(report.trends) - len(trends)
+        rest = wrap_prose(f"and {more} more trends (-v)" if more else "", width)
+        yield [*_trend_lines(trends, width), *rest]
+    yield [
+        *wrap_prose(trend_error_text(report), width, style="dim"),
+        *wrap_prose(f"History: {printable(report.file)}", width, style="dim"),
+        *(_next_lines(report, width) if found else []),
+    ]
+
+
+def _next_lines(report: TrendReport, width: int) -> list[Text]:
+    """The command that shows the documents behind the latest change, of the first that has one."""
+    trend = next(trend for trend in report.trends if trend.scan.points)
+    at = trend.scan.points[-1].position
+    before, after = (trend.nights[trend.used[place]].run.number for place in (at - 1, at))
+    words = ["evalguard", "history", "flips", str(before), str(after), "--base", report.base]
+    words += ["--cand", report.candidate, "--history", report.file]
+    head = wrap_prose("Next, to see which documents changed:", width, style="bold")
+    return [*head, *command_lines(shlex.join(map(printable, words)), width)]
+
+
+def _news_order(trend: Trend) -> tuple[int, float]:
+    """Sorts trends with change points to the front, then the largest drift."""
+    sigma = trend.nights[-1].metric.sigma
+    return -len(trend.scan.points), -(sigma if sigma is not None and sigma == sigma else 0.0)
+
+
+def _trend_lines(trends: Sequence[Trend], width: int) -> Iterator[Text]:
+    room = max(width - _SPARK_WIDTH - _SIGMA_WIDTH - 4, 12)
+    labels = [key_label(*trend.key) for trend in trends]
+    room = min(room, max(map(cell_len, labels)))
+    for label, trend in zip(labels, trends, strict=True):
+        spark = pad_text(draw_sparkline(trend, _SPARK_WIDTH), _SPARK_WIDTH)
+        yield Text(fit_text(f"{pad_text(label, room)}  {spark}  {_latest(trend)}", width))
+
+
+def _title(trend: Trend) -> str:
+    nights = format_count(len(trend.nights))
+    noun = "night" if len(trend.nights) == 1 else "nights"
+    return f"{key_label(*trend.key)}: {nights} {noun}, the latest {_latest(trend)}"
+
+
+def _latest(trend: Trend) -> str:
+    metric = trend.nights[-1].metric
+    return (
+        metric.outcome if metric.sigma is None else format_with_stderr(metric.sigma, metric.stderr)
+    )
+
+
+def change_sentences(trend: Trend) -> list[str]:
+    """What is said of each change point."""
+    return [
+        f"{_change_text(trend, point)}{_cause_text(changes)}"
+        for point, changes in zip(trend.scan.points, trend.changes, strict=True)
+    ]
+
+
+def _note_blocks(trend: Trend, width: int) -> Iterator[list[Text]]:
+    """What changed, and which nights could not be used."""
+    label = key_label(*trend.key)
+    lines: list[Text] = []
+    for point, said in zip(trend.scan.points, change_sentences(trend), strict=True):
+        style = "red" if point.step > 0 else "green"
+        lines += wrap_prose(f"{label}: {said}", width, style=style)
+    left_out = len(trend.nights) - len(trend.used)
+    if left_out:
+        verb = "has" if left_out == 1 else "have"
+        lines += wrap_prose(
+            f"{label}: {format_count(left_out)} of {format_count(len(trend.nights))} nights "
+            f"{verb} no finite "
+            "sigma and are left out",
+            width,
+        )
+    if lines:
+        yield lines
+
+
+def _change_text(trend: Trend, point: ChangePoint) -> str:
+    runs = [trend.nights[place].run for place in trend.used]
+    run, first, last = (runs[at] for at in (point.position, point.earliest, point.latest))
+    within = "" if first == last else f"; 95%: {first.number} to {last.number}"
+    way = "worse" if point.step > 0 else "better"
+    before = format_with_stderr(point.before.mean, point.before.stderr)
+    after = format_with_stderr(point.after.mean, point.after.stderr)
+    step = format_with_stderr(abs(point.step), point.stderr)
+    return (
+        f"{way} by {step} sigma from run {run.number} on "
+        f"({format_time(run.created)[:10]}{within}): "
+        f"{before} before, {after} since ({p_value_phrase(point.p_value)})"
+    )
+
+
+def _cause_text(changes: tuple[Change, ...]) -> str:
+    if not changes:
+        return "; nothing else that is kept changed there"
+    told = [
+        f"{printable(change.what)} {printable(change.before)} -> {printable(change.after)} in run "
+        f"{change.run}"
+        for change in changes[:_MOST_NAMED]
+    ]
+    more = f" and {len(changes) - _MOST_NAMED} more" if len(changes) > _MOST_NAMED else ""
+    return f"; changed there: {', '.join(told)}{more}"
+
+
+def trend_error_text(report: TrendReport) -> str:
+    """How many change points there are, and the chance of a false one."""
+    several = len(report.trends) > 1
+    among = f"among these {format_count(len(report.trends))} trends" if several else "in this trend"
+    found = sum(len(trend.scan.points) for trend in report.trends)
+    points = "no change point" if not found else f"{found} change point{'s' if found > 1 else ''}"
+    looks = f" in {format_count(report.looks)} answers like this" if report.looks > 1 else ""
+    return (
+        f"{points}; the chance of any false one {among}{looks} is at most "
+        f"{format_percent(report.alpha)} "
+        "(permutation scan; nights that do not depend on each other)"
+    )
+
+
+# Sigma over nights, drawn with characters.
+
+
+_HEIGHT = 11
+_SPARKS = "▁▂▃▄▅▆▇█"
+_AXIS = 8
+_POINT, _LEVEL, _MARGIN, _ZERO, _CHANGE, _GAP = "●", "─", "┄", "·", "│", " "
+
+
+def plot_trend(trend: Trend, width: int) -> list[Text]:
+    """A plot of ``width`` cells: nights from left to right, levels, the margin, change points.
+
+    Where there are more nights than columns, a column is the mean of several.
+    """
+    sigmas = finite_sigmas(trend)
+    if not sigmas:
+        return []
+    columns = _night_columns(len(sigmas), width - _AXIS - 1)
+    margin = trend.nights[-1].margin
+    levels = [_level_mean(trend, place) for place in range(len(sigmas))]
+    low, high = _sigma_range([*sigmas, *levels, 0.0, margin])
+    grid = [[_GAP] * len(columns) for _ in range(_HEIGHT)]
+    starts = {point.position for point in trend.scan.points}
+    for column, nights in enumerate(columns):
+        if starts & set(nights):
+            for row in grid:
+                row[column] = _CHANGE
+        grid[_plot_row(0.0, low, high)][column] = _ZERO
+        grid[_plot_row(margin, low, high)][column] = _MARGIN
+        grid[_plot_row(_mean_at(levels, nights), low, high)][column] = _LEVEL
+        grid[_plot_row(_mean_at(sigmas, nights), low, high)][column] = _POINT
+    lines = [
+        Text(f"{_axis_label(number, low, high, margin):>{_AXIS}} {''.join(row)}".rstrip())
+        for number, row in enumerate(grid)
+    ]
+    return [*lines, _time_axis(trend, len(columns))]
+
+
+def draw_sparkline(trend: Trend, width: int) -> str:
+    """The same in one line, from the smallest to the largest of the series."""
+    sigmas = finite_sigmas(trend)
+    if not sigmas:
+        return ""
+    columns = _night_columns(len(sigmas), width)
+    means = [_mean_at(sigmas, nights) for nights in columns]
+    low, high = min(means), max(means)
+    if high - low <= 0.0:
+        return _SPARKS[0] * len(means)
+    steps = len(_SPARKS) - 1
+    return "".join(_SPARKS[round(steps * (mean - low) / (high - low))] for mean in means)
+
+
+def finite_sigmas(trend: Trend) -> list[float]:
+    """Sigma of the nights that have one."""
+    return [trend.nights[place].metric.sigma or 0.0 for place in trend.used]
+
+
+def _night_columns(nights: int, room: int) -> list[range]:
+    count = min(nights, max(room, 1))
+    edges = [nights * column // count for column in range(count + 1)]
+    return [range(start, stop) for start, stop in pairwise(edges)]
+
+
+def _level_mean(trend: Trend, place: int) -> float:
+    return next(level.mean for level in trend.scan.levels if level.start <= place < level.stop)
+
+
+def _mean_at(values: Sequence[float], places: range) -> float:
+    return math.fsum(values[place] for place in places) / len(places)
+
+
+def _sigma_range(values: Sequence[float]) -> tuple[float, float]:
+    low, high = min(values), max(values)
+    return (low, high) if high > low else (low - 1.0, high + 1.0)
+
+
+def _plot_row(value: float, low: float, high: float) -> int:
+    return round((_HEIGHT - 1) * (high - value) / (high - low))
+
+
+def _axis_label(row: int, low: float, high: float, margin: float) -> str:
+    if row == _plot_row(margin, low, high):
+        return f"{margin:.2f}"
+    if row == _plot_row(0.0, low, high):
+        return "0"
+    ends = {0: high, _HEIGHT - 1: low}
+    return f"{ends[row]:.2f}" if row in ends else ""
+
+
+def _time_axis(trend: Trend, width: int) -> Text:
+    first, last = (format_time(trend.nights[trend.used[end]].run.created)[:10] for end in (0, -1))
+    gap = width - len(first) - len(last)
+    line = f"{first}{' ' * gap}{last}" if gap > 0 else f"{first} to {last}"
+    return Text(" " * (_AXIS + 1) + line, style="dim")
+
+
+# The runs of a history as a table.
+
+
+_RUN_HEADER = ("run", "time (UTC)", "gate", "sigma", "worst metric", "base vs candidate")
+_WIDEST_NAME = 28
+# Narrower than this, the day alone is shown, so that gate and sigma have room.
+_NARROWEST_WITH_TIME = 60
+
+
+def listing_blocks(listing: HistoryListing, width: int) -> Iterator[list[Text]]:
+    """The table, under a line that says how many runs there are."""
+    shown = len(listing.runs)
+    part = "" if shown == listing.total else f", the last {format_count(shown)} of them"
+    runs = "run" if listing.total == 1 else "runs"
+    pairs = {kept.run.pair for kept in listing.runs}
+    of = "" if len(pairs) != 1 else printable(" of {} vs {}".format(*next(iter(pairs))))
+    yield wrap_prose(
+        f"{printable(listing.file)}: {format_count(listing.total)} {runs}{of}{part}", width
+    )
+    if not listing.runs:
+        return
+    rows = [_RUN_HEADER, *(_run_cells(kept) for kept in listing.runs)]
+    if len(pairs) == 1:
+        rows = [row[:-1] for row in rows]
+    if width < _NARROWEST_WITH_TIME:
+        rows = [(number, time[:10], *others) for number, time, *others in rows]
+    widths = column_widths(rows, width)
+    styles = ["bold", *(STATE_STYLE[kept.run.state] for kept in listing.runs)]
+    yield [row_text(row, widths, width, style=s) for row, s in zip(rows, styles, strict=True)]
+
+
+def format_time(created: str) -> str:
+    """Return a time to the minute: "2026-11-20 03:00"."""
+    return printable(created[:16].replace("T", " "))
+
+
+def key_label(task: str, filter_name: str, metric: str) -> str:
+    """Return "lastword perplexity", with the filter where it has a name."""
+    named = "" if filter_name in ("", "none") else f" ({filter_name})"
+    return printable(f"{task} {metric}{named}")
+
+
+def _run_cells(kept: HistoryRun) -> tuple[str, ...]:
+    run, worst = kept.run, _worst_metric(kept)
+    label = "-" if worst is None else key_label(*worst.key)
+    return (
+        str(run.number),
+        format_time(run.created),
+        _run_state(kept),
+        "-" if worst is None else format_with_stderr(worst.sigma, worst.stderr),
+        fit_text(label, _WIDEST_NAME),
+        fit_text(printable(f"{run.base} vs {run.candidate}"), _WIDEST_NAME),
+    )
+
+
+def _run_state(kept: HistoryRun) -> str:
+    accepted = sum(bool(metric.accepted) for metric in kept.metrics)
+    return f"{kept.run.state}, {accepted} accepted" if accepted else kept.run.state
+
+
+def _worst_metric(kept: HistoryRun) -> NightMetric | None:
+    """The gated metric with the gravest outcome, and of those the largest sigma."""
+    gated = [metric for metric in kept.metrics if metric.gated] or list(kept.metrics)
+    return min(
+        gated,
+        key=lambda m: (GRAVITY.index(m.outcome), -(m.sigma if m.sigma is not None else 0.0)),
+        default=None,
+    )

@@ -1,0 +1,1 @@
+"""Sentences, labels and rounded numbers that all views share."""

@@ -1,0 +1,162 @@
+"""What decides beside the margin: absolute limits and waived regressions, for the JSON document and
+for people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from evalguard.core.gate import GateResult
+from evalguard.core.limits import AcceptedDrift, LimitVerdict, Waiver
+from evalguard.core.reports.compare import CompareReport
+from evalguard.report.words import rounding
+from evalguard.report.words.labels import format_percent
+from evalguard.report.words.plain_text import printable
+
+
+def limit_document(verdict: LimitVerdict) -> dict[str, Any]:
+    """Return a limit's verdict as JSON values, but for infinite numbers."""
+    return {
+        "metric": verdict.metric,
+        "kind": verdict.kind,
+        "limit": verdict.limit,
+        "task": verdict.task,
+        "filter": verdict.filter,
+        "of": verdict.of,
+        "value": verdict.value,
+        "interval": None if verdict.interval is None else list(verdict.interval),
+        "bounds": None if verdict.bounds is None else list(verdict.bounds),
+        "state": verdict.state,
+        "certain": verdict.certain,
+        "reason": verdict.reason,
+    }
+
+
+def limit_line(verdict: LimitVerdict) -> str:
+    """Return one limit as a line: what was asked, what was found, what that means."""
+    return f"{verdict.state} · {limit_found(verdict)}"
+
+
+def limit_found(verdict: LimitVerdict) -> str:
+    """The same without its state."""
+    found = "" if verdict.value is None else f" {_value_text(verdict)}{_interval_text(verdict)}:"
+    return f"{limit_label(verdict)} {_allowed_text(verdict)}:{found} {_reason_text(verdict)}"
+
+
+def limit_tally(verdicts: Sequence[LimitVerdict]) -> str:
+    """Return "; limits: 1 regressed, 2 passed", "" where there are none."""
+    states = [verdict.state for verdict in verdicts]
+    order = ("failed", "regressed", "undecided", "passed")
+    counts = [f"{states.count(state)} {state}" for state in order if state in states]
+    return f"; limits: {', '.join(counts)}" if counts else ""
+
+
+def limit_figures_text(verdicts: Sequence[LimitVerdict]) -> str:
+    """Return what is left of each figure with a limit: "; kl_mean on a: 3e-05 (at most 0.001)"."""
+    known = [one for one in verdicts if one.value is not None]
+    return "".join(
+        f"; {limit_label(one)}: {_value_text(one)} ({_allowed_text(one)})" for one in known
+    )
+
+
+def decisive_limit(report: CompareReport) -> LimitVerdict | None:
+    """Return the limit that brought about the gate's state, if no metric did."""
+    gate = report.gate
+    by_metrics = {"regressed": gate.regressed, "failed": gate.failed, "undecided": gate.undecided}
+    if by_metrics.get(gate.state, ("passed",)):
+        return None
+    return next((verdict for verdict in gate.limits if verdict.state == gate.state), None)
+
+
+def limit_statement(report: CompareReport, verdict: LimitVerdict) -> str:
+    """Say what a limit means for the candidate; without a full stop."""
+    candidate = printable(report.candidate.name)
+    label, allowed = limit_label(verdict), f"{_allowed_text(verdict)} is allowed"
+    if verdict.state == "failed":
+        why = _reason_text(verdict).removeprefix("not known: ")
+        return f"Whether {candidate} keeps the limit of {label} is not known: {why}"
+    found = f"{_value_text(verdict)}{_interval_phrase(verdict, report)}"
+    if verdict.state == "undecided":
+        return f"Whether {candidate} keeps the limit of {label} is not sure: {found}; {allowed}"
+    return f"{candidate} breaks the limit of {label}: {found}; {allowed}"
+
+
+def limit_label(verdict: LimitVerdict) -> str:
+    """Return the figure and what it was measured on: "kl_mean on lastword"."""
+    task = printable(f"{verdict.task} {verdict.of}".strip())
+    if verdict.filter not in ("", "none"):
+        task += printable(f" ({verdict.filter})")
+    metric = printable(verdict.metric)
+    return f"{metric} on {task}" if task else metric
+
+
+def _allowed_text(verdict: LimitVerdict) -> str:
+    return f"{'at most' if verdict.kind == 'upper' else 'at least'} {verdict.limit:.6g}"
+
+
+def _value_text(verdict: LimitVerdict) -> str:
+    return _format_beside_limit(verdict, verdict.value)
+
+
+def _format_beside_limit(verdict: LimitVerdict, value: float | None) -> str:
+    """A number with the digits that the interval supports, more beside the limit."""
+    low, high = verdict.interval or (0.0, 0.0)
+    text = rounding.round_to_error(value, (high - low) / 4.0 if high < float("inf") else None)
+    if value is None or float(text) != verdict.limit or value == verdict.limit:
+        return text
+    return f"{value:.6g}"
+
+
+def _interval_text(verdict: LimitVerdict) -> str:
+    if verdict.interval is None:
+        return ""
+    low, high = (_format_beside_limit(verdict, end) for end in verdict.interval)
+    return f" [{low}, {high}]"
+
+
+def _interval_phrase(verdict: LimitVerdict, report: CompareReport) -> str:
+    if verdict.interval is None:
+        return ""
+    low, high = (_format_beside_limit(verdict, end) for end in verdict.interval)
+    return f" ({format_percent(report.gate.confidence)} interval {low} to {high})"
+
+
+def _reason_text(verdict: LimitVerdict) -> str:
+    return printable(verdict.reason)
+
+
+# Metrics that regressed and that a waiver lets through.
+
+
+def accepted_document(one: AcceptedDrift) -> dict[str, Any]:
+    """One of them in the JSON document."""
+    task, filter_name, metric = one.key
+    return {
+        "task": task,
+        "filter": filter_name,
+        "metric": metric,
+        "up_to": one.waiver.up_to,
+        "until": one.waiver.until,
+        "reason": one.waiver.reason,
+        "where": one.waiver.where,
+    }
+
+
+def accepted_lines(gate: GateResult) -> list[str]:
+    """A line for each, for a person."""
+    return [
+        f"accepted: {printable(one.key[0])} {printable(one.key[2])}, {_waiver_terms(one.waiver)}"
+        for one in gate.accepted
+    ]
+
+
+def accepted_clause(gate: GateResult, key: tuple[str, str, str]) -> str:
+    """What a sentence about a metric adds; "" where it is not accepted."""
+    waiver = next((one.waiver for one in gate.accepted if one.key == key), None)
+    return "" if waiver is None else f"; that is accepted {_waiver_terms(waiver)}"
+
+
+def _waiver_terms(waiver: Waiver) -> str:
+    until = printable(waiver.until)
+    return f"up to {waiver.up_to:g} sigma until {until}: {printable(waiver.reason)}"

@@ -1,0 +1,225 @@
+"""The words that all reports share: labels, outcomes in order of gravity, colours, margins, and
+which subtasks are shown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from evalguard.core.comparison import Comparison, Margin, Outcome
+from evalguard.core.limits import GateState
+from evalguard.core.reports.compare import CompareReport
+from evalguard.report.words import rounding
+from evalguard.report.words.plain_text import printable
+
+_MOST_MARGINS = 8
+# Gravest first.
+GRAVITY: tuple[Outcome, ...] = (
+    "failed",
+    "regressed",
+    "undecided",
+    "degraded",
+    "improved",
+    "unchanged",
+)
+OUTCOME_STYLE: dict[Outcome, str] = {
+    "failed": "bold magenta",
+    "regressed": "bold red",
+    "undecided": "yellow",
+    "degraded": "yellow",
+    "improved": "green",
+    "unchanged": "green",
+}
+STATE_STYLE: dict[GateState, str] = {
+    "failed": OUTCOME_STYLE["failed"],
+    "regressed": OUTCOME_STYLE["regressed"],
+    "undecided": "bold yellow",
+    "passed": "bold green",
+}
+
+
+def metric_label(comparison: Comparison) -> str:
+    """Return "perplexity", or "exact_match (flexible-extract)" where a filter has a name."""
+    if comparison.filter in ("", "none"):
+        return printable(comparison.metric)
+    return printable(f"{comparison.metric} ({comparison.filter})")
+
+
+def full_label(comparison: Comparison) -> str:
+    """Return task and metric: "lastword perplexity"."""
+    return f"{printable(comparison.task)} {metric_label(comparison)}"
+
+
+def decisive_comparison(report: CompareReport) -> Comparison | None:
+    """Return the comparison that the report is about.
+
+    One of those that brought about the gate's state (where it passed: any), and among them the
+    gravest outcome, then the largest sigma. None if nothing was compared.
+    """
+    gate = report.gate
+    decisive = {"regressed": gate.regressed, "failed": gate.failed, "undecided": gate.undecided}
+    keys = decisive.get(gate.state, ())
+    chosen = [c for c in report.comparisons if c.key in keys]
+    return min(
+        chosen or judged_comparisons(report),
+        key=lambda c: (GRAVITY.index(c.outcome), -_sigma_order(c)),
+        default=None,
+    )
+
+
+def tally_outcomes(comparisons: Sequence[Comparison]) -> str:
+    """Return "1 regressed, 2 unchanged", gravest first."""
+    counts = {outcome: sum(c.outcome == outcome for c in comparisons) for outcome in GRAVITY}
+    return ", ".join(f"{number} {outcome}" for outcome, number in counts.items() if number)
+
+
+def tally_report(report: CompareReport) -> str:
+    """Count outcomes, those that the gate does not judge apart."""
+    about = judged_comparisons(report)
+    text = tally_outcomes(about) or "no metrics"
+    told = {id(comparison) for comparison in about}
+    others = [c for c in report.comparisons if id(c) not in told]
+    below = ungated_subtasks(report)
+    of = "of subtasks, not gated" if all(c.task in below for c in others) else "not gated"
+    return f"{text}; {of}: {tally_outcomes(others)}" if others else text
+
+
+def ungated_regression_text(report: CompareReport) -> str:
+    """Say what is worse and not judged: "not gated: acc +2.70 sigma, and 3 more"; else ""."""
+    below, gated = ungated_subtasks(report), report.gate.gated
+    worse = [
+        c for c in report.comparisons
+        if c.outcome == "regressed" and c.key not in gated and c.task not in below
+    ]  # fmt: skip
+    if not worse or not gated:
+        return ""
+    first = max(worse, key=_sigma_order)
+    size, _, _ = rounding.format_sigma_interval(
+        first.sigma, first.sigma_interval, margin=metric_margin(report, first)
+    )
+    more = f", and {len(worse) - 1} more" if len(worse) > 1 else ""
+    return f"not gated: {full_label(first)} {size} sigma{more}"
+
+
+def outcome_words(report: CompareReport, comparison: Comparison) -> str:
+    """Return the outcome, with "not gated" where it decides nothing and no note says so."""
+    if comparison.key in report.gate.gated or not report.gate.gated:
+        return comparison.outcome
+    below = comparison.task in ungated_subtasks(report)
+    return comparison.outcome if below else f"{comparison.outcome}, not gated"
+
+
+def format_percent(confidence: float) -> str:
+    """Return a confidence as "95%" or "99.9%"."""
+    return f"{100 * confidence:.6g}%"
+
+
+def metric_margin(report: CompareReport, comparison: Comparison) -> float:
+    """Return the margin of a metric in sigma; the gate's where a stored result has none."""
+    return report.gate.margin if comparison.margin is None else comparison.margin
+
+
+def margin_words(report: CompareReport, comparison: Comparison, *, unit: str = "") -> str:
+    """Return a metric's margin: "1.0", "1pp (0.93 sigma)"; ``unit`` follows a number of sigmas."""
+    given = comparison.margin_text
+    if not given or given.endswith("sigma"):
+        return f"{margin_text(metric_margin(report, comparison))}{unit}"
+    return f"{printable(given)} ({metric_margin(report, comparison):.3g} sigma)"
+
+
+def drift_in_unit(comparison: Comparison) -> str:
+    """Return the drift in points or percent where the margin is: "+4.6% [4.3, 5.0]"; else ""."""
+    given, margin, ends = comparison.margin_text, comparison.margin, comparison.sigma_interval
+    if not given or given.endswith("sigma") or not margin or comparison.bit_identical:
+        return ""
+    if comparison.sigma is None or ends is None or not all(map(math.isfinite, ends)):
+        return ""
+    allowed = 100.0 * Margin.parse(given).value
+    size, low, high = rounding.format_sigma_interval(
+        comparison.sigma * allowed / margin,
+        (ends[0] * allowed / margin, ends[1] * allowed / margin),
+        margin=allowed,
+    )
+    return f"{size}{'pp' if given.endswith('pp') else '%'} [{low}, {high}]"
+
+
+def margin_lines(comparisons: Sequence[Comparison]) -> list[str]:
+    """Return a paragraph with the drifts whose margins are in points or percent, in these."""
+    held = [c for c in comparisons if drift_in_unit(c)]
+    if not held:
+        return []
+    told = "; ".join(
+        f"{full_label(c)} {drift_in_unit(c)}, margin {printable(c.margin_text)} "
+        f"({c.margin:.3g} sigma)"
+        for c in held[:_MOST_MARGINS]
+    )
+    more = len(held) - _MOST_MARGINS
+    return [f"In the margin's unit: {told}{f'; and {more} more' if more > 0 else ''}."]
+
+
+def margin_text(margin: float) -> str:
+    """Return the gate's margin with at least one decimal: "1.0", "0.25"."""
+    text = f"{margin:.6g}"
+    return text if "." in text or "e" in text or "n" in text else f"{text}.0"
+
+
+def _sigma_order(comparison: Comparison) -> float:
+    sigma = comparison.sigma
+    return float("-inf") if sigma is None or sigma != sigma else sigma
+
+
+# Which subtasks of a group a terminal shows, and what a report is about beside them.
+
+
+# Of more subtasks only those that drifted are shown.
+_MOST_SHOWN = 20
+_QUIET_OUTCOMES: tuple[Outcome, ...] = ("unchanged", "undecided")
+
+
+def ungated_subtasks(report: CompareReport) -> frozenset[str]:
+    """Names of tasks and groups below a group's aggregate that the gate does not judge."""
+    gated = {task for task, _, _ in report.gate.gated}
+    below = {name for c in report.comparisons for name in (*c.subtasks, *c.subgroups)}
+    return frozenset(below - gated)
+
+
+def judged_comparisons(report: CompareReport) -> tuple[Comparison, ...]:
+    """What a report is about: what the gate judges; all but subtasks where it judges nothing."""
+    gated, below = set(report.gate.gated), ungated_subtasks(report)
+    judged = tuple(c for c in report.comparisons if c.key in gated)
+    return judged or tuple(c for c in report.comparisons if c.task not in below)
+
+
+def select_shown(comparisons: Sequence[Comparison]) -> tuple[list[Comparison], list[str]]:
+    """Return the comparisons that a table shows, and a line about those left out of each group."""
+    quiet: dict[str, list[Comparison]] = {}
+    for group in _large_groups(comparisons):
+        hidden = {name for others in quiet.values() for name in (c.task for c in others)}
+        quiet[group.task] = [
+            c
+            for c in comparisons
+            if c.task in group.subtasks and c.outcome in _QUIET_OUTCOMES and c.task not in hidden
+        ]
+    left_out = [c for some in quiet.values() for c in some]
+    return [c for c in comparisons if c not in left_out], [
+        _hidden_line(group, some) for group, some in quiet.items() if some
+    ]
+
+
+def _large_groups(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """One comparison of each group with many subtasks, outermost groups first."""
+    groups = {c.task: c for c in comparisons if len(c.subtasks) > _MOST_SHOWN}
+    return sorted(groups.values(), key=lambda group: -len(group.subtasks))
+
+
+def _hidden_line(group: str, left_out: Sequence[Comparison]) -> str:
+    counts = Counter(c.outcome for c in left_out)
+    several = len({(c.metric, c.filter) for c in left_out}) > 1
+    what = " and ".join(
+        f"{counts[outcome]} {outcome}" for outcome in _QUIET_OUTCOMES if counts[outcome]
+    )
+    noun = "metrics of subtasks" if several else "subtasks"
+    hidden = f"{printable(group)}: {what} {noun} are not shown"
+    return f"{hidden}; the JSON document has all, with caveats."

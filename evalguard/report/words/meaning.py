@@ -1,0 +1,380 @@
+"""One sentence that says what a comparison means, and the step to take next; with a bisection, its
+culprits.
+
+How large a drift is (sigma) and how sure it is (paired interval, p) are two questions: every
+sentence answers both and never lets one stand for the other.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from evalguard.core.comparison import Comparison
+from evalguard.core.limits import LimitVerdict
+from evalguard.core.reports.bisection import BisectReport
+from evalguard.core.reports.compare import CompareReport
+from evalguard.core.text import as_bisection, as_comparison
+from evalguard.report.words import rounding
+from evalguard.report.words.bisection import list_names, search_answer
+from evalguard.report.words.drift import distributions_moved_clause
+from evalguard.report.words.gate import accepted_clause, decisive_limit, limit_statement
+from evalguard.report.words.labels import (
+    decisive_comparison,
+    format_percent,
+    full_label,
+    judged_comparisons,
+    margin_words,
+    metric_margin,
+    ungated_regression_text,
+    ungated_subtasks,
+)
+from evalguard.report.words.plain_text import printable
+
+# One sentence that says what a comparison means, and the step to take next.
+#
+# How large a drift is (sigma) and how sure it is (paired interval, p) are two questions: every
+# sentence answers both and never lets one stand for the other.
+
+
+_SCORE_MORE = "score more documents (a higher --limit, or a larger task)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meaning:
+    """What a report means: a sentence, what to do next, and the command for it ("" if none).
+
+    ``answers``: what a bisection adds to the sentence, one for each of its searches.
+    """
+
+    lead: str
+    next_step: str
+    command: str = ""
+    answers: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """All of it."""
+        return " ".join((self.lead, *self.answers))
+
+
+def derive_meaning(report: CompareReport) -> Meaning:
+    """Say what ``report`` means, by the comparison that decided it."""
+    worst, limit = decisive_comparison(report), decisive_limit(report)
+    if limit is not None:
+        return _limit_meaning(report, limit)
+    if worst is None:
+        return Meaning(
+            lead="Nothing was compared, so nothing is known.",
+            next_step="name tasks that both sides have (--tasks)",
+        )
+    next_step, command = _next_step(report, worst)
+    beside = ungated_regression_text(report)
+    said = f"{_outcome_statement(report, worst)}{_unknown(report, worst)}"
+    sentence = f"{said}; {beside}." if beside else f"{said}."
+    return Meaning(lead=sentence, next_step=next_step, command=command)
+
+
+def _limit_meaning(report: CompareReport, limit: LimitVerdict) -> Meaning:
+    sentence = f"{limit_statement(report, limit)}."
+    if limit.state == "failed":
+        return Meaning(lead=sentence, next_step="measure it, or take the limit away")
+    if limit.state == "undecided":
+        return Meaning(lead=sentence, next_step=_SCORE_MORE)
+    next_step, command = _undo(report)
+    return Meaning(lead=sentence, next_step=next_step, command=command)
+
+
+def _outcome_statement(report: CompareReport, worst: Comparison) -> str:
+    if worst.outcome == "failed":
+        return _failed(report, worst)
+    if worst.outcome == "regressed":
+        return _regressed(report, worst) + _gate_clause(report, worst)
+    if worst.outcome == "undecided":
+        return _undecided(report, worst)
+    if worst.outcome == "degraded":
+        return _degraded(report, worst) + _gate_clause(report, worst)
+    if worst.outcome == "improved":
+        return _improved(report, worst)
+    return _unchanged(report, worst)
+
+
+def _failed(report: CompareReport, worst: Comparison) -> str:
+    candidate, base = _names(report)
+    return (
+        f"Whether {candidate} is worse than {base} on {full_label(worst)} is not known, "
+        f"because {_clause(worst.reason) or 'no number came out'}"
+    )
+
+
+def _regressed(report: CompareReport, worst: Comparison) -> str:
+    candidate, base = _names(report)
+    where = f"on {full_label(worst)}"
+    if worst.sigma is None or worst.sigma_interval is None or not _finite(worst):
+        verb = "is" if worst.significant else "measures"
+        return f"{candidate} {verb} worse than {base} {where}: {_clause(worst.reason)}"
+    size = f"by {_size(report, worst)} standard errors"
+    if worst.significant:
+        return f"{candidate} is worse than {base} {size} {where} ({_certainty(report, worst)})"
+    return (
+        f"{candidate} measures worse than {base} {size} {where}, but that it is worse at all is "
+        f"not sure ({_certainty(report, worst)})"
+    )
+
+
+def _undecided(report: CompareReport, worst: Comparison) -> str:
+    candidate, base = _names(report)
+    return (
+        f"{_documents(worst.n_used)} cannot tell whether {candidate} is worse than {base} by "
+        f"more than {margin_words(report, worst, unit=' standard errors')} on {full_label(worst)} "
+        f"(sigma {_signed_size(report, worst)}, {_interval(report, worst)})"
+    )
+
+
+def _degraded(report: CompareReport, worst: Comparison) -> str:
+    candidate, base = _names(report)
+    high = worst.sigma_interval[1] if worst.sigma_interval else 0.0
+    beyond = ", although its interval reaches above" if high > metric_margin(report, worst) else ""
+    return (
+        f"{candidate} is worse than {base} by {_size(report, worst)} standard errors on "
+        f"{full_label(worst)} ({_certainty(report, worst)}): real, but within the margin of "
+        f"{margin_words(report, worst)}{beyond}"
+    )
+
+
+def _improved(report: CompareReport, worst: Comparison) -> str:
+    candidate, base = _names(report)
+    if not _finite(worst):
+        return f"{candidate} is better than {base} on {full_label(worst)}: {_clause(worst.reason)}"
+    return (
+        f"{candidate} is better than {base} by {_size(report, worst)} standard errors on "
+        f"{full_label(worst)} ({_interval(report, worst)}), and measurably worse on no "
+        f"{'other metric that the gate judges' if ungated_subtasks(report) else 'metric'}"
+    )
+
+
+def _unchanged(report: CompareReport, worst: Comparison) -> str:
+    candidate, base = _names(report)
+    if all(c.bit_identical for c in report.comparisons):
+        moved = distributions_moved_clause(report)
+        return f"{candidate} gives every document the same score as {base}, to the last bit{moved}"
+    about = judged_comparisons(report)
+    several = len(about) > 1
+    margin = f"the margin of {margin_words(report, worst)}"
+    given = {c.margin_text or margin_words(report, c) for c in about}
+    if len(given) == 1 and len({metric_margin(report, c) for c in about}) > 1:
+        margin = f"the margin of {printable(worst.margin_text)}"
+    elif len(given) > 1:
+        margin = "its own margin"
+    return (
+        f"{candidate} is not measurably worse than {base}: "
+        f"{'the largest' if several else 'its'} drift is {_signed_size(report, worst)} standard "
+        f"errors, on {full_label(worst)} ({_interval(report, worst)}), and "
+        f"{'every' if several else 'the'} interval ends below {margin}"
+    )
+
+
+def _gate_clause(report: CompareReport, worst: Comparison) -> str:
+    gate = report.gate
+    key = worst.key
+    if accepted := accepted_clause(gate, key):
+        return accepted
+    if worst.outcome == "degraded":
+        return f"; the gate (fail on {gate.fail_on}) allows none" if key in gate.regressed else ""
+    allowed = margin_words(report, worst)
+    if key not in gate.gated:
+        return "; the gate does not judge this metric"
+    if key in gate.undecided:
+        return (
+            f"; that is over the margin of {allowed}, but the gate (fail on {gate.fail_on}) asks "
+            "for more evidence"
+        )
+    if worst.certain or not worst.significant:
+        return f"; the gate allows {allowed}"
+    return f"; the gate allows {allowed}, and the interval reaches below that"
+
+
+def _unknown(report: CompareReport, worst: Comparison) -> str:
+    """Say what a sentence about other metrics leaves unknown."""
+    number = sum(c.outcome == "failed" for c in judged_comparisons(report))
+    if worst.outcome == "failed" or not number:
+        return ""
+    return f"; nothing is known about {number} metric{'s' if number > 1 else ''} that failed"
+
+
+def _next_step(report: CompareReport, worst: Comparison) -> tuple[str, str]:
+    if worst.outcome == "failed" and worst.n == 1:
+        return _SCORE_MORE, ""
+    if worst.outcome == "failed":
+        return "remove that cause and run again; no other metric stands in for it", ""
+    unsure = worst.outcome == "regressed" and not worst.significant
+    if worst.outcome == "undecided" or unsure or report.gate.state == "undecided":
+        return _more_documents(worst), ""
+    if worst.outcome in ("regressed", "degraded"):
+        return _undo(report)
+    if worst.outcome == "improved":
+        return "nothing to repair; make sure that a difference is expected here", ""
+    if ungated_regression_text(report):
+        return (
+            "nothing, by the gate; what it does not judge (advisory, or not in only) is not "
+            "searched either: gate it for that",
+            "",
+        )
+    return "nothing to do", ""
+
+
+def _undo(report: CompareReport) -> tuple[str, str]:
+    suspects = _suspects(report)
+    if len(suspects) > 1 and report.bisect is None and not report.bisect_reason:
+        command = _bisection(report)
+        if command:
+            return "to name the culprits", command
+    if suspects:
+        command = _with_setting(report, suspects[0])
+        return (
+            "to see what one setting costs"
+            if command
+            else f"compare again with setting {printable(suspects[0])} at reference"
+        ), command
+    if report.run_folder:
+        return f"look at the documents that moved, in {printable(report.run_folder)}", ""
+    return "compare again with one change of the conversion undone", ""
+
+
+def _more_documents(worst: Comparison) -> str:
+    if worst.outcome == "undecided" and worst.needed_n is None:
+        return "more documents would not decide so small a drift; a wider --margin would"
+    if worst.needed_n is None or worst.needed_n <= worst.n_used:
+        return _SCORE_MORE
+    needed, used = rounding.format_estimate(worst.needed_n), rounding.format_count(worst.n_used)
+    if 0 < worst.n_total < worst.needed_n:
+        return (
+            f"about {needed} documents would decide, and {printable(worst.task)} has "
+            f"{rounding.format_count(worst.n_total)}: a larger task, or a wider --margin"
+        )
+    return f"score about {needed} documents instead of {used} (a higher --limit, or a larger task)"
+
+
+def _suspects(report: CompareReport) -> list[str]:
+    """The candidate's settings that are not at their reference value."""
+    return [one.name for one in report.candidate.settings if one.value != one.reference]
+
+
+def _with_setting(report: CompareReport, name: str) -> str:
+    """Return the command that undoes one setting: the user's own, where there was one."""
+    addition = f"--set {shlex.quote(printable(name) + '=reference')}"
+    typed = printable(as_comparison(report.command)) or _command_by_names(report, "compare")
+    return f"{typed} {addition}" if typed else ""
+
+
+def _bisection(report: CompareReport) -> str:
+    """Return the command that searches the settings, likewise; "" for the demo's."""
+    if report.command:
+        return printable(as_bisection(report.command))
+    return _command_by_names(report, "bisect")
+
+
+def _command_by_names(report: CompareReport, job: str) -> str:
+    """A command with both sides by their names; "" where the base's name leads to no model."""
+    if report.base.kind == "stored run":
+        return ""
+    base, candidate = (shlex.quote(side.name) for side in (report.base, report.candidate))
+    return printable(f"evalguard {job} --base {base} --cand {candidate}")
+
+
+def _names(report: CompareReport) -> tuple[str, str]:
+    return printable(report.candidate.name), printable(report.base.name)
+
+
+def _finite(comparison: Comparison) -> bool:
+    return comparison.sigma is not None and abs(comparison.sigma) < float("inf")
+
+
+def _rounded(report: CompareReport, comparison: Comparison) -> tuple[str, str, str]:
+    return rounding.format_sigma_interval(
+        comparison.sigma, comparison.sigma_interval, margin=metric_margin(report, comparison)
+    )
+
+
+def _signed_size(report: CompareReport, comparison: Comparison) -> str:
+    return "0" if comparison.bit_identical else _rounded(report, comparison)[0]
+
+
+def _size(report: CompareReport, comparison: Comparison) -> str:
+    return _rounded(report, comparison)[0].lstrip("+-") or "-"
+
+
+def _interval(report: CompareReport, comparison: Comparison) -> str:
+    _, low, high = _rounded(report, comparison)
+    if comparison.stopping is not None and comparison.stopping.early:
+        documents = rounding.format_count(comparison.n)
+        return f"sigma of all {documents} documents lies between {low} and {high}"
+    return f"{format_percent(comparison.confidence)} paired interval {low} to {high}"
+
+
+def _certainty(report: CompareReport, comparison: Comparison) -> str:
+    return f"{_interval(report, comparison)}, {rounding.p_value_phrase(comparison.p_value)}"
+
+
+def _documents(number: int) -> str:
+    return "1 document" if number == 1 else f"{rounding.format_count(number)} documents"
+
+
+def _clause(reason: str) -> str:
+    return printable(reason).strip().rstrip(".")
+
+
+# The last sentence of a report with a bisection: the culprits, and what to do next.
+
+
+def meaning_with_bisection(report: CompareReport) -> Meaning:
+    """Say what a comparison means, together with its bisection where there was one."""
+    said = derive_meaning(report)
+    if report.bisect is None:
+        return said
+    told = tuple(f"{search_answer(search)}." for search in report.bisect.answers)
+    step, command = _bisection_next_step(report.bisect, said)
+    return Meaning(lead=said.lead, answers=told, next_step=step, command=command)
+
+
+def culprits_text(report: CompareReport) -> str:
+    """Return "; culprits: a and b" for the line with the exit code, "" where none is named."""
+    culprits = () if report.bisect is None else report.bisect.culprits
+    named = "culprit" if len(culprits) == 1 else "culprits"
+    return f"; {named}: {list_names([c.setting for c in culprits])}" if culprits else ""
+
+
+def _bisection_next_step(found: BisectReport, said: Meaning) -> tuple[str, str]:
+    if found.resume:
+        return "to go on where it stopped", printable(found.resume)
+    if found.repaired is not None and found.proof:
+        them = list_names(found.repaired.reset)
+        step = (
+            "to prove the repair"
+            if found.repaired.passed
+            else f"to see what is left without {them}"
+        )
+        return step, printable(found.proof)
+    if found.status == "diffuse":
+        return (
+            "repair the group that does most, or look for what its settings have in common; no "
+            "single one will do",
+            "",
+        )
+    if found.status == "unexplained" and _mostly_untestable(found):
+        return (
+            "see why assignments could not run; which settings need each other can be declared as "
+            "constraints",
+            "",
+        )
+    if found.status == "unexplained":
+        return "search longer (--bisect-thorough), or on more documents (a higher --limit)", ""
+    if found.status == "not_reproduced" and found.searches[0].outside_sigma > 0.0:
+        return "declare what else differs between the two models as settings", ""
+    return said.next_step, said.command
+
+
+def _mostly_untestable(found: BisectReport) -> bool:
+    """Whether more than half of what was asked could not be built or run."""
+    refused = sum(len(search.untestable) for search in found.searches)
+    return 2 * refused > sum(search.probes for search in found.searches)

@@ -1,0 +1,1 @@
+"""What the commands do; ``compare.py`` is the main path."""

@@ -1,0 +1,461 @@
+"""Baseline: what ``--baseline`` names, a run folder or a history, as the base of a comparison."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+
+from evalguard.core.history import DocumentScores, MetricKey, NightRun
+from evalguard.core.reports.compare import CompareReport, RunIdentity
+from evalguard.core.scores import (
+    DocumentFields,
+    NotCompared,
+    ScoreTable,
+    check_loglikelihoods,
+    read_fields,
+    read_items,
+    request_hash,
+)
+from evalguard.core.settings import Value
+from evalguard.errors import MisalignedRunsError, StoreError, UsageError, nearest
+from evalguard.run.record import MetricFacts
+from evalguard.run.scoring.evaluate import model_reading
+from evalguard.run.stored_run import KeptRun, StoredRun, stored_run
+from evalguard.stats.probability import exact_sum
+from evalguard.store.history.history_file import HistoryFile
+from evalguard.store.run_tables import read_sample_facts, read_samples, sample_column_names
+
+_SQLITE = b"SQLite format 3\x00"
+
+
+def read_baseline(path: Path, *, base: str, candidate: str) -> KeptRun:
+    """Read the stored base.
+
+    Args:
+        path: of a run folder, its result.json, or a history.
+        base: name of the model that is meant, where there are several; "" for the obvious one.
+        candidate: what it will be compared with.
+
+    Raises:
+        UsageError: there is nothing of the kind, or it kept too little.
+        StoreError: it is damaged.
+        MisalignedRunsError: its files are not of one run.
+    """
+    path = path.expanduser()
+    if not path.exists():
+        raise UsageError(
+            f"--baseline: there is no {path}",
+            hint="give a run folder (reports/<time>-<base>-vs-<cand>) or a history file",
+        )
+    if path.is_file() and _is_sqlite(path):
+        return base_of_history(path, base, candidate)
+    return base_of_run(path, base)
+
+
+def _is_sqlite(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_SQLITE)) == _SQLITE
+    except OSError as error:
+        raise UsageError(f"--baseline: {path} cannot be read: {error.strerror}") from error
+
+
+# The base of a finished comparison, from its run folder.
+
+
+_AGAIN = "compare the two models once more: that run can be a baseline"
+
+
+def base_of_run(path: Path, name: str = "") -> KeptRun:
+    """Read what a run folder (or its result.json) kept of its base.
+
+    Args:
+        name: of the model that is meant, where it is the run's candidate; "": the base.
+
+    Raises:
+        UsageError: this is no run folder, it has no such model, or it kept no scores of it.
+        StoreError: it is damaged.
+        MisalignedRunsError: its samples do not give the values of its result.
+    """
+    run = stored_run(path)
+    side = _side(run.report, name, path)
+    identity = run.report.base if side == "base" else run.report.candidate
+    tables = tables_of(run, side)
+    if not tables:
+        raise UsageError(
+            f"{path} keeps no scores of its {side} {identity.name}, which is a {identity.kind}",
+            hint="name that run with --base" if identity.kind == "lm-eval run" else _AGAIN,
+        )
+    _check_values(path, run.report, side, tables)
+    environment = cast("dict[str, Value]", run.report.environment.get(side) or {})
+    return KeptRun(
+        path=run.folder,
+        created=run.report.created,
+        identity=as_stored(identity, run.report.created),
+        tables=tuple(
+            replace(_told(table, run.report.created), reading=model_reading(environment))
+            for of in tables
+            for table in of.tables
+        ),
+        not_compared=_not_compared(run.report, tables),
+        fields={of.tables[0].task: of.fields for of in tables if of.tables},
+        rows=_rows(run, side, tables),
+        notes=run.notes,
+        environment=environment,
+    )
+
+
+def _rows(
+    run: StoredRun, side: Side, tables: tuple[StoredTables, ...]
+) -> dict[str, tuple[Mapping[str, Value], ...]]:
+    tasks = dict.fromkeys(table.task for of in tables for table in of.tables)
+    return {task: rows_of_run(run.files[task], side) for task in tasks}
+
+
+def _not_compared(
+    report: CompareReport, tables: tuple[StoredTables, ...]
+) -> tuple[NotCompared, ...]:
+    """What has no scores: of these documents, or already when the run was made."""
+    here = [left for of in tables for left in of.not_compared]
+    known = {(left.task, left.filter, left.metric) for left in here}
+    then = [one for one in report.not_compared if (one.task, one.filter, one.metric) not in known]
+    return (*here, *then)
+
+
+def tables_of(run: StoredRun, side: Side) -> tuple[StoredTables, ...]:
+    """One side's score tables of every task whose samples are there; () where none are.
+
+    Raises:
+        UsageError, StoreError: as ``stored_tables``.
+    """
+    identity = run.report.base if side == "base" else run.report.candidate
+    found = (
+        stored_tables(run.samples(task), task, side, source=f"stored run {identity.name}")
+        for task in run.tasks
+    )
+    return tuple(one for one in found if one is not None)
+
+
+def as_stored(identity: RunIdentity, created: str) -> RunIdentity:
+    """The identity of a model whose scores were kept then."""
+    described = f"{identity.description}, " if identity.description else ""
+    return replace(identity, kind="stored run", description=f"{described}stored {created}")
+
+
+def _told(table: ScoreTable, created: str) -> ScoreTable:
+    return replace(table, caveats=(*table.caveats, f"scores that were stored on {created}"))
+
+
+def _side(report: CompareReport, name: str, path: Path) -> Side:
+    names = {report.base.name: "base", report.candidate.name: "candidate"}
+    if not name:
+        return "base"
+    if name not in names:
+        raise UsageError(
+            f"the run {path} has no model '{name}'{nearest(name, names)}",
+            hint=f"it has: {', '.join(names)}",
+        )
+    return cast("Side", names[name])
+
+
+def _check_values(
+    path: Path, report: CompareReport, side: Side, tables: tuple[StoredTables, ...]
+) -> None:
+    """Refuse samples that are of another run than the result beside them."""
+    told = {
+        ((one.task, one.filter, one.metric), one.n_used): getattr(one, side)
+        for one in report.comparisons
+    }
+    for table in (table for of in tables for table in of.tables):
+        value, found = told.get((table.key, table.n)), _value(table)
+        if value is None or not (math.isfinite(value) and math.isfinite(found)):
+            continue
+        if not math.isclose(found, value, rel_tol=1e-9, abs_tol=1e-12):
+            raise MisalignedRunsError(
+                f"{path}: the samples of {' '.join(table.key)} give {found:.6g} for the {side}, "
+                f"and its result.json says {value:.6g}: they are not of one run",
+                hint=_AGAIN,
+            )
+
+
+def _value(table: ScoreTable) -> float:
+    """The metric over all documents; infinite or NaN where it is no number."""
+    weights = np.ones(table.n) if table.weights is None else table.weights
+    total = exact_sum(weights)
+    mean = exact_sum(table.values) / total if total else math.nan
+    if table.aggregation == "bits_per_byte":
+        return -mean / math.log(2.0)
+    return mean if table.aggregation == "mean" else float(np.exp(-mean))
+
+
+# The base of the latest night of a pair, from a history.
+
+
+# A document's value is its log-likelihood, in nats.
+_OF_LOGLIKELIHOODS = ("perplexity", "weighted_perplexity", "bits_per_byte")
+_NO_DOCUMENTS = "the history keeps no scores of single documents for it"
+
+
+def base_of_history(path: Path, name: str, candidate: str) -> KeptRun:
+    """Read what a history kept of a base, from the latest run that has it.
+
+    Args:
+        name: of the base; "": the one that ``candidate`` was last compared with, else the only one.
+
+    Raises:
+        UsageError: there is no such run, several bases, or a run that was kept without hashes.
+        EvaluationError: log-likelihoods that it kept say nothing about the model.
+        StoreError: the history cannot be read.
+    """
+    with HistoryFile(path) as history:
+        run = _run(path, history.runs(), name, candidate)
+        found: list[ScoreTable] = []
+        left_out: list[NotCompared] = []
+        for metric in history.metrics(run.number):
+            documents = history.documents([run.number], metric.key, hashes=True).get(run.number)
+            if documents is None:
+                left_out.append(_left_out(metric.key))
+            else:
+                found.append(_table(path, run, metric.key, documents))
+        environment = history.environment(run.environment).get("base")
+    environment = cast("dict[str, Value]", environment or {})
+    identity = RunIdentity(name=run.base, digest=run.base_digest)
+    return KeptRun(
+        path=path,
+        created=run.created,
+        identity=as_stored(identity, run.created),
+        tables=tuple(replace(table, reading=model_reading(environment)) for table in found),
+        not_compared=tuple(left_out),
+        notes=("a history keeps no answers: in how many documents they are the same is not known",),
+        environment=environment,
+    )
+
+
+def _left_out(key: MetricKey) -> NotCompared:
+    return NotCompared(task=key[0], filter=key[1], metric=key[2], reason=_NO_DOCUMENTS)
+
+
+def _run(path: Path, runs: Sequence[NightRun], name: str, candidate: str) -> NightRun:
+    """The latest run whose base is meant."""
+    if not runs:
+        raise UsageError(f"the history {path} has no runs yet")
+    bases = dict.fromkeys(run.base for run in runs)
+    if not name:
+        beside = dict.fromkeys(run.base for run in runs if run.candidate == candidate) or bases
+        if len(beside) > 1:
+            raise UsageError(
+                f"the history {path} has several bases: {', '.join(beside)}",
+                hint="choose with --base",
+            )
+        name = next(iter(beside))
+    if name not in bases:
+        raise UsageError(
+            f"the history {path} has no base '{name}'{nearest(name, bases)}",
+            hint=f"it has: {', '.join(bases)}",
+        )
+    return [run for run in runs if run.base == name][-1]
+
+
+def _table(path: Path, run: NightRun, key: MetricKey, documents: DocumentScores) -> ScoreTable:
+    hashes = documents.hashes
+    if hashes is None:
+        raise UsageError(
+            f"run {run.number} of the history {path} was kept by an earlier evalguard, without the "
+            "hashes that prove which documents were asked",
+            hint=f"give its run folder ({run.folder or 'none was written'}), or compare once more",
+        )
+    if documents.aggregation in _OF_LOGLIKELIHOODS:
+        ids = [int(doc_id) for doc_id in documents.doc_ids]
+        # of a night that an evalguard kept which did not look
+        check_loglikelihoods(
+            key[0], {doc: [float(v)] for doc, v in zip(ids, documents.base, strict=True)}
+        )
+    return ScoreTable(
+        task=key[0],
+        filter=key[1],
+        metric=key[2],
+        aggregation=documents.aggregation,
+        higher_is_better=documents.higher_is_better,
+        doc_ids=documents.doc_ids,
+        values=documents.base,
+        weights=documents.weights,
+        doc_hashes=hashes.doc_hashes,
+        prompt_hashes=hashes.prompt_hashes,
+        target_hashes=hashes.target_hashes,
+        asked_hashes=hashes.asked_hashes,
+        token_hashes=hashes.token_hashes,
+        n_total=hashes.n_total,
+        source=f"stored run {run.number} of {run.base}",
+        run=dict(hashes.run),
+        caveats=(f"scores that were stored on {run.created}",),
+    )
+
+
+# Stored rows: what one side of a finished comparison was asked and answered, as it was written.
+
+
+def rows_of_run(file: Path, side: Literal["base", "candidate"]) -> tuple[Mapping[str, Value], ...]:
+    """Return one side's rows of a task's samples, in ascending order of the documents' ids.
+
+    The inverse of what ``record.sample_columns`` makes of them: a document that this side has not
+    answered has no row.
+
+    Raises:
+        StoreError: the file is damaged.
+    """
+    own = f"{side}:"
+    names = [name for name in sample_column_names(file) if name.startswith(own) or ":" not in name]
+    columns = read_samples(file, names)
+    answered = columns.get(f"{own}scores", ())
+    return tuple(
+        {name.removeprefix(own): values[place] for name, values in columns.items()}
+        for place, scores in enumerate(answered)
+        if scores is not None
+    )
+
+
+# StoredTables: one side's scores of a finished comparison, read from the samples it left.
+
+
+Side = Literal["base", "candidate"]
+Row = Mapping[str, Any]
+
+_SHARED = ("doc_id", "doc", "doc_hash", "target_hash")
+_OWN = (
+    "prompt_hash", "token_hash", "arguments", "loglikelihood", "cut", "scores", "answers",
+)  # fmt: skip
+_OWN_AGGREGATION = (
+    "its aggregation is the task's own, which only a run with the model itself can compute"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTables:
+    """One side of one task.
+
+    Attributes:
+        tables: as they were compared, bit for bit.
+        not_compared: metrics whose documents do not give the number again.
+        fields: of the documents.
+    """
+
+    tables: tuple[ScoreTable, ...]
+    not_compared: tuple[NotCompared, ...]
+    fields: DocumentFields
+
+
+def stored_tables(file: Path, task: str, side: Side, *, source: str) -> StoredTables | None:
+    """Read one side of a task's samples; None where the run kept no scores of that side.
+
+    Of an lm-eval run it keeps what was asked and answered: its scores are in its own files.
+
+    Args:
+        source: whose scores these are, for messages.
+
+    Raises:
+        UsageError: they were written by an evalguard that kept too little.
+        StoreError: the file is damaged.
+    """
+    columns = read_samples(file, [*_SHARED, *(f"{side}:{name}" for name in _OWN)])
+    if f"{side}:scores" not in columns:
+        return None
+    told = read_sample_facts(file).get(side)
+    if told is None:
+        raise UsageError(
+            f"{file} was written by an earlier evalguard, which did not keep how its metrics are "
+            "made",
+            hint="compare the two models once more: that run keeps what is needed",
+        )
+    if not told:
+        return None
+    try:
+        rows = _stored_rows(columns, side)
+        # of a run that an evalguard made which did not look
+        check_loglikelihoods(task, {row["doc_id"]: _loglikelihoods(row) for row in rows})
+        return _read(task, told, rows, source)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StoreError(
+            f"{file} is damaged: its {side} is not what was written ({error})",
+            hint="compare the two models once more",
+        ) from error
+
+
+def _read(task: str, told: Sequence[Row], rows: Sequence[Row], source: str) -> StoredTables:
+    facts = [MetricFacts.read(one) for one in told]
+    left_out = tuple(
+        NotCompared(task=task, filter=one.filter, metric=one.metric, reason=_OWN_AGGREGATION)
+        for one in facts
+        if one.aggregation == "other"
+    )
+    return StoredTables(
+        tables=tuple(
+            _stored_table(task, one, rows, source) for one in facts if one.aggregation != "other"
+        ),
+        not_compared=left_out,
+        fields=read_fields({row["doc_id"]: json.loads(row["doc"]) for row in rows}),
+    )
+
+
+def _stored_rows(columns: Mapping[str, Sequence[Any]], side: Side) -> list[Row]:
+    """The documents that this side has, in ascending order of their ids."""
+    names = {name: name.removeprefix(f"{side}:") for name in columns}
+    rows = (
+        dict(zip(names.values(), values, strict=True))
+        for values in zip(*columns.values(), strict=True)
+    )
+    return [
+        {**row, "scores": json.loads(row["scores"]), "answers": json.loads(row["answers"])}
+        for row in rows
+        if row["scores"] is not None
+    ]
+
+
+def _stored_table(task: str, facts: MetricFacts, rows: Sequence[Row], source: str) -> ScoreTable:
+    having = [row for row in rows if facts.metric in row["scores"].get(facts.filter, {})]
+    items = [row["scores"][facts.filter][facts.metric] for row in having]
+    statistics = read_items(items, facts.aggregation)
+    tokens = tuple(row["token_hash"] or "" for row in having)
+    return ScoreTable(
+        task=task,
+        filter=facts.filter,
+        metric=facts.metric,
+        aggregation=statistics.aggregation,
+        higher_is_better=facts.higher_is_better,
+        doc_ids=np.array([row["doc_id"] for row in having], dtype=np.int64),
+        values=statistics.values,
+        weights=statistics.weights,
+        doc_hashes=tuple(row["doc_hash"] for row in having),
+        prompt_hashes=tuple(row["prompt_hash"] for row in having),
+        target_hashes=tuple(row["target_hash"] for row in having),
+        asked_hashes=tuple(request_hash(_arguments(row)) for row in having),
+        token_hashes=tokens if all(tokens) else (),
+        answers=_answers(having, facts),
+        cut=tuple(bool(row["cut"]) for row in having),
+        n_total=facts.n_total,
+        source=source,
+        run=facts.run,
+        caveats=facts.caveats,
+    )
+
+
+def _loglikelihoods(row: Row) -> list[float]:
+    """Of a document's distinct requests."""
+    found = dict(zip(row["arguments"], row.get("loglikelihood") or (), strict=False))
+    return [value for value in found.values() if value is not None]
+
+
+def _arguments(row: Row) -> Iterator[Sequence[object]]:
+    for text in row["arguments"]:
+        yield json.loads(text)
+
+
+def _answers(rows: Sequence[Row], facts: MetricFacts) -> tuple[str, ...]:
+    """What was answered; () where any document's answer is not known."""
+    found = [row["answers"].get(facts.filter, {}).get(facts.metric) for row in rows]
+    return tuple(found) if all(isinstance(one, str) for one in found) else ()

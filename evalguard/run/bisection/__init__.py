@@ -1,0 +1,1 @@
+"""From a drift to the settings that make it: subject, probes, search, repair."""

@@ -1,0 +1,448 @@
+"""Probes in worker processes of this machine, each with one model at a time.
+
+What memory ran out for is run again alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from queue import Empty, SimpleQueue
+from typing import Protocol, cast
+
+from evalguard.bisect.oracle import Untestable
+from evalguard.core.reports.bisection import Loads
+from evalguard.core.scorer import ComparedAnswer, DistributionScorer, Response, Scorer
+from evalguard.errors import EvalguardError, EvaluationError, WorkerError
+from evalguard.harness.blocks import RequestBlock
+from evalguard.run.bisection.runner import (
+    BlockSchedule,
+    FailedWork,
+    ProbeWork,
+    Reply,
+    ScoredBlock,
+    check_batches,
+    ran_out_of_memory,
+    was_killed,
+)
+from evalguard.run.sources import ModelSource, with_location
+from evalguard.worker.process import kill_workers_of, stuck_workers_of
+
+
+@dataclass(slots=True, kw_only=True)
+class MemoryRetryRunner:
+    """Lanes, of which one goes on alone where memory does not hold several models.
+
+    Models side by side share a machine's memory, and who gets none of it, or is killed for it, is
+    whoever asked last: that says nothing about its settings, and nor does a worker that is killed
+    from outside. What fails once more, alone, does so for reasons of its own.
+    """
+
+    lanes: LocalRunner
+    say: Callable[[str], None]
+    _crowded: bool = field(default=False)  # memory was seen to hold fewer models than there are
+
+    @property
+    def jobs(self) -> int:
+        """How many units run at the same time."""
+        return 1 if self._crowded else self.lanes.jobs
+
+    @property
+    def loads(self) -> Loads:
+        """How the models came about so far."""
+        return self.lanes.loads
+
+    def run(self, works: Sequence[ProbeWork]) -> Generator[ScoredBlock | FailedWork, None, None]:
+        """Answer all blocks of all works; see ``Runner``."""
+        short: list[ProbeWork] = []  # of memory
+        done: dict[int, list[RequestBlock]] = {}
+        with closing(self.lanes.run(works, alone=self._crowded)) as events:
+            for event in events:
+                if self._may_do_alone(event):
+                    short += [event.work] * (event.work not in short)
+                    continue
+                if isinstance(event, ScoredBlock):
+                    done.setdefault(id(event.work), []).append(event.block)
+                yield event
+        for work in short:
+            yield from self._again(work, done.get(id(work), ()))
+
+    def ask(self, source: ModelSource, question: Callable[[Scorer], Reply]) -> Reply:
+        """Load a model and ask it something; see ``Runner``."""
+        try:
+            return self.lanes.ask(source, question)
+        except EvalguardError as error:
+            if not self._had_company(error):
+                raise
+        self.lanes.release()
+        found = self.lanes.ask(source, question)
+        self._learn(source)
+        return found
+
+    def close(self) -> None:
+        """End all processes; see ``Runner``."""
+        self.lanes.close()
+
+    def _again(
+        self, work: ProbeWork, done: Sequence[RequestBlock]
+    ) -> Generator[ScoredBlock | FailedWork, None, None]:
+        left = replace(work, blocks=tuple(one for one in work.blocks if one not in done))
+        failed = False
+        self.lanes.release()
+        with closing(self.lanes.run([left], alone=True)) as events:
+            for event in events:
+                failed |= isinstance(event, FailedWork) or _shrank_batches(event)
+                yield replace(event, work=work)
+        if not failed:
+            self._learn(work.source)
+
+    def _may_do_alone(self, event: ScoredBlock | FailedWork) -> bool:
+        if isinstance(event, FailedWork):
+            return self._had_company(event.error)
+        return self.jobs > 1 and _shrank_batches(event)
+
+    def _had_company(self, error: EvalguardError) -> bool:
+        """Whether memory ran out for a reason that may be gone when nothing runs beside it."""
+        return was_killed(error) or (self.jobs > 1 and ran_out_of_memory(error))
+
+    def _learn(self, source: ModelSource) -> None:
+        """It runs alone: so do all others from now on."""
+        if self.jobs > 1:
+            self._crowded = True
+            self.say(
+                "memory ran out, or a worker was killed, while several models were asked, and "
+                f"{source.name} runs alone: from now on one model is asked at a time"
+            )
+
+
+def _shrank_batches(done: ScoredBlock) -> bool:
+    """Whether a model took to smaller batches than all are scored in, for want of memory."""
+    policy = done.work.source.policy
+    if policy is None:
+        return False
+    try:
+        check_batches(policy, done.description)
+    except Untestable as refusal:
+        return refusal.kind == "out_of_memory"
+    return False
+
+
+# LocalRunner: probes in worker processes of this machine.
+
+
+_POLL_SECONDS = 0.5  # seconds between two looks at who is late
+_STOP_SECONDS = 10.0  # seconds that a lane whose worker was ended may take to notice
+# A probe may take this many times as long as anything before it, and never less than the seconds.
+_TIMES, _LEAST = 20.0, 600.0
+_UNKNOWN_PATIENCE = 3600.0  # seconds: where nothing before it says how long one takes
+
+
+class LocalRunner:
+    """Some lanes, each with a worker process that stays between probes.
+
+    Args:
+        opened: makes the model of a lane.
+        jobs: number of lanes.
+        watch: whether to end probes that take far longer than those before them; not where the
+            user gave a limit, which the workers keep by themselves.
+    """
+
+    def __init__(
+        self, opened: Callable[[], SwitchableModel], *, jobs: int = 1, watch: bool = True
+    ) -> None:
+        self.jobs = jobs
+        self._lanes = [WorkerSlot(number + 1, opened) for number in range(jobs)]
+        self._watch = watch
+        self._longest_load = self._longest_document = 0.0
+        self._loading = self._scoring = 0.0
+
+    @property
+    def loads(self) -> Loads:
+        """How the models of all lanes came about; see ``Runner``."""
+        return sum((lane.loads for lane in self._lanes), Loads())
+
+    def run(
+        self, works: Sequence[ProbeWork], *, alone: bool = False
+    ) -> Generator[ScoredBlock | FailedWork, None, None]:
+        """Answer all blocks of all works; see ``Runner``.
+
+        Args:
+            alone: by the first lane only.
+        """
+        out: SimpleQueue[SlotEvent] = SimpleQueue()
+        schedule = BlockSchedule(works, loading=self._loading, scoring=self._scoring)
+        most = 1 if alone else len(self._lanes)
+        lanes = self._lanes[: max(1, min(most, sum(len(w.blocks) for w in works)))]
+        for lane in lanes:
+            lane.drain(schedule, out)
+        busy = len(lanes)
+        try:
+            while busy:
+                event = self._next(out)
+                if event is None:
+                    busy -= 1
+                elif isinstance(event, BaseException):
+                    raise event
+                else:
+                    self._learn(event)
+                    yield event
+        finally:
+            if busy:
+                schedule.stop()
+                self._end(out, busy)
+
+    def ask(self, source: ModelSource, question: Callable[[Scorer], Reply]) -> Reply:
+        """Load a model and ask it something; see ``Runner``."""
+        answers: list[Reply] = []
+        out: SimpleQueue[SlotEvent] = SimpleQueue()
+        self._lanes[0].ask(source, lambda scorer: answers.append(question(scorer)), out)
+        busy = 1
+        try:
+            event = self._next(out)
+            busy = 0
+        finally:
+            if busy:
+                self._end(out, busy)
+        if isinstance(event, BaseException):
+            raise event
+        self._longest_load = max(self._longest_load, self._lanes[0].loading)
+        return answers[0]
+
+    def release(self) -> None:
+        """Let go of the models of all lanes, and wait until they are gone; used between runs."""
+        out: SimpleQueue[SlotEvent] = SimpleQueue()
+        for lane in self._lanes:
+            lane.release(out)
+        for _ in self._lanes:
+            self._next(out)
+
+    def close(self) -> None:
+        """End all processes; see ``Runner``."""
+        for lane in self._lanes:
+            lane.stop()
+        for lane in self._lanes:
+            lane.thread.join(_STOP_SECONDS)
+        self._kill(self._lanes)
+
+    def _next(self, out: SimpleQueue[SlotEvent]) -> SlotEvent:
+        """Wait for what comes next; meanwhile end probes that are far too late."""
+        while True:
+            try:
+                return out.get(timeout=_POLL_SECONDS)
+            except Empty:
+                for lane in self._lanes:
+                    if why := self._late(lane):
+                        lane.overdue = why
+                        place = stuck_workers_of([lane.thread])
+                        lane.overdue += f", in {place}" if place else ""
+                        self._kill([lane])
+
+    def _late(self, lane: WorkerSlot) -> str:
+        """Why a lane has taken too long; "" where it has not."""
+        since, documents = lane.since, lane.documents
+        if not (self._watch and since):
+            return ""
+        known = self._longest_document * documents if documents else self._longest_load
+        patience = max(_LEAST, _TIMES * known) if known else _UNKNOWN_PATIENCE
+        if time.monotonic() - since <= patience:
+            return ""
+        if known:
+            return "far longer than any probe before it"
+        return "and none before it says how long one takes"
+
+    def _learn(self, done: ScoredBlock | FailedWork) -> None:
+        if isinstance(done, FailedWork):
+            return
+        self._scoring = done.seconds
+        self._loading = done.loading or self._loading
+        self._longest_load = max(self._longest_load, done.loading)
+        per_document = done.seconds / len(done.block.doc_ids)
+        self._longest_document = max(self._longest_document, per_document)
+
+    def _end(self, out: SimpleQueue[SlotEvent], busy: int) -> None:
+        """End what is under way, and wait until the lanes have noticed."""
+        until = time.monotonic() + _STOP_SECONDS
+        while busy and time.monotonic() < until:
+            self._kill(self._lanes)
+            try:
+                busy -= out.get(timeout=0.1) is None
+            except Empty:
+                continue
+
+    @staticmethod
+    def _kill(lanes: Sequence[WorkerSlot]) -> None:
+        kill_workers_of([lane.thread for lane in lanes])
+
+
+# Lane: one thread that owns one model at a time, in a worker process of its own.
+
+
+SlotEvent = ScoredBlock | FailedWork | BaseException | None
+
+
+class SwitchableModel(Protocol):
+    """A model that becomes another one, as ``ReusedModel``."""
+
+    @property
+    def loads(self) -> Loads:
+        """How often it became one, in which way."""
+
+    def at(self, source: ModelSource) -> Scorer:
+        """Be this model; where that fails, the next one is not affected."""
+
+    def close(self) -> None:
+        """Release it; it may be used again."""
+
+
+class WorkerSlot:
+    """Loads and scores in a thread of its own, so that lanes wait for their workers side by side.
+
+    Attributes:
+        since: when what is under way began (``time.monotonic``); 0 where nothing is.
+        documents: of the block that is under way; 0 while a model is loaded.
+        loading: seconds that the last model that was asked something took to load.
+        overdue: why its worker is ended: it took too long; "" where it is not.
+    """
+
+    def __init__(self, number: int, opened: Callable[[], SwitchableModel]) -> None:
+        self.since = 0.0
+        self.documents = 0
+        self.loading = 0.0
+        self.overdue = ""
+        self._opened = opened
+        self._model: SwitchableModel | None = None
+        self._loaded: ModelSource | None = None
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self.thread = threading.Thread(target=self._work, name=f"probe {number}", daemon=True)
+        self.thread.start()
+
+    @property
+    def loads(self) -> Loads:
+        """How its models came about."""
+        return Loads() if self._model is None else self._model.loads
+
+    def drain(self, schedule: BlockSchedule, out: SimpleQueue[SlotEvent]) -> None:
+        """Begin to take blocks from a schedule; None goes out when nothing is left for this one."""
+        self._jobs.put(lambda: self._drain(schedule, out))
+
+    def ask(
+        self, source: ModelSource, question: Callable[[Scorer], None], out: SimpleQueue[SlotEvent]
+    ) -> None:
+        """Ask a model something; None goes out when it has answered, or what it raised."""
+        self._jobs.put(lambda: self._ask(source, question, out))
+
+    def release(self, out: SimpleQueue[SlotEvent]) -> None:
+        """Let go of the model, if it has one; None goes out when it is gone."""
+        self._jobs.put(lambda: self._release(out))
+
+    def stop(self) -> None:
+        """Release the model and end the thread, as soon as what is under way has ended."""
+        self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+        self._drop()
+
+    def _drain(self, schedule: BlockSchedule, out: SimpleQueue[SlotEvent]) -> None:
+        before: ProbeWork | None = None
+        while (taken := schedule.take(self._loaded, before)) is not None:
+            before, block = taken
+            done = self._one(before, block)
+            if isinstance(done, FailedWork):
+                schedule.drop(before)
+            out.put(done)
+        out.put(None)
+
+    def _ask(
+        self, source: ModelSource, question: Callable[[Scorer], None], out: SimpleQueue[SlotEvent]
+    ) -> None:
+        started = time.monotonic()
+        try:
+            scorer = self._at(source)
+            self.loading = time.monotonic() - started
+            self.since = 0.0  # nobody knows how long an answer takes
+            question(scorer)
+        except BaseException as error:  # noqa: BLE001  it belongs to who asked
+            self._drop()
+            took = time.monotonic() - started
+            out.put(self._told(error, took) if self.overdue else error)
+        else:
+            out.put(None)
+        self.since = 0.0
+
+    def _release(self, out: SimpleQueue[SlotEvent]) -> None:
+        self._drop()
+        out.put(None)
+
+    def _one(self, work: ProbeWork, block: RequestBlock) -> ScoredBlock | FailedWork:
+        started, loading, loaded = time.monotonic(), 0.0, False
+        try:
+            there = self._loaded is work.source
+            scorer = self._at(work.source)
+            loading = 0.0 if there else time.monotonic() - started
+            loaded, self.documents, self.since = True, len(block.doc_ids), time.monotonic()
+            responses, compared = _score_block(scorer, work, block)
+            return ScoredBlock(
+                work=work,
+                block=block,
+                responses=responses,
+                compared=compared,
+                description=scorer.describe(),
+                seconds=time.monotonic() - self.since,
+                loading=loading,
+            )
+        except BaseException as error:  # noqa: BLE001  a thread that dies would be waited for
+            if loaded:
+                self._drop()
+            took = time.monotonic() - started
+            told = self._told(error, took)
+            return FailedWork(work=work, error=told, loaded=loaded, seconds=took)
+        finally:
+            self.since = 0.0
+
+    def _told(self, error: BaseException, took: float) -> EvalguardError:
+        if self.overdue:
+            why, self.overdue = self.overdue, ""
+            late = f"gave no answer within {took:.0f} s, {why}"
+            return WorkerError(late, cause="late", hint="--timeout SECONDS allows it more time")
+        return error if isinstance(error, EvalguardError) else _unexpected_error(error)
+
+    def _at(self, source: ModelSource) -> Scorer:
+        self.overdue = ""  # what came before may have ended by itself just in time
+        self.documents, self.since = 0, time.monotonic()
+        if self._model is None:
+            self._model = self._opened()
+        self._loaded = None
+        with with_location(source):
+            scorer = self._model.at(source)
+        self._loaded = source
+        return scorer
+
+    def _drop(self) -> None:
+        """Let go of a model that failed: what it left behind must not be the next one's.
+
+        Where one could not be had at all, the next one is not affected.
+        """
+        self._loaded = None
+        if self._model is not None:
+            with contextlib.suppress(EvalguardError):
+                self._model.close()
+
+
+def _score_block(
+    scorer: Scorer, work: ProbeWork, block: RequestBlock
+) -> tuple[Sequence[Response], ComparedAnswer | None]:
+    if work.beside is None:
+        return scorer.score(block.requests), None
+    # Whoever shows no distributions says so.
+    showing = cast(DistributionScorer, scorer)
+    return showing.score_against(block.requests, work.beside(block))
+
+
+def _unexpected_error(error: BaseException) -> EvaluationError:
+    return EvaluationError(f"{type(error).__name__}: {error}")

@@ -1,0 +1,415 @@
+"""How two Hugging Face models differ, as their files show it before they are loaded.
+
+Also the settings that follow from their arguments and weights.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evalguard.conversion.planning import Covering, plan_conversion
+from evalguard.core.settings import Setting, Target, Value, Variant
+from evalguard.errors import EvaluationError
+from evalguard.models.arguments import HF_TYPES, load_dtype
+from evalguard.models.checkpoint_files import (
+    CheckpointFiles,
+    checkpoint_files,
+    hub_snapshot,
+    list_stored_tensors,
+)
+from evalguard.models.checkpoint_tensors import (
+    CheckpointComparison,
+    compare_checkpoints,
+    loading_names,
+    shape_differences,
+)
+from evalguard.models.comparison import WEIGHT_KINDS, WeightPlace, plain, weight_places
+from evalguard.models.loading import effective_config, empty_model, laid_over
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+# model_args with which the weights that are computed with are not those of the checkpoint.
+_OTHER_WEIGHTS = ("peft", "delta", "autogptq", "gptqmodel", "load_in_4bit", "load_in_8bit")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HFSide:
+    """One model: what it is loaded with, its config, its modules, its files.
+
+    ``model`` has no weights (meta device); None where its modules cannot be listed. ``files`` is
+    None where the weights lie in no checkpoint that can be read. ``why_no_...`` says why.
+    """
+
+    variant: Variant
+    model_args: Mapping[str, Value]
+    overrides: Mapping[str, Value]
+    config: Any
+    model: PreTrainedModel | None
+    files: CheckpointFiles | None
+    dtype: str
+    why_no_model: str = ""
+    why_no_files: str = ""
+
+    @classmethod
+    def of(cls, variant: Variant) -> HFSide:
+        """Read a model's config and list its modules.
+
+        Raises:
+            EvaluationError: there is no such model.
+            SettingError: one of its settings names nothing in its config.
+        """
+        wanted = plan_conversion(variant)
+        trusted = {"trust_remote_code": variant.trust_remote_code}
+        config = effective_config(wanted.model_args, wanted.config_overrides, **trusted)
+        model, why_no_model, files, why_no_files = None, "", None, ""
+        try:
+            model = empty_model(config, wanted.model_args, **trusted)
+        except EvaluationError as error:
+            why_no_model = str(error)
+        try:
+            files = _checkpoint_files(wanted.model_args, variant.allow_pickle)
+        except EvaluationError as error:
+            why_no_files = str(error)
+        with ExitStack() as stack:
+            stored = {} if files is None else list_stored_tensors(files, stack)
+            dtype = load_dtype(wanted.model_args, config, stored)
+        return cls(
+            variant=variant,
+            model_args=wanted.model_args,
+            overrides=wanted.config_overrides,
+            config=config,
+            model=model,
+            files=files,
+            dtype=dtype,
+            why_no_model=why_no_model,
+            why_no_files=why_no_files,
+        )
+
+    @property
+    def checkpoint(self) -> str:
+        """The name under which a ``weights:`` setting finds this model's weights."""
+        return checkpoint_name(self.model_args)
+
+    @property
+    def quantisation(self) -> Value:
+        """How its weights are quantised when it is loaded; None if they are not."""
+        told = plain(getattr(self.config, "quantization_config", None))
+        return told or self.model_args.get("quantization_config")
+
+    @property
+    def other_weights(self) -> str:
+        """The argument that changes weights as they are loaded, "" if there is none."""
+        given = (name for name in _OTHER_WEIGHTS if self.model_args.get(name))
+        return next(given, "")
+
+
+def checkpoint_name(model_args: Mapping[str, Value]) -> str:
+    """Name a model's checkpoint: its folder, hub id, or ``owner/name@revision``."""
+    source = str(model_args["pretrained"])
+    subfolder = str(model_args.get("subfolder") or "")
+    revision = str(model_args.get("revision") or "main")
+    folder = Path(source).expanduser()
+    if folder.exists():
+        return str(folder / subfolder)
+    if subfolder:
+        snapshot = hub_snapshot(source, revision, subfolder)
+        return source if snapshot is None else str(snapshot / subfolder)
+    return source if revision == "main" else f"{source}@{revision}"
+
+
+def why_not_derivable(variant: Variant) -> str:
+    """Say why nothing can be derived for a model, "" if something may be."""
+    if variant.model not in HF_TYPES:
+        return f"'{variant.name}' is of model type {variant.model}, which shows no config"
+    if variant.build is not None:
+        return f"'{variant.name}' is made by a build recipe"
+    return ""
+
+
+def _checkpoint_files(model_args: Mapping[str, Value], allow_pickle: bool) -> CheckpointFiles:
+    if model_args.get("gguf_file"):
+        raise EvaluationError(f"the weights are in {model_args['gguf_file']}")
+    return checkpoint_files(checkpoint_name(model_args), allow_pickle=allow_pickle)
+
+
+# Settings from the arguments that two models are loaded with.
+
+
+# Compared by what they lead to, not by how they are written: weights, tokenizer, dtype, attention.
+_BY_EFFECT = frozenset(
+    {
+        "pretrained", "revision", "subfolder", "gguf_file", "tokenizer", "dtype",
+        "attn_implementation", "quantization_config",
+    }
+)  # fmt: skip
+
+
+def argument_settings(base: HFSide, candidate: HFSide) -> tuple[list[Setting], list[str]]:
+    """Return settings ``model_args.X`` for what the models are loaded with, and notes.
+
+    An argument that one side leaves out has the value that loading gives it.
+    """
+    settings, notes = [*_dtype_and_attention(base, candidate)], []
+    names = dict.fromkeys((*candidate.model_args, *base.model_args))
+    for name in names:
+        if name in _BY_EFFECT:
+            continue
+        given = [_argument_value(name, side) for side in (base, candidate)]
+        if name == "device" and None in given:
+            notes.append("device: only one of the two models names one")
+        elif plain(given[0]) != plain(given[1]):
+            settings.append(argument_setting(name, given[0], given[1]))
+    return settings, notes
+
+
+def argument_setting(name: str, reference: Value, candidate: Value, *, called: str = "") -> Setting:
+    """A setting on one argument of the model type."""
+    target = Target(kind="model_args", path=name)
+    return Setting(name=called or name, reference=reference, candidate=candidate, target=target)
+
+
+def _dtype_and_attention(base: HFSide, candidate: HFSide) -> Iterator[Setting]:
+    """What the weights are held and attention is computed in."""
+    if base.dtype and candidate.dtype and base.dtype != candidate.dtype:
+        yield argument_setting("dtype", base.dtype, candidate.dtype)
+    kinds = [_attention_of(side) for side in (base, candidate)]
+    asked = any(side.model_args.get("attn_implementation") for side in (base, candidate))
+    # what another architecture resolves to by itself comes with it
+    comparable = asked or type(base.config) is type(candidate.config)
+    if comparable and None not in kinds and kinds[0] != kinds[1]:
+        yield argument_setting("attn_implementation", kinds[0], kinds[1])
+
+
+def _attention_of(side: HFSide) -> str | None:
+    """The implementation that this model resolves to."""
+    config = side.config if side.model is None else side.model.config
+    found = getattr(config, "_attn_implementation", None)
+    return found if isinstance(found, str) else None
+
+
+def _argument_value(name: str, side: HFSide) -> Value:
+    from evalguard.models.hf.model import GuardedHFLM
+
+    if name in side.model_args:
+        return side.model_args[name]
+    for kind in GuardedHFLM.__mro__:
+        known = inspect.signature(kind.__init__).parameters.get(name)
+        if known is not None and known.default is not known.empty:
+            return plain(known.default)
+    # transformers takes it for an attribute of the config
+    laid = name in laid_over(side.config, {name: True})
+    return plain(getattr(side.config, name)) if laid else None
+
+
+# Settings from the weights of two models: by kind, by layer, by module, or as a whole.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DerivedWeights:
+    """Settings for weights; ``groups`` as of ``Derived``; ``whole``: one for the checkpoint."""
+
+    settings: list[Setting] = field(default_factory=list)
+    groups: Mapping[str, tuple[Setting, ...]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    whole: bool = False
+    complete: bool = True
+
+
+def weight_settings(base: HFSide, candidate: HFSide) -> DerivedWeights:
+    """Return settings for all weights that differ.
+
+    In groups where the two models have the same modules and plain weights; else one setting that
+    takes the base's whole checkpoint, with a note that says why.
+    """
+    if _checkpoint_place(base) == _checkpoint_place(candidate):
+        return DerivedWeights(notes=["weights: both models have the same checkpoint"])
+    name, why = _why_whole(base, candidate)
+    if not why:
+        return _grouped_settings(base, candidate)
+    return _whole_checkpoint(base, candidate, name, why)
+
+
+def _checkpoint_place(side: HFSide) -> tuple[Any, ...]:
+    given = side.model_args
+    place = (given["pretrained"], given.get("revision") or "main", given.get("subfolder") or "")
+    return (*place, given.get("gguf_file"))
+
+
+def _why_whole(base: HFSide, candidate: HFSide) -> tuple[str, str]:
+    """The name of a setting for the whole checkpoint, and why there are no groups; "" if not."""
+    if base.quantisation or candidate.quantisation:
+        return "quantization", "weights are quantised, so a part of them cannot be exchanged"
+    for side in (base, candidate):
+        if side.other_weights:
+            return "weights", f"model_args.{side.other_weights} changes weights as they are loaded"
+        if side.model is None:
+            return "model", side.why_no_model
+        if side.files is None and not side.model_args.get("gguf_file"):
+            return "weights", side.why_no_files
+    if type(base.model) is not type(candidate.model):
+        kinds = [type(side.model).__name__ for side in (base, candidate)]
+        return "model", f"the architectures differ ({kinds[0]}, {kinds[1]})"
+    assert base.model is not None
+    assert candidate.model is not None
+    shapes = shape_differences(base.model, candidate.model)
+    if shapes:
+        shown = "; ".join(shapes[:3]) + ("; ..." if len(shapes) > 3 else "")
+        return "model", f"{len(shapes)} tensors have other names or shapes ({shown})"
+    return "", ""
+
+
+def _whole_checkpoint(base: HFSide, candidate: HFSide, name: str, why: str) -> DerivedWeights:
+    note = f"{name}: one setting for the whole checkpoint, because {why}"
+    if name == "model":
+        note += "; to look inside, declare settings of the candidate in a guard file"
+    for argument_name in ("revision", "subfolder", "gguf_file"):
+        one, other = (side.model_args.get(argument_name) or "" for side in (base, candidate))
+        if one != other:
+            note = f"{name}: no setting, because {why} and model_args.{argument_name} differs, too"
+            return DerivedWeights(notes=[note], complete=False)
+    if _trust_differs(base, candidate):
+        note = f"{name}: no setting, because {why} and only one of the two may run code of its own"
+        return DerivedWeights(notes=[note], complete=False)
+    places = (str(side.model_args["pretrained"]) for side in (base, candidate))
+    setting = argument_setting("pretrained", *places, called=name)
+    return DerivedWeights(settings=[setting], notes=[note], whole=True)
+
+
+def _trust_differs(base: HFSide, candidate: HFSide) -> bool:
+    """Whether the base's files bring code and would be loaded with another leave to run it."""
+    own_code = bool(getattr(base.config, "auto_map", None))
+    return own_code and candidate.variant.trust_remote_code != base.variant.trust_remote_code
+
+
+def _grouped_settings(base: HFSide, candidate: HFSide) -> DerivedWeights:
+    model = candidate.model
+    assert model is not None
+    if base.files is None:  # a gguf file, which transformers reads as a whole
+        note = f"weights: no setting, because {base.why_no_files} of the base"
+        return DerivedWeights(notes=[note], complete=False)
+    notes: list[str] = []
+    if candidate.files is None:
+        found = CheckpointComparison(differing=_all_stored(base))
+        notes.append(f"weights: not compared, because {candidate.why_no_files} of the candidate")
+    else:
+        dtypes = {side.dtype or "float32" for side in (base, candidate)}
+        found = compare_checkpoints(model, base.files, candidate.files, sorted(dtypes))
+    if found.unmatched:
+        few = ", ".join(found.unmatched[:3]) + (", ..." if len(found.unmatched) > 3 else "")
+        why = f"{len(found.unmatched)} tensors are stored in one of the checkpoints only ({few})"
+        return _whole_checkpoint(base, candidate, "weights", why)
+    if found.same:
+        notes.append(f"weights: {len(found.same)} tensors are the same in both and were left out")
+    groups = _Groups.of(weight_places(model), base.checkpoint)
+    settings = groups.coarsest(found.differing)
+    return DerivedWeights(settings=settings, groups=groups.finer, notes=notes)
+
+
+def _all_stored(side: HFSide) -> tuple[str, ...]:
+    assert side.model is not None
+    assert side.files is not None
+    with ExitStack() as stack:
+        names = loading_names(side.model, list_stored_tensors(side.files, stack))
+    return tuple(dict.fromkeys(name for into in names.values() for name in into.names))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Groups:
+    """Cuts tensors into groups: kinds, the layers of a kind, the modules of a layer's kind.
+
+    Where few layers differ, these come first: layers, the kinds of a layer.
+    """
+
+    places: Mapping[str, WeightPlace]
+    checkpoint: str
+    covering: Covering
+    holding: frozenset[str]  # modules that hold other modules with tensors
+    finer: dict[str, tuple[Setting, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, places: Mapping[str, WeightPlace], checkpoint: str) -> _Groups:
+        modules = {place.module for place in places.values()}
+        above = {name[:at] for name in modules for at, part in enumerate(name) if part == "."}
+        return cls(
+            places=places,
+            checkpoint=checkpoint,
+            covering=Covering(places),
+            holding=frozenset(modules & above),
+        )
+
+    def coarsest(self, tensors: Sequence[str]) -> list[Setting]:
+        """The fewest groups that say what differs: kinds, or the few layers that differ at all."""
+        inside = [one for one in tensors if self.places[one].layer is not None]
+        layers = {self.places[one].layer for one in inside}
+        kinds = {self.places[one].kind for one in inside}
+        total = len({place.layer for place in self.places.values()} - {None})
+        if not inside or len(layers) >= min(total, len(kinds)):
+            return self.by_kind(tensors)
+        outside = [one for one in tensors if self.places[one].layer is None]
+        return [*self.by_kind(outside), *self._by_whole_layer(inside)]
+
+    def by_kind(self, tensors: Iterable[str]) -> list[Setting]:
+        parts = _cut_tensors(tensors, lambda one: self.places[one].kind)
+        ordered = [kind for kind in WEIGHT_KINDS if kind in parts]
+        return [
+            self._setting(f"weights.{kind}", parts[kind], lambda names: self._by_layer(names))
+            for kind in ordered
+        ]
+
+    def _by_whole_layer(self, tensors: list[str]) -> list[Setting]:
+        parts = _cut_tensors(tensors, lambda one: f"weights.layers.{self.places[one].layer}")
+        return [
+            self._setting(name, inside, lambda names: self._by_layer(names))
+            for name, inside in parts.items()
+        ]
+
+    def _by_layer(self, tensors: list[str]) -> list[Setting]:
+        parts = _cut_tensors(tensors, self._layer_name)
+        return [
+            self._setting(name, inside, lambda names: self._by_module(names))
+            for name, inside in parts.items()
+        ]
+
+    def _by_module(self, tensors: list[str]) -> list[Setting]:
+        parts = _cut_tensors(tensors, self._module_name)
+        return [self._setting(name, inside) for name, inside in parts.items()]
+
+    def _layer_name(self, tensor: str) -> str:
+        place = self.places[tensor]
+        if place.layer is None:
+            return self._module_name(tensor)
+        return f"weights.layers.{place.layer}.{place.kind}"
+
+    def _module_name(self, tensor: str) -> str:
+        """A module, or the tensor itself where modules stand beside it (a mixer's own)."""
+        module = self.places[tensor].module
+        alone = module and module not in self.holding
+        return f"weights.{module if alone else tensor}"
+
+    def _setting(
+        self,
+        name: str,
+        tensors: list[str],
+        finer: Callable[[list[str]], list[Setting]] | None = None,
+    ) -> Setting:
+        inner = finer(tensors) if finer else []
+        if len(inner) == 1 and self.places[tensors[0]].layer is not None:
+            return inner[0]  # the narrowest name that is true: one layer, or one module
+        if len(inner) > 1:
+            self.finer[name] = tuple(inner)
+        target = Target(kind="weights", path=self.covering.pattern(tensors))
+        return Setting(name=name, reference=self.checkpoint, candidate=None, target=target)
+
+
+def _cut_tensors(tensors: Iterable[str], name_of: Callable[[str], str]) -> dict[str, list[str]]:
+    parts: dict[str, list[str]] = {}
+    for one in tensors:
+        parts.setdefault(name_of(one), []).append(one)
+    return parts

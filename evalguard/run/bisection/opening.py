@@ -1,0 +1,392 @@
+"""Opens an oracle over a model.
+
+Tasks, caches, journal, base references and workers, all closed when it is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import cast
+
+import evalguard
+from evalguard.core.limit_scale import DocumentScale, LimitScale
+from evalguard.core.limits import Key
+from evalguard.core.reference import Reference
+from evalguard.core.scorer import DistributionScorer, Scorer
+from evalguard.core.scores import ScoreTable
+from evalguard.core.settings import Value, digest_of
+from evalguard.errors import EvaluationError, StoreError, UsageError
+from evalguard.harness.blocks import RequestBlock
+from evalguard.harness.requests import TaskRequests
+from evalguard.run.bisection.block_scoring import (
+    AssignedCandidate,
+    BlockScoring,
+    CutBlocks,
+    DocumentParts,
+    cut_as_compared,
+    join_document_blocks,
+)
+from evalguard.run.bisection.local_runner import LocalRunner, MemoryRetryRunner
+from evalguard.run.bisection.model_oracle import ModelOracle, ProbeContext, adopt_compared_ends
+from evalguard.run.bisection.oracle import OracleContext, OracleRequest, SearchedLimit, SearchScale
+from evalguard.run.bisection.probes import FailureStreak, ProbeRecords, Probes
+from evalguard.run.bisection.reused_model import ReusedModel
+from evalguard.run.bisection.runner import ProbeRunner
+from evalguard.run.choices import Choices, limit_cache
+from evalguard.run.meter import Meter
+from evalguard.run.sample_size.sequential import TAKING_TURNS
+from evalguard.run.scoring.cached_blocks import KeptBlocks
+from evalguard.run.scoring.referencing import SAMPLES, References
+from evalguard.run.scoring.scoring import Scored
+from evalguard.run.sources import ModelSource
+from evalguard.stats.sequential.finding import FACTOR, document_order, planned_looks
+from evalguard.store.block_cache import ReferenceCache
+from evalguard.store.journal import Journal
+
+
+@contextmanager
+def open_model_oracle(
+    inquiry: OracleRequest, surroundings: OracleContext, *, runner: ProbeRunner | None = None
+) -> Iterator[ModelOracle]:
+    """Open an oracle over a candidate's settings; every process that it started ends with it.
+
+    Documents, prompts, batches and blocks are those of the comparison, and so are the places in the
+    score cache: what was scored before, under any assignment, is not scored again.
+
+    Args:
+        runner: runs probes elsewhere.
+
+    Raises:
+        UsageError: the metric is no sum over documents, or was not compared.
+        EvaluationError: the model with all settings at reference cannot be loaded.
+        StoreError: the journal cannot be written, or another process writes it.
+    """
+    jobs, options = surroundings.jobs, surroundings.options
+    if jobs < 1:
+        raise UsageError(f"--jobs must be at least 1, got {jobs}", hint="give --jobs 1 or more")
+    began = (surroundings.meter or Meter()).began()
+    tables = _searched_tables(inquiry)
+    with ExitStack() as stack:
+        place = ProbeContext.opened(inquiry, surroundings, stack)
+        workers = runner or MemoryRetryRunner(
+            lanes=_local_runner(place, jobs), say=surroundings.say
+        )
+        stack.callback(workers.close)
+        book = _journal(inquiry, surroundings, stack)
+        reference = place.assigned({one.name: one.reference for one in place.declared})
+        rows = _searched_rows(tables, inquiry.held_to)
+        asking, as_compared = _block_scoring(place, reference, inquiry.scored, rows, workers)
+        if inquiry.held_to is not None:
+            _set_limit(inquiry.held_to, place, asking, workers, stack)
+        scale = _searched_scale(inquiry.held_to, tables, _population(place, reference))
+        oracle = _build_oracle(place, reference, scale, workers, book, asking)
+        adopt_compared_ends(
+            oracle, reference, place, inquiry.scored, tables, as_compared=as_compared
+        )
+        _expect_times(oracle, inquiry, surroundings.meter)
+        yield oracle
+        if options.use_cache:
+            limit = surroundings.choices.cache_max_size
+            limit_cache(limit, place.cache_dir, surroundings.say, since=began)
+
+
+def _searched_tables(inquiry: OracleRequest) -> tuple[ScoreTable, ScoreTable] | None:
+    """Both sides' scores of a metric; None of a limit."""
+    if inquiry.held_to is not None:
+        return None
+    base, candidate = inquiry.scored
+    found = _table(base, inquiry.key), _table(candidate, inquiry.key)
+    DocumentScale.of(found[0])  # refused now, not after the task was loaded
+    return found
+
+
+def _searched_rows(
+    tables: tuple[ScoreTable, ScoreTable] | None, held_to: SearchedLimit | None
+) -> list[int]:
+    """doc_ids of the documents that are searched."""
+    if tables is not None:
+        return [int(one) for one in tables[0].doc_ids]
+    return [] if held_to is None else list(held_to.scale.doc_ids)
+
+
+def _searched_scale(
+    held_to: SearchedLimit | None, tables: tuple[ScoreTable, ScoreTable] | None, population: int
+) -> SearchScale:
+    if held_to is not None:
+        return held_to.scale
+    assert tables is not None
+    return DocumentScale.of(tables[0], population=population)
+
+
+def _set_limit(
+    held_to: SearchedLimit,
+    place: ProbeContext,
+    asking: BlockScoring,
+    runner: ProbeRunner,
+    stack: ExitStack,
+) -> None:
+    """Ask for a limit's figure; of distributions, beside what the base leaves of them."""
+    asking.limit = held_to.scale
+    if isinstance(held_to.scale, LimitScale):
+        left = collect_base_references(held_to, place, asking, runner, stack)
+        asking.beside = partial(references_for_block, left)
+
+
+def _journal(
+    inquiry: OracleRequest, surroundings: OracleContext, stack: ExitStack
+) -> Journal | None:
+    if surroundings.journal is None:
+        return None
+    choices = surroundings.choices
+    header = _journal_header(inquiry.scored, choices)
+    book = Journal.opened(surroundings.journal, header, search=_journal_search(inquiry, choices))
+    stack.callback(book.close)
+    for problem in book.problems:
+        surroundings.say(problem)
+    return book
+
+
+def _expect_times(oracle: ModelOracle, inquiry: OracleRequest, meter: Meter | None) -> None:
+    """Expect models to take as long as they took in the comparison."""
+    if meter is not None:
+        name, task = inquiry.candidate.name, inquiry.key[0]
+        oracle.expected_load = meter.seconds_per_load()
+        oracle.expected_document = meter.seconds_per_document(name, task) or 0.0
+
+
+def _local_runner(place: ProbeContext, jobs: int) -> LocalRunner:
+    def opened() -> ReusedModel:
+        return ReusedModel(place.policy, place.options, place.cache_dir)
+
+    return LocalRunner(opened, jobs=jobs, watch=place.options.timeout is None)
+
+
+def _block_scoring(
+    place: ProbeContext,
+    reference: AssignedCandidate,
+    scored: tuple[Scored, Scored],
+    rows: list[int],
+    runner: ProbeRunner,
+) -> tuple[BlockScoring, bool]:
+    """How documents are asked; and whether that is as the comparison asked them."""
+    evaluator = place.evaluator
+    asking = BlockScoring(evaluator=evaluator, key=place.key, rows=rows)
+    if place.choices.sequential_alpha is None:
+        return asking, True
+    requests = asking.requests(reference, runner)
+    parts = find_document_parts(
+        requests,
+        evaluator.blocks,
+        rows,
+        seed=place.choices.task_options.seed,
+        is_kept=lambda block: any(_is_cached(place, side, block) for side in scored),
+    )
+    some = len(rows) < requests.n_documents
+    asking.parts = parts if parts is not None else ([rows] if some else ())
+    return asking, parts is not None
+
+
+def _is_cached(place: ProbeContext, side: Scored, block: RequestBlock) -> bool:
+    identity = None if side.description is None else side.description.identity
+    cache = place.evaluator.cache
+    if cache is None or identity is None:
+        return False
+    return cache.holds(digest_of(dict(identity)), block.digest)
+
+
+def _build_oracle(
+    place: ProbeContext,
+    reference: AssignedCandidate,
+    scale: SearchScale,
+    runner: ProbeRunner,
+    journal: Journal | None,
+    asking: BlockScoring,
+) -> ModelOracle:
+    evaluator, rows = place.evaluator, asking.rows
+    blocks = asking.cut(reference, runner)
+    cut = join_document_blocks(blocks, rows)
+    if sum(block.documents.size for block in cut) != len(rows):
+        raise EvaluationError(
+            f"{place.key[0]}: the base was scored on {len(rows):,} documents, of which the task "
+            f"has {sum(block.documents.size for block in cut):,} by now",
+            hint="compare again: the task, or its data, changed since",
+        )
+    probes = Probes(
+        asking=asking,
+        runner=runner,
+        records=ProbeRecords(
+            kept=KeptBlocks(evaluator.cache, evaluator.note),
+            journal=journal,
+            timeout=place.options.timeout,
+        ),
+        policy=place.policy,
+        suspicion=FailureStreak(control=place.candidate, block=blocks[cut[0].blocks[0]]),
+    )
+    return ModelOracle(
+        candidate=place.candidate,
+        scale=scale,
+        declared=place.declared,
+        document_blocks=cut,
+        probes=probes,
+        assigned_to=place.assigned,
+    )
+
+
+def _population(place: ProbeContext, reference: AssignedCandidate) -> int:
+    """Documents that the comparison's sigma is about; 0: those that were scored."""
+    early = place.choices.sequential_alpha is not None and reference.requests is not None
+    return reference.requests.n_documents if early and reference.requests is not None else 0
+
+
+def _table(side: Scored, key: Key) -> ScoreTable:
+    found = next((table for table in side.tables if table.key == key), None)
+    if found is None:
+        raise UsageError(
+            f"{side.identity.name} has no scores of {key[0]} ({key[1]}) {key[2]}",
+            hint="a group of tasks is searched by one of its tasks",
+        )
+    return found
+
+
+def _journal_header(scored: tuple[Scored, Scored], choices: Choices) -> dict[str, Value]:
+    return {
+        "evalguard": evalguard.__version__,
+        "base": scored[0].identity.digest,
+        "base_name": scored[0].identity.name,
+        "seed": choices.task_options.seed,
+    }
+
+
+def _journal_search(inquiry: OracleRequest, choices: Choices) -> dict[str, Value]:
+    candidate = inquiry.candidate
+    # How much of the base's distributions is kept decides what is estimated from it.
+    kept = {} if inquiry.held_to is None else {"reference_top_k": choices.distributions.top_k}
+    return {
+        **kept,
+        "candidate": digest_of([candidate.variant.digest, dict(candidate.variant.assignment)]),
+        "candidate_name": candidate.name,
+        "metric": list(inquiry.key),
+    }
+
+
+# Parts in which a comparison asked its documents: all at once, or look by look.
+
+
+def find_document_parts(
+    requests: TaskRequests,
+    cut: CutBlocks,
+    doc_ids: Sequence[int],
+    *,
+    seed: int,
+    is_kept: Callable[[RequestBlock], bool],
+) -> DocumentParts | None:
+    """Find out in which parts a run that may have stopped early asked its documents.
+
+    How far it got is in its scores; of the looks that may have led there, those were taken whose
+    blocks are all kept.
+
+    Args:
+        doc_ids: that were scored in the end.
+        seed: of the documents' order.
+        is_kept: whether the answers of one of the compared models to a block are kept.
+
+    Returns:
+        The parts, () for all documents at once; None where nothing proves any.
+    """
+    for parts in _possible_parts(requests, frozenset(doc_ids), seed):
+        if all(is_kept(block) for block in cut_as_compared(requests, cut, parts)):
+            return parts
+    return None
+
+
+def _possible_parts(
+    requests: TaskRequests, scored: frozenset[int], seed: int
+) -> Iterator[DocumentParts]:
+    order = document_order(requests.doc_ids, task=requests.task, seed=seed)
+    if len(scored) == len(order):
+        yield ()
+    for factor in (FACTOR, TAKING_TURNS):
+        looks = planned_looks(len(order), factor=factor)
+        # From any look on, all that is left may have been asked at once.
+        reached = [looks[:at] for at in range(1, len(looks) + 1)]
+        for ends in [*reached, *((*before, len(order)) for before in ((), *reached))]:
+            if frozenset(order[: ends[-1]]) == scored:
+                yield _split_documents(order, ends)
+
+
+def _split_documents(order: Sequence[int], ends: Sequence[int]) -> DocumentParts:
+    return [order[start:end] for start, end in zip((0, *ends), ends, strict=False) if start < end]
+
+
+# What is kept of the base's distributions, for probes to be held against.
+
+
+def collect_base_references(
+    held_to: SearchedLimit,
+    place: ProbeContext,
+    asking: BlockScoring,
+    runner: ProbeRunner,
+    stack: ExitStack,
+) -> References:
+    """Have the base leave its most probable tokens, block by block; those that are kept stand.
+
+    Args:
+        asking: how the task is asked.
+        stack: ends with the search, and with it what nothing would recognise later.
+
+    Raises:
+        EvalguardError: the base cannot be loaded, or shows no distributions.
+    """
+    if not isinstance(held_to.base, ModelSource):
+        raise EvaluationError(f"'{held_to.base.name}' is a finished run: it holds no distributions")
+    source = replace(held_to.base, policy=place.policy)
+    blocks = asking.cut(AssignedCandidate(source=source, known=None), runner)
+
+    def made(scorer: Scorer) -> References:
+        if not scorer.describe().gives_rows:
+            raise EvaluationError(f"{source.name} shows no distributions")
+        key = place.evaluator.key(scorer)
+        references = References(
+            top_k=place.choices.distributions.top_k,
+            kept=KeptBlocks(
+                ReferenceCache(_reference_folder(key, place, stack)), place.evaluator.note
+            ),
+            key=key,
+        )
+        for block in blocks:
+            if references.known(block) is None:
+                _collect_block(references, block, cast(DistributionScorer, scorer))
+        return references
+
+    return runner.ask(source, made)
+
+
+def references_for_block(references: References, block: RequestBlock) -> Sequence[Reference | None]:
+    """What the base left for a block of an assignment.
+
+    Raises:
+        StoreError: it is gone: a full disk, a cleared cache. That is no assignment's fault.
+    """
+    found = references.beside(block)
+    if found is None:
+        raise StoreError(
+            "what was kept of the base's distributions is gone from the cache",
+            hint="the same command makes it again; scores in the cache are not computed twice",
+        )
+    return found
+
+
+def _collect_block(references: References, block: RequestBlock, scorer: DistributionScorer) -> None:
+    _, left = scorer.score_reference(block.requests, top_k=references.top_k, samples=SAMPLES)
+    references.put(block, left)
+
+
+def _reference_folder(key: str | None, place: ProbeContext, stack: ExitStack) -> Path:
+    if key is not None:
+        return place.cache_dir / "references"
+    return Path(stack.enter_context(TemporaryDirectory(prefix="evalguard-references-")))

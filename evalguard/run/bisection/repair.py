@@ -1,0 +1,381 @@
+"""The candidate with its culprits at reference.
+
+It is scored and judged again, and shown as lines of a guard file with the command that proves
+it.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from evalguard.config.yaml_nodes import as_yaml, guard_text, settings_excerpt
+from evalguard.core.comparison import Margin
+from evalguard.core.limit_scale import LimitScale
+from evalguard.core.redaction import redacted_command, redacted_text, shown_value
+from evalguard.core.reports.bisection import Repaired, RepairedMetric
+from evalguard.core.settings import Assignment, Setting, Value
+from evalguard.core.text import as_comparison
+from evalguard.errors import StoreError
+from evalguard.run.bisection.subject import FinishedComparison, Subject
+from evalguard.run.choices import Choices
+from evalguard.run.judging import GateJudgement, judge_scores
+from evalguard.run.options import CompareOptions, option_words, typed_text
+from evalguard.run.scoring.divergences import DistributionChoice
+from evalguard.run.scoring.scoring import Scored, score_model, score_models
+from evalguard.run.sources import ModelSource
+from evalguard.store.run_folder import write_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedRepair:
+    """A repaired candidate with its scores and the gate's answer."""
+
+    source: ModelSource
+    scored: tuple[Scored, Scored]
+    judgement: GateJudgement
+    reset: tuple[str, ...]
+
+    @property
+    def repaired(self) -> Repaired:
+        """As it is reported."""
+        gate = self.judgement.gate
+        return Repaired(
+            assignment=shown_assignment(self.source),
+            reset=self.reset,
+            passed=gate.passed,
+            state=gate.state,
+            metrics=tuple(
+                RepairedMetric(
+                    task=one.task,
+                    filter=one.filter,
+                    metric=one.metric,
+                    sigma=one.sigma,
+                    outcome=one.outcome,
+                    gated=one.key in gate.gated,
+                )
+                for one in self.judgement.comparisons
+            ),
+            limits=gate.limits,
+        )
+
+
+def reset_settings(
+    candidate: ModelSource, reset: Sequence[str], values: Assignment | None = None
+) -> ModelSource:
+    """The candidate with some settings at their reference value, or at another that will do."""
+    changed = {s.name: s.reference for s in candidate.variant.settings if s.name in reset}
+    return replace(candidate, variant=candidate.variant.assigned({**changed, **(values or {})}))
+
+
+def judge_repaired(
+    finished: FinishedComparison, source: ModelSource, reset: Sequence[str]
+) -> JudgedRepair:
+    """Score a repaired candidate, and judge it as the candidate was judged.
+
+    What of it was measured by the search comes from the score cache. The base is scored again only
+    where the gate has limits on distributions, for which both models are needed.
+
+    Raises:
+        UsageError, EvaluationError, Interrupted: as scoring does.
+    """
+    choices, options, base = finished.choices, finished.options, finished.sources[0]
+    named = replace(source, name=f"{source.name} (repaired)")
+    if choices.gate.needs_distributions and isinstance(base, ModelSource):
+        _, evaluation = score_models([base, named], choices, options)
+    else:
+        alone = replace(choices, distributions=DistributionChoice(mode="off"), memory="auto")
+        (evaluation,) = score_models([named], alone, options)
+    scored = (finished.scored[0], score_model(named, evaluation))
+    judgement, _ = judge_scores(scored, choices, options)
+    return JudgedRepair(source=source, scored=scored, judgement=judgement, reset=tuple(reset))
+
+
+def shown_assignment(source: ModelSource) -> dict[str, Value]:
+    """The value of every setting as it may be shown."""
+    variant = source.variant
+    return {s.name: shown_value(variant.assignment.get(s.name), s) for s in variant.settings}
+
+
+# Refining: a guilty setting that stands for several finer ones, searched inside.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefinedCandidate:
+    """A candidate with finer settings in place of some.
+
+    Attributes:
+        whole: the candidate itself.
+        alone: with the finer settings at candidate, and every other at reference.
+    """
+
+    whole: ModelSource
+    alone: ModelSource
+
+    @classmethod
+    def of(
+        cls,
+        candidate: ModelSource,
+        groups: Mapping[str, tuple[Setting, ...]],
+        names: Collection[str],
+    ) -> RefinedCandidate:
+        """Replace settings by their finer ones."""
+        variant = candidate.variant
+        finer = [one for name in names for one in groups[name]]
+        settings = tuple(
+            part
+            for one in variant.settings
+            for part in (groups[one.name] if one.name in names else (one,))
+        )
+        kept = {n: value for n, value in variant.assignment.items() if n not in names}
+        values = {**kept, **{one.name: one.candidate for one in finer}}
+        whole = replace(variant, settings=settings, assignment=values)
+        references = {one.name: one.reference for one in settings if one.name in kept}
+        alone = replace(whole, assignment={**values, **references})
+        return cls(
+            whole=replace(candidate, variant=whole),
+            alone=replace(candidate, name=f"{candidate.name} (guilty parts)", variant=alone),
+        )
+
+
+def score_candidate_alone(
+    finished: FinishedComparison, source: ModelSource, subject: Subject
+) -> tuple[Scored, Scored]:
+    """The base, and this model's scores of the subject's task; of a limit, beside the base.
+
+    Raises:
+        UsageError, EvaluationError, Interrupted: as scoring does.
+    """
+    choices, base = replace(finished.choices, tasks=(subject.key[0],)), finished.sources[0]
+    if isinstance(subject.limit, LimitScale) and isinstance(base, ModelSource):
+        _, evaluation = score_models([base, source], choices, finished.options)
+    else:
+        off = DistributionChoice(mode="off")
+        alone = replace(choices, distributions=off, memory="auto")
+        (evaluation,) = score_models([source], alone, finished.options)
+    return finished.scored[0], score_model(source, evaluation)
+
+
+# Repair: the lines of a guard file that put the culprits right, and the command that shows it.
+
+
+# Fields that are not about what is compared, and how it is judged.
+_NOT_REPEATED = frozenset({"command", "quiet", "write", "output", "output_format", "git_bisect"})
+_REPEATED = frozenset(
+    field.name
+    for field in fields(CompareOptions)
+    if field.name not in _NOT_REPEATED and not field.name.startswith("bisect")
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """``text``: lines of a guard file, for ``where``; ``command``: shows what they do."""
+
+    text: str = ""
+    where: str = ""
+    command: str = ""
+
+
+def build_repair(
+    finished: FinishedComparison,
+    values: Mapping[str, Value],
+    repaired: ModelSource,
+) -> Repair:
+    """Say how to give settings other values.
+
+    Settings that the candidate declares are changed where they stand. For derived ones there is a
+    guard file of its own, in the run folder if there is one.
+
+    Args:
+        values: setting -> the value that repairs it.
+        repaired: the candidate with these.
+    """
+    candidate = finished.candidate
+    if candidate is None or not values:
+        return Repair()
+    if not values.keys() <= {setting.name for setting in candidate.variant.settings}:
+        return _repair_derived(finished, repaired)
+    settings = {s.name: s for s in candidate.variant.settings}
+    text, where = "", ""
+    if candidate.guard is not None:
+        text = _excerpt(candidate, settings, values)
+        where = candidate.guard.place(candidate.name, next(iter(values)))
+    typed = {name: _set_text(value, settings[name]) for name, value in values.items()}
+    if None in typed.values():  # a secret that is not the reference: it cannot be shown
+        return Repair(text=text, where=where)
+    sets = [f"--set {shlex.quote(f'{name}={value}')}" for name, value in typed.items()]
+    command = _comparison_command(finished)
+    return Repair(text=text, where=where, command=command and " ".join([command, *sets]))
+
+
+def _excerpt(
+    candidate: ModelSource, settings: Mapping[str, Setting], values: Mapping[str, Value]
+) -> str:
+    """The lines for the guard file, secrets as ``***``."""
+    assignment = candidate.variant.assignment
+    return redacted_text(
+        settings_excerpt(
+            candidate.name,
+            {
+                n: replace(settings[n], reference=shown_value(settings[n].reference, settings[n]))
+                for n in values
+            },
+            {n: shown_value(value, settings[n]) for n, value in values.items()},
+            {n: as_yaml(shown_value(assignment[n], settings[n])) for n in values},
+        )
+    )
+
+
+def _repair_derived(finished: FinishedComparison, repaired: ModelSource) -> Repair:
+    if not isinstance(finished.sources[0], ModelSource):
+        return Repair()
+    text, folder = render_repaired_guard(finished, repaired), finished.folder
+    if redacted_text(text) != text or folder is None:
+        return Repair(text=redacted_text(text), where="a guard file")
+    try:
+        write_text(folder, REPAIRED_FILE, text)
+    except StoreError:  # the text is in the report all the same
+        return Repair(text=text, where="a guard file")
+    return Repair(
+        text=text, where=str(folder / REPAIRED_FILE), command=proof_command(folder, finished)
+    )
+
+
+def _set_text(value: Value, setting: Setting) -> str | None:
+    """A value as ``--set`` reads it back, type and all; None for a secret."""
+    if value == setting.reference and type(value) is type(setting.reference):
+        return "reference"
+    if shown_value(value, setting) != value:
+        return None
+    return typed_text(value)
+
+
+def _comparison_command(finished: FinishedComparison) -> str:
+    """The user's own command, as a comparison; from Python: one that asks for the same.
+
+    "" where none can be typed.
+    """
+    typed = as_comparison(finished.report.command)
+    if typed:
+        return typed
+    if isinstance(finished.options.apply_chat_template, str):
+        return ""  # a template by its name cannot be typed
+    base, candidate = finished.named
+    asked = option_words(finished.options, _REPEATED)
+    of_base = ["--base", base] if base else []  # of a stored base, its name need not be said
+    words = ["evalguard", "compare", *of_base, "--cand", candidate, *asked]
+    return redacted_command(words)
+
+
+# A guard file with the base and a repaired candidate whose settings nobody declared.
+
+
+REPAIRED_FILE = "repaired.yaml"
+_HEAD = "the candidate with its culprits put right, by evalguard bisect"
+# Options that no guard file can hold, beside those about prompts.
+_TYPED_ONLY = (
+    "threads", "worker", "timeout", "cluster", "cache_dir", "use_cache", "check_batch_size",
+    "verify_scorer", "strict", "floor", "output_path",
+)  # fmt: skip
+
+
+def render_repaired_guard(finished: FinishedComparison, repaired: ModelSource) -> str:
+    """Return its text; the models are "base" and "repaired".
+
+    Tasks, gate and the options that change scores are those of the comparison.
+    """
+    base = finished.sources[0]
+    assert isinstance(base, ModelSource)
+    choices = finished.choices
+    gate = choices.gate
+    pair: dict[str, Value] = {"base": "base", "cand": "repaired"}
+    if gate.waivers:
+        pair["accept"] = [
+            {
+                "task": waiver.task,
+                "metric": waiver.metric,
+                **({"filter": waiver.filter} if waiver.filter else {}),
+                "up_to": waiver.up_to,
+                "until": waiver.until,
+                "reason": waiver.reason,
+            }
+            for waiver in gate.waivers
+        ]
+    more: dict[str, Value] = {
+        "pairs": [pair],
+        "tasks": list(choices.tasks),
+        "include_path": [str(path) for path in choices.task_options.include_paths],
+        "clusters": dict(choices.clusters.by_task),
+        "run": _run_block(choices),
+        "gate": {
+            "margin": _margin_value(gate.default_margin),
+            "fail_on": gate.fail_on,
+            "confidence": gate.confidence,
+            "undecided": gate.undecided,
+            "subtasks": gate.subtasks,
+            "only": list(gate.gate_metrics),
+            "advisory": list(gate.advisory),
+            "metrics": {
+                **{limit.metric: limit.value for limit in gate.limits},
+                **{name: {"margin": _margin_value(margin)} for name, margin in gate.margins},
+            },
+        },
+    }
+    models = {"base": base.variant, "repaired": repaired.variant}
+    return guard_text(models, more, head=_HEAD)
+
+
+def _margin_value(margin: Margin) -> Value:
+    """As a guard file has it."""
+    return margin.value if margin.unit == "sigma" else margin.text
+
+
+def proof_command(folder: Path, finished: FinishedComparison) -> str:
+    """The command that compares the two, with what of the comparison no guard file can say."""
+    asked, words = finished.choices.task_options, ["--config", str(folder / REPAIRED_FILE)]
+    words += ["--base", "base", "--cand", "repaired"]
+    if asked.system_instruction:
+        words += ["--system-instruction", asked.system_instruction]
+    if asked.fewshot_as_multiturn:
+        words += ["--fewshot-as-multiturn"]
+    if asked.gen_kwargs:
+        words += ["--gen-kwargs", json.dumps(dict(asked.gen_kwargs))]
+    if asked.confirm_unsafe:
+        words += ["--confirm-run-unsafe-code"]
+    for what in sorted(finished.choices.declared):  # the rest comes with the settings
+        words += ["--allow-differing", what]
+    words += option_words(finished.options, _TYPED_ONLY)
+    return redacted_command(["evalguard", "compare", *words])
+
+
+def _run_block(choices: Choices) -> dict[str, Value]:
+    """The ``run`` block: what was settled, where it is not what a run does by itself."""
+    asked, policy, distributions = choices.task_options, choices.policy, choices.distributions
+    usual = DistributionChoice()
+    settled: dict[str, tuple[Value, Value]] = {  # option -> (value, what it is by itself)
+        "limit": (_limit_value(asked.limit), None),
+        "num_fewshot": (asked.num_fewshot, None),
+        "apply_chat_template": (asked.apply_chat_template, False),
+        "batch_size": (policy.batch_size, None),
+        "token_budget": (policy.token_budget, 0),
+        "scorer": (policy.scorer, "fast"),
+        "share_prefixes": (policy.share_prefixes, True),
+        "rolling_bos": (policy.rolling_bos, "lm-eval"),
+        "device": (policy.device, ""),
+        "distributions": (distributions.mode, usual.mode),
+        "reference_top_k": (distributions.top_k, usual.top_k),
+        "memory": (choices.memory, "auto"),
+        "sequential_alpha": (choices.sequential_alpha, None),
+    }
+    run = {name: value for name, (value, usually) in settled.items() if value != usually}
+    sequential: dict[str, Value] = {} if choices.sequential_alpha is None else {"sequential": True}
+    return {"seed": asked.seed, **run, **sequential}
+
+
+def _limit_value(limit: float | None) -> int | float | None:
+    """A number of documents as a guard file has it: whole, or a share."""
+    return limit if limit is None or limit < 1 else int(limit)

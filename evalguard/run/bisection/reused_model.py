@@ -1,0 +1,235 @@
+"""One model after another in worker processes, with as little starting and loading as is safe."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from evalguard.conversion.planning import plan_conversion
+from evalguard.core.reports.bisection import Loads
+from evalguard.core.scorer import Scorer, ScoringPolicy
+from evalguard.core.settings import Variant, digest_of
+from evalguard.errors import BuildError, EvalguardError, EvaluationError, SettingError, WorkerError
+from evalguard.models.arguments import HF_TYPES
+from evalguard.models.machine import fits
+from evalguard.run.options import CompareOptions
+from evalguard.run.scoring.edited_model import same_loading
+from evalguard.run.scoring.loading_facts import UNSETTLED
+from evalguard.run.sources import ModelSource
+from evalguard.worker.client import WorkerScorer
+from evalguard.worker.line import Line
+from evalguard.worker.messages import VARIANT
+
+# What is wrong with an assignment itself, in whatever process.
+_OWN_FAULT = (SettingError, BuildError, WorkerError)
+_Loaded = tuple[Variant, ScoringPolicy]
+
+
+class ReusedModel:
+    """A model that becomes another one, in a worker process that stays where that is safe.
+
+    Whatever way a model came about, it is bit for bit what a fresh process would have loaded:
+    values are assigned anew to settings of the loaded model that can be taken back exactly; another
+    model is loaded in the same process where nothing of the one before can have changed how it is
+    loaded or computes (another environment, hooks, the hub's code, other libraries' loaders); and
+    what fails in a used process without being at fault itself is tried in a new one.
+
+    Args:
+        policy: how models are scored, unless a source has a policy of its own.
+        options: of the comparison; ``timeout`` holds for every call, loading included.
+        cache_dir: of builds, digests and logs.
+
+    Attributes:
+        loads: how often a model came about in which way.
+    """
+
+    def __init__(self, policy: ScoringPolicy, options: CompareOptions, cache_dir: Path) -> None:
+        self._policy = policy
+        self._options = options
+        self._cache_dir = cache_dir
+        self._workers = StartedWorkers(cache_dir, timeout=options.timeout)
+        self._scorer: WorkerScorer | None = None
+        self._env: Mapping[str, str | None] = {}
+        self._used_by: Variant | None = None  # the last one that this process was to load
+        self._loaded: _Loaded | None = None
+        self.loads = Loads()
+
+    def at(self, source: ModelSource) -> Scorer:
+        """Be this model; the scorer is good until the next call.
+
+        A worker that has died is replaced.
+
+        Raises:
+            EvalguardError: as loading does. The next call is not affected by that.
+        """
+        wanted = source.variant, source.policy or self._policy
+        worker = self._worker_for(*wanted)
+        if worker is None:
+            return self._started(*wanted)
+        loaded, self._loaded = self._loaded, None
+        if _declared_alike(loaded, wanted) or self._reassigned(worker, loaded, *wanted):
+            self._loaded = wanted
+            return worker
+        try:
+            self._load(worker, *wanted)
+        except _OWN_FAULT:
+            raise
+        except EvaluationError:
+            return self._started(*wanted)
+        self._used_by, self._loaded = source.variant, wanted
+        self.loads += Loads(loaded=1)
+        return worker
+
+    def close(self) -> None:
+        """End the worker. May be called twice.
+
+        Raises:
+            EvalguardError: what releasing the model raised; the worker has ended all the same.
+        """
+        self._workers.close()
+        self._release()
+
+    def _release(self) -> None:
+        scorer, self._scorer, self._loaded = self._scorer, None, None
+        if scorer is not None:
+            scorer.close()
+
+    def __enter__(self) -> ReusedModel:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _worker_for(self, variant: Variant, policy: ScoringPolicy) -> WorkerScorer | None:
+        """The worker that runs, if it can take this variant."""
+        worker, before = self._scorer, self._used_by
+        if worker is None or before is None or not worker.is_running:
+            return None
+        if _declared_alike(self._loaded, (variant, policy)):
+            return worker
+        free = _is_traceless(before) and _is_traceless(variant)
+        return worker if free and dict(plan_conversion(variant).env) == dict(self._env) else None
+
+    def _reassigned(
+        self,
+        worker: WorkerScorer,
+        loaded: _Loaded | None,
+        variant: Variant,
+        policy: ScoringPolicy,
+    ) -> bool:
+        if loaded is None or loaded[1] != policy or not same_loading(loaded[0], variant):
+            return False
+        if not worker.reassign(variant):
+            return False
+        self.loads += Loads(reassigned=1)
+        return True
+
+    def _started(self, variant: Variant, policy: ScoringPolicy) -> WorkerScorer:
+        with contextlib.suppress(EvalguardError):  # it has ended all the same
+            self._release()
+        self._used_by, self._env = variant, plan_conversion(variant).env
+        line = self._workers.take(variant.name, self._env)
+        worker = WorkerScorer.over(line)
+        try:
+            self._load(worker, variant, policy)
+        except BaseException:
+            line.hang_up()
+            raise
+        self._scorer, self._loaded = worker, (variant, policy)
+        self.loads += Loads(started=1)
+        if not self._env and not _is_traceless(variant):
+            self._workers.prepare(variant.name)
+        return worker
+
+    def _load(self, worker: WorkerScorer, variant: Variant, policy: ScoringPolicy) -> None:
+        worker.load(
+            variant,
+            policy,
+            cache_dir=self._cache_dir,
+            reusable=True,
+            remember=self._options.use_cache,
+        )
+
+
+def _declared_alike(one: _Loaded | None, other: _Loaded) -> bool:
+    """Whether two models are declared alike; 1, 1.0 and true are three values."""
+    if one is None or one[1] != other[1]:
+        return False
+    return digest_of(VARIANT.encode(one[0])) == digest_of(VARIANT.encode(other[0]))
+
+
+def _is_traceless(variant: Variant) -> bool:
+    """Whether loading a variant changes nothing in its process that a later one could meet.
+
+    A hook may patch a library, as may code from the hub; other loaders bring libraries that do.
+    """
+    wanted = plan_conversion(variant)
+    foreign = variant.trust_remote_code or any(wanted.model_args.get(n) for n in UNSETTLED)
+    return variant.model in HF_TYPES and not wanted.calls and not foreign
+
+
+# StartedWorkers: a process for the next model, and one more that gets ready meanwhile.
+
+
+_ROOM_TO_PREPARE = 2**29  # bytes: what a worker takes before it loads anything, and as much again
+_numbers = itertools.count(1)
+
+
+class StartedWorkers:
+    """Starts workers, one after the other, of which nothing is loaded yet.
+
+    Importing torch and transformers takes two seconds, and a small model a tenth of one: so a
+    worker can be started ahead. It is a fresh interpreter as any other, not a fork of one.
+
+    Args:
+        cache_dir: logs are kept there.
+        timeout: seconds that one call to a worker may take; None: no limit.
+    """
+
+    def __init__(self, cache_dir: Path, *, timeout: float | None) -> None:
+        self._cache_dir = cache_dir
+        self._timeout = timeout
+        self._number = next(_numbers)
+        self._started = 0
+        self._ready: Line | None = None
+
+    def take(self, name: str, env: Mapping[str, str | None]) -> Line:
+        """A worker for a model with these changes to the environment.
+
+        Raises:
+            WorkerError: it cannot be started.
+        """
+        ready, self._ready = self._ready, None
+        if ready is not None and not env and ready.is_running:
+            return ready
+        if ready is not None:
+            ready.hang_up()
+        return self._start(name, env)
+
+    def prepare(self, name: str) -> None:
+        """Let the next worker get ready, where there is memory for it."""
+        if self._ready is None and fits(_ROOM_TO_PREPARE, "cpu"):
+            with contextlib.suppress(WorkerError):  # whoever needs one says what is wrong
+                self._ready = self._start(name, {}, warm=True)
+
+    def close(self) -> None:
+        """End the worker that nobody has taken."""
+        ready, self._ready = self._ready, None
+        if ready is not None:
+            ready.hang_up()
+
+    def _start(self, name: str, env: Mapping[str, str | None], *, warm: bool = False) -> Line:
+        # Two logs in turn: a worker that gets ready must not write among another one's last words.
+        self._started += 1
+        log = f"worker-{os.getpid()}-probe{self._number}{'ab'[self._started % 2]}.log"
+        path = self._cache_dir / "logs" / log
+        return Line(name, env=env, log=path, timeout=self._timeout, warm=warm)

@@ -1,0 +1,464 @@
+"""What a bisection starts from.
+
+The finished comparison, the metric or limit whose drift is searched, the request that is stored
+so that the search can be resumed, and why there may be nothing to search.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evalguard.bisect.oracle import Floats
+from evalguard.core.comparison import REAL_LEVEL, Comparison
+from evalguard.core.gate import GateResult, documents_to_be_real, is_real
+from evalguard.core.limit_scale import AnswerScale, DocumentScale, LimitScale
+from evalguard.core.limits import Key, Limit, LimitVerdict
+from evalguard.core.redaction import redact_value
+from evalguard.core.reports.compare import CompareReport
+from evalguard.core.scores import ScoreTable
+from evalguard.core.settings import Variant, checksum_fault, with_checksum
+from evalguard.errors import StoreError, UsageError
+from evalguard.report.words import rounding
+from evalguard.run.choices import Choices
+from evalguard.run.meter import Meter
+from evalguard.run.options import CompareOptions, describe_options, make_options
+from evalguard.run.scoring.divergences import TaskDivergences
+from evalguard.run.scoring.scoring import Scored
+from evalguard.run.sources import KeptSource, ModelSource, Source
+from evalguard.store.run_folder import write_document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedComparison:
+    """A finished comparison; its report is the one that was written, ``meter`` timed it.
+
+    ``named`` is what the user called the two sides.
+    """
+
+    named: tuple[str, str]
+    sources: tuple[Source, Source]
+    scored: tuple[Scored, Scored]
+    choices: Choices
+    options: CompareOptions
+    report: CompareReport
+    meter: Meter | None = None
+
+    @property
+    def candidate(self) -> ModelSource | None:
+        """The candidate, if it is a model whose settings can be changed."""
+        source = self.sources[1]
+        return source if isinstance(source, ModelSource) else None
+
+    @property
+    def folder(self) -> Path | None:
+        """The run folder, if one was written."""
+        return None if self.report.run_folder is None else Path(self.report.run_folder)
+
+
+# Subject: the metric or limit whose drift is searched, and how much of it is tolerated.
+
+
+_FAR_MARGINS = 8.0  # margins from which on drift is searched for its largest causes first
+_COARSE_PARTS = 4.0  # parts of the drift that is tolerated then
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A metric to search, or a limit of the gate on distributions.
+
+    Attributes:
+        sigma: its drift. ``margin``: what of it is tolerated; both in the comparison's sigma, of a
+            limit in its own unit.
+        scale: on which its documents are scored.
+        base: the base's scores on it, shape (n,).
+        gate_margin: what the gate tolerates, where ``margin`` is more; None where it is the same.
+    """
+
+    key: Key
+    sigma: float
+    margin: float
+    scale: DocumentScale | LimitScale | AnswerScale
+    base: Floats
+    gate_margin: float | None = None
+
+    @property
+    def limit(self) -> LimitScale | AnswerScale | None:
+        """The scale of a limit; None of a metric."""
+        return None if isinstance(self.scale, DocumentScale) else self.scale
+
+    @property
+    def unit(self) -> str:
+        """In what its drift is told."""
+        return "sigma" if self.limit is None else self.limit.unit
+
+    def coarse(self) -> Subject:
+        """With a margin to find the largest causes by, where the drift is far above its own.
+
+        Both are compared as means over documents, where effects add up.
+        """
+        drift = self.scale.margin(self.sigma)
+        if drift <= _FAR_MARGINS * self.scale.margin(self.margin):
+            return self
+        margin = self.scale.sigma(drift / _COARSE_PARTS)
+        return replace(self, margin=margin, gate_margin=self.margin)
+
+    @property
+    def is_coarse(self) -> bool:
+        """Whether more is tolerated than the gate does."""
+        return self.gate_margin is not None
+
+    @property
+    def clears_below(self) -> float:
+        """Drift that settings may leave together to be cleared: what the gate tolerates."""
+        return self.margin if self.gate_margin is None else self.gate_margin
+
+
+def choose_subject(
+    comparisons: Sequence[Comparison],
+    gate: GateResult,
+    tables: Sequence[ScoreTable],
+    *,
+    failing_only: bool,
+    without: Collection[Key] = (),
+    divergences: Mapping[str, TaskDivergences] | None = None,
+) -> Subject | str:
+    """Choose what is searched: the metric that fails the gate by most, else the limit that does.
+
+    Of a group that fails, the worst of its subtasks stands for it.
+
+    Args:
+        tables: the base's.
+        failing_only: only what fails the gate and may not be chance (``explain_chance``); else the
+            worst of all gated metrics is taken where nothing fails.
+        without: metrics and limits that were searched already.
+        divergences: the candidate's from the base, by task.
+
+    Returns:
+        The subject, or why there is none.
+    """
+    reasons: list[str] = []
+    of_limits = _limit_subjects(gate, tables, divergences or {}, without)
+    of_all = gate.gated if not failing_only else ()
+    failing = gate.regressed if not failing_only else tuple(_real_failures(gate))
+    reasons.extend(explain_chance(comparisons, gate) if failing_only else ())
+    for keys in (failing, None, of_all):
+        found = (
+            of_limits
+            if keys is None
+            else _metric_subjects(keys, comparisons, gate, tables, without)
+        )
+        for one in found:
+            if isinstance(one, Subject):
+                return one
+            reasons.append(one)
+    return reasons[0] if reasons else "no metric that the gate judges has a number"
+
+
+def _real_failures(gate: GateResult) -> Iterator[Key]:
+    """The metrics that fail, and whose drift the paired test calls real."""
+    for key, p_value in zip(gate.gated, gate.holm_p_values, strict=True):
+        if key in gate.regressed and is_real(p_value):
+            yield key
+
+
+def explain_chance(comparisons: Sequence[Comparison], gate: GateResult) -> list[str]:
+    """Metrics above the margin whose drift may be chance, a sentence each, the worst first.
+
+    A search would find settings that make it on these documents, and on others they would not.
+    """
+    by_key = {one.key: one for one in comparisons}
+    found: list[tuple[float, str]] = []
+    for key, p_value in zip(gate.gated, gate.holm_p_values, strict=True):
+        one = by_key[key]
+        margin = gate.margin if one.margin is None else one.margin
+        above = one.sigma is not None and one.sigma > margin
+        if p_value is None or is_real(p_value) or not above or one.key in gate.failed:
+            continue
+        needed = documents_to_be_real(one, p_value, len(gate.gated))
+        decide = (
+            ""
+            if needed is None
+            else f"; about {rounding.format_estimate(needed)} documents would decide"
+        )
+        text = (
+            f"the drift of {one.task} {one.metric} may be chance (paired p = {p_value:.2g}, "
+            f"above {REAL_LEVEL:g}), and no setting is blamed for chance{decide}"
+        )
+        found.append((-(one.sigma or 0.0), text))
+    return [text for _, text in sorted(found)]
+
+
+def unsearchable_failures(
+    comparisons: Sequence[Comparison],
+    gate: GateResult,
+    tables: Sequence[ScoreTable],
+    divergences: Mapping[str, TaskDivergences],
+) -> list[str]:
+    """Why failed metrics and limits cannot be searched, one reason each; see ``choose_subject``."""
+    failing = [
+        *_metric_subjects(gate.regressed, comparisons, gate, tables, ()),
+        *_limit_subjects(gate, tables, divergences, ()),
+    ]
+    return [one for one in failing if isinstance(one, str)]
+
+
+def _metric_subjects(
+    keys: Sequence[Key],
+    comparisons: Sequence[Comparison],
+    gate: GateResult,
+    tables: Sequence[ScoreTable],
+    without: Collection[Key],
+) -> Iterator[Subject | str]:
+    """The metrics as subjects, or why they are none, the worst first."""
+    by_key = {one.key: one for one in comparisons}
+    wanted = [one for key in keys for one in _scored_comparisons(by_key[key], comparisons)]
+    ranked = sorted(
+        (one for one in wanted if one.sigma is not None and one.key not in without),
+        key=lambda one: -(one.sigma or 0.0),
+    )
+    of_base = {table.key: table for table in tables}
+    for comparison in ranked:
+        yield _metric_subject(comparison, of_base.get(comparison.key), gate)
+
+
+def _limit_subjects(
+    gate: GateResult,
+    tables: Sequence[ScoreTable],
+    divergences: Mapping[str, TaskDivergences],
+    without: Collection[Key],
+) -> list[Subject | str]:
+    """The limits that fail, as subjects or why they are none; by how many times what is allowed."""
+    failing = [one for one in gate.limits if one.state == "regressed"]
+    of_base = {table.key: table for table in tables}
+    found = [_limit_subject(one, divergences, of_base) for one in failing]
+    subjects = [one for one in found if isinstance(one, Subject) and one.key not in without]
+    subjects.sort(key=lambda one: -one.scale.margin(one.sigma))
+    return [*subjects, *(one for one in found if isinstance(one, str))]
+
+
+def _limit_subject(
+    verdict: LimitVerdict,
+    divergences: Mapping[str, TaskDivergences],
+    of_base: Mapping[Key, ScoreTable],
+) -> Subject | str:
+    try:
+        scale = _limit_scale(verdict, divergences.get(verdict.task), of_base)
+    except UsageError as error:
+        return f"{error}: {error.hint}" if error.hint else str(error)
+    value = verdict.value or 0.0
+    return Subject(
+        key=scale.key,
+        sigma=value if verdict.kind == "upper" else 1.0 - value,
+        margin=scale.yardstick,
+        scale=scale,
+        base=np.zeros(len(scale.doc_ids)),
+    )
+
+
+def _limit_scale(
+    verdict: LimitVerdict, found: TaskDivergences | None, of_base: Mapping[Key, ScoreTable]
+) -> LimitScale | AnswerScale:
+    limit = Limit(metric=verdict.metric, value=verdict.limit)
+    if limit.of_distributions:
+        documents = () if found is None else found.documents
+        return LimitScale.of(limit, verdict.task, documents)
+    table = of_base.get((verdict.task, verdict.filter, verdict.of))
+    if table is None:
+        raise UsageError(f"{verdict.task} {verdict.of} has no scores of single documents")
+    return AnswerScale.of_table(limit, table)
+
+
+def tolerated_drift(comparison: Comparison, gate: GateResult) -> float:
+    """How much drift of a metric would pass: the margin.
+
+    A metric inside the margin fails where the gate allows no drift that is real: then as much is
+    tolerated as its interval would not tell from none.
+    """
+    sigma, interval = comparison.sigma or 0.0, comparison.sigma_interval
+    unseen = sigma - interval[0] if interval is not None else 0.0
+    margin = gate.margin if comparison.margin is None else comparison.margin
+    if margin == 0.0:
+        return unseen
+    inside = sigma <= margin and comparison.key in gate.regressed
+    return min(unseen, margin) if inside else margin
+
+
+def drift_of(scored: tuple[Scored, Scored], subject: Subject) -> float:
+    """Drift of another candidate, in the comparison's sigma, of a limit in its own unit.
+
+    NaN where a limit's divergences were not measured.
+    """
+    scale = subject.scale
+    if isinstance(scale, LimitScale):
+        measured = scored[1].divergences.get(scale.task)
+        return scale.figure(() if measured is None else measured.documents)
+    key = scale.metric_key if isinstance(scale, AnswerScale) else subject.key
+    table = next(table for table in scored[1].tables if table.key == key)
+    if isinstance(scale, AnswerScale):
+        return scale.figure(table)
+    drift = float(np.mean(subject.base) - np.mean(scale.values(table)))
+    return scale.sigma(drift / scale.yardstick)
+
+
+def _metric_subject(
+    comparison: Comparison, table: ScoreTable | None, gate: GateResult
+) -> Subject | str:
+    if table is None:
+        return f"{comparison.task} {comparison.metric} has no scores of single documents"
+    margin = tolerated_drift(comparison, gate)
+    try:
+        scale = DocumentScale.of(table)
+    except UsageError as error:
+        return str(error)
+    reachable = scale.margin(margin) if margin > 0.0 else 0.0
+    if not 0.0 < reachable < float("inf"):
+        return f"{comparison.task} {comparison.metric}: no drift that a search could be held to"
+    return Subject(
+        key=comparison.key,
+        sigma=comparison.sigma or 0.0,
+        margin=margin,
+        scale=scale,
+        base=scale.values(table),
+    )
+
+
+def _scored_comparisons(one: Comparison, comparisons: Sequence[Comparison]) -> Iterator[Comparison]:
+    """The comparison itself, or those of a group's tasks."""
+    if not one.subtasks:
+        yield one
+        return
+    for other in comparisons:
+        if other.task in one.subtasks and other.metric == one.metric and not other.subtasks:
+            yield other
+
+
+# StoredRequest: what was asked for, kept in the run folder, so that a bisection can go on.
+
+
+REQUEST_SCHEMA = "evalguard.bisection/1"
+_REQUEST_FILE = "bisection.json"
+_RESUME_HINT = (
+    "give the run folder of a bisection that was stopped, such as reports/<time>-<base>-vs-<cand>"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRequest:
+    """The two sides as they were named, from which folder, and the options that were given."""
+
+    base: str
+    candidate: str
+    cwd: Path
+    options: CompareOptions
+
+    def write(self, folder: Path) -> bool:
+        """Write it into a run folder; False, and nothing is written, if it holds a secret.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        # Paths stand for themselves from any folder.
+        options = describe_options(
+            self.options, told_path=lambda path: str(self.cwd / path.expanduser())
+        )
+        if redact_value(options) != options:
+            return False
+        document = {
+            "schema": REQUEST_SCHEMA,
+            "base": self.base,
+            "candidate": self.candidate,
+            "cwd": str(self.cwd),
+            "options": options,
+        }
+        write_document(folder, _REQUEST_FILE, with_checksum(document))
+        return True
+
+    @staticmethod
+    def is_in(folder: Path) -> bool:
+        """Whether a run folder knows what was asked for."""
+        return (folder / _REQUEST_FILE).is_file()
+
+    @classmethod
+    def read(cls, folder: Path) -> StoredRequest:
+        """Read it back.
+
+        Raises:
+            UsageError: there is none, or it is something else.
+            StoreError: it was changed since it was written, by its checksum.
+        """
+        file = folder / _REQUEST_FILE
+        try:
+            found = json.loads(file.read_text(encoding="utf-8"))
+            if found["schema"] != REQUEST_SCHEMA:
+                raise UsageError(f"{file} is no {REQUEST_SCHEMA} document", hint=_RESUME_HINT)
+            _check_checksum(file, found)
+            options = make_options(None, **found["options"])
+            return cls(
+                base=str(found["base"]),
+                candidate=str(found["candidate"]),
+                cwd=Path(found["cwd"]),
+                options=options,
+            )
+        except OSError as error:
+            raise UsageError(
+                f"{file} cannot be read: {error.strerror}", hint=_RESUME_HINT
+            ) from error
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise UsageError(
+                f"{file} does not say what was asked for", hint=_RESUME_HINT
+            ) from error
+
+
+def _check_checksum(file: Path, document: Mapping[str, Any]) -> None:
+    fault = checksum_fault(document)
+    if fault:
+        raise StoreError(
+            f"{file} is not as evalguard wrote it: {fault}",
+            hint="give the evalguard bisect command anew; scores in the cache are not computed "
+            "twice",
+        )
+
+
+# Unsearchable: why there are no settings to search, as the two sides show before they run.
+
+
+def why_unsearchable(base: Source, candidate: Source) -> UsageError | None:
+    """Say why no settings of a candidate can be searched, and what to do; None where some may be.
+
+    Declared settings need the candidate's model alone, derived ones both.
+    """
+    if not isinstance(candidate, ModelSource):
+        return UsageError(
+            f"the candidate {candidate.name} is a finished run: it cannot be run with other "
+            "settings",
+            hint="name the candidate's model in place of its run",
+        )
+    if names_off_reference(candidate.variant):
+        return None
+    if candidate.variant.settings:
+        return UsageError(
+            f"every setting of the candidate {candidate.name} stands at its reference value: "
+            "there is nothing to search",
+            hint="leave out --set NAME=reference, or compare without a bisection",
+        )
+    if isinstance(base, ModelSource):
+        return None
+    kept = "a stored base" if isinstance(base, KeptSource) else "a finished lm-eval run"
+    return UsageError(
+        f"the candidate {candidate.name} declares no settings, and they can be derived from two "
+        f"models only: {base.name} is {kept}, without its model",
+        hint="declare the candidate's settings in a guard file, or name the base's model with "
+        "--base alone",
+    )
+
+
+def names_off_reference(variant: Variant) -> tuple[str, ...]:
+    """The settings that are not at their reference value."""
+    settings = variant.settings
+    return tuple(s.name for s in settings if variant.assignment.get(s.name) != s.reference)

@@ -1,0 +1,391 @@
+"""BisectChoice: whether a comparison bisects the candidate's settings, and at what price."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import cast
+
+from evalguard.config.files import embedded_tasks
+from evalguard.config.guard import GateOptions, Guard, GuardSet, RunOptions
+from evalguard.core.gate import Gate
+from evalguard.core.limits import Limit
+from evalguard.core.reports.compare import SinkName
+from evalguard.core.scorer import ScoringPolicy
+from evalguard.core.text import parse_size, size_text
+from evalguard.errors import GuardFileError, UsageError
+from evalguard.harness.surroundings import TaskOptions
+from evalguard.run.bisection.model_differences import why_not_derivable
+from evalguard.run.groups import ClusterChoice
+from evalguard.run.history.location import choose_history_file
+from evalguard.run.options import BisectUse, CompareOptions, MemoryUse
+from evalguard.run.publishing.tracking import chosen_sinks
+from evalguard.run.scoring.divergences import (
+    DistributionChoice,
+    choose_distributions,
+    choose_memory,
+)
+from evalguard.run.sources import ModelSource, RunSource, Source, StoredSource
+from evalguard.store.pruning import PruneRules, prune
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BisectChoice:
+    """Whether and how to bisect.
+
+    Attributes:
+        use: "auto": where the gate fails and the candidate declares settings; "always": also
+            where it passes, and with settings derived from the two models; "never".
+        budget: full evaluations that may be spent; None: no limit but the search's own.
+        thorough: be surer of small effects, and spend more.
+        jobs: probes at the same time.
+        instead: of "never": what is searched in its place.
+    """
+
+    use: BisectUse = "auto"
+    budget: float | None = None
+    thorough: bool = False
+    jobs: int = 1
+    instead: str = ""
+
+
+def choose_bisect(run: RunOptions, options: CompareOptions) -> BisectChoice:
+    """Settle whether to bisect; the command line wins over the guard file.
+
+    ``git bisect run`` asks for a verdict on every commit, and bisects by itself: there "auto" is
+    "never".
+    """
+    use = options.bisect or run.bisect or "auto"
+    thorough = run.bisect_thorough if options.bisect_thorough is None else options.bisect_thorough
+    return BisectChoice(
+        use="never" if use == "auto" and options.git_bisect else use,
+        budget=run.bisect_budget if options.bisect_budget is None else options.bisect_budget,
+        thorough=bool(thorough),
+        jobs=options.bisect_jobs or run.bisect_jobs or 1,
+    )
+
+
+# Choices: what this comparison runs, from the command line, the guard file and stored runs.
+
+
+DEFAULT_SEED = 1234
+DEFAULT_SEQUENTIAL_ALPHA = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """Everything decided before the first model is loaded.
+
+    ``declared`` holds the differences between the two sides that the user declared to be meant,
+    ``allow`` also those that a setting under test brings with it. ``sequential_alpha`` is the
+    chance of a wrong verdict that a sequential run may have; None: all documents are asked.
+    ``memory`` says whether both models are loaded at the same time.
+    ``cache_max_size`` is in bytes; None: no limit.
+    ``history`` is the file that the run is added to, ``track`` where the finished run is sent.
+    """
+
+    tasks: tuple[str, ...]
+    task_options: TaskOptions
+    policy: ScoringPolicy
+    gate: Gate
+    declared: frozenset[str]
+    allow: frozenset[str]
+    clusters: ClusterChoice = field(default_factory=ClusterChoice)
+    distributions: DistributionChoice = field(default_factory=DistributionChoice)
+    memory: MemoryUse = "auto"
+    sequential_alpha: float | None = None
+    bisect: BisectChoice = field(default_factory=BisectChoice)
+    cache_max_size: int | None = None
+    history: Path | None = None
+    track: tuple[SinkName, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def choose(base: Source, candidate: Source, guards: GuardSet, options: CompareOptions) -> Choices:
+    """Settle tasks, task options, scoring policy, gate and declared differences.
+
+    The command line wins over the guard file; of two guard files the candidate's counts. Where a
+    side is a stored run, its tasks and prompt options are the default.
+
+    Raises:
+        UsageError: if there are no tasks, or the sides' options cannot be met together.
+    """
+    guard = _guard(candidate) or _guard(base)
+    run = guard.run if guard else RunOptions()
+    stored = next((s for s in (base, candidate) if isinstance(s, StoredSource)), None)
+    tasks = options.tasks or _guard_tasks(guard, base, candidate) or _stored_tasks(stored)
+    if not tasks and (isinstance(base, ModelSource) or isinstance(candidate, ModelSource)):
+        raise UsageError(
+            "no tasks to compare on",
+            hint="name them with --tasks A,B or in the guard file (evalguard tasks lists them)",
+        )
+    declared = _declared(guard, base, candidate, options)
+    bisect = choose_bisect(run, options)
+    distributions = choose_distributions((base, candidate), run, options)
+    return Choices(
+        tasks=tasks,
+        task_options=_task_options(guard, run, stored, options),
+        policy=_policy(run, options),
+        gate=with_waivers(
+            _gate(guard, base, candidate, options),
+            guard,
+            base.name,
+            candidate.name,
+            today=options.today,
+        ),
+        declared=declared,
+        allow=declared
+        | ({"reading"} if "tokens" in declared else frozenset())
+        | _brought_by_settings(base, candidate)
+        | _brought_by_search(base, candidate, bisect),
+        clusters=ClusterChoice(
+            of_all=options.cluster, by_task=guard.clusters if guard is not None else {}
+        ),
+        distributions=distributions,
+        memory=choose_memory(run, options, distributions),
+        sequential_alpha=_sequential_alpha(run, options),
+        bisect=bisect,
+        cache_max_size=size_limit(options.cache_max_size, run.cache_max_size),
+        history=choose_history_file(guard, options),
+        track=chosen_sinks(options.track or run.track or (), unasked=not options.git_bisect),
+        notes=_notes(guards, guard),
+    )
+
+
+def _guard(source: Source) -> Guard | None:
+    return source.guard if isinstance(source, ModelSource) else None
+
+
+def _guard_tasks(guard: Guard | None, base: Source, candidate: Source) -> tuple[str, ...]:
+    return guard.tasks_of(base.name, candidate.name) if guard else ()
+
+
+def _stored_tasks(stored: StoredSource | None) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(table.task for table in stored.run.tables)) if stored else ()
+
+
+def _task_options(
+    guard: Guard | None, run: RunOptions, stored: StoredSource | None, options: CompareOptions
+) -> TaskOptions:
+    of_run = _stored_run(stored)
+    # As lm-eval was given it: tasks with fewer documents than that have other numbers of their own.
+    given = _given_limit(stored) if stored else None
+    limit = _first(options.limit, run.limit, given, of_run.get("limit"))
+    shots = _first(options.num_fewshot, run.num_fewshot, of_run.get("num_fewshot"))
+    chat = _first(options.apply_chat_template, run.apply_chat_template)
+    return TaskOptions(
+        include_paths=_include_paths(guard, options),
+        num_fewshot=cast("int | None", shots),
+        seed=cast(int, _first(options.seed, run.seed, of_run.get("fewshot_seed"), DEFAULT_SEED)),
+        limit=cast("float | None", limit if limit != "all" else None),
+        apply_chat_template=cast("bool | str", chat or False),
+        system_instruction=options.system_instruction or "",
+        fewshot_as_multiturn=options.fewshot_as_multiturn,
+        gen_kwargs=options.gen_kwargs,
+        # A stored lm-eval run holds the score of the first answer only.
+        average_repeats=not isinstance(stored, RunSource),
+        confirm_unsafe=options.confirm_run_unsafe_code,
+    )
+
+
+def _stored_run(stored: StoredSource | None) -> dict[str, object]:
+    """Prompt options that all tables of a stored run share."""
+    tables = stored.run.tables if stored else ()
+    shared: dict[str, object] = dict(tables[0].run) if tables else {}
+    for table in tables[1:]:
+        shared = {k: v for k, v in shared.items() if table.run.get(k) == v}
+    return shared
+
+
+def _given_limit(stored: StoredSource) -> object:
+    """The limit that a stored run was given; a task with fewer documents says "all" of its own."""
+    if isinstance(stored, RunSource):
+        return stored.run.environment.get("limit")
+    limits = [table.run.get("limit") for table in stored.run.tables]
+    return max((one for one in limits if isinstance(one, (int, float))), default=None)
+
+
+def _include_paths(guard: Guard | None, options: CompareOptions) -> tuple[Path, ...]:
+    """The tasks that come with evalguard, the guard file's folders, the user's.
+
+    lm-eval lets the last folder that defines a name win, so the most specific one comes last.
+    """
+    of_guard = guard.include_paths if guard else ()
+    for folder in of_guard:
+        if guard and not folder.is_dir():
+            raise GuardFileError(
+                f"include_path: there is no folder {folder}",
+                where=guard.include_where,
+                hint="the folder that holds the tasks' YAML files; a relative path starts at the "
+                "guard file",
+            )
+    paths = (
+        *embedded_tasks(),
+        *of_guard,
+        *(path.expanduser().resolve() for path in options.include_path),
+    )
+    return tuple(dict.fromkeys(paths))
+
+
+def _policy(run: RunOptions, options: CompareOptions) -> ScoringPolicy:
+    sequences = options.batch_size or run.batch_size or "auto"
+    return ScoringPolicy(
+        batch_size=None if sequences == "auto" else sequences,
+        token_budget=cast(int, _first(options.token_budget, run.token_budget, 0)),
+        scorer=options.scorer or run.scorer or "fast",
+        share_prefixes=cast(bool, _first(options.share_prefixes, run.share_prefixes, True)),
+        device=options.device or run.device or "",
+        rolling_bos=options.rolling_bos or run.rolling_bos or "lm-eval",
+        seed=cast(int, _first(options.seed, run.seed, DEFAULT_SEED)),
+        threads=options.threads,
+    )
+
+
+def _gate(guard: Guard | None, base: Source, candidate: Source, options: CompareOptions) -> Gate:
+    of_file = guard.gate_of(base.name, candidate.name) if guard else GateOptions()
+    values = {field.name: getattr(of_file, field.name) for field in fields(of_file)}
+    for name in ("fail_on", "confidence"):
+        if getattr(options, name) is not None:
+            values[name] = getattr(options, name)
+    if options.margin is not None:
+        values["margin"] = options.margin
+        values["margins"] = ()  # what was typed holds for every metric
+    values["limits"] = _limits(of_file.limits, options.gate_limits)
+    try:
+        return Gate(**values)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def _limits(of_file: tuple[Limit, ...], given: Mapping[str, float]) -> tuple[Limit, ...]:
+    """The guard file's limits, but for those that the command line sets otherwise."""
+    kept = tuple(limit for limit in of_file if limit.metric not in given)
+    return (*kept, *(Limit(metric=metric, value=value) for metric, value in given.items()))
+
+
+def _declared(
+    guard: Guard | None, base: Source, candidate: Source, options: CompareOptions
+) -> frozenset[str]:
+    pair = guard.pair(base.name, candidate.name) if guard else None
+    return options.allow_differing | (pair.differs if pair else frozenset())
+
+
+def _brought_by_settings(base: Source, candidate: Source) -> frozenset[str]:
+    """Differences of token ids that a setting away from its reference value is meant to make."""
+    active = [
+        setting
+        for source in (base, candidate)
+        if isinstance(source, ModelSource)
+        for setting in source.variant.settings
+        if source.variant.assignment.get(setting.name) != setting.reference
+    ]
+    brought = {"tokens" for setting in active if setting.changes_encoding}
+    return frozenset(brought | {"length" for setting in active if setting.changes_length})
+
+
+def _brought_by_search(base: Source, candidate: Source, bisect: BisectChoice) -> frozenset[str]:
+    """Token ids, where the settings that are searched are what differs between two models.
+
+    BOS and the tokenizer are among these; other vocabularies have to be declared all the same.
+    """
+    if bisect.use != "always":
+        return frozenset()
+    sides = [side.variant for side in (base, candidate) if isinstance(side, ModelSource)]
+    derived = len(sides) == 2 and not sides[1].settings
+    searched = derived and not any(why_not_derivable(side) for side in sides)
+    return frozenset({"tokens"} if searched else ())
+
+
+def _sequential_alpha(run: RunOptions, options: CompareOptions) -> float | None:
+    if not _first(options.sequential, run.sequential):
+        return None
+    return cast(
+        float, _first(options.sequential_alpha, run.sequential_alpha, DEFAULT_SEQUENTIAL_ALPHA)
+    )
+
+
+def _notes(guards: GuardSet, guard: Guard | None) -> tuple[str, ...]:
+    if guard is not None and guards.origin == "embedded":
+        return (f"no guard file here: the built-in demo's is used ({guard.label})",)
+    return ()
+
+
+def _first(*values: object) -> object:
+    return next((value for value in values if value is not None), None)
+
+
+# A limit to the size of the cache, kept to after a run.
+
+
+VARIABLE = "EVALGUARD_CACHE_MAX_SIZE"
+# When a block was used is known to the hour.
+_JUST_USED = 3600.0
+_STAYS = "what was used in the last hour, or by this run, stays"
+
+
+def size_limit(*chosen: int | str | None, environ: Mapping[str, str] | None = None) -> int | None:
+    """Return the first limit that was given, in bytes: of these, else the environment's.
+
+    Raises:
+        UsageError: for what is no size.
+    """
+    of_environment = (os.environ if environ is None else environ).get(VARIABLE) or None
+    limit = next((given for given in (*chosen, of_environment) if given is not None), None)
+    try:
+        return parse_size(limit) if isinstance(limit, str) else limit
+    except ValueError as error:
+        where = VARIABLE if limit is of_environment else "the cache's size limit"
+        raise UsageError(f"{where}: {error}", hint="e.g. 20GB") from error
+
+
+def limit_cache(
+    limit: int | None, cache_dir: Path, say: Callable[[str], None], *, since: float
+) -> None:
+    """Remove the least recently used until the cache is as large as it may be, and say so.
+
+    What was used in the last hour stays, and all that this run used, however long it took: that is
+    called for again soonest.
+
+    Args:
+        since: when the run began, in seconds since 1970, by a clock that was set since or not.
+    """
+    if limit is None:
+        return
+    now = time.time()
+    rules = PruneRules(max_size=limit, used_before=since - _JUST_USED)
+    pruned = prune(cache_dir, rules, now=now)
+    if pruned.removed or pruned.left > limit:
+        why = pruned.failed[0] if pruned.failed else _STAYS
+        say(
+            f"cache: {size_text(pruned.freed)} of what was not used lately removed, "
+            f"{size_text(pruned.left)} of {size_text(limit)} left"
+            + (f"; {why}" if pruned.left > limit else "")
+        )
+
+
+# Waivers of a pair, put into the gate that judges it.
+
+
+def with_start_date(options: CompareOptions) -> CompareOptions:
+    """The options with the day (UTC) that decides about waivers, however long it all takes."""
+    return options if options.today else replace(options, today=_today())
+
+
+def with_waivers(gate: Gate, guard: Guard | None, base: str, candidate: str, *, today: str) -> Gate:
+    """The gate with what the guard file accepts of this pair.
+
+    Args:
+        today: the day that counts, YYYY-MM-DD; "": today (UTC).
+    """
+    pair = guard.pair(base, candidate) if guard is not None else None
+    if pair is None or not pair.accept:
+        return gate
+    return replace(gate, waivers=pair.accept, today=today or _today())
+
+
+def _today() -> str:
+    return datetime.now(timezone.utc).date().isoformat()

@@ -1,0 +1,188 @@
+"""The main job: two sides in, a verdict out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from evalguard.errors import UsageError
+from evalguard.models.arguments import HF_TYPES
+from evalguard.run.base import read_baseline
+from evalguard.run.bisection.subject import FinishedComparison, StoredRequest
+from evalguard.run.choices import Choices, choose, with_start_date
+from evalguard.run.floor.stored_floors import given_floor
+from evalguard.run.history.storage import prepare_history
+from evalguard.run.judging import build_report
+from evalguard.run.meter import Meter, check_files, interruptible, requested_files
+from evalguard.run.options import CompareOptions, make_options
+from evalguard.run.preflight import check_measurable, check_models, find_guards
+from evalguard.run.result import DEFAULT_OUTPUT, CompareResult, finish_run
+from evalguard.run.sample_size.draws import Stops
+from evalguard.run.sample_size.sequential import check_sequential, score_in_looks, worth_looking
+from evalguard.run.scoring.scoring import Scored, score_sides
+from evalguard.run.sources import (
+    KeptSource,
+    ModelSource,
+    Side,
+    Source,
+    beside_base,
+    resolve,
+    tell_apart,
+)
+from evalguard.store.run_folder import check_writable
+
+
+def compare(
+    base: str | Path, candidate: str | Path, options: CompareOptions | None = None, **given: Any
+) -> CompareResult:
+    """Compare a candidate with its base on the same documents.
+
+    Args:
+        base, candidate: each a model's name in the guard file, a model folder, a hub id, or the
+            folder (or results file) of an lm-eval run made with ``--log_samples``. With
+            ``baseline``, ``base`` is the name of a model in it, or "".
+        options: how to compare; ``given`` are fields of ``CompareOptions`` that override it, e.g.
+            ``tasks=["lambada_openai"], limit=500``.
+
+    Returns:
+        The result; a regression is a result, not an exception. See ``CompareResult``.
+
+    Raises:
+        UsageError: for names, options or guard files that cannot be used.
+        EvaluationError: if a model could not be loaded or scored: nothing is known then.
+        Interrupted: on Ctrl-C.
+    """
+    options = with_start_date(make_options(options, **given))
+    cwd = Path.cwd()
+    request = StoredRequest(base=str(base), candidate=str(candidate), cwd=cwd, options=options)
+    return finish_run(compare_sides(str(base), str(candidate), options, cwd=cwd), request)
+
+
+def compare_sides(
+    base: str,
+    candidate: str,
+    options: CompareOptions,
+    *,
+    cwd: Path,
+    refusal: Callable[[Source, Source], UsageError | None] = lambda _base, _candidate: None,
+    recurring: RecurringBase | None = None,
+) -> FinishedComparison:
+    """Compare two sides, up to the verdict; nothing is written.
+
+    Args:
+        cwd: folder that names of models and files start at.
+        refusal: why the two sides are not what is asked for; None where they are.
+        recurring: of a base that is compared with more candidates.
+    """
+    meter = Meter()
+    with interruptible("reading what is to be compared"):
+        given_floor(options)  # refused now, not after the models were scored
+        sources, choices = prepare(base, candidate, options, cwd=cwd)
+        refused = refusal(*sources)
+        if refused is not None:
+            raise refused
+        choices = check_sequential(sources, choices, options)
+        check_measurable(sources, choices)
+        if options.write:
+            check_writable(options.output_path or DEFAULT_OUTPUT)
+        prepare_history(choices.history)
+        check_files(requested_files(options, cwd=cwd))
+    if recurring is not None:
+        choices = recurring.chosen(choices)
+    stops: Stops | None = None
+    with interruptible("scoring"):
+        if worth_looking(sources, choices):
+            scored, stops = score_in_looks(sources, choices, options, meter=meter)
+        else:
+            known = None if recurring is None else recurring.known(sources[0], choices)
+            scored = score_sides(sources, choices, options, meter=meter, base=known)
+            if recurring is not None:
+                recurring.keep(scored[0], choices)
+    with interruptible("comparing the scores"):
+        with meter.phase("comparing"):
+            report = build_report(scored, choices, options, stops)
+        report = replace(report, resources=meter.resources())
+    return FinishedComparison(
+        named=(base, candidate),
+        sources=sources,
+        scored=scored,
+        choices=choices,
+        options=options,
+        report=report,
+        meter=meter,
+    )
+
+
+@dataclass(slots=True)
+class RecurringBase:
+    """A base that several candidates are compared with, and that is scored once for all of them.
+
+    Of a Hugging Face model the score cache has its answers, and what it keeps as a reference its
+    distributions. Any other model's answers are held here, since no cache has them.
+    """
+
+    _scored: Scored | None = None
+    _asked: tuple[object, ...] = ()
+
+    def chosen(self, choices: Choices) -> Choices:
+        """Return the choices of a comparison, told that its base comes again."""
+        return replace(choices, distributions=replace(choices.distributions, base_recurs=True))
+
+    def known(self, base: Source, choices: Choices) -> Scored | None:
+        """Return the base's scores, if they were asked in the same way; None if it has to be run.
+
+        A base of type hf is loaded again, out of the cache: its distributions are met that way.
+        """
+        if not isinstance(base, ModelSource) or self._asked != _asked(choices):
+            return None
+        shows_none = base.variant.model not in HF_TYPES or choices.distributions.mode == "off"
+        return self._scored if shows_none else None
+
+    def keep(self, scored: Scored, choices: Choices) -> None:
+        """Keep the base's scores for the next candidate."""
+        self._scored, self._asked = scored, _asked(choices)
+
+
+def _asked(choices: Choices) -> tuple[object, ...]:
+    return choices.tasks, choices.task_options, choices.policy
+
+
+def prepare(
+    base: str, candidate: str, options: CompareOptions, *, cwd: Path | None = None
+) -> tuple[tuple[Source, Source], Choices]:
+    """Settle what is compared, and how; refuse whatever can be seen to be wrong by now."""
+    cwd = cwd or Path.cwd()
+    guards, notes = find_guards((base, candidate), options, cwd=cwd)
+    first = _stored_base(base, candidate, options) or resolve(
+        _side("base", base, options), guards, options, cwd=cwd
+    )
+    second = resolve(_side("cand", candidate, options), guards, options, cwd=cwd)
+    sources = tell_apart(first, beside_base(first, second))
+    choices = choose(sources[0], sources[1], guards, options)
+    choices = replace(choices, notes=(*choices.notes, *notes))
+    check_models(source for source in sources if isinstance(source, ModelSource))
+    return sources, choices
+
+
+def _stored_base(base: str, candidate: str, options: CompareOptions) -> KeptSource | None:
+    if options.baseline is None:
+        return None
+    if options.base_model_args or options.base_set:
+        raise UsageError(
+            "--baseline takes a base that was scored before: no model is loaded, so model "
+            "arguments and settings have no effect",
+            hint="leave them out, or name the model with --base instead",
+        )
+    run = read_baseline(options.baseline, base=base, candidate=candidate)
+    return KeptSource(name=run.identity.name, run=run)
+
+
+def _side(role: str, spec: str, options: CompareOptions) -> Side:
+    model_args, assignment = (
+        (options.base_model_args, options.base_set)
+        if role == "base"
+        else (options.cand_model_args, options.cand_set)
+    )
+    return Side(role=role, spec=spec, model_args=model_args, assignment=assignment)

@@ -1,0 +1,1 @@
+"""The noise floor: what an unchanged model shows."""

@@ -1,0 +1,269 @@
+"""``floor``: what an unchanged model shows when what should not matter is varied."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import evalguard
+from evalguard.core.gate import Gate
+from evalguard.core.noise_floor import (
+    FACTORS,
+    Factor,
+    MetricFloor,
+    Shift,
+    distribution_floors,
+    metric_floors,
+)
+from evalguard.core.pairing import PairedScores
+from evalguard.core.redaction import redacted_text
+from evalguard.core.reports.plan import FloorReport
+from evalguard.core.scores import ScoreTable
+from evalguard.core.settings import Value, digest_of
+from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EvaluationError, StoreError, UsageError
+from evalguard.errors import nearest as nearest_name
+from evalguard.report.floor import floor_document, render_floor
+from evalguard.run.choices import Choices
+from evalguard.run.compare import prepare
+from evalguard.run.floor.floor_runs import FloorRun, measure
+from evalguard.run.floor.stored_floors import FLOORS, environment_of, model_key
+from evalguard.run.meter import interruptible
+from evalguard.run.options import CompareOptions, make_options
+from evalguard.run.record import run_environment
+from evalguard.run.sources import ModelSource, Source, model_identity
+from evalguard.stats.compare import margin_of
+from evalguard.stats.drift import estimate_drift
+from evalguard.store.block_cache import open_cache_dir
+from evalguard.store.files import FloorStore
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+_UNPROVEN = (
+    "the model cannot prove its weights, so that its floor is not kept; save the JSON document "
+    "(--json) and give it to a comparison with --floor"
+)
+
+
+def floor(
+    base: str | Path,
+    options: CompareOptions | None = None,
+    *,
+    vary: Collection[str] = FACTORS,
+    **given: Any,
+) -> FloorResult:
+    """Measure what one unchanged model shows when what should not matter is varied.
+
+    The model is scored once as a comparison would, and once for every variation (batch size,
+    threads, device, attention implementation, softmax dtype, the same again), each read back from
+    the loaded model. What moves is noise: a comparison whose drift is no larger has shown nothing.
+    The floor is kept in the cache folder, and later comparisons with this base find it there.
+
+    Args:
+        base: a model's name in the guard file, a model folder or a hub id.
+        options, given: as for ``evalguard.compare``; ``base_model_args`` and ``base_set`` count.
+            ``write=False`` keeps nothing.
+        vary: which factors, of ``evalguard.core.noise_floor.FACTORS``.
+
+    Raises:
+        UsageError, EvaluationError, Interrupted: as ``evalguard.compare``; EvaluationError also
+            where no variation could be measured.
+    """
+    options = make_options(options, **given)
+    twice = dataclasses.replace(
+        options, cand_model_args=options.base_model_args, cand_set=options.base_set
+    )
+    with interruptible("reading what is to be measured"):
+        sources, choices = prepare(str(base), str(base), twice)
+    return _floor(_model(sources[0]), choices, options, vary)
+
+
+def floor_of_pair(
+    base: str | Path,
+    candidate: str | Path,
+    options: CompareOptions | None = None,
+    *,
+    vary: Collection[str] = FACTORS,
+    **given: Any,
+) -> FloorResult:
+    """The floor of a model that is named twice (``compare --aa``).
+
+    Raises:
+        UsageError: if the two names are not one model with the same arguments and settings; else
+            as :func:`floor`.
+    """
+    options = make_options(options, **given)
+    with interruptible("reading what is to be measured"):
+        sources, choices = prepare(str(base), str(candidate), options)
+    first, second = (_model(source) for source in sources)
+    variants = [dataclasses.replace(source.variant, name="") for source in (first, second)]
+    if variants[0] != variants[1]:
+        raise UsageError(
+            f"--aa compares a model with itself, and '{base}' and '{candidate}' are not the same "
+            "model with the same arguments and settings",
+            hint="name one model twice, or leave --aa out",
+        )
+    return _floor(first, choices, options, vary)
+
+
+def _model(source: Source) -> ModelSource:
+    if not isinstance(source, ModelSource):
+        raise UsageError(
+            f"'{source.name}' is a finished lm-eval run: a floor needs the model, which is scored "
+            "several times",
+            hint="name the model that made it",
+        )
+    # without what told two names apart
+    return dataclasses.replace(source, name=source.variant.name)
+
+
+def _factors(vary: Collection[str]) -> tuple[Factor, ...]:
+    names = (vary,) if isinstance(vary, str) else tuple(vary)
+    for name in names:
+        if name not in FACTORS:
+            raise UsageError(
+                f"there is nothing to vary called '{name}'{nearest_name(name, FACTORS)}",
+                hint=f"what can be varied: {', '.join(FACTORS)}",
+            )
+    return tuple(factor for factor in FACTORS if factor in names)
+
+
+def _floor(
+    source: ModelSource, choices: Choices, options: CompareOptions, vary: Collection[str]
+) -> FloorResult:
+    factors = _factors(vary)
+    with interruptible("measuring the floor"):
+        run = measure(source, choices, options, factors)
+    report = _report(source, run, choices, options)
+    if options.write:
+        report = _kept(report, options)
+    return FloorResult(report)
+
+
+def _report(
+    source: ModelSource, run: FloorRun, choices: Choices, options: CompareOptions
+) -> FloorReport:
+    gate = choices.gate
+    floors = tuple(_with_margin(one, run.tables, gate) for one in metric_floors(run.shifts))
+    if not floors:
+        reasons = "; ".join(dict.fromkeys(f"{u.name}: {u.reason}" for u in run.unmeasured))
+        raise EvaluationError(
+            f"no variation of {source.name} could be measured: {reasons or 'none was asked for'}"
+        )
+    described = environment_of(run.description)
+    without = {table.key for table in run.tables} - {floor.key for floor in floors}
+    return FloorReport(
+        model=model_identity(source, run.description),
+        model_key=model_key(run.description),
+        environment_key=digest_of(described),
+        environment=described,
+        task_keys=run.keys,
+        computation=dict(run.description.computation),
+        variations=run.variations,
+        unmeasured=run.unmeasured,
+        shifts=run.shifts,
+        floors=floors,
+        distribution_shifts=run.distribution_shifts,
+        distribution_floors=distribution_floors(run.distribution_shifts),
+        seed=choices.policy.seed,
+        confidence=choices.gate.confidence,
+        margin=gate.least_margin(floor.margin for floor in floors),
+        exit_code=EXIT_FAILED if without else EXIT_PASSED,
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        not_compared=run.not_compared,
+        notes=tuple(dict.fromkeys((*choices.notes, *run.notes))),
+        surroundings=run_environment() | {"model": dict(run.description.environment)},
+        command=redacted_text(options.command),
+        version=evalguard.__version__,
+    )
+
+
+def _with_margin(floor: MetricFloor, tables: Sequence[ScoreTable], gate: Gate) -> MetricFloor:
+    """With what the gate tolerates of the metric, in sigma of the default run."""
+    margin = gate.margin_of(floor.task, floor.metric)
+    told = dataclasses.replace(floor, margin_text=margin.text)
+    if not gate.covers(floor.task, floor.metric):
+        return told
+    if margin.unit == "sigma":
+        return dataclasses.replace(told, margin=margin.value)
+    table = next(table for table in tables if table.key == floor.key)
+    drift = estimate_drift(PairedScores(base=table, candidate=table), confidence=gate.confidence)
+    try:
+        return dataclasses.replace(told, margin=margin_of(drift, table, margin))
+    except ValueError:  # it has no such margin: the gate would fail it, whatever its floor
+        return told
+
+
+def _kept(report: FloorReport, options: CompareOptions) -> FloorReport:
+    """Store the floor, one file per task; a full disk costs the file, not the numbers."""
+    if not report.model_key:
+        return dataclasses.replace(report, notes=(*report.notes, _UNPROVEN))
+    store = FloorStore(open_cache_dir(options.cache_dir) / FLOORS)
+    kept: list[str] = []
+    try:
+        for task in dict.fromkeys(floor.task for floor in report.floors):
+            document = floor_document(report.only(task))
+            key = report.task_keys[task]
+            path = store.put(report.model_key, key, report.environment_key, document)
+            kept.append(str(path))
+    except StoreError as error:
+        note = f"the floor could not be kept: {error}"
+        report = dataclasses.replace(report, notes=(*report.notes, note))
+    return dataclasses.replace(report, kept=tuple(kept))
+
+
+# FloorResult: what ``evalguard.floor`` returns.
+
+
+@dataclass(frozen=True, slots=True)
+class FloorResult:
+    """A measured floor. ``report`` holds everything; the properties are shortcuts to it."""
+
+    report: FloorReport
+
+    @property
+    def floors(self) -> tuple[MetricFloor, ...]:
+        """One floor per (task, filter, metric)."""
+        return self.report.floors
+
+    @property
+    def shifts(self) -> tuple[Shift, ...]:
+        """How far each variation moved each metric."""
+        return self.report.shifts
+
+    @property
+    def exit_code(self) -> int:
+        """What the command line ends with: 0, or 3 where a metric has no floor."""
+        return self.report.exit_code
+
+    def to_dict(self) -> dict[str, Value]:
+        """Return the JSON contract (schema ``evalguard.floor/1``) as plain data."""
+        return floor_document(self.report)
+
+    def to_json(self, *, indent: int | None = 2) -> str:
+        """Return the JSON contract as text."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return one row per variation and metric, one column per field of ``Shift``.
+
+        ``sigma_interval`` becomes ``sigma_low`` and ``sigma_high``.
+        """
+        import pandas as pd
+
+        rows = []
+        for shift in self.shifts:
+            row = {f.name: getattr(shift, f.name) for f in dataclasses.fields(shift)}
+            low, high = row.pop("sigma_interval")
+            rows.append({**row, "sigma_low": low, "sigma_high": high})
+        return pd.DataFrame(rows)
+
+    def render(self, *, width: int = 80, color: bool = False, verbose: bool = False) -> str:
+        """Return the screen that the command line prints; with ``verbose`` all of the floor."""
+        return render_floor(self.report, width=width, color=color, verbose=verbose)

@@ -1,0 +1,305 @@
+"""Groups of tasks: their aggregates stand among the comparisons, above their subtasks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from evalguard.core.gate import Gate
+from evalguard.core.scores import DocumentFields, NotCompared, ScoreTable, TaskGroup
+from evalguard.errors import UsageError, nearest
+from evalguard.stats.compare import MetricComparison
+from evalguard.stats.group import Subtask, compare_group, failed_group
+
+Key = tuple[str, str, str]
+Groups = Sequence[TaskGroup]
+
+
+def with_groups(
+    compared: Sequence[MetricComparison],
+    sides: tuple[Groups, Groups],
+    *,
+    left_out: Sequence[NotCompared],
+    gate: Gate,
+) -> tuple[MetricComparison, ...]:
+    """Add the aggregates of groups to the comparisons of their subtasks, and put them first.
+
+    Args:
+        sides: groups of base and candidate; one side suffices.
+        left_out: metrics of either side that were not compared: their groups have no number.
+    """
+    named = [{group.name: group for group in side} for side in sides]
+    groups = {name: group for side in reversed(named) for name, group in side.items()}
+    if not groups:
+        return tuple(compared)
+    subtasks = _Subtasks.of(compared, left_out)
+    aggregates: dict[str, list[MetricComparison]] = {}
+    for name in groups:
+        both = [side[name] for side in named if name in side]
+        aggregates[name] = list(_aggregates(both, subtasks, gate))
+    return tuple(_ordered(compared, groups, aggregates))
+
+
+def without_aggregate(
+    compared: Sequence[MetricComparison], sides: tuple[Groups, Groups]
+) -> tuple[NotCompared, ...]:
+    """What groups say they aggregate, and none of their subtasks has; lm-eval has no number."""
+    having = {
+        (one.comparison.task, one.comparison.metric, name)
+        for one in compared
+        for name in (one.comparison.filter, None)
+    }
+    found: dict[tuple[str, str, str], None] = {}
+    for group in (*sides[0], *sides[1]):
+        for entry in group.metrics:
+            for name in entry.filters or (None,):
+                if not any((task, entry.metric, name) in having for task in group.tasks):
+                    found[group.name, name or "", entry.metric] = None
+    reason = "the group aggregates it, and none of its subtasks has it"
+    return tuple(
+        NotCompared(task=task, filter=name, metric=metric, reason=reason)
+        for task, name, metric in found
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Subtasks:
+    """Comparisons by key, documents by task, and why some metrics have no comparison."""
+
+    by_key: Mapping[Key, MetricComparison]
+    sizes: Mapping[str, int]
+    missing: Mapping[Key, str]
+
+    @classmethod
+    def of(cls, compared: Sequence[MetricComparison], left_out: Sequence[NotCompared]) -> _Subtasks:
+        sizes: dict[str, int] = {}
+        for one in compared:
+            task = one.comparison.task
+            sizes[task] = max(one.comparison.n, sizes.get(task, 0))
+        by_key = {
+            (one.comparison.task, one.comparison.filter, one.comparison.metric): one
+            for one in compared
+        }
+        missing = {(left.task, left.filter, left.metric): left.reason for left in left_out}
+        return cls(by_key, sizes, missing)
+
+    def plan(self, group: TaskGroup) -> dict[tuple[str, str], bool | None]:
+        """(filter, metric) -> whether weighted by size, for what the subtasks have."""
+        found: dict[tuple[str, str], bool | None] = {}
+        for entry in group.metrics:
+            filters = entry.filters
+            if filters is None:
+                filters = tuple(sorted(self._filters(group, entry.metric)))
+            found.update({(name, entry.metric): entry.weight_by_size for name in filters})
+        return found
+
+    def _filters(self, group: TaskGroup, metric: str) -> set[str]:
+        keys = (*self.by_key, *self.missing)
+        return {name for task, name, of in keys if of == metric and task in group.tasks}
+
+
+def _aggregates(both: Groups, subtasks: _Subtasks, gate: Gate) -> Iterator[MetricComparison]:
+    """The aggregates of a group, which one side or both declare."""
+    group = both[0]
+    plans = [subtasks.plan(side) for side in both]
+    alike = len({tuple(sorted(side.counted or side.tasks)) for side in both}) == 1
+    equal = len({subtasks.sizes.get(task) for task in group.tasks}) == 1
+    for filter_name, metric in dict.fromkeys(key for plan in plans for key in plan):
+        key = (group.name, filter_name, metric)
+        weights = {plan.get((filter_name, metric)) for plan in plans} - {None}
+        parts = [(task, filter_name, metric) for task in group.tasks]
+        if not any(part in subtasks.by_key or part in subtasks.missing for part in parts):
+            continue
+        reason = _problem(parts, subtasks)
+        if not alike:
+            reason = "base and candidate have different subtasks in this group"
+        elif len(weights) > 1 and not equal:
+            reason = "base and candidate weight its subtasks differently"
+        if reason:
+            yield failed_group(group, key, reason, gate.confidence)
+            continue
+        # where neither side's values tell, lm-eval's default
+        yield _aggregate(group, parts, subtasks, False not in weights, gate)
+
+
+def _aggregate(
+    group: TaskGroup, parts: Sequence[Key], subtasks: _Subtasks, by_size: bool, gate: Gate
+) -> MetricComparison:
+    having = [part for part in parts if part in subtasks.by_key]
+    made = compare_group(
+        group,
+        [
+            Subtask(
+                compared=subtasks.by_key[part],
+                size=subtasks.sizes[part[0]],
+                times=group.times(part[0]),
+            )
+            for part in having
+        ],
+        weight_by_size=by_size,
+        margin=gate.margin_of(group.name, parts[0][2]),
+        confidence=gate.confidence,
+        gated=gate.covers(group.name, parts[0][2]),
+    )
+    lacking = len(parts) - len(having)
+    if not lacking:
+        return made
+    verb = "does not have this metric, and is" if lacking == 1 else "do not have it, and are"
+    caveat = f"{lacking} of {len(parts)} subtasks {verb} left out of the aggregate"
+    caveats = (*made.comparison.caveats, caveat)
+    return replace(made, comparison=replace(made.comparison, caveats=caveats))
+
+
+def _problem(parts: Sequence[Key], subtasks: _Subtasks) -> str:
+    """Why these subtasks give no aggregate, or ""."""
+    reasons = {part[0]: subtasks.missing[part] for part in parts if part in subtasks.missing}
+    found = [subtasks.by_key[part].comparison for part in parts if part in subtasks.by_key]
+    reasons |= {c.task: c.reason for c in found if c.outcome == "failed"}
+    if reasons:
+        first = next(iter(reasons))
+        return (
+            f"{len(reasons)} of {len(parts)} subtasks gave no number (first: {first}: "
+            f"{reasons[first]})"
+        )
+    if len({c.higher_is_better for c in found}) > 1:
+        return "its subtasks do not agree on whether higher is better"
+    return ""
+
+
+def _ordered(
+    compared: Sequence[MetricComparison],
+    groups: Mapping[str, TaskGroup],
+    aggregates: Mapping[str, Sequence[MetricComparison]],
+) -> Iterator[MetricComparison]:
+    """Each group, then the groups inside it and its tasks; everything once."""
+    by_task: dict[str, list[MetricComparison]] = {}
+    for one in compared:
+        by_task.setdefault(one.comparison.task, []).append(one)
+    inner = {name for group in groups.values() for name in group.groups}
+    outermost = [name for name in groups if name not in inner] or list(groups)
+    done: set[str] = set()
+
+    def emit(name: str) -> Iterator[MetricComparison]:
+        if name in done:
+            return
+        done.add(name)
+        yield from aggregates.get(name, ())
+        yield from by_task.get(name, ())
+        for child in groups[name].children if name in groups else ():
+            yield from emit(child)
+
+    for task in by_task:
+        holder = next((name for name in outermost if task in groups[name].tasks), task)
+        yield from emit(holder)
+        yield from emit(task)
+    for name in outermost:
+        yield from emit(name)
+
+
+# Clusters: which documents share a passage, as the user declares it.
+
+
+Fields = Mapping[str, DocumentFields]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterChoice:
+    """Fields of documents that say which of them belong together.
+
+    ``of_all`` (``--cluster``) counts for every task whose documents have that field and wins over
+    ``by_task`` (``clusters`` of a guard file) there. Nothing is clustered without being told to.
+    """
+
+    of_all: str = ""
+    by_task: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def declared(self) -> bool:
+        """Whether the user said anything about clusters."""
+        return bool(self.of_all or self.by_task)
+
+    def field_of(self, task: str, fields: DocumentFields) -> str:
+        """The field of a task's documents, "" where there is none.
+
+        Raises:
+            UsageError: if the guard file names a field that the task's documents do not have.
+        """
+        if self.of_all in fields.labels:
+            return self.of_all
+        name = self.by_task.get(task, "")
+        if name and name not in fields.labels:
+            raise _unknown(name, f"the documents of task '{task}'", fields.labels)
+        return name
+
+
+def check_clusters(choice: ClusterChoice, fields: Fields) -> None:
+    """Refuse a field that no task's documents have.
+
+    Raises:
+        UsageError: with the nearest field that there is.
+    """
+    for task in fields:
+        choice.field_of(task, fields[task])
+    known = {name for of_task in fields.values() for name in of_task.labels}
+    if choice.of_all and fields and choice.of_all not in known:
+        raise _unknown(choice.of_all, "the documents of any task", known)
+
+
+def cluster_documents(
+    tables: Sequence[ScoreTable], fields: Fields, choice: ClusterChoice
+) -> tuple[ScoreTable, ...]:
+    """Return the tables with their clusters, or with a caveat where documents seem to share some.
+
+    Raises:
+        UsageError: for a field that the documents do not have, or only some of them.
+    """
+    check_clusters(choice, fields)
+    none = DocumentFields()
+    return tuple(_clustered(table, fields.get(table.task, none), choice) for table in tables)
+
+
+def not_compared(choice: ClusterChoice, tasks: Collection[str]) -> tuple[str, ...]:
+    """A note for each task that the guard file clusters and that is not compared."""
+    return tuple(
+        f"clusters: task '{task}' is not among those compared{nearest(task, tasks)}"
+        for task in choice.by_task
+        if task not in tasks
+    )
+
+
+def _clustered(table: ScoreTable, fields: DocumentFields, choice: ClusterChoice) -> ScoreTable:
+    name = choice.field_of(table.task, fields)
+    if not name:
+        caveat = _suggestion(fields)
+        if choice.of_all:
+            caveat = f"no field '{choice.of_all}' in its documents: they count as independent"
+        return replace(table, caveats=(*table.caveats, caveat)) if caveat else table
+    labels = fields.labels[name]
+    without = [int(doc_id) for doc_id in table.doc_ids if int(doc_id) not in labels]
+    if without:
+        raise UsageError(
+            f"task '{table.task}': {len(without):,} of {table.n:,} documents have no text or whole "
+            f"number in field '{name}' (first: document {without[0]})",
+            hint="cluster by a field that every document has, or leave the clusters out",
+        )
+    return replace(
+        table, clusters=tuple(labels[int(doc_id)] for doc_id in table.doc_ids), cluster_field=name
+    )
+
+
+def _suggestion(fields: DocumentFields) -> str:
+    name = fields.likely_cluster()
+    if not name:
+        return ""
+    return (
+        f"documents share {name}: {fields.count(name):,} distinct values in {fields.n:,}, and they "
+        f"count as independent here; --cluster {name} takes that into account"
+    )
+
+
+def _unknown(name: str, where: str, known: Mapping[str, object] | set[str]) -> UsageError:
+    return UsageError(
+        f"cannot cluster by '{name}': {where} have no such text or whole number"
+        f"{nearest(name, known)}",
+        hint=f"fields: {', '.join(sorted(known)) or 'none'}",
+    )

@@ -1,0 +1,463 @@
+"""Conclusion: from both sides' scores to everything that a comparison has to say."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+
+import numpy as np
+
+import evalguard
+from evalguard.core.comparison import AcrossTasks, Comparison, Key
+from evalguard.core.gate import Gate, GateResult, exit_code
+from evalguard.core.noise_floor import DistributionComparison
+from evalguard.core.pairing import pair
+from evalguard.core.redaction import redacted_text
+from evalguard.core.reports.compare import CompareReport
+from evalguard.core.scores import UNINFORMATIVE, NotCompared, ScoreTable
+from evalguard.core.settings import Value
+from evalguard.errors import EvalguardError, EvaluationError, MisalignedRunsError, nearest
+from evalguard.harness.finished_runs.run import environment_differences
+from evalguard.run.choices import Choices
+from evalguard.run.floor.stored_floors import beside_floors
+from evalguard.run.groups import cluster_documents, not_compared, with_groups, without_aggregate
+from evalguard.run.options import CompareOptions
+from evalguard.run.record import environments
+from evalguard.run.sample_size.draws import Stops
+from evalguard.run.scoring.divergences import distributions_of
+from evalguard.run.scoring.fairness import other_batches
+from evalguard.run.scoring.scoring import Scored
+from evalguard.run.stored_run import baseline_differences
+from evalguard.stats.binary import benjamini_hochberg
+from evalguard.stats.compare import MetricComparison, compare_documents, failed_comparison
+from evalguard.stats.contributions import Contributions
+from evalguard.stats.difference_shape import skewness
+from evalguard.stats.strata import across_tasks, crossing_chance
+
+
+def build_report(
+    scored: tuple[Scored, Scored],
+    choices: Choices,
+    options: CompareOptions,
+    stops: Stops | None = None,
+) -> CompareReport:
+    """Judge both sides' scores, and put together all there is to say about them."""
+    base, candidate = scored
+    judgement, unused = judge_scores(scored, choices, options, stops)
+    gate = judgement.gate
+    held = beside_floors(
+        judgement.comparisons,
+        judgement.distributions,
+        base.tables,
+        base.description,
+        options,
+    )
+    more = (*judgement.notes, *held.notes)
+    return CompareReport(
+        base=base.identity,
+        candidate=candidate.identity,
+        comparisons=held.comparisons,
+        gate=gate,
+        across_tasks=judgement.across_tasks,
+        across_tasks_reason=judgement.across_tasks_reason,
+        sequential=None if stops is None else stops.run,
+        distributions=held.distributions,
+        exit_code=exit_code(gate, strict=options.strict, git_bisect=options.git_bisect),
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        environment=environments(base.environment, candidate.environment),
+        not_compared=_not_compared(base, candidate, judgement),
+        notes=tuple(dict.fromkeys((*choices.notes, *unused, *_notes(base, candidate), *more))),
+        command=redacted_text(options.command),
+        version=evalguard.__version__,
+    )
+
+
+def judge_scores(
+    scored: tuple[Scored, Scored],
+    choices: Choices,
+    options: CompareOptions,
+    stops: Stops | None = None,
+) -> tuple[GateJudgement, tuple[str, ...]]:
+    """Judge both sides' scores; the notes are about clusters of tasks that are not compared."""
+    base, candidate = scored
+    tables = [
+        cluster_documents(
+            comparable(side.tables, other.not_compared),
+            {**other.fields, **side.fields},  # what a history keeps has none
+            choices.clusters,
+        )
+        for side, other in ((base, candidate), (candidate, base))
+    ]
+    compared = {table.task for side in tables for table in side}
+    unused = () if options.tasks else not_compared(choices.clusters, compared)
+    of_tasks, undefined = split_comparable(
+        compare_by_document(*tables, gate=choices.gate, allow=choices.allow, stops=stops)
+    )
+    groups = (base.groups, candidate.groups)
+    of_groups = with_groups(
+        of_tasks,
+        groups,
+        left_out=(*base.not_compared, *candidate.not_compared, *undefined),
+        gate=choices.gate,
+    )
+    distributions = distributions_of(
+        candidate.divergences.values(), tables[0], confidence=choices.gate.confidence
+    )
+    judgement = judge(of_groups, gate=choices.gate, distributions=distributions)
+    absent = without_aggregate(of_tasks, groups)
+    return replace(judgement, not_compared=(*undefined, *absent)), unused
+
+
+def _not_compared(
+    base: Scored, candidate: Scored, judgement: GateJudgement
+) -> tuple[NotCompared, ...]:
+    left_out = (*base.not_compared, *candidate.not_compared, *judgement.not_compared)
+    return tuple(dict.fromkeys(left_out))
+
+
+def _as_run(side: Scored) -> Mapping[str, Value]:
+    """How a side was made, by the names that a finished lm-eval run has."""
+    if side.identity.kind == "lm-eval run":
+        return side.environment
+    packages = side.environment.get("packages")
+    versions = packages if isinstance(packages, Mapping) else {}
+    described = side.description
+    return {
+        **{f"{name}_version": versions.get(name) for name in ("lm_eval", "transformers")},
+        "dtype": described.dtype or None if described else None,
+        "max_length": described.max_length or None if described else None,
+    }
+
+
+def _notes(base: Scored, candidate: Scored) -> tuple[str, ...]:
+    """What both sides' making left to say, and where two stored runs were made differently."""
+    differences: tuple[str, ...] = ()
+    if "lm-eval run" in (base.identity.kind, candidate.identity.kind):
+        differences = environment_differences(_as_run(base), _as_run(candidate))
+    if base.identity.kind == "stored run":
+        differences = baseline_differences(base.environment, candidate.environment)
+    both = [note for note in base.notes if note in candidate.notes]
+    own = [
+        f"{side.identity.name}: {note}"
+        for side in (base, candidate)
+        for note in side.notes
+        if note not in both
+    ]
+    return (*both, *own, *differences, *other_batches(base.description, candidate.description))
+
+
+# Judgement: what all comparisons of a run come to, one by one and together.
+
+
+_GAINS = "few documents gain much"
+# Of Cochran's number of documents, which is for two-sided intervals of one metric.
+# Of 4 the joint test of six metrics rejected 9% at 5%, of 8 2% to 4% (docs/calibration.md).
+_ONE_SIDED = 8.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateJudgement:
+    """The comparisons as they are reported, the gate's answer, and all gated metrics together.
+
+    ``across_tasks`` is None, with ``across_tasks_reason``, where fewer than two metrics can be
+    judged together. ``distributions`` are those that the gate's limits were held to. ``notes`` say
+    which subtasks the gate does not judge, ``not_compared`` what groups aggregate and nothing has.
+    """
+
+    comparisons: tuple[Comparison, ...]
+    gate: GateResult
+    across_tasks: AcrossTasks | None
+    across_tasks_reason: str
+    distributions: tuple[DistributionComparison, ...] = ()
+    notes: tuple[str, ...] = ()
+    not_compared: tuple[NotCompared, ...] = ()
+
+
+def judge(
+    compared: Sequence[MetricComparison],
+    *,
+    gate: Gate,
+    distributions: Sequence[DistributionComparison] = (),
+) -> GateJudgement:
+    """Judge comparisons that were made with this gate's margin and confidence.
+
+    Raises:
+        UsageError, ValueError: as ``Gate.judge``.
+    """
+    listed = gate.missing([one.comparison for one in compared])
+    known = {n for one in compared for n in _names(one.comparison)}
+    compared = [*compared, *(MetricComparison(comparison=_missing(name, known)) for name in listed)]
+    comparisons = _with_q_values([one.comparison for one in compared])
+    judged = gate.judge(comparisons, distributions)
+    comparisons = gate.with_outcomes(comparisons, judged)
+    together, reason = _together(compared, gated=judged.gated, confidence=gate.confidence)
+    if gate.fail_on == "margin":
+        judged = replace(judged, family_false_alarm_estimate=_crossing(compared, judged.gated))
+    return GateJudgement(
+        comparisons=comparisons,
+        gate=judged,
+        across_tasks=together,
+        across_tasks_reason=reason,
+        distributions=tuple(distributions),
+        notes=(
+            *_shown_only(comparisons, judged.gated),
+            *gate.waiver_notes(comparisons, judged),
+            *_misspelt(gate.advisory, known),
+        ),
+    )
+
+
+def _names(comparison: Comparison) -> tuple[str, str]:
+    return comparison.metric, f"{comparison.task}/{comparison.metric}"
+
+
+def _missing(name: str, known: Collection[str]) -> Comparison:
+    """A metric that the gate lists and that was not compared: nothing is known of it."""
+    task, _, metric = name.rpartition("/")
+    reason = (
+        f"the gate lists {name}, and it was not compared{nearest(name, known)}: run its task, or "
+        "take it off the list"
+    )
+    return failed_comparison((task or "any task", "none", metric), reason)
+
+
+def _misspelt(advisory: Sequence[str], known: Collection[str]) -> Iterator[str]:
+    """Advisory metrics that were not compared, and whose name is much like one that was."""
+    for name in advisory:
+        if name not in known and (meant := nearest(name, known)):
+            yield f"the gate lists {name} as advisory, and it was not compared{meant}"
+
+
+def _shown_only(comparisons: Sequence[Comparison], gated: Sequence[Key]) -> Iterator[str]:
+    """For each outermost group, what of it is shown and not judged by the gate."""
+    judged = {task for task, _, _ in gated}
+    inner = {name for c in comparisons for name in c.subgroups}
+    for group in dict.fromkeys(c.task for c in comparisons if c.subtasks):
+        aggregates = [c for c in comparisons if c.task == group]
+        tasks = set(aggregates[0].subtasks)
+        if group in inner or judged & tasks or group not in judged:
+            continue
+        metrics = {c.metric for c in aggregates}
+        others = {c.metric for c in comparisons if c.task in tasks} - metrics
+        verb = "has" if len(others) == 1 else "have"
+        without = f"; {', '.join(sorted(others))} {verb} no aggregate" if others else ""
+        yield (
+            f"the gate judges {group} as a whole: its {len(tasks)} subtasks are shown, and not "
+            f"gated{without} (gate: {{subtasks: true}} in the guard file gates them)"
+        )
+
+
+def _with_q_values(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
+    p_values = [c.p_value for c in comparisons if c.p_value is not None]
+    adjusted = iter(benjamini_hochberg(p_values))
+    return tuple(
+        c if c.p_value is None else replace(c, bh_q_value=next(adjusted)) for c in comparisons
+    )
+
+
+def _together(
+    compared: Sequence[MetricComparison], *, gated: Sequence[Key], confidence: float
+) -> tuple[AcrossTasks | None, str]:
+    """Judge the gated metrics together; None with a reason for fewer than two."""
+    wanted, chosen, left_out = set(gated), [], []
+    for one in compared:
+        key = (one.comparison.task, one.comparison.filter, one.comparison.metric)
+        if key not in wanted:
+            continue
+        found = _summed(one)
+        if isinstance(found, Contributions):
+            chosen.append(found)
+        else:
+            left_out.append((key, found))
+    if len(chosen) < 2:
+        reason = f"{len(chosen)} of {len(wanted)} gated metrics are sums over documents with a unit"
+        skewed = [text for _, text in left_out if text.startswith(_GAINS)]
+        if skewed:
+            reason = f"{len(chosen)} of {len(wanted)} gated metrics fit a joint test ({skewed[0]})"
+        return None, f"{reason}: metrics are judged together from two on"
+    return across_tasks(chosen, confidence=confidence, left_out=left_out), ""
+
+
+def _crossing(compared: Sequence[MetricComparison], gated: Sequence[Key]) -> float | None:
+    """How often an unchanged candidate crosses a margin; None where flipped signs cannot tell.
+
+    They tell where every gated metric that has a number takes part, and there are two or more.
+    """
+    chosen, margins = [], []
+    for one in compared:
+        if one.comparison.key not in gated or one.comparison.false_alarm_probability is None:
+            continue
+        found, margin = _summed(one), one.comparison.margin
+        if not isinstance(found, Contributions) or margin is None:
+            return None
+        chosen.append(found)
+        margins.append(margin)
+    return crossing_chance(chosen, margins) if len(chosen) > 1 else None
+
+
+def _summed(one: MetricComparison) -> Contributions | str:
+    """A comparison's contributions in a unit that is not 0, or why there are none."""
+    found = one.contributions
+    if one.comparison.outcome == "failed":
+        return "it failed"
+    stopping = one.comparison.stopping
+    if stopping is not None and stopping.early:
+        return "it was stopped early"
+    if found is None:
+        return "its drift is no sum over documents"
+    if found.unit > 0.0:
+        return _long_tail_of_gains(one.comparison, found) or found
+    if one.comparison.bit_identical:  # 0 in any unit
+        return replace(found, unit=1.0)
+    return "the base's standard error is 0, so that its drift has no size in sigma"
+
+
+def _long_tail_of_gains(comparison: Comparison, found: Contributions) -> str:
+    """Why flipped signs are no null for a metric: few documents gain much, many lose a little.
+
+    A sample without those few looks worse than it is, and the flips, which are symmetric, do not
+    know: with lognormal gains one joint test of seven metrics at 5% rejected 43% of unchanged
+    candidates of 200 documents. A long tail of losses makes the test careful, and of right and
+    wrong answers each is one document.
+    """
+    if comparison.flips is not None:
+        return ""
+    values = np.concatenate([part.residuals for part in found.parts])
+    skew = skewness(values, None)
+    needed = _ONE_SIDED * skew.needed
+    if skew.value >= 0.0 or needed <= len(values):
+        return ""
+    return (
+        f"{_GAINS} (skewness {skew.value:.1f}), for which flipped signs are no "
+        f"fair null below {needed:,.0f} documents"
+    )
+
+
+# From the score tables of two runs to comparisons and the gate's answer.
+
+
+TableKey = tuple[str, str, str]
+
+
+def compare_tables(
+    base: Sequence[ScoreTable],
+    candidate: Sequence[ScoreTable],
+    *,
+    gate: Gate,
+    allow: frozenset[str] = frozenset(),
+) -> tuple[Comparison, ...]:
+    """Compare every (task, filter, metric) that either run has; see ``compare_by_document``."""
+    compared = compare_by_document(base, candidate, gate=gate, allow=allow)
+    return tuple(one.comparison for one in compared)
+
+
+def compare_by_document(
+    base: Sequence[ScoreTable],
+    candidate: Sequence[ScoreTable],
+    *,
+    gate: Gate,
+    allow: frozenset[str] = frozenset(),
+    stops: Stops | None = None,
+) -> tuple[MetricComparison, ...]:
+    """Compare every (task, filter, metric) that either run has.
+
+    What cannot be paired, or is there on one side only, becomes a failed comparison with its
+    reason: it is neither dropped nor does it hide the others.
+
+    Args:
+        stops: where a sequential run stopped; the tables hold the documents asked until then.
+    """
+    bases = {table.key: table for table in base}
+    candidates = {table.key: table for table in candidate}
+    keys = list(dict.fromkeys([*bases, *candidates]))
+    return tuple(_compare(key, bases, candidates, gate, allow, stops) for key in keys)
+
+
+def split_comparable(
+    compared: Sequence[MetricComparison],
+) -> tuple[tuple[MetricComparison, ...], tuple[NotCompared, ...]]:
+    """Part what was compared from metrics that have no number on these documents on either side."""
+    left_out = tuple(
+        NotCompared(
+            task=one.comparison.task,
+            filter=one.comparison.filter,
+            metric=one.comparison.metric,
+            reason=one.not_compared,
+        )
+        for one in compared
+        if one.not_compared
+    )
+    return tuple(one for one in compared if not one.not_compared), left_out
+
+
+def comparable(
+    tables: Sequence[ScoreTable], left_out: Sequence[NotCompared]
+) -> tuple[ScoreTable, ...]:
+    """Leave out metrics that are no mean and that the other side could not read, with its reason.
+
+    A stored run does not hold a task's own aggregation, while a model beside it is scored by it.
+    """
+    unread = {(left.task, left.filter, left.metric) for left in left_out}
+    return tuple(table for table in tables if table.rescoring is None or table.key not in unread)
+
+
+def _compare(
+    key: TableKey,
+    bases: Mapping[TableKey, ScoreTable],
+    candidates: Mapping[TableKey, ScoreTable],
+    gate: Gate,
+    allow: frozenset[str],
+    stops: Stops | None,
+) -> MetricComparison:
+    if key not in bases or key not in candidates:
+        present, missing = ("candidate", "base") if key not in bases else ("base", "candidate")
+        table = bases.get(key) or candidates[key]
+        return _failed(table, f"only the {present} has this metric, not the {missing}")
+    for caveat, hint in UNINFORMATIVE.items():
+        if caveat in bases[key].caveats and caveat in candidates[key].caveats:
+            return _failed(
+                bases[key], f"of both models, {caveat}: there is nothing to compare; {hint}"
+            )
+    base, other = _told_apart(bases[key], candidates[key])
+    try:
+        paired = pair(base, other, allow=allow)
+    except MisalignedRunsError as error:
+        return _failed(base, _reason(error, key))
+    early = None if stops is None else stops.early(paired, gate.margin_of(key[0], key[2]))
+    if early is not None:
+        return MetricComparison(comparison=early)
+    try:
+        compared = compare_documents(
+            paired,
+            margin=gate.margin_of(key[0], key[2]),
+            confidence=gate.confidence,
+            gated=gate.covers(key[0], key[2]),
+        )
+    except EvaluationError as error:  # an aggregation that fails on a resample of the documents
+        return _failed(base, _reason(error, key))
+    return (
+        compared if stops is None else replace(compared, comparison=stops.late(compared.comparison))
+    )
+
+
+def _failed(table: ScoreTable, reason: str) -> MetricComparison:
+    return MetricComparison(comparison=failed_comparison(table, reason))
+
+
+def _reason(error: EvalguardError, key: TableKey) -> str:
+    """What a table says beside the metric's name, which the message begins with."""
+    task, filter_name, metric = key
+    message = str(error).removeprefix(f"{task} ({filter_name}) {metric}: ")
+    return "; ".join(part for part in (message, error.hint) if part)
+
+
+def _told_apart(base: ScoreTable, candidate: ScoreTable) -> tuple[ScoreTable, ScoreTable]:
+    """Name the side in caveats that only one of the two has."""
+    shared = set(base.caveats) & set(candidate.caveats)
+    return _naming("base", base, shared), _naming("candidate", candidate, shared)
+
+
+def _naming(role: str, table: ScoreTable, shared: set[str]) -> ScoreTable:
+    named = (text if text in shared else f"{role}: {text}" for text in table.caveats)
+    return replace(table, caveats=tuple(named))

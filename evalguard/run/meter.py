@@ -1,0 +1,310 @@
+"""Meter: where a comparison's time goes, and what its models answer."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from evalguard.config.files import embedded_folder
+from evalguard.core.reports.compare import (
+    AnswerCounts,
+    CompareReport,
+    Format,
+    Phase,
+    PhaseName,
+    Resources,
+)
+from evalguard.core.scorer import Response, Scorer
+from evalguard.errors import EvalguardError, Interrupted
+from evalguard.models.machine import device_peak
+from evalguard.report.formats import RENDERINGS, choose_format, render_report
+from evalguard.run.options import CompareOptions
+from evalguard.run.scoring.cached_blocks import Answered
+from evalguard.run.stored_run import documents_of
+from evalguard.store.files import check_output, write_output
+from evalguard.worker.process import peak_memory
+
+_Key = tuple[PhaseName, tuple[str, ...], str]
+
+
+@dataclass(slots=True)
+class _Spent:
+    wall: float = 0.0
+    cpu: float = 0.0
+
+
+@dataclass(slots=True)
+class _Work:
+    documents: int = 0
+    kept: int = 0
+    tokens: int = 0
+    hidden: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Meter:
+    """Counts from when it is made; time belongs to the innermost phase.
+
+    Attributes:
+        clock: seconds since 1970, which somebody may set; ``wall`` and ``cpu`` only go forward.
+        loads: models that were loaded.
+    """
+
+    wall: Callable[[], float] = time.perf_counter
+    cpu: Callable[[], float] = time.process_time
+    clock: Callable[[], float] = time.time
+    loads: int = 0
+    _inside: list[_Key] = field(default_factory=lambda: [("preparing", (), "")])
+    _spent: dict[_Key, _Spent] = field(default_factory=dict)
+    _work: dict[tuple[str, str], _Work] = field(default_factory=dict)
+    _scorers: list[Scorer] = field(default_factory=list)
+    _mark: tuple[float, float] = field(init=False)
+    _children: float = field(init=False)
+    _began: tuple[float, float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Start to count."""
+        self._mark, self._children = (self.wall(), self.cpu()), _children_cpu()
+        self._began = self.clock(), self.wall()
+
+    def began(self) -> float:
+        """When this began, in seconds since 1970: by the clock then or now, the earlier one."""
+        clock, wall = self._began
+        return min(clock, self.clock() - (self.wall() - wall))
+
+    @contextmanager
+    def phase(self, name: PhaseName, models: Sequence[str] = (), task: str = "") -> Iterator[None]:
+        """Count the time spent inside as that of a phase."""
+        self._charge()
+        self._inside.append((name, tuple(models), task))
+        try:
+            yield
+        finally:
+            self._charge()
+            self._inside.pop()
+
+    def loaded(self, scorer: Scorer) -> None:
+        """Count a model that was loaded, and see what memory it takes in the end."""
+        self.loads += 1
+        self._scorers.append(scorer)
+
+    def start_over(self) -> None:
+        """Forget what was answered, not the time: all models are asked once more."""
+        self._work.clear()
+        for name, models, task in [key for key in self._spent if key[2]]:
+            before = self._spent.pop((name, models, task))
+            whole = self._spent.setdefault((name, models, ""), _Spent())
+            whole.wall += before.wall
+            whole.cpu += before.cpu
+
+    def count(self, models: Sequence[str], task: str, documents: int, answered: Answered) -> None:
+        """Count an answered block, each model's responses."""
+        for model, told, kept in zip(models, answered.responses, answered.kept, strict=True):
+            work = self._work.setdefault((model, task), _Work())
+            work.documents += documents
+            if kept:
+                work.kept += documents
+            else:
+                self._feed(work, told)
+
+    def seconds_per_document(self, model: str, task: str) -> float | None:
+        """Wall-clock seconds that a model took for a document; None where all were kept."""
+        work = self._work.get((model, task), _Work())
+        fresh = work.documents - work.kept
+        spent = self._spent.get(("scoring", (model,), task), _Spent())
+        return spent.wall / fresh if fresh else None
+
+    def seconds_per_load(self) -> float:
+        """Wall-clock seconds that loading a model took, on average; 0 where none was loaded."""
+        spent = [of.wall for (name, *_), of in self._spent.items() if name == "loading"]
+        return sum(spent) / self.loads if self.loads else 0.0
+
+    def resources(self) -> Resources:
+        """What was counted up to now."""
+        self._charge()
+        phases: dict[tuple[PhaseName, tuple[str, ...]], _Spent] = {}
+        for (name, models, _), spent in self._spent.items():
+            whole = phases.setdefault((name, models), _Spent())
+            whole.wall += spent.wall
+            whole.cpu += spent.cpu
+        workers = [getattr(scorer, "peak_memory", None) for scorer in self._scorers]
+        return Resources(
+            phases=tuple(
+                Phase(phase=name, models=models, wall_seconds=of.wall, cpu_seconds=of.cpu)
+                for (name, models), of in phases.items()
+            ),
+            answers=self._answers(),
+            wall_seconds=sum(of.wall for of in phases.values()),
+            cpu_seconds=sum(of.cpu for of in phases.values()),
+            children_cpu_seconds=_children_cpu() - self._children,
+            peak_memory=peak_memory(),
+            worker_peak_memory=max((peak for peak in workers if peak is not None), default=None),
+            device_peak_memory=device_peak(),
+        )
+
+    def _answers(self) -> tuple[AnswerCounts, ...]:
+        return tuple(
+            AnswerCounts(
+                model=model,
+                documents=sum(work.documents for work in works),
+                kept=sum(work.kept for work in works),
+                tokens=None
+                if any(work.hidden for work in works)
+                else sum(work.tokens for work in works),
+            )
+            for model in dict.fromkeys(model for model, _ in self._work)
+            for works in [[work for (of, _), work in self._work.items() if of == model]]
+        )
+
+    @staticmethod
+    def _feed(work: _Work, responses: Sequence[Response]) -> None:
+        work.tokens += sum(response.n_tokens for response in responses)
+        work.hidden = work.hidden or any(response.n_tokens == 0 for response in responses)
+
+    def _charge(self) -> None:
+        now = self.wall(), self.cpu()
+        spent = self._spent.setdefault(self._inside[-1], _Spent())
+        spent.wall += now[0] - self._mark[0]
+        spent.cpu += now[1] - self._mark[1]
+        self._mark = now
+
+
+def _children_cpu() -> float:
+    """CPU seconds of child processes that have ended."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+# The built-in demo: a guard file, a model and tasks that travel with the package.
+
+
+def demo_config() -> Path:
+    """Return the path of the demo's guard file."""
+    return embedded_folder() / "configs" / "demo.yaml"
+
+
+# Ctrl-C anywhere in a comparison: what was being done, what is kept, how to go on.
+
+
+KEPT = "finished blocks of documents are kept; the same command goes on from there"
+MAYBE_KEPT = (
+    "finished blocks of documents are kept where the score cache is on; "
+    "the same command goes on from there"
+)
+NOTHING_KEPT = "scores were not kept (no score cache): the same command starts anew"
+
+
+@contextmanager
+def interruptible(doing: str, *, hint: str = MAYBE_KEPT) -> Iterator[None]:
+    """Turn a KeyboardInterrupt into an error that says what it interrupted.
+
+    Args:
+        hint: true also under ``--no-cache``, which nobody has looked at here.
+
+    Raises:
+        Interrupted: "interrupted while ``doing``".
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted while {doing}", hint=hint) from None
+
+
+# The files that a finished comparison is shown in: those of its run folder, and those asked for.
+#
+# The verdict is not lost any more when they are made. What cannot be made is a note of the report.
+
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportFile:
+    """A file, and the format that it is written in."""
+
+    path: Path
+    format: Format
+
+
+def requested_files(options: CompareOptions, *, cwd: Path) -> tuple[ReportFile, ...]:
+    """Return the files that the user asked for; relative ones start at ``cwd``."""
+    return tuple(
+        ReportFile(path=cwd / path.expanduser(), format=choose_format(path, options.output_format))
+        for path in dict.fromkeys(options.output)
+    )
+
+
+def check_files(files: tuple[ReportFile, ...]) -> None:
+    """Refuse files that cannot be written, before anything long runs.
+
+    Raises:
+        UsageError: naming the first.
+    """
+    for file in files:
+        check_output(file.path)
+
+
+def write_files(report: CompareReport, paths: Iterable[Path], chosen: Format | None = None) -> None:
+    """Write a report to files, each in the chosen format, else in that of its suffix.
+
+    Raises:
+        UsageError: before any is written: one cannot be, or its suffix says no format.
+        StoreError: one cannot be written, or a file of the run folder is damaged.
+    """
+    files = tuple(ReportFile(path=path, format=choose_format(path, chosen)) for path in paths)
+    check_files(files)
+    for file in files:
+        _write(report, file)
+
+
+def _write(report: CompareReport, file: ReportFile) -> None:
+    write_output(file.path, render_report(report, file.format, documents_of(report)))
+
+
+def write_report_files(report: CompareReport, asked: tuple[ReportFile, ...]) -> CompareReport:
+    """Write the run folder's own files, then those that were asked for.
+
+    No exception but one of the interpreter's own leaves this.
+
+    Returns:
+        The report, with a note for each file that could not be written.
+    """
+    for file in (*_of_run_folder(report), *asked):
+        try:
+            _write(report, file)
+        except (KeyboardInterrupt, Interrupted):
+            return _noted(report, file, "it was interrupted")
+        except Exception as error:  # noqa: BLE001 - the verdict stands, whatever it is
+            _LOG.info("%s was not written", file.path, exc_info=True)  # shown under --debug
+            report = _noted(report, file, error_text(error))
+    return report
+
+
+def _of_run_folder(report: CompareReport) -> Iterator[ReportFile]:
+    if report.run_folder is not None:
+        for name, rendering in RENDERINGS.items():
+            if rendering.run_file:
+                path = Path(report.run_folder) / rendering.run_file
+                yield ReportFile(path=path, format=name)
+
+
+def _noted(report: CompareReport, file: ReportFile, why: str) -> CompareReport:
+    note = f"{file.path} was not written: {why}"
+    return replace(report, notes=(*report.notes, note))
+
+
+# An error in a sentence of a report.
+
+
+def error_text(error: BaseException) -> str:
+    """An error as a sentence, its hint with it."""
+    if isinstance(error, (KeyboardInterrupt, Interrupted)):
+        return "it was interrupted"
+    if isinstance(error, EvalguardError):
+        return f"{error} ({error.hint})" if error.hint else str(error)
+    return f"{type(error).__name__}: {error}"

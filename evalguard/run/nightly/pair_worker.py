@@ -1,0 +1,192 @@
+"""The process that compares pairs, and the work that is sent to it as plain data.
+
+Started as ``python -m evalguard.run.nightly.pair_worker`` by ``pair_process``, not by people. It
+loads nothing heavy before its first pair: the night waits for a hello.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import json
+import logging
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from types import FrameType
+from typing import Any, cast
+
+from evalguard.core.reports.night import NightlyMetric, PairNight
+from evalguard.core.settings import Value
+from evalguard.errors import EXIT_PASSED, Interrupted
+from evalguard.garbage import freeze_gc, freeze_gc_at_exit, raise_gc_threshold
+from evalguard.report.contract.compare import replace_non_finite
+from evalguard.run.options import CompareOptions, describe_options, make_options
+from evalguard.worker.messages import Call
+from evalguard.worker.server import serve_desk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairWork:
+    """Compare a pair or, where its verdict is given, search the settings that made it.
+
+    Attributes:
+        cwd: folder that names of models and files start at.
+    """
+
+    base: str
+    candidate: str
+    options: CompareOptions
+    cwd: Path
+    verdict: PairNight | None = None
+
+    @property
+    def doing(self) -> str:
+        """What is done, for "... while it was compared"."""
+        return "compared" if self.verdict is None else "bisected"
+
+    def told(self) -> dict[str, Value]:
+        """The work as JSON values."""
+        return {
+            "base": self.base,
+            "candidate": self.candidate,
+            "options": describe_options(self.options),
+            "cwd": str(self.cwd),
+            "verdict": None if self.verdict is None else dump_pair(self.verdict),
+        }
+
+    @classmethod
+    def read(cls, told: Mapping[str, Any]) -> PairWork:
+        """Read back what ``told`` gave.
+
+        Raises:
+            ValueError, TypeError, KeyError: it is something else.
+        """
+        verdict = told["verdict"]
+        return cls(
+            base=told["base"],
+            candidate=told["candidate"],
+            options=make_options(None, **told["options"]),
+            cwd=Path(told["cwd"]),
+            verdict=None if verdict is None else read_pair(verdict),
+        )
+
+
+# A pair's night as plain data, for the journal and for the next night, and back.
+
+
+def dump_pair(pair: PairNight) -> dict[str, Value]:
+    """The pair as JSON values; a number that JSON cannot hold is null."""
+    found: dict[str, Value] = replace_non_finite(asdict(pair), "", [])
+    return found
+
+
+def read_pair(told: Mapping[str, Any]) -> PairNight:
+    """Read back what ``dump_pair`` gave; keys that are not known are left out.
+
+    Raises:
+        ValueError, TypeError, KeyError: it is something else.
+    """
+    known = {field.name for field in fields(PairNight)}
+    values = {name: value for name, value in told.items() if name in known}
+    for name in ("culprits", "waivers", "notes", "problems"):
+        values[name] = tuple(map(str, values.get(name, ())))
+    values["metrics"] = tuple(_read_metric(one) for one in told["metrics"])
+    return PairNight(**values)
+
+
+def _read_metric(told: Mapping[str, Any]) -> NightlyMetric:
+    known = {field.name for field in fields(NightlyMetric)}
+    return NightlyMetric(**{name: value for name, value in told.items() if name in known})
+
+
+# The process that compares pairs: ``python -m evalguard.run.nightly.pair_worker``.
+#
+# Started by ``pair_process``, not by people. A pair that hangs, or that takes its process down,
+# takes only this one; the night goes on with another.
+
+
+_PARENT_DEATH_SIGNAL = 1
+
+
+class PairDesk:
+    """Compares pairs and bisects them, as it is asked to."""
+
+    def answer(self, call: Call) -> Value:
+        """Return what the pair came to.
+
+        Raises:
+            KeyboardInterrupt: the night is stopped, or this pair's time is up.
+        """
+        if call.name == "close":
+            return None
+        try:
+            return dump_pair(_do_work(PairWork.read(cast("dict[str, Any]", call.argument))))
+        except Interrupted:
+            raise KeyboardInterrupt from None
+        finally:
+            freeze_gc()
+
+    def close(self) -> None:
+        """Nothing is held between two pairs."""
+
+
+def _do_work(work: PairWork) -> PairNight:
+    # Not before it is needed: the night waits for a hello.
+    from evalguard.run.nightly.pairs import bisect_pair, compare_pair
+
+    if work.verdict is None:
+        return compare_pair(work.base, work.candidate, work.options)
+    return bisect_pair(work.verdict, work.options, work.cwd)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Answer the night until it closes; return the exit code."""
+    parser = argparse.ArgumentParser(prog="evalguard.run.nightly.pair_worker")
+    parser.add_argument("--requests", type=int, required=True, metavar="FD")
+    parser.add_argument("--replies", type=int, required=True, metavar="FD")
+    parser.add_argument("--import-path", type=json.loads, required=True, metavar="JSON")
+    parser.add_argument("--log-level", type=int, default=0, metavar="N")
+    options = parser.parse_args(arguments)
+    sys.path[:] = options.import_path
+    faulthandler.enable()
+    if options.log_level:
+        logging.basicConfig(level=options.log_level, format="%(name)s: %(message)s")
+    leave_signals_to_the_night()
+    try:
+        serve_desk(options.requests, options.replies, PairDesk())
+    except KeyboardInterrupt:
+        return Interrupted.exit_code
+    return EXIT_PASSED
+
+
+def leave_signals_to_the_night() -> None:
+    """Stop when the night says so, and die with it.
+
+    A night in the background may have had Ctrl-C ignored, which is inherited. systemd sends SIGTERM
+    to every process of a unit: what it means for this pair, the night decides. (A handler and not
+    SIG_IGN, which processes that are started from here would inherit.)
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, _ignore_signal)
+    if sys.platform == "linux":
+        # A night that is killed closes its pipe, which a thread here notices; one that is kept from
+        # running by native code notices nothing. The night waits in the thread that started this
+        # process: it ends no sooner than the night.
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+
+
+def _ignore_signal(number: int, frame: FrameType | None) -> None:
+    """A signal that was meant for the night."""
+
+
+if __name__ == "__main__":
+    raise_gc_threshold()
+    try:
+        sys.exit(main())
+    finally:
+        freeze_gc_at_exit()

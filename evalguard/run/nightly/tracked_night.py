@@ -1,0 +1,225 @@
+"""A night at experiment trackers: every run in one group, and W&B's report of the night."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from evalguard.core.history import Night
+from evalguard.core.redaction import redacted_text
+from evalguard.core.reports.compare import CompareReport, Sent, SinkName
+from evalguard.core.reports.night import (
+    NightReport,
+    NightTrend,
+    NightVerdict,
+    PairNight,
+    TrackedNight,
+    TrendPoint,
+)
+from evalguard.errors import EvalguardError, Interrupted
+from evalguard.integrations.jobs import Bounds
+from evalguard.integrations.sending import save_night
+from evalguard.report.night import pair_name
+from evalguard.report.progress import ProgressLine
+from evalguard.report.view.report import tracked_view
+from evalguard.report.words.plain_text import printable
+from evalguard.run.nightly.pairs import NightPair
+from evalguard.run.options import CompareOptions
+from evalguard.run.publishing.tracking import INTERRUPTED, chosen_sinks, track_run
+from evalguard.run.stored_run import stored_run
+from evalguard.store.history.history_file import HistoryFile
+
+_LOG = logging.getLogger(__name__)
+
+
+def nightly_report(
+    night: TrackedNight, *, quiet: bool = False, bounds: Bounds | None = None
+) -> Sent:
+    """Save a report on a night at W&B, and say where; what fails there is the answer's reason."""
+    try:
+        with ProgressLine(quiet=quiet) as progress:
+            progress.note("saving the night's report at W&B (Ctrl-C leaves that out)")
+            return save_night(night, bounds=bounds)
+    except (KeyboardInterrupt, Interrupted):
+        return Sent(sink="wandb", state="failed", reason="interrupted")
+    except Exception as error:  # noqa: BLE001 - the night's verdicts stand, whatever it is
+        _LOG.info("the report was not saved", exc_info=True)  # shown under --debug
+        return Sent(sink="wandb", state="failed", reason=redacted_text(str(error)))
+
+
+_MOST_NIGHTS = 365
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentPair:
+    """A pair's night, and what became of its run at each tracker."""
+
+    pair: PairNight
+    sent: tuple[Sent, ...]
+
+    @property
+    def address(self) -> str:
+        """Of its run at W&B; "" where it is not there."""
+        found = (one.place for one in self.sent if one.sink == "wandb" and one.state == "sent")
+        return next(found, "")
+
+
+def track_night(
+    report: NightReport, pairs: Sequence[NightPair], options: CompareOptions
+) -> tuple[str, ...]:
+    """Send a night whose files are all written; returns a line for each run and tracker.
+
+    Whatever happens there, the night stands.
+    """
+    if any(options.track) and set(options.track) == {"none"}:
+        return ()
+    sending = NightSender(group=report.name, quiet=options.quiet)
+    found = [
+        SentPair(pair=pair, sent=_send_pair(sending, pair, _pair_sinks(asked, options)))
+        for pair, asked in zip(report.pairs, pairs, strict=True)
+    ]
+    lines = [_sent_line(one.pair, sent) for one in found for sent in one.sent]
+    if any(one.address for one in found):
+        gone = sending.gone("wandb")
+        saved = (
+            Sent(sink="wandb", state="failed", reason=gone)
+            if gone
+            else nightly_report(_build_night(report, found), quiet=options.quiet)
+        )
+        lines.append(f"the night: {tracked_view(saved, None)}")
+    command = sync_command([sent for one in found for sent in one.sent])
+    return (*lines, *([f"to send what W&B's client kept:\n  {command}"] if command else []))
+
+
+def _sent_line(pair: PairNight, sent: Sent) -> str:
+    """What became of a run; the command for those that W&B's client kept is one for all."""
+    told = replace(sent, next_command="") if sent.state == "offline" else sent
+    return f"{printable(pair_name(pair))}: {tracked_view(told, pair.run_folder)}"
+
+
+def _pair_sinks(pair: NightPair, options: CompareOptions) -> tuple[SinkName, ...]:
+    return chosen_sinks(options.track or pair.guard.run.track or ())
+
+
+def _send_pair(
+    sending: NightSender, pair: PairNight, sinks: tuple[SinkName, ...]
+) -> tuple[Sent, ...]:
+    if pair.run_folder is None or not sinks:
+        return ()
+    try:
+        stored = stored_run(Path(pair.run_folder))
+        stored.check_files()  # its samples are sent, too
+    except EvalguardError as error:
+        return tuple(Sent(sink=sink, state="failed", reason=str(error)) for sink in sinks)
+    return sending.send(replace(stored.report, tracked=()), sinks)
+
+
+def _build_night(report: NightReport, found: Sequence[SentPair]) -> TrackedNight:
+    verdicts = tuple(
+        NightVerdict(
+            base=one.pair.base,
+            candidate=one.pair.candidate,
+            state=one.pair.state if one.pair.created else None,
+            sentence=one.pair.reason,
+            url=one.address,
+        )
+        for one in found
+    )
+    return TrackedNight(name=report.name, verdicts=verdicts, trends=_night_trends(report))
+
+
+def _night_trends(report: NightReport) -> tuple[NightTrend, ...]:
+    """The gated metrics of every pair over nights; none where there is no history."""
+    if not report.history:
+        return ()
+    try:
+        with HistoryFile(Path(report.history)) as history:
+            return tuple(
+                NightTrend(
+                    base=pair.base,
+                    candidate=pair.candidate,
+                    task=metric.task,
+                    metric=metric.metric,
+                    points=tuple(
+                        map(_trend_point, history.nights(pair.pair, metric.key)[-_MOST_NIGHTS:])
+                    ),
+                )
+                for pair in report.pairs
+                for metric in pair.metrics
+            )
+    except EvalguardError:  # a damaged history is told of by the night itself
+        return ()
+
+
+def _trend_point(night: Night) -> TrendPoint:
+    metric = night.metric
+    return TrendPoint(
+        created=night.run.created,
+        sigma=metric.sigma,
+        low=metric.sigma_low,
+        high=metric.sigma_high,
+    )
+
+
+# NightSending: the runs of a night at the trackers, one after the other, without waiting in vain.
+#
+# A tracker that does not answer costs up to a minute and a half a run: two hundred pairs would
+# wait for hours. What failed twice in a row is not tried again in this night.
+
+
+MOST_FAILURES = 2
+
+
+@dataclass(slots=True, kw_only=True)
+class NightSender:
+    """Sends runs in one group.
+
+    Attributes:
+        failures: of each tracker, in a row.
+        reasons: of the last failure of each.
+    """
+
+    group: str
+    quiet: bool
+    failures: Counter[SinkName] = field(default_factory=Counter)
+    reasons: dict[SinkName, str] = field(default_factory=dict)
+
+    def send(self, run: CompareReport, sinks: Sequence[SinkName]) -> tuple[Sent, ...]:
+        """Send a run to each of the sinks; what became of it there."""
+        return tuple(self._sent(run, sink) for sink in sinks)
+
+    def gone(self, sink: SinkName) -> str:
+        """Why a tracker is not tried any more; "" while it is."""
+        reason = self.reasons.get(sink, "")
+        if reason == INTERRUPTED:
+            return reason
+        if self.failures[sink] < MOST_FAILURES:
+            return ""
+        return f"not tried: the {MOST_FAILURES} before it failed"
+
+    def _sent(self, run: CompareReport, sink: SinkName) -> Sent:
+        gone = self.gone(sink)
+        if gone == INTERRUPTED:
+            return Sent(sink=sink, state="failed", reason=gone)
+        (sent,) = track_run(
+            run, (sink,), job_type="nightly", group=self.group, quiet=self.quiet, unreached=gone
+        ).tracked
+        if not gone:
+            failed = sent.state != "sent" and bool(sent.reason)
+            self.failures[sink] = self.failures[sink] + 1 if failed else 0
+            self.reasons[sink] = sent.reason
+        return sent
+
+
+def sync_command(sent: Sequence[Sent]) -> str:
+    """The one command that sends all runs that W&B's client kept here; "" if there are none."""
+    kept = [Path(one.place) for one in sent if one.sink == "wandb" and one.state == "offline"]
+    if len(kept) == 1:
+        return f"wandb sync {shlex.quote(str(kept[0]))}"
+    folders = dict.fromkeys(path.parent for path in kept)
+    places = [f"{shlex.quote(str(folder))}/offline-run-*" for folder in folders]
+    return f"wandb sync {' '.join(places)}" if places else ""

@@ -1,0 +1,389 @@
+"""CompareOptions: everything a user may say about a comparison beside its two sides."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import date
+from numbers import Real
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from evalguard.config.entries import parse_model_args
+from evalguard.core.reports.compare import Format
+from evalguard.core.scorer import RollingBos, ScorerName
+from evalguard.core.settings import Assignment, Value
+from evalguard.errors import UsageError, nearest
+from evalguard.report.formats import choose_format
+from evalguard.run.publishing.tracking import check_track
+
+WorkerUse = Literal["auto", "always"]
+DistributionMode = Literal["auto", "lockstep", "reference", "off"]
+MemoryUse = Literal["auto", "lockstep", "sequential"]
+BisectUse = Literal["auto", "never", "always"]
+# What a user may declare to differ; settings under test excuse their own differences.
+MAY_DIFFER = frozenset({"prompt", "tokens"})
+# What is compared with numbers, so that a text would fail there, without its name.
+_NUMBERS = (
+    "limit", "num_fewshot", "seed", "timeout", "confidence", "sequential_alpha",
+    "bisect_budget",
+)  # fmt: skip
+_MAPPINGS = (
+    "base_model_args", "cand_model_args", "base_set", "cand_set", "gen_kwargs", "gate_limits",
+)  # fmt: skip
+_SEVERAL = ("tasks", "include_path", "allow_differing", "output", "track")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareOptions:
+    """Options of ``compare``; None and empty mean: as the guard file says, else the default.
+
+    Attributes:
+        config: guard file; None: ./evalguard.yaml, else ./configs/, else the built-in demo.
+        tasks: lm-eval task names; empty: the pair's, else the guard file's, else those of a
+            stored run.
+        include_path: folders with further lm-eval task files.
+        model: lm-eval model type of a base or candidate given as a path or hub id.
+        base_model_args, cand_model_args: model_args added to (or overriding) each side's own.
+        base_set, cand_set: values for settings of each side: ``{"norm_dtype": "reference"}``;
+            "reference" and "candidate" stand for the setting's declared values.
+        limit: the first N documents of each task, or a share below 1.
+        num_fewshot, seed, apply_chat_template, system_instruction, fewshot_as_multiturn,
+        gen_kwargs, confirm_run_unsafe_code: as in lm-eval.
+        batch_size: sequences per forward pass, the same for both; "auto": as many as the token
+            budget has room for.
+        token_budget: padded tokens per forward pass, the same for both; 0: what was measured to be
+            best on this device.
+        scorer: "harness" scores Hugging Face models by lm-eval's own path; None: "fast".
+        share_prefixes: read what several continuations have before them once, where a model proves
+            to give the same scores; None: yes.
+        rolling_bos: whole texts whose tokenizer adds BOS: "lm-eval" counts BOS given BOS as lm-eval
+            does, "once" begins with the first real token; None: "lm-eval".
+        device: "cpu", "cuda", ...; "" = CUDA if there is one.
+        threads: CPU threads of torch; 0: one for a model below 20 million parameters, else
+            torch's own number.
+        trust_remote_code, allow_code: let a hub model's code, a guard file's code run.
+        worker: "always" scores in worker processes; "auto" only where a setting needs one.
+        timeout: seconds that one call to a worker may take; None: no limit.
+        allow_differing: "prompt" and "tokens", differences between the sides that are meant.
+        cluster: field of the documents that says which of them share something and are not
+            independent, for every task that has it; "": as the guard file's ``clusters`` say.
+        floor: document of a measured A/A floor (``evalguard floor --json``) to hold the drift
+            against; None: the one that was kept for this base in this environment, if any.
+        distributions: how the two models' distributions are compared: "lockstep" (both loaded),
+            "reference" (the base first, which leaves a reference), "off", or "auto": lock-step
+            where it is possible.
+        reference: file of the base's reference: read if it is there, in place of loading the
+            base, else written. Implies distributions="reference".
+        reference_top_k: tokens of the base that a reference keeps at every position; None: 64.
+        memory: "lockstep" loads both models, "sequential" one after the other; "auto": both where
+            they fit.
+        check_batch_size: documents per task scored once more at batch size 1; 0: none.
+        verify_scorer: documents per task, drawn with the seed, scored once more by lm-eval's own
+            path; other scores are an error; 0: none.
+        baseline: run folder of a comparison, or history, whose base takes the base's place: its
+            scores are those that were kept.
+        margin, fail_on, confidence: of the gate; a margin of "1pp" is in points, one of "2%"
+            relative to the base's value.
+        gate_limits: absolute limits, ``{"kl_mean": 0.01, "same_top1": 0.98}``, added to those of
+            the guard file or in place of them (``evalguard.core.limits.KINDS`` has the names).
+        sequential: stop a task as soon as the verdict of all its documents is known;
+            sequential_alpha: chance, over the documents' orders, that it is not; None: 0.05.
+        bisect: look for the settings that make the drift: "auto" where the gate fails and the
+            candidate declares settings; "always" also where it passes, and with settings derived
+            from the two models; "never". bisect_budget: full evaluations that may be spent;
+            bisect_thorough: be surer of small effects; bisect_jobs: probes at the same time.
+        strict: undecided fails. git_bisect: exit codes for ``git bisect run``.
+        output_path: where run folders go; None: ./reports.
+        output: files that the report is written to, each in the format that its suffix says, or
+            in output_format ("text", "json", ...).
+        cache_dir: score and build cache; None: the user's cache folder. use_cache: score cache.
+        cache_max_size: how large it may be after the run, "20GB" or bytes; None: as the variable
+            EVALGUARD_CACHE_MAX_SIZE says, else no limit.
+        history: sqlite file that the run is added to; None: the guard file's, else none.
+            use_history: False: none, whatever the guard file says.
+        track: experiment trackers that the finished run is sent to: "wandb", "trackio",
+            "mlflow"; or "none"; empty: the guard file's, else W&B where it is configured.
+        today: the day, YYYY-MM-DD, on which waivers count or have expired; "": the day, in UTC, on
+            which the comparison begins.
+        write: whether to write a run folder. quiet: no progress on stderr.
+        command: the command line, for the record.
+    """
+
+    config: Path | None = None
+    tasks: tuple[str, ...] = ()
+    include_path: tuple[Path, ...] = ()
+    model: str = "hf"
+    base_model_args: Mapping[str, Value] = field(default_factory=dict)
+    cand_model_args: Mapping[str, Value] = field(default_factory=dict)
+    base_set: Assignment = field(default_factory=dict)
+    cand_set: Assignment = field(default_factory=dict)
+    limit: float | None = None
+    num_fewshot: int | None = None
+    seed: int | None = None
+    apply_chat_template: bool | str | None = None
+    system_instruction: str | None = None
+    fewshot_as_multiturn: bool | None = None
+    gen_kwargs: Mapping[str, Value] = field(default_factory=dict)
+    confirm_run_unsafe_code: bool = False
+    batch_size: int | Literal["auto"] | None = None
+    token_budget: int | None = None
+    scorer: ScorerName | None = None
+    share_prefixes: bool | None = None
+    rolling_bos: RollingBos | None = None
+    device: str = ""
+    threads: int = 0
+    trust_remote_code: bool = False
+    allow_code: bool = False
+    worker: WorkerUse = "auto"
+    timeout: float | None = None
+    allow_differing: frozenset[str] = frozenset()
+    cluster: str = ""
+    floor: Path | None = None
+    distributions: DistributionMode | None = None
+    reference: Path | None = None
+    reference_top_k: int | None = None
+    memory: MemoryUse | None = None
+    baseline: Path | None = None
+    check_batch_size: int = 0
+    verify_scorer: int = 0
+    margin: float | str | None = None
+    fail_on: str | None = None
+    confidence: float | None = None
+    gate_limits: Mapping[str, float] = field(default_factory=dict)
+    sequential: bool | None = None
+    sequential_alpha: float | None = None
+    bisect: BisectUse | None = None
+    bisect_budget: float | None = None
+    bisect_thorough: bool | None = None
+    bisect_jobs: int | None = None
+    strict: bool = False
+    git_bisect: bool = False
+    output_path: Path | None = None
+    output: tuple[Path, ...] = ()
+    output_format: Format | None = None
+    cache_dir: Path | None = None
+    cache_max_size: int | str | None = None
+    use_cache: bool = True
+    history: Path | None = None
+    use_history: bool = True
+    track: tuple[str, ...] = ()
+    today: str = ""
+    write: bool = True
+    quiet: bool = False
+    command: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse at once what would otherwise be noticed after hours of scoring, or never.
+
+        Limit and gate are checked with the guard file's, before anything runs.
+
+        Raises:
+            UsageError: naming the option and the value.
+        """
+        for name in _NUMBERS:
+            if not _is_number(getattr(self, name)):
+                raise _refused(name, getattr(self, name), "a number")
+        for name in _MAPPINGS:
+            if not isinstance(getattr(self, name), Mapping):
+                raise _refused(name, getattr(self, name), "a mapping, {'name': value}")
+        auto = self.batch_size in (None, "auto")
+        if not auto and not _is_count(self.batch_size, 1):
+            raise _refused("batch_size", self.batch_size, "a number of sequences or 'auto'")
+        if self.scorer not in (None, *get_args(ScorerName)):
+            raise _refused("scorer", self.scorer, " or ".join(get_args(ScorerName)))
+        if self.rolling_bos not in (None, *get_args(RollingBos)):
+            raise _refused("rolling_bos", self.rolling_bos, " or ".join(get_args(RollingBos)))
+        if self.token_budget is not None and not _is_count(self.token_budget, 0):
+            raise _refused("token_budget", self.token_budget, "a number of tokens, 0 or more")
+        for name in ("threads", "check_batch_size", "verify_scorer"):
+            if not _is_count(getattr(self, name), 0):
+                raise _refused(name, getattr(self, name), "a number, 0 or more")
+        if self.timeout is not None and not 0 < self.timeout < math.inf:
+            raise _refused("timeout", self.timeout, "a number of seconds above 0")
+        if self.worker not in get_args(WorkerUse):
+            raise _refused("worker", self.worker, " or ".join(get_args(WorkerUse)))
+        if self.distributions not in (None, *get_args(DistributionMode)):
+            modes = ", ".join(get_args(DistributionMode))
+            raise _refused("distributions", self.distributions, f"one of {modes}")
+        if self.memory not in (None, *get_args(MemoryUse)):
+            raise _refused("memory", self.memory, f"one of {', '.join(get_args(MemoryUse))}")
+        self._check_bisect()
+        if self.today and not _is_day(self.today):
+            raise _refused("today", self.today, "a day, YYYY-MM-DD")
+        for path in self.output:
+            choose_format(path, self.output_format)
+        check_track(self.track)
+        if self.reference_top_k is not None and not _is_count(self.reference_top_k, 1):
+            raise _refused("reference_top_k", self.reference_top_k, "a number of tokens")
+        for item in sorted(self.allow_differing - MAY_DIFFER):
+            raise _refused("allow_differing", item, " and ".join(sorted(MAY_DIFFER)))
+
+    def _check_bisect(self) -> None:
+        if self.bisect not in (None, *get_args(BisectUse)):
+            raise _refused("bisect", self.bisect, f"one of {', '.join(get_args(BisectUse))}")
+        if self.bisect_jobs is not None and not _is_count(self.bisect_jobs, 1):
+            raise _refused("bisect_jobs", self.bisect_jobs, "a number of probes")
+        if self.bisect_budget is not None and not 0.0 <= self.bisect_budget < math.inf:
+            raise _refused("bisect_budget", self.bisect_budget, "a number of evaluations")
+
+
+def make_options(options: CompareOptions | None, **given: Any) -> CompareOptions:
+    """Return options with fields overridden; a text stands for a sequence of one, or a path.
+
+    Raises:
+        UsageError: for a field that does not exist, with the nearest one, or a value of a kind
+            that it cannot have.
+    """
+    names = [field.name for field in fields(CompareOptions)]
+    for name in given:
+        if name not in names:
+            raise UsageError(f"compare() has no option '{name}'{nearest(name, names)}")
+    for name in _SEVERAL:
+        if isinstance(given.get(name), (str, Path)):
+            given[name] = (given[name],)
+        if not isinstance(given.get(name, ()), Iterable):
+            raise _refused(name, given[name], "a text or a list of them")
+    for name in ("tasks", "track"):
+        if name in given:
+            given[name] = tuple(given[name])
+    for name in ("include_path", "output"):
+        if name in given:
+            given[name] = tuple(Path(path) for path in given[name])
+    if "allow_differing" in given:
+        given["allow_differing"] = frozenset(given["allow_differing"])
+    for name in ("config", "reference", "output_path", "cache_dir", "floor", "history", "baseline"):
+        if given.get(name) is not None:
+            given[name] = Path(given[name])
+    return replace(options or CompareOptions(), **given)
+
+
+def _is_number(value: object) -> bool:
+    return value is None or (isinstance(value, Real) and not isinstance(value, bool))
+
+
+def _is_day(value: object) -> bool:
+    try:
+        return isinstance(value, str) and date.fromisoformat(value).isoformat() == value
+    except ValueError:
+        return False
+
+
+def _is_count(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _refused(name: str, value: object, expected: str) -> UsageError:
+    return UsageError(f"option {name}: {value!r} is not {expected}")
+
+
+# Arguments typed as text: ``a=b,c=d`` or a JSON object.
+
+
+def parse_arguments(text: str, *, where: str) -> dict[str, Value]:
+    """Return the arguments in ``text``; ``where`` names the option in error messages.
+
+    Raises:
+        UsageError: if the text is neither form.
+    """
+    return dict(parse_model_args(text, where=where)) if text else {}
+
+
+# Options as words of a command line: what is typed to ask for what Python was asked for.
+
+
+# Spelt otherwise than the field; each word of "no" is typed where the field is false.
+_SPELT = {"cand_set": "--set", "base_set": "--base-set", "gate_limits": "--gate-metric"}
+_NO = {
+    "use_cache": "--no-cache",
+    "use_history": "--no-history",
+    "share_prefixes": "--no-share-prefixes",
+    "sequential": "--no-sequential",
+}
+_PAIRS = frozenset(_SPELT)
+_KEYWORDS = ("True", "False", "None")  # read as JSON's true, false and null by --set
+
+
+def option_words(options: CompareOptions, names: Collection[str]) -> list[str]:
+    """Return the words that ask ``evalguard compare`` for these options.
+
+    Args:
+        names: fields that count; those that stand at their default need no words.
+    """
+    default = CompareOptions()
+    return [
+        word
+        for field in fields(CompareOptions)
+        if field.name in names
+        and (value := getattr(options, field.name)) != getattr(default, field.name)
+        for word in _words(field.name, value)
+    ]
+
+
+def typed_text(value: Value) -> str:
+    """A value as ``--set NAME=VALUE`` reads it back, type and all."""
+    plain = isinstance(value, str) and value not in _KEYWORDS and not _is_json(value)
+    return str(value) if plain else json.dumps(value)
+
+
+def _words(name: str, value: Any) -> Iterator[str]:
+    option = _SPELT.get(name, f"--{name.replace('_', '-')}")
+    if value is False:
+        yield from filter(None, [_NO.get(name)])
+    elif value is True:
+        yield option
+    elif name in _PAIRS:
+        for one, text in value.items():
+            yield from (option, f"{one}={typed_text(text)}")
+    elif name == "tasks":
+        yield from (option, ",".join(value))
+    elif isinstance(value, (tuple, frozenset)):
+        for one in sorted(value) if isinstance(value, frozenset) else value:
+            yield from (option, str(one))
+    else:
+        yield from (option, _text(value))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return json.dumps(dict(value))
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+# CompareOptions as plain data, for a file or another process; ``make_options`` reads them back.
+
+
+def describe_options(
+    options: CompareOptions, *, told_path: Callable[[Path], str] = str
+) -> dict[str, Any]:
+    """The options that are not the default's, as JSON values.
+
+    Args:
+        told_path: how a path is written.
+    """
+    default = CompareOptions()
+    return {
+        field.name: _plain(getattr(options, field.name), told_path)
+        for field in fields(CompareOptions)
+        if getattr(options, field.name) != getattr(default, field.name)
+    }
+
+
+def _plain(value: Any, told_path: Callable[[Path], str]) -> Any:
+    if isinstance(value, Path):
+        return told_path(value)
+    if isinstance(value, frozenset):
+        return sorted(value)
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, told_path) for item in value]
+    return dict(value) if isinstance(value, Mapping) else value

@@ -1,0 +1,1 @@
+"""Finished comparisons shown elsewhere: trackers, GitHub, GitLab."""

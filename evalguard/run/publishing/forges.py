@@ -1,0 +1,232 @@
+"""A finished comparison, or an error, in the forms that GitHub and GitLab take."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from evalguard.core.redaction import redacted_text
+from evalguard.errors import EvalguardError, StoreError
+from evalguard.integrations.github import job_of, put_comment
+from evalguard.integrations.gitlab import gitlab_job_of, put_note
+from evalguard.report.ci import annotation_command, neutralize_commands
+from evalguard.report.ci import render_annotations as annotated
+from evalguard.report.markdown import COMMENT_BYTES, comment_marker, failure_markdown
+from evalguard.report.markdown import render_markdown as markdown
+from evalguard.report.terminal import render_terminal as page
+from evalguard.report.view.report import build_report_view
+from evalguard.report.words.plain_text import printable
+from evalguard.run.stored_run import report_of, stored_run
+from evalguard.store.run_tables import read_document
+
+_COMPARE = "evalguard.compare/1"
+_ERROR = "evalguard.error/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A result; ``annotations`` and ``outputs`` are GitHub's."""
+
+    passed: bool
+    summary: str
+    comment: str
+    log: str
+    annotations: str
+    outputs: Mapping[str, str] = field(default_factory=dict)
+
+
+def show_result(result: Path, *, marker: str) -> Shown:
+    """Read a result.
+
+    Args:
+        result: a run folder, its result.json, or what ``--json`` printed: an error, too.
+        marker: hidden first line of its comment.
+
+    Raises:
+        UsageError: ``result`` is none of these.
+        StoreError: it is damaged, or was changed.
+    """
+    content = read_document(result, schemas=(_COMPARE, _ERROR))
+    if content["schema"] == _ERROR:
+        return _failed(content, marker)
+    # What --json printed lies anywhere; a run folder may have been moved.
+    report = stored_run(result).report if result.is_dir() else report_of(result, content)
+    view = build_report_view(report)
+    return Shown(
+        passed=view.passed and view.exit_code == 0,
+        summary=markdown(view),
+        comment=markdown(view, most=COMMENT_BYTES, marker=marker),
+        log=page(report, width=100, color=False),
+        annotations=annotated(view),
+        outputs={
+            "state": view.state,
+            "passed": "true" if view.passed and view.exit_code == 0 else "false",
+            "headline": view.headline,
+            "guilty": "\n".join(() if view.bisection is None else view.bisection.guilty),
+            "run-folder": report.run_folder or "",
+        },
+    )
+
+
+def _failed(content: Mapping[str, Any], marker: str) -> Shown:
+    """An error of the command: nothing is known about the candidate."""
+    error = _as_error(content.get("error"))
+    code = content.get("exit_code")
+    number = code if isinstance(code, int) else EvalguardError.exit_code
+    message, hint = _harmless(str(error)), _harmless(error.hint)
+    text = failure_markdown(message, hint, exit_code=number)
+    return Shown(
+        passed=False,
+        summary=text,
+        comment=failure_markdown(message, hint, exit_code=number, marker=marker),
+        log=f"error: {message}\nhint: {hint}" if hint else f"error: {message}",
+        annotations=annotation_command("error", "evalguard: no verdict", message),
+        outputs={
+            "state": "failed",
+            "passed": "false",
+            "headline": message.split("\n", 1)[0],
+            "guilty": "",
+            "run-folder": "",
+        },
+    )
+
+
+def _as_error(found: object) -> EvalguardError:
+    told = found if isinstance(found, dict) else {}
+    return EvalguardError(
+        str(told.get("message", "it ended without a result")), hint=str(told.get("hint", ""))
+    )
+
+
+def _harmless(text: str) -> str:
+    return "\n".join(printable(line) for line in redacted_text(text).split("\n"))
+
+
+# A result as the comment of a pull or merge request: one way for every forge.
+
+
+Commenting = Literal["always", "failures", "never"]
+
+
+class Put(Protocol):
+    """Writes a forge's comment."""
+
+    def __call__(self, body: str, *, create: bool) -> str:
+        """Update the comment, else create it; return its address, "" where there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commented:
+    """What became of a comment.
+
+    Attributes:
+        address: "" where none was written.
+        problem: why it could not be; it takes nothing from the verdict.
+    """
+
+    address: str = ""
+    problem: StoreError | None = None
+
+
+def post_comment(
+    shown: Shown, put: Put | None, *, comment: Commenting, page: str, lacking: StoreError | None
+) -> Commented:
+    """Write the comment of a result.
+
+    Args:
+        put: None outside a pull or merge request.
+        comment: "failures" creates none for a result that passes, and updates the one that is
+            there.
+        page: address of the job, "" where it is not known.
+        lacking: why there is nothing to write with; None where there is.
+    """
+    if comment == "never" or put is None:
+        return Commented()
+    if lacking is not None:
+        return Commented(problem=lacking)
+    link = f"\n[The job]({page})\n" if page else ""
+    try:
+        return Commented(
+            address=put(shown.comment + link, create=comment == "always" or not shown.passed)
+        )
+    except StoreError as error:
+        return Commented(problem=error)
+
+
+# A finished comparison shown on GitHub: summary, annotations, outputs, comment.
+
+
+def show_on_github(
+    result: Path, *, name: str, comment: Commenting, environment: Mapping[str, str]
+) -> str:
+    """Show a result in the job that runs, and return what its log gets.
+
+    Args:
+        result: a run folder, its result.json, or what ``--json`` printed: an error, too.
+        name: tells the comments of several comparisons of one pull request apart.
+        comment: on a pull request; "failures" creates none for a result that passes, and updates
+            the one that is there.
+
+    Raises:
+        UsageError: ``result`` is none of these.
+        StoreError: the summary or the outputs cannot be written. A comment that cannot be posted
+            is a warning in the log: it takes nothing from the verdict.
+    """
+    job = job_of(environment)
+    shown = show_result(result, marker=comment_marker(name))
+    lines = [neutralize_commands(shown.log, secrets.token_hex(16)), shown.annotations.rstrip("\n")]
+    job.add_summary(shown.summary)
+    put = partial(put_comment, job) if job.pull_request is not None else None
+    lacking = None if job.token else _NO_TOKEN
+    done = post_comment(shown, put, comment=comment, page=job.page, lacking=lacking)
+    if done.problem is not None:
+        lines.append(
+            annotation_command("warning", "evalguard", f"{done.problem} ({done.problem.hint})")
+        )
+    job.add_outputs({**shown.outputs, "comment-url": done.address})
+    return "\n".join(lines)
+
+
+_NO_TOKEN = StoreError(
+    "the comment was not posted: there is no GITHUB_TOKEN",
+    hint="env: {GITHUB_TOKEN: ${{ github.token }}}",
+)
+
+
+# A finished comparison shown on GitLab: the job's log, and a note on the merge request.
+
+
+def show_on_gitlab(
+    result: Path, *, name: str, comment: Commenting, environment: Mapping[str, str]
+) -> str:
+    """Show a result in the job that runs, and return what its log gets.
+
+    Args:
+        result, name, comment: as of ``show_on_github``.
+
+    Raises:
+        UsageError: ``result`` is none. A note that cannot be posted is a warning in the log: it
+            takes nothing from the verdict.
+    """
+    job = gitlab_job_of(environment)
+    shown = show_result(result, marker=comment_marker(name))
+    lines = [shown.log.rstrip("\n")]
+    put = partial(put_note, job) if job.merge_request is not None else None
+    lacking = None if job.token else _NO_GITLAB_TOKEN
+    done = post_comment(shown, put, comment=comment, page=job.page, lacking=lacking)
+    if done.address:
+        lines.append(f"the note: {printable(done.address)}")
+    if done.problem is not None:
+        lines += [f"warning: {printable(str(done.problem))}"]
+        lines += [f"hint: {printable(done.problem.hint)}"]
+    return "\n".join(lines)
+
+
+_NO_GITLAB_TOKEN = StoreError(
+    "no note was posted: there is no EVALGUARD_GITLAB_TOKEN",
+    hint="a project access token with the scope `api`, as a masked variable; or --comment never",
+)

@@ -1,0 +1,162 @@
+"""Track a comparison that was finished before, from its run folder."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from evalguard.core.redaction import redacted_text
+from evalguard.core.reports.compare import SINKS, CompareReport, JobType, Sent, SinkName, TrackedRun
+from evalguard.errors import EXIT_FAILED, EXIT_PASSED, Interrupted, UsageError, nearest
+from evalguard.integrations.jobs import Bounds
+from evalguard.integrations.sending import send_run
+from evalguard.integrations.wandb_sink import wandb_is_configured
+from evalguard.report.progress import ProgressLine
+from evalguard.report.view.report import TRACKER_TITLES, tracked_views
+from evalguard.run.publishing.tables import build_tracked_run
+from evalguard.run.stored_run import stored_run
+
+
+@dataclass(frozen=True, slots=True)
+class TrackResult:
+    """What became of a stored run at trackers; ``report.tracked`` says it of each."""
+
+    report: CompareReport
+
+    @property
+    def exit_code(self) -> int:
+        """0 where every tracker has the run, or this machine keeps it for one; else 3."""
+        failed = any(sent.state == "failed" for sent in self.report.tracked)
+        return EXIT_FAILED if failed else EXIT_PASSED
+
+    def render(self) -> str:
+        """Return one line for each tracker."""
+        return "\n".join(map(str, tracked_views(self.report)))
+
+
+def track_stored(run: Path, names: Sequence[str] = (), *, quiet: bool = False) -> TrackResult:
+    """Send a stored comparison to trackers.
+
+    Args:
+        run: the run folder, or its result.json.
+        names: of the trackers; none: W&B where it is configured.
+
+    Raises:
+        UsageError: this is no run folder, or no tracker is named or configured, or ``none`` is.
+        StoreError: it is damaged, or a file of it was changed.
+    """
+    if set(names) == {"none"}:
+        raise UsageError(
+            "--track none sends the run nowhere, and sending is all that evalguard track does",
+            hint="name a tracker: --track wandb, trackio or mlflow",
+        )
+    sinks = chosen_sinks(names)
+    if not sinks:
+        raise UsageError(
+            "no tracker is configured", hint="name one: --track wandb, trackio or mlflow"
+        )
+    stored = stored_run(run)
+    stored.check_files()  # its samples are sent, too
+    return TrackResult(track_run(stored.report, sinks, quiet=quiet))
+
+
+# Which trackers a comparison is sent to.
+
+
+def chosen_sinks(names: Sequence[str], *, unasked: bool = True) -> tuple[SinkName, ...]:
+    """Return where to send: the names, else W&B where it is configured.
+
+    Args:
+        unasked: whether that last one may be.
+    """
+    if not names:
+        return ("wandb",) if unasked and wandb_is_configured() else ()
+    return tuple(sink for sink in SINKS if sink in check_track(names))
+
+
+# Names of trackers, as an option or a guard file gives them.
+
+
+NONE = "none"
+
+
+def check_track(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names, each once.
+
+    Raises:
+        UsageError: one is unknown, or "none" stands beside another.
+    """
+    known = (*SINKS, NONE)
+    for name in names:
+        if name not in known:
+            raise UsageError(
+                f"there is no tracker '{name}'{nearest(name, known)}",
+                hint=f"one of {', '.join(known)}",
+            )
+    if NONE in names and len(set(names)) > 1:
+        raise UsageError(
+            f"track: none stands beside {', '.join(n for n in names if n != NONE)}",
+            hint="none means that nothing is sent anywhere",
+        )
+    return tuple(dict.fromkeys(names))
+
+
+# Tracking: send a finished comparison to trackers; whatever happens there, the verdict stands.
+
+
+INTERRUPTED = "interrupted"
+_LOG = logging.getLogger(__name__)
+
+
+def track_run(
+    report: CompareReport,
+    sinks: Sequence[SinkName],
+    *,
+    job_type: JobType | None = None,
+    group: str | None = None,
+    quiet: bool = False,
+    bounds: Bounds | None = None,
+    unreached: str = "",
+) -> CompareReport:
+    """Send a report to each of the sinks; return it with what became of it there.
+
+    Everything local has to be written by now. No exception but one of the interpreter's own leaves
+    this; Ctrl-C leaves out what was not sent yet.
+
+    Args:
+        job_type, group: as in ``build_tracked_run``.
+        bounds: how long each sink may take.
+        unreached: why no tracker is asked at all; W&B's client then keeps the run here.
+    """
+    done: list[Sent] = []
+    with ProgressLine(quiet=quiet) as progress:
+        try:
+            for sink in sinks:
+                if not unreached:
+                    progress.note(
+                        f"sending the run to {TRACKER_TITLES[sink]} (Ctrl-C leaves that out)"
+                    )
+                run = partial(build_tracked_run, report, job_type=job_type, group=group)
+                done.append(_sent(report, sink, run, bounds, unreached))
+        except (KeyboardInterrupt, Interrupted):
+            done += [Sent(sink=s, state="failed", reason=INTERRUPTED) for s in sinks[len(done) :]]
+    return replace(report, tracked=(*report.tracked, *done)) if done else report
+
+
+def _sent(
+    report: CompareReport,
+    sink: SinkName,
+    run: Callable[[], TrackedRun],
+    bounds: Bounds | None,
+    unreached: str,
+) -> Sent:
+    folder = Path(report.run_folder).parent if report.run_folder else Path.cwd()
+    try:
+        return send_run(sink, run(), folder=folder, bounds=bounds, unreached=unreached)
+    except Exception as error:  # noqa: BLE001 - the verdict stands, whatever it is
+        _LOG.info("sending failed", exc_info=True)  # shown under --debug
+        reason = redacted_text(f"{type(error).__name__}: {error}")
+        return Sent(sink=sink, state="failed", reason=reason)

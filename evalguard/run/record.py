@@ -1,0 +1,320 @@
+"""What a finished comparison leaves on disk: per task samples and tokens, and result.json.
+
+result.json is written last: it holds the digests of the others.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any, cast, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+import evalguard
+from evalguard.core.comparison import Comparison
+from evalguard.core.limit_scale import DocumentScale
+from evalguard.core.pairing import pair
+from evalguard.core.reports.compare import CompareReport, drift_column
+from evalguard.core.scores import Aggregation, ScoreTable
+from evalguard.core.settings import Value
+from evalguard.errors import EvaluationError, MisalignedRunsError, StoreError, UsageError
+from evalguard.harness.tables import TaskScores
+from evalguard.models.arguments import HF_TYPES
+from evalguard.models.tokenizers import token_texts
+from evalguard.report.contract.compare import compare_document
+from evalguard.run.scoring.divergences import TaskDivergences
+from evalguard.run.scoring.scoring import Scored
+from evalguard.run.sources import ModelSource, Source
+from evalguard.store.run_folder import RunFolder
+
+# Written once: both sides have the same documents, or the comparison was refused.
+_SHARED = ("doc_id", "doc", "target", "doc_hash", "target_hash")
+
+
+def sample_columns(base: TaskScores | None, candidate: TaskScores | None) -> dict[str, list[Value]]:
+    """Return one task's samples as columns: shared ones, then ``base:`` and ``candidate:``.
+
+    A document that only one side has keeps its row, with nulls on the other side.
+    """
+    sides = {"base": _rows(base), "candidate": _rows(candidate)}
+    doc_ids = sorted({doc_id for rows in sides.values() for doc_id in rows})
+    columns: dict[str, list[Value]] = {}
+    for name in _SHARED:
+        columns[name] = [_first(sides.values(), doc_id, name) for doc_id in doc_ids]
+    for side, rows in sides.items():
+        own = {name: None for row in rows.values() for name in row if name not in _SHARED}
+        for name in own:
+            columns[f"{side}:{name}"] = [rows.get(doc_id, {}).get(name) for doc_id in doc_ids]
+    return columns
+
+
+def with_drifts(
+    columns: Mapping[str, list[Value]], drifts: Mapping[str, Drifts]
+) -> dict[str, list[Value]]:
+    """Add drifts to a task's columns, in the order of its documents."""
+    ids: list[Any] = columns["doc_id"]
+    added: dict[str, list[Value]] = {
+        name: [of_metric.get(doc_id) for doc_id in ids] for name, of_metric in drifts.items()
+    }
+    return {**columns, **added}
+
+
+def token_columns(
+    divergences: TaskDivergences, texts: Mapping[int, str]
+) -> dict[str, NDArray[Any]]:
+    """Return one task's scored tokens as columns, in ascending document and reading order.
+
+    Bounds of KL are there where it was estimated from a reference, and what each token says where
+    its tokenizer is at hand.
+    """
+    found = [
+        (document.doc_id, number, one)
+        for document in divergences.documents
+        for number, one in enumerate(document.requests)
+        if one.positions
+    ]
+    parts = [one for _, _, one in found]
+    lengths = [one.positions for one in parts]
+    columns: dict[str, NDArray[Any]] = {
+        "doc_id": np.repeat([doc_id for doc_id, _, _ in found], lengths),
+        "request": np.repeat([number for _, number, _ in found], lengths),
+        "position": np.concatenate([np.arange(length) for length in lengths]),
+    }
+    for name, field in _TOKEN_COLUMNS.items():
+        if getattr(parts[0], field) is not None:
+            columns[name] = np.concatenate([getattr(one, field) for one in parts])
+    if texts:
+        said = [texts.get(one, f"#{one}") for one in columns["token_id"].tolist()]
+        columns["text"] = np.array(said, dtype=object)
+    return columns
+
+
+_TOKEN_COLUMNS = {
+    "token_id": "token_ids",
+    "base_logprob": "base_logprobs",
+    "candidate_logprob": "candidate_logprobs",
+    "kl": "kl",
+    "kl_low": "kl_low",
+    "kl_high": "kl_high",
+    "base_top": "base_top",
+    "candidate_top": "candidate_top",
+    "shared_top": "shared_top",
+}
+
+
+def _rows(scores: TaskScores | None) -> dict[int, Mapping[str, Value]]:
+    if scores is None:
+        return {}
+    rows: dict[int, Mapping[str, Value]] = {}
+    for row in scores.samples:
+        doc_id = row["doc_id"]
+        if not isinstance(doc_id, int):
+            raise EvaluationError(f"task '{scores.task}': document id {doc_id!r} is no number")
+        rows[doc_id] = row
+    return rows
+
+
+def _first(sides: Iterable[Mapping[int, Mapping[str, Value]]], doc_id: int, name: str) -> Value:
+    return next((rows[doc_id][name] for rows in sides if doc_id in rows), None)
+
+
+def tasks_of(*sides: Sequence[str]) -> list[str]:
+    """Return the names of all tasks, in order, each once."""
+    return list(dict.fromkeys(name for side in sides for name in side))
+
+
+def write_run(
+    report: CompareReport,
+    base: Mapping[str, TaskScores],
+    candidate: Mapping[str, TaskScores],
+    output: Path,
+    *,
+    divergences: Mapping[str, TaskDivergences],
+    drifts: Mapping[str, Mapping[str, Drifts]],
+    texts: Mapping[int, str],
+) -> CompareReport:
+    """Write the run folder; if that fails, the numbers are reported with the reason.
+
+    Args:
+        base, candidate: scores of each side by task; {} for a finished run.
+        output: folder of the run folders.
+        divergences: of the candidate from the base, by task; {} where that was not measured.
+        drifts: what each document adds to a metric's drift, by task and name of the column.
+        texts: of scored tokens, by their id.
+    """
+    created = datetime.fromisoformat(report.created)
+    try:
+        with RunFolder.create(output, report.base.name, report.candidate.name, created) as folder:
+            written = replace(report, run_folder=str(folder.path))
+            for task in tasks_of(tuple(base), tuple(candidate)):
+                columns = sample_columns(base.get(task), candidate.get(task))
+                sides = (("base", base.get(task)), ("candidate", candidate.get(task)))
+                facts = {name: describe_metric(of.tables) for name, of in sides if of is not None}
+                columns = with_drifts(columns, drifts.get(task, {}))
+                folder.write_samples(task, columns, facts)
+            for task, found in divergences.items():
+                if any(one.positions for document in found.documents for one in document.requests):
+                    folder.write_tokens(task, token_columns(found, texts))
+            written = replace(written, files=dict(folder.digests))
+            folder.write_result(compare_document(written))
+            folder.commit()
+    except StoreError as error:
+        hint = f" ({error.hint})" if error.hint else ""
+        note = f"no run folder was written: {error}{hint}"
+        return replace(report, notes=(*report.notes, note))
+    return written
+
+
+# Drifts: what every document adds to the drift of every metric, for the files of a run.
+
+
+Drifts = Mapping[int, float]
+
+
+def document_drifts(
+    report: CompareReport, scored: tuple[Scored, Scored], allow: frozenset[str]
+) -> dict[str, dict[str, Drifts]]:
+    """Return each document's part of sigma, by task and name of the column.
+
+    Left out are metrics that failed, that are no sum over documents, or that have no standard
+    error to be measured in.
+
+    Args:
+        allow: differences between the sides that were allowed when they were paired.
+    """
+    base, candidate = ({table.key: table for table in side.tables} for side in scored)
+    found: dict[str, dict[str, Drifts]] = {}
+    for comparison in report.comparisons:
+        key = comparison.key
+        if comparison.outcome == "failed" or key not in base or key not in candidate:
+            continue
+        drifts = _drifts(comparison, base[key], candidate[key], allow)
+        if drifts is not None:
+            found.setdefault(key[0], {})[drift_column(key[1], key[2])] = drifts
+    return found
+
+
+def _drifts(
+    comparison: Comparison, base: ScoreTable, candidate: ScoreTable, allow: frozenset[str]
+) -> Drifts | None:
+    try:
+        pair(base, candidate, allow=allow)
+        scale = DocumentScale.of(base, population=comparison.n)
+    except (MisalignedRunsError, UsageError):
+        return None
+    with np.errstate(invalid="ignore"):  # an infinite log-likelihood on both sides
+        parts = (scale.values(base) - scale.values(candidate)) / base.n / scale.yardstick
+    return dict(zip(base.doc_ids.tolist(), parts.tolist(), strict=True))
+
+
+# The environment that a run's numbers belong to.
+
+
+_PACKAGES = (
+    "lm_eval", "torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "scipy",
+)  # fmt: skip
+
+
+def run_environment() -> dict[str, Value]:
+    """Return the versions and the platform of this process, without importing the packages."""
+    versions: dict[str, Value] = {"evalguard": evalguard.__version__}
+    for name in _PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = None
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "packages": versions,
+    }
+
+
+def environments(base: Mapping[str, Value], candidate: Mapping[str, Value]) -> dict[str, Value]:
+    """Return this process's environment, and each model's own: they may have run elsewhere."""
+    return {**run_environment(), "base": dict(base), "candidate": dict(candidate)}
+
+
+# MetricFacts: what makes a task's samples score tables again, kept beside them.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricFacts:
+    """One metric of one side, without its documents; the fields are those of ``ScoreTable``."""
+
+    filter: str
+    metric: str
+    aggregation: Aggregation
+    higher_is_better: bool
+    n_total: int = 0
+    run: Mapping[str, Value]
+    caveats: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, told: Mapping[str, Any]) -> MetricFacts:
+        """Read back what ``describe_metric`` wrote.
+
+        Raises:
+            ValueError, KeyError, TypeError: it is not that.
+        """
+        if told["aggregation"] not in get_args(Aggregation):
+            raise ValueError(f"there is no aggregation {told['aggregation']!r}")
+        return cls(
+            filter=str(told["filter"]),
+            metric=str(told["metric"]),
+            aggregation=cast(Aggregation, told["aggregation"]),
+            higher_is_better=bool(told["higher_is_better"]),
+            n_total=int(told["n_total"]),
+            run=dict(told["run"]),
+            caveats=tuple(map(str, told["caveats"])),
+        )
+
+
+def describe_metric(tables: Sequence[ScoreTable]) -> list[dict[str, Any]]:
+    """The facts of a task's tables as plain data."""
+    return [
+        {
+            "filter": table.filter,
+            "metric": table.metric,
+            "aggregation": table.aggregation,
+            "higher_is_better": table.higher_is_better,
+            "n_total": table.n_total,
+            "run": dict(table.run),
+            "caveats": list(table.caveats),
+        }
+        for table in tables
+    ]
+
+
+# Named tokens: what the scored tokens of a run say, where a tokenizer is at hand.
+
+
+def name_tokens(
+    sources: Sequence[Source], divergences: Iterable[TaskDivergences]
+) -> Mapping[int, str]:
+    """Return the text of every scored token id; {} where no tokenizer is at hand.
+
+    Distributions are compared of models with one vocabulary, so that either side's will do.
+    """
+    found = [
+        one.token_ids
+        for task in divergences
+        for document in task.documents
+        for one in document.requests
+    ]
+    if not found:
+        return {}
+    ids = np.unique(np.concatenate(found)).tolist()
+    for source in sources:
+        if isinstance(source, ModelSource) and source.variant.model in HF_TYPES:
+            texts = token_texts(source.variant.model_args, ids)
+            if texts:
+                return texts
+    return {}

@@ -1,0 +1,1 @@
+"""How many documents: plans, pilots, and runs that stop early."""

@@ -1,0 +1,297 @@
+"""Draw: one task whose documents are asked in random order, look by look."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from evalguard.core.comparison import Comparison, Margin, SequentialRun, SequentialTask
+from evalguard.core.pairing import PairedScores, pair, pick_rows
+from evalguard.core.scorer import ModelDescription, Response
+from evalguard.core.scores import DocumentFields, NotCompared, ScoreTable
+from evalguard.errors import MisalignedRunsError
+from evalguard.harness.requests import TaskRequests, documents_of
+from evalguard.harness.tables import TaskScores
+from evalguard.run.choices import Choices
+from evalguard.run.scoring.cached_blocks import SingleModelScoring
+from evalguard.run.scoring.evaluate import Evaluation, Evaluator
+from evalguard.run.scoring.scoring import Scored
+from evalguard.run.scoring.sessions import Session
+from evalguard.run.sources import ModelSource, StoredSource
+from evalguard.stats.caveats import unusable
+from evalguard.stats.sequential.finding import Finding, StoppingRule, cannot_stop, find
+from evalguard.stats.sequential.stopped import carry_over, complete, stopped_comparison
+
+Key = tuple[str, str, str]
+Tables = Mapping[Key, ScoreTable]
+
+
+@dataclass(slots=True, kw_only=True)
+class Draw:
+    """One task of a sequential run.
+
+    Attributes:
+        order: doc_ids in the order drawn.
+        looks: after how many documents is looked; the last is all of them.
+        place: index of the look that comes next, or that decided.
+        findings: of each metric, at the last look.
+        reason: why all documents are asked at once, or "".
+    """
+
+    task: str
+    order: tuple[int, ...]
+    looks: tuple[int, ...]
+    place: int = 0
+    finished: bool = False
+    findings: dict[Key, Finding | None] = field(default_factory=dict)
+    reason: str = ""
+
+    @property
+    def drawn(self) -> tuple[int, ...]:
+        """The documents asked up to the present look, in the order drawn."""
+        return self.order[: self.looks[self.place]]
+
+    @property
+    def fresh(self) -> tuple[int, ...]:
+        """Those of them that no earlier look had."""
+        before = self.looks[self.place - 1] if self.place else 0
+        return self.drawn[before:]
+
+    @property
+    def complete(self) -> bool:
+        """Whether all documents are asked."""
+        return self.place == len(self.looks) - 1
+
+    @property
+    def summary(self) -> SequentialTask:
+        """How it went, for reports."""
+        return SequentialTask(
+            task=self.task,
+            n_used=len(self.drawn),
+            n_total=len(self.order),
+            look=self.place + 1,
+            looks=self.looks,
+            reason=self.reason,
+        )
+
+    def look(
+        self,
+        base: Tables,
+        candidate: Tables,
+        rule: StoppingRule,
+        choices: Choices,
+        base_of_all: Tables,
+    ) -> None:
+        """Judge the documents drawn so far; go on where they do not decide the gated metrics.
+
+        Args:
+            base, candidate: scores of the documents drawn so far.
+            base_of_all: the base's scores of all documents, where they are known.
+        """
+        if self.complete:
+            self.finished, self.findings = True, {}
+            return
+        undecided = False
+        for key in [key for key in base if key in candidate]:
+            gated = choices.gate.covers(key[0], key[2])
+            reason = cannot_stop(base[key]) or _incomplete(base[key], self.drawn)
+            paired = None if reason else _paired(base[key], candidate[key], choices.allow)
+            if reason and gated:
+                self._ask_all(f"{key[2]}: {reason}")
+                return
+            own = rule.of(choices.gate.margin_of(key[0], key[2]))
+            no_points = own.tolerated.unit == "points" and not base[key].is_share
+            if paired is None or no_points:
+                continue  # it failed, and so it would with all documents
+            now = find(
+                paired,
+                self.drawn,
+                len(self.order),
+                own,
+                base_of_all=base_of_all.get(key),
+                with_interval=not gated,
+            )
+            self.findings[key] = carry_over(self.findings.get(key), now, margin=own.margin)
+            undecided = undecided or (gated and not _decided(self.findings[key]))
+        self.finished = not undecided
+        if undecided:
+            self.place += 1
+
+    def _ask_all(self, reason: str) -> None:
+        """Leave out the looks between: only all documents can tell."""
+        self.looks = (*self.looks[: self.place + 1], len(self.order))
+        self.reason = reason
+        self.place += 1
+
+
+def _decided(finding: Finding | None) -> bool:
+    return finding is not None and finding.side is not None
+
+
+def _paired(base: ScoreTable, candidate: ScoreTable, allow: frozenset[str]) -> PairedScores | None:
+    """Both sides of a metric; None where they give no number, however many documents there are."""
+    try:
+        paired = pair(base, candidate, allow=allow)
+    except MisalignedRunsError:
+        return None
+    return None if unusable(paired) else paired
+
+
+def _incomplete(table: ScoreTable, drawn: Sequence[int]) -> str:
+    same = set(table.doc_ids.tolist()) == set(drawn)
+    return "" if same else "some documents have no value for it, so that N is not known"
+
+
+# Asked: what one model was asked in looks, and what it answered.
+
+
+@dataclass(slots=True)
+class _Task:
+    requests: TaskRequests
+    responses: dict[tuple[int, int], Response] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class RequestedTask:
+    """One model of a sequential run.
+
+    ``evaluator`` is its own: notes of two models that take turns must not mix.
+    """
+
+    source: ModelSource
+    evaluator: Evaluator
+    description: ModelDescription | None = None
+    _tasks: dict[str, _Task] = field(default_factory=dict)
+
+    def begin(self, session: Session, tasks: Iterable[str]) -> Mapping[str, TaskRequests]:
+        """Build what the tasks ask of this model, which has to be loaded; once."""
+        if self.description is None:
+            self.description = session.scorer.describe()
+            for task in tasks:
+                self._tasks[task] = _Task(self.evaluator.requests(task, session.scorer))
+        return {name: task.requests for name, task in self._tasks.items()}
+
+    def ask(self, session: Session, task: str, doc_ids: Collection[int]) -> None:
+        """Let the model answer these documents."""
+        asked = self._tasks[task]
+        part = documents_of(asked.requests, doc_ids)
+        alone = SingleModelScoring(session.name, session.scorer, self.evaluator)
+        responses = self.evaluator.through([part], alone)[0]
+        for request, response in zip(part.requests, responses, strict=True):
+            asked.responses[request.doc_id, request.index] = response
+
+    def scores(self, task: str, doc_ids: Collection[int]) -> TaskScores:
+        """Score these documents of a task, all of which have been answered."""
+        asked = self._tasks[task]
+        part = documents_of(asked.requests, doc_ids)
+        answers = part.in_order(asked.responses)
+        return self.evaluator.scoring.scores(self.source.name, part, answers, self.description)
+
+    def evaluation(self, drawn: Mapping[str, Sequence[int]]) -> Evaluation:
+        """The model's scores of the documents that were drawn in the end."""
+        assert self.description is not None
+        return Evaluation(
+            name=self.source.name,
+            description=self.description,
+            scores={task: self.scores(task, doc_ids) for task, doc_ids in drawn.items()},
+            groups=self.evaluator.tasks.aggregates,
+            notes=tuple(self.evaluator.notes),
+        )
+
+
+# Drawn tables: what a stored run says of the documents that a sequential run has drawn.
+
+
+SideTables = tuple[tuple[ScoreTable, ...], tuple[NotCompared, ...], Mapping[str, DocumentFields]]
+
+
+def of_run(source: StoredSource, draw: Draw) -> SideTables:
+    """A finished run's scores of the documents drawn so far."""
+    tables = tuple(_picked(table, draw) for table in of_task(source, draw.task))
+    left_out = tuple(left for left in source.run.not_compared if left.task == draw.task)
+    fields = {task: of for task, of in source.run.fields.items() if task == draw.task}
+    return tables, left_out, fields
+
+
+def of_task(source: StoredSource, task: str) -> tuple[ScoreTable, ...]:
+    """A finished run's scores of a task."""
+    return tuple(table for table in source.run.tables if table.task == task)
+
+
+def only_sampled(side: Scored, draws: Mapping[str, Draw]) -> Scored:
+    """A finished run's side, with the documents that the other side was asked."""
+    tables = tuple(
+        _picked(table, draws[table.task]) if table.task in draws else table for table in side.tables
+    )
+    samples = {
+        task: _picked_samples(of, draws[task]) if task in draws else of
+        for task, of in side.samples.items()
+    }
+    return replace(side, tables=tables, samples=samples)
+
+
+def _picked_samples(of: TaskScores, draw: Draw) -> TaskScores:
+    if draw.complete:
+        return of
+    drawn = set(draw.drawn)
+    return replace(
+        of,
+        tables=tuple(_picked(table, draw) for table in of.tables),
+        samples=tuple(row for row in of.samples if row["doc_id"] in drawn),
+    )
+
+
+def _picked(table: ScoreTable, draw: Draw) -> ScoreTable:
+    if draw.complete:
+        return table
+    return pick_rows(table, np.flatnonzero(np.isin(table.doc_ids, np.asarray(draw.drawn))))
+
+
+def by_key(tables: Iterable[ScoreTable]) -> Tables:
+    """Tables by task, filter and metric."""
+    return {table.key: table for table in tables}
+
+
+# Stops: where a sequential run stopped, and the comparisons that follow from it.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stops:
+    """How a sequential run ended.
+
+    Attributes:
+        findings: of the metrics of tasks that stopped early, at their last look.
+        looks: of each task, as planned.
+        run: the same for reports.
+    """
+
+    rule: StoppingRule
+    findings: Mapping[Key, Finding]
+    looks: Mapping[str, tuple[int, ...]]
+    run: SequentialRun
+
+    def early(self, paired: PairedScores, margin: Margin) -> Comparison | None:
+        """The comparison of a metric that was stopped early; None where it was not."""
+        finding = self.findings.get(paired.base.key)
+        if finding is None:
+            return None
+        looks = self.looks[paired.base.task]
+        return stopped_comparison(paired, finding, self.rule.of(margin), looks=looks)
+
+    def late(self, comparison: Comparison) -> Comparison:
+        """An ordinary comparison with its place in the sequential run, if it has one."""
+        looks = self.looks.get(comparison.task)
+        asked = {task.task: task.n_used for task in self.run.tasks}.get(comparison.task)
+        if looks is None or asked is None or comparison.outcome == "failed":
+            return comparison
+        if asked < looks[-1]:
+            caveat = (
+                f"no statement about all {looks[-1]:,} documents: the task stopped when its gated "
+                f"metrics were known, and the numbers are those of the {asked:,} documents asked"
+            )
+            return replace(comparison, caveats=(*comparison.caveats, caveat))
+        if comparison.n_used != looks[-1]:
+            return comparison
+        return complete(comparison, self.rule, looks=looks)

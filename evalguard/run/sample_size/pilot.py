@@ -1,0 +1,149 @@
+"""From the scores of a pilot to the plan of every metric."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from evalguard.core.comparison import Comparison
+from evalguard.core.gate import Gate
+from evalguard.core.pairing import order_rows, pair, pick_rows
+from evalguard.core.reports.plan import AimFacts
+from evalguard.core.scores import ScoreTable
+from evalguard.errors import MisalignedRunsError, UsageError
+from evalguard.run.choices import Choices
+from evalguard.run.scoring.scoring import Scored
+from evalguard.run.sources import ModelSource, Source
+from evalguard.stats.compare import compare_scores, failed_comparison
+from evalguard.stats.pilot import (
+    MetricPlan,
+    Pilot,
+    pilot_of_comparison,
+    pilot_of_scores,
+    plan_metric,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aim:
+    """What a plan is made for: a gate with its margins, and a power."""
+
+    gate: Gate
+    power: float
+
+    @property
+    def confidence(self) -> float:
+        """Of all intervals."""
+        return self.gate.confidence
+
+    @property
+    def alpha(self) -> float:
+        """One-sided level of the paired test: the interval at ``confidence`` leaves 0."""
+        return (1.0 - self.confidence) / 2.0
+
+    @classmethod
+    def of(cls, gate: Gate, power: float) -> Aim:
+        """The aim of a gate.
+
+        Raises:
+            UsageError: for a power that is none.
+        """
+        if not 0.5 <= power < 1.0:
+            raise UsageError(f"a power lies between 0.5 and 1, not {power}")
+        return cls(gate=gate, power=power)
+
+    def facts(self, plans: Iterable[MetricPlan]) -> AimFacts:
+        """The aim as reports show it."""
+        return AimFacts(
+            margin=self.gate.least_margin(plan.margin for plan in plans),
+            alpha=self.alpha,
+            power=self.power,
+            confidence=self.confidence,
+        )
+
+    def plan(self, pilot: Pilot, n: int) -> MetricPlan:
+        """Plan a run of n documents, by the metric's own margin.
+
+        One that the gate does not judge, and that has no such margin, is planned for 1 sigma.
+        """
+        margin, asked = self.gate.margin_of(pilot.task, pilot.metric), (self.alpha, self.power)
+        plan = plan_metric(pilot, n=n, margin=margin, alpha=asked[0], power=asked[1])
+        gated = self.gate.covers(pilot.task, pilot.metric)
+        if gated or plan.pilot.problem == pilot.problem:
+            return plan
+        return plan_metric(pilot, n=n, margin=1.0, alpha=asked[0], power=asked[1])
+
+
+def plan_metrics(
+    scored: tuple[Scored, Scored],
+    sources: tuple[Source, Source],
+    choices: Choices,
+    aim: Aim,
+) -> tuple[tuple[MetricPlan, ...], bool]:
+    """Plan every metric that either side has, from the scores of a pilot.
+
+    Returns:
+        The plans, and whether any metric failed to give scores, or has no such margin.
+    """
+    bases, candidates = ({table.key: table for table in side.tables} for side in scored)
+    plans, failed = [], False
+    for key in dict.fromkeys([*bases, *candidates]):
+        if key not in bases or key not in candidates:
+            present = "candidate" if key in candidates else "base"
+            table = candidates.get(key) or bases[key]
+            comparison = failed_comparison(table, f"only the {present} has this metric")
+            pilot = pilot_of_comparison(comparison, confidence=aim.confidence)
+        else:
+            base, candidate = _same_documents(bases[key], candidates[key], sources)
+            pilot, comparison = _pilot(base, candidate, choices, aim)
+        plan = aim.plan(pilot, planned_documents(bases.get(key) or candidates[key], choices))
+        failed = failed or comparison.outcome == "failed" or plan.pilot.problem != pilot.problem
+        plans.append(plan)
+    return tuple(plans), failed
+
+
+def _pilot(
+    base: ScoreTable, candidate: ScoreTable, choices: Choices, aim: Aim
+) -> tuple[Pilot, Comparison]:
+    try:
+        paired = pair(base, candidate, allow=choices.allow)
+    except MisalignedRunsError as error:
+        reason = "; ".join(part for part in (str(error), error.hint) if part)
+        comparison = failed_comparison(base, reason)
+        return pilot_of_comparison(comparison, confidence=aim.confidence), comparison
+    comparison = compare_scores(paired, confidence=aim.confidence)
+    return pilot_of_scores(paired, comparison, confidence=aim.confidence), comparison
+
+
+def _same_documents(
+    base: ScoreTable, candidate: ScoreTable, sources: tuple[Source, Source]
+) -> tuple[ScoreTable, ScoreTable]:
+    """Of a finished run beside a model, take the documents that the pilot drew."""
+    first, second = (isinstance(source, ModelSource) for source in sources)
+    if first and not second:
+        return _without_limit(base), _without_limit(_at(candidate, base))
+    if second and not first:
+        return _without_limit(_at(base, candidate)), _without_limit(candidate)
+    return base, candidate
+
+
+def _at(table: ScoreTable, other: ScoreTable) -> ScoreTable:
+    table = order_rows(table, table.source or "the finished run")
+    return pick_rows(table, np.flatnonzero(np.isin(table.doc_ids, other.doc_ids)))
+
+
+def _without_limit(table: ScoreTable) -> ScoreTable:
+    run = {name: value for name, value in table.run.items() if name != "limit"}
+    return dataclasses.replace(table, run=run)
+
+
+def planned_documents(table: ScoreTable, choices: Choices) -> int:
+    """Documents of the run that is planned: all of the task, or as many as the limit says."""
+    total, limit = table.n_total or table.n, choices.task_options.limit
+    if limit is not None:
+        total = min(total, math.ceil(total * limit) if limit < 1 else int(limit))
+    return max(2, total)

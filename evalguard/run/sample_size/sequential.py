@@ -1,0 +1,317 @@
+"""A sequential run: both models are asked in looks, until the verdict of all documents is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from evalguard.core.comparison import SequentialRun
+from evalguard.errors import UsageError
+from evalguard.harness.requests import TaskRequests
+from evalguard.run.choices import Choices
+from evalguard.run.groups import cluster_documents
+from evalguard.run.judging import comparable
+from evalguard.run.meter import Meter
+from evalguard.run.options import CompareOptions
+from evalguard.run.sample_size.draws import (
+    Draw,
+    RequestedTask,
+    SideTables,
+    Stops,
+    Tables,
+    by_key,
+    of_run,
+    of_task,
+    only_sampled,
+)
+from evalguard.run.scoring.evaluate import Evaluation
+from evalguard.run.scoring.lazy_scorer import Opener, with_fallback
+from evalguard.run.scoring.scoring import (
+    Scored,
+    check_asked_alike,
+    check_scores,
+    only_requested,
+    score_model,
+    score_stored_base,
+)
+from evalguard.run.scoring.sessions import Loaded, Sessions, bench, loaded_together
+from evalguard.run.sources import KeptSource, ModelSource, Source, StoredSource
+from evalguard.stats.sequential.finding import FACTOR, StoppingRule, document_order, planned_looks
+
+# Models that take turns in memory are loaded anew for every look: then each look doubles.
+TAKING_TURNS = 10.0**0.3
+
+
+def score_in_looks(
+    sources: tuple[Source, Source],
+    choices: Choices,
+    options: CompareOptions,
+    *,
+    opener: Opener | None = None,
+    meter: Meter | None = None,
+) -> tuple[tuple[Scored, Scored], Stops]:
+    """Ask random documents of every task, look after look, until its gated metrics are decided.
+
+    Both models stay loaded where there is room for them; else they take turns, and the looks are
+    farther apart. At least one of the sources is a model.
+
+    Raises:
+        UsageError, EvaluationError, Interrupted: as ``score_models``. Finished blocks of documents
+            stay in the score cache, and the same seed asks for the same blocks again.
+    """
+    models = [source for source in sources if isinstance(source, ModelSource)]
+    (scored, stops), notes = with_fallback(
+        models, choices, lambda choices: _in_looks(sources, choices, options, opener, meter)
+    )
+    base, candidate = (
+        replace(side, notes=(*side.notes, *notes)) if isinstance(source, ModelSource) else side
+        for source, side in zip(sources, scored, strict=True)
+    )
+    return (base, candidate), stops
+
+
+def _in_looks(
+    sources: tuple[Source, Source],
+    choices: Choices,
+    options: CompareOptions,
+    opener: Opener | None,
+    meter: Meter | None,
+) -> tuple[tuple[Scored, Scored], Stops]:
+    assert choices.sequential_alpha is not None
+    models = [source for source in sources if isinstance(source, ModelSource)]
+    with bench(choices, options, opener=opener, meter=meter) as place:
+        for source in sources:
+            if isinstance(source, KeptSource):
+                check_asked_alike(source, place.evaluator, choices)
+        sessions = Sessions(place)
+        with loaded_together(sessions, models) as loaded:
+            asked = [
+                RequestedTask(source=model, evaluator=replace(place.evaluator, notes=[]))
+                for model in models
+            ]
+            run = _Run(
+                sources=sources,
+                choices=choices,
+                loaded=loaded,
+                asked=asked,
+                alpha=choices.sequential_alpha,
+            )
+            while not run.draws or run.active:
+                run.ask()
+                run.look()
+        # Both models are released by now: the check of the batch size loads them anew.
+        return run.scored(), run.stops()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Run:
+    """The tasks of a sequential run, in the middle of it."""
+
+    sources: tuple[Source, Source]
+    choices: Choices
+    loaded: Loaded
+    asked: Sequence[RequestedTask]
+    alpha: float
+    draws: dict[str, Draw] = field(default_factory=dict)
+    rule: StoppingRule | None = None
+
+    @property
+    def active(self) -> list[Draw]:
+        """The tasks that are not decided yet."""
+        return [draw for draw in self.draws.values() if not draw.finished]
+
+    def ask(self) -> None:
+        """Let every model answer the next documents of every task that is not decided."""
+        evaluator = self.loaded.sessions.evaluator
+        for asked, session in self.loaded.each(self.asked):
+            requests = asked.begin(session, evaluator.tasks.names)
+            self.draws = self.draws or {task: self._draw(of) for task, of in requests.items()}
+            for draw in self.active:
+                asked.ask(session, draw.task, draw.fresh)
+
+    def look(self) -> None:
+        """Judge the tasks that are not decided yet, on what was answered so far."""
+        sides = {draw.task: self._tables(draw) for draw in self.active}
+        early = [sides[draw.task] for draw in self.active if not draw.complete]
+        self.rule = self.rule or self._rule(early)
+        for draw in self.active:
+            base, candidate = sides[draw.task]
+            draw.look(base, candidate, self.rule, self.choices, self._base_of_all(draw))
+            if not draw.finished:
+                note = f"{draw.task}: not decided yet, on to {len(draw.drawn):,} documents"
+                self.loaded.sessions.evaluator.progress.note(note)
+
+    def scored(self) -> tuple[Scored, Scored]:
+        """Both sides, with the documents that were drawn."""
+        drawn = {draw.task: draw.drawn for draw in self.draws.values()}
+        asked = iter(self.asked)
+        base, candidate = (
+            only_sampled(score_stored_base(source), self.draws)
+            if isinstance(source, StoredSource)
+            else score_model(source, self._checked(source, next(asked).evaluation(drawn)))
+            for source in self.sources
+        )
+        return only_requested(base, candidate), candidate
+
+    def _checked(self, source: ModelSource, evaluation: Evaluation) -> Evaluation:
+        return check_scores(evaluation, source, self.loaded.sessions)
+
+    def stops(self) -> Stops:
+        """Where every task stopped."""
+        assert self.rule is not None
+        return Stops(
+            rule=self.rule,
+            findings={
+                key: finding
+                for draw in self.draws.values()
+                for key, finding in draw.findings.items()
+                if finding is not None
+            },
+            looks={draw.task: draw.looks for draw in self.draws.values()},
+            run=SequentialRun(
+                alpha=self.rule.alpha,
+                gated=self.rule.gated,
+                seed=self.rule.seed,
+                loads=self.loaded.loads,
+                tasks=tuple(draw.summary for draw in self.draws.values()),
+                saved_seconds=self._saved_seconds(),
+            ),
+        )
+
+    def _saved_seconds(self) -> float | None:
+        """Time of the documents not asked at the pace of those that were scored just now.
+
+        Documents come in random order: those asked are like the others.
+        """
+        meter = self.loaded.sessions.evaluator.meter
+        more_loads = max(self.loaded.loads - len(self.asked), 0)
+        saved = -more_loads * meter.seconds_per_load()
+        for draw in self.draws.values():
+            left_out = len(draw.order) - len(draw.drawn)
+            for asked in self.asked if left_out else ():
+                pace = meter.seconds_per_document(asked.source.name, draw.task)
+                if pace is None:
+                    return None
+                saved += left_out * pace
+        return saved
+
+    def _draw(self, requests: TaskRequests) -> Draw:
+        seed = self.choices.task_options.seed
+        factor = TAKING_TURNS if self.loaded.taking_turns else FACTOR
+        looks, reason = planned_looks(requests.n_documents, factor=factor), ""
+        grouped = [
+            group.name
+            for group in self.loaded.sessions.evaluator.tasks.aggregates
+            if requests.task in group.tasks
+        ]
+        if grouped:
+            looks, reason = looks[-1:], f"the gate judges its group {grouped[0]} as a whole"
+        documents = set(requests.doc_ids)
+        runs = [source for source in self.sources if isinstance(source, StoredSource)]
+        tables = [table for source in runs for table in of_task(source, requests.task)]
+        if any(set(table.doc_ids.tolist()) != documents for table in tables):
+            looks, reason = looks[-1:], "the finished run has other documents"
+        return Draw(
+            task=requests.task,
+            order=document_order(requests.doc_ids, task=requests.task, seed=seed),
+            looks=looks,
+            reason=reason,
+        )
+
+    def _rule(self, sides: Iterable[tuple[Tables, Tables]]) -> StoppingRule:
+        """The rule for as many gated metrics as may stop early, as the first documents show."""
+        gate = self.choices.gate
+        keys = [key for base, other in sides for key in base if key in other]
+        return StoppingRule(
+            margin=gate.default_margin,
+            alpha=self.alpha,
+            gated=max(1, sum(gate.covers(key[0], key[2]) for key in keys)),
+            seed=self.choices.task_options.seed,
+            real=gate.fail_on == "real",
+        )
+
+    def _tables(self, draw: Draw) -> tuple[Tables, Tables]:
+        """Both sides' scores of the documents drawn so far, by metric."""
+        asked = iter(self.asked)
+        sides: list[SideTables] = []
+        for source in self.sources:
+            if isinstance(source, StoredSource):
+                sides.append(of_run(source, draw))
+            else:
+                scores = next(asked).scores(draw.task, draw.drawn)
+                sides.append((scores.tables, scores.not_compared, {draw.task: scores.fields}))
+        (base, left_of_base, fields), (candidate, left, candidate_fields) = sides
+        fields = {**candidate_fields, **fields}  # a history keeps none
+        clusters = self.choices.clusters
+        return (
+            by_key(cluster_documents(comparable(base, left), fields, clusters)),
+            by_key(
+                cluster_documents(comparable(candidate, left_of_base), candidate_fields, clusters)
+            ),
+        )
+
+    def _base_of_all(self, draw: Draw) -> Tables:
+        """The base's scores of all documents, where they come from a finished run."""
+        base = self.sources[0]
+        return by_key(of_task(base, draw.task)) if isinstance(base, StoredSource) else {}
+
+
+# Whether a run may stop early, and what is refused because all documents have to tell it.
+
+
+def check_sequential(
+    sources: Sequence[Source], choices: Choices, options: CompareOptions
+) -> Choices:
+    """Refuse what a sequential run cannot promise; return the choices with what it leaves out.
+
+    Raises:
+        UsageError: naming the option.
+    """
+    if choices.sequential_alpha is None:
+        if options.sequential_alpha is not None:
+            raise UsageError(
+                "--sequential-alpha has no effect without --sequential", hint="give both"
+            )
+        return choices
+    for problem, hint in _unkept(choices, options):
+        raise UsageError(problem, hint=hint)
+    note = "distributions are not compared: a sequential run asks for scores alone"
+    if not worth_looking(sources, choices):
+        note = (
+            "both sides are finished runs: stopping early would save nothing, so that all "
+            "documents are compared"
+        )
+    return replace(choices, notes=(*choices.notes, note))
+
+
+def _unkept(choices: Choices, options: CompareOptions) -> Iterator[tuple[str, str]]:
+    """What was asked for that a part of the documents cannot tell, each with what to do."""
+    alpha, gate = choices.sequential_alpha, choices.gate
+    if alpha is not None and not 0.0 < alpha < 0.5:
+        yield f"a chance of error lies between 0 and 0.5, not {alpha:g}", "0.05, say"
+    if choices.task_options.seed < 0:
+        yield f"no order of documents has the seed {choices.task_options.seed}", "0 or more"
+    if gate.fail_on not in ("real", "margin"):
+        yield (
+            "--sequential tells the verdict of fail_on real or margin early, and not that of "
+            f"{gate.fail_on}",
+            "leave out one of the two",
+        )
+    if gate.limits or choices.distributions.mode in ("lockstep", "reference"):
+        yield (
+            "--sequential tells early on which side of the margin all documents lie; distributions "
+            "and absolute limits of the gate need all of them",
+            "leave out --sequential, or --distributions and the gate's limits",
+        )
+    if options.strict or gate.undecided == "fail":
+        yield (
+            "--sequential tells early on which side of the margin all documents lie, and not "
+            "whether they would be too few to decide anything else",
+            "leave out --sequential, or --strict (undecided: fail in the guard file)",
+        )
+
+
+def worth_looking(sources: Sequence[Source], choices: Choices) -> bool:
+    """Whether a sequential run was asked for, and has any model that could be asked less."""
+    asked = choices.sequential_alpha is not None
+    return asked and any(isinstance(source, ModelSource) for source in sources)

@@ -1,0 +1,1 @@
+"""From models to score tables: loading, the score cache, lockstep, references."""

@@ -1,0 +1,209 @@
+"""By reference: the base is scored first, or not at all, and the candidate compared with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from evalguard.core.scorer import ComparedAnswer
+from evalguard.errors import FallbackError, StoreError, UsageError
+from evalguard.run.scoring.cached_blocks import KeptBlocks
+from evalguard.run.scoring.divergences import Divergences
+from evalguard.run.scoring.evaluate import Evaluation
+from evalguard.run.scoring.fairness import check_vocabularies
+from evalguard.run.scoring.referencing import (
+    SAMPLES,
+    Against,
+    FromFile,
+    Referenced,
+    References,
+    StoredBase,
+    facts_of,
+)
+from evalguard.run.scoring.sessions import Session, Sessions
+from evalguard.run.sources import ModelSource
+from evalguard.store.block_cache import ReferenceCache
+from evalguard.store.reference_file import ReferenceWriter
+
+
+@dataclass(frozen=True, slots=True)
+class ByReference:
+    """Two models that are never loaded at the same time.
+
+    ``kept`` holds finished divergences.
+    """
+
+    sessions: Sessions
+    kept: KeptBlocks[ComparedAnswer]
+
+    def evaluate(
+        self, base: ModelSource, candidate: ModelSource
+    ) -> tuple[list[Evaluation], Divergences]:
+        """Score the base, or read its file; then score the candidate against it.
+
+        Raises:
+            UsageError: for a file that is damaged, or of another base.
+            EvaluationError, Interrupted: as loading and scoring do.
+        """
+        file = self.sessions.choices.distributions.file
+        found_file = file is not None and file.exists()
+        with ExitStack() as stack:
+            if file is not None and found_file:
+                policy = base.policy or self.sessions.choices.policy
+                stored = StoredBase(file, base, policy)
+                stack.callback(stored.close)
+                self.sessions.bench.follow(stored)
+                references = References(top_k=stored.top_k, key=stored.key, file=stored)
+                answering = FromFile(base=(base.name, stored), references=references)
+                (ours,) = self.sessions.evaluator.evaluate_with(answering)
+            else:
+                ours, references = self._scored(base, file, stack)
+            with _starting_again(file, found_file):
+                theirs, found = self._against(candidate, references, ours)
+        return [ours, theirs], found
+
+    def _scored(
+        self, base: ModelSource, file: Path | None, run: ExitStack
+    ) -> tuple[Evaluation, References]:
+        """Score the base, and keep its references.
+
+        Args:
+            file: where they are to be written, too.
+            run: ends with the run, and with it what nothing would recognise later.
+        """
+        with self.sessions.opened(base) as session:
+            return self._referenced(session, file, run)
+
+    def _referenced(
+        self, session: Session, file: Path | None, run: ExitStack
+    ) -> tuple[Evaluation, References]:
+        evaluator = self.sessions.evaluator
+        check_shown(session)
+        with ExitStack() as stack:
+            references = self._references(session, run)
+            top_k = references.top_k
+            writer = None
+            if file is not None:
+                facts = facts_of(session.source, session.scorer.describe(), top_k)
+                facts |= {"samples": SAMPLES}
+                writer = stack.enter_context(_written(file, facts, evaluator.note))
+            referenced = Referenced(
+                base=(session.name, session.scorer),
+                evaluator=evaluator,
+                references=references,
+                writer=writer,
+            )
+            (ours,) = evaluator.evaluate_with(referenced)
+        return ours, references
+
+    def references(self, session: Session, folder: Path | None = None) -> References:
+        """Return what is kept of a base, in the cache or another folder."""
+        return References(
+            top_k=self.sessions.choices.distributions.top_k,
+            kept=KeptBlocks(
+                ReferenceCache(folder or self.sessions.bench.cache_dir / "references"),
+                self.sessions.evaluator.note,
+            ),
+            key=self.sessions.evaluator.key(session.scorer),
+        )
+
+    def _references(self, session: Session, run: ExitStack) -> References:
+        if self.sessions.evaluator.key(session.scorer) is not None:
+            return self.references(session)
+        folder = run.enter_context(TemporaryDirectory(prefix="evalguard-references-"))
+        return self.references(session, Path(folder))
+
+    def evaluate_open(
+        self, first: Session, second: Session
+    ) -> tuple[list[Evaluation], Divergences]:
+        """Score the second model against what is kept of the first one.
+
+        Raises:
+            UsageError, EvaluationError, Interrupted: as ``evaluate``.
+        """
+        with ExitStack() as run:
+            ours, references = self._referenced(first, None, run)
+            theirs, found = self._compared(second, references, ours)
+        return [ours, theirs], found
+
+    def _against(
+        self, candidate: ModelSource, references: References, base: Evaluation
+    ) -> tuple[Evaluation, Divergences]:
+        with self.sessions.opened(candidate) as session:
+            return self._compared(session, references, base)
+
+    def _compared(
+        self, session: Session, references: References, base: Evaluation
+    ) -> tuple[Evaluation, Divergences]:
+        check_shown(session)
+        if "tokens" not in self.sessions.choices.declared:
+            check_vocabularies(base.description, session.scorer.describe())
+        against = Against(
+            candidate=(session.name, session.scorer),
+            evaluator=self.sessions.evaluator,
+            references=references,
+            divergences_kept=self.kept,
+        )
+        (theirs,) = self.sessions.evaluator.evaluate_with(against)
+        return theirs, against.divergences
+
+
+@contextmanager
+def _starting_again(file: Path | None, found: bool) -> Iterator[None]:
+    """Where both models have to start again, the file of a base that was scored otherwise goes.
+
+    Args:
+        found: whether it was there before; then it may have been hours of work, and stays.
+
+    Raises:
+        UsageError: it stays, so the candidate cannot be scored as its base was.
+    """
+    try:
+        yield
+    except FallbackError as error:
+        if file is None:
+            raise
+        if found:
+            option = _PLAINER[error.giving_up]
+            raise UsageError(
+                f"{file} holds a base that was scored otherwise than this candidate can be: "
+                f"{error}",
+                hint=f"make another file: --reference FILE {option}",
+            ) from error
+        file.unlink(missing_ok=True)
+        raise
+
+
+_PLAINER = {"share_prefixes": "--no-share-prefixes", "scorer": "--scorer harness"}
+
+
+@contextmanager
+def _written(
+    file: Path, facts: Mapping[str, Any], note: Callable[[str], None]
+) -> Iterator[ReferenceWriter]:
+    """Write a reference file; a disk that refuses it in the end costs the file and no score."""
+    with ExitStack() as stack:
+        yield stack.enter_context(ReferenceWriter(file, facts))
+        try:
+            stack.close()
+        except StoreError as error:
+            note(f"no reference file was written: {error}")
+
+
+def check_shown(session: Session) -> None:
+    """Refuse a model that shows no distributions.
+
+    Raises:
+        UsageError: naming its type.
+    """
+    told = session.scorer.describe()
+    if not told.gives_rows:
+        raise UsageError(
+            f"no reference can be made with {session.name}, of type {told.model_type}: it shows no "
+            "distributions; causal models of type hf do",
+            hint="--distributions off compares the scores alone",
+        )

@@ -1,0 +1,314 @@
+"""Kept blocks: read where they are there, kept where that is possible, and what goes wrong said."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+from evalguard.core.scorer import ModelDescription, Response, Scorer
+from evalguard.core.settings import Value
+from evalguard.errors import StoreError
+from evalguard.harness.blocks import RequestBlock
+from evalguard.harness.requests import TaskRequests
+from evalguard.store.block_cache import BlockCache
+
+Content = TypeVar("Content")
+
+
+@dataclass(slots=True)
+class KeptBlocks(Generic[Content]):
+    """A cache that costs no verdict: a disk that refuses, or a damaged file, is only said.
+
+    ``cache`` is None where nothing is read or kept. ``note`` takes what is to be said. ``lost``
+    says whether something could not be kept.
+    """
+
+    cache: BlockCache[Content] | None
+    note: Callable[[str], None]
+    lost: bool = False
+    _said: int = 0
+    _described: set[tuple[str, str, str]] = field(default_factory=set)
+
+    def get(self, key: str | None, block: str) -> Content | None:
+        """Return a finished block, or None; ``key`` None: nothing of this model is kept."""
+        if self.cache is None or key is None:
+            return None
+        found = self.cache.get(key, block)
+        self._tell(self.cache.problems)
+        return found
+
+    def holds(self, key: str | None, block: str) -> bool:
+        """Whether a block seems to be there; nothing is read."""
+        return self.cache is not None and key is not None and self.cache.holds(key, block)
+
+    def put(self, key: str | None, block: str, content: Content) -> None:
+        """Keep a finished block where that is possible."""
+        if self.cache is None or key is None:
+            return
+        try:
+            self.cache.put(key, block, content)
+        except StoreError as error:
+            self.lost = True
+            # The numbers are in memory: a full disk must not cost the verdict.
+            hint = f" ({error.hint})" if error.hint else ""
+            self.note(f"not everything could be kept in the cache: {error}{hint}")
+
+    @contextmanager
+    def locked(self, key: str | None, block: str) -> Iterator[bool]:
+        """Hold a block while it is made; yields False where another process holds it."""
+        if self.cache is None or key is None:
+            yield True
+            return
+        with self.cache.locked(key, block) as ours:
+            self._tell(self.cache.problems)
+            yield ours
+
+    def describe(self, key: str | None, *, name: str, task: str, model: ModelDescription) -> None:
+        """Write down for people what a key stands for, once."""
+        said = (key or "", name, task)
+        if self.cache is None or key is None or said in self._described:
+            return
+        self._described.add(said)
+        about: dict[str, Value] = {
+            "type": model.model_type, "dtype": model.dtype, "device": model.device
+        }  # fmt: skip
+        self.cache.describe(key, name=name, task=task, model=about)
+
+    def _tell(self, problems: Sequence[str]) -> None:
+        for problem in problems[self._said :]:
+            self.note(problem)
+        self._said = len(problems)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockEntry:
+    """A block in one of the caches; ``key`` is None where it is not kept.
+
+    ``models`` are those that the block is of, by their names.
+    """
+
+    kept: KeptBlocks[Any]
+    key: str | None
+    block: str
+    models: Sequence[tuple[str, Scorer]]
+
+    def describe(self, task: str) -> None:
+        """Write down for people which models and which task this is of."""
+        name = " vs ".join(name for name, _ in self.models)
+        if self.key is not None:
+            last = self.models[-1][1].describe()
+            self.kept.describe(self.key, name=name, task=task, model=last)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the block seems to be kept."""
+        return self.kept.holds(self.key, self.block)
+
+
+@contextmanager
+def turn(entries: Sequence[BlockEntry]) -> Iterator[bool]:
+    """Hold all of these blocks, or none: yields False where another process holds one of them."""
+    with ExitStack() as stack:
+        yield all(
+            stack.enter_context(entry.kept.locked(entry.key, entry.block)) for entry in entries
+        )
+
+
+# Alone: one model answers by itself, from the score cache where it can.
+
+
+class Keeping(Protocol):
+    """What answers and keeps blocks, as ``Evaluator`` does."""
+
+    def entry(self, block: RequestBlock, model: tuple[str, Scorer]) -> BlockEntry: ...
+
+    def kept(self, block: RequestBlock, scorer: Scorer) -> Sequence[Response] | None: ...
+
+    def answered(self, block: RequestBlock, scorer: Scorer) -> tuple[Sequence[Response], bool]: ...
+
+
+@dataclass(slots=True)
+class SingleModelScoring:
+    """One model answers by itself."""
+
+    name: str
+    scorer: Scorer
+    evaluator: Keeping
+
+    @property
+    def models(self) -> Sequence[tuple[str, Scorer]]:
+        """The one model."""
+        return ((self.name, self.scorer),)
+
+    def entries(self, blocks: Sequence[RequestBlock]) -> Sequence[BlockEntry]:
+        """The model's answers."""
+        return (self.evaluator.entry(blocks[0], self.models[0]),)
+
+    def kept(self, blocks: Sequence[RequestBlock]) -> Answered | None:
+        """Return the answers where they are kept."""
+        found = self.evaluator.kept(blocks[0], self.scorer)
+        return None if found is None else Answered(responses=(found,), kept=(True,))
+
+    def answer(self, blocks: Sequence[RequestBlock]) -> Answered:
+        """Answer a block, from the cache where it is there."""
+        responses, cached = self.evaluator.answered(blocks[0], self.scorer)
+        return Answered(responses=(responses,), kept=(cached,))
+
+
+# Answering: how a block of documents is answered, by one model or by several side by side.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """One block's answers, of every model that goes through the documents together.
+
+    ``kept`` says of each model whether its answers had been kept.
+    """
+
+    responses: tuple[Sequence[Response], ...]
+    kept: tuple[bool, ...]
+
+    @property
+    def cached(self) -> bool:
+        """Whether nothing had to be scored."""
+        return all(self.kept)
+
+
+class BlockScorer(Protocol):
+    """How blocks are answered; each model has its own blocks, of the same documents."""
+
+    @property
+    def models(self) -> Sequence[tuple[str, Scorer]]:
+        """Names and scorers of the models that answer."""
+
+    def entries(self, blocks: Sequence[RequestBlock]) -> Sequence[BlockEntry]:
+        """Return what answering these blocks may put into caches."""
+
+    def kept(self, blocks: Sequence[RequestBlock]) -> Answered | None:
+        """Return what is kept, where nothing has to be scored."""
+
+    def answer(self, blocks: Sequence[RequestBlock]) -> Answered:
+        """Answer blocks: take what is kept, and score the rest."""
+
+
+# A task's way through its blocks, some of which another process may be scoring just now.
+
+
+# Looking again costs a few system calls a block; a block takes from tenths of a second to minutes.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+# A process that was stopped, or a dead machine's lock on a network disk, must not hold up a run.
+PATIENCE = 15 * 60.0
+
+Place = tuple[int, int]
+
+
+@dataclass(slots=True, kw_only=True)
+class TaskProgress:
+    """The blocks of a task, until every model has answered all of them.
+
+    Attributes:
+        requests: of each model, about the same documents.
+        left: blocks without an answer, each model's beside the others'.
+        total, done: documents, in every block again.
+    """
+
+    requests: Sequence[TaskRequests]
+    left: list[tuple[RequestBlock, ...]]
+    total: int = field(init=False)
+    done: int = 0
+    _answers: list[dict[Place, Response]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin with no answers."""
+        # A task that asks in two ways goes through its documents twice.
+        self.total = sum(len(blocks[0].doc_ids) for blocks in self.left)
+        self._answers = [{} for _ in self.requests]
+
+    @property
+    def task(self) -> str:
+        """The task's name."""
+        return self.requests[0].task
+
+    @property
+    def answers(self) -> list[list[Response]]:
+        """For each model one response per request, in the order of its requests."""
+        return [
+            asked.in_order(found) for asked, found in zip(self.requests, self._answers, strict=True)
+        ]
+
+    def go(
+        self,
+        answering: BlockScorer,
+        advance: Callable[[int, Answered], None],
+        *,
+        alone: bool = False,
+    ) -> None:
+        """Answer every block that is left but for those that other processes are scoring.
+
+        Args:
+            advance: is told of every finished block: its documents, and the answers.
+            alone: score these too.
+        """
+        left = []
+        for blocks in self.left:
+            entries = answering.entries(blocks)
+            answered = answering.kept(blocks)
+            if answered is None:
+                with turn(entries) as ours:
+                    # This looks into the caches once more: it may have been finished meanwhile.
+                    answered = answering.answer(blocks) if ours or alone else None
+            if answered is None:
+                left.append(blocks)
+                continue
+            for entry in entries:
+                entry.describe(self.task)
+            for found, block, told in zip(self._answers, blocks, answered.responses, strict=True):
+                for request, response in zip(block.requests, told, strict=True):
+                    found[request.doc_id, request.index] = response
+            self.done += len(blocks[0].doc_ids)
+            advance(len(blocks[0].doc_ids), answered)
+        self.left = left
+
+
+def wait_for_others(
+    passages: Sequence[TaskProgress],
+    go: Callable[[TaskProgress, bool], None],
+    say: Callable[[str], None],
+) -> None:
+    """Go on with passages until nothing of them is left.
+
+    What another process finishes is read; what it gives up, or dies over, is scored here.
+
+    Args:
+        go: lets a passage go on; True: whatever others are doing.
+        say: takes what a person is to know of the waiting.
+    """
+    pause, since = _FIRST_PAUSE, time.monotonic()
+    left = _left(passages)
+    while left:
+        patient = time.monotonic() - since < PATIENCE
+        if not patient:
+            say("another process is not getting on with its documents: they are scored here too")
+        for passage in passages:
+            if passage.left:
+                go(passage, not patient)
+        before, left = left, _left(passages)
+        if left < before:
+            pause, since = _FIRST_PAUSE, time.monotonic()
+        elif left:
+            if pause == _FIRST_PAUSE:
+                say(f"waiting for {_documents(passages)} that another process is scoring")
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def _left(passages: Sequence[TaskProgress]) -> int:
+    return sum(len(passage.left) for passage in passages)
+
+
+def _documents(passages: Sequence[TaskProgress]) -> str:
+    number = sum(passage.total - passage.done for passage in passages)
+    return f"{number:,} documents of {', '.join(p.task for p in passages if p.left)}"

@@ -1,0 +1,390 @@
+"""EditedModel: a loaded model that carries one assignment of its settings, and then another."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evalguard.conversion.attributes import AsLoaded, apply
+from evalguard.conversion.building import build, unknown_in_build
+from evalguard.conversion.digests import KnownDigests
+from evalguard.conversion.planning import ConversionPlan, plan_conversion, with_build
+from evalguard.conversion.readback import check_environment, read_arguments, read_edits
+from evalguard.conversion.taken_weights import ReadTensors, take_weights
+from evalguard.core.scorer import ReassignableScorer, ScoringPolicy
+from evalguard.core.settings import Value, Variant, digest_of
+from evalguard.errors import EvaluationError, SettingError
+from evalguard.models.arguments import HF_TYPES
+from evalguard.models.load_failures import AssignedModel
+from evalguard.models.loading import load_lm
+from evalguard.models.machine import computing_with
+from evalguard.run.scoring.loading_facts import (
+    VARIABLES,
+    code_digests,
+    unknown_dependencies,
+    weights_of,
+)
+from evalguard.store.fact_cache import BudgetStore
+
+if TYPE_CHECKING:
+    import torch
+
+
+_EDITS = ("weights", "generation", "attr", "dtype", "call")  # targets inside the loaded model
+_TINY_PARAMETERS = 20_000_000
+
+
+@dataclass(slots=True, kw_only=True)
+class EditedModel:
+    """An lm-eval model, and what it was loaded from.
+
+    Attributes:
+        as_loaded: what it was before its settings edited it; None: nobody noted that.
+    """
+
+    lm: Any
+    wanted: WantedModel
+    policy: ScoringPolicy
+    cache_dir: Path
+    known: KnownDigests | None
+    as_loaded: AsLoaded | None = None
+
+    def note(self) -> None:
+        """Note what was loaded, so that settings can be assigned anew without loading.
+
+        Not where a hook is called, which may change what no note covers.
+        """
+        model = _torch_model(self.lm)
+        if model is None or self.wanted.variant.model not in HF_TYPES or self.wanted.plan.calls:
+            return
+        self.as_loaded = AsLoaded(self.lm, model)
+
+    def carry(self, wanted: WantedModel) -> AssignedModel:
+        """Edit the model, as it was loaded, so that it carries a variant's settings.
+
+        Raises:
+            SettingError: a setting could not be applied or did not take.
+            EvaluationError: files changed meanwhile.
+        """
+        variant, plan = wanted.variant, wanted.plan
+        effective = read_arguments(self.lm, plan, wanted.model_args)
+        model = _model_to_edit(self.lm, wanted)
+        code: dict[str, Any] = {
+            "code_folder": variant.code_folder,
+            "allow_code": variant.allow_code,
+        }
+        if model is not None:
+            take_weights(model, plan.weights, reader(variant))
+            apply(model, plan, **code)
+        effective |= read_edits(model, plan, **code)
+        if self.as_loaded is not None:
+            self.as_loaded.set_aside(_fit_here)
+        threads = _threads(self.policy, self.lm)
+        lower = give_budget(self.lm, self.policy, threads=threads, cache_dir=self.cache_dir)
+        return AssignedModel(
+            effective={setting.name: effective[setting.name] for setting in variant.settings},
+            provenance=self._provenance(wanted, effective),
+            threads=threads,
+            caveats=(
+                *_not_kept(unknown_dependencies(variant, plan, wanted.model_args)),
+                *_built_anew(unknown_in_build(variant, plan)),
+            ),
+            on_smaller_budget=lower,
+        )
+
+    def reassigned(self, variant: Variant) -> AssignedModel | None:
+        """Take the settings back that the model carries, and let it carry a variant's.
+
+        Returns:
+            None where only loading gives what loading would: another file, argument, environment
+            or code, or something in the model that cannot be taken back.
+
+        Raises:
+            EvaluationError: as ``carry`` does.
+        """
+        with contextlib.redirect_stdout(sys.stderr):
+            wanted = WantedModel.of(variant, cache_dir=self.cache_dir, known=self.known)
+            if self.as_loaded is None or wanted.plan.calls or not wanted.loads_as(self.wanted):
+                return None
+            return self.carry(wanted) if self.as_loaded.restore() else None
+
+    def _provenance(
+        self, wanted: WantedModel, effective: Mapping[str, Value]
+    ) -> dict[str, Value] | None:
+        """What weights and code of the model are; None where that cannot be proven.
+
+        Raises:
+            EvaluationError: they were others before.
+        """
+        found = proofs_of(wanted.variant, wanted.plan, wanted.model_args, self.known)
+        if found is None:
+            return None
+        # What loading downloads was not there before; variables that it sets were others.
+        before = found if wanted.proofs is None else wanted.proofs
+        if _without_variables(before) != _without_variables(found):
+            raise EvaluationError(
+                f"files that '{wanted.variant.name}' is loaded from changed while it was being "
+                "loaded",
+                hint="run the same command again when they are finished",
+            )
+        settings: dict[str, Value] = {
+            name: [str(target), value, effective[name]]
+            for name, (target, value) in wanted.plan.targets.items()
+        }
+        return {**before, "settings": settings}
+
+
+def _without_variables(proofs: Mapping[str, Value]) -> dict[str, Value]:
+    code = proofs["code"]
+    assert isinstance(code, dict)
+    return {**proofs, "code": {name: one for name, one in code.items() if name != VARIABLES}}
+
+
+def _built_anew(unknown: tuple[str, ...]) -> tuple[str, ...]:
+    return (f"every run builds it anew: {unknown[0]}{_more(unknown)}",) if unknown else ()
+
+
+def _more(unknown: tuple[str, ...]) -> str:
+    return f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
+
+
+def _not_kept(unknown: tuple[str, ...]) -> tuple[str, ...]:
+    if not unknown:
+        return ()
+    return (
+        f"its scores are not kept for other runs: {unknown[0]}{_more(unknown)}, so what they "
+        "depend on cannot be known",
+    )
+
+
+def reader(variant: Variant) -> ReadTensors:
+    """Return what reads tensors of other checkpoints for a variant's ``weights:`` settings."""
+    from evalguard.models.checkpoint_tensors import checkpoint_tensors
+
+    return functools.partial(checkpoint_tensors, allow_pickle=variant.allow_pickle)
+
+
+def _threads(policy: ScoringPolicy, lm: Any) -> int:
+    """CPU threads of a model: as asked, else one for a tiny model, else torch's own number (0).
+
+    A tiny model's matrices are too small to share: a second thread costs more than it brings, and
+    beside other work many times as much.
+    """
+    model = _torch_model(lm)
+    parameters = 0 if model is None else sum(p.numel() for p in model.parameters())
+    return policy.threads or int(0 < parameters < _TINY_PARAMETERS)
+
+
+def _fit_here(size: int) -> bool:
+    from evalguard.models.machine import fits
+
+    return fits(size, "cpu")
+
+
+def _torch_model(lm: Any) -> torch.nn.Module | None:
+    from evalguard.models.identity import torch_model
+
+    return torch_model(lm)
+
+
+def _model_to_edit(lm: Any, wanted: WantedModel) -> torch.nn.Module | None:
+    if not wanted.plan.edits_model:
+        return None
+    model = _torch_model(lm)
+    if model is None:
+        names = [n for n, (t, _) in wanted.plan.targets.items() if t.kind in _EDITS]
+        raise SettingError(
+            f"setting '{names[0]}' edits a torch model, and model type "
+            f"'{wanted.variant.model}' has none in this process",
+            hint="weights:, generation., attr:, dtype: and call: settings work with model: hf",
+        )
+    return model
+
+
+# The token budget of a model that was loaded: asked for, remembered, or measured now.
+
+
+def give_budget(
+    lm: Any, policy: ScoringPolicy, *, threads: int, cache_dir: Path
+) -> Callable[[int], None]:
+    """Give a model that cuts batches by tokens its budget.
+
+    Returns:
+        A function that remembers a smaller one, for where memory runs out.
+    """
+    if not getattr(lm, "own_path", False) or lm.sequences is not None:
+        return lambda _: None
+    from evalguard.models.hf.moved_batch import budget_facts
+
+    store = BudgetStore(cache_dir / "devices")
+    with computing_with(threads):
+        facts = budget_facts(lm)
+        budget = policy.token_budget or store.settled(facts, lambda: measure_budget(lm))
+    lm.token_budget = budget
+
+    def lower(to: int) -> None:
+        if (store.get(facts) or 0) > to:
+            _remember(store, facts, to)
+
+    return lower
+
+
+def measure_budget(lm: Any) -> int:
+    """Measure the budget of a loaded model on its device."""
+    from evalguard.models.hf.moved_batch import measure_token_budget
+
+    return measure_token_budget(lm)
+
+
+def _remember(store: BudgetStore, facts: dict[str, Any], budget: int) -> None:
+    # A folder that cannot be written costs the next run a measurement; the score cache says so.
+    with contextlib.suppress(OSError):
+        store.put(facts, budget)
+
+
+# WantedModel: a variant as it has to be loaded, planned and built, with what proves its files.
+
+
+_TAKEN = "weights:"  # digests of checkpoints that settings take weights from
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedModel:
+    """What loading a variant takes.
+
+    Attributes:
+        plan: its settings by target.
+        model_args: of lm-eval, with the path of what was built in its place.
+        proofs: digests of weights and code, as they are now; None where they cannot be proven.
+    """
+
+    variant: Variant
+    plan: ConversionPlan
+    model_args: Mapping[str, Value]
+    proofs: Mapping[str, Value] | None
+
+    @classmethod
+    def of(
+        cls, variant: Variant, *, cache_dir: Path, known: KnownDigests | None = None
+    ) -> WantedModel:
+        """Plan a variant, build it if it is not built yet, and digest its files.
+
+        Raises:
+            SettingError: settings that cannot be planned.
+            BuildError: the build recipe failed.
+        """
+        wanted = plan_conversion(variant)
+        model_args: Mapping[str, Value] = wanted.model_args
+        if variant.build is not None:
+            model_args = with_build(model_args, str(build(variant, wanted, cache_dir)))
+        proofs = proofs_of(variant, wanted, model_args, known)
+        return cls(variant=variant, plan=wanted, model_args=model_args, proofs=proofs)
+
+    def loads_as(self, other: WantedModel) -> bool:
+        """Whether both are the same model, from the same files, until settings edit it."""
+        files = [
+            None if one.proofs is None else _without_taken(one.proofs["weights"])
+            for one in (self, other)
+        ]
+        return files[0] == files[1] and same_loading(self.variant, other.variant)
+
+
+def same_loading(one: Variant, other: Variant) -> bool:
+    """Whether two variants differ at most in settings that edit the loaded model.
+
+    Raises:
+        SettingError: settings that cannot be planned.
+    """
+    return digest_of(_loading(one)) == digest_of(_loading(other))
+
+
+def _loading(variant: Variant) -> dict[str, Value]:
+    wanted = plan_conversion(variant)
+    return {
+        "model": variant.model,
+        "model_args": dict(wanted.model_args),
+        "config": dict(wanted.config_overrides),
+        "env": dict(wanted.env),
+        "build": None if variant.build is None else asdict(variant.build),
+        "inputs": dict(wanted.build_inputs),
+        "trust": [variant.trust_remote_code, variant.allow_pickle, variant.allow_code],
+        "code_folder": variant.code_folder,
+    }
+
+
+def proofs_of(
+    variant: Variant,
+    wanted: ConversionPlan,
+    model_args: Mapping[str, Value],
+    known: KnownDigests | None,
+) -> dict[str, Value] | None:
+    """Digests of the weights and of the code; None where one of them cannot be proven."""
+    weights = weights_of(variant, model_args, known, checkpoints=wanted.checkpoints)
+    if weights is None:
+        return None
+    code = code_digests(variant, wanted, model_args, known)
+    return None if code is None else {"weights": weights, "code": dict(code)}
+
+
+def _without_taken(weights: Value) -> dict[str, Value]:
+    assert isinstance(weights, dict)
+    return {name: digest for name, digest in weights.items() if not name.startswith(_TAKEN)}
+
+
+# Load a variant in this process: plan, build, load, edit, read back.
+#
+# The adapters do not know each other; this is where they meet.
+
+
+def open_scorer(
+    variant: Variant,
+    policy: ScoringPolicy,
+    *,
+    cache_dir: Path,
+    known: KnownDigests | None = None,
+    reusable: bool = False,
+) -> ReassignableScorer:
+    """Load a variant with the settings of its assignment, and prove that every one took.
+
+    Args:
+        known: digests of big files from earlier runs; None: every file is read.
+        reusable: whether other values are to be assigned to its settings later: weights that
+            settings replace are kept for that.
+
+    Raises:
+        UsageError: a name or argument that does not exist, or code that is not allowed.
+        SettingError: a setting that could not be applied or did not take; an ``env`` setting
+            that this process was not started with.
+        BuildError: the build recipe failed.
+        EvaluationError: the model cannot be loaded.
+    """
+    from evalguard.models.lm_scorer import LMScorer
+
+    # recipes, hooks and libraries may print; stdout belongs to results
+    with contextlib.redirect_stdout(sys.stderr):
+        check_environment(plan_conversion(variant).env)
+        wanted = WantedModel.of(variant, cache_dir=cache_dir, known=known)
+        lm = load_lm(
+            variant.model,
+            wanted.model_args,
+            wanted.plan.config_overrides,
+            policy,
+            trust_remote_code=variant.trust_remote_code,
+            allow_pickle=variant.allow_pickle,
+        )
+        model = EditedModel(lm=lm, wanted=wanted, policy=policy, cache_dir=cache_dir, known=known)
+        if reusable:
+            model.note()
+        return LMScorer(
+            lm,
+            policy,
+            model_type=variant.model,
+            model_args=wanted.model_args,
+            assigned=model.carry(wanted),
+            reassigning=model.reassigned if reusable else None,
+        )

@@ -1,0 +1,354 @@
+"""From a model's answers to a task to its scores; answers to a few documents are set aside."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from evalguard.core.scorer import ModelDescription, Request, Response, Scorer
+from evalguard.core.scores import ScoreTable, TaskGroup
+from evalguard.core.settings import Value, digest_of
+from evalguard.errors import EvaluationError, Interrupted
+from evalguard.harness.blocks import BlockCut, RequestBlock
+from evalguard.harness.requests import TaskRequests, documents_of, random_subset
+from evalguard.harness.tables import TaskScores, score_tables
+from evalguard.harness.tasks import TaskSet
+from evalguard.report.progress import ProgressLine
+from evalguard.run.meter import KEPT, NOTHING_KEPT, Meter, interruptible
+from evalguard.run.scoring.cached_blocks import (
+    Answered,
+    BlockEntry,
+    BlockScorer,
+    KeptBlocks,
+    SingleModelScoring,
+    TaskProgress,
+    wait_for_others,
+)
+from evalguard.run.scoring.divergences import TaskDivergences
+from evalguard.run.scoring.lazy_scorer import LazyScorer
+from evalguard.store.block_cache import ScoreCache
+
+Pairs = tuple[tuple[Request, Response], ...]
+
+_ROLLING_BOS = {
+    "lm-eval": "whole texts: the likelihood of BOS given BOS counts, as in lm-eval (--rolling-bos "
+    "once leaves it out)",
+    "once": "whole texts: BOS is read once and not scored (--rolling-bos once); lm-eval itself "
+    "gives another value",
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class TaskScoring:
+    """Scores tasks as lm-eval does.
+
+    Attributes:
+        documents: of every task and model, drawn with ``seed``, whose answers are set aside.
+        aside: requests and answers by (model, task).
+    """
+
+    documents: int = 0
+    seed: int = 0
+    aside: dict[tuple[str, str], Pairs] = field(default_factory=dict)
+
+    def scores(
+        self,
+        model: str,
+        asked: TaskRequests,
+        told: Sequence[Response],
+        description: ModelDescription | None = None,
+    ) -> TaskScores:
+        """Score a task that a model has answered.
+
+        Args:
+            description: of the model, where its tables are to say how it read whole texts.
+
+        Raises:
+            EvaluationError: the task's own code fails.
+        """
+        if self.documents:
+            drawn = frozenset(random_subset(asked, self.documents, seed=self.seed).doc_ids)
+            pairs = zip(asked.requests, told, strict=True)
+            self.aside[model, asked.task] = tuple(p for p in pairs if p[0].doc_id in drawn)
+        scores = only_sound(score_tables(asked, told, source=model), asked.requests, told)
+        if description is None:
+            return scores
+        tables = tuple(_with_reading(table, description) for table in scores.tables)
+        return replace(scores, tables=tables)
+
+
+def model_reading(environment: Mapping[str, Value], max_length: int = 0) -> dict[str, Value]:
+    """What token ids follow from, as ``ScoreTable.reading`` has it, of a model's environment."""
+    packages = environment.get("packages")
+    found: dict[str, Value] = {
+        "lm_eval": packages.get("lm_eval") if isinstance(packages, Mapping) else None,
+        "max_length": max_length or None,
+        **{name: environment.get(name) for name in _OF_READING},
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+_OF_READING = ("add_bos_token", "prefix_token_id", "rolling_bos")
+
+
+def _with_reading(table: ScoreTable, description: ModelDescription) -> ScoreTable:
+    """Say what token ids follow from, and how whole texts were read where that matters."""
+    reading = model_reading(description.environment, description.max_length)
+    table = replace(table, reading=reading)
+    rolling_bos = description.environment.get("rolling_bos")
+    if rolling_bos is None or table.run.get("output_type") != "loglikelihood_rolling":
+        return table
+    return replace(
+        table,
+        run={**table.run, "rolling_bos": rolling_bos},
+        caveats=(*table.caveats, _ROLLING_BOS[str(rolling_bos)]),
+    )
+
+
+# Models answer all tasks: block by block, from the score cache where they can.
+
+
+BLOCK_CUT = BlockCut()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Scores of one model on all tasks.
+
+    ``divergences`` of a candidate: how its distributions differ from the base's, task by task;
+    empty where that was not measured. ``groups``: by which the tasks were asked for.
+    """
+
+    name: str
+    description: ModelDescription
+    scores: Mapping[str, TaskScores]
+    divergences: Mapping[str, TaskDivergences] = field(default_factory=dict)
+    groups: tuple[TaskGroup, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class Evaluator:
+    """Scores one model after the other on the same tasks.
+
+    ``cache`` is None where finished scores are neither read nor kept.
+    """
+
+    tasks: TaskSet
+    cache: ScoreCache | None
+    progress: ProgressLine
+    chat: bool = False
+    meter: Meter = field(default_factory=Meter)
+    scoring: TaskScoring = field(default_factory=TaskScoring)
+    notes: list[str] = field(default_factory=list)
+    _kept: KeptBlocks[Sequence[Response]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Open the score cache."""
+        self._kept = KeptBlocks(self.cache, self.note)
+
+    def evaluate(self, name: str, scorer: Scorer) -> Evaluation:
+        """Let a model answer every task.
+
+        Raises:
+            EvaluationError: if the model cannot answer; finished blocks stay in the cache.
+            Interrupted: on Ctrl-C, with what was kept and how to go on.
+        """
+        return self.evaluate_with(SingleModelScoring(name, scorer, self))[0]
+
+    def evaluate_with(self, answering: BlockScorer) -> list[Evaluation]:
+        """Let models answer every task, each task's documents side by side.
+
+        Raises:
+            EvaluationError, Interrupted: as ``evaluate``.
+        """
+        self.notes.clear()
+        self._kept.lost = False
+        models = answering.models
+        hint = self._go_on(models)
+        scores: dict[str, list[TaskScores]] = {}
+        put_off: list[TaskProgress] = []
+        for task in self.tasks.names:
+            with interruptible(f"building the requests of {task}", hint=hint):
+                passage = self._passage([self.requests(task, scorer) for _, scorer in models])
+            self._go(passage, answering)
+            if passage.left:
+                put_off.append(passage)
+            else:
+                scores[task] = self._scored(passage, models)
+        self._wait(put_off, answering)
+        scores |= {passage.task: self._scored(passage, models) for passage in put_off}
+        return [
+            Evaluation(
+                name=name,
+                description=scorer.describe(),
+                scores={task: scores[task][number] for task in self.tasks.names},
+                groups=self.tasks.aggregates,
+                notes=tuple(self.notes),
+            )
+            for number, (name, scorer) in enumerate(models)
+        ]
+
+    def through(
+        self, requests: Sequence[TaskRequests], answering: BlockScorer
+    ) -> list[list[Response]]:
+        """Go through a task's documents; every model has its own requests about them.
+
+        Returns:
+            For each model one response per request, in the order of its requests.
+
+        Raises:
+            EvaluationError, Interrupted: as ``evaluate``.
+        """
+        passage = self._passage(requests)
+        self._go(passage, answering)
+        self._wait([passage], answering)
+        return passage.answers
+
+    def blocks(self, requests: TaskRequests) -> list[RequestBlock]:
+        """Cut a task's requests into the blocks in which they are answered and kept."""
+        return requests.blocks(BLOCK_CUT)
+
+    def requests(self, task: str, scorer: Scorer) -> TaskRequests:
+        """Return what a task asks of this model; the same for all unless it renders the chat."""
+        return self.tasks.requests(task, render_chat=scorer.render_chat if self.chat else None)
+
+    def first_blocks(self, scorer: Scorer, documents: int) -> list[RequestBlock]:
+        """Return the first documents of every task, for checks on a few of them."""
+        of_tasks = [self.requests(task, scorer) for task in self.tasks.names]
+        firsts = [documents_of(of, of.doc_ids[:documents]) for of in of_tasks]
+        whole = BlockCut(window=documents, fewest=documents, most=documents)
+        return [first.blocks(whole)[0] for first in firsts]
+
+    def key(self, scorer: Scorer) -> str | None:
+        """Under which a model's blocks are kept; None where they are not."""
+        identity = scorer.describe().identity
+        return None if identity is None or self.cache is None else digest_of(dict(identity))
+
+    def kept(self, block: RequestBlock, scorer: Scorer) -> Sequence[Response] | None:
+        """Return a model's answers to a block where they are kept."""
+        found = self._kept.get(self.key(scorer), block.digest)
+        if found is None or len(found) != len(block.requests):
+            return None
+        if isinstance(scorer, LazyScorer):
+            scorer.from_cache.add(block.digest)
+        return found
+
+    def keep(self, block: RequestBlock, scorer: Scorer, responses: Sequence[Response]) -> None:
+        """Keep a model's answers to a block.
+
+        Raises:
+            EvaluationError: if they are not one per request.
+        """
+        if len(responses) != len(block.requests):
+            raise EvaluationError(
+                f"task '{block.requests[0].task}', block {block.index}: {len(block.requests)} "
+                f"requests were asked, {len(responses)} answers came back"
+            )
+        self._kept.put(self.key(scorer), block.digest, responses)
+
+    def answered(self, block: RequestBlock, scorer: Scorer) -> tuple[Sequence[Response], bool]:
+        """Answer a block by one model; and whether the answers were kept."""
+        kept = self.kept(block, scorer)
+        if kept is not None:
+            return kept, True
+        responses = scorer.score(block.requests)
+        self.keep(block, scorer, responses)
+        return responses, False
+
+    def entry(self, block: RequestBlock, model: tuple[str, Scorer]) -> BlockEntry:
+        """Where a model's answers to a block are kept."""
+        return BlockEntry(self._kept, self.key(model[1]), block.digest, (model,))
+
+    def note(self, text: str) -> None:
+        """Say something about this evaluation, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+            self.progress.note(text)
+
+    def _passage(self, requests: Sequence[TaskRequests]) -> TaskProgress:
+        blocks = [self.blocks(of) for of in requests]
+        return TaskProgress(requests=requests, left=list(zip(*blocks, strict=True)))
+
+    def _go(self, passage: TaskProgress, answering: BlockScorer, alone: bool = False) -> None:
+        """Let a task go on as far as it can; show it, and say where it was interrupted."""
+        models = [name for name, _ in answering.models]
+        names = " and ".join(models)
+
+        def advance(documents: int, answered: Answered) -> None:
+            self.progress.advance(documents, cached=answered.cached)
+            self.meter.count(models, passage.task, documents, answered)
+
+        self.progress.start(names, passage.task, passage.total - passage.done)
+        try:
+            with self.meter.phase("scoring", models, passage.task):
+                passage.go(answering, advance, alone=alone)
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"interrupted: {names} on {passage.task}, {passage.done:,} of {passage.total:,} "
+                "documents done",
+                hint=self._go_on(answering.models),
+            ) from None
+        finally:
+            self.progress.stop()
+
+    def _wait(self, put_off: Sequence[TaskProgress], answering: BlockScorer) -> None:
+        """Finish tasks of which another process has been scoring blocks."""
+        with interruptible("waiting for another process", hint=self._go_on(answering.models)):
+            wait_for_others(
+                put_off,
+                lambda passage, alone: self._go(passage, answering, alone),
+                self.progress.note,
+            )
+
+    def _scored(
+        self, passage: TaskProgress, models: Sequence[tuple[str, Scorer]]
+    ) -> list[TaskScores]:
+        """Score a task that every model has answered."""
+        names = " and ".join(name for name, _ in models)
+        hint = self._go_on(models)
+        place = interruptible(f"scoring {names} on {passage.task}", hint=hint)
+        with place, self.meter.phase("comparing"):
+            return [
+                self.scoring.scores(name, asked, told, scorer.describe())
+                for asked, told, (name, scorer) in zip(
+                    passage.requests, passage.answers, models, strict=True
+                )
+            ]
+
+    def _go_on(self, models: Sequence[tuple[str, Scorer]]) -> str:
+        kept = not self._kept.lost and all(self.key(scorer) is not None for _, scorer in models)
+        return KEPT if kept else NOTHING_KEPT
+
+
+# Scores of documents on which a model gave no number are no scores, whatever the metric.
+
+
+def only_sound(
+    scores: TaskScores, requests: Sequence[Request], responses: Sequence[Response]
+) -> TaskScores:
+    """Give NaN to every metric of a document with a likelihood that is none (NaN or +inf).
+
+    An accuracy would hide it: the largest of several NaN is the first, so that a model of NaN
+    answers every multiple-choice question, and some of them correctly.
+    """
+    broken = {
+        request.doc_id
+        for request, response in zip(requests, responses, strict=True)
+        if response.loglikelihood is not None and _is_none(response.loglikelihood)
+    }
+    if not broken:
+        return scores
+    return replace(scores, tables=tuple(_without(table, broken) for table in scores.tables))
+
+
+def _is_none(loglikelihood: float) -> bool:
+    return math.isnan(loglikelihood) or loglikelihood == math.inf
+
+
+def _without(table: ScoreTable, broken: set[int]) -> ScoreTable:
+    values = np.where(np.isin(table.doc_ids, sorted(broken)), math.nan, table.values)
+    return replace(table, values=values)

@@ -1,0 +1,107 @@
+"""Checks two loaded models: can they be compared at all, and were they scored alike?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evalguard.core.scorer import ModelDescription, Request
+from evalguard.core.settings import Value
+from evalguard.errors import MisalignedRunsError
+
+TokenIds = tuple[int, ...]
+
+_SHOWN_IDS = 8
+_BATCHES = {
+    "batch_size": "sequences per pass",
+    "token_budget": "padded tokens per pass",
+    "shares_prefixes": "shared prefixes",
+}
+_HINT = (
+    "give both the same tokenizer (model_args: tokenizer); if the difference is under test, "
+    "declare it: --allow-differing tokens, or differs: [tokens] on the pair"
+)
+
+
+def check_vocabularies(base: ModelDescription, candidate: ModelDescription) -> None:
+    """Refuse two models whose vocabularies differ.
+
+    Raises:
+        MisalignedRunsError: with both sizes and what to do.
+    """
+    known = base.vocabulary_digest and candidate.vocabulary_digest
+    if not known or base.vocabulary_digest == candidate.vocabulary_digest:
+        return
+    sizes = f"{base.vocabulary_size:,} and {candidate.vocabulary_size:,} entries"
+    if base.vocabulary_size == candidate.vocabulary_size:
+        sizes = f"{base.vocabulary_size:,} entries each, and not the same ones"
+    raise MisalignedRunsError(
+        f"the vocabularies of base and candidate differ ({sizes}): they would read different "
+        "tokens",
+        hint=_HINT,
+    )
+
+
+def check_encodings(
+    requests: Sequence[Request], base: Sequence[TokenIds], candidate: Sequence[TokenIds]
+) -> None:
+    """Refuse two models that read the same requests as different token ids.
+
+    A sample of requests shows in a second what pairing would show after both models were scored;
+    pairing still looks at every document.
+
+    Args:
+        requests: what was encoded; ``base`` and ``candidate`` are aligned to them, () is unknown.
+
+    Raises:
+        MisalignedRunsError: with the number of requests and the first difference.
+    """
+    differing = [
+        (request, ours, theirs)
+        for request, ours, theirs in zip(requests, base, candidate, strict=True)
+        if ours and theirs and ours != theirs
+    ]
+    if not differing:
+        return
+    request, ours, theirs = differing[0]
+    raise MisalignedRunsError(
+        f"base and candidate encode {len(differing)} of {len(requests)} requests differently "
+        f"(first: {request.task}, doc_id {request.doc_id}: token ids {_shown(ours)} and "
+        f"{_shown(theirs)})",
+        hint=_HINT,
+    )
+
+
+def other_batches(
+    base: ModelDescription | None, candidate: ModelDescription | None
+) -> tuple[str, ...]:
+    """Say where two models that have answered were not scored in the same batches.
+
+    Memory that runs out for one of them has it scored in smaller ones. Empty where they were, or
+    where one does not show it.
+    """
+    if base is None or candidate is None:
+        return ()
+    one, two = base.computation, candidate.computation
+    if one.get("scorer") is None or two.get("scorer") is None:
+        return ()
+    apart = [
+        f"{name}: {_plain(one.get(key))} and {_plain(two.get(key))}"
+        for key, name in _BATCHES.items()
+        if one.get(key) != two.get(key)
+    ]
+    if not apart:
+        return ()
+    return (
+        f"base and candidate were not scored in the same batches ({'; '.join(apart)}), so that "
+        "rounding differs between them",
+    )
+
+
+def _plain(value: Value) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else str(value or "not fixed")
+
+
+def _shown(ids: TokenIds) -> str:
+    return " ".join(map(str, ids[:_SHOWN_IDS])) + (" ..." if len(ids) > _SHOWN_IDS else "")

@@ -1,0 +1,314 @@
+"""LazyScorer: a model that is loaded when something has to be asked of it, and not before."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol, TypeVar, cast
+
+from evalguard.conversion.planning import plan_conversion
+from evalguard.core.reference import Reference
+from evalguard.core.scorer import (
+    UNSHARED,
+    ComparedAnswer,
+    DistributionScorer,
+    ModelDescription,
+    Request,
+    Response,
+    Scorer,
+    ScoringPolicy,
+)
+from evalguard.core.settings import Variant, digest_of
+from evalguard.errors import EvaluationError, FallbackError
+from evalguard.models.arguments import HF_TYPES
+from evalguard.models.lm_scorer import LMScorer
+from evalguard.run.choices import Choices
+from evalguard.run.options import CompareOptions
+from evalguard.run.scoring.edited_model import open_scorer as open_here
+from evalguard.run.scoring.loading_facts import KnownModel
+from evalguard.run.sources import ModelSource
+from evalguard.store.fact_cache import FileDigests, open_facts
+from evalguard.store.files import safe_name
+from evalguard.worker.client import WorkerScorer
+from evalguard.worker.messages import DESCRIPTION
+
+
+class OtherModelError(EvaluationError):
+    """What was loaded is not what is known of the model; scores of both must not be mixed."""
+
+
+class LazyScorer:
+    """A model whose description is known from earlier runs, or is read off it now.
+
+    Args:
+        name: the model's, for messages.
+        known: what is remembered of it.
+        load: loads it.
+        here: whether it runs in this process.
+
+    Attributes:
+        from_cache: digests of blocks whose kept answers stood in for the model.
+    """
+
+    def __init__(
+        self, name: str, known: KnownModel, load: Callable[[], Scorer], *, here: bool
+    ) -> None:
+        self._name = name
+        self._known = known
+        self._load = load
+        self.here = here
+        self.from_cache: set[str] = set()
+        self._scorer: Scorer | None = None
+        self._closed = False
+        description = known.description
+        # One without an identity is none that could be found again.
+        if description is None or description.identity is None:
+            self._scorer = self._loaded()
+            description = self._scorer.describe()
+            known.describe_as(description)
+        self._description = description
+
+    def _loaded(self) -> Scorer:
+        with self._remembering():
+            return self._load()
+
+    @contextmanager
+    def _remembering(self) -> Iterator[None]:
+        """Remember what the model turns out to be unable to do."""
+        try:
+            yield
+        except FallbackError as error:
+            self._known.give_up(error)
+            raise
+
+    @property
+    def loaded(self) -> Scorer:
+        """The model itself, loaded if it is not.
+
+        Raises:
+            OtherModelError: it is not the one that is known; that is put right for the next time.
+            EvalguardError: as loading does.
+        """
+        if self._closed:
+            raise EvaluationError("this model was closed")
+        if self._scorer is None:
+            scorer = self._loaded()
+            try:
+                self._check(scorer.describe())
+            except EvaluationError:
+                scorer.close()
+                raise
+            self._scorer = scorer
+        return self._scorer
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the model had to be loaded."""
+        return self._scorer is not None
+
+    def describe(self) -> ModelDescription:
+        """Return what was loaded, now or before; batches may have become smaller since."""
+        return self._description if self._scorer is None else self._scorer.describe()
+
+    def encode(self, requests: Sequence[Request]) -> list[tuple[int, ...]]:
+        """Return the token ids of requests; known ones need no model."""
+        ids = self._known.encoded(requests)
+        if ids is None:
+            ids = self.loaded.encode(requests)
+            self._known.encode_as(requests, ids)
+        return ids
+
+    def score(self, requests: Sequence[Request]) -> list[Response]:
+        """Score one block of requests."""
+        with self._remembering():
+            return self.loaded.score(requests)
+
+    def score_reference(
+        self, requests: Sequence[Request], *, top_k: int, samples: int
+    ) -> tuple[list[Response], list[Reference | None]]:
+        """Score a block and keep what a candidate's distributions can be compared with."""
+        scorer = cast(DistributionScorer, self.loaded)
+        with self._remembering():
+            return scorer.score_reference(requests, top_k=top_k, samples=samples)
+
+    def score_against(
+        self, requests: Sequence[Request], references: Sequence[Reference | None]
+    ) -> tuple[list[Response], ComparedAnswer]:
+        """Score a block and compare its distributions with the base's."""
+        scorer = cast(DistributionScorer, self.loaded)
+        with self._remembering():
+            return scorer.score_against(requests, references)
+
+    def render_chat(
+        self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool
+    ) -> str:
+        """Apply the model's chat template to a conversation."""
+        return self.loaded.render_chat(messages, add_generation_prompt)
+
+    def close(self) -> None:
+        """Release the model. May be called twice."""
+        self._closed = True
+        if self._scorer is not None:
+            self._remember(self._scorer.describe())
+            # In lock-step the model is asked directly.
+            gave_up = self._scorer.gave_up if isinstance(self._scorer, LMScorer) else None
+            if gave_up is not None:
+                self._known.give_up(gave_up)
+            self._scorer.close()
+
+    def _check(self, found: ModelDescription) -> None:
+        """Hold what was loaded against what is known of it."""
+        known = self._description
+        self._remember(found)
+        if _identity(found) != _identity(known):
+            raise OtherModelError(
+                f"{self._name} is not what it was when it was loaded before, though nothing that "
+                "it is loaded from has changed",
+                hint="what was remembered of it is put right: run the same command again",
+            )
+
+    def _remember(self, found: ModelDescription) -> None:
+        if digest_of(DESCRIPTION.encode(found)) != digest_of(DESCRIPTION.encode(self._description)):
+            self._known.describe_as(found)
+            self._description = found
+
+
+def in_this_process(scorer: Scorer) -> LMScorer | None:
+    """Return a model that runs in this process, loaded if it is not; None for another one."""
+    if isinstance(scorer, LazyScorer):
+        return in_this_process(scorer.loaded) if scorer.here else None
+    return scorer if isinstance(scorer, LMScorer) else None
+
+
+def runs_here(scorer: Scorer) -> bool:
+    """Whether a model runs in this process, or would if it were loaded."""
+    return scorer.here if isinstance(scorer, LazyScorer) else isinstance(scorer, LMScorer)
+
+
+def is_loaded(scorer: Scorer) -> bool:
+    """Whether a model had to be loaded."""
+    return scorer.is_loaded if isinstance(scorer, LazyScorer) else True
+
+
+def _identity(description: ModelDescription) -> str | None:
+    return None if description.identity is None else digest_of(dict(description.identity))
+
+
+# Fallback: where one model cannot be scored as asked, all are scored in a plainer way.
+#
+# And where one is not what was known of it, all are scored once more, now that that is put right.
+
+
+T = TypeVar("T")
+
+
+def with_fallback(
+    sources: Sequence[ModelSource], choices: Choices, score: Callable[[Choices], T]
+) -> tuple[T, tuple[str, ...]]:
+    """Score models alike; start again with less where one cannot do what the policy asks.
+
+    Blocks that were answered before stay in the score cache, where nothing mixes them up with
+    those of another policy.
+
+    Args:
+        sources: the models.
+        score: scores all of them by the policy of the choices it gets.
+
+    Returns:
+        What ``score`` returned in the end, and a note for each start.
+
+    Raises:
+        EvalguardError: as ``score``.
+    """
+    if any(source.variant.model not in HF_TYPES for source in sources):
+        choices = replace(choices, policy=replace(choices.policy, share_prefixes=False))
+    notes: tuple[str, ...] = ()
+    put_right = 0
+    while True:
+        try:
+            return score(choices), notes
+        except OtherModelError:
+            # What was remembered of a model is put right, and its finished blocks stay kept.
+            put_right += 1
+            if put_right > len(sources):
+                raise
+        except FallbackError as error:
+            policy = _plainer(choices.policy, error)
+            if policy == choices.policy:
+                raise
+            choices = replace(choices, policy=policy)
+            notes = (*notes, f"{_INSTEAD[error.giving_up]} ({error})")
+
+
+def check_alike(name: str, told: ModelDescription, before: Sequence[ModelDescription]) -> None:
+    """Refuse a model that cannot be scored as those before it.
+
+    Args:
+        name: of the model; ``told``: what was loaded.
+
+    Raises:
+        FallbackError: all have to be scored in a plainer way.
+    """
+    if told.computation.get("shares_prefixes"):
+        return
+    if any(other.computation.get("shares_prefixes") for other in before):
+        why = [note.removeprefix(UNSHARED) for note in told.caveats if note.startswith(UNSHARED)]
+        raise FallbackError(
+            f"{name} cannot share prefixes{''.join(why[:1])}", giving_up="share_prefixes"
+        )
+
+
+def _plainer(policy: ScoringPolicy, error: FallbackError) -> ScoringPolicy:
+    if error.giving_up == "share_prefixes":
+        return replace(policy, share_prefixes=False)
+    return replace(policy, scorer="full logits")
+
+
+_INSTEAD = {
+    "share_prefixes": "shared prefixes are read again for every continuation, by all models",
+    "scorer": "logits are computed at every position, not only at the scored ones, by all models",
+}
+
+
+# Where a model runs: in this process, or in a worker of its own.
+
+
+class Opener(Protocol):
+    """Loads a variant, as ``open_scorer`` does."""
+
+    def __call__(
+        self, variant: Variant, policy: ScoringPolicy, options: CompareOptions, *, cache_dir: Path
+    ) -> Scorer: ...
+
+
+def open_scorer(
+    variant: Variant, policy: ScoringPolicy, options: CompareOptions, *, cache_dir: Path
+) -> Scorer:
+    """Load a variant where it has to run.
+
+    A variant with ``env`` or ``call`` settings needs a process of its own: libraries read their
+    environment when they are imported, and a hook may patch what the next model would use too.
+
+    Raises:
+        EvaluationError: if the model cannot be loaded or a setting did not take.
+    """
+    needs = plan_conversion(variant)
+    if not needs_worker(variant, options):
+        known = FileDigests(open_facts(cache_dir)) if options.use_cache else None
+        return open_here(variant, policy, cache_dir=cache_dir, known=known)
+    return WorkerScorer(
+        variant,
+        policy,
+        cache_dir=cache_dir,
+        env=needs.env,
+        call_timeout=options.timeout,
+        log=cache_dir / "logs" / f"worker-{os.getpid()}-{safe_name(variant.name)}.log",
+    )
+
+
+def needs_worker(variant: Variant, options: CompareOptions) -> bool:
+    """Whether a variant is to run in a process of its own."""
+    return options.worker == "always" or plan_conversion(variant).needs_worker

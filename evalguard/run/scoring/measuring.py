@@ -1,0 +1,403 @@
+"""Measuring: which way the models of a comparison are scored, so that their distributions meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from evalguard.conversion.planning import plan_conversion
+from evalguard.core.scorer import ComparedAnswer, Scorer
+from evalguard.core.settings import digest_of
+from evalguard.errors import EvaluationError, UsageError
+from evalguard.harness.blocks import RequestBlock
+from evalguard.models.arguments import HF_TYPES
+from evalguard.models.hf.lockstep import score_in_lockstep
+from evalguard.models.lm_scorer import LMScorer
+from evalguard.run.meter import interruptible
+from evalguard.run.scoring.by_reference import ByReference
+from evalguard.run.scoring.cached_blocks import Answered, BlockEntry, KeptBlocks
+from evalguard.run.scoring.divergences import GENERATES, Divergences
+from evalguard.run.scoring.evaluate import Evaluation, Evaluator
+from evalguard.run.scoring.lazy_scorer import in_this_process, runs_here
+from evalguard.run.scoring.referencing import References
+from evalguard.run.scoring.sessions import Session, Sessions, beside
+from evalguard.run.sources import ModelSource
+from evalguard.store.block_cache import DivergenceCache
+
+_BY_REFERENCE = "--distributions reference measures them, one model at a time"
+_SCORES_ONLY = "--distributions off compares the scores alone"
+
+
+@dataclass(frozen=True, slots=True)
+class Hindrance:
+    """Why two models cannot be scored in lock-step; ``apart``: whether a reference would do."""
+
+    reason: str
+    apart: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.reason}; {_BY_REFERENCE}" if self.apart else self.reason
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringPlan:
+    """Scores all models of a run, and compares the distributions of two where that can be done.
+
+    ``base_again``: run the base for its distributions even where its scores are kept.
+    """
+
+    sessions: Sessions
+    base_again: bool = False
+
+    def evaluate(self, sources: Sequence[ModelSource]) -> list[Evaluation]:
+        """Score each model on all tasks.
+
+        Raises:
+            UsageError: for a way of comparing distributions that these models do not allow.
+            EvaluationError, Interrupted: as loading and scoring do.
+        """
+        mode = self.sessions.choices.distributions.mode
+        if len(sources) != 2 or mode == "off":
+            return self._each(sources)
+        base, candidate = sources
+        if mode == "reference":
+            return self._one_by_one(base, candidate)
+        hindrance = self._apart(sources)
+        if hindrance is None:
+            return self._side_by_side(base, candidate)
+        if self._instead(hindrance):
+            return self._by_reference_instead(hindrance, base, candidate)
+        note = self._not_measured(hindrance)
+        return [_noted(evaluation, (note,)) for evaluation in self._each(sources)]
+
+    @property
+    def _evaluator(self) -> Evaluator:
+        return self.sessions.evaluator
+
+    @property
+    def _needed(self) -> bool:
+        """Whether the verdict depends on distributions."""
+        return self.sessions.choices.gate.needs_distributions
+
+    def _each(self, sources: Sequence[ModelSource]) -> list[Evaluation]:
+        """Score every model by itself, one after the other unless all are to be loaded."""
+        if self.sessions.choices.memory == "lockstep":
+            with self.sessions.together(sources) as sessions:
+                return [self._scores(session) for session in sessions]
+        return [self._alone(source) for source in sources]
+
+    def _alone(self, source: ModelSource) -> Evaluation:
+        with self.sessions.opened(source) as session:
+            return self._scores(session)
+
+    def _side_by_side(self, base: ModelSource, candidate: ModelSource) -> list[Evaluation]:
+        with self.sessions.opened(base) as first:
+            hindrance = _not_here(first) or self._no_room(first, candidate)
+            if hindrance is None:
+                with self.sessions.opened(candidate) as second:
+                    return self._both_open(first, second)
+            instead = self._instead(hindrance)
+            note = "" if instead else self._not_measured(hindrance)
+            ours = None if instead else self._scores(first)
+        if ours is None:
+            return self._by_reference_instead(hindrance, base, candidate)
+        return [_noted(ours, (note,)), _noted(self._alone(candidate), (note,))]
+
+    def _both_open(self, first: Session, second: Session) -> list[Evaluation]:
+        hindrance = _not_here(second) or _other_vocabulary(first, second)
+        if hindrance is not None:
+            note = self._not_measured(hindrance)
+            return [_noted(self._scores(session), (note,)) for session in (first, second)]
+        lockstep = Lockstep(
+            base=(first.name, first.scorer),
+            candidate=(second.name, second.scorer),
+            evaluator=self._evaluator,
+            divergences_kept=self._kept_divergences(),
+            seed=self.sessions.choices.policy.seed,
+        )
+        by_reference = ByReference(self.sessions, self._kept_divergences())
+        way: Way = "lockstep"
+        if self.sessions.choices.distributions.mode == "auto":
+            with interruptible("looking into the cache"):
+                references = by_reference.references(first)
+                way = cheapest_way(
+                    lockstep,
+                    references,
+                    needed=self._needed or self.base_again,
+                    base_recurs=self.sessions.choices.distributions.base_recurs,
+                )
+        if way == "scores":
+            both = (self._scores(first), self._scores(second))
+            return [_noted(evaluation, (FROM_CACHE,)) for evaluation in both]
+        if way == "reference":
+            return self._measured(*by_reference.evaluate_open(first, second))
+        with _memory_hint():
+            found = self._evaluator.evaluate_with(lockstep)
+        return self._measured(found, lockstep.divergences)
+
+    def _instead(self, hindrance: Hindrance) -> bool:
+        """Whether a reference takes the place of lock-step: where a limit needs numbers.
+
+        Of a base that is met again there is one anyway.
+        """
+        distributions = self.sessions.choices.distributions
+        wanted = self._needed or distributions.base_recurs
+        return distributions.mode == "auto" and hindrance.apart and wanted
+
+    def _by_reference_instead(
+        self, hindrance: Hindrance, base: ModelSource, candidate: ModelSource
+    ) -> list[Evaluation]:
+        note = f"distributions are compared by reference: {hindrance.reason}"
+        return [_noted(found, (note,)) for found in self._one_by_one(base, candidate)]
+
+    def _one_by_one(self, base: ModelSource, candidate: ModelSource) -> list[Evaluation]:
+        by_reference = ByReference(self.sessions, self._kept_divergences())
+        return self._measured(*by_reference.evaluate(base, candidate))
+
+    def _scores(self, session: Session) -> Evaluation:
+        return self._evaluator.evaluate(session.name, session.scorer)
+
+    def _measured(self, found: Sequence[Evaluation], of: Divergences) -> list[Evaluation]:
+        """Give the candidate what was measured, and say which tasks have no positions."""
+        base, candidate = found
+        divergences = of.of(self._evaluator.tasks.names)
+        notes = tuple(
+            f"distributions of {task} are not compared: {one.reason}"
+            for task, one in divergences.items()
+            if one.reason == GENERATES
+        )
+        return [_noted(base, notes), replace(_noted(candidate, notes), divergences=divergences)]
+
+    def _kept_divergences(self) -> KeptBlocks[ComparedAnswer]:
+        place = self.sessions.bench.cache_dir / "divergences"
+        cache = DivergenceCache(place) if self._evaluator.cache is not None else None
+        return KeptBlocks(cache, self._evaluator.note)
+
+    def _not_measured(self, hindrance: Hindrance) -> str:
+        """The note that distributions are not compared.
+
+        Raises:
+            UsageError: if the user asked for it.
+        """
+        if self.sessions.choices.distributions.mode != "auto":
+            raise UsageError(
+                f"distributions cannot be compared side by side: {hindrance}", hint=_SCORES_ONLY
+            )
+        return f"distributions are not compared: {hindrance}"
+
+    def _apart(self, sources: Sequence[ModelSource]) -> Hindrance | None:
+        """Why two models cannot both be loaded into this process; None if they can."""
+        if self.sessions.choices.policy.scorer == "harness":
+            return Hindrance("lm-eval's own path (--scorer harness) shows none")
+        for source in sources:
+            if source.variant.model not in HF_TYPES:
+                return _no_rows(source.name, source.variant.model)
+        if self.sessions.bench.options.worker == "always":
+            return Hindrance("models run in worker processes", apart=True)
+        for source in sources:
+            if plan_conversion(source.variant).needs_worker:
+                return Hindrance(f"{source.name} runs in a worker process", apart=True)
+        if self.sessions.choices.memory == "sequential":
+            return Hindrance("--memory sequential loads one model at a time", apart=True)
+        return None
+
+    def _no_room(self, first: Session, candidate: ModelSource) -> Hindrance | None:
+        """Why a second model does not fit beside the first one; None if it does, or has to."""
+        if self.sessions.choices.distributions.mode == "lockstep":
+            return None
+        if beside(self.sessions, first, candidate):
+            return None
+        device = first.scorer.describe().device
+        return Hindrance(f"{candidate.name} does not fit on {device} beside {first.name}", True)
+
+
+@contextmanager
+def _memory_hint() -> Iterator[None]:
+    """Where memory runs out with two models loaded, say how to load one at a time."""
+    try:
+        yield
+    except EvaluationError as error:
+        if "memory" in str(error).lower():
+            alone = "--distributions reference (or off) loads one model at a time"
+            error.hint = "; ".join(filter(None, (error.hint, alone)))
+        raise
+
+
+def _not_here(session: Session) -> Hindrance | None:
+    """Why a model's distributions cannot be had in this process; None if they can."""
+    told = session.scorer.describe()
+    if not told.gives_rows:
+        return _no_rows(session.name, told.model_type)
+    if runs_here(session.scorer):
+        return None
+    return Hindrance(f"{session.name} does not run in this process", apart=True)
+
+
+def _no_rows(name: str, model_type: str) -> Hindrance:
+    return Hindrance(f"{name}, of type {model_type}, shows none; causal models of type hf do")
+
+
+def _other_vocabulary(first: Session, second: Session) -> Hindrance | None:
+    base, candidate = first.scorer.describe(), second.scorer.describe()
+    if base.vocabulary_digest == candidate.vocabulary_digest:
+        return None
+    return Hindrance("the vocabularies of base and candidate differ")
+
+
+def _noted(evaluation: Evaluation, notes: Sequence[str]) -> Evaluation:
+    return replace(evaluation, notes=(*evaluation.notes, *notes))
+
+
+# Whether two models' distributions can be compared without running the base once more.
+
+
+Way = Literal["lockstep", "reference", "scores"]
+
+FROM_CACHE = (
+    "distributions are not compared: the base's scores are from the cache; --distributions "
+    "lockstep runs it again, --distributions reference keeps what is needed"
+)
+
+
+def cheapest_way(
+    lockstep: Lockstep, references: References, *, needed: bool, base_recurs: bool = False
+) -> Way:
+    """Choose how two models are scored where the user left it open.
+
+    A base whose scores are all kept is not run for its distributions, unless a limit of the gate
+    needs them.
+
+    Args:
+        references: of the base.
+        needed: whether the verdict depends on distributions.
+        base_recurs: whether the base is compared with more candidates.
+
+    Returns:
+        "lockstep" where both have to be run, or nothing has to; "reference" where what is kept of
+        the base is enough; "scores" where nothing is.
+    """
+    pairs, base = list(_pairs(lockstep)), lockstep.base
+    if needed:
+        return "lockstep"
+    if not all(lockstep.evaluator.entry(ours, base).is_there for ours, _ in pairs):
+        return "reference" if base_recurs else "lockstep"
+    if all(entry.is_there for pair in pairs for entry in lockstep.entries(pair)):
+        return "lockstep"
+    asked = [ours for ours, _ in pairs if ours.kind != "generate_until"]
+    if not asked:
+        return "lockstep"
+    kept = all(entry.is_there for ours in asked for entry in references.entries(ours, [base]))
+    return "reference" if kept else "scores"
+
+
+def _pairs(lockstep: Lockstep) -> Iterator[tuple[RequestBlock, RequestBlock]]:
+    """Both models' blocks of all tasks, side by side."""
+    evaluator = lockstep.evaluator
+    for task in evaluator.tasks.names:
+        ours, theirs = (
+            evaluator.blocks(evaluator.requests(task, scorer)) for _, scorer in lockstep.models
+        )
+        yield from zip(ours, theirs, strict=True)
+
+
+# Lockstep: both models of a comparison answer block by block, and their distributions meet.
+
+
+@dataclass(slots=True, kw_only=True)
+class Lockstep:
+    """Answers of two models in this process, with the divergences of their distributions.
+
+    Attributes:
+        base, candidate: their names and scorers, both of this process.
+        divergences_kept: finished divergences.
+        seed: of models that draw random numbers.
+        divergences: what was measured so far.
+    """
+
+    base: tuple[str, Scorer]
+    candidate: tuple[str, Scorer]
+    evaluator: Evaluator
+    divergences_kept: KeptBlocks[ComparedAnswer]
+    seed: int
+    divergences: Divergences = field(default_factory=Divergences)
+
+    @property
+    def models(self) -> Sequence[tuple[str, Scorer]]:
+        """Base and candidate."""
+        return (self.base, self.candidate)
+
+    def entries(self, blocks: Sequence[RequestBlock]) -> Sequence[BlockEntry]:
+        """Answers of both models, and their divergences."""
+        base, candidate = blocks
+        answers = (
+            self.evaluator.entry(base, self.base),
+            self.evaluator.entry(candidate, self.candidate),
+        )
+        if not self._compares(base):
+            return answers
+        name = _name(base, candidate)
+        return (*answers, BlockEntry(self.divergences_kept, self._key(), name, self.models))
+
+    def kept(self, blocks: Sequence[RequestBlock]) -> Answered | None:
+        """Return the answers of both where they and their divergences are kept."""
+        base, candidate = blocks
+        compared = self._compared(base, candidate)
+        if compared is None and self._compares(base):
+            return None
+        ours = self.evaluator.kept(base, self.base[1])
+        theirs = self.evaluator.kept(candidate, self.candidate[1])
+        if ours is None or theirs is None:
+            return None
+        if compared is not None:
+            self.divergences.add(candidate.requests, compared)
+        return Answered(responses=(ours, theirs), kept=(True, True))
+
+    def answer(self, blocks: Sequence[RequestBlock]) -> Answered:
+        """Answer a block by both models; every forward pass is done once."""
+        base, candidate = blocks
+        if not self._compares(base):
+            return self._apart(base, candidate)
+        compared = self._compared(base, candidate)
+        if compared is not None:
+            self.divergences.add(candidate.requests, compared)
+            return self._apart(base, candidate)
+        ours, theirs, compared = score_in_lockstep(
+            *self._loaded(), base.requests, candidate.requests, seed=self.seed
+        )
+        self.evaluator.keep(base, self.base[1], ours)
+        self.evaluator.keep(candidate, self.candidate[1], theirs)
+        self.divergences_kept.put(self._key(), _name(base, candidate), compared)
+        self.divergences.add(candidate.requests, compared)
+        return Answered(responses=(ours, theirs), kept=(False, False))
+
+    def _compares(self, base: RequestBlock) -> bool:
+        """Whether this block has distributions that are to be compared."""
+        given_up = base.requests[0].task in self.divergences.reasons
+        return base.kind != "generate_until" and not given_up
+
+    def _compared(self, base: RequestBlock, candidate: RequestBlock) -> ComparedAnswer | None:
+        if not self._compares(base):
+            return None
+        return self.divergences_kept.get(self._key(), _name(base, candidate))
+
+    def _apart(self, base: RequestBlock, candidate: RequestBlock) -> Answered:
+        """Answers of each model for itself; those that are kept where they are."""
+        ours, ours_kept = self.evaluator.answered(base, self.base[1])
+        theirs, theirs_kept = self.evaluator.answered(candidate, self.candidate[1])
+        return Answered(responses=(ours, theirs), kept=(ours_kept, theirs_kept))
+
+    def _loaded(self) -> tuple[LMScorer, LMScorer]:
+        base, candidate = (in_this_process(scorer) for _, scorer in self.models)
+        assert base is not None
+        assert candidate is not None
+        return base, candidate
+
+    def _key(self) -> str | None:
+        keys = [self.evaluator.key(scorer) for _, scorer in self.models]
+        return None if None in keys else digest_of([*keys, "lockstep"])
+
+
+def _name(base: RequestBlock, candidate: RequestBlock) -> str:
+    return digest_of([base.digest, candidate.digest])

@@ -1,0 +1,488 @@
+"""Scored: one side of a comparison with its scores, wherever they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+import numpy as np
+
+from evalguard.core.pairing import pair
+from evalguard.core.reports.compare import RunIdentity
+from evalguard.core.scorer import ModelDescription, Request, Response, Scorer, ScoringPolicy
+from evalguard.core.scores import DocumentFields, NotCompared, ScoreTable, TaskGroup
+from evalguard.core.settings import Value
+from evalguard.errors import EvaluationError, MisalignedRunsError, UsageError, nearest
+from evalguard.harness.answers import requested_documents
+from evalguard.harness.blocks import RequestBlock
+from evalguard.harness.requests import TaskRequests
+from evalguard.harness.tables import TaskScores
+from evalguard.models.arguments import HF_TYPES
+from evalguard.run.choices import Choices
+from evalguard.run.meter import Meter, interruptible
+from evalguard.run.options import CompareOptions
+from evalguard.run.scoring.divergences import TaskDivergences
+from evalguard.run.scoring.evaluate import Evaluation, Evaluator
+from evalguard.run.scoring.lazy_scorer import Opener, with_fallback
+from evalguard.run.scoring.measuring import ScoringPlan
+from evalguard.run.scoring.sessions import RunContext, Sessions, bench
+from evalguard.run.sources import (
+    KeptSource,
+    ModelSource,
+    RunSource,
+    Source,
+    StoredSource,
+    model_identity,
+    run_identity,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """One side with its scores, whether they were just made or read from a finished run.
+
+    ``description`` is the model's own; None for a finished run.
+    ``samples``: of a finished lm-eval run without tables: they show its documents, and do not make
+    it a baseline; of a stored base those that were kept, {} of one from a history.
+    ``divergences`` of a candidate: how its distributions differ from the base's, by task; empty
+    where that was not measured.
+    """
+
+    identity: RunIdentity
+    tables: tuple[ScoreTable, ...]
+    description: ModelDescription | None = None
+    fields: Mapping[str, DocumentFields] = field(default_factory=dict)
+    samples: Mapping[str, TaskScores] = field(default_factory=dict)
+    divergences: Mapping[str, TaskDivergences] = field(default_factory=dict)
+    not_compared: tuple[NotCompared, ...] = ()
+    groups: tuple[TaskGroup, ...] = ()
+    environment: Mapping[str, Value] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def score_model(source: ModelSource, evaluation: Evaluation) -> Scored:
+    """The side of a model that has answered."""
+    scores = evaluation.scores
+    return Scored(
+        identity=model_identity(source, evaluation.description),
+        tables=tuple(table for task in scores.values() for table in task.tables),
+        description=evaluation.description,
+        fields={task: of.fields for task, of in scores.items()},
+        samples=scores,
+        divergences=evaluation.divergences,
+        not_compared=tuple(left for task in scores.values() for left in task.not_compared),
+        groups=evaluation.groups,
+        environment=evaluation.description.environment,
+        notes=(*evaluation.notes, *evaluation.description.caveats),
+    )
+
+
+def score_finished_run(source: RunSource) -> Scored:
+    """The side of a finished lm-eval run."""
+    run = source.run
+    return Scored(
+        identity=run_identity(source),
+        tables=run.tables,
+        fields=run.fields,
+        samples={
+            task: TaskScores(task=task, tables=(), not_compared=(), samples=documents)
+            for task, documents in run.documents.items()
+        },
+        not_compared=run.not_compared,
+        groups=run.groups,
+        environment=run.environment,
+        notes=run.notes,
+    )
+
+
+def score_stored_base(source: StoredSource) -> Scored:
+    """The side of a run that is finished, whoever made it."""
+    return score_kept_base(source) if isinstance(source, KeptSource) else score_finished_run(source)
+
+
+def score_kept_base(source: KeptSource) -> Scored:
+    """The side of a base whose scores were kept."""
+    run = source.run
+    return Scored(
+        identity=replace(run.identity, name=source.name),
+        tables=run.tables,
+        fields=run.fields,
+        samples={
+            task: TaskScores(
+                task=task,
+                tables=tuple(table for table in run.tables if table.task == task),
+                not_compared=(),
+                samples=rows,
+            )
+            for task, rows in run.rows.items()
+        },
+        not_compared=run.not_compared,
+        environment=run.environment,
+        notes=run.notes,
+    )
+
+
+def only_requested(base: Scored, candidate: Scored) -> Scored:
+    """A kept base with the tasks that the candidate was asked; any other side as it is."""
+    if base.identity.kind != "stored run":
+        return base
+    asked = {table.task for table in candidate.tables}
+    asked |= {left.task for left in candidate.not_compared}
+    more = dict.fromkeys(table.task for table in base.tables if table.task not in asked)
+    if not more:
+        return base
+    return replace(
+        base,
+        tables=tuple(table for table in base.tables if table.task in asked),
+        samples={task: of for task, of in base.samples.items() if task in asked},
+        not_compared=tuple(left for left in base.not_compared if left.task in asked),
+        notes=(*base.notes, f"it was stored with tasks that are not asked: {', '.join(more)}"),
+    )
+
+
+# The batch-size check: does a model score a document the same alone and in a batch?
+
+
+def check_batch_size(source: ModelSource, bench: RunContext) -> str:
+    """Score the first documents of every task in batches and one by one.
+
+    Returns:
+        One sentence with the largest and the mean difference in natural-log likelihood.
+    """
+    usual = bench.choices.policy
+    answers = []
+    for policy, name in (
+        (usual, f"{source.name} to check its batch size"),
+        (replace(usual, batch_size=1), f"{source.name} at batch size 1"),
+    ):
+        scorer = bench.load(replace(source, name=name, policy=policy))
+        try:
+            blocks = bench.evaluator.first_blocks(scorer, bench.options.check_batch_size)
+            answers.append(_likelihoods(scorer, blocks))
+        finally:
+            scorer.close()
+    together, alone = answers
+    difference = together - alone
+    if difference.size == 0:
+        return "no likelihood requests, so the batch size was not checked"
+    return (
+        f"{_batches(usual)} against batch size 1 on {difference.size:,} requests: "
+        f"largest difference {np.abs(difference).max():.2g} nats, mean {difference.mean():.2g}"
+    )
+
+
+def _batches(policy: ScoringPolicy) -> str:
+    if policy.batch_size is None:
+        return "batches by tokens"
+    return f"batch size {policy.batch_size}"
+
+
+def _likelihoods(scorer: Scorer, blocks: Sequence[RequestBlock]) -> np.ndarray:
+    responses: list[Response] = []
+    for block in blocks:
+        if block.kind != "generate_until":
+            responses += scorer.score(block.requests)
+    return np.array([response.loglikelihood for response in responses], dtype=np.float64)
+
+
+# The scorer check: does lm-eval's own path give the scores that this run has?
+
+
+# What float32 may leave of a document's log-likelihood, and of each nat of it: lm-eval adds up the
+# tokens of a long text in float32.
+_ABSOLUTE, _RELATIVE = 1e-4, 1e-6
+# The largest difference of a few documents scatters: what one other path does may well come out so
+# much larger than what another one does.
+_TIMES_NOISE = 4.0
+
+_OTHERWISE = (
+    "{task}: its scores were not verified: --rolling-bos once reads whole texts otherwise than "
+    "lm-eval's own path"
+)
+
+Key = tuple[str, int, int]
+Answers = Mapping[Key, Response]
+
+
+def check_scorer(source: ModelSource, bench: RunContext) -> tuple[str, ...]:
+    """Score the documents that were set aside once more, by lm-eval's own path.
+
+    Returns:
+        One sentence per task, with the largest difference in natural-log likelihood.
+
+    Raises:
+        EvaluationError: a difference is more than rounding.
+    """
+    if source.variant.model not in HF_TYPES:
+        return (f"model type '{source.variant.model}' is scored by lm-eval's own path alone",)
+    if bench.choices.policy.scorer == "harness":
+        return ("scored by lm-eval's own path, which nothing was held against",)
+    policy = source.policy or bench.choices.policy
+    unlike = {"generate_until"}
+    if policy.rolling_bos == "once":
+        unlike.add("loglikelihood_rolling")
+    kept = {
+        task: [pair for pair in pairs if pair[0].kind not in unlike]
+        for (model, task), pairs in bench.evaluator.scoring.aside.items()
+        if model == source.name
+    }
+    whole = {
+        task
+        for (model, task), pairs in bench.evaluator.scoring.aside.items()
+        if model == source.name and any(r.kind == "loglikelihood_rolling" for r, _ in pairs)
+    }
+    asked = [request for pairs in kept.values() for request, _ in pairs]
+    again = _by_harness(source, bench, asked)
+    ours = {_key(request): told for pairs in kept.values() for request, told in pairs}
+    found = {task: _compared([r for r, _ in pairs], ours, again) for task, pairs in kept.items()}
+    noise = _compared([], ours, again)
+    if not all(one.rounding and not one.flips for one in found.values()):
+        # in a narrow dtype: what other batches do to lm-eval's own path
+        noise = _compared(asked, _by_harness(source, bench, asked, batch_size=1), again)
+    return tuple(
+        _OTHERWISE.format(task=task)
+        if task in whole and policy.rolling_bos == "once"
+        else _said(source.name, task, one, noise)
+        for task, one in found.items()
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """Two paths' answers: the ``largest`` difference, and whether float32 rounding explains it."""
+
+    documents: int
+    largest: float
+    rounding: bool
+    flips: int
+
+
+def _compared(asked: Sequence[Request], ours: Answers, theirs: Answers) -> _Found:
+    pairs = [(ours[_key(request)], theirs[_key(request)]) for request in asked]
+    one, two = (
+        np.array([answer.loglikelihood for answer in side], dtype=np.float64)
+        for side in ([first for first, _ in pairs], [second for _, second in pairs])
+    )
+    same = (one == two) | (np.isnan(one) & np.isnan(two))
+    with np.errstate(invalid="ignore"):
+        apart = np.where(same, 0.0, np.abs(one - two))
+        allowed = _ABSOLUTE + _RELATIVE * np.abs(two)
+    return _Found(
+        documents=len({(request.task, request.doc_id) for request in asked}),
+        largest=float(apart.max(initial=0.0)),
+        rounding=bool((same | (apart <= allowed)).all()),
+        flips=sum(first.is_greedy != second.is_greedy for first, second in pairs),
+    )
+
+
+def _said(model: str, task: str, found: _Found, noise: _Found) -> str:
+    if not found.documents:
+        return f"{task} has no likelihood requests, so that its scores were not verified"
+    greedy = f"greedy answers that differ: {found.flips}" if found.flips else "greedy answers agree"
+    text = (
+        f"{task}: {found.documents} documents scored again by lm-eval's own path: largest "
+        f"difference {found.largest:.2g} nats, {greedy}"
+    )
+    if found.rounding and not found.flips:
+        return text
+    # Where rounding moves scores, it may turn the one or other greedy answer that was a near tie.
+    ties = max(noise.flips, 0 if found.rounding else 1)
+    moved = f"{noise.largest:.2g} nats and {noise.flips} greedy answers"
+    scores_agree = found.rounding or found.largest <= _TIMES_NOISE * noise.largest
+    if scores_agree and found.flips <= _TIMES_NOISE * ties:
+        return f"{text}; other batches alone move that path's by {moved}"
+    raise EvaluationError(
+        f"{model} has other scores than lm-eval's own path gives: {text}; float32 allows "
+        f"{_ABSOLUTE:g}, and other batches move that path's by {moved}",
+        hint="--scorer harness scores by that path; please report the model",
+    )
+
+
+def _by_harness(
+    source: ModelSource, bench: RunContext, asked: Sequence[Request], batch_size: int | None = None
+) -> Answers:
+    """Answers of lm-eval's own path, one kind of request of one task after the other."""
+    if not asked:
+        return {}
+    usual = source.policy or bench.choices.policy
+    policy = replace(usual, scorer="harness", batch_size=batch_size or usual.batch_size)
+    scorer = bench.load_apart(replace(source, name=f"{source.name} to verify", policy=policy))
+    told: dict[Key, Response] = {}
+    try:
+        ordered = sorted(asked, key=lambda request: (request.task, request.kind))
+        for _, group in groupby(ordered, key=lambda request: (request.task, request.kind)):
+            requests = list(group)
+            answers = scorer.score(requests)
+            told |= {_key(r): answer for r, answer in zip(requests, answers, strict=True)}
+    finally:
+        scorer.close()
+    return told
+
+
+def _key(request: Request) -> Key:
+    return request.task, request.doc_id, request.index
+
+
+# Scores the models of a comparison on the same tasks.
+
+
+def score_models(
+    sources: Sequence[ModelSource],
+    choices: Choices,
+    options: CompareOptions,
+    *,
+    opener: Opener | None = None,
+    meter: Meter | None = None,
+    stored: KeptSource | None = None,
+) -> list[Evaluation]:
+    """Score each model on all tasks, and compare the distributions of two where that can be done.
+
+    Args:
+        opener: loads a model in place of ``open_scorer``.
+        meter: counts what this takes.
+        stored: the base in whose place scores stand that were kept of it.
+
+    Raises:
+        UsageError, EvaluationError, Interrupted: as loading and scoring do. Finished blocks of
+            documents stay in the score cache.
+        UsageError, MisalignedRunsError: before anything is loaded, if ``stored`` was not asked the
+            same.
+    """
+    if not sources:
+        return []
+
+    def score(choices: Choices) -> list[Evaluation]:
+        with bench(choices, options, opener=opener, meter=meter) as place:
+            if stored is not None:
+                check_asked_alike(stored, place.evaluator, choices)
+            sessions = Sessions(place)
+            evaluations = ScoringPlan(sessions).evaluate(sources)
+            return [
+                check_scores(evaluation, source, sessions)
+                for evaluation, source in zip(evaluations, sources, strict=True)
+            ]
+
+    evaluations, notes = with_fallback(sources, choices, score)
+    return [replace(one, notes=(*one.notes, *notes)) for one in evaluations]
+
+
+def score_sides(
+    sources: tuple[Source, Source],
+    choices: Choices,
+    options: CompareOptions,
+    *,
+    opener: Opener | None = None,
+    meter: Meter | None = None,
+    base: Scored | None = None,
+) -> tuple[Scored, Scored]:
+    """Score the sides that are models; the others have their scores.
+
+    Args:
+        opener: loads a model in place of ``open_scorer``, for a caller that watches it work.
+        meter: counts what this takes.
+        base: the first side, where it is scored already.
+    """
+    asked = sources if base is None else sources[1:]
+    models = [source for source in asked if isinstance(source, ModelSource)]
+    stored = next((source for source in sources if isinstance(source, KeptSource)), None)
+    evaluations = iter(
+        score_models(models, choices, options, opener=opener, meter=meter, stored=stored)
+    )
+    found = [
+        score_stored_base(source)
+        if isinstance(source, StoredSource)
+        else score_model(source, next(evaluations))
+        for source in asked
+    ]
+    first, candidate = found if base is None else (base, *found)
+    return only_requested(first, candidate), candidate
+
+
+def check_scores(evaluation: Evaluation, source: ModelSource, sessions: Sessions) -> Evaluation:
+    """Add what checks of the batch size and of the scorer say, if there are to be any.
+
+    Raises:
+        EvaluationError: lm-eval's own path gives other scores.
+    """
+    options, notes = sessions.bench.options, evaluation.notes
+    if options.check_batch_size:
+        with interruptible(f"checking the batch size of {source.name}"):
+            notes = (*notes, check_batch_size(source, sessions.bench))
+    if options.verify_scorer:
+        with interruptible(f"verifying the scores of {source.name}"):
+            notes = (*notes, *check_scorer(source, sessions.bench))
+    return replace(evaluation, notes=notes)
+
+
+# Whether a stored base was asked what the candidate will be asked: seen before a model is loaded.
+#
+# Token ids are not among it: only a loaded candidate shows them, and pairing looks at every
+# document.
+
+
+def check_asked_alike(base: KeptSource, evaluator: Evaluator, choices: Choices) -> None:
+    """Refuse a stored base that answered something else.
+
+    Prompts that a chat template makes are the model's own: of these only the tasks are compared.
+
+    Raises:
+        UsageError: for tasks of which it has no scores, with those of which it has.
+        MisalignedRunsError: for other documents, prompts, targets or task options.
+    """
+    tables = {table.task: table for table in sorted(base.run.tables, key=lambda one: one.n)}
+    _check_tasks(base, evaluator, asked=dict.fromkeys((*_tasks(base), *tables)))
+    if evaluator.chat:
+        return
+    for task in evaluator.tasks.names:
+        if task in tables:
+            with interruptible(f"building the requests of {task}"):
+                requests = evaluator.tasks.requests(task)
+            _check_documents(base, tables[task], requests, choices)
+
+
+def _tasks(base: KeptSource) -> list[str]:
+    tables = [table.task for table in base.run.tables]
+    return [*tables, *(left.task for left in base.run.not_compared)]
+
+
+def _check_tasks(base: KeptSource, evaluator: Evaluator, *, asked: dict[str, None]) -> None:
+    absent = [task for task in evaluator.tasks.names if task not in asked]
+    if absent:
+        shown = ", ".join(absent[:5]) + (f" and {len(absent) - 5} more" if absent[5:] else "")
+        raise UsageError(
+            f"of the stored base {base.name} ({base.run.path}) no scores of {shown} are kept"
+            f"{nearest(absent[0], asked)}",
+            hint=f"its tasks: {', '.join(asked) or 'none'}",
+        )
+
+
+def _check_documents(
+    base: KeptSource, table: ScoreTable, requests: TaskRequests, choices: Choices
+) -> None:
+    """Pair the documents without scores: what forbids it is what would forbid it at the end."""
+    asked = requested_documents(requests)
+    having = [one for one in asked if one.doc_id in set(table.doc_ids.tolist())]
+    # A metric that not every document has is no sign of other documents.
+    told = having if len(having) == table.n else asked
+    ones = np.ones(len(told))
+    bare = replace(table, clusters=(), token_hashes=(), answers=(), cut=(), reading=None)
+    other = replace(
+        bare,
+        doc_ids=np.array([one.doc_id for one in told], dtype=np.int64),
+        values=np.zeros(len(told)),
+        weights=table.weights if len(told) == table.n or table.weights is None else ones,
+        doc_hashes=tuple(one.doc_hash for one in told),
+        prompt_hashes=tuple(one.prompt_hash for one in told),
+        target_hashes=tuple(one.target_hash for one in told),
+        asked_hashes=tuple(one.asked_hash for one in told) if table.asked_hashes else (),
+        run={**requests.run, "rolling_bos": choices.policy.rolling_bos},
+        source="this run",
+    )
+    try:
+        pair(bare, other, allow=choices.allow)
+    except MisalignedRunsError as error:
+        raise MisalignedRunsError(
+            f"the stored base {base.name} ({base.run.path}) was not asked the same: {error}",
+            hint=error.hint,
+        ) from error

@@ -1,0 +1,356 @@
+"""Sessions: which models are loaded when, each held against those before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
+
+from evalguard.conversion.building import this_run
+from evalguard.core.scorer import ModelDescription, Request, Scorer, ScoringPolicy
+from evalguard.errors import FallbackError
+from evalguard.harness.tasks import load_tasks
+from evalguard.models.machine import checkpoint_bytes, fits, weight_bytes
+from evalguard.models.tokenizers import forget_texts
+from evalguard.report.progress import ProgressLine
+from evalguard.run.choices import Choices, limit_cache
+from evalguard.run.groups import check_clusters
+from evalguard.run.meter import Meter, interruptible
+from evalguard.run.options import CompareOptions
+from evalguard.run.scoring.evaluate import Evaluator, TaskScoring
+from evalguard.run.scoring.fairness import TokenIds, check_encodings, check_vocabularies
+from evalguard.run.scoring.lazy_scorer import (
+    LazyScorer,
+    Opener,
+    check_alike,
+    is_loaded,
+    needs_worker,
+    open_scorer,
+)
+from evalguard.run.scoring.loading_facts import KnownModel, KnownModels
+from evalguard.run.sources import ModelSource, with_location
+from evalguard.store.block_cache import ScoreCache, open_cache_dir
+
+# Enough to see a tokenizer that differs, and encoded in no time.
+_ENCODED_DOCUMENTS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """A model while it is loaded."""
+
+    source: ModelSource
+    scorer: Scorer
+
+    @property
+    def name(self) -> str:
+        """The model's name in reports."""
+        return self.source.name
+
+
+@dataclass(slots=True)
+class Sessions:
+    """Loads the models of a comparison, one after the other or side by side.
+
+    A model is refused as soon as it is loaded if it cannot be compared with the first one.
+    """
+
+    bench: RunContext
+    _before: list[ModelDescription] = field(default_factory=list)
+    _encoded: list[TokenIds] = field(default_factory=list)
+
+    @property
+    def evaluator(self) -> Evaluator:
+        """Scores whichever model is loaded."""
+        return self.bench.evaluator
+
+    @property
+    def choices(self) -> Choices:
+        """What was chosen for the run."""
+        return self.bench.choices
+
+    @contextmanager
+    def opened(self, source: ModelSource) -> Iterator[Session]:
+        """Load a model; release it in the end.
+
+        Raises:
+            EvaluationError: if it cannot be loaded; MisalignedRunsError if it reads other tokens.
+            UsageError: for clusters that no document has.
+        """
+        scorer = self.bench.load(source)
+        try:
+            self._check_clusters(scorer)
+            self._check_fair(scorer)
+            yield Session(source=source, scorer=scorer)
+            self._say_unloaded(source, scorer)
+        finally:
+            scorer.close()
+
+    @contextmanager
+    def together(self, sources: Sequence[ModelSource]) -> Iterator[tuple[Session, ...]]:
+        """Load several models, so that all are there at the same time."""
+        with ExitStack() as stack:
+            yield tuple(stack.enter_context(self.opened(source)) for source in sources)
+
+    def _say_unloaded(self, source: ModelSource, scorer: Scorer) -> None:
+        if isinstance(scorer, LazyScorer) and scorer.from_cache and not scorer.is_loaded:
+            kept = f"{source.name}: all {len(scorer.from_cache):,} blocks kept, not loaded"
+            self.evaluator.progress.note(kept)
+
+    def _check_clusters(self, scorer: Scorer) -> None:
+        """Refuse a field that no document has before anything is scored, not after."""
+        if self._before or not self.choices.clusters.declared:
+            return
+        with interruptible("building the requests"):
+            names = self.evaluator.tasks.names
+            fields = {task: self.evaluator.requests(task, scorer).fields for task in names}
+        check_clusters(self.choices.clusters, fields)
+
+    def _check_fair(self, scorer: Scorer) -> None:
+        """Hold this model's tokenizer against the first one's, unless they are meant to differ.
+
+        A setting such as add_bos_token is meant to change token ids, not what they stand for:
+        different vocabularies have to be declared.
+        """
+        if "tokens" in self.choices.declared:
+            return
+        description = scorer.describe()
+        for before in self._before[:1]:
+            check_vocabularies(before, description)
+        if "tokens" in self.choices.allow:
+            self._before.append(description)
+            return
+        with interruptible("building the requests"):
+            requests = self._sample(scorer)
+            encoded = scorer.encode(requests)
+        if self._before:
+            check_encodings(requests, self._encoded, encoded)
+        else:
+            self._encoded = encoded
+        self._before.append(description)
+
+    def _sample(self, scorer: Scorer) -> list[Request]:
+        """The first requests of every task; none where each model has prompts of its own."""
+        if self.evaluator.chat:
+            return []
+        blocks = self.evaluator.first_blocks(scorer, _ENCODED_DOCUMENTS)
+        return [request for block in blocks for request in block.requests]
+
+
+# Bench: what all models of one run share; tasks, score cache, progress, and how one is loaded.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContext:
+    """Where models are loaded and scored, one after the other, on the same tasks.
+
+    ``known`` is what is remembered of models; None: every model is loaded.
+    """
+
+    evaluator: Evaluator
+    choices: Choices
+    options: CompareOptions
+    cache_dir: Path
+    opener: Opener
+    known: KnownModels | None = None
+    _opened: list[Scorer] = field(default_factory=list)
+
+    def load(self, source: ModelSource) -> Scorer:
+        """Load a model, or put that off where all about it is known; the caller closes it.
+
+        Raises:
+            EvalguardError: as loading does, with the place in the guard file where that is known.
+            FallbackError: it cannot be scored as the models before it, or as is asked, which an
+                earlier run has found.
+        """
+        policy = self.settled(source.policy or self.choices.policy)
+        known = self._known(source, policy)
+        if known is not None and known.gave_up is not None:
+            raise known.gave_up
+        scorer = self._open(source, policy) if known is None else self._lazy(source, policy, known)
+        try:
+            check_alike(source.name, scorer.describe(), [one.describe() for one in self._opened])
+        except FallbackError:
+            scorer.close()
+            raise
+        self.follow(scorer)
+        return scorer
+
+    def load_apart(self, source: ModelSource) -> Scorer:
+        """Load a model that need not be scored as the others; the caller closes it.
+
+        Raises:
+            EvalguardError: as loading does.
+        """
+        return self._open(source, source.policy or self.choices.policy)
+
+    def _open(self, source: ModelSource, policy: ScoringPolicy) -> Scorer:
+        self.evaluator.progress.note(f"loading {source.name}")
+        loading = self.evaluator.meter.phase("loading", (source.name,))
+        with interruptible(f"loading {source.name}"), with_location(source), loading:
+            scorer = self.opener(source.variant, policy, self.options, cache_dir=self.cache_dir)
+        self.evaluator.meter.loaded(scorer)
+        return scorer
+
+    def _known(self, source: ModelSource, policy: ScoringPolicy) -> KnownModel | None:
+        if self.known is None:
+            return None
+        if source.variant.build is not None:
+            self.evaluator.progress.note(f"building {source.name}, unless that is done")
+        with interruptible(f"reading the files of {source.name}"), with_location(source):
+            worker = needs_worker(source.variant, self.options)
+            return self.known.of(source.variant, policy, worker=worker)
+
+    def _lazy(self, source: ModelSource, policy: ScoringPolicy, known: KnownModel) -> Scorer:
+        here = not needs_worker(source.variant, self.options)
+        told = known.description
+        budget = told.computation.get("token_budget") if told is not None else None
+        # Smaller than what is asked for where memory ran out: it would again.
+        same = replace(policy, token_budget=budget) if isinstance(budget, int) else policy
+        scorer = LazyScorer(source.name, known, lambda: self._open(source, same), here=here)
+        for problem in known.facts.problems:
+            self.evaluator.progress.note(problem)
+        known.facts.problems.clear()
+        return scorer
+
+    def follow(self, scorer: Scorer) -> None:
+        """Let every model that is loaded from now on have this one's batches."""
+        self._opened.append(scorer)
+
+    def settled(self, policy: ScoringPolicy) -> ScoringPolicy:
+        """A policy with the batches that the models before have, so that all have equal ones."""
+        before = [scorer.describe().computation for scorer in self._opened]
+        if not all(one.get("shares_prefixes") for one in before):
+            policy = replace(policy, share_prefixes=False)
+        if policy.token_budget:
+            return policy
+        budgets = [one.get("token_budget") for one in before]
+        found = [budget for budget in budgets if isinstance(budget, int)]
+        return replace(policy, token_budget=min(found, default=0))
+
+
+@contextmanager
+def bench(
+    choices: Choices,
+    options: CompareOptions,
+    *,
+    opener: Opener | None = None,
+    meter: Meter | None = None,
+) -> Iterator[RunContext]:
+    """Load the tasks, and open score cache and progress for a run.
+
+    Args:
+        opener: loads a model in place of ``open_scorer``.
+        meter: counts what this takes.
+
+    Raises:
+        UsageError, EvaluationError, Interrupted: as loading tasks does.
+    """
+    cache_dir = open_cache_dir(options.cache_dir)
+    this_run()  # worker processes that are started from here on belong to it
+    # Before tasks and models bring in libraries, which set variables of their own. Who gives an
+    # opener wants to see every model loaded.
+    known = KnownModels.kept_in(cache_dir) if options.use_cache and opener is None else None
+    with ProgressLine(quiet=options.quiet) as progress, ExitStack() as stack:
+        stack.callback(forget_texts)
+        if known is not None:
+            stack.callback(known.left)
+        names = ", ".join(choices.tasks)
+        progress.note(f"loading tasks: {names}")
+        with interruptible(f"loading tasks ({names})"):
+            tasks = load_tasks(choices.tasks, options=choices.task_options)
+        meter = meter or Meter()
+        meter.start_over()
+        evaluator = Evaluator(
+            tasks=tasks,
+            cache=ScoreCache(cache_dir / "scores") if options.use_cache else None,
+            progress=progress,
+            chat=bool(choices.task_options.apply_chat_template),
+            meter=meter,
+            scoring=TaskScoring(documents=options.verify_scorer, seed=choices.task_options.seed),
+        )
+        yield RunContext(
+            evaluator=evaluator,
+            choices=choices,
+            options=options,
+            cache_dir=cache_dir,
+            opener=opener or open_scorer,
+            known=known,
+        )
+        if options.use_cache:
+            limit_cache(choices.cache_max_size, cache_dir, progress.note, since=meter.began())
+
+
+# Loaded: both models in memory, or taking turns.
+
+
+Beside = TypeVar("Beside")
+
+
+@dataclass(slots=True)
+class Loaded:
+    """The models of a run that asks them several times.
+
+    Attributes:
+        open: those that stay in memory; empty where the models take turns.
+    """
+
+    sessions: Sessions
+    models: Sequence[ModelSource]
+    open: list[Session]
+    _released: int = 0
+
+    @property
+    def taking_turns(self) -> bool:
+        """Whether only one model is in memory at a time."""
+        return not self.open
+
+    @property
+    def loads(self) -> int:
+        """How often a model was loaded so far; one whose answers are all kept is not."""
+        return self._released + sum(is_loaded(session.scorer) for session in self.open)
+
+    def each(self, beside: Sequence[Beside]) -> Iterator[tuple[Beside, Session]]:
+        """Every model while it is loaded, with what belongs to it."""
+        if self.open:
+            yield from zip(beside, self.open, strict=True)
+            return
+        for model, own in zip(self.models, beside, strict=True):
+            with self.sessions.opened(model) as session:
+                yield own, session
+                self._released += is_loaded(session.scorer)
+
+    def take_turns(self) -> None:
+        """Let no model stay in memory; those that are open have been released."""
+        self._released = self.loads
+        self.open.clear()
+
+
+@contextmanager
+def loaded_together(sessions: Sessions, models: Sequence[ModelSource]) -> Iterator[Loaded]:
+    """Load one or two models; where the second is not to be beside the first, none stays."""
+    with ExitStack() as stack:
+        first = stack.enter_context(sessions.opened(models[0]))
+        loaded = Loaded(sessions, models, [first])
+        if len(models) > 1 and beside(sessions, first, models[1]):
+            loaded.open.append(stack.enter_context(sessions.opened(models[1])))
+        elif len(models) > 1:
+            stack.close()
+            loaded.take_turns()
+        yield loaded
+
+
+def beside(sessions: Sessions, first: Session, other: ModelSource) -> bool:
+    """Whether another model is to be loaded beside a first one."""
+    memory = sessions.choices.memory
+    return memory == "lockstep" or (memory == "auto" and room_beside(first, other))
+
+
+def room_beside(first: Session, other: ModelSource) -> bool:
+    """Whether another model fits beside a first one, be that loaded or to be loaded."""
+    told = first.scorer.describe()
+    own = weight_bytes(told.parameters, told.dtype)
+    needed = max(own, checkpoint_bytes(other.variant.model_args.get("pretrained")))
+    return fits(needed + (0 if is_loaded(first.scorer) else own), told.device)

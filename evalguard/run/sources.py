@@ -1,0 +1,320 @@
+"""The two sides of a comparison: what ``--base`` and ``--cand`` name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from evalguard.config.documents import require_code_allowed
+from evalguard.config.entries import inline_variant, resolve_model_args, resolve_path
+from evalguard.config.guard import Guard, GuardSet
+from evalguard.core.redaction import shown_value
+from evalguard.core.reports.compare import RunIdentity, SettingState
+from evalguard.core.scorer import ModelDescription, ScoringPolicy
+from evalguard.core.settings import Assignment, Value, Variant, digest_of
+from evalguard.errors import (
+    BuildError,
+    EvalguardError,
+    GuardFileError,
+    SettingError,
+    UsageError,
+    nearest,
+)
+from evalguard.harness.finished_runs.files import is_lmeval_run
+from evalguard.harness.finished_runs.run import LmEvalRun, read_run
+from evalguard.models.arguments import HF_TYPES
+from evalguard.run.options import CompareOptions
+from evalguard.run.stored_run import KeptRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSource:
+    """A model that will be scored, and how: ``policy`` None is as was chosen for the run.
+
+    ``guard`` is the guard file that names it, if one does. ``misspelt`` is a hint for a bare word
+    that is in no guard file: it is taken for a hub id, and may be meant otherwise.
+    """
+
+    name: str
+    variant: Variant
+    guard: Guard | None = None
+    misspelt: str = ""
+    policy: ScoringPolicy | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSource:
+    """A finished lm-eval run; nothing is scored."""
+
+    name: str
+    run: LmEvalRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptSource:
+    """A base that evalguard scored before, and whose scores were kept; nothing is scored."""
+
+    name: str
+    run: KeptRun
+
+
+StoredSource = RunSource | KeptSource
+Source = ModelSource | StoredSource
+
+_WHAT_TO_GIVE = "give a model folder, a hub id, an lm-eval run or a name in the guard file"
+_SET = {"base": "--base-set", "cand": "--set"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """What the user said about one side."""
+
+    role: str
+    spec: str
+    model_args: Mapping[str, Value]
+    assignment: Assignment
+
+
+def resolve(side: Side, guards: GuardSet, options: CompareOptions, *, cwd: Path) -> Source:
+    """Find what a side names: a guard file's model, a finished run, a folder, or a hub id.
+
+    Raises:
+        UsageError: for a name that is none of these, with the nearest right name.
+    """
+    path = resolve_path(side.spec, cwd)
+    if side.spec in guards.names and not _own_folder(guards, path):
+        guard, variant = guards.find(side.spec)
+        require_code_allowed(guard, variant)
+        variant = _adjusted(variant, side, options, cwd)
+        return ModelSource(name=side.spec, variant=variant, guard=guard)
+    if not side.spec.strip():
+        raise UsageError(f"--{side.role} is empty", hint=_WHAT_TO_GIVE)
+    if os.path.exists(path) and is_lmeval_run(path):
+        _nothing_to_load(side)
+        return RunSource(name=_short(path), run=read_run(path, tasks=options.tasks or None))
+    _check_spelling(side, guards, path)
+    variant = inline_variant(
+        side.spec,
+        model=options.model,
+        model_args=dict(side.model_args),
+        cwd=cwd,
+        trust_remote_code=options.trust_remote_code,
+    )
+    # a server's model has whatever name the server gives it
+    of_a_file = variant.model in HF_TYPES and not os.path.exists(path)
+    return ModelSource(
+        name=variant.name,
+        variant=_assigned(variant, side.assignment),
+        misspelt=_what_was_meant(side, guards, path) if of_a_file else "",
+    )
+
+
+def tell_apart(base: Source, candidate: Source) -> tuple[Source, Source]:
+    """Return both sides under names that differ, for reports."""
+    if base.name != candidate.name:
+        return base, candidate
+    return (
+        replace(base, name=f"{base.name} (base)"),
+        replace(candidate, name=f"{candidate.name} (candidate)"),
+    )
+
+
+def beside_base(base: Source, candidate: Source) -> Source:
+    """Return a candidate whose settings start at the base's values, where the base has them too.
+
+    Of two models in a chain, both have the settings that the second inherits: between the two they
+    make no difference, and one that the second sets anew differs from the base's value.
+    """
+    if not (isinstance(base, ModelSource) and isinstance(candidate, ModelSource)):
+        return candidate
+    if replace(candidate.variant, name=base.variant.name) == base.variant:
+        return candidate  # one model twice
+    of_base = {(one.name, one.target): base.variant.assignment for one in base.variant.settings}
+    settings = tuple(
+        replace(one, reference=of_base[one.name, one.target][one.name])
+        if one.name in of_base.get((one.name, one.target), {})
+        else one
+        for one in candidate.variant.settings
+    )
+    return replace(candidate, variant=replace(candidate.variant, settings=settings))
+
+
+def _adjusted(variant: Variant, side: Side, options: CompareOptions, cwd: Path) -> Variant:
+    """A guard file's model with what the command line adds to it."""
+    if "trust_remote_code" in side.model_args:
+        raise UsageError(
+            f"--{side.role}-model-args: trust_remote_code is an option of its own",
+            hint="write --trust-remote-code",
+        )
+    for setting in variant.settings:
+        if setting.target.kind == "model_args" and setting.target.path in side.model_args:
+            raise UsageError(
+                f"--{side.role}-model-args: '{setting.target.path}' is what setting "
+                f"'{setting.name}' of '{variant.name}' sets",
+                hint=f"give the value to the setting: {_SET[side.role]} {setting.name}=VALUE",
+            )
+    changed = replace(
+        variant,
+        model_args={**variant.model_args, **resolve_model_args(side.model_args, cwd)},
+        trust_remote_code=variant.trust_remote_code or options.trust_remote_code,
+    )
+    return _assigned(changed, side.assignment)
+
+
+def _assigned(variant: Variant, assignment: Assignment) -> Variant:
+    values = dict(assignment)
+    for setting in variant.settings:
+        if values.get(setting.name) == "reference":
+            values[setting.name] = setting.reference
+        elif values.get(setting.name) == "candidate":
+            values[setting.name] = setting.candidate
+    return variant.assigned(values)
+
+
+def _own_folder(guards: GuardSet, path: Path) -> bool:
+    """Whether a name of the demo, which nobody asked for, is a folder of the user's, too."""
+    return guards.origin == "embedded" and os.path.exists(path)
+
+
+def _check_spelling(side: Side, guards: GuardSet, path: Path) -> None:
+    looks_like_path = side.spec.startswith((".", "/", "~")) or side.spec.count("/") > 1
+    if os.path.exists(path):
+        return
+    if looks_like_path:
+        raise UsageError(
+            f"--{side.role}: no model or lm-eval run at '{side.spec}' ({path} does not exist"
+            f"{nearest(path.name, _beside(path))})",
+            hint=_WHAT_TO_GIVE,
+        )
+    suggestion = nearest(side.spec, (*_beside(path), *guards.names))
+    if suggestion and suggestion == nearest(side.spec, guards.names) and "/" not in side.spec:
+        raise UsageError(
+            f"--{side.role}: no model '{side.spec}' in {guards.where}{suggestion}",
+            hint=f"models there: {', '.join(guards.names)}",
+        )
+
+
+def _what_was_meant(side: Side, guards: GuardSet, path: Path) -> str:
+    folder = nearest(path.name, _beside(path)).removeprefix("; ")
+    named = f"models in {guards.where}: {', '.join(guards.names)}" if guards.names else ""
+    return "; ".join(filter(None, (folder, "" if "/" in side.spec else named)))
+
+
+def _beside(path: Path) -> tuple[str, ...]:
+    """The folders that lie where a path leads that leads nowhere; () where that is none either."""
+    try:
+        return tuple(sorted(entry.name for entry in os.scandir(path.parent) if entry.is_dir()))
+    except (OSError, ValueError):
+        return ()
+
+
+def _nothing_to_load(side: Side) -> None:
+    if side.model_args or side.assignment:
+        raise UsageError(
+            f"--{side.role} '{side.spec}' is a finished lm-eval run: no model is loaded, so model "
+            "arguments and settings have no effect",
+            hint="leave them out, or name the model instead of its run",
+        )
+
+
+def _short(path: Path) -> str:
+    return path.name if path.is_dir() else path.parent.name
+
+
+# RunIdentity: which model or run stands on each side of a report.
+
+
+def model_identity(source: ModelSource, description: ModelDescription) -> RunIdentity:
+    """Identity of a model that was scored; its digest covers all that can change a score."""
+    variant = source.variant
+    identity = description.identity
+    settings = tuple(
+        SettingState(
+            name=setting.name,
+            value=shown_value(variant.assignment.get(setting.name), setting),
+            reference=shown_value(setting.reference, setting),
+            candidate=shown_value(setting.candidate, setting),
+            target=str(setting.target),
+            effective=shown_value(description.effective.get(setting.name), setting),
+        )
+        for setting in variant.settings
+    )
+    return RunIdentity(
+        name=source.name,
+        digest=variant.digest if identity is None else digest_of(dict(identity)),
+        settings=settings,
+        effective={setting.name: setting.effective for setting in settings},
+        description=_described(description),
+    )
+
+
+def run_identity(source: RunSource) -> RunIdentity:
+    """Identity of a finished lm-eval run; its digest covers documents and scores."""
+    run = source.run
+    content = [
+        [list(table.key), list(table.doc_hashes), table.values.tolist()] for table in run.tables
+    ]
+    return RunIdentity(
+        name=source.name,
+        digest=digest_of(content),
+        kind="lm-eval run",
+        description=f"{run.model_name}, lm-eval run of {run.date}",
+    )
+
+
+def _described(description: ModelDescription) -> str:
+    parts = [description.model_type]
+    if description.parameters:
+        parts.append(f"{description.parameters:,} parameters")
+    if description.dtype:
+        parts.append(description.dtype)
+    if description.device:
+        parts.append(f"on {description.device}")
+    return ", ".join(parts)
+
+
+# Where in a guard file the cause of an error stands.
+
+
+# What a guard file says can be the cause of these.
+_DECLARED = (BuildError, SettingError, UsageError)
+
+
+@contextmanager
+def with_location(source: ModelSource) -> Iterator[None]:
+    """Put ``FILE:LINE`` before an error about a model or a setting that a guard file declares.
+
+    A model that the command line names gets the names of the guard file as a further hint where
+    it may be a misspelt one.
+    """
+    try:
+        yield
+    except GuardFileError:
+        raise
+    except EvalguardError as error:
+        if source.guard is not None and isinstance(error, _DECLARED):
+            setting = _setting_meant(str(error), source.variant)
+            where = source.guard.place(source.variant.name, setting)
+            _prepend(error, f"{where}: ")
+        error.hint = "; ".join(part for part in (error.hint, source.misspelt) if part)
+        raise
+
+
+def _prepend(error: EvalguardError, text: str) -> None:
+    if not str(error).startswith(text):
+        error.args = (f"{text}{error}",)
+
+
+def _setting_meant(message: str, variant: Variant) -> str:
+    """Return the one setting that a message quotes by name or target; "" if there is none."""
+    found = [
+        setting.name
+        for setting in variant.settings
+        if f"'{setting.name}'" in message
+        or f"'{setting.target.path}'" in message
+        or str(setting.target) in message
+    ]
+    return found[0] if len(found) == 1 else ""

@@ -1,0 +1,219 @@
+"""StoredRun: a finished comparison, read back from its run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from evalguard.core import settings
+from evalguard.core.reports.compare import CompareReport, RunDocuments, RunIdentity
+from evalguard.core.scores import DocumentFields, NotCompared, ScoreTable
+from evalguard.core.settings import Value
+from evalguard.errors import StoreError
+from evalguard.report.contract.compare import COMPARE_SCHEMA
+from evalguard.report.contract.reading import read_report
+from evalguard.report.formats import DocumentSource
+from evalguard.store.run_tables import (
+    check_run_file,
+    read_result,
+    read_samples,
+    read_tokens,
+    sample_files,
+    token_files,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRun:
+    """A finished comparison.
+
+    Attributes:
+        report: as it was made; its ``run_folder`` is where the run lies now.
+        folder: the run folder.
+        files: those of its tasks' documents that are there, by task, in the report's order; {}
+            where only result.json is.
+        sealed: whether its result has a checksum; one of an earlier version has none.
+    """
+
+    report: CompareReport
+    folder: Path
+    files: Mapping[str, Path]
+    sealed: bool
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Those whose documents are there."""
+        return tuple(self.files)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What whoever relies on its numbers should know."""
+        if not self.sealed:
+            lacks = "no checksum"
+        elif self.files and self.report.files is None:
+            lacks = "no digests of the samples beside it"
+        else:
+            return ()
+        return (
+            f"{self.folder / 'result.json'} has {lacks}, as earlier versions wrote it: a "
+            "change since then would not show",
+        )
+
+    def samples(self, task: str) -> Path:
+        """Return the file of a task's documents, one of ``tasks``, as it was written.
+
+        Raises:
+            StoreError: it was changed since.
+        """
+        file = self.files[task]
+        check_run_file(self.folder, file, self.report.files)
+        return file
+
+    def check_files(self) -> None:
+        """Refuse a run of which any file of documents was changed since it was written.
+
+        Raises:
+            StoreError: naming the first.
+        """
+        for file in (*self.files.values(), *token_files(self.folder).values()):
+            check_run_file(self.folder, file, self.report.files)
+
+    def documents(self, task: str) -> RunDocuments | None:
+        """Read a task's documents; None where they are not there.
+
+        Raises:
+            StoreError: a file is damaged, or was changed.
+        """
+        return _documents(self.folder, task, self.report.files)
+
+
+def stored_run(path: Path) -> StoredRun:
+    """Read a run folder, or its result.json.
+
+    Raises:
+        UsageError: there is no result, or it is none of a comparison.
+        StoreError: it is damaged; the message names the key.
+    """
+    path = path.expanduser()
+    document = read_result(path, schema=COMPARE_SCHEMA)
+    folder = path if path.is_dir() else path.parent
+    report = report_of(path, document)
+    there = sample_files(folder)
+    named = dict.fromkeys(c.task for c in report.comparisons)
+    tasks = [*(task for task in named if task in there), *(t for t in there if t not in named)]
+    return StoredRun(
+        report=_placed(report, folder),
+        folder=folder,
+        files={task: there[task] for task in tasks},
+        sealed=settings.KEY in document,
+    )
+
+
+def report_of(path: Path, document: Mapping[str, Any]) -> CompareReport:
+    """Return the report that a file's document was made of.
+
+    Raises:
+        StoreError: it is damaged; the message names file and key.
+    """
+    try:
+        return read_report(document)
+    except StoreError as error:
+        raise StoreError(f"{path}: {error}", hint=error.hint) from error
+
+
+def documents_of(report: CompareReport) -> DocumentSource:
+    """Return what reads the documents of a report's run folder; nothing where there is none.
+
+    What it returns raises StoreError where a file is damaged, or was changed.
+    """
+    folder = report.run_folder
+    return lambda task: None if folder is None else _documents(Path(folder), task, report.files)
+
+
+def _documents(folder: Path, task: str, digests: Mapping[str, str] | None) -> RunDocuments | None:
+    samples = sample_files(folder).get(task)
+    if samples is None:
+        return None
+    tokens = token_files(folder).get(task)
+    for file in (samples, tokens):
+        if file is not None:
+            check_run_file(folder, file, digests)
+    return RunDocuments(
+        task=task,
+        columns=read_samples(samples),
+        tokens={} if tokens is None else read_tokens(tokens),
+    )
+
+
+def _placed(report: CompareReport, folder: Path) -> CompareReport:
+    """A run folder that was moved is where it is now; the same place keeps its spelling."""
+    said = report.run_folder
+    same = said is not None and Path(said).resolve() == folder.resolve()
+    return report if same else replace(report, run_folder=str(folder))
+
+
+# Where a stored base was scored otherwise than a model would be here and now.
+
+
+# Pairing compares what follows from these.
+_OF_THE_MODEL = ("rolling_bos", "add_bos_token", "prefix_token_id")
+
+
+def baseline_differences(then: Mapping[str, Value], now: Mapping[str, Value]) -> tuple[str, ...]:
+    """Say what differs, in one note; () where nothing does.
+
+    Args:
+        then: of the stored base: python, platform, device, threads, packages ...
+        now: the same of the candidate.
+    """
+    found = list(_differing(then, now))
+    if not found:
+        return ()
+    return (
+        "the stored base was scored elsewhere or with other versions: "
+        f"{'; '.join(found)}. Scores may differ by that alone",
+    )
+
+
+def _differing(then: Mapping[str, Value], now: Mapping[str, Value]) -> Iterator[str]:
+    for name in dict.fromkeys((*then, *now)):
+        if name in _OF_THE_MODEL:
+            continue
+        ours, theirs = then.get(name), now.get(name)
+        if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
+            yield from _differing(ours, theirs)
+        elif ours != theirs:
+            yield f"{name} {_text(ours)} then, {_text(theirs)} now"
+
+
+def _text(value: Value) -> str:
+    return "unknown" if value is None else str(value)
+
+
+# KeptRun: a base that is not at hand, with the scores that were kept of it.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptRun:
+    """What a run folder or a history kept of a model that was scored then.
+
+    Attributes:
+        path: of the run folder or the history.
+        created: when it was scored; UTC, ISO 8601.
+        fields: of the documents by task; {} where they were not kept.
+        rows: what was asked and answered, document by document, by task; {} where that was not
+            kept (see ``harness.samples.sample``).
+        environment: packages, machine and device that it was scored with.
+    """
+
+    path: Path
+    created: str
+    identity: RunIdentity
+    tables: tuple[ScoreTable, ...]
+    not_compared: tuple[NotCompared, ...] = ()
+    fields: Mapping[str, DocumentFields] = field(default_factory=dict)
+    rows: Mapping[str, tuple[Mapping[str, Value], ...]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    environment: Mapping[str, Value] = field(default_factory=dict)

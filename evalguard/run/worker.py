@@ -1,0 +1,70 @@
+"""Entry point of a worker process: ``python -m evalguard.run.worker``.
+
+Started by ``evalguard.worker.client``, not by people. The protocol has two pipes of its own;
+stdout and stderr are the worker's log, so that nothing a library prints can disturb it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from evalguard.core.scorer import Scorer
+from evalguard.garbage import freeze_gc_at_exit, raise_gc_threshold
+from evalguard.worker.messages import Load
+from evalguard.worker.process import tell_when_asked
+from evalguard.worker.server import OpenScorer, serve
+
+
+def open_in_process(load: Load) -> Scorer:
+    """Load a variant in this process."""
+    # Not before it is needed: torch takes long to import, and the parent waits for a hello.
+    from evalguard.run.scoring.edited_model import open_scorer
+    from evalguard.store.fact_cache import FileDigests, open_facts
+
+    cache_dir = Path(load.cache_dir)
+    return open_scorer(
+        load.variant,
+        load.policy,
+        cache_dir=cache_dir,
+        known=FileDigests(open_facts(cache_dir)) if load.remember else None,
+        reusable=load.reusable,
+    )
+
+
+def warm_up() -> None:
+    """Import what loading a Hugging Face model needs: that takes longer than anything before it."""
+
+
+def main(
+    arguments: Sequence[str] | None = None,
+    *,
+    open_scorer: OpenScorer = open_in_process,
+    warm: Callable[[], None] = warm_up,
+) -> int:
+    """Answer the calls of the parent process until it closes; return the exit code."""
+    parser = argparse.ArgumentParser(prog="evalguard.run.worker", description=__doc__)
+    parser.add_argument("--requests", type=int, required=True, metavar="FD")
+    parser.add_argument("--replies", type=int, required=True, metavar="FD")
+    parser.add_argument("--beat", type=float, default=1.0, metavar="SECONDS")
+    parser.add_argument("--warm", type=json.loads, metavar="IMPORT_PATH")
+    options = parser.parse_args(arguments)
+    faulthandler.enable()
+    tell_when_asked()
+    if options.warm:
+        sys.path[:] = options.warm
+    prepare = None if options.warm is None else warm
+    serve(options.requests, options.replies, open_scorer, beat=options.beat, prepare=prepare)
+    return 0
+
+
+if __name__ == "__main__":
+    raise_gc_threshold()
+    try:
+        sys.exit(main())
+    finally:
+        freeze_gc_at_exit()

@@ -1,0 +1,1 @@
+"""A model in another process: protocol, server and client."""

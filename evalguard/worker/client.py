@@ -1,0 +1,298 @@
+"""WorkerScorer: a model in a worker process, behind the same protocol as one in this process."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar, cast
+
+import numpy as np
+
+from evalguard.core.divergence import cut, join_positions
+from evalguard.core.reference import Reference
+from evalguard.core.scorer import ComparedAnswer, ModelDescription, Request, Response, ScoringPolicy
+from evalguard.core.settings import Variant
+from evalguard.errors import WorkerError
+from evalguard.worker.line import Line
+from evalguard.worker.messages import (
+    CallName,
+    Chat,
+    ComparisonWanted,
+    InParcels,
+    Load,
+    ReferenceWanted,
+)
+
+_CLOSE_TIMEOUT = 10.0
+
+
+class WorkerScorer:
+    """A variant loaded in a worker process.
+
+    An error that the model raised leaves the worker ready for the next call. A worker that dies,
+    falls silent, exceeds ``call_timeout`` or sends garbage is killed with its children, and the
+    ``WorkerError`` carries the end of its log. An exception in this process during a call, Ctrl-C
+    included, kills the worker before it goes on. Calls must not overlap (one thread at a time).
+    """
+
+    def __init__(
+        self,
+        variant: Variant,
+        policy: ScoringPolicy,
+        *,
+        cache_dir: Path,
+        log: Path,
+        env: Mapping[str, str | None] | None = None,
+        python: str = sys.executable,
+        heartbeat_timeout: float = 60.0,
+        call_timeout: float | None = None,
+    ) -> None:
+        """Start a worker and load ``variant`` in it.
+
+        Args:
+            log: file to which the worker's stdout and stderr are appended.
+            env: environment variables set over this process's own (``env.X`` settings); None
+                takes one away.
+            python: interpreter of the worker; it must have this version of evalguard.
+            heartbeat_timeout: seconds of silence during a call after which a worker is wedged.
+            call_timeout: seconds that one call may take, loading included; None: no limit.
+
+        Raises:
+            WorkerError: if the worker cannot be started or fails.
+            EvalguardError: whatever loading raises, with its own class.
+        """
+        self._line = Line(
+            variant.name,
+            python=python,
+            env=env or {},
+            log=log,
+            silence=heartbeat_timeout,
+            timeout=call_timeout,
+        )
+        self._description: ModelDescription | None = None
+        try:
+            self.load(variant, policy, cache_dir=cache_dir)
+        except BaseException:
+            self._line.hang_up()
+            raise
+
+    @classmethod
+    def over(cls, line: Line) -> WorkerScorer:
+        """Take a worker that was started; nothing is loaded yet."""
+        scorer = cls.__new__(cls)
+        scorer._line, scorer._description = line, None
+        return scorer
+
+    @property
+    def pid(self) -> int:
+        """Process id of the worker."""
+        return self._line.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the worker has not ended, neither from here nor by itself."""
+        return self._line.is_running
+
+    @property
+    def peak_memory(self) -> int | None:
+        """Largest resident set of the worker in bytes, up to its end; None where not known."""
+        return self._line.peak_memory
+
+    def load(
+        self,
+        variant: Variant,
+        policy: ScoringPolicy,
+        *,
+        cache_dir: Path,
+        reusable: bool = False,
+        remember: bool = False,
+    ) -> None:
+        """Load a variant in this worker, in place of what it has loaded, which is released first.
+
+        Args:
+            reusable: whether other values are to be assigned to its settings later.
+            remember: whether digests of big files are kept from run to run.
+
+        Raises:
+            EvalguardError: whatever loading raises, with its own class; nothing is loaded then.
+        """
+        self._line.name = variant.name
+        load = Load(
+            variant=variant,
+            policy=policy,
+            cache_dir=str(cache_dir),
+            import_path=self._line.import_path,
+            reusable=reusable,
+            remember=remember,
+        )
+        loaded = self._line.call("load", load, doing="loading the model")
+        self._description = cast(ModelDescription, loaded)
+
+    def reassign(self, variant: Variant) -> bool:
+        """Become another assignment of the same model; see ``ReassignableScorer``."""
+        told = self._line.call("reassign", variant, doing="assigning other values to settings")
+        if told is None:
+            return False
+        self._line.name = variant.name
+        self._description = cast(ModelDescription, told)
+        return True
+
+    def describe(self) -> ModelDescription:
+        """Return what was loaded, with every setting's effective value.
+
+        Raises:
+            WorkerError: nothing was.
+        """
+        if self._description is None:
+            raise WorkerError(f"the worker of model '{self._line.name}' has loaded nothing")
+        return self._description
+
+    def encode(self, requests: Sequence[Request]) -> list[tuple[int, ...]]:
+        """Return the token ids each request would feed (untruncated); () where unknown."""
+        doing = f"encoding {_shown(requests)}"
+        return list(self._one_each(requests, self._line.call("encode", requests, doing=doing)))
+
+    def score(self, requests: Sequence[Request]) -> list[Response]:
+        """Score one block of requests, all of one kind; the answers in the order asked."""
+        doing = f"scoring {_shown(requests)}"
+        return list(self._one_each(requests, self._scored("score", requests, doing)))
+
+    def score_reference(
+        self, requests: Sequence[Request], *, top_k: int, samples: int
+    ) -> tuple[list[Response], list[Reference | None]]:
+        """Score a block and keep ``top_k`` tokens of every distribution; in pieces."""
+        doing = f"making a reference of {_shown(requests)}"
+        wanted = ReferenceWanted(requests=tuple(requests), top_k=top_k, samples=samples)
+        told = cast(InParcels, self._scored("score_reference", wanted, doing))
+        references = self._fetched("next_reference", told.lengths, doing)
+        return list(self._one_each(requests, told.responses)), references
+
+    def score_against(
+        self, requests: Sequence[Request], references: Sequence[Reference | None]
+    ) -> tuple[list[Response], ComparedAnswer]:
+        """Score a block and compare it with the base's references; both travel in pieces."""
+        doing = f"comparing {_shown(requests)} with a reference"
+        parcels = Parcels.of(references)
+        for piece in parcels.pieces:
+            self._line.call("give_reference", piece, doing=doing)
+        wanted = ComparisonWanted(requests=tuple(requests), lengths=parcels.lengths)
+        told = cast(InParcels, self._scored("score_against", wanted, doing))
+        found = self._fetched("next_divergence", told.lengths, doing)
+        responses = list(self._one_each(requests, told.responses))
+        return responses, ComparedAnswer(divergences=tuple(found), reason=told.reason)
+
+    def _scored(self, name: CallName, argument: object, doing: str) -> Any:
+        """Where memory ran out, the model cuts other batches, and its scores have that identity."""
+        value = self._line.call(name, argument, doing=doing)
+        self._description = cast(ModelDescription, self._line.call("describe", None, doing=doing))
+        return value
+
+    def _fetched(self, name: CallName, lengths: Sequence[int], doing: str) -> list[Any]:
+        """Fetch records piece by piece until all their positions are there."""
+        pieces: list[Any] = []
+        missing = sum(lengths)
+        while missing > 0:
+            pieces.append(self._line.call(name, None, doing=doing))
+            missing -= pieces[-1].token_ids.shape[0]
+        try:
+            return unpack_parcel(lengths, pieces)
+        except WorkerError as error:
+            raise self._line.broken(error, doing) from error
+
+    def render_chat(
+        self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool
+    ) -> str:
+        """Apply the model's chat template to a conversation."""
+        chat = Chat(messages=tuple(messages), add_generation_prompt=add_generation_prompt)
+        return cast(str, self._line.call("render_chat", chat, doing="rendering a conversation"))
+
+    def close(self) -> None:
+        """Release the model and end the worker. May be called twice.
+
+        Raises:
+            EvalguardError: what releasing the model raised; the worker has ended all the same.
+        """
+        if not self._line.is_open:
+            return
+        self._line.timeout = min(self._line.timeout or _CLOSE_TIMEOUT, _CLOSE_TIMEOUT)
+        try:
+            # A worker that is gone or stuck has nothing to give any more: it is only ended.
+            with contextlib.suppress(WorkerError):
+                self._line.call("close", None, doing="closing")
+                self._line.finish()
+        finally:
+            self._line.hang_up()
+
+    def _one_each(self, requests: Sequence[Request], answers: Sequence[Any]) -> Sequence[Any]:
+        if len(answers) != len(requests):
+            problem = f"gave {len(answers)} answers to {len(requests)} requests"
+            raise self._line.broken(WorkerError(problem), "answering")
+        return answers
+
+
+def _shown(requests: Sequence[Request]) -> str:
+    if not requests:
+        return "no requests"
+    return f"{len(requests)} requests of task '{requests[0].task}'"
+
+
+# Parcels: records of many positions, in pieces that each fit into one message.
+
+
+R = TypeVar("R")
+
+# Base64 makes a third more of it; a message may hold 256 MiB.
+_MOST_BYTES = 32 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Parcels(Generic[R]):
+    """Records of requests, cut anew: ``lengths`` are the positions of each request, 0 for None."""
+
+    lengths: tuple[int, ...]
+    pieces: tuple[R, ...]
+
+    @classmethod
+    def of(cls, records: Sequence[R | None]) -> Parcels[R]:
+        """Pack records; one request's positions may be spread over several pieces."""
+        present = [one for one in records if one is not None and _positions(one)]
+        lengths = tuple(0 if one is None else _positions(one) for one in records)
+        if not present:
+            return cls(lengths, ())
+        whole = join_positions(present)
+        total = sum(lengths)
+        step = max(1, _MOST_BYTES * total // _bytes(whole))
+        sizes = [min(step, total - start) for start in range(0, total, step)]
+        return cls(lengths, tuple(cut(whole, sizes)))
+
+
+def unpack_parcel(lengths: Sequence[int], pieces: Sequence[R]) -> list[R | None]:
+    """Return the records that were packed.
+
+    Raises:
+        WorkerError: if the pieces do not add up to the lengths.
+    """
+    if sum(lengths) != sum(map(_positions, pieces)):
+        raise WorkerError("sent other positions than it announced")
+    if not pieces:
+        return [None for _ in lengths]
+    found = iter(cut(join_positions(pieces), [length for length in lengths if length]))
+    return [next(found) if length else None for length in lengths]
+
+
+def _arrays(record: object) -> list[np.ndarray]:
+    fields = dataclasses.fields(record)  # type: ignore[arg-type]
+    values = (getattr(record, field.name) for field in fields)
+    return [value for value in values if isinstance(value, np.ndarray)]
+
+
+def _positions(record: object) -> int:
+    return int(_arrays(record)[0].shape[0])
+
+
+def _bytes(record: object) -> int:
+    return sum(value.nbytes for value in _arrays(record))

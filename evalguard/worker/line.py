@@ -1,0 +1,314 @@
+"""Line: calls to one worker process, each with its answer or one clear error."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import select
+import sys
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import evalguard
+from evalguard.errors import WorkerError
+from evalguard.worker.codec import WireError, to_exception
+from evalguard.worker.frames import FrameParser
+from evalguard.worker.messages import (
+    CALLS,
+    PROTOCOL,
+    Answer,
+    Beat,
+    Call,
+    CallName,
+    Hello,
+    Refusal,
+    frame_message,
+    from_message,
+)
+from evalguard.worker.process import WorkerProcess, peak_memory, worker_command
+
+# An interpreter on a slow disk may take this long to import numpy, before it can say anything.
+_START_SILENCE = 60.0
+# Its pipe is closed; how it ended is known once it has, and it may still have a log to write.
+_LAST_MOMENTS = 10.0
+
+
+class Line:
+    """A worker process, and what is said to it.
+
+    An error that a call raised there leaves the worker ready for the next one. A worker that dies,
+    falls silent, exceeds ``timeout`` or sends garbage is killed with its children, and the
+    ``WorkerError`` carries the end of its log. An exception in this process during a call, Ctrl-C
+    included, kills the worker before it goes on.
+
+    Args:
+        name: of the model, for messages.
+        python: interpreter of the worker; it must have this version of evalguard.
+        env: environment variables set over this process's own; None takes one away.
+        log: file to which the worker's stdout and stderr are appended.
+        silence: seconds without a sign of life during a call after which a worker is wedged.
+        timeout: seconds that one call may take; None: no limit.
+        warm: whether it imports what loading needs before it is asked to load.
+
+    Attributes:
+        import_path: where this process finds packages, for a worker that is to find the same.
+
+    Raises:
+        WorkerError: the worker cannot be started.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        python: str = sys.executable,
+        env: Mapping[str, str | None],
+        log: Path,
+        silence: float = 60.0,
+        timeout: float | None = None,
+        warm: bool = False,
+    ) -> None:
+        self.name = name
+        self.timeout = timeout
+        self._silence = silence
+        self._numbers = itertools.count(1)
+        self._peak_memory: int | None = None
+        self._greeted = False
+        self.import_path = tuple(map(str, sys.path)) if python == sys.executable else ()
+        command = [*worker_command(python), "--beat", f"{min(1.0, silence / 5):g}"]
+        if warm:
+            command += ["--warm", json.dumps(self.import_path)]
+        self._process = WorkerProcess(command, env=env, log=log)
+        # Also when nobody calls close(): at garbage collection and at exit of this process.
+        self.kill = weakref.finalize(self, self._process.kill)
+        self._channel = Channel(
+            self._process.requests_fd,
+            self._process.replies_fd,
+            is_running=self._process.is_running,
+        )
+
+    @property
+    def pid(self) -> int:
+        """Process id of the worker."""
+        return self._process.pid
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the worker was not ended from here."""
+        return self.kill.alive
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the worker has not ended, neither from here nor by itself."""
+        return self.is_open and self._process.is_running()
+
+    @property
+    def peak_memory(self) -> int | None:
+        """Largest resident set of the worker in bytes, up to its end; None where not known."""
+        return peak_memory(self.pid) if self.is_open else self._peak_memory
+
+    def call(self, name: CallName, argument: object, *, doing: str) -> Any:
+        """Return what the worker answers.
+
+        Raises:
+            WorkerError: it has ended, or does so now, or is no worker of this version.
+            EvalguardError: what the call raised there.
+        """
+        if not self.is_open:
+            raise WorkerError(
+                f"the worker of model '{self.name}' has ended; it cannot go on {doing}",
+                log=str(self._process.log),
+            )
+        if not self._greeted:
+            self._greet()
+        form = CALLS[name]
+        call = Call(number=next(self._numbers), name=name, argument=form.argument.encode(argument))
+        reply = self._exchange(frame_message(call), doing, silence=self._silence)
+        if isinstance(reply, Refusal) and reply.number == call.number:
+            raise to_exception(reply.failure, model=self.name, log=str(self._process.log))
+        if not isinstance(reply, Answer) or reply.number != call.number:
+            number = getattr(reply, "number", "")
+            said = f"answered call {call.number} with {type(reply).__name__} {number}".rstrip()
+            raise self.broken(WorkerError(said), doing)
+        try:
+            return form.value.decode(reply.value)
+        except WireError as error:
+            raise self.broken(WorkerError(f"sent a damaged answer: {error}"), doing) from error
+
+    def finish(self) -> None:
+        """End a worker that was asked to end."""
+        self._process.finish()
+
+    def hang_up(self) -> None:
+        """Kill the worker if it has not ended; remember how much memory it took."""
+        if self.is_open:
+            self._peak_memory = self.peak_memory
+            self.kill()
+
+    def broken(self, error: WorkerError, doing: str) -> WorkerError:
+        """Kill the worker; return ``error`` with its circumstances and the end of the log."""
+        gone = isinstance(error, PipeClosed)
+        fate = self._process.fate(wait=_LAST_MOMENTS if gone else 0.0)
+        tail = self._process.log_tail()
+        place = self._process.stuck_in() if error.cause == "late" and not fate else ""
+        self.kill()
+        what = fate if gone and fate else "; it ".join(filter(None, [str(error), fate]))
+        doing = f"{doing}, in {place}" if place else doing
+        log = str(self._process.log)
+        silent = "has all that it was doing" if place else "is empty"
+        ending = f"the end of its log ({log}):\n{tail}" if tail else f"its log ({log}) {silent}"
+        hint, killed = error.hint, gone and "SIGKILL" in fate
+        if killed:
+            hint = "if memory ran out, try a smaller --batch_size"
+        return WorkerError(
+            f"the worker of model '{self.name}' {what} while {doing}; {ending}",
+            log=log,
+            cause="killed" if killed else error.cause,
+            hint=hint,
+        )
+
+    def _greet(self) -> None:
+        doing = "starting"
+        hello = self._exchange(b"", doing, silence=max(self._silence, _START_SILENCE))
+        if not isinstance(hello, Hello):
+            raise self.broken(WorkerError(f"began with {type(hello).__name__}, not Hello"), doing)
+        if (hello.evalguard, hello.protocol) != (evalguard.__version__, PROTOCOL):
+            error = WorkerError(
+                f"has evalguard {hello.evalguard} (Python {hello.python}, protocol "
+                f"{hello.protocol}), this process has {evalguard.__version__} (protocol "
+                f"{PROTOCOL})",
+                hint="install the same version of evalguard for both interpreters",
+            )
+            raise self.broken(error, doing)
+        self._greeted = True
+
+    def _exchange(
+        self, frame: bytes, doing: str, *, silence: float
+    ) -> Answer | Call | Hello | Refusal:
+        try:
+            return self._channel.exchange(frame, silence=silence, timeout=self.timeout)
+        except WorkerError as error:
+            raise self.broken(error, doing) from error
+        except BaseException:
+            # Ctrl-C: the answer to this call would be taken for that of the next one.
+            self.kill()
+            raise
+
+
+# Channel: the parent's end of a worker's pipes, which never waits for what cannot come.
+
+
+_CHUNK = 2**20
+_LONGEST_WAIT = 0.5
+
+
+class PipeClosed(WorkerError):
+    """The worker's end of the reply pipe is closed: it has ended, or soon will."""
+
+
+class Channel:
+    """Exchanges one message for one with a worker.
+
+    Reading and writing are interleaved in the calling thread, so that two full pipes cannot block
+    each other, and there is no thread that could outlive a call. Errors are ``WorkerError``, said
+    as predicates of the worker; after one, the channel is of no further use.
+    """
+
+    def __init__(
+        self, requests_fd: int, replies_fd: int, *, is_running: Callable[[], bool]
+    ) -> None:
+        self._requests_fd = requests_fd
+        self._replies_fd = replies_fd
+        self._is_running = is_running
+        self._parser = FrameParser()
+        self._inbox: deque[Answer | Beat | Call | Hello | Refusal] = deque()
+        self._beats = 0
+        self._heard = 0.0
+        for fd in (requests_fd, replies_fd):
+            os.set_blocking(fd, False)
+
+    def exchange(
+        self, frame: bytes, *, silence: float, timeout: float | None
+    ) -> Answer | Call | Hello | Refusal:
+        """Send ``frame``, which may be empty; return the next message that is no heartbeat.
+
+        Args:
+            silence: seconds without a single byte after which the worker counts as wedged.
+            timeout: seconds after which to give up on a worker that is alive; None: never.
+
+        Raises:
+            WorkerError: if it is silent, too slow, or sends garbage.
+            PipeClosed: if it is gone.
+        """
+        pending = memoryview(frame)
+        started = self._heard = time.monotonic()
+        self._beats = 0
+        while True:
+            pending, moved = self._move(pending, self._patience(started, silence, timeout))
+            while self._inbox:
+                message = self._inbox.popleft()
+                if not isinstance(message, Beat):
+                    return message
+                self._beats += 1
+            if not moved and not self._is_running():
+                raise PipeClosed("closed its pipe")
+            self._check_clocks(started, silence, timeout)
+
+    def _patience(self, started: float, silence: float, timeout: float | None) -> float:
+        """Return how long to wait for the pipes before the clocks must be looked at again."""
+        ends = [self._heard + silence, *([] if timeout is None else [started + timeout])]
+        return min(max(min(ends) - time.monotonic(), 0.0), _LONGEST_WAIT)
+
+    def _check_clocks(self, started: float, silence: float, timeout: float | None) -> None:
+        now = time.monotonic()
+        if now - self._heard >= silence:
+            raise WorkerError(
+                f"gave no sign of life for {silence:g} s: it is stopped, or stuck in native code",
+                cause="late",
+            )
+        if timeout is not None and now - started >= timeout:
+            raise WorkerError(
+                f"gave no answer within {timeout:g} s, though it is alive "
+                f"({self._beats} heartbeats)",
+                cause="late",
+                hint="allow a call more time with --timeout SECONDS",
+            )
+
+    def _move(self, pending: memoryview, wait: float) -> tuple[memoryview, bool]:
+        """Wait until something can be read or written; do it.
+
+        Returns:
+            What is still to be written, and whether any byte went either way.
+        """
+        poller = select.poll()
+        poller.register(self._replies_fd, select.POLLIN)
+        if pending:
+            poller.register(self._requests_fd, select.POLLOUT)
+        # Rounded up: a wait of 0 ms before the deadline would be a busy loop.
+        ready = [fd for fd, _ in poller.poll(int(wait * 1000) + 1)]
+        if self._requests_fd in ready:
+            pending = self._write(pending)
+        if self._replies_fd in ready:
+            self._read()
+        return pending, bool(ready)
+
+    def _write(self, pending: memoryview) -> memoryview:
+        try:
+            return pending[os.write(self._requests_fd, pending[:_CHUNK]) :]
+        except BlockingIOError:
+            return pending
+        except BrokenPipeError as error:
+            raise PipeClosed("closed its pipe") from error
+
+    def _read(self) -> None:
+        data = os.read(self._replies_fd, _CHUNK)
+        if not data:
+            rest = self._parser.remainder
+            raise PipeClosed("closed its pipe" + (f" within a frame ({rest})" if rest else ""))
+        self._heard = time.monotonic()
+        self._inbox.extend(from_message(message) for message in self._parser.feed(data))

@@ -1,0 +1,442 @@
+"""The domain's types on the wire: Variant, ScoringPolicy, Request, Response, ModelDescription."""
+
+from __future__ import annotations
+
+import base64
+import math
+import reprlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from evalguard.core.divergence import Divergence
+from evalguard.core.reference import Reference
+from evalguard.core.scorer import ModelDescription, Request, Response, ScoringPolicy
+from evalguard.core.settings import (
+    TARGET_KINDS,
+    BuildRecipe,
+    Constraint,
+    Setting,
+    Target,
+    Value,
+    Variant,
+)
+from evalguard.errors import WorkerError
+from evalguard.worker.codec import (
+    BOOLEAN,
+    FAILURE,
+    FLOAT,
+    FLOATS,
+    INTEGER,
+    PLAIN,
+    TEXT,
+    Codec,
+    Failure,
+    WireError,
+    encode_mapping,
+    optional,
+    record,
+    root_paths,
+    sequence,
+)
+from evalguard.worker.frames import Message, to_frame
+
+
+def one_of(*choices: Value) -> Codec[Any]:
+    """Return the codec of a literal type."""
+
+    def check(value: Any) -> Any:
+        if any(value is choice or value == choice for choice in choices):
+            return value
+        raise WireError(f"expected one of {list(choices)}, found {value!r}")
+
+    return Codec(check, check)
+
+
+_VALUES = encode_mapping(PLAIN)
+
+_TARGET = record(Target, kind=one_of(*TARGET_KINDS), path=TEXT, attribute=TEXT)
+_SETTING = record(
+    Setting,
+    name=TEXT,
+    reference=PLAIN,
+    candidate=PLAIN,
+    target=_TARGET,
+    alternatives=sequence(PLAIN),
+)
+_CONSTRAINT = record(Constraint, when=_VALUES, then=_VALUES)
+_BUILD = record(
+    BuildRecipe,
+    command=sequence(TEXT),
+    call=TEXT,
+    output=TEXT,
+    inputs=_VALUES,
+    folder=TEXT,
+)
+
+VARIANT: Codec[Variant] = root_paths(
+    "variant",
+    record(
+        Variant,
+        name=TEXT,
+        model=TEXT,
+        model_args=_VALUES,
+        settings=sequence(_SETTING),
+        constraints=sequence(_CONSTRAINT),
+        assignment=_VALUES,
+        build=optional(_BUILD),
+        trust_remote_code=BOOLEAN,
+        allow_pickle=BOOLEAN,
+        allow_code=BOOLEAN,
+        code_folder=TEXT,
+    ),
+)
+
+POLICY: Codec[ScoringPolicy] = root_paths(
+    "policy",
+    record(
+        ScoringPolicy,
+        batch_size=optional(INTEGER),
+        token_budget=INTEGER,
+        scorer=one_of("fast", "full logits", "harness"),
+        share_prefixes=BOOLEAN,
+        device=TEXT,
+        rolling_bos=one_of("lm-eval", "once"),
+        seed=INTEGER,
+        threads=INTEGER,
+        max_gen_toks=optional(INTEGER),
+        softmax_dtype=one_of("float32", "model"),
+    ),
+)
+
+REQUESTS: Codec[tuple[Request, ...]] = root_paths(
+    "requests",
+    sequence(
+        record(
+            Request,
+            task=TEXT,
+            doc_id=INTEGER,
+            index=INTEGER,
+            kind=one_of("loglikelihood", "loglikelihood_rolling", "generate_until"),
+            arguments=sequence(PLAIN),
+        )
+    ),
+)
+
+RESPONSES: Codec[tuple[Response, ...]] = root_paths(
+    "responses",
+    sequence(
+        record(
+            Response,
+            loglikelihood=optional(FLOAT),
+            is_greedy=optional(BOOLEAN),
+            text=optional(TEXT),
+            token_logprobs=optional(FLOATS),
+            token_hash=TEXT,
+            n_tokens=INTEGER,
+            truncated=BOOLEAN,
+        )
+    ),
+)
+
+DESCRIPTION: Codec[ModelDescription] = root_paths(
+    "description",
+    record(
+        ModelDescription,
+        model_type=TEXT,
+        effective=_VALUES,
+        identity=optional(_VALUES),
+        vocabulary_digest=TEXT,
+        vocabulary_size=INTEGER,
+        max_length=INTEGER,
+        dtype=TEXT,
+        device=TEXT,
+        parameters=INTEGER,
+        gives_rows=BOOLEAN,
+        environment=_VALUES,
+        computation=_VALUES,
+        caveats=sequence(TEXT),
+    ),
+)
+
+TOKEN_IDS: Codec[tuple[tuple[int, ...], ...]] = root_paths("token ids", sequence(sequence(INTEGER)))
+
+
+# Codecs of arrays, and of the records of scored positions that are made of them.
+
+
+_SHAPE = sequence(INTEGER)
+
+
+def array(dtype: DTypeLike, *, dimensions: int = 1) -> Codec[NDArray[Any]]:
+    """Return the codec of arrays of one type: their shape, and their little-endian bytes."""
+    kind = np.dtype(dtype)
+    wanted = f"an array of {kind} with {dimensions} dimensions"
+
+    def encode(value: NDArray[Any]) -> Value:
+        if not isinstance(value, np.ndarray) or (value.dtype, value.ndim) != (kind, dimensions):
+            raise WireError(f"expected {wanted}, found {_said(value)}")
+        little = np.ascontiguousarray(value, dtype=kind.newbyteorder("<"))
+        data = base64.b64encode(little.tobytes()).decode("ascii")
+        return {"shape": [*value.shape], "data": data}
+
+    def decode(value: Value) -> NDArray[Any]:
+        if not isinstance(value, dict) or value.keys() != {"shape", "data"}:
+            raise WireError(f"expected {wanted}, found {_said(value)}")
+        shape, data = _SHAPE.decode(value["shape"]), value["data"]
+        try:
+            raw = base64.b64decode(str(data), validate=True)
+        except ValueError as error:
+            raise WireError(f"not base64 ({error})") from error
+        if (
+            len(shape) != dimensions
+            or min(shape) < 0
+            or len(raw) != math.prod(shape) * kind.itemsize
+        ):
+            raise WireError(f"{len(raw)} bytes of shape {shape} are not {wanted}")
+        return np.frombuffer(raw, dtype=kind.newbyteorder("<")).astype(kind).reshape(shape)
+
+    return Codec(encode, decode)
+
+
+def _said(value: object) -> str:
+    if isinstance(value, np.ndarray):
+        return f"one of {value.dtype} with {value.ndim}"
+    return type(value).__name__
+
+
+_INTEGERS, _FLOATS = array(np.int64), array(np.float64)
+_IDS, _LOGPROBS = array(np.int32, dimensions=2), array(np.float32, dimensions=2)
+
+REFERENCE: Codec[Reference] = root_paths(
+    "reference",
+    record(
+        Reference,
+        token_ids=_INTEGERS,
+        token_logprobs=_FLOATS,
+        vocabulary_size=INTEGER,
+        top_ids=_IDS,
+        top_logprobs=_LOGPROBS,
+        tail_mass=_FLOATS,
+        full_support=array(np.bool_),
+        sample_ids=_IDS,
+        sample_logprobs=_LOGPROBS,
+    ),
+)
+
+DIVERGENCE: Codec[Divergence] = root_paths(
+    "divergence",
+    record(
+        Divergence,
+        token_ids=_INTEGERS,
+        base_logprobs=_FLOATS,
+        candidate_logprobs=_FLOATS,
+        kl=_FLOATS,
+        kl_low=optional(_FLOATS),
+        kl_high=optional(_FLOATS),
+        base_top=_INTEGERS,
+        candidate_top=_INTEGERS,
+        shared_top=_INTEGERS,
+        top_k=INTEGER,
+    ),
+)
+
+
+# What parent and worker say to each other, and what each call takes and gives.
+
+
+# Raised with every change of what is said, or of what it means.
+PROTOCOL = 2
+
+CallName = Literal[
+    "load",
+    "reassign",
+    "describe",
+    "encode",
+    "score",
+    "score_reference",
+    "next_reference",
+    "give_reference",
+    "score_against",
+    "next_divergence",
+    "render_chat",
+    "close",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What a worker needs to load a model, in place of the one that it has.
+
+    ``import_path`` replaces the worker's ``sys.path``, so that hooks are found as in the parent;
+    empty for an interpreter that has packages of its own. ``reusable``: other values are to be
+    assigned to the settings later. ``remember``: digests of big files are kept in the cache folder,
+    and taken from it.
+    """
+
+    variant: Variant
+    policy: ScoringPolicy
+    cache_dir: str
+    import_path: tuple[str, ...]
+    reusable: bool = False
+    remember: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chat:
+    """A conversation to be rendered by the model's chat template."""
+
+    messages: tuple[Mapping[str, str], ...]
+    add_generation_prompt: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceWanted:
+    """Score these requests, and keep a reference of their distributions."""
+
+    requests: tuple[Request, ...]
+    top_k: int
+    samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonWanted:
+    """Score these requests, and compare with the references that were given piece by piece.
+
+    ``lengths`` are the positions of each request's reference; 0: there is none.
+    """
+
+    requests: tuple[Request, ...]
+    lengths: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InParcels:
+    """Responses, and records that are fetched piece by piece until ``lengths`` are complete.
+
+    ``reason`` says why there is none.
+    """
+
+    responses: tuple[Response, ...]
+    lengths: tuple[int, ...]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """Parent to worker: do this; answer under the same number."""
+
+    number: int
+    name: str
+    argument: Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """Worker to parent, first of all: who is there."""
+
+    evalguard: str
+    python: str
+    protocol: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """Worker to parent, about every second during a call: alive; ``answered`` calls so far."""
+
+    answered: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Worker to parent: the value that a call gave."""
+
+    number: int
+    value: Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Worker to parent: the call raised; the worker is ready for the next one."""
+
+    number: int
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class CallForm:
+    """The codecs of a call's argument and of its value."""
+
+    argument: Codec[Any]
+    value: Codec[Any]
+
+
+_LOAD = record(
+    Load,
+    variant=VARIANT,
+    policy=POLICY,
+    cache_dir=TEXT,
+    import_path=sequence(TEXT),
+    reusable=BOOLEAN,
+    remember=BOOLEAN,
+)
+_CHAT = record(Chat, messages=sequence(encode_mapping(TEXT)), add_generation_prompt=BOOLEAN)
+_NOTHING = PLAIN
+_REFERENCE_WANTED = record(ReferenceWanted, requests=REQUESTS, top_k=INTEGER, samples=INTEGER)
+_COMPARISON_WANTED = record(ComparisonWanted, requests=REQUESTS, lengths=sequence(INTEGER))
+_IN_PARCELS = record(InParcels, responses=RESPONSES, lengths=sequence(INTEGER), reason=TEXT)
+# The argument or value of a call: made, and read, by that call's own codec.
+_RAW: Codec[Value] = Codec(lambda value: value, lambda value: value)
+
+CALLS: Mapping[str, CallForm] = {
+    "load": CallForm(_LOAD, DESCRIPTION),
+    "reassign": CallForm(VARIANT, optional(DESCRIPTION)),  # None: only loading can do that
+    "describe": CallForm(_NOTHING, DESCRIPTION),
+    "encode": CallForm(REQUESTS, TOKEN_IDS),
+    "score": CallForm(REQUESTS, RESPONSES),
+    "score_reference": CallForm(_REFERENCE_WANTED, _IN_PARCELS),
+    "next_reference": CallForm(_NOTHING, REFERENCE),
+    "give_reference": CallForm(REFERENCE, _NOTHING),
+    "score_against": CallForm(_COMPARISON_WANTED, _IN_PARCELS),
+    "next_divergence": CallForm(_NOTHING, DIVERGENCE),
+    "render_chat": CallForm(_CHAT, TEXT),
+    "close": CallForm(_NOTHING, _NOTHING),
+}
+
+_MESSAGES: dict[type[Any], Codec[Any]] = {
+    Call: record(Call, number=INTEGER, name=TEXT, argument=_RAW),
+    Hello: record(Hello, evalguard=TEXT, python=TEXT, protocol=INTEGER),
+    Beat: record(Beat, answered=INTEGER),
+    Answer: record(Answer, number=INTEGER, value=_RAW),
+    Refusal: record(Refusal, number=INTEGER, failure=FAILURE),
+}
+_KINDS = {kind.__name__: kind for kind in _MESSAGES}
+
+
+def frame_message(content: Call | Hello | Beat | Answer | Refusal) -> bytes:
+    """Return the frame that says ``content``.
+
+    Raises:
+        WorkerError: if it is too large to travel at once.
+    """
+    encoded = _MESSAGES[type(content)].encode(content)
+    return to_frame({"kind": type(content).__name__, "content": encoded})
+
+
+def from_message(message: Message) -> Call | Hello | Beat | Answer | Refusal:
+    """Return what a message says.
+
+    Raises:
+        WorkerError: if it is of no known kind or lacks a field, said as a predicate of its sender.
+    """
+    kind = message.get("kind")
+    if not isinstance(kind, str) or kind not in _KINDS or message.keys() != {"kind", "content"}:
+        raise WorkerError(f"sent a message of no known kind: {reprlib.repr(message)[:80]}")
+    try:
+        decoded = _MESSAGES[_KINDS[kind]].decode(message["content"])
+    except WireError as error:
+        raise WorkerError(f"sent a damaged message: {kind}{error}") from error
+    return cast("Call | Hello | Beat | Answer | Refusal", decoded)

@@ -1,0 +1,345 @@
+"""The worker's side: answers calls from a pipe with a Scorer in this process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+from typing import Any, Protocol, cast
+
+import evalguard
+from evalguard.core.redaction import redacted_traceback
+from evalguard.core.reference import Reference
+from evalguard.core.scorer import DistributionScorer, ModelDescription, ReassignableScorer, Scorer
+from evalguard.core.settings import Value, Variant
+from evalguard.errors import WorkerError
+from evalguard.worker.client import Parcels, unpack_parcel
+from evalguard.worker.codec import to_failure
+from evalguard.worker.frames import FrameParser, Message
+from evalguard.worker.messages import (
+    CALLS,
+    PROTOCOL,
+    Answer,
+    Beat,
+    Call,
+    CallName,
+    ComparisonWanted,
+    Hello,
+    InParcels,
+    Load,
+    ReferenceWanted,
+    Refusal,
+    frame_message,
+    from_message,
+)
+from evalguard.worker.process import end_process_group
+
+
+class Desk(Protocol):
+    """Answers calls."""
+
+    def answer(self, call: Call) -> Value:
+        """Return the value of a call; what it raises goes to the parent."""
+
+    def close(self) -> None:
+        """Release what it holds; may be called twice."""
+
+
+class OpenScorer(Protocol):
+    """Loads a variant in this process."""
+
+    def __call__(self, load: Load) -> Scorer:
+        """Return the loaded model; a ``ReassignableScorer`` where it is to be reusable."""
+
+
+def serve(
+    requests_fd: int,
+    replies_fd: int,
+    open_scorer: OpenScorer,
+    *,
+    beat: float = 1.0,
+    prepare: Callable[[], None] | None = None,
+) -> None:
+    """Answer calls to a model until the parent says close, as ``serve_desk`` does.
+
+    Args:
+        open_scorer: loads the variant that the parent names.
+    """
+    desk = _ScorerDesk(open_scorer)
+    serve_desk(requests_fd, replies_fd, desk, beat=beat, prepare=prepare)
+
+
+def serve_desk(
+    requests_fd: int,
+    replies_fd: int,
+    desk: Desk,
+    *,
+    beat: float = 1.0,
+    prepare: Callable[[], None] | None = None,
+) -> None:
+    """Answer calls until the parent says close.
+
+    What a call raises goes to the parent as a record, its traceback to stderr (the log), and the
+    worker goes on. If the parent ends, this process and its children end at once.
+
+    Args:
+        requests_fd: read end of the request pipe; not inherited by processes started from here.
+        replies_fd: write end of the reply pipe; likewise.
+        desk: answers the calls.
+        beat: seconds between heartbeats.
+        prepare: done before the first call is answered.
+
+    Raises:
+        WorkerError: if the parent sends garbage.
+        OSError: if the parent is gone.
+    """
+    for fd in (requests_fd, replies_fd):
+        os.set_inheritable(fd, False)
+    outbox = Outbox(replies_fd)
+    inbox = Inbox(requests_fd)
+    heartbeat = Heartbeat(outbox, beat)
+    hello = Hello(
+        evalguard=evalguard.__version__, python=platform.python_version(), protocol=PROTOCOL
+    )
+    outbox.write(frame_message(hello))
+    try:
+        if prepare is not None:
+            with (
+                heartbeat.during_call(),
+                contextlib.suppress(Exception),
+            ):  # loading says what is wrong
+                prepare()
+        name = ""
+        while name != "close":
+            call = inbox.next()
+            name = call.name
+            with heartbeat.during_call():
+                outbox.write(_answer(call, desk))
+    finally:
+        heartbeat.stop()
+        desk.close()
+
+
+def _answer(call: Call, desk: Desk) -> bytes:
+    try:
+        return frame_message(Answer(number=call.number, value=desk.answer(call)))
+    except Exception as error:  # noqa: BLE001  whatever it is, it belongs to the caller
+        sys.stderr.write(f"{redacted_traceback(error)}\n")
+        sys.stderr.flush()
+        return frame_message(Refusal(number=call.number, failure=to_failure(error)))
+
+
+class _ScorerDesk:
+    """Turns calls into method calls of the scorer, once it is loaded."""
+
+    def __init__(self, open_scorer: OpenScorer) -> None:
+        self._open_scorer = open_scorer
+        self._scorer: Scorer | None = None
+        self._counter = Counter()
+
+    def answer(self, call: Call) -> Value:
+        """Return the value of a call, encoded."""
+        form = CALLS.get(cast(CallName, call.name))
+        if form is None:
+            raise WorkerError(f"asked for '{call.name}', which this worker cannot do")
+        argument = form.argument.decode(call.argument)
+        if call.name == "load":
+            return form.value.encode(self._load(argument))
+        if call.name == "close":
+            self.close()
+            return form.value.encode(None)
+        if self._scorer is None:
+            raise WorkerError(f"asked for '{call.name}' before 'load'")
+        if call.name == "describe":
+            value: Any = self._scorer.describe()
+        elif call.name == "reassign":
+            value = self._reassign(argument, self._scorer)
+        elif call.name == "render_chat":
+            value = self._scorer.render_chat(argument.messages, argument.add_generation_prompt)
+        elif call.name in ("encode", "score"):
+            value = getattr(self._scorer, call.name)(list(argument))
+        else:
+            value = self._counter.answer(call, argument, self._scorer)
+        return form.value.encode(value)
+
+    def close(self) -> None:
+        """Release the model, once."""
+        scorer, self._scorer = self._scorer, None
+        if scorer is not None:
+            scorer.close()
+
+    def _load(self, load: Load) -> Any:
+        self.close()  # before the next one takes its memory
+        self._counter = Counter()
+        if load.import_path:
+            sys.path[:] = load.import_path
+        self._scorer = self._open_scorer(load)
+        return self._scorer.describe()
+
+    def _reassign(self, variant: Variant, scorer: Scorer) -> ModelDescription | None:
+        became = cast(ReassignableScorer, scorer).reassign(variant)
+        return scorer.describe() if became else None
+
+
+# Counter: the worker's side of calls whose records travel piece by piece.
+
+
+class Counter:
+    """Takes references in, and hands references and divergences out, one piece a call."""
+
+    def __init__(self) -> None:
+        self._given: list[Reference] = []
+        self._waiting: deque[Any] = deque()
+
+    def answer(self, call: Call, argument: Any, scorer: Scorer) -> Any:
+        """Return the value of a call about distributions.
+
+        Raises:
+            WorkerError: for a piece that is not there.
+            EvaluationError: as scoring does.
+        """
+        if call.name == "give_reference":
+            self._given.append(argument)
+            return None
+        if call.name in ("next_reference", "next_divergence"):
+            if not self._waiting:
+                raise WorkerError("asked for a piece that is not there")
+            return self._waiting.popleft()
+        self._waiting.clear()
+        if call.name == "score_reference":
+            return self._referenced(argument, cast(DistributionScorer, scorer))
+        return self._compared(argument, cast(DistributionScorer, scorer))
+
+    def _referenced(self, wanted: ReferenceWanted, scorer: DistributionScorer) -> InParcels:
+        responses, references = scorer.score_reference(
+            wanted.requests, top_k=wanted.top_k, samples=wanted.samples
+        )
+        parcels = Parcels.of(references)
+        self._waiting.extend(parcels.pieces)
+        return InParcels(responses=tuple(responses), lengths=parcels.lengths)
+
+    def _compared(self, wanted: ComparisonWanted, scorer: DistributionScorer) -> InParcels:
+        given, self._given = self._given, []
+        references = unpack_parcel(wanted.lengths, given)
+        responses, compared = scorer.score_against(wanted.requests, references)
+        parcels = Parcels.of(compared.divergences)
+        self._waiting.extend(parcels.pieces)
+        return InParcels(
+            responses=tuple(responses), lengths=parcels.lengths, reason=compared.reason
+        )
+
+
+# Heartbeat: tells the parent, while a call is in work, that the worker is alive.
+
+
+class Heartbeat:
+    """A thread that sends a Beat every ``interval`` seconds of a call.
+
+    Between calls it is quiet: nobody reads then, and the pipe would fill. It also ends the worker
+    when its parent has changed, which an inherited copy of the request pipe in some other child
+    of the parent would hide from the Inbox.
+    """
+
+    def __init__(self, outbox: Outbox, interval: float) -> None:
+        self._outbox = outbox
+        self._interval = interval
+        self._busy = False
+        self._answered = 0
+        self._stop = threading.Event()
+        self._parent = os.getppid()
+        threading.Thread(target=self._run, name="evalguard-heartbeat", daemon=True).start()
+
+    @contextlib.contextmanager
+    def during_call(self) -> Iterator[None]:
+        """Send heartbeats while the block runs; count it as one call."""
+        self._busy = True
+        try:
+            yield
+        finally:
+            self._busy = False
+            self._answered += 1
+
+    def stop(self) -> None:
+        """Send no more heartbeats."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._interval):
+            if os.getppid() != self._parent:
+                end_process_group("the process that started it is gone")
+            if self._busy:
+                try:
+                    self._outbox.write(frame_message(Beat(answered=self._answered)))
+                except OSError as error:
+                    end_process_group(f"it cannot reach the process that started it: {error}")
+
+
+# Inbox and Outbox: the worker's ends of its two pipes.
+
+
+_CHUNK = 2**20
+
+
+class Outbox:
+    """Writes whole frames; calls and heartbeats come from two threads."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._lock = threading.Lock()
+
+    def write(self, frame: bytes) -> None:
+        """Write one frame; wait while the pipe is full.
+
+        Raises:
+            OSError: if the parent is gone.
+        """
+        rest = memoryview(frame)
+        with self._lock:
+            while rest:
+                rest = rest[os.write(self._fd, rest) :]
+
+
+class Inbox:
+    """Reads calls in a thread, so that the parent's end is noticed also during a call.
+
+    When the parent closes the pipe without a call to close, it is gone: the worker ends at once.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._calls: SimpleQueue[Call | WorkerError] = SimpleQueue()
+        threading.Thread(target=self._read, name="evalguard-inbox", daemon=True).start()
+
+    def next(self) -> Call:
+        """Wait for the next call.
+
+        Raises:
+            WorkerError: if what arrived is no call.
+        """
+        call = self._calls.get()
+        if isinstance(call, WorkerError):
+            raise call
+        return call
+
+    def _read(self) -> None:
+        parser = FrameParser()
+        try:
+            while data := os.read(self._fd, _CHUNK):
+                for message in parser.feed(data):
+                    self._calls.put(_call(message))
+        except WorkerError as error:
+            self._calls.put(error)
+        else:
+            end_process_group("the process that started it is gone")
+
+
+def _call(message: Message) -> Call:
+    content = from_message(message)
+    if not isinstance(content, Call):
+        raise WorkerError(f"sent {type(content).__name__} where a call is expected")
+    return content

@@ -1,0 +1,89 @@
+"""A command that is suggested writes no file of the one that it was made of."""
+
+from __future__ import annotations
+
+import shlex
+
+import click
+import pytest
+
+from evalguard.cli.compare import bisect_command, compare_command
+from evalguard.core.text import as_bisection, as_comparison, command_to_repeat, without_options
+
+
+@pytest.mark.parametrize(
+    ("typed", "anew"),
+    [
+        ("evalguard compare --base a --cand b", "evalguard compare --base a --cand b"),
+        (
+            "evalguard compare --base 'a b' -o x.txt --cand b",
+            "evalguard compare --base 'a b' --cand b",
+        ),
+        ("evalguard demo -ox.txt --output=y.md --format json -q", "evalguard demo -q"),
+        ("evalguard demo --output-path out --output x", "evalguard demo --output-path out"),
+        ("evalguard demo -o", "evalguard demo"),
+        ('evalguard demo "unbalanced -o x', 'evalguard demo "unbalanced -o x'),
+        ("evalguard  demo", "evalguard  demo"),
+        ("", ""),
+    ],
+)
+def test_files_are_left_out_and_all_else_stays(typed: str, anew: str) -> None:
+    assert command_to_repeat(typed) == anew
+
+
+def test_options_go_with_their_values_and_flags_alone() -> None:
+    words = ["--budget", "9", "--jobs=2", "--thorough", "--base", "a"]
+    kept = without_options(words, with_value=("--budget", "--jobs"), flags=("--thorough",))
+    assert kept == ["--base", "a"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "comparison"),
+    [
+        (
+            "evalguard bisect --config 'a b.yaml' --budget 9 --jobs=2 --thorough --base a -o x.txt",
+            "evalguard compare --config 'a b.yaml' --base a",
+        ),
+        ("evalguard compare --base a --cand b", "evalguard compare --base a --cand b"),
+        ("evalguard demo -q", "evalguard demo -q"),
+        ("evalguard nightly --config f", ""),
+        ("python -m pytest", ""),
+        ('evalguard bisect "unbalanced', ""),
+        ("", ""),
+    ],
+)
+def test_a_bisection_is_typed_again_as_a_comparison(typed: str, comparison: str) -> None:
+    assert as_comparison(typed) == comparison
+
+
+@pytest.mark.parametrize(
+    ("typed", "bisection"),
+    [
+        (
+            "evalguard compare --base a --bisect never --bisect-budget=9 --bisect-jobs 2 -o x.txt",
+            "evalguard bisect --base a --budget=9 --jobs 2",
+        ),
+        ("evalguard compare --baseline r --no-bisect-thorough --bisect=never",
+         "evalguard bisect --baseline r --no-thorough"),
+        ("evalguard demo --bisect never", ""),
+        ("evalguard bisect --base a", ""),
+        ('evalguard compare "unbalanced', ""),
+        ("", ""),
+    ],
+)  # fmt: skip
+def test_a_comparison_is_typed_again_as_a_bisection(typed: str, bisection: str) -> None:
+    assert as_bisection(typed) == bisection
+
+
+def test_every_option_of_a_comparison_is_one_of_a_bisection() -> None:
+    def typed(command: click.Command) -> set[str]:
+        return {word for one in command.params for word in (*one.opts, *one.secondary_opts)}
+
+    words = typed(compare_command) - {
+        "--bisect",
+        "--aa",
+        "--vary",
+        "--chain",
+    }  # --aa judges nothing
+    anew = as_bisection(shlex.join(["evalguard", "compare", *sorted(words)]))
+    assert set(shlex.split(anew)[2:]) <= typed(bisect_command)

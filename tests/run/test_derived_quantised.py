@@ -1,0 +1,58 @@
+"""Quantised candidates, and weights in GGUF files: at both ends the settings are the two models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from changed_models import at_reference, changed, model, scores
+from gguf_writer import save_gguf
+from tiny_models import save_llama
+
+from evalguard.run.bisection.derived_settings import derive_settings
+
+UNCHANGED = "-"  # in the name of no tensor
+# Ternary weights that transformers makes of plain ones, on a CPU too (Wang et al. 2023, BitNet).
+_BITNET = {
+    "quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "online",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:You passed `quantization_config`")
+def test_a_quantised_candidate_is_one_setting_and_both_ends_are_the_two_models(
+    tmp_path: Path,
+) -> None:
+    base = save_llama(tmp_path / "base")
+    config = {"quantization_config": _BITNET}
+    quantised = changed(base, tmp_path / "quantised", config=config, only=UNCHANGED)
+    found = derive_settings(model(base), model(quantised))
+    assert [str(one.target) for one in found.variant.settings] == ["model_args.pretrained"]
+    assert found.variant.settings[0].name == "quantization"
+    assert found.complete
+    (note,) = found.notes
+    assert "weights are quantised, so a part of them cannot be exchanged" in note
+    plain = scores(model(base), tmp_path)
+    assert scores(at_reference(found.variant), tmp_path) == plain
+    assert scores(found.variant, tmp_path) == scores(model(quantised), tmp_path) != plain
+
+
+def test_weights_of_a_gguf_file_are_exchanged_in_groups(tmp_path: Path) -> None:
+    pytest.importorskip("gguf")
+    base = save_llama(tmp_path / "base")
+    port = tmp_path / "port"
+    port.mkdir()
+    save_gguf(changed(base, tmp_path / "changed", only="mlp"), port / "m.gguf")
+    candidate = model(port, gguf_file="m.gguf", tokenizer=str(base), dtype="float32")
+    found = derive_settings(model(base), candidate)
+    kinds = ("embeddings", "norms", "attention", "mlp")
+    assert {f"weights.{kind}" for kind in kinds} <= {one.name for one in found.variant.settings}
+    assert found.complete
+    plain = scores(model(base), tmp_path)
+    assert scores(at_reference(found.variant), tmp_path) == plain
+    wanted = scores(candidate, tmp_path)
+    assert scores(found.variant, tmp_path) == wanted != plain
+    other_way = derive_settings(candidate, model(base))
+    assert not other_way.complete
+    assert "weights: no setting, because the weights are in m.gguf" in " ".join(other_way.notes)

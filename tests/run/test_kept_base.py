@@ -1,0 +1,268 @@
+"""What is kept is neither scored nor loaded again, and distributions do not bring the base back."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small_world import make_world
+
+from evalguard.config.guard import GuardSet
+from evalguard.core.settings import Variant
+from evalguard.errors import UsageError
+from evalguard.run.choices import choose
+from evalguard.run.options import CompareOptions
+from evalguard.run.scoring import sessions as bench
+from evalguard.run.scoring import sessions as loaded
+from evalguard.run.scoring.evaluate import Evaluation
+from evalguard.run.scoring.measuring import FROM_CACHE
+from evalguard.run.scoring.scoring import score_models
+from evalguard.run.sources import ModelSource
+from evalguard.store.fact_cache import open_facts
+
+Score = Callable[..., list[Evaluation]]
+LIMITS = {"gate_limits": {"kl_mean": 10.0}}
+
+
+@pytest.fixture(scope="module")
+def models(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    world = make_world(tmp_path_factory.mktemp("world"), tiny_llama)
+    return {**world.models, "tasks": world.tasks}
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the models that were loaded, in order."""
+    names: list[str] = []
+    original = bench.open_scorer
+
+    def counted(variant: Variant, *given: Any, **more: Any) -> Any:
+        names.append(variant.name)
+        return original(variant, *given, **more)
+
+    monkeypatch.setattr(bench, "open_scorer", counted)
+    return names
+
+
+@pytest.fixture
+def score(models: dict[str, Path], tmp_path: Path) -> Score:
+    def scored(base: str, candidate: str, **given: Any) -> list[Evaluation]:
+        fields = {"tasks": ("sw_word",), "include_path": (models["tasks"],), "quiet": True}
+        options = CompareOptions(**{**fields, "cache_dir": tmp_path, "device": "cpu", **given})
+        sources = [source(models, name) for name in (base, candidate)]
+        choices = choose(sources[0], sources[1], GuardSet(guards=()), options)
+        return score_models(sources, choices, options)
+
+    return scored
+
+
+def source(models: dict[str, Path], name: str) -> ModelSource:
+    arguments = {"pretrained": str(models[name]), "dtype": "float32"}
+    return ModelSource(name=name, variant=Variant(name=name, model="hf", model_args=arguments))
+
+
+def values(evaluations: Sequence[Evaluation]) -> list[Any]:
+    return [
+        (table.key, table.values.tobytes(), table.token_hashes)
+        for evaluation in evaluations
+        for scores in evaluation.scores.values()
+        for table in scores.tables
+    ]
+
+
+def kl(evaluations: Sequence[Evaluation]) -> np.ndarray:
+    found = evaluations[1].divergences["sw_word"]
+    return np.concatenate([d.kl for document in found.documents for d in document.requests])
+
+
+def test_a_finished_comparison_loads_nothing_again(
+    score: Score, loads: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = score("llama", "other")
+    assert loads == ["llama", "other"]
+    capsys.readouterr()
+    again = score("llama", "other", quiet=False)
+    assert loads == ["llama", "other"]
+    assert values(again) == values(first)
+    assert kl(again).tolist() == kl(first).tolist()
+    assert [e.description for e in again] == [e.description for e in first]
+    said = capsys.readouterr().err
+    assert "llama: all 1 blocks kept, not loaded" in said
+    assert "loading llama" not in said
+
+
+def test_without_the_cache_everything_is_loaded_again(score: Score, loads: list[str]) -> None:
+    score("llama", "other")
+    score("llama", "other", use_cache=False)
+    assert loads == ["llama", "other"] * 2
+
+
+@pytest.mark.slow
+def test_a_kept_model_starts_no_worker_process_again(score: Score, loads: list[str]) -> None:
+    given = {"worker": "always", "distributions": "off"}
+    first = score("llama", "other", **given)
+    again = score("llama", "other", **given)
+    assert loads == ["llama", "other"]
+    assert values(again) == values(first)
+
+
+def test_another_candidate_does_not_bring_the_base_back(score: Score, loads: list[str]) -> None:
+    score("llama", "llama", distributions="off")
+    assert set(loads) == {"llama"}
+    loads.clear()
+    base, other = score("llama", "other")
+    assert loads == ["other"]
+    assert base.notes == other.notes == (FROM_CACHE,)
+    assert other.divergences == {}
+    assert values([base, other]) == values(
+        score("llama", "other", distributions="off", use_cache=False)
+    )
+
+
+@pytest.mark.parametrize("given", [{"distributions": "lockstep"}, LIMITS])
+def test_whoever_needs_distributions_gets_them_in_lock_step(
+    score: Score, loads: list[str], given: dict[str, Any]
+) -> None:
+    score("llama", "other", distributions="off")
+    loads.clear()
+    measured = score("llama", "other", **given)
+    assert sorted(loads) == ["llama", "other"]
+    assert kl(measured).tolist() == kl(score("llama", "other", use_cache=False)).tolist()
+
+
+def test_a_kept_reference_takes_the_bases_place(score: Score, loads: list[str]) -> None:
+    score("llama", "llama", distributions="reference")
+    loads.clear()
+    found = score("llama", "other")
+    assert loads == ["other"]
+    assert kl(found).size > 0
+    by_reference = score("llama", "other", distributions="reference", use_cache=False)
+    assert kl(found).tolist() == kl(by_reference).tolist()
+
+
+def test_changed_weights_are_another_model(
+    score: Score, models: dict[str, Path], loads: list[str]
+) -> None:
+    weights = models["other"] / "model.safetensors"
+    before = weights.read_bytes()
+    first = score("llama", "other")
+    try:
+        weights.write_bytes(before[:-4] + b"\x00\x00\x00\x3f")
+        changed = score("llama", "other", distributions="off")
+    finally:
+        weights.write_bytes(before)
+    assert loads == ["llama", "other", "other"]
+    assert values(changed)[0] == values(first)[0]
+    assert changed[1].description.identity != first[1].description.identity
+
+
+def test_scores_of_a_model_that_is_not_the_known_one_are_never_mixed(
+    score: Score, loads: list[str], tmp_path: Path
+) -> None:
+    right = score("llama", "other", distributions="off")
+    facts = open_facts(tmp_path)
+    for path in (tmp_path / "facts" / "v1" / "models").iterdir():
+        known = facts.get("models", path.stem)
+        assert known is not None
+        if known["description"]["identity"] == dict(right[0].description.identity or {}):
+            known["description"]["identity"]["threads"] = 99
+            facts.put("models", path.stem, known)
+    loads.clear()
+    again = score("llama", "other", distributions="off")
+    assert loads == ["llama"]  # asked, found to be another, and then found in the cache
+    assert values(again) == values(right)
+    assert again[0].description.identity == right[0].description.identity
+
+
+def test_two_models_that_are_not_the_known_ones_are_both_put_right(
+    score: Score, loads: list[str], tmp_path: Path
+) -> None:
+    right = score("llama", "other", distributions="off")
+    facts = open_facts(tmp_path)
+    for path in (tmp_path / "facts" / "v1" / "models").iterdir():
+        known = facts.get("models", path.stem)
+        assert known is not None
+        known["description"]["identity"]["threads"] = 99
+        facts.put("models", path.stem, known)
+    loads.clear()
+    assert values(score("llama", "other", distributions="off")) == values(right)
+    assert loads == ["llama", "other"]
+
+
+@pytest.mark.parametrize("memory", ["sequential", "lockstep"])
+def test_memory_says_how_many_models_are_loaded_at_once(
+    score: Score, memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_now: list[str] = []
+    most = []
+    original = bench.open_scorer
+
+    def watched(variant: Variant, *given: Any, **more: Any) -> Any:
+        scorer = original(variant, *given, **more)
+        open_now.append(variant.name)
+        most.append(len(open_now))
+        close = scorer.close
+
+        def closed() -> None:
+            if variant.name in open_now:
+                open_now.remove(variant.name)
+            close()
+
+        scorer.close = closed  # type: ignore[method-assign]
+        return scorer
+
+    monkeypatch.setattr(bench, "open_scorer", watched)
+    monkeypatch.setattr(loaded, "fits", lambda weights, device: memory == "sequential")
+    base, other = score("llama", "other", memory=memory, use_cache=False)
+    assert max(most) == (2 if memory == "lockstep" else 1)
+    if memory == "lockstep":
+        assert kl([base, other]).size > 0
+        score("llama", "other", memory=memory, use_cache=False, distributions="off")
+        assert most == [1, 2, 1, 2]
+    else:
+        assert "--memory sequential loads one model at a time" in base.notes[0]
+        assert "--distributions reference measures them" in base.notes[0]
+
+
+def test_a_limit_on_distributions_is_measured_by_reference_where_one_model_is_loaded_at_a_time(
+    score: Score,
+) -> None:
+    base, other = score("llama", "other", memory="sequential", **LIMITS)
+    assert kl([base, other]).size > 0
+    assert "by reference: --memory sequential loads one model at a time" in base.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("memory", "distributions"), [("lockstep", "reference"), ("sequential", "lockstep")]
+)
+def test_memory_and_distributions_that_want_the_opposite_are_refused(
+    score: Score, memory: str, distributions: str
+) -> None:
+    with pytest.raises(UsageError, match=f"memory {memory} does not go with") as raised:
+        score("llama", "other", memory=memory, distributions=distributions)
+    assert "--memory" in raised.value.hint
+
+
+@pytest.mark.slow
+def test_a_finished_comparison_imports_neither_torch_nor_transformers(
+    models: dict[str, Path], tmp_path: Path
+) -> None:
+    compare = (
+        "import sys, evalguard\n"
+        f"evalguard.compare({str(models['llama'])!r}, {str(models['other'])!r}, device='cpu',"
+        f" tasks=['sw_word'], include_path=[{str(models['tasks'])!r}], quiet=True,"
+        f" cache_dir={str(tmp_path / 'cache')!r}, output_path={str(tmp_path / 'out')!r})\n"
+        "print(sorted({'torch', 'transformers', 'lm_eval.models.huggingface'} & set(sys.modules)))"
+    )
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", compare], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for _ in range(2)
+    ]
+    assert told == ["['lm_eval.models.huggingface', 'torch', 'transformers']", "[]"]

@@ -1,0 +1,263 @@
+"""Lanes: every block of every work once, and what fails or hangs ends alone."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_models import FakeScorer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evalguard.core.reports.bisection import Loads
+from evalguard.core.scorer import Request
+from evalguard.core.settings import Variant
+from evalguard.errors import EvaluationError, WorkerError
+from evalguard.harness.blocks import RequestBlock
+from evalguard.run.bisection import local_runner
+from evalguard.run.bisection.local_runner import LocalRunner
+from evalguard.run.bisection.runner import BlockSchedule, FailedWork, ProbeWork, ScoredBlock
+from evalguard.run.sources import ModelSource
+from evalguard.worker.process import WorkerProcess
+
+
+def source(name: str) -> ModelSource:
+    variant = Variant(name=name, model="fake", model_args={"name": name})
+    return ModelSource(name=name, variant=variant)
+
+
+def block(number: int) -> RequestBlock:
+    request = Request(
+        task="t", doc_id=number, index=0, kind="loglikelihood", arguments=("a", f"{number}")
+    )
+    return RequestBlock(index=number, requests=(request,), digest=f"b{number}", doc_ids=(number,))
+
+
+def work(name: str, blocks: int) -> ProbeWork:
+    return ProbeWork(source=source(name), blocks=tuple(block(number) for number in range(blocks)))
+
+
+class Fake:
+    """Becomes any model; those of ``broken`` cannot be loaded, or fail as they answer."""
+
+    loads = Loads(started=1)
+
+    def __init__(self, broken: tuple[str, ...] = ()) -> None:
+        self.broken = broken
+        self.closed = 0
+
+    def at(self, source: ModelSource) -> FakeScorer:
+        if f"load {source.name}" in self.broken:
+            raise EvaluationError(f"{source.name} cannot be loaded")
+        fails = {0: ValueError("no")} if f"score {source.name}" in self.broken else {}
+        return FakeScorer(source.name, fails=fails)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def ran(runner: LocalRunner, works: list[ProbeWork]) -> Counter[tuple[str, str]]:
+    try:
+        return Counter(
+            (event.work.source.name, event.block.digest)
+            for event in runner.run(works)
+            if isinstance(event, ScoredBlock)
+        )
+    finally:
+        runner.close()
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 5])
+def test_every_block_of_every_work_is_answered_once(jobs: int) -> None:
+    works = [work("a", 3), work("b", 1), work("c", 7)]
+    found = ran(LocalRunner(Fake, jobs=jobs), works)
+    wanted = {(one.source.name, of.digest) for one in works for of in one.blocks}
+    assert found == dict.fromkeys(wanted, 1)
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+@pytest.mark.parametrize(("broken", "loaded"), [("load b", False), ("score b", True)])
+def test_a_failure_ends_its_work_and_no_other(jobs: int, broken: str, loaded: bool) -> None:
+    runner = LocalRunner(lambda: Fake((broken,)), jobs=jobs)
+    events = list(runner.run([work("a", 2), work("b", 4), work("c", 2)]))
+    runner.close()
+    failed = [event for event in events if isinstance(event, FailedWork)]
+    assert {event.work.source.name for event in failed} == {"b"}
+    assert all(event.loaded is loaded for event in failed)
+    done = Counter(event.work.source.name for event in events if isinstance(event, ScoredBlock))
+    assert (done["a"], done["c"]) == (2, 2)
+
+
+def test_one_question_may_be_asked_of_a_model_and_its_error_is_the_callers() -> None:
+    runner = LocalRunner(lambda: Fake(("load b",)), jobs=2)
+    assert runner.ask(source("a"), lambda scorer: scorer.describe().identity) == {"weights": "a"}
+    with pytest.raises(EvaluationError, match="b cannot be loaded"):
+        runner.ask(source("b"), lambda scorer: scorer.describe())
+    assert runner.ask(source("a"), lambda scorer: 7) == 7
+    runner.close()
+    runner.close()
+
+
+def test_who_stops_listening_gets_no_further_blocks_answered() -> None:
+    asked: list[tuple[int, ...]] = []
+
+    class Slow(FakeScorer):
+        def score(self, requests: Any) -> Any:
+            asked.append(tuple(request.doc_id for request in requests))
+            time.sleep(0.02)
+            return super().score(requests)
+
+    class Model(Fake):
+        def at(self, source: ModelSource) -> FakeScorer:
+            return Slow(source.name)
+
+    runner = LocalRunner(Model, jobs=1)
+    events = runner.run([work("a", 500)])
+    next(events)
+    events.close()
+    before = len(asked)
+    time.sleep(0.1)
+    assert before < 500
+    assert len(asked) == before
+    assert ran(runner, [work("b", 2)]).total() == 2
+
+
+class Stuck(Fake):
+    """Waits for a worker process that never answers."""
+
+    log = Path()
+
+    def at(self, source: ModelSource) -> FakeScorer:
+        if source.name != "stuck":
+            return super().at(source)
+        sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+        process = WorkerProcess(sleep, env={}, log=self.log)
+        try:
+            os.read(process.replies_fd, 1)
+        finally:
+            process.kill()
+        raise WorkerError("closed its pipe", cause="killed")
+
+
+def test_a_probe_that_takes_far_longer_than_any_before_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_runner, "_LEAST", 0.5)
+    monkeypatch.setattr(Stuck, "log", tmp_path / "log")
+    runner = LocalRunner(Stuck, jobs=2)
+    list(runner.run([work("a", 1)]))
+    events = list(runner.run([work("stuck", 2), work("b", 2)]))
+    runner.close()
+    (failed,) = [event for event in events if isinstance(event, FailedWork)]
+    assert isinstance(failed.error, WorkerError)
+    assert failed.error.cause == "late"
+    assert "far longer than any probe before" in str(failed.error)
+    assert sum(isinstance(event, ScoredBlock) for event in events) == 2
+
+
+def test_a_first_probe_that_never_ends_is_ended_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_runner, "_UNKNOWN_PATIENCE", 0.5)
+    monkeypatch.setattr(Stuck, "log", tmp_path / "log")
+    runner = LocalRunner(Stuck)
+    (failed,) = list(runner.run([work("stuck", 2)]))
+    with pytest.raises(WorkerError, match="none before it says how long") as caught:
+        runner.ask(source("stuck"), lambda scorer: scorer.describe())
+    runner.close()
+    assert isinstance(failed, FailedWork)
+    for error in (failed.error, caught.value):
+        assert isinstance(error, WorkerError)
+        assert error.cause == "late"
+        assert "--timeout" in error.hint
+
+
+def test_an_error_after_a_probe_that_ended_just_in_time_is_its_own() -> None:
+    runner = LocalRunner(lambda: Fake(("load b",)))
+    list(runner.run([work("a", 1)]))
+    runner._lanes[0].overdue = "far longer than any probe before it"
+    with pytest.raises(EvaluationError, match="b cannot be loaded"):
+        runner.ask(source("b"), lambda scorer: scorer.describe())
+    runner.close()
+
+
+def test_a_question_may_take_as_long_as_it_likes_once_the_model_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(local_runner, "_UNKNOWN_PATIENCE", 0.1)
+    monkeypatch.setattr(local_runner, "_POLL_SECONDS", 0.05)
+    runner = LocalRunner(Fake)
+    assert runner.ask(source("a"), lambda scorer: time.sleep(0.5) or 7) == 7
+    runner.close()
+
+
+def test_stopping_kills_the_workers_that_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Stuck, "log", tmp_path / "log")
+    before = threading.enumerate()
+    runner = LocalRunner(Stuck, jobs=2)
+    events = runner.run([work("stuck", 1), work("b", 3)])
+    next(events)
+    events.close()
+    runner.close()
+    assert [thread for thread in threading.enumerate() if thread not in before] == []
+
+
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=5),
+    lanes=st.integers(1, 6),
+    turns=st.lists(st.integers(0, 5), max_size=200),
+    costs=st.tuples(st.floats(0, 9), st.floats(0, 9)),
+)
+def test_whichever_lane_is_next_every_block_is_taken_once(
+    sizes: list[int], lanes: int, turns: list[int], costs: tuple[float, float]
+) -> None:
+    works = [work(f"w{number}", size) for number, size in enumerate(sizes)]
+    schedule = BlockSchedule(works, loading=costs[0], scoring=costs[1])
+    before: dict[int, ProbeWork | None] = dict.fromkeys(range(lanes))
+    resting: set[int] = set()
+    taken: list[tuple[str, str]] = []
+    for turn in [*turns, *range(lanes)] * 60:
+        lane = turn % lanes
+        if lane in resting:
+            continue
+        last = before[lane]
+        found = schedule.take(None if last is None else last.source, last)
+        if found is None:
+            resting.add(lane)
+            continue
+        before[lane] = found[0]
+        taken.append((found[0].source.name, found[1].digest))
+    assert sorted(taken) == sorted((w.source.name, b.digest) for w in works for b in w.blocks)
+
+
+def test_a_lane_helps_only_where_that_is_worth_loading() -> None:
+    slow_to_load = BlockSchedule([work("a", 4)], loading=100.0, scoring=1.0)
+    assert slow_to_load.take(None, None) is not None
+    assert slow_to_load.take(None, None) is None
+    quick_to_load = BlockSchedule([work("a", 4)], loading=0.1, scoring=1.0)
+    assert quick_to_load.take(None, None) is not None
+    assert quick_to_load.take(None, None) is not None
+
+
+def test_loads_of_all_lanes_are_counted_together() -> None:
+    both = threading.Barrier(2, timeout=60.0)
+
+    class Meeting(Fake):
+        def at(self, source: ModelSource) -> FakeScorer:
+            if source.name in ("a", "b"):
+                both.wait()
+            return super().at(source)
+
+    runner = LocalRunner(Meeting, jobs=2)
+    assert runner.loads == Loads()
+    ran(runner, [work("a", 1), work("b", 1)])
+    assert runner.loads == Loads(started=2)
+    runner.close()

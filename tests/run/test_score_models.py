@@ -1,0 +1,120 @@
+"""Models are held against each other while they are scored, and checked at batch size 1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_models import FakeScorer
+
+from evalguard.config.guard import GuardSet
+from evalguard.core.scorer import ScoringPolicy
+from evalguard.core.settings import Variant
+from evalguard.errors import MisalignedRunsError
+from evalguard.run.choices import choose
+from evalguard.run.options import CompareOptions
+from evalguard.run.scoring.scoring import score_models
+from evalguard.run.sources import ModelSource
+
+Score = Callable[..., Any]
+
+
+def source(name: str) -> ModelSource:
+    return ModelSource(name=name, variant=Variant(name=name, model="fake", model_args={}))
+
+
+@pytest.fixture
+def score(task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Score:
+    """Score models by name; each name opens the scorer that was given for it."""
+
+    def scored(scorers: Mapping[str, FakeScorer], **given: Any) -> Any:
+        def opened(
+            variant: Variant, policy: ScoringPolicy, options: CompareOptions, *, cache_dir: Path
+        ) -> FakeScorer:
+            policies.append(policy)
+            return scorers[variant.name]
+
+        monkeypatch.setattr("evalguard.run.scoring.sessions.open_scorer", opened)
+        policies.clear()
+        fields = {"tasks": ("sw_word",), "include_path": (task_folder,), "quiet": True}
+        options = CompareOptions(**{**fields, "cache_dir": tmp_path, **given})
+        sources = [source(name) for name in scorers]
+        choices = choose(sources[0], sources[-1], GuardSet(guards=()), options)
+        return score_models(sources, choices, options)
+
+    policies: list[ScoringPolicy] = []
+    scored.policies = policies  # type: ignore[attr-defined]
+    return scored
+
+
+class OtherWords(FakeScorer):
+    """Encodes the last document in another way than the others do."""
+
+    def encode(self, requests: Any) -> list[tuple[int, ...]]:
+        return [*super().encode(requests)[:-1], (1, 2, 3)]
+
+
+class OtherVocabulary(FakeScorer):
+    """Has another vocabulary."""
+
+    def describe(self) -> Any:
+        return replace(super().describe(), vocabulary_digest="w", vocabulary_size=1000)
+
+
+def test_models_are_scored_in_order_and_released(score: Score) -> None:
+    scorers = {"a": FakeScorer("a"), "b": FakeScorer("b")}
+    assert [evaluation.name for evaluation in score(scorers)] == ["a", "b"]
+    assert all(scorer.closed for scorer in scorers.values())
+    assert score_models([], None, CompareOptions()) == []  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (OtherWords, r"encode 1 of 8 requests differently \(first: sw_word, doc_id 7: token ids"),
+        (OtherVocabulary, r"vocabularies of base and candidate differ \(9 and 1,000 entries\)"),
+    ],
+)
+def test_other_tokens_are_refused_before_the_second_model_is_scored(
+    score: Score, other: type[FakeScorer], message: str
+) -> None:
+    scorers = {"a": FakeScorer("a"), "b": other("b")}
+    with pytest.raises(MisalignedRunsError, match=message) as raised:
+        score(scorers)
+    assert "--allow-differing tokens" in raised.value.hint
+    assert len(scorers["a"].scored) == 1
+    assert scorers["b"].scored == []
+    assert scorers["b"].closed
+    assert score(scorers, allow_differing=frozenset({"tokens"}))
+
+
+def test_models_that_show_no_tokens_are_left_to_pairing(score: Score) -> None:
+    class Silent(FakeScorer):
+        def encode(self, requests: Any) -> list[tuple[int, ...]]:
+            return [() for _ in requests]
+
+    assert len(score({"a": FakeScorer("a"), "b": Silent("b")})) == 2
+
+
+def test_the_batch_size_check_says_how_far_batches_move_scores(score: Score) -> None:
+    (evaluation,) = score({"a": FakeScorer("a")}, check_batch_size=4)
+    assert evaluation.notes == (
+        "batches by tokens against batch size 1 on 4 requests: largest difference 0 nats, mean 0",
+    )
+    assert [policy.batch_size for policy in score.policies] == [None, None, 1]  # type: ignore[attr-defined]
+
+
+def test_the_batch_size_check_uses_each_models_own_chat(score: Score) -> None:
+    (evaluation,) = score({"a": FakeScorer("a")}, check_batch_size=4, apply_chat_template=True)
+    assert "on 4 requests" in evaluation.notes[0]
+
+
+def test_each_model_gets_its_own_chat_template(score: Score) -> None:
+    scorers = {"a": FakeScorer("a"), "b": FakeScorer("b")}
+    first, second = score(scorers, apply_chat_template=True)
+    prompts = [evaluation.scores["sw_word"].samples[0]["prompt"] for evaluation in (first, second)]
+    assert prompts[0].startswith("a:")
+    assert prompts[1].startswith("b:")

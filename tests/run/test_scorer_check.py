@@ -1,0 +1,88 @@
+"""Scores are held against lm-eval's own path where that is asked, and others are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import test_distributions
+import torch
+from test_distributions import Score, models, score, source  # noqa: F401
+
+from evalguard.errors import EvaluationError
+from evalguard.models.hf import batch_scoring
+from evalguard.run.scoring.evaluate import Evaluation
+
+
+def said(evaluation: Evaluation) -> list[str]:
+    return [note for note in evaluation.notes if "own path" in note]
+
+
+@pytest.mark.parametrize("tasks", [("sw_word", "sw_choice"), ("sw_text",)])
+def test_every_task_of_every_model_is_held_against_the_harness(
+    score: Score,  # noqa: F811
+    tasks: tuple[str, ...],
+) -> None:
+    for evaluation in score("llama", "other", tasks=tasks, verify_scorer=3):
+        notes = said(evaluation)
+        assert [note.partition(":")[0] for note in notes] == list(tasks)
+        assert all("3 documents scored again by lm-eval's own path" in note for note in notes)
+        assert all("greedy answers agree" in note for note in notes)
+
+
+def test_scores_from_the_cache_are_held_against_it_too(score: Score) -> None:  # noqa: F811
+    first = score("llama", "other", tasks=("sw_word",), verify_scorer=3)
+    again = score("llama", "other", tasks=("sw_word",), verify_scorer=3)
+    assert said(first[0]) == said(again[0])
+
+
+def test_other_scores_are_refused(
+    score: Score,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    original = batch_scoring.choose_tokens
+
+    def wrong(rows: torch.Tensor, targets: torch.Tensor) -> Any:
+        told, greedy = original(rows, targets)
+        return told - 0.01, greedy
+
+    monkeypatch.setattr(batch_scoring, "choose_tokens", wrong)
+    with pytest.raises(EvaluationError, match="other scores than lm-eval's own path gives: sw_w"):
+        score("llama", "other", tasks=("sw_word",), verify_scorer=3, distributions="off")
+
+
+def test_other_greedy_answers_are_refused_too(
+    score: Score,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    original = batch_scoring.choose_tokens
+
+    def wrong(rows: torch.Tensor, targets: torch.Tensor) -> Any:
+        told, greedy = original(rows, targets)
+        return told, torch.ones_like(greedy)
+
+    monkeypatch.setattr(batch_scoring, "choose_tokens", wrong)
+    with pytest.raises(EvaluationError, match=r"answers that differ: [123];.* and 0 greedy"):
+        score("llama", "other", tasks=("sw_word",), verify_scorer=3, distributions="off")
+
+
+def test_a_narrow_dtype_is_allowed_what_batches_do_to_it(
+    score: Score,  # noqa: F811
+    models: dict[str, Path],  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    narrow = source(models, "llama")
+    arguments = {**narrow.variant.model_args, "dtype": "bfloat16"}
+    narrow = replace(narrow, variant=replace(narrow.variant, model_args=arguments))
+    monkeypatch.setattr(test_distributions, "source", lambda *_: narrow)
+    base, _ = score("llama", "llama", tasks=("sw_word",), verify_scorer=4, distributions="off")
+    (note,) = said(base)
+    assert "largest difference" in note
+
+
+def test_the_harness_is_not_held_against_itself(score: Score) -> None:  # noqa: F811
+    (base, _) = score("llama", "other", tasks=("sw_word",), verify_scorer=3, scorer="harness")
+    assert "scored by lm-eval's own path, which nothing was held against" in base.notes
+    assert any("(--scorer harness) shows none" in note for note in base.notes)

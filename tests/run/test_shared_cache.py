@@ -1,0 +1,187 @@
+"""Two processes on one cache do each block once, and both have all the scores."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from fake_models import FakeScorer
+
+from evalguard.core.scorer import Request, Response
+from evalguard.errors import EvaluationError
+from evalguard.harness.surroundings import TaskOptions
+from evalguard.harness.tasks import TaskSet, load_tasks
+from evalguard.report.progress import ProgressLine
+from evalguard.run.scoring import cached_blocks as passage
+from evalguard.run.scoring.evaluate import Evaluation, Evaluator
+from evalguard.store.block_cache import ScoreCache
+
+BLOCKS = 17  # 300 documents of sw_long, 24 of sw_word
+
+
+@pytest.fixture(scope="module")
+def tasks(task_folder: Path) -> TaskSet:
+    return load_tasks(["sw_long", "sw_word"], options=TaskOptions(include_paths=(task_folder,)))
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passage, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(passage, "_LONGEST_PAUSE", 0.002)
+
+
+def evaluator(tasks: TaskSet, cache: Path, said: io.StringIO | None = None) -> Evaluator:
+    """As a process of its own would have it: a lock of one is none of the other."""
+    return Evaluator(
+        tasks=tasks,
+        cache=ScoreCache(cache),
+        progress=ProgressLine(stream=said or io.StringIO(), live=False),
+    )
+
+
+def values(evaluation: Evaluation) -> dict[tuple[str, str, str], list[float]]:
+    return {
+        table.key: table.values.tolist()
+        for scores in evaluation.scores.values()
+        for table in scores.tables
+    }
+
+
+class Busy(FakeScorer):
+    """Does something in the middle of its first block, as another process may."""
+
+    def __init__(self, meanwhile: Callable[[Sequence[Request]], None], **options: object) -> None:
+        super().__init__(**options)  # type: ignore[arg-type]
+        self._meanwhile: Callable[[Sequence[Request]], None] | None = meanwhile
+
+    def score(self, requests: Sequence[Request]) -> list[Response]:
+        meanwhile, self._meanwhile = self._meanwhile, None
+        if meanwhile is not None:
+            meanwhile(requests)
+        return super().score(requests)
+
+
+class Stopped(Exception):
+    """The other process's turn is over."""
+
+
+def rounds(monkeypatch: pytest.MonkeyPatch, stop_waiting: int) -> None:
+    """Let a waiting process look so many times, and then leave it."""
+    looked = [0]
+
+    def sleep(_: float) -> None:
+        looked[0] += 1
+        if looked[0] >= stop_waiting:
+            raise Stopped
+
+    monkeypatch.setattr(passage.time, "sleep", sleep)
+
+
+def test_what_another_process_is_scoring_is_put_off_across_tasks(
+    tasks: TaskSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, said = FakeScorer(), io.StringIO()
+
+    def another_process(requests: Sequence[Request]) -> None:
+        rounds(monkeypatch, stop_waiting=3)
+        with pytest.raises(Stopped):
+            evaluator(tasks, tmp_path, said).evaluate("m", other)
+        monkeypatch.undo()
+
+    mine = Busy(another_process)
+    evaluation = evaluator(tasks, tmp_path).evaluate("m", mine)
+    assert len(other.scored) == BLOCKS - 1  # all but the block that is held, of both tasks
+    assert len(mine.scored) == 1
+    assert set(mine.scored) & set(other.scored) == set()
+    assert said.getvalue().count("waiting for 18 documents of sw_long that another") == 1
+    assert values(evaluation) == values(evaluator(tasks, tmp_path).evaluate("m", FakeScorer()))
+    assert list(evaluation.scores) == ["sw_long", "sw_word"]
+    assert not list(tmp_path.rglob("*.lock"))
+
+
+@pytest.mark.parametrize("end", ["finished", "failed"])
+def test_what_was_put_off_is_read_or_scored_when_its_holder_is_done(
+    tasks: TaskSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """The other process holds the first block until this one has looked three times."""
+    holder = evaluator(tasks, tmp_path)
+    theirs, mine = FakeScorer(), FakeScorer()
+    block = holder.blocks(holder.requests("sw_long", theirs))[0]
+    looked: list[float] = []
+    turn = holder.entry(block, ("m", theirs)).kept.locked(holder.key(theirs), block.digest)
+    turn.__enter__()
+
+    def sleep(seconds: float) -> None:
+        looked.append(seconds)
+        if len(looked) == 3:
+            if end == "finished":
+                holder.answered(block, theirs)
+            turn.__exit__(None, None, None)
+
+    monkeypatch.setattr(passage.time, "sleep", sleep)
+    evaluation = evaluator(tasks, tmp_path).evaluate("m", mine)
+    assert len(looked) == 3
+    assert len(mine.scored) == (BLOCKS - 1 if end == "finished" else BLOCKS)
+    alone = Evaluator(tasks=tasks, cache=None, progress=ProgressLine(quiet=True))
+    assert values(evaluation) == values(alone.evaluate("m", FakeScorer()))
+
+
+def test_a_holder_that_does_not_get_on_holds_nobody_up(
+    tasks: TaskSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder, said = evaluator(tasks, tmp_path), io.StringIO()
+    mine = FakeScorer()
+    block = holder.blocks(holder.requests("sw_word", mine))[0]
+    monkeypatch.setattr(passage, "PATIENCE", 0.05)
+    with holder.entry(block, ("m", mine)).kept.locked(holder.key(mine), block.digest):
+        evaluation = evaluator(tasks, tmp_path, said).evaluate("m", mine)
+    assert len(mine.scored) == BLOCKS
+    assert set(evaluation.scores) == {"sw_long", "sw_word"}
+    assert "not getting on with its documents: they are scored here too" in said.getvalue()
+    assert evaluation.notes == ()  # it changes no number
+
+
+def test_a_process_that_fails_frees_its_block(tasks: TaskSet, tmp_path: Path) -> None:
+    failing = FakeScorer(fails={1: EvaluationError("out of memory")})
+    with pytest.raises(EvaluationError, match="out of memory"):
+        evaluator(tasks, tmp_path).evaluate("m", failing)
+    assert not list(tmp_path.rglob("*.lock"))
+    rest = FakeScorer()
+    evaluator(tasks, tmp_path).evaluate("m", rest)
+    assert len(rest.scored) == BLOCKS - 1
+
+
+def test_a_model_compared_with_itself_does_not_wait_for_itself(
+    tasks: TaskSet, tmp_path: Path
+) -> None:
+    from evalguard.run.scoring.cached_blocks import turn
+
+    mine = evaluator(tasks, tmp_path)
+    scorer = FakeScorer()
+    block = mine.blocks(mine.requests("sw_word", scorer))[0]
+    with turn([mine.entry(block, ("m", scorer)), mine.entry(block, ("m", scorer))]) as ours:
+        assert ours
+
+
+def test_all_blocks_or_none_are_held(tasks: TaskSet, tmp_path: Path) -> None:
+    from evalguard.run.scoring.cached_blocks import turn
+
+    mine, theirs = evaluator(tasks, tmp_path), evaluator(tasks, tmp_path)
+    base, candidate, other = FakeScorer("base"), FakeScorer("cand"), FakeScorer("other")
+    block = mine.blocks(mine.requests("sw_word", base))[0]
+    with turn([theirs.entry(block, ("m", candidate))]) as first:
+        assert first
+        with turn([mine.entry(block, ("m", base)), mine.entry(block, ("m", candidate))]) as both:
+            assert not both
+        # what was held for a moment is free again
+        with turn([theirs.entry(block, ("m", base)), theirs.entry(block, ("m", other))]) as free:
+            assert free
+
+
+def test_where_nothing_is_kept_nobody_waits(tasks: TaskSet, tmp_path: Path) -> None:
+    unproven = FakeScorer(cached=False)
+    evaluator(tasks, tmp_path).evaluate("m", unproven)
+    assert len(unproven.scored) == BLOCKS
+    assert list(tmp_path.iterdir()) == []

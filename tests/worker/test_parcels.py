@@ -1,0 +1,149 @@
+"""References and divergences travel in pieces, and arrive to the last bit."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evalguard.core.divergence import divergence
+from evalguard.core.reference import divergence_from, reference
+from evalguard.core.scorer import ComparedAnswer, Request, Response
+from evalguard.errors import WorkerError
+from evalguard.worker import client as parcels
+from evalguard.worker.client import Parcels, unpack_parcel
+from evalguard.worker.codec import WireError
+from evalguard.worker.messages import (
+    DIVERGENCE,
+    REFERENCE,
+    Call,
+    ComparisonWanted,
+    InParcels,
+    ReferenceWanted,
+    array,
+)
+from evalguard.worker.server import Counter
+
+V = 12
+
+
+def rows(positions: int, seed: int) -> np.ndarray:
+    logits = np.random.default_rng(seed).normal(size=(positions, V))
+    return (logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))).astype(np.float32)
+
+
+def a_reference(positions: int, top_k: int = 3) -> Any:
+    ids = np.arange(positions) % V
+    return reference(rows(positions, 1), ids, top_k=top_k, samples=2, seed=0)
+
+
+def same(one: Any, two: Any) -> bool:
+    if one is None or two is None:
+        return one is two
+    pairs = [(getattr(one, f.name), getattr(two, f.name)) for f in dataclasses.fields(one)]
+    return all(
+        (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
+        if isinstance(a, np.ndarray)
+        else a == b
+        for a, b in pairs
+    )
+
+
+def over_the_pipe(codec: Any, value: Any) -> Any:
+    return codec.decode(json.loads(json.dumps(codec.encode(value))))
+
+
+def test_records_survive_the_pipe_to_the_last_bit() -> None:
+    kept = a_reference(5)
+    exact = divergence(rows(5, 1), rows(5, 2), kept.token_ids)
+    estimated = divergence_from(kept, rows(5, 2))
+    assert same(over_the_pipe(REFERENCE, kept), kept)
+    for found in (exact, estimated):
+        odd = dataclasses.replace(found, kl=np.array([np.nan, -np.inf, np.inf, -0.0, 5e-324]))
+        assert same(over_the_pipe(DIVERGENCE, odd), odd)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([1.0], "found list"),
+        ({"shape": [2], "data": "AAAA"}, "3 bytes of shape"),
+        ({"shape": [-1], "data": ""}, "0 bytes of shape"),
+        ({"shape": [1, 1], "data": "AAAAAAAAAAA="}, "of shape"),
+        ({"shape": [1], "data": "!"}, "not base64"),
+        ({"data": ""}, "expected an array of float64"),
+    ],
+)
+def test_a_damaged_array_is_refused(value: Any, message: str) -> None:
+    with pytest.raises(WireError, match=message):
+        array(np.float64).decode(value)
+
+
+def test_an_array_of_another_type_does_not_travel() -> None:
+    with pytest.raises(WireError, match="found one of float32 with 1"):
+        array(np.float64).encode(np.zeros(2, dtype=np.float32))
+
+
+@given(st.lists(st.integers(0, 6), max_size=6), st.integers(1, 2000))
+def test_pieces_of_any_size_give_the_records_back(lengths: list[int], most: int) -> None:
+    records = [a_reference(n) if n else None for n in lengths]
+    before, parcels._MOST_BYTES = parcels._MOST_BYTES, most
+    try:
+        packed = Parcels.of(records)
+    finally:
+        parcels._MOST_BYTES = before
+    assert all(
+        len(piece.token_ids) == 1 or parcels._bytes(piece) <= most for piece in packed.pieces
+    )
+    again = unpack_parcel(packed.lengths, packed.pieces)
+    assert all(same(a, b) for a, b in zip(again, records, strict=True))
+
+
+def test_pieces_that_do_not_add_up_are_refused() -> None:
+    with pytest.raises(WorkerError, match="other positions than it announced"):
+        unpack_parcel([3], [a_reference(2)])
+
+
+class Model:
+    """Keeps a reference of three positions for every request, and compares with one."""
+
+    def score_reference(self, requests: Any, *, top_k: int, samples: int) -> Any:
+        return [Response(loglikelihood=-1.0) for _ in requests], [
+            a_reference(3, top_k) for _ in requests
+        ]
+
+    def score_against(self, requests: Any, references: Any) -> Any:
+        found = tuple(divergence_from(kept, rows(3, 2)) for kept in references)
+        return [Response(loglikelihood=-2.0) for _ in requests], ComparedAnswer(divergences=found)
+
+
+def test_the_counter_takes_and_gives_one_piece_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parcels, "_MOST_BYTES", 1)
+    counter, model = Counter(), Model()
+    request = Request(task="t", doc_id=0, index=0, kind="loglikelihood", arguments=("a", "b"))
+
+    def ask(name: Any, argument: Any = None) -> Any:
+        call = Call(number=1, name=name, argument=None)
+        return counter.answer(call, argument, model)  # type: ignore[arg-type]
+
+    told = ask("score_reference", ReferenceWanted(requests=(request,) * 2, top_k=4, samples=2))
+    assert isinstance(told, InParcels)
+    assert told.lengths == (3, 3)
+    pieces = [ask("next_reference") for _ in range(6)]
+    with pytest.raises(WorkerError, match="a piece that is not there"):
+        ask("next_reference")
+    references = unpack_parcel(told.lengths, pieces)
+    assert all(same(found, a_reference(3, 4)) for found in references)
+    for piece in pieces:
+        ask("give_reference", piece)
+    wanted = ComparisonWanted(requests=(request,) * 2, lengths=told.lengths)
+    compared = ask("score_against", wanted)
+    divergences = unpack_parcel(compared.lengths, [ask("next_divergence") for _ in range(6)])
+    expected = divergence_from(a_reference(3, 4), rows(3, 2))
+    assert all(same(found, expected) for found in divergences)
+    assert compared.responses[0].loglikelihood == -2.0
