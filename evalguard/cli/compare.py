@@ -138,7 +138,7 @@ _FIRST_OF_COMPARE = (
     "--baseline",
     type=PATH,
     metavar="RUN|HISTORY",
-    help="Instead of --base: a run folder or a history that has its scores.",
+    help="Run folder or history, as for --base; --base then names the model in it.",
 )
 @add_options(*MODELS, *TASKS, *RUNNING, *GATE, *BISECT, *FLOOR, *HISTORY, *TRACKING, *OUTPUT)
 @click.pass_context
@@ -158,7 +158,7 @@ def compare_command(
     Where the gate fails, the culprits among the settings that the candidate declares are named.
     """
     if base is None and (aa or given["baseline"] is None):
-        raise UsageError("--base is missing", hint="--base MODEL, or --baseline RUN|HISTORY")
+        raise UsageError("--base is missing", hint="--base MODEL|RUN|HISTORY")
     base = base or ""
     if chain and len(cand) == 1:
         raise UsageError(
@@ -302,8 +302,7 @@ _FIRST_OF_BISECT = (
     "--baseline",
     type=PATH,
     metavar="RUN|HISTORY",
-    help="Instead of --base: a run folder or a history that has its scores. Then only settings "
-    "that the candidate declares can be searched.",
+    help="Run folder or history, as for --base; --base then names the model in it.",
 )
 @bisect_option(
     "--resume",
@@ -340,8 +339,7 @@ def bisect_command(
     if cand is None or (base is None and given["baseline"] is None):
         raise UsageError(
             f"{'--cand' if cand is None else '--base'} is missing",
-            hint="evalguard bisect --base A --cand B, --baseline RUN|HISTORY --cand B, or "
-            "--resume RUN",
+            hint="evalguard bisect --base A --cand B, or --resume RUN",
         )
     return partial(_bisect, base or "", cand, command=context.obj, **given)
 

@@ -193,7 +193,8 @@ DEBUG = output_option(
 BASE = model_option(
     "--base",
     metavar="MODEL",
-    help="Base: a name in the guard file, a folder, a hub id, or a finished lm-eval run.",
+    help="Base: a name in the guard file, a folder, a hub id, a run of lm-eval or evalguard, "
+    "a history.",
 )
 CANDIDATE_SETTINGS = model_option(
     "--set",

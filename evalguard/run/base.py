@@ -1,4 +1,4 @@
-"""Baseline: what ``--baseline`` names, a run folder or a history, as the base of a comparison."""
+"""A base that is not run: what a run folder, or a history, kept of its scores."""
 
 from __future__ import annotations
 
@@ -32,6 +32,17 @@ from evalguard.store.history.history_file import HistoryFile
 from evalguard.store.run_tables import read_sample_facts, read_samples, sample_column_names
 
 _SQLITE = b"SQLite format 3\x00"
+_RESULT = "result.json"
+
+
+def is_stored_base(path: Path) -> bool:
+    """Whether a base's scores are there: in a run folder, its result.json, or a history."""
+    try:
+        if path.is_dir():
+            return (path / _RESULT).is_file()
+        return path.is_file() and (path.name == _RESULT or _is_sqlite(path))
+    except OSError:
+        return False
 
 
 def read_baseline(path: Path, *, base: str, candidate: str) -> KeptRun:
@@ -50,7 +61,7 @@ def read_baseline(path: Path, *, base: str, candidate: str) -> KeptRun:
     path = path.expanduser()
     if not path.exists():
         raise UsageError(
-            f"--baseline: there is no {path}",
+            f"there is no {path}",
             hint="give a run folder (reports/<time>-<base>-vs-<cand>) or a history file",
         )
     if path.is_file() and _is_sqlite(path):
@@ -63,7 +74,7 @@ def _is_sqlite(path: Path) -> bool:
         with path.open("rb") as file:
             return file.read(len(_SQLITE)) == _SQLITE
     except OSError as error:
-        raise UsageError(f"--baseline: {path} cannot be read: {error.strerror}") from error
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
 
 
 # The base of a finished comparison, from its run folder.

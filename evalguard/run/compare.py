@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from evalguard.config.entries import resolve_path
+from evalguard.config.guard import GuardSet
 from evalguard.errors import UsageError
 from evalguard.models.arguments import HF_TYPES
-from evalguard.run.base import read_baseline
+from evalguard.run.base import is_stored_base, read_baseline
 from evalguard.run.bisection.subject import FinishedComparison, StoredRequest
 from evalguard.run.choices import Choices, choose, with_start_date
 from evalguard.run.floor.stored_floors import given_floor
@@ -41,8 +43,9 @@ def compare(
 
     Args:
         base, candidate: each a model's name in the guard file, a model folder, a hub id, or the
-            folder (or results file) of an lm-eval run made with ``--log_samples``. With
-            ``baseline``, ``base`` is the name of a model in it, or "".
+            folder (or results file) of an lm-eval run made with ``--log_samples``. ``base`` may
+            also be a run folder or a history of evalguard that has its scores. With ``baseline``
+            it is the name of a model in there, or "".
         options: how to compare; ``given`` are fields of ``CompareOptions`` that override it, e.g.
             ``tasks=["lambada_openai"], limit=500``.
 
@@ -155,7 +158,7 @@ def prepare(
     """Settle what is compared, and how; refuse whatever can be seen to be wrong by now."""
     cwd = cwd or Path.cwd()
     guards, notes = find_guards((base, candidate), options, cwd=cwd)
-    first = _stored_base(base, candidate, options) or resolve(
+    first = _stored_base(base, candidate, guards, options, cwd=cwd) or resolve(
         _side("base", base, options), guards, options, cwd=cwd
     )
     second = resolve(_side("cand", candidate, options), guards, options, cwd=cwd)
@@ -166,16 +169,24 @@ def prepare(
     return sources, choices
 
 
-def _stored_base(base: str, candidate: str, options: CompareOptions) -> KeptSource | None:
-    if options.baseline is None:
-        return None
+def _stored_base(
+    base: str, candidate: str, guards: GuardSet, options: CompareOptions, *, cwd: Path
+) -> KeptSource | None:
+    """The scores that a run folder or a history kept of a base; None where a model is named."""
+    path, name = options.baseline, base
+    if path is None:
+        # as it was typed, for messages
+        typed = Path(base).expanduser()
+        path, name = typed if cwd == Path.cwd() else resolve_path(base, cwd), ""
+        if base in guards.names or not is_stored_base(path):
+            return None
     if options.base_model_args or options.base_set:
         raise UsageError(
-            "--baseline takes a base that was scored before: no model is loaded, so model "
-            "arguments and settings have no effect",
+            f"{path} has a base that was scored before: no model is loaded, so model arguments "
+            "and settings have no effect",
             hint="leave them out, or name the model with --base instead",
         )
-    run = read_baseline(options.baseline, base=base, candidate=candidate)
+    run = read_baseline(path, base=name, candidate=candidate)
     return KeptSource(name=run.identity.name, run=run)
 
 

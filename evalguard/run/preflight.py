@@ -103,7 +103,7 @@ def _may_be_a_name(spec: str, cwd: Path) -> bool:
 # Whether what the gate asks for can be measured: seen before hours of scoring.
 
 
-_GIVE_MODEL = "name the model with --base in place of --baseline"
+_GIVE_MODEL = "name the model itself with --base"
 
 
 def check_measurable(sources: Sequence[Source], choices: Choices) -> None:

@@ -50,7 +50,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "metric that fails": (*_PAIR, "same", "--tasks", "sw_f1"),
     "two candidates": (*_PAIR, "same", "--cand", "sharp", "--output-path", "several"),
     "chain": (*_PAIR, "sharp", "--cand", "soft", "--chain", "--json"),
-    "stored base": (*_COMPARE, "--baseline", "{run:same}", "--cand", "sharp"),
+    "stored base": (*_COMPARE, "--base", "{run:same}", "--cand", "sharp"),
     "report": ("report", "{run:sharp}"),
     "report markdown": ("report", "{run:sharp}", "--format", "markdown"),
     "report junit": ("report", "{run:sharp}", "--format", "junit"),

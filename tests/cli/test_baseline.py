@@ -1,4 +1,4 @@
-"""``compare --baseline``: a stored base gives the numbers that its model gave, or is refused."""
+"""``compare --base RUN``: a stored base gives the numbers that its model gave, or is refused."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def against(run: Run, world: SmallWorld) -> Run:
     def compared(baseline: object, candidate: str, *words: object) -> Ran:
         config = ("--config", world.guard, "--cand", candidate)
         tasks = () if "--tasks" in words else TASKS
-        return run("compare", *config, "--baseline", baseline, *tasks, *words)
+        stored = "--baseline" if "--base" in words else "--base"
+        return run("compare", *config, stored, baseline, *tasks, *words)
 
     return compared
 
@@ -205,7 +206,7 @@ def test_what_the_base_was_not_asked_is_refused_before_a_model_is_loaded(
             "kl_mean=0.01",
             "the gate has limits on kl_mean, and the stored base 'orig' holds scores, no "
             "distributions",
-            "name the model with --base in place of --baseline, or leave out the limits",
+            "name the model itself with --base, or leave out the limits",
         ),
         (
             "same_answer=0.9",
@@ -304,6 +305,19 @@ def test_what_a_stored_base_cannot_do_is_refused(
 ) -> None:
     sides = ("--config", world.guard, "--cand", "sharp", "--baseline", made["run_folder"])
     assert said in refused(2, "compare", *sides, *words).err
+
+
+def test_baseline_is_another_name_for_it_and_base_then_names_the_model_in_there(
+    compare: Run, run: Run, world: SmallWorld, made: dict[str, Any], file: Path
+) -> None:
+    def comparisons(*words: object) -> Any:
+        found = run("compare", "--config", world.guard, "--cand", "sharp", "--json", *words)
+        assert found.code == 1, found.err
+        return json.loads(found.out)["comparisons"]
+
+    for stored in (made["run_folder"], Path(made["run_folder"]) / "result.json", file):
+        assert comparisons("--base", stored) == comparisons("--baseline", stored)
+        assert comparisons("--base", stored) == comparisons("--base", "orig", "--baseline", stored)
 
 
 def test_a_history_without_hashes_is_refused_with_what_to_do(
