@@ -51,7 +51,7 @@ def lowest(requirement: Requirement) -> str:
 
 
 def interpreter(version: str) -> str:
-    """The interpreter of a Python version; a missing one fails the night: it is no skip."""
+    """The interpreter of a Python version; a missing one fails the night: it is not a skip."""
     listed = filter(None, os.environ.get("EVALGUARD_PYTHONS", "").split(":"))
     for candidate in (*listed, shutil.which(f"python{version}")):
         if candidate is None:
@@ -122,6 +122,6 @@ def test_demo_and_core_tests_pass_with(
     report = json.loads(run(programs / "evalguard", *words, folder=tmp_path, code=1))
     assert "rope_theta" in {culprit["setting"] for culprit in report["bisect"]["culprits"]}
 
-    # Old libraries warn of what newer ones changed; that is no failure here.
+    # Old libraries warn of what newer ones changed; that is not a failure here.
     chosen = ("-q", "-m", "not slow and not nightly and not gpu", "-o", "filterwarnings=default")
     run(programs / "pytest", *chosen, *CORE, folder=ROOT)

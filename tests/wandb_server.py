@@ -108,7 +108,7 @@ class WandbServer(ThreadingHTTPServer):
             self.gone = len(opened) > (self.trouble.runs or 0)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that was killed is no news."""
+        """A client that was killed is not a news."""
 
 
 Serve = Callable[..., WandbServer]

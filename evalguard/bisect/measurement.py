@@ -337,7 +337,7 @@ class Yardstick:
     """``size``: the base's standard error, in units of the scores.
 
     ``unit``: from a mean drift in yardsticks to what is reported, monotone; None: as it is. Where a
-    metric is no mean over documents but a monotone function of one, decisions are taken on the
+    metric is not a mean over documents but a monotone function of one, decisions are taken on the
     mean, and what is reported are differences of the metric.
     """
 

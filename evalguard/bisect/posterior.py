@@ -18,7 +18,7 @@ from evalguard.bisect.measurement import Rows
 from evalguard.bisect.oracle import Floats
 from evalguard.bisect.selection import Classes, Model, best_models, classes_of
 
-SMALL = 0.25  # of the margin: what all settings together may do that is no culprit
+SMALL = 0.25  # of the margin: what all settings together may do that is not a culprit
 _LEAST = 0.5  # of the margin: what a component does at least
 _DIFFUSE_ODDS = 0.005
 _UNEVEN = 0.4  # standard deviation of a setting's part of diffuse drift, of the mean part

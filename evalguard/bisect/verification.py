@@ -99,7 +99,7 @@ def plan_for(
 
 
 def proven(plan: Plan, fit: Fit, measured: Measurements, *, margin: float, z: float) -> set[int]:
-    """The settings whose proof holds: a step that is material, of an effect that is no jitter.
+    """The settings whose proof holds: a step that is material, of an effect that is not a jitter.
 
     That these documents scored worse because of it, and would again. Whether others would, only
     ``real`` tells.

@@ -90,7 +90,7 @@ def reserve_stdout() -> Iterator[None]:
 def write_result(text: str) -> None:
     """Write a result to stdout.
 
-    A reader that went away (``| head``) has read enough: that is no error.
+    A reader that went away (``| head``) has read enough: that is not an error.
 
     Raises:
         StoreError: if stdout cannot be written (a full disk behind ``>``) or was closed.

@@ -83,7 +83,7 @@ def check_pairs(file: GuardFile, document: Document) -> Iterator[Problem]:
     for index, pair in enumerate(file.pairs):
         for key, name in (("base", pair.base), *(("cand", name) for name in pair.cand)):
             if name not in file.models:
-                message = f"pair names '{name}', which is no model of this file"
+                message = f"pair names '{name}', which is not a model of this file"
                 message += nearest(name, file.models)
                 known = f"models of this file: {', '.join(file.models)}"
                 yield document.problem(("pairs", index, key), message, known)
@@ -110,7 +110,7 @@ def _check_constraint(
 ) -> Iterator[Problem]:
     settings = model.entry.settings
     if name not in settings:
-        message = f"a constraint of '{model.name}' names '{name}', which is no setting of it"
+        message = f"a constraint of '{model.name}' names '{name}', which is not a setting of it"
         known = f"its settings: {', '.join(settings) or 'none'}"
         yield document.problem(loc, message + nearest(name, settings), known)
     elif not _is_value_of(settings[name], value):
@@ -240,7 +240,7 @@ def _problem(found: Any, document: Document) -> Problem:
     if loc and loc[-1] == "[key]":
         return document.problem(
             loc[:-1],
-            f"'{loc[-2]}' is no name",
+            f"'{loc[-2]}' is not a name",
             "names hold letters, digits, and _ . + - (not first: . + -)",
         )
     expected = _expected(kind, found)

@@ -61,7 +61,7 @@ def _chain(name: str, file: GuardFile, document: Document) -> tuple[list[str], P
     while (parent := file.models[chain[-1]].extends) is not None:
         loc = ("models", chain[-1], "extends")
         if parent not in file.models:
-            message = f"'{chain[-1]}' extends '{parent}', which is no model of this file"
+            message = f"'{chain[-1]}' extends '{parent}', which is not a model of this file"
             known = ", ".join(file.models)
             message += nearest(parent, file.models)
             return chain, document.problem(loc, message, f"models of this file: {known}")
@@ -232,7 +232,7 @@ def _read_text(path: Path, label: str) -> str:
     except OSError as error:
         refuse(label, 0, f"cannot be read: {error.strerror}")
     if len(raw) > MAX_BYTES:
-        refuse(label, 0, f"is larger than {MAX_BYTES // 1024} KiB, so it is no guard file")
+        refuse(label, 0, f"is larger than {MAX_BYTES // 1024} KiB, so it is not a guard file")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

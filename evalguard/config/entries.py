@@ -75,7 +75,7 @@ def _resolve_spec(spec: str, cwd: Path) -> tuple[str, str]:
     if is_written_as_path(spec):
         raise UsageError(f"no model folder at {path}")
     if not _HUB_ID.fullmatch(spec):
-        raise UsageError(f"'{spec}' is no model folder (nothing at {path}) and no hub id")
+        raise UsageError(f"'{spec}' is neither a model folder (nothing at {path}) nor a hub id")
     return spec, spec
 
 
@@ -373,7 +373,7 @@ class RunEntry(GuardEntry):
         description="Stop a task as soon as the verdict of all its documents is known.",
     )
     sequential_alpha: float | None = Field(
-        default=None, gt=0, lt=0.5, description="Chance that it is not; default 0.05."
+        default=None, gt=0, lt=0.5, description="Probability of a wrong early verdict; default 0.05."
     )
     bisect: Literal["auto", "never", "always"] | None = Field(
         default=None,

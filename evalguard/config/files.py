@@ -76,7 +76,7 @@ def _find(config: Path | None, cwd: Path) -> tuple[Origin, list[Path]]:
     if found_here.exists():
         if not (found_here.is_file() or found_here.is_dir()):
             # Opening a pipe would wait for its other end; one that was named may be one.
-            raise GuardFileError("is no regular file", where=found_here.name)
+            raise GuardFileError("is not a regular file", where=found_here.name)
         return "evalguard.yaml", [found_here]
     folder = cwd / "configs"
     found = sorted(folder.iterdir()) if folder.is_dir() else []

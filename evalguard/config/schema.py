@@ -119,7 +119,7 @@ class GateEntry(GuardEntry):
 
 # The shape of a guard file, as pydantic models: what validation and the JSON Schema come from.
 #
-# Types are strict: a truth value is no number, and text is neither. Unknown keys are refused.
+# Types are strict: a truth value is not a number, and text is neither. Unknown keys are refused.
 
 
 # Kept in step with evalguard.core.settings.Target.parse by a test.

@@ -82,7 +82,7 @@ def _scan(path: Path, root: Path) -> tuple[str, list[Path]]:
     """Return what runs code in one file (":LINE: what") and the files that it includes."""
     try:
         if not path.is_file():
-            return ": is no file, so what it runs is not known", []
+            return ": is not a file, so what it runs is not known", []
         if path.stat().st_size > MAX_BYTES:
             return ": is too large to be looked through", []
         tree = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
@@ -161,7 +161,7 @@ def _template_code(template: str) -> str:
     return ""
 
 
-# Data of lm-eval task files: what a task would read that is no plain data of its own folder.
+# Data of lm-eval task files: what a task would read that is not plain data of its own folder.
 
 
 # Builders of `datasets` that unpickle, run a query or a program, or connect to a server.

@@ -120,7 +120,7 @@ def _checked(current: object, value: Value, where: str) -> Value:
         return value
     raise SettingError(
         f"{where} holds {_shown(current)} and cannot take {value!r} ({type(value).__name__})",
-        hint="an attribute keeps its type; what is no plain value can be set in a call: hook",
+        hint="an attribute keeps its type; what is not a plain value can be set in a call: hook",
     )
 
 

@@ -222,7 +222,7 @@ def _resolve(recipe: BuildRecipe, inputs: Mapping[str, Value]) -> _Job:
     for name in placeholders(command):
         if name not in resolved and name != "output":
             raise BuildError(
-                f"the build command reads '{name}', which is no input"
+                f"the build command reads '{name}', which is not an input"
                 f"{nearest(name, [*resolved, 'output'])}",
                 hint=f"inputs: {', '.join(resolved) or 'none'}, and output",
             )

@@ -103,7 +103,7 @@ def _compute_dtype(edit: DtypeEdit) -> torch.dtype:
 
     if edit.dtype not in COMPUTE_DTYPES:
         raise SettingError(
-            f"setting '{edit.setting}': '{edit.dtype}' is no dtype to compute in"
+            f"setting '{edit.setting}': '{edit.dtype}' is not a dtype to compute in"
             f"{nearest(edit.dtype, COMPUTE_DTYPES)}",
             hint=f"dtypes: {', '.join(COMPUTE_DTYPES)}",
         )

@@ -105,7 +105,7 @@ def plan_conversion(variant: Variant) -> ConversionPlan:
 
     Raises:
         SettingError: two settings write the same place, a build input that the recipe never
-            reads, a dtype or checkpoint that is no name, an environment value that is no scalar.
+            reads, a dtype or checkpoint that is no name, an environment value that is not a scalar.
     """
     targets = {
         setting.name: (setting.target, variant.assignment.get(setting.name, setting.candidate))
@@ -190,7 +190,7 @@ def _refuse_shared_targets(settings: tuple[Setting, ...]) -> None:
 def _dtype_name(setting: str, value: Value) -> str:
     if not isinstance(value, str):
         raise SettingError(
-            f"setting '{setting}': {value!r} is no dtype",
+            f"setting '{setting}': {value!r} is not a dtype",
             hint="write a torch dtype by name, e.g. float32 or bfloat16",
         )
     return value
@@ -199,7 +199,7 @@ def _dtype_name(setting: str, value: Value) -> str:
 def _checkpoint_name(setting: str, value: Value) -> str | None:
     if value is not None and (not isinstance(value, str) or not value):
         raise SettingError(
-            f"setting '{setting}': {value!r} is no checkpoint",
+            f"setting '{setting}': {value!r} is not a checkpoint",
             hint="write a model folder or a hub id, or null for the weights as they were loaded",
         )
     return value
@@ -303,7 +303,7 @@ def compile_glob(glob: str) -> re.Pattern[str]:
 
     ``*`` is any run of characters within one dotted part (so ``layers.*`` is every layer, but not
     what is inside them), ``**`` is any run of characters, dots included, ``?`` one character that
-    is no dot, ``[0-3]`` and ``[!0]`` a set of characters.
+    is not a dot, ``[0-3]`` and ``[!0]`` a set of characters.
     """
     parts: list[str] = []
     position = 0

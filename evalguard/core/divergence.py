@@ -106,7 +106,7 @@ class Divergence:
             no probability at all to a token that the base can say.
         kl_low, kl_high: proven bounds of the exact value, shape (T,); None where ``kl`` is exact.
         base_top, candidate_top: most probable token of each model, shape (T,); -1 for a row that
-            is no distribution. Ties: the smaller token id.
+            is not a distribution. Ties: the smaller token id.
         shared_top: how many of the ``top_k`` most probable tokens both models share, shape (T,).
     """
 
@@ -251,7 +251,7 @@ def pieces(positions: int, vocabulary: int) -> Iterator[slice]:
 
 
 def log_sums(sums: Float, *, side: str) -> Float:
-    """Log of the sums of rows of probabilities, shape (T,); NaN where a row is no distribution.
+    """Log of the sums of rows of probabilities, shape (T,); NaN where a row is not a distribution.
 
     Such a row holds NaN or +inf, or no probability above 0.
 
@@ -290,7 +290,7 @@ def join_positions(parts: Sequence[R]) -> R:
 
     Args:
         parts: frozen dataclasses of one class, whose arrays have the positions as first axis; what
-            is no array (a number of tokens, None) is the same in all of them.
+            is not an array (a number of tokens, None) is the same in all of them.
 
     Raises:
         ValueError: for no parts, or parts that do not fit together.

@@ -53,12 +53,12 @@ class LimitScale:
             documents: of the candidate that was compared.
 
         Raises:
-            UsageError: the limit is no mean over positions, or allows nothing at all.
+            UsageError: the limit is not a mean over positions, or allows nothing at all.
         """
         name = f"{task} {limit.metric}"
         if limit.metric not in SEARCHED:
             raise UsageError(
-                f"{name} is no mean over scored tokens: no document has a part of it, so that "
+                f"{name} is not a mean over scored tokens: no document has a part of it, so that "
                 "settings cannot be told apart by it",
                 hint=f"limits that are searched: {', '.join(SEARCHED)}",
             )
@@ -193,7 +193,7 @@ class AnswerScale:
 
     @property
     def log_unit(self) -> float:
-        """0: it is no exponential."""
+        """0: it is not an exponential."""
         return 0.0
 
     def values(self, table: ScoreTable, rows: Sequence[int]) -> Floats:
@@ -266,7 +266,7 @@ class DocumentScale:
         name = f"{table.task} ({table.filter}) {table.metric}"
         if table.aggregation == "other" or table.rescoring is not None:
             raise UsageError(
-                f"{name} is no sum over documents: no document has a score of its own, so that "
+                f"{name} is not a sum over documents: no document has a score of its own, so that "
                 "settings cannot be told apart by it",
                 hint="gate another metric of the task (a mean, a perplexity, bits per byte)",
             )

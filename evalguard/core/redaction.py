@@ -30,7 +30,7 @@ _QUOTED = (
     r"\"(?:\\.|[^\"\\])*\"?|'(?:\\.|[^'\\])*'?"
     r"|(?P<quote>\\+[\"'])(?:(?!(?<!\\)(?P=quote)).)*(?:(?P=quote))?"
 )
-# Authorization: Bearer ...: the word is no secret, what follows it is.
+# Authorization: Bearer ...: the word is not a secret, what follows it is.
 _SCHEME = r"(?:(?i:Basic|Bearer|Digest|Token)\s+)?"
 _PLAIN = r"[^\s,\"'{}\[\]()]"
 _VALUE = (
@@ -158,7 +158,7 @@ def _redacted_list(values: Sequence[Value]) -> list[Value]:
 # Secrets that are known by their shape, wherever they stand: tokens of services, keys, URLs.
 #
 # Prefixes are those that the services document (Hugging Face, GitHub, GitLab, AWS, Slack, npm,
-# ...). A hash is no secret: what is only long and random stays.
+# ...). A hash is not a secret: what is only long and random stays.
 
 
 _TOKENS = (

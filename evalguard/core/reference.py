@@ -45,7 +45,7 @@ class Reference:
     """What is kept of the base's distributions at the T scored positions of one request.
 
     All numbers are as the model gave them; :func:`divergence_from` renormalises by the sum of
-    kept probabilities and tail mass, in float64. A row that is no distribution has ``tail_mass``
+    kept probabilities and tail mass, in float64. A row that is not a distribution has ``tail_mass``
     NaN and ``top_ids`` -1.
 
     Attributes:

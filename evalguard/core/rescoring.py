@@ -1,4 +1,4 @@
-"""Rescoring: a metric that is no mean, computed anew for any selection of documents."""
+"""Rescoring: a metric that is not a mean, computed anew for any selection of documents."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ class NotComparableError(ValueError):
 class DocumentStatistics:
     """What a ScoreTable holds per document: ``values`` (n,), ``weights`` (n,) or None, float64.
 
-    ``rescoring`` is the metric of any selection of documents where it is no mean; values are 0.
+    ``rescoring`` is the metric of any selection of documents where it is not a mean; values are 0.
     """
 
     aggregation: Aggregation
@@ -144,7 +144,7 @@ class DocumentStatistics:
 
     @classmethod
     def rescored(cls, rescoring: Rescoring) -> DocumentStatistics:
-        """Statistics of a metric that is no mean of anything."""
+        """Statistics of a metric that is not a mean of anything."""
         zeros = np.zeros(len(rescoring.items))
         return cls(aggregation="other", values=zeros, weights=None, rescoring=rescoring)
 
@@ -363,7 +363,7 @@ class DocumentFields:
 
 
 def read_fields(documents: Mapping[int, object]) -> DocumentFields:
-    """Read the fields of documents by doc_id; of what is no mapping there are none."""
+    """Read the fields of documents by doc_id; of what is not a mapping there are none."""
     labels: dict[str, dict[int, str]] = {}
     for doc_id, document in documents.items():
         for name, label in _labels(document):

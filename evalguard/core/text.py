@@ -147,7 +147,7 @@ _REFERENCE = re.compile(
 _COMMIT = re.compile(
     r"(?<![\w/.-])(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])([0-9a-f]{7,64})(?![\w-])", re.IGNORECASE
 )
-# For chat: a bracket that opens nothing, and where what is no entity would begin one.
+# For chat: a bracket that opens nothing, and where what is not an entity would begin one.
 _BRACKET = "\u2039"
 _ENTITY = re.compile(r"(?<=&)(?=[#\w])")
 _MOST = 1500

@@ -107,7 +107,7 @@ def build_requests(
     """Let lm-eval build the requests of a task, with its few-shot sampler seeded anew.
 
     Raises:
-        EvaluationError: if the task's own code fails, asks for what is no plain data, or needs a
+        EvaluationError: if the task's own code fails, asks for what is not plain data, or needs a
             chat template that the model does not give.
     """
     if options.apply_chat_template and render_chat is None:
@@ -212,7 +212,7 @@ def _plain(value: Any, task: str) -> Value:
     if isinstance(value, Mapping):
         return {str(key): _plain(item, task) for key, item in value.items()}
     raise EvaluationError(
-        f"task '{task}': a request holds a {type(value).__name__}, which is no text or number"
+        f"task '{task}': a request holds a {type(value).__name__}, which is not a text or number"
     )
 
 

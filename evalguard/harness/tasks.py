@@ -235,7 +235,7 @@ class TaskIndex:
         for folder in folders:
             if not folder.is_dir():
                 raise UsageError(
-                    f"task folder '{folder}' does not exist or is no folder",
+                    f"task folder '{folder}' does not exist or is not a folder",
                     hint="--include_path takes the folder that holds the task's YAML file",
                 )
         self._folders = tuple(folders)

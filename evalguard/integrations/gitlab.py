@@ -81,7 +81,7 @@ class Api:
             what: it is a list of, for the error.
 
         Raises:
-            RefusedError: as of ``call``; what comes is no list.
+            RefusedError: as of ``call``; what comes is not a list.
         """
         more = "&" if "?" in path else "?"
         for page in range(1, _MOST_PAGES + 1):

@@ -84,7 +84,7 @@ def check_dtypes(arguments: Mapping[str, Any]) -> None:
             continue
         if not isinstance(value, str) or value not in names:
             raise UsageError(
-                f"model_args.{argument}: {value!r} is no dtype{nearest(str(value), names)}",
+                f"model_args.{argument}: {value!r} is not a dtype{nearest(str(value), names)}",
                 hint="e.g. float32, bfloat16, float16",
             )
 
@@ -112,7 +112,7 @@ def check_device(asked: Any) -> None:
         wanted = torch.device(asked)
     except (RuntimeError, TypeError) as error:
         raise UsageError(
-            f"device: {asked!r} is no device", hint="e.g. cpu, cuda, cuda:1"
+            f"device: {asked!r} is not a device", hint="e.g. cpu, cuda, cuda:1"
         ) from error
     found = {
         "cuda": torch.cuda.device_count(),

@@ -230,7 +230,7 @@ def check_model_folder(
     """Look into a local model folder before anything of it is loaded.
 
     Raises:
-        EvaluationError: it is no model folder, its weights are pickled and that was not allowed,
+        EvaluationError: it is not a model folder, its weights are pickled and that was not allowed,
             or a safetensors file is damaged; the message names the file.
     """
     files = sorted(path for path in folder.iterdir() if path.is_file())

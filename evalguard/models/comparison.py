@@ -68,7 +68,7 @@ def load_tokenizer(model_args: Mapping[str, Value], *, trust_remote_code: bool) 
 
 
 def puts_bos_first(model_args: Mapping[str, Value], *, trust_remote_code: bool) -> bool | None:
-    """Whether a model's texts begin with BOS; None where that is no plain yes or no.
+    """Whether a model's texts begin with BOS; None where that is not a plain yes or no.
 
     None, too, where saying so explicitly (``add_bos_token``) would give other token ids than the
     tokenizer gives by itself: such a tokenizer puts more than BOS around a text.

@@ -118,7 +118,7 @@ def _failed(
 
 
 def _unreachable(where: str, model_args: Mapping[str, Value]) -> EvaluationError:
-    """Name the part that is no local folder: the model may be here and its tokenizer not."""
+    """Name the part that is not a local folder: the model may be here and its tokenizer not."""
     parts = {name: str(model_args[name]) for name in _PLACES if model_args.get(name)}
     missing = next((name for name, text in parts.items() if not Path(text).is_dir()), None)
     if missing is None:

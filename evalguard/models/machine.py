@@ -97,7 +97,7 @@ def weight_bytes(parameters: int, dtype: str) -> int:
 
 
 def checkpoint_bytes(pretrained: object) -> int:
-    """Bytes of the weights in a model folder; 0 for what is no folder here."""
+    """Bytes of the weights in a model folder; 0 for what is not a folder here."""
     folder = Path(str(pretrained)).expanduser()
     if not folder.is_dir():
         return 0

@@ -52,7 +52,7 @@ def choose_format(path: Path, chosen: Format | None = None) -> Format:
     """
     if str(path) == "-":
         raise UsageError(
-            "-o -: - is no name of a file",
+            "-o -: - is not a name of a file",
             hint="--format F without -o says in which format the report goes to stdout",
         )
     if chosen is not None:

@@ -90,7 +90,7 @@ def base_of_run(path: Path, name: str = "") -> KeptRun:
         name: of the model that is meant, where it is the run's candidate; "": the base.
 
     Raises:
-        UsageError: this is no run folder, it has no such model, or it kept no scores of it.
+        UsageError: this is not a run folder, it has no such model, or it kept no scores of it.
         StoreError: it is damaged.
         MisalignedRunsError: its samples do not give the values of its result.
     """
@@ -196,7 +196,7 @@ def _check_values(
 
 
 def _value(table: ScoreTable) -> float:
-    """The metric over all documents; infinite or NaN where it is no number."""
+    """The metric over all documents; infinite or NaN where it is not a number."""
     weights = np.ones(table.n) if table.weights is None else table.weights
     total = exact_sum(weights)
     mean = exact_sum(table.values) / total if total else math.nan

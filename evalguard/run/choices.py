@@ -331,7 +331,7 @@ def size_limit(*chosen: int | str | None, environ: Mapping[str, str] | None = No
     """Return the first limit that was given, in bytes: of these, else the environment's.
 
     Raises:
-        UsageError: for what is no size.
+        UsageError: for what is not a size.
     """
     of_environment = (os.environ if environ is None else environ).get(VARIABLE) or None
     limit = next((given for given in (*chosen, of_environment) if given is not None), None)

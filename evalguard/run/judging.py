@@ -305,7 +305,7 @@ def _summed(one: MetricComparison) -> Contributions | str:
     if stopping is not None and stopping.early:
         return "it was stopped early"
     if found is None:
-        return "its drift is no sum over documents"
+        return "its drift is not a sum over documents"
     if found.unit > 0.0:
         return _long_tail_of_gains(one.comparison, found) or found
     if one.comparison.bit_identical:  # 0 in any unit

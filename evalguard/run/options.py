@@ -90,7 +90,7 @@ class CompareOptions:
         gate_limits: absolute limits, ``{"kl_mean": 0.01, "same_top1": 0.98}``, added to those of
             the guard file or in place of them (``evalguard.core.limits.KINDS`` has the names).
         sequential: stop a task as soon as the verdict of all its documents is known;
-            sequential_alpha: chance, over the documents' orders, that it is not; None: 0.05.
+            sequential_alpha: probability of a wrong early verdict; None: 0.05.
         bisect: look for the settings that make the drift: "auto" where the gate fails and the
             candidate declares settings; "always" also where it passes, and with settings derived
             from the two models; "never". bisect_budget: full evaluations that may be spent;

@@ -115,7 +115,7 @@ def _rows(scores: TaskScores | None) -> dict[int, Mapping[str, Value]]:
     for row in scores.samples:
         doc_id = row["doc_id"]
         if not isinstance(doc_id, int):
-            raise EvaluationError(f"task '{scores.task}': document id {doc_id!r} is no number")
+            raise EvaluationError(f"task '{scores.task}': document id {doc_id!r} is not a number")
         rows[doc_id] = row
     return rows
 

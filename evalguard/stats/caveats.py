@@ -172,7 +172,7 @@ def _bootstrap(rescoring: Rescoring, differing: int) -> str:
     if differing < _ENOUGH_DIFFERING:
         few = f"; only {differing:,} documents differ, so that the interval is a little too narrow"
     return (
-        f"{rescoring.name} is no mean: standard errors, interval and p by bootstrap, "
+        f"{rescoring.name} is not a mean: standard errors, interval and p by bootstrap, "
         f"{count:,} resamples of the documents, the same for both models, seed {SEED}{rough}{few}"
     )
 
@@ -376,7 +376,8 @@ def _unusable_weights(table: ScoreTable) -> str:
     if not bool(np.all(usable)):
         first = int(np.argmin(usable))
         return (
-            f"{int(np.sum(~usable)):,} of {table.n:,} documents have a weight that is no count of "
+            f"{int(np.sum(~usable)):,} of {table.n:,} documents have a weight that is not a "
+            "count of "
             f"words or bytes (first: doc_id {table.doc_ids[first]}, {table.weights[first]!s})"
         )
     return "" if float(np.sum(table.weights)) > 0.0 else "the documents' weights sum to 0"

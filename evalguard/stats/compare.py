@@ -167,7 +167,7 @@ def failed_comparison(
     Args:
         of: a table of the metric, or its (task, filter, metric) where not even that exists.
         reason: what went wrong, one sentence.
-        higher_is_better, n: used only where ``of`` is no table.
+        higher_is_better, n: used only where ``of`` is not a table.
     """
     if isinstance(of, ScoreTable):
         higher_is_better, n = of.higher_is_better, of.n

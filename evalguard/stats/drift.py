@@ -16,7 +16,7 @@ Where documents belong to clusters, the standard error of D is the cluster-robus
 Where documents are too skewed or too unequal for t, a corrected interval stands beside
 (corrected_t.py).
 
-SE_base is taken as a known unit here, as in port reports: its own sampling error is no part of
+SE_base is taken as a known unit here, as in port reports: its own sampling error is not a part of
 the paired interval.
 """
 
@@ -285,7 +285,7 @@ def _beyond_rounding(drift: Moments, paired: PairedScores) -> Moments:
     """The drift, 0 where it is no more than what the last bits of the scores leave open.
 
     Each score is known to half a unit in its last place, so that n differences sum to 0 or to
-    eps / 2 of all scores: 0.1 lost and 0.1 won is no drift, whatever the doubles add up to. At a
+    eps / 2 of all scores: 0.1 lost and 0.1 won is not a drift, whatever the doubles add up to. At a
     margin of 0 their last bit would decide.
     """
     scores = np.abs(paired.base.values) + np.abs(paired.candidate.values)

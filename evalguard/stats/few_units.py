@@ -83,7 +83,7 @@ def limited_to_signs(
 
 
 def limited_to_swaps(estimate: Estimate, *, differing: int, units: int) -> Estimate:
-    """The floor alone, for a metric that is no sum over documents.
+    """The floor alone, for a metric that is not a sum over documents.
 
     There an unchanged candidate's answer to a document could as well have been the base's, and the
     other way round. Of 2^m such swaps one is what was seen, so that 2^-m is a floor here too. The

@@ -169,7 +169,7 @@ def _unpaired(stderrs: Sequence[float], subtasks: Sequence[Subtask], weight_by_s
 
 
 def _parts(subtasks: Sequence[Subtask], weights: Sequence[float]) -> tuple[TaskContributions, ...]:
-    """The documents of all subtasks in the group's drift; () where one is no sum over them."""
+    """The documents of all subtasks in the group's drift; () where one is not a sum over them."""
     parts: list[TaskContributions] = []
     for subtask, weight in zip(subtasks, weights, strict=True):
         own = subtask.compared.contributions
@@ -299,7 +299,7 @@ def limited_to_documents(
 
     Args:
         comparisons, weights: of the subtasks; the weights sum to 1.
-        parts: their documents, in the same order; () where a subtask's drift is no sum of them.
+        parts: their documents, in the same order; () where a subtask's drift is not a sum of them.
     """
     if not parts:
         units = sum(c.n_used if c.clusters is None else c.clusters for c in comparisons)

@@ -260,7 +260,7 @@ def _expm1(x: float) -> float:
 # What can be said from two printed results alone, without documents.
 #
 # These are the numbers of port reports. They never decide anything here: without documents there
-# is no pairing, and the unpaired test throws away most of what the same run could have shown.
+# is not a pairing, and the unpaired test throws away most of what the same run could have shown.
 
 
 def harness_sigma(

@@ -175,7 +175,7 @@ class BlockCache(Generic[Content]):
     def _path(self, key: str, block: str) -> Path:
         for name in (key, block):
             if not _NAME.fullmatch(name):
-                raise StoreError(f"'{name}' is no digest, so it cannot name kept {self.what}")
+                raise StoreError(f"'{name}' is not a digest, so it cannot name kept {self.what}")
         return self.current / key / f"{block}{SUFFIX}"
 
     @staticmethod

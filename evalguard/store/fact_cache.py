@@ -65,7 +65,7 @@ class FactCache:
     def _path(self, kind: str, digest: str) -> Path:
         for name in (kind, digest):
             if not _NAME.fullmatch(name):
-                raise StoreError(f"'{name}' is no digest, so it cannot name a fact")
+                raise StoreError(f"'{name}' is not a digest, so it cannot name a fact")
         return self.current / kind / f"{digest}.json"
 
 

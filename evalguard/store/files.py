@@ -212,7 +212,7 @@ def _cause(path: Path, error: OSError) -> str:
 
 
 def _file_on_the_way(path: Path) -> Path:
-    """Return the part of ``path`` that exists and is no folder; else ``path`` itself."""
+    """Return the part of ``path`` that exists and is not a folder; else ``path`` itself."""
     return next((p for p in (path, *path.parents) if p.exists() and not p.is_dir()), path)
 
 
@@ -303,7 +303,7 @@ class FloorStore:
     def _path(self, model: str, task: str, environment: str) -> Path:
         for name in (model, task, environment):
             if not _NAME.fullmatch(name):
-                raise StoreError(f"'{name}' is no digest, so it cannot name a floor")
+                raise StoreError(f"'{name}' is not a digest, so it cannot name a floor")
         return self.folder / model / task / f"{environment}.json"
 
     def _read(self, path: Path) -> dict[str, Any] | None:
@@ -318,7 +318,7 @@ class FloorStore:
             self.problems.append(f"the floor {path} is not used: it is not JSON ({error})")
             return None
         if not isinstance(content, dict):
-            self.problems.append(f"the floor {path} is not used: it is no JSON object")
+            self.problems.append(f"the floor {path} is not used: it is not a JSON object")
             return None
         return content
 

@@ -1,6 +1,6 @@
 """Records of scored positions (Divergence, Reference) as one parquet file: a row per request.
 
-An array of shape (T,) or (T, k) is a list in its row; k, and whatever is no array and the same
+An array of shape (T,) or (T, k) is a list in its row; k, and whatever is not an array and the same
 in all records, is in the file's metadata. Floats are stored split by byte, which compresses them
 best.
 """
@@ -32,7 +32,7 @@ def record_to_bytes(records: Sequence[R | None], facts: Facts) -> memoryview:
         facts: what the file says of itself, which it must say when it is read.
 
     Raises:
-        ValueError: for records that differ in what is no array.
+        ValueError: for records that differ in what is not an array.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -63,7 +63,7 @@ def record_from_bytes(
 
 
 def to_table(records: Sequence[R | None], facts: Facts) -> pa.Table:
-    """Return records as a table whose metadata holds ``facts`` and all that is no column."""
+    """Return records as a table whose metadata holds ``facts`` and all that is not a column."""
     import pyarrow as pa
 
     shared: dict[str, Any] = {}

@@ -131,7 +131,7 @@ def _whole(path: Path) -> str:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}", hint=_ANEW) from error
     if digest is None:
         raise UsageError(
-            f"{path} is no whole reference: it was not made by evalguard, or was changed since",
+            f"{path} is not a whole reference: it was not made by evalguard, or was changed since",
             hint=_ANEW,
         )
     return digest

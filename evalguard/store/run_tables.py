@@ -194,7 +194,7 @@ def _check_unchanged(file: Path, content: dict[str, Any]) -> None:
 
 
 def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number in JSON")
+    raise ValueError(f"{name} is not a number in JSON")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def _unexpected(wanted: str, found: object) -> WireError:
 
 
 def scalar(kind: type[T]) -> Codec[T]:
-    """Return the codec of str, int or bool; numpy's scalars are taken, bool is no int."""
+    """Return the codec of str, int or bool; numpy's scalars are taken, bool is not an int."""
 
     def check(value: object) -> T:
         if isinstance(value, np.generic):

@@ -78,7 +78,7 @@ class FrameParser:
         """Return the size of the frame at the head of the buffer; None before its header."""
         head = bytes(self._buffer[: len(MAGIC)])
         if not MAGIC.startswith(head):
-            raise WorkerError(f"sent what is no frame: {bytes(self._buffer[:_SHOWN])!r}")
+            raise WorkerError(f"sent what is not a frame: {bytes(self._buffer[:_SHOWN])!r}")
         if len(self._buffer) < _HEADER.size:
             return None
         _, version, length = _HEADER.unpack_from(self._buffer)
@@ -99,5 +99,5 @@ def _from_payload(payload: bytes) -> Message:
             f"sent a frame that is not JSON ({error}): {payload[:_SHOWN]!r}"
         ) from error
     if not isinstance(message, dict):
-        raise WorkerError(f"sent a frame that is no JSON object: {payload[:_SHOWN]!r}")
+        raise WorkerError(f"sent a frame that is not a JSON object: {payload[:_SHOWN]!r}")
     return message

@@ -116,7 +116,7 @@ class Line:
         """Return what the worker answers.
 
         Raises:
-            WorkerError: it has ended, or does so now, or is no worker of this version.
+            WorkerError: it has ended, or does so now, or is not a worker of this version.
             EvalguardError: what the call raised there.
         """
         if not self.is_open:
@@ -235,7 +235,7 @@ class Channel:
     def exchange(
         self, frame: bytes, *, silence: float, timeout: float | None
     ) -> Answer | Call | Hello | Refusal:
-        """Send ``frame``, which may be empty; return the next message that is no heartbeat.
+        """Send ``frame``, which may be empty; return the next message that is not a heartbeat.
 
         Args:
             silence: seconds without a single byte after which the worker counts as wedged.

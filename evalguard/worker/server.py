@@ -319,7 +319,7 @@ class Inbox:
         """Wait for the next call.
 
         Raises:
-            WorkerError: if what arrived is no call.
+            WorkerError: if what arrived is not a call.
         """
         call = self._calls.get()
         if isinstance(call, WorkerError):

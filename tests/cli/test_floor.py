@@ -174,7 +174,7 @@ def test_what_is_no_floor_and_what_cannot_be_varied_is_refused(
 ) -> None:
     Path("run.json").write_text('{"schema": "evalguard.compare/1"}')
     ran = refused_pair(2, "orig", "sharp", "--floor", "run.json")
-    assert "run.json is no evalguard.floor/1 document" in ran.err
+    assert "run.json is not an evalguard.floor/1 document" in ran.err
     assert "loading" not in ran.err
     ran = refused_pair(2, "orig", "sharp", "--floor", "absent.json")
     assert "absent.json cannot be read" in ran.err

@@ -84,7 +84,7 @@ def test_a_file_that_is_no_history_is_refused_before_anything_runs(
     notes = tmp_path / "notes.txt"
     notes.write_text("mine\n" * 300)
     found = refused_pair(2, "orig", "same", "--history", notes)
-    assert "is no history" in found.err
+    assert "is not a history" in found.err
     assert not list(tmp_path.glob("reports/*"))
     assert notes.read_text() == "mine\n" * 300
 

@@ -81,7 +81,7 @@ def test_a_format_may_be_chosen_for_files_and_for_stdout(run: Any, compare: Any)
         (("-o", "report"), "has no suffix"),
         (("-o", ".", "--format", "text"), "this is a folder"),
         (("-o", "no/such/page.txt"), "there is no folder"),
-        (("-o", "-", "--format", "text"), "- is no name of a file"),
+        (("-o", "-", "--format", "text"), "- is not a name of a file"),
         (("--format", "pdf"), "'pdf' is not one of"),
         (("--json", "--format", "text"), "both say what to print"),
     ],

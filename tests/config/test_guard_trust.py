@@ -225,11 +225,11 @@ def test_a_link_to_the_demo_is_the_demo_and_not_what_lies_around_the_link(tmp_pa
 
 def test_a_pipe_that_was_only_found_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "evalguard.yaml")
-    with pytest.raises(GuardFileError, match="no regular file"):
+    with pytest.raises(GuardFileError, match="not a regular file"):
         load_guards(None, cwd=tmp_path, allow_code=False)
     (tmp_path / "evalguard.yaml").unlink()
     (tmp_path / "evalguard.yaml").write_text("models: {m: {}}\ninclude_path: tasks\n")
     (tmp_path / "tasks").mkdir()
     os.mkfifo(tmp_path / "tasks" / "t.yaml")
-    with pytest.raises(UsageError, match="is no file"):
+    with pytest.raises(UsageError, match="is not a file"):
         require_code_allowed(*load_guards(None, cwd=tmp_path, allow_code=False).find("m"))

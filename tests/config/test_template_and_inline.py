@@ -106,8 +106,8 @@ def test_a_hub_id_on_the_command_line_keeps_its_name(tmp_path: Path) -> None:
     [
         ("./gone", "no model folder at"),
         ("/gone/away", "no model folder at /gone/away"),
-        ("a/b/c", "no hub id"),
-        ("what is this", "no hub id"),
+        ("a/b/c", "nor a hub id"),
+        ("what is this", "nor a hub id"),
         ("", "is empty"),
     ],
 )

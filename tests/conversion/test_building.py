@@ -195,7 +195,10 @@ def test_code_that_is_not_allowed_is_not_run(folder: Path) -> None:
     ("changes", "message"),
     [
         ({"command": ("no-such-program-here",)}, "cannot start no-such-program-here"),
-        ({"command": ("true", "{bitz}")}, "reads 'bitz', which is no input; did you mean 'bits'"),
+        (
+            {"command": ("true", "{bitz}")},
+            "reads 'bitz', which is not an input; did you mean 'bits'",
+        ),
         ({"output": "../outside"}, "not inside the build folder"),
         ({"output": "/outside"}, "not inside the build folder"),
     ],

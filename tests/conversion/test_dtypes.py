@@ -145,7 +145,7 @@ def test_generation_with_a_cache_works_in_a_narrower_part(model: torch.nn.Module
     [
         ([edit("model.layer.*", "bfloat16")], "no module is named"),
         ([edit("model", "bfloat61")], "did you mean 'bfloat16'"),
-        ([edit("model", "int8")], "no dtype to compute in"),
+        ([edit("model", "int8")], "not a dtype to compute in"),
         ([edit("model", "float16", "a"), edit("mod*", "bfloat16", "b")], "'a' and 'b' ask for two"),
     ],
 )

@@ -83,7 +83,7 @@ def test_a_build_setting_that_the_command_never_reads_is_refused() -> None:
 
 
 def test_a_dtype_is_a_name() -> None:
-    with pytest.raises(SettingError, match="16 is no dtype"):
+    with pytest.raises(SettingError, match="16 is not a dtype"):
         plan_conversion(variant({"dtype:model": 16}))
 
 

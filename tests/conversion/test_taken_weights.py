@@ -134,7 +134,7 @@ def test_a_tensor_that_does_not_take_is_an_error() -> None:
 
 
 def test_a_value_that_is_no_name_is_refused() -> None:
-    with pytest.raises(SettingError, match="3 is no checkpoint"):
+    with pytest.raises(SettingError, match="3 is not a checkpoint"):
         plan_conversion(variant({"weights:x": 3}))
     planned = plan_conversion(variant({"weights:x": "a", "weights:y": None, "weights:z": "a"}))
     assert planned.checkpoints == ("a",)

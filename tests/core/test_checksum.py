@@ -1,4 +1,4 @@
-"""A document's checksum: any change of it shows, and another layout of the same is no change."""
+"""A document's checksum: any change of it shows, and another layout of the same is not a change."""
 
 from __future__ import annotations
 

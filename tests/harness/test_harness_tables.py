@@ -179,7 +179,7 @@ def test_other_aggregations_are_rescored_by_the_tasks_own(ours: dict[str, TaskSc
         (lambda items, pass_a_minute: {"f1": 0.5}, "TypeError"),
         (lambda items, pass_a_minute: pass_a_minute(), "too long"),
     ],
-    ids=["fails", "is no number", "takes long"],
+    ids=["fails", "is not a number", "takes long"],
 )
 def test_an_aggregation_that_cannot_be_run_often_is_left_out_with_a_reason(
     broken: Any, reason: str, task_folder: Path, monkeypatch: pytest.MonkeyPatch

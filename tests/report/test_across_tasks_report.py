@@ -32,7 +32,7 @@ ACROSS = AcrossTasks(
     p_value=0.0002,
     resamples=9999,
     seed=7,
-    left_out=((("choice", "none", "mcc"), "its drift is no sum over documents"),),
+    left_out=((("choice", "none", "mcc"), "its drift is not a sum over documents"),),
 )
 SHOWN = dataclasses.replace(DEMO, across_tasks=ACROSS)
 

@@ -36,8 +36,8 @@ def test_the_terminal_names_them_for_the_regression_it_is_about() -> None:
     lines = text.splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("Documents that carry"))
     assert lines[start : start + 3] == [
-        "Documents that carry lambada_openai perplexity: 640 of 5,153 make up half of all",
-        "change; without the top 51, sigma is +1.21. Largest: documents 412 (+0.28",
+        "Documents that carry lambada_openai perplexity: half of the change comes from",
+        "640 of 5,153; without the top 51, sigma is +1.21. Largest: documents 412 (+0.28",
         "sigma), 7 (-0.12 sigma), other 3 (+0.1 sigma).",
     ]
     assert max(map(len, lines)) <= 80

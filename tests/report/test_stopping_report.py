@@ -45,7 +45,7 @@ def stopped() -> CompareReport:
         sequential=sequential(
             SequentialTask(task="lambada_openai", n_used=515, n_total=5153, look=3, looks=LOOKS),
             SequentialTask(task="qa", n_used=80, n_total=80, look=1, looks=(80,),
-                           reason="f1: it is no mean"),
+                           reason="f1: it is not a mean"),
         ),
     )  # fmt: skip
 
@@ -71,7 +71,7 @@ def test_the_terminal_says_what_is_guaranteed_and_on_which_assumption(
     assert "wrong in at most 5% of document orders (seed 1234; 2 gated metrics" in text
     assert "lambada_openai: 515 of 5,153 documents, look 3 of 4; acc exact; perplexity" in text
     assert "(asymptotic) if no other document loses more than 3.08 nats" in text
-    assert "qa: all 80 documents (f1: it is no mean)" in text
+    assert "qa: all 80 documents (f1: it is not a mean)" in text
     assert "sigma of all 5,153 documents lies between" in text
     assert all(
         len(line) <= 80

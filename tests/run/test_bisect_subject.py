@@ -90,7 +90,7 @@ def test_a_metric_that_is_no_sum_over_documents_gives_way_to_the_next() -> None:
     comparison, of_base = scored("a", 5.0)
     other = (comparison, replace(of_base, aggregation="other"))
     assert chosen(other, scored("b", 2.0)).key[0] == "b"
-    assert "no sum over documents" in chosen(other)
+    assert "not a sum over documents" in chosen(other)
 
 
 def test_of_what_fails_and_cannot_be_searched_the_reason_is_told() -> None:
@@ -98,7 +98,7 @@ def test_of_what_fails_and_cannot_be_searched_the_reason_is_told() -> None:
     tables = [replace(of_base, aggregation="other"), scored("b", 2.0)[1]]
     both = [comparison, scored("b", 2.0)[0]]
     (reason,) = unsearchable_failures(both, Gate().judge(both), tables, {})
-    assert reason.startswith("a (none) reward is no sum over documents")
+    assert reason.startswith("a (none) reward is not a sum over documents")
     passed = [scored("a", 0.1)[0]]
     assert unsearchable_failures(passed, Gate().judge(passed), tables, {}) == []
 
@@ -137,7 +137,7 @@ def test_a_limit_that_cannot_be_searched_says_why() -> None:
         task="a", n=9, positions=9, top_k=5, confidence=0.95, kl=Figure(value=2.0),
         kl_percentiles=(Percentile(percent=100.0, figure=Figure(value=3.0)),),
     )  # fmt: skip
-    for name, why in (("kl_max", "no mean over scored tokens"), ("kl_mean", "no divergence")):
+    for name, why in (("kl_max", "not a mean over scored tokens"), ("kl_mean", "no divergence")):
         judged = Gate(limits=(Limit(metric=name, value=1.0),)).judge([comparison], [beyond])
         found = choose_subject([comparison], judged, [of_base], failing_only=True)
         assert isinstance(found, str)

@@ -128,7 +128,7 @@ def test_metrics_that_are_no_sum_over_documents_are_left_out_with_the_reason():
     ]
     found = judged(pair_of("t"), pair_of("u"), tuple(other)).across_tasks
     assert found is not None
-    assert found.left_out == ((("w", "none", "median"), "its drift is no sum over documents"),)
+    assert found.left_out == ((("w", "none", "median"), "its drift is not a sum over documents"),)
 
 
 def test_a_base_without_scatter_has_no_size_in_sigma_but_identical_scores_count_as_0():

@@ -72,7 +72,7 @@ def test_other_documents_than_those_of_the_scale_give_no_figure(
 def test_what_no_search_could_be_held_to_is_refused(
     documents: list[DocumentDivergence], limit: tuple[str, float]
 ) -> None:
-    with pytest.raises(UsageError, match=r"no mean over scored tokens|no divergence is allowed"):
+    with pytest.raises(UsageError, match=r"not a mean over scored tokens|no divergence is allowed"):
         LimitScale.of(Limit(metric=limit[0], value=limit[1]), "t", documents)
 
 

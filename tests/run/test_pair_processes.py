@@ -85,7 +85,7 @@ def test_a_bisection_leaves_its_process_to_nobody(fakes: FakePairs) -> None:
         ("killed", "was killed by SIGKILL (out of memory?)", "killed"),
         ("segfault", "was killed by SIGSEGV", ""),
         ("exits", "exited with code 7", ""),
-        ("garbage", "sent what is no frame", ""),
+        ("garbage", "sent what is not a frame", ""),
         ("damaged", "sent a damaged answer", ""),
     ],
 )

@@ -217,7 +217,7 @@ def test_what_is_no_stored_run_is_refused(stored: Any, tmp_path: Path) -> None:
             plan_from_run(tmp_path)
     contradicting = {**document, "comparisons": [{**document["comparisons"][0], "n": 10**30}]}
     (tmp_path / "result.json").write_text(json.dumps(with_checksum(contradicting)))
-    with pytest.raises(StoreError, match="no number of documents"):
+    with pytest.raises(StoreError, match="not a number of documents"):
         plan_from_run(tmp_path)
 
 

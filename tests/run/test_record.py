@@ -49,7 +49,7 @@ def test_a_side_without_samples_has_no_columns() -> None:
 
 
 def test_an_id_that_is_no_number_is_an_error_of_the_task() -> None:
-    with pytest.raises(EvaluationError, match="document id 'a' is no number"):
+    with pytest.raises(EvaluationError, match="document id 'a' is not a number"):
         sample_columns(scores({"doc_id": "a"}), None)
 
 

@@ -125,7 +125,7 @@ def test_a_damaged_file_is_refused_before_anything_is_loaded(
 ) -> None:
     opened.clear()
     file.write_bytes(file.read_bytes()[:-50] if damage == "cut" else b"hello")
-    with pytest.raises(UsageError, match="no whole reference"):
+    with pytest.raises(UsageError, match="not a whole reference"):
         score("llama", "other", reference=file)
     assert opened == []
 

@@ -201,7 +201,7 @@ def test_a_damaged_floor_costs_no_verdict(tmp_path: Path) -> None:
     keep(tmp_path, document(floors=[{"task": "t"}]))
     compared, (note,) = looked_up(tmp_path)
     assert compared.floor is None
-    assert "no measured floor" in note
+    assert "not a measured floor" in note
 
 
 def write(folder: Path, content: object) -> Path:
@@ -285,5 +285,5 @@ def test_a_file_that_is_no_floor_is_refused(tmp_path: Path, content: object) -> 
 def test_a_number_that_is_none_is_refused(where: str, changes: dict[str, Any]) -> None:
     content = document()
     content[where][0].update(changes)
-    with pytest.raises(UsageError, match="is no measured floor"):
+    with pytest.raises(UsageError, match="is not a measured floor"):
         read_floor(content, "it")

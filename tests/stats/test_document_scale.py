@@ -136,7 +136,7 @@ def test_a_linear_metric_has_its_margin_in_yardsticks() -> None:
 def test_a_metric_that_is_no_sum_over_documents_is_refused() -> None:
     rescored = Rescoring(name="f1", metric=lambda rows: 0.5, items=("a", "b"))
     table = replace(score_table([0.0, 0.0]), aggregation="other", metric="f1", rescoring=rescored)
-    with pytest.raises(UsageError, match=r"passages \(none\) f1 is no sum over documents"):
+    with pytest.raises(UsageError, match=r"passages \(none\) f1 is not a sum over documents"):
         DocumentScale.of(table)
 
 

@@ -68,7 +68,7 @@ def test_a_disk_that_refuses_keeps_none(tmp_path: Path) -> None:
 
 
 def test_only_digests_name_facts(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="no digest"):
+    with pytest.raises(StoreError, match="not a digest"):
         FactCache(tmp_path).get("models", "../elsewhere")
 
 

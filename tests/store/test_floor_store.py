@@ -33,7 +33,7 @@ def test_floors_of_other_environments_are_listed_apart(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(b"{", "it is not JSON"), (b"[]", "no JSON object"), (b"\xff", "not JSON")],
+    [(b"{", "it is not JSON"), (b"[]", "not a JSON object"), (b"\xff", "not JSON")],
 )
 def test_a_damaged_floor_counts_as_absent_and_is_said(
     tmp_path: Path, content: bytes, said: str
@@ -49,5 +49,5 @@ def test_a_floor_that_cannot_be_kept_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="is a file, not a folder") as raised:
         FloorStore(tmp_path).put(MODEL, TASK, HERE, {})
     assert "--cache-dir" in raised.value.hint
-    with pytest.raises(StoreError, match="no digest"):
+    with pytest.raises(StoreError, match="not a digest"):
         FloorStore(tmp_path).put("..", TASK, HERE, {})

@@ -120,7 +120,7 @@ def test_a_text_file_is_left_alone(file: Path) -> None:
 
 
 def test_a_folder_is_no_history(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no file"):
+    with pytest.raises(UsageError, match="not a file"):
         HistoryFile(tmp_path, create=True)
 
 

@@ -91,7 +91,7 @@ def test_a_damaged_block_is_set_aside_and_counts_as_absent(tmp_path: Path, damag
         data[len(data) // 3] ^= 0xFF
         path.write_bytes(data)
     elif damage == "foreign":
-        path.write_bytes(b"PAR1 this is no parquet file PAR1")
+        path.write_bytes(b"PAR1 this is not a parquet file PAR1")
     elif damage == "elsewhere":
         cache.put(KEY, "another", [a_reference(40)])
         path.write_bytes((path.parent / "another.parquet").read_bytes())

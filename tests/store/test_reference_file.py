@@ -102,11 +102,11 @@ def test_a_folder_that_is_not_there_is_an_error_of_the_store(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        ("cut", "is no whole reference: it was not made by evalguard, or was changed since"),
-        ("text", "is no whole reference"),
-        ("empty", "is no whole reference"),
+        ("cut", "is not a whole reference: it was not made by evalguard, or was changed since"),
+        ("text", "is not a whole reference"),
+        ("empty", "is not a whole reference"),
         ("folder", "cannot be read"),
-        ("other parquet", "is no whole reference"),
+        ("other parquet", "is not a whole reference"),
         ("absent", "there is no reference"),
     ],
 )
@@ -137,7 +137,7 @@ def test_a_changed_bit_is_found_wherever_it_is(path: Path, bit: int) -> None:
         changed = bytearray(data)
         changed[at] ^= bit
         path.write_bytes(changed)
-        with pytest.raises(UsageError, match="is no whole reference"):
+        with pytest.raises(UsageError, match="is not a whole reference"):
             ReferenceFile(path)
 
 
@@ -152,7 +152,7 @@ def test_one_of_another_layout_is_refused(path: Path) -> None:
         with path.open("r+b") as file:
             seal(file)
         with pytest.raises(
-            UsageError, match=f"is no evalguard.core.reference/1 .*{name[-1]}|version"
+            UsageError, match=f"is not an evalguard.core.reference/1 .*{name[-1]}|version"
         ):
             ReferenceFile(path)
 

@@ -47,8 +47,8 @@ def test_a_change_is_refused_with_the_file_and_what_to_do(tmp_path: Path, change
     [
         ("", "is not JSON"),
         (json.dumps(WRITTEN)[:-9], "is not JSON"),
-        ('{"schema": "evalguard.compare/1", "x": NaN}', "NaN is no number in JSON"),
-        ('{"schema": "evalguard.compare/1", "x": -Infinity}', "-Infinity is no number"),
+        ('{"schema": "evalguard.compare/1", "x": NaN}', "NaN is not a number in JSON"),
+        ('{"schema": "evalguard.compare/1", "x": -Infinity}', "-Infinity is not a number"),
         ('{"schema": "evalguard.compare/1", "schema": "evalguard.compare/1"}', "'schema' is there"),
         ('{"schema": "evalguard.compare/1", "a": [{"b": 1, "b": 2}]}', "key 'b' is there twice"),
         ('{"schema": "evalguard.compare/1", "x": ' + "9" * 5000 + "}", "is not JSON"),

@@ -139,9 +139,9 @@ def test_a_later_put_wins(cache: ScoreCache) -> None:
 
 def test_a_name_that_is_no_digest_is_refused(cache: ScoreCache) -> None:
     for name in ("../up", "", "a/b", ".hidden", "a" * 200):
-        with pytest.raises(StoreError, match="no digest"):
+        with pytest.raises(StoreError, match="not a digest"):
             cache.get(name, BLOCK)
-        with pytest.raises(StoreError, match="no digest"):
+        with pytest.raises(StoreError, match="not a digest"):
             cache.put(KEY, name, [])
 
 

@@ -45,13 +45,13 @@ def test_a_pair_of_lone_surrogates_is_not_joined_into_one_character() -> None:
     "garbage", [b"Loading weights: 100%\n", b"E\n", b"\x00", b"EVGX1234567890"]
 )
 def test_garbage_is_an_error_that_shows_it(garbage: bytes) -> None:
-    with pytest.raises(WorkerError, match="no frame") as caught:
+    with pytest.raises(WorkerError, match="not a frame") as caught:
         FrameParser().feed(garbage)
     assert repr(garbage) in str(caught.value)
 
 
 def test_garbage_after_a_good_frame_is_an_error() -> None:
-    with pytest.raises(WorkerError, match="no frame"):
+    with pytest.raises(WorkerError, match="not a frame"):
         FrameParser().feed(to_frame({"a": 1}) + b"oops")
 
 
@@ -79,7 +79,7 @@ def test_a_message_that_is_too_large_is_never_sent(monkeypatch: pytest.MonkeyPat
     [
         (b"{", "not JSON"),
         (b"\xff\xfe", "not JSON"),
-        (b"[1]", "no JSON object"),
+        (b"[1]", "not a JSON object"),
         (b"[" * 100_000, "not JSON"),
     ],
 )

@@ -210,7 +210,7 @@ def test_a_request_that_cannot_travel_is_an_error_and_the_worker_goes_on(open_wo
         ("os._exit", "exited with code 3"),
         ("sigkill", r"was killed by SIGKILL \(out of memory\?\)"),
         ("sigsegv", "was killed by SIGSEGV"),
-        ("spoil", "sent what is no frame: b'Loading checkpoint shards: 100%'"),
+        ("spoil", "sent what is not a frame: b'Loading checkpoint shards: 100%'"),
         ("huge", "announced a frame of 4,294,967,295 bytes"),
         ("leave-with-child", "exited with code 5"),
         ("shut", "while scoring(.|\n)*cannot reach the process that started it"),
@@ -311,7 +311,7 @@ def test_a_long_call_with_heartbeats_is_no_error(
         ("zero", EvaluationError, "ZeroDivisionError"),
         ("os._exit", WorkerError, "exited with code 3 while loading the model.*\nlast words"),
         ("sigkill", WorkerError, "SIGKILL .* while loading the model"),
-        ("spoil", WorkerError, "sent what is no frame"),
+        ("spoil", WorkerError, "sent what is not a frame"),
     ],
 )
 def test_a_failure_to_load_is_the_same_error_and_ends_the_worker(

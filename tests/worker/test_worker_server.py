@@ -58,7 +58,7 @@ def test_a_call_that_cannot_be_is_refused_and_the_worker_goes_on(
 @pytest.mark.parametrize(
     ("garbage", "problem"),
     [
-        (b"GET / HTTP/1.1\r\n", "sent what is no frame: b'GET / HTTP/1.1"),
+        (b"GET / HTTP/1.1\r\n", "sent what is not a frame: b'GET / HTTP/1.1"),
         (frame_message(Beat(answered=1)), "sent Beat where a call is expected"),
     ],
 )

@@ -162,7 +162,7 @@ def faults(
 
 def _counts(c: Comparison) -> Iterator[Fault]:
     if not 0 <= c.n <= _MOST:
-        yield "n", f"is {_short(c.n)}, which is no number of documents"
+        yield "n", f"is {_short(c.n)}, which is not a number of documents"
     elif not 0 <= c.n_used <= c.n:
         yield "n_used", f"is {_short(c.n_used)}, of {c.n} documents"
     for name, parts in (("flips", c.flips or ()), ("churn", (c.churn or 0,))):
@@ -273,7 +273,7 @@ def check_reference(kept: Reference) -> Reference:
     _check_ids(kept.top_ids[known], size)
     _check_ids(kept.sample_ids[kept.sample_ids != NO_TOKEN], size)
     if bool((kept.top_ids[~known] != NO_TOKEN).any()):
-        raise ValueError("a row that is no distribution has most probable tokens")
+        raise ValueError("a row that is not a distribution has most probable tokens")
     ordered = np.sort(kept.top_ids[known], axis=1)
     if bool((ordered[:, 1:] == ordered[:, :-1]).any()):
         raise ValueError("a token is kept twice")

@@ -258,7 +258,7 @@ class RunDocuments:
         """What each document adds to a metric's drift, in sigma, above 0 where it is worse.
 
         Their sum is sigma (to first order on a log scale). None for a document that was not
-        compared, and for a metric that is no sum over documents.
+        compared, and for a metric that is not a sum over documents.
         """
         return self.columns.get(drift_column(filter_, metric))
 
@@ -344,7 +344,7 @@ class TrackedRun:
             nothing.
         config: what was asked for, nested.
         scalars: name to number, ``TASK/METRIC/sigma`` and the like.
-        summary: name to what is no number: outcomes, the sentence.
+        summary: name to what is not a number: outcomes, the sentence.
         tables, pages: name to table, and to a self-contained HTML page.
         files: paths of files to keep with the run, each with the name that it has there.
         alert: None where nothing is alarming.

@@ -142,7 +142,7 @@ class Results:
                 yield metric, filter_name
 
     def reported(self, task: str, metric: str, filter_name: str) -> tuple[float, float | None]:
-        """A metric's value and standard error; NaN and None where it is no number."""
+        """A metric's value and standard error; NaN and None where it is not a number."""
         values = self.content["results"].get(task) or {}
         value = _number(values.get(f"{metric},{filter_name}"))
         stderr = _number(values.get(f"{metric}_stderr,{filter_name}"))
@@ -261,7 +261,7 @@ def metric_value(statistics: DocumentStatistics) -> float:
     if statistics.rescoring is not None:
         return statistics.rescoring.metric(np.arange(statistics.values.size))
     total = statistics.values.sum()
-    with np.errstate(all="ignore"):  # what is out of range is no value, and cannot agree
+    with np.errstate(all="ignore"):  # what is out of range is not a value, and cannot agree
         if statistics.weights is None:
             mean = total / statistics.values.size
             return float(np.exp(-mean) if statistics.aggregation == "perplexity" else mean)

@@ -367,7 +367,9 @@ def _metrics(
             by_size = fitting[0] if len(fitting) == 1 else None
             found.append(GroupMetric(metric=metric, filters=(filter_name,), weight_by_size=by_size))
         else:
-            reason = "its reported value is no mean of its subtasks', weighted by documents or not"
+            reason = (
+                "its reported value is not a mean of its subtasks', weighted by documents or not"
+            )
             odd.append(NotCompared(task=name, filter=filter_name, metric=metric, reason=reason))
     return tuple(found), odd
 

@@ -81,7 +81,7 @@ def read_lmeval_samples(
             and a document's first line is the first filter's, as lm-eval wrote them.
 
     Raises:
-        EvaluationError: for a line that is no sample, or a document twice under one filter.
+        EvaluationError: for a line that is not a sample, or a document twice under one filter.
         UsageError: for samples without hashes, which lm-eval wrote before 0.4.3.
     """
     filters = list(dict.fromkeys(filter_name for _, filter_name in metrics))
@@ -94,7 +94,7 @@ def read_lmeval_samples(
         _require_hashes(row, where)
         filter_name = row.get("filter") or _nth(filters, seen[doc_id], doc_id, where)
         if not isinstance(filter_name, str):
-            raise EvaluationError(f"{where}: no sample of lm-eval: its 'filter' is no name")
+            raise EvaluationError(f"{where}: no sample of lm-eval: its 'filter' is not a name")
         seen[doc_id] += 1
         if doc_id in found[filter_name]:
             raise EvaluationError(

@@ -156,7 +156,7 @@ def _statistics(of: _Metric, samples: Sequence[Sample]) -> tuple[DocumentStatist
     if not found:
         return statistics, "" if declared else "no aggregation declared: mean, as it comes out"
     if not declared:
-        raise NotComparableError(f"its aggregation is not recorded and is no mean ({found})")
+        raise NotComparableError(f"its aggregation is not recorded and is not a mean ({found})")
     raise EvaluationError(
         f"{of.path} and {of.results.path} are not of one run: {of.name} ({of.filter}): {found}",
         hint="results and samples must be the files of one run: make it once more",
@@ -211,7 +211,7 @@ def _gaps(samples: Sequence[Sample]) -> str:
     )
 
 
-# lm-eval's own aggregations, for the items of a stored run whose metric is no mean.
+# lm-eval's own aggregations, for the items of a stored run whose metric is not a mean.
 
 
 # lm-eval's placeholder of runs without metrics.

@@ -245,7 +245,7 @@ def settle_sharing(lm: Any) -> None:
     lm.unshared = _hindrance(lm)
     if lm.unshared:
         lm.sharing = None
-    lm.gave_up = None  # what made-up tokens show is no reason to give up anything but sharing
+    lm.gave_up = None  # what made-up tokens show is not a reason to give up anything but sharing
 
 
 def _hindrance(lm: Any) -> str:

@@ -49,7 +49,7 @@ class DocumentTexts:
         """[prompt, target, requests] of every document.
 
         A request is [continuation, base, candidate, tokens]; a side is [log-likelihood, greedy,
-        generated text], the first as "-inf" or "nan" where it is no number; tokens are [texts or
+        generated text], the first as "-inf" or "nan" where it is not a number; tokens are [texts or
         ids, base, candidate, KL] in hundredths of a nat, or None where they are not kept.
 
         Args:

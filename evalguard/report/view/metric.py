@@ -69,7 +69,7 @@ def influence_view(comparison: Comparison, margin: float) -> InfluenceView | Non
     top = "the top one" if found.removed == 1 else f"the top {removed}"
     noun = "document" if len(worst) == 1 else "documents"
     carried = (
-        f"{half} of {rounding.format_count(comparison.n_used)} make up half of all change; "
+        f"half of the change comes from {half} of {rounding.format_count(comparison.n_used)}; "
         f"without {top}, "
         f"sigma is {without}."
     )

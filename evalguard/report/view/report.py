@@ -172,7 +172,7 @@ def _interval_header(comparisons: Sequence[Comparison]) -> str:
 
 
 def _influence_text(report: CompareReport) -> str:
-    """What carries the drift that the report is about, "" if that is no regression."""
+    """What carries the drift that the report is about, "" if that is not a regression."""
     worst = decisive_comparison(report)
     found = None if worst is None else influence_view(worst, metric_margin(report, worst))
     if worst is None or worst.outcome != "regressed" or found is None:

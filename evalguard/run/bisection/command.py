@@ -68,7 +68,7 @@ def resume_bisection(run: str | Path, **given: Any) -> CompareResult:
             ``output_format``, ``quiet`` and ``timeout``, in place of those of then.
 
     Raises:
-        UsageError: this is no run folder of a bisection.
+        UsageError: this is not a run folder of a bisection.
         StoreError: its result.json is damaged.
         MisalignedRunsError: a side or its scores are not what they were.
         EvaluationError, Interrupted: as ``evalguard.compare``.

@@ -225,7 +225,7 @@ def _edits(base: Variant, candidate: Variant) -> list[str]:
         if target.kind not in ("model_args", "config")
         and (str(target), value) not in {(str(t), v) for t, v in theirs.targets.values()}
     ]
-    return [f"setting '{name}' of the base is no setting of the candidate" for name in edits]
+    return [f"setting '{name}' of the base is not a setting of the candidate" for name in edits]
 
 
 def _undeclared(found: Iterable[Setting], candidate: Variant) -> list[Setting]:

@@ -62,7 +62,7 @@ def open_model_oracle(
         runner: runs probes elsewhere.
 
     Raises:
-        UsageError: the metric is no sum over documents, or was not compared.
+        UsageError: the metric is not a sum over documents, or was not compared.
         EvaluationError: the model with all settings at reference cannot be loaded.
         StoreError: the journal cannot be written, or another process writes it.
     """
@@ -370,7 +370,7 @@ def references_for_block(references: References, block: RequestBlock) -> Sequenc
     """What the base left for a block of an assignment.
 
     Raises:
-        StoreError: it is gone: a full disk, a cleared cache. That is no assignment's fault.
+        StoreError: it is gone: a full disk, a cleared cache. That is not an assignment's fault.
     """
     found = references.beside(block)
     if found is None:

@@ -50,7 +50,7 @@ class OracleRequest:
         candidate: as it was compared; its settings that are not at reference are searched.
         scored: base and candidate, as compared.
         key: (task, filter, metric) whose drift is searched.
-        held_to: the limit that ``key`` names, where it is no metric.
+        held_to: the limit that ``key`` names, where it is not a metric.
     """
 
     candidate: ModelSource

@@ -260,7 +260,7 @@ def refusal_of(error: EvalguardError, *, loaded: bool) -> Untestable:
         loaded: whether the model was loaded, and failed while it answered.
 
     Raises:
-        StoreError: a disk is full: that is no property of an assignment.
+        StoreError: a disk is full: that is not a property of an assignment.
     """
     if isinstance(error, StoreError):
         raise error

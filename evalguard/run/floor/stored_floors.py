@@ -66,7 +66,7 @@ def read_floor(content: Mapping[str, Any], where: str) -> MeasuredFloor:
             distributions={floor.task: floor for floor in distributions},
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise UsageError(f"{where} is no measured floor: {error!r}", hint=_HINT) from error
+        raise UsageError(f"{where} is not a measured floor: {error!r}", hint=_HINT) from error
 
 
 def given_floor(options: CompareOptions) -> MeasuredFloor | None:
@@ -100,7 +100,7 @@ def _size(value: Any) -> float:
     """A size of drift; null stands for an infinite one, which JSON cannot hold."""
     number = _number(value)
     if number < 0.0:
-        raise ValueError(f"{value!r} is no size of a drift")
+        raise ValueError(f"{value!r} is not a size of a drift")
     return number
 
 
@@ -123,13 +123,13 @@ def _number(value: Any) -> float:
     if value is None:
         return math.inf
     if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
-        raise ValueError(f"{value!r} is no number")
+        raise ValueError(f"{value!r} is not a number")
     return float(value)
 
 
 def _count(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{value!r} is no number of documents or tokens")
+        raise ValueError(f"{value!r} is not a number of documents or tokens")
     return value
 
 
@@ -349,7 +349,7 @@ def environment_of(description: ModelDescription) -> dict[str, Value]:
 def task_keys(tables: Sequence[ScoreTable]) -> dict[str, str]:
     """Digest per task of its first document, prompt and target, which all its metrics share.
 
-    The number of documents is no part of it: a floor measured on a few counts for all.
+    The number of documents is not a part of it: a floor measured on a few counts for all.
     """
     first: dict[str, ScoreTable] = {}
     for table in tables:

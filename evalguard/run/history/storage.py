@@ -160,7 +160,7 @@ def add_run(file: Path, run: Path) -> HistoryAddition:
 
     Raises:
         AlreadyKept: the history has the run.
-        UsageError: this is no run folder, or its samples are of an earlier evalguard.
+        UsageError: this is not a run folder, or its samples are of an earlier evalguard.
         StoreError: something is damaged, or the history cannot be written.
     """
     stored = stored_run(run)

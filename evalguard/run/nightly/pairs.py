@@ -253,7 +253,7 @@ def pair_seconds(asked: float | None, guard: float | None) -> float:
 
 
 def check_hours(hours: float | None) -> None:
-    """Refuse what is no number of hours.
+    """Refuse what is not a number of hours.
 
     Raises:
         UsageError: it is below 0, or not finite.

@@ -45,7 +45,7 @@ def track_stored(run: Path, names: Sequence[str] = (), *, quiet: bool = False) -
         names: of the trackers; none: W&B where it is configured.
 
     Raises:
-        UsageError: this is no run folder, or no tracker is named or configured, or ``none`` is.
+        UsageError: this is not a run folder, or no tracker is named or configured, or ``none`` is.
         StoreError: it is damaged, or a file of it was changed.
     """
     if set(names) == {"none"}:

@@ -160,5 +160,5 @@ def _left_out(entries: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 def _number(value: Any) -> float:
     number = float(value)
     if not math.isfinite(number):
-        raise ValueError(f"{value!r} is no number")
+        raise ValueError(f"{value!r} is not a number")
     return number

@@ -419,7 +419,7 @@ def _check_same_base(
     differing = [name for name in here if here[name] != there[name]]
     if differing:
         raise UsageError(
-            f"{path} is no reference of '{source.name}' as it is here: other "
+            f"{path} is not a reference of '{source.name}' as it is here: other "
             f"{' and '.join(differing)} ({_shown(there, here, differing[0])})",
             hint="name the base and the options that it was made with, or another file",
         )

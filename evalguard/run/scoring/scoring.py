@@ -463,7 +463,7 @@ def _check_documents(
     """Pair the documents without scores: what forbids it is what would forbid it at the end."""
     asked = requested_documents(requests)
     having = [one for one in asked if one.doc_id in set(table.doc_ids.tolist())]
-    # A metric that not every document has is no sign of other documents.
+    # A metric that not every document has is not a sign of other documents.
     told = having if len(having) == table.n else asked
     ones = np.ones(len(told))
     bare = replace(table, clusters=(), token_hashes=(), answers=(), cut=(), reading=None)

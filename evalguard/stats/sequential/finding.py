@@ -75,7 +75,7 @@ class Finding:
 def cannot_stop(table: ScoreTable) -> str:
     """Why a metric cannot be judged from a part of its documents; "" where it can."""
     if table.rescoring is not None:
-        return "it is no mean, so that only all documents tell its verdict"
+        return "it is not a mean, so that only all documents tell its verdict"
     if table.clusters:
         return "documents of one cluster belong together and do not come one by one"
     return ""

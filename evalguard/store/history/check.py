@@ -91,7 +91,7 @@ def _run_problem(row: tuple[Any, ...]) -> Iterator[str]:
     except DamagedBlockError as error:
         yield f"run {row[0]}: {error}"
     except (ValueError, TypeError):
-        yield f"run {row[0]}: {row[1]!r} is no time"
+        yield f"run {row[0]}: {row[1]!r} is not a time"
 
 
 def _metric_problem(row: tuple[Any, ...]) -> Iterator[str]:

@@ -50,7 +50,7 @@ def connect(path: Path, *, create: bool, patience: float = PATIENCE) -> sqlite3.
 def _check_place(path: Path, *, create: bool) -> None:
     log = path.with_name(f"{path.name}-wal")
     # Before the file: a file has its first page before there is a log, so that a log with something
-    # in it and, after that, an empty file is no history that another process is just starting.
+    # in it and, after that, an empty file is not a history that another process is just starting.
     logged = _size(log)
     try:
         found = path.stat()
@@ -68,7 +68,7 @@ def _check_place(path: Path, *, create: bool) -> None:
     except OSError as error:
         raise UsageError(f"the history {path} cannot be read: {error.strerror}") from error
     if not stat.S_ISREG(found.st_mode):
-        raise UsageError(f"{path} is no file, so it is no history", hint=_ANOTHER)
+        raise UsageError(f"{path} is not a file, so it is not a history", hint=_ANOTHER)
     if found.st_size:
         return
     # sqlite3 would take it for a new file, and throw the log away, with all that is in it.
@@ -215,7 +215,9 @@ def _known(path: Path, doing: str, error: sqlite3.Error) -> EvalguardError:
             hint=_ELSEWHERE,
         )
     if "not a database" in said:
-        return DamagedHistoryError(f"{path} is no history: it is no sqlite3 file", hint=_ELSEWHERE)
+        return DamagedHistoryError(
+            f"{path} is not a history: it is not a sqlite3 file", hint=_ELSEWHERE
+        )
     if "malformed" in said:
         return DamagedHistoryError(f"the history {path} is damaged ({said})", hint=RESCUE)
     if isinstance(error, sqlite3.OperationalError) and "disk I/O" in said:

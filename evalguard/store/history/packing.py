@@ -128,7 +128,7 @@ def _checked(packed: bytes) -> tuple[int, int, bytes]:
 def _size(kind: int, n: int) -> int:
     """Bytes of an uncompressed body."""
     if n > _MOST_VALUES or kind > _INT64:
-        raise DamagedBlockError("it is no vector that evalguard packs")
+        raise DamagedBlockError("it is not a vector that evalguard packs")
     return {_CONSTANT: 8, _BITS: -(-n // 8)}.get(kind) or n * _WIDTHS.get(kind, 0)
 
 
@@ -346,7 +346,7 @@ class VectorReader:
             raise DamagedBlockError(f"vector {number} is gone")
         reference, packed, digest = row
         if not isinstance(packed, bytes):
-            raise DamagedBlockError(f"vector {number} is no packed one")
+            raise DamagedBlockError(f"vector {number} is not a packed one")
         if plain and reference is not None:
             raise DamagedBlockError(f"vector {number} is packed against one that is packed itself")
         against = None if reference is None else self.get(reference, plain=True)

@@ -221,4 +221,4 @@ def test_a_group_whose_value_cannot_be_explained_is_not_compared(
     run = read_run(folder)
     (left,) = [left for left in run.not_compared if left.task == "gr_all"]
     assert (left.metric, left.filter) == ("acc", "none")
-    assert "no mean of its subtasks" in left.reason
+    assert "not a mean of its subtasks" in left.reason
