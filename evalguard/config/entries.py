@@ -373,7 +373,10 @@ class RunEntry(GuardEntry):
         description="Stop a task as soon as the verdict of all its documents is known.",
     )
     sequential_alpha: float | None = Field(
-        default=None, gt=0, lt=0.5, description="Probability of a wrong early verdict; default 0.05."
+        default=None,
+        gt=0,
+        lt=0.5,
+        description="Probability of a wrong early verdict; default 0.05.",
     )
     bisect: Literal["auto", "never", "always"] | None = Field(
         default=None,

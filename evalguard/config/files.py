@@ -133,7 +133,7 @@ def _joined(errors: list[GuardFileError]) -> GuardFileError:
 # The folder of what comes with evalguard: the demo's guard file, tasks and model.
 
 
-_PACKAGE = Path(__file__).resolve().parent.parent
+PACKAGE = Path(__file__).resolve().parent.parent
 DEMO = Path("configs") / "demo.yaml"
 
 
@@ -146,11 +146,11 @@ def embedded_folder() -> Path:
     Raises:
         EvalguardError: if neither is there: the installation is damaged.
     """
-    for folder in (_PACKAGE / "_embedded", _PACKAGE.parent):
+    for folder in (PACKAGE / "_embedded", PACKAGE.parent):
         if (folder / DEMO).is_file():
             return folder
     raise EvalguardError(
-        f"evalguard's own demo is missing: no {DEMO} in {_PACKAGE / '_embedded'}",
+        f"evalguard's own demo is missing: no {DEMO} in {PACKAGE / '_embedded'}",
         hint="install evalguard again, or name a guard file with --config",
     )
 

@@ -203,7 +203,7 @@ def _missing(found: int, expected: int) -> str:
 
 
 # Seconds of one aggregation; a bootstrap runs it some 450 times.
-_LONGEST = 5.0
+LONGEST = 5.0
 
 
 def task_rescoring(task: Task, metric: str, items: Sequence[object], name: str) -> Rescoring:
@@ -224,11 +224,11 @@ def task_rescoring(task: Task, metric: str, items: Sequence[object], name: str) 
 
     try:
         made, seconds = _timed(items, name, aggregate)
-        if seconds > _LONGEST:  # the first call may have imported a library
+        if seconds > LONGEST:  # the first call may have imported a library
             made, seconds = _timed(items, name, aggregate)
     except EvaluationError as error:
         raise NotComparableError(str(error)) from error
-    if seconds > _LONGEST:
+    if seconds > LONGEST:
         raise NotComparableError(
             f"its aggregation '{name}' takes {seconds:.0f} seconds, too long for the hundreds of "
             "times that a paired bootstrap needs it"

@@ -73,16 +73,16 @@ def _read(tokenizer: Any) -> _Rules:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         entries = sorted(tokenizer.get_vocab().items())
-        digest = _entries_digest(entries)
+        digest = entries_digest(entries)
         return _Rules(digest, digest, len(entries))
-    rules = _rules_digest(backend)
+    rules = rules_digest(backend)
     if rules not in _known:
         entries = sorted(tokenizer.get_vocab().items())
-        _known[rules] = _Rules(rules, _entries_digest(entries), len(entries))
+        _known[rules] = _Rules(rules, entries_digest(entries), len(entries))
     return _known[rules]
 
 
-def _rules_digest(backend: Any) -> str:
+def rules_digest(backend: Any) -> str:
     """Digest of all that a tokenizer of ``tokenizers`` does; not of the last call's padding.
 
     Of the model, which is by far the largest part, as the library writes it: as Python objects a
@@ -98,7 +98,7 @@ def _rules_digest(backend: Any) -> str:
     return digest_of([model, told, added, bool(getattr(backend, "encode_special_tokens", False))])
 
 
-def _entries_digest(entries: Sequence[tuple[str, int]]) -> str:
+def entries_digest(entries: Sequence[tuple[str, int]]) -> str:
     """``digest_of`` entries, a part of them at a time."""
     digest = hashlib.sha256(b"[")
     for start in range(0, len(entries), _AT_A_TIME):

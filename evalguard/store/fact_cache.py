@@ -96,7 +96,7 @@ def _checksum(said: Mapping[str, Any]) -> str:
 
 BUDGET_FORMAT = "evalguard.token-budget/1"
 # Measuring takes seconds.
-_PATIENCE, _PAUSE = 60.0, 0.05
+PATIENCE, PAUSE = 60.0, 0.05
 
 
 class BudgetStore:
@@ -140,14 +140,14 @@ class BudgetStore:
 
     def _turn(self, facts: Mapping[str, Value]) -> FileLock | None:
         """Wait until nobody else measures; None where there are no locks, or somebody hangs."""
-        path, until = self._file(facts).with_suffix(".lock"), time.monotonic() + _PATIENCE
+        path, until = self._file(facts).with_suffix(".lock"), time.monotonic() + PATIENCE
         try:
             make_private_folder(self._folder)
             while self.get(facts) is None and time.monotonic() < until:
                 lock = FileLock.tried(path)
                 if lock is not None:
                     return lock
-                time.sleep(_PAUSE)
+                time.sleep(PAUSE)
         except OSError:
             pass
         return None

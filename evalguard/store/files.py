@@ -367,7 +367,7 @@ def write_output(path: Path, text: str) -> None:
 
 
 # Whatever says that it is larger was not written by evalguard.
-_MOST_READ_BYTES = 2**32
+MOST_READ_BYTES = 2**32
 _NO_FILE = {
     errno.ELOOP: "a link stands in its place",
     errno.EMLINK: "a link stands in its place",
@@ -414,9 +414,9 @@ def _read(path: Path) -> bytes:
             raise DamagedBlockError("a folder stands in its place")
         if not stat.S_ISREG(found.st_mode):
             raise DamagedBlockError("no ordinary file stands in its place")
-        if found.st_size > _MOST_READ_BYTES:
+        if found.st_size > MOST_READ_BYTES:
             raise DamagedBlockError("it is larger than a block can be")
         with open(descriptor, "rb", closefd=False) as file:
-            return file.read(_MOST_READ_BYTES)
+            return file.read(MOST_READ_BYTES)
     finally:
         os.close(descriptor)

@@ -140,7 +140,7 @@ def _refusing(path: Path) -> Iterator[None]:
 _NAME = "result.json"
 _HINT = "give the run folder of an `evalguard compare`, such as reports/<time>-<base>-vs-<cand>"
 # Far above what evalguard writes: a thousand tasks have some megabytes.
-_MOST_BYTES = 256 * 2**20
+MOST_BYTES = 256 * 2**20
 
 
 def read_result(path: Path, *, schema: str, hint: str = _HINT) -> dict[str, Any]:
@@ -162,11 +162,11 @@ def read_document(path: Path, *, schemas: tuple[str, ...], hint: str = _HINT) ->
     file = path / _NAME if path.is_dir() else path
     try:
         with file.open("rb") as opened:
-            data = opened.read(_MOST_BYTES + 1)
+            data = opened.read(MOST_BYTES + 1)
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}", hint=hint) from error
-    if len(data) > _MOST_BYTES:
-        raise UsageError(f"{file} is larger than {_MOST_BYTES // 2**20} MiB", hint=hint)
+    if len(data) > MOST_BYTES:
+        raise UsageError(f"{file} is larger than {MOST_BYTES // 2**20} MiB", hint=hint)
     try:
         content = json.loads(data, parse_constant=_no_number, object_pairs_hook=_object)
     except RecursionError as error:

@@ -27,7 +27,7 @@ from evalguard.worker.messages import (
     ReferenceWanted,
 )
 
-_CLOSE_TIMEOUT = 10.0
+CLOSE_TIMEOUT = 10.0
 
 
 class WorkerScorer:
@@ -218,7 +218,7 @@ class WorkerScorer:
         """
         if not self._line.is_open:
             return
-        self._line.timeout = min(self._line.timeout or _CLOSE_TIMEOUT, _CLOSE_TIMEOUT)
+        self._line.timeout = min(self._line.timeout or CLOSE_TIMEOUT, CLOSE_TIMEOUT)
         try:
             # A worker that is gone or stuck has nothing to give any more: it is only ended.
             with contextlib.suppress(WorkerError):
@@ -246,7 +246,7 @@ def _shown(requests: Sequence[Request]) -> str:
 R = TypeVar("R")
 
 # Base64 makes a third more of it; a message may hold 256 MiB.
-_MOST_BYTES = 32 * 2**20
+MOST_BYTES = 32 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +265,7 @@ class Parcels(Generic[R]):
             return cls(lengths, ())
         whole = join_positions(present)
         total = sum(lengths)
-        step = max(1, _MOST_BYTES * total // _bytes(whole))
+        step = max(1, MOST_BYTES * total // _bytes(whole))
         sizes = [min(step, total - start) for start in range(0, total, step)]
         return cls(lengths, tuple(cut(whole, sizes)))
 

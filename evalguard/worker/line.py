@@ -33,7 +33,7 @@ from evalguard.worker.messages import (
 from evalguard.worker.process import WorkerProcess, peak_memory, worker_command
 
 # An interpreter on a slow disk may take this long to import numpy, before it can say anything.
-_START_SILENCE = 60.0
+START_SILENCE = 60.0
 # Its pipe is closed; how it ended is known once it has, and it may still have a log to write.
 _LAST_MOMENTS = 10.0
 
@@ -174,7 +174,7 @@ class Line:
 
     def _greet(self) -> None:
         doing = "starting"
-        hello = self._exchange(b"", doing, silence=max(self._silence, _START_SILENCE))
+        hello = self._exchange(b"", doing, silence=max(self._silence, START_SILENCE))
         if not isinstance(hello, Hello):
             raise self.broken(WorkerError(f"began with {type(hello).__name__}, not Hello"), doing)
         if (hello.evalguard, hello.protocol) != (evalguard.__version__, PROTOCOL):

@@ -85,12 +85,17 @@ _MASKS = (
 
 
 def plain(text: str, places: Mapping[str, str]) -> list[str]:
-    """Lines of a text without folders, times, digests, durations and versions."""
+    """Paragraphs of a text without folders, times, digests, durations and versions.
+
+    Each is one line: where a screen's lines break depends on how long a folder's name is.
+    """
+    text = re.sub(r"(?<=/)\\\n\s*", "", text)  # a path that a typed command breaks
+    text = re.sub(r"\s*\\\n\s*", " ", text)
     for place, name in sorted(places.items(), key=lambda pair: -len(pair[0])):
         text = text.replace(place, name)
     for pattern, name in _MASKS:
         text = re.sub(pattern, name, text)
-    return [re.sub(r" {2,}", "  ", line.rstrip()) for line in text.splitlines()]
+    return [" ".join(part.split()) for part in re.split(r"\n\s*\n", text.strip())]
 
 
 def values(document: Any, places: Mapping[str, str], path: str = "") -> dict[str, Any]:
@@ -117,7 +122,11 @@ def values(document: Any, places: Mapping[str, str], path: str = "") -> dict[str
 
 def answer(code: int, out: str, err: str, places: Mapping[str, str]) -> dict[str, Any]:
     """What must stay of one command's answer: exit code, document or screen, the error."""
-    said = [line for line in plain(err, places) if line.startswith(("error: ", "  hint", "Usage"))]
+    said = [
+        plain(line, places)[0]
+        for line in err.splitlines()
+        if line.startswith(("error: ", "  hint", "Usage"))
+    ]
     kept: dict[str, Any] = {"code": code, "error": said}
     try:
         kept["json"] = values(json.loads(out), places)

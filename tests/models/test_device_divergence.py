@@ -105,7 +105,7 @@ def test_pieces_of_positions_change_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     base, candidate = rows(9, 50, 1, 0.3)
     ids = np.arange(9)
     whole = device_divergence(base, candidate, ids)
-    monkeypatch.setattr(module, "_PIECE", 100)
+    monkeypatch.setattr(module, "PIECE", 100)
     cut = device_divergence(base, candidate, ids)
     assert_same(cut, whole)
 

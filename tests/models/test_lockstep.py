@@ -173,7 +173,7 @@ def test_windows_of_another_length_are_not_compared_and_still_scored(
 def test_rows_alive_at_once_are_those_of_one_piece_or_as_many_as_are_compared_together(
     tiny_llama: Path, port: Path, monkeypatch: pytest.MonkeyPatch, together: int
 ) -> None:
-    monkeypatch.setattr(lockstep, "_TOGETHER", together)
+    monkeypatch.setattr(lockstep, "TOGETHER", together)
     alive: dict[int, int] = {}
     most: list[int] = []
     original = lm_scorer._as_float32
@@ -202,7 +202,7 @@ def test_pieces_that_are_compared_together_diverge_as_each_alone(
     requests = [*pair_requests()]
     found = []
     for together in (0, 2**13, 2**20):
-        monkeypatch.setattr(lockstep, "_TOGETHER", together)
+        monkeypatch.setattr(lockstep, "TOGETHER", together)
         found.append(compared(open_hf(tiny_llama), open_hf(port), requests)[2])
     for other in found[1:]:
         for one, more in zip(found[0].divergences, other.divergences, strict=True):
@@ -225,7 +225,7 @@ def test_batches_too_different_are_given_up_and_still_scored(
     monkeypatch.setattr(candidate._lm, "batches", reversed_batches)
     _, _, patient = compared(base, candidate, requests)
     assert patient.reason == ""
-    monkeypatch.setattr(lockstep, "_MOST_WAITING", 1000)
+    monkeypatch.setattr(lockstep, "MOST_WAITING", 1000)
     responses, _, found = compared(base, candidate, requests)
     assert "batches differ too much" in found.reason
     assert bits(responses) == bits(base.score(requests))

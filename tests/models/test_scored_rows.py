@@ -70,7 +70,7 @@ def test_many_positions_go_through_in_blocks(
 ) -> None:
     vocabulary = open_hf(tiny_gemma2).describe().vocabulary_size
     expected = open_hf(tiny_gemma2, HARNESS)
-    monkeypatch.setattr(scored_rows, "_ON_CPU", rows * vocabulary)
+    monkeypatch.setattr(scored_rows, "ON_CPU", rows * vocabulary)
     model = open_hf(tiny_gemma2)
     model.score(rolling_requests())  # the first long texts are held against all positions, too
     seen = widths(model)
@@ -85,7 +85,7 @@ def test_blocks_change_no_rows_of_a_piece(
     model, requests = open_hf(tiny_llama), rolling_requests()
     pieces = [piece for of in model.pieces(requests) for piece in of]
     whole = {scored.fed: rows.numpy() for scored, rows in model.rows(requests, pieces)}
-    monkeypatch.setattr(scored_rows, "_ON_CPU", 5 * model.describe().vocabulary_size)
+    monkeypatch.setattr(scored_rows, "ON_CPU", 5 * model.describe().vocabulary_size)
     for scored, found in model.rows(requests, pieces):
         rows = found.numpy()
         np.testing.assert_allclose(rows, whole[scored.fed], atol=1e-5)
@@ -190,7 +190,7 @@ def test_of_a_text_with_too_many_logits_the_end_is_held_against_all_positions(
         return original(batch)
 
     monkeypatch.setattr(model._lm, "full_logits", full)
-    monkeypatch.setattr(rows_check, "_MOST_ON_CPU", 30 * model.describe().vocabulary_size)
+    monkeypatch.setattr(rows_check, "MOST_ON_CPU", 30 * model.describe().vocabulary_size)
     model.score(pair_requests())
     assert held == [30]
 

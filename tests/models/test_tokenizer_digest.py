@@ -13,17 +13,17 @@ from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokeniz
 
 from evalguard.core.settings import digest_of
 from evalguard.models import tokenizers as module
-from evalguard.models.tokenizers import _entries_digest, _rules_digest
+from evalguard.models.tokenizers import entries_digest, rules_digest
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_call_leaves_behind_is_no_rule(kind: str) -> None:
     tokenizer = Tokenizer.from_str(KINDS[kind]().to_str())
-    before = _rules_digest(tokenizer)
+    before = rules_digest(tokenizer)
     tokenizer.enable_padding(length=9)
     tokenizer.enable_truncation(3)
-    assert _rules_digest(tokenizer) == before
-    assert _rules_digest(Tokenizer.from_str(tokenizer.to_str())) == before
+    assert rules_digest(tokenizer) == before
+    assert rules_digest(Tokenizer.from_str(tokenizer.to_str())) == before
 
 
 CHANGES: dict[str, Callable[[Any], object]] = {
@@ -42,11 +42,11 @@ CHANGES: dict[str, Callable[[Any], object]] = {
 
 
 def test_every_rule_is_in_the_digest() -> None:
-    found = {"none": _rules_digest(gpt2())}
+    found = {"none": rules_digest(gpt2())}
     for name, change in CHANGES.items():
         tokenizer = gpt2()
         change(tokenizer)
-        found[name] = _rules_digest(tokenizer)
+        found[name] = rules_digest(tokenizer)
     assert len(set(found.values())) == len(CHANGES) + 1
 
 
@@ -55,6 +55,6 @@ def test_a_vocabulary_in_parts_has_the_digest_of_the_whole(vocabulary: dict[str,
     entries = sorted(vocabulary.items())
     usual, module._AT_A_TIME = module._AT_A_TIME, 3
     try:
-        assert _entries_digest(entries) == digest_of(entries)
+        assert entries_digest(entries) == digest_of(entries)
     finally:
         module._AT_A_TIME = usual

@@ -130,7 +130,7 @@ def test_files_of_the_run_folder_go_with_it_but_for_the_largest(
     (tmp_path / "samples").mkdir()
     for name, size in (("result.json", 2), ("samples/t.parquet", 9), ("tokens-t.parquet", 1)):
         (tmp_path / name).write_bytes(b"x" * size)
-    monkeypatch.setattr("evalguard.run.publishing.tables._LARGEST_FILE", 5)
+    monkeypatch.setattr("evalguard.run.publishing.tables.LARGEST_FILE", 5)
     run = build_tracked_run(report(comparison(), run_folder=str(tmp_path)))
     assert run.files == {"result.json": str(tmp_path / "result.json")}
     assert run.summary["files left out"] == "samples/t.parquet"

@@ -192,7 +192,7 @@ def test_the_users_folders_come_last_so_that_they_win(settle: Any, tmp_path: Pat
 def test_an_installation_without_the_demo_is_enough_for_a_guard_file_that_is_named(
     settle: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evalguard.config.files._PACKAGE", tmp_path / "nothing" / "here")
+    monkeypatch.setattr("evalguard.config.files.PACKAGE", tmp_path / "nothing" / "here")
     paths = settle("orig", "port", include_path=(tmp_path,)).task_options.include_paths
     assert paths == (tmp_path / "mine", tmp_path)
 

@@ -148,7 +148,7 @@ class Stuck(Fake):
 def test_a_probe_that_takes_far_longer_than_any_before_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_runner, "_LEAST", 0.5)
+    monkeypatch.setattr(local_runner, "LEAST", 0.5)
     monkeypatch.setattr(Stuck, "log", tmp_path / "log")
     runner = LocalRunner(Stuck, jobs=2)
     list(runner.run([work("a", 1)]))
@@ -164,7 +164,7 @@ def test_a_probe_that_takes_far_longer_than_any_before_is_ended(
 def test_a_first_probe_that_never_ends_is_ended_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_runner, "_UNKNOWN_PATIENCE", 0.5)
+    monkeypatch.setattr(local_runner, "UNKNOWN_PATIENCE", 0.5)
     monkeypatch.setattr(Stuck, "log", tmp_path / "log")
     runner = LocalRunner(Stuck)
     (failed,) = list(runner.run([work("stuck", 2)]))
@@ -190,8 +190,8 @@ def test_an_error_after_a_probe_that_ended_just_in_time_is_its_own() -> None:
 def test_a_question_may_take_as_long_as_it_likes_once_the_model_is_loaded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(local_runner, "_UNKNOWN_PATIENCE", 0.1)
-    monkeypatch.setattr(local_runner, "_POLL_SECONDS", 0.05)
+    monkeypatch.setattr(local_runner, "UNKNOWN_PATIENCE", 0.1)
+    monkeypatch.setattr(local_runner, "POLL_SECONDS", 0.05)
     runner = LocalRunner(Fake)
     assert runner.ask(source("a"), lambda scorer: time.sleep(0.5) or 7) == 7
     runner.close()

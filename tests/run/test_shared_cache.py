@@ -28,8 +28,8 @@ def tasks(task_folder: Path) -> TaskSet:
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passage, "_FIRST_PAUSE", 0.001)
-    monkeypatch.setattr(passage, "_LONGEST_PAUSE", 0.002)
+    monkeypatch.setattr(passage, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(passage, "LONGEST_PAUSE", 0.002)
 
 
 def evaluator(tasks: TaskSet, cache: Path, said: io.StringIO | None = None) -> Evaluator:

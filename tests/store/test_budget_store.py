@@ -40,8 +40,8 @@ def test_while_another_process_measures_its_budget_is_waited_for(
 
 
 def test_one_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget_store, "_PATIENCE", 0.02)
-    monkeypatch.setattr(budget_store, "_PAUSE", 0.001)
+    monkeypatch.setattr(budget_store, "PATIENCE", 0.02)
+    monkeypatch.setattr(budget_store, "PAUSE", 0.001)
     store = BudgetStore(tmp_path)
     lock = FileLock.tried(store._file(FACTS).with_suffix(".lock"))
     assert lock is not None

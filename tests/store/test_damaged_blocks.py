@@ -220,7 +220,7 @@ def test_a_block_that_says_it_unpacks_to_too_much_is_not_unpacked(
 def test_a_file_larger_than_any_block_is_not_read(
     cache: ScoreCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evalguard.store.files._MOST_READ_BYTES", 100)
+    monkeypatch.setattr("evalguard.store.files.MOST_READ_BYTES", 100)
     assert cache.get(KEY, BLOCK) is None
     assert "it is larger than a block can be" in cache.problems[0]
 

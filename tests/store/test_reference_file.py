@@ -206,6 +206,6 @@ def test_a_crafted_file_whose_seal_is_in_order_gives_no_number(
 def test_a_block_that_says_it_is_huge_is_refused_unread(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evalguard.store.record_file._MOST_VALUES", 3)
+    monkeypatch.setattr("evalguard.store.record_file.MOST_VALUES", 3)
     with pytest.raises(UsageError, match="larger than a block can be"):
         ReferenceFile(path)

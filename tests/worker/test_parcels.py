@@ -123,7 +123,7 @@ class Model:
 
 
 def test_the_counter_takes_and_gives_one_piece_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parcels, "_MOST_BYTES", 1)
+    monkeypatch.setattr(parcels, "MOST_BYTES", 1)
     counter, model = Counter(), Model()
     request = Request(task="t", doc_id=0, index=0, kind="loglikelihood", arguments=("a", "b"))
 

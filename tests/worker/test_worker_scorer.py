@@ -297,7 +297,7 @@ def test_a_long_call_with_heartbeats_is_no_error(
     open_worker: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scorer = open_worker(replace(VARIANT, model="close-hangs"), heartbeat_timeout=3.0)
-    monkeypatch.setattr(client, "_CLOSE_TIMEOUT", 4.0)
+    monkeypatch.setattr(client, "CLOSE_TIMEOUT", 4.0)
     started = time.monotonic()
     scorer.close()
     assert time.monotonic() - started >= 4.0  # it was the close timeout, not the heartbeat's
@@ -505,7 +505,7 @@ def test_another_version_of_evalguard_is_refused(open_worker: Open) -> None:
 def test_a_worker_that_never_says_hello_is_an_error(
     open_worker: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line, "_START_SILENCE", 1.0)
+    monkeypatch.setattr(line, "START_SILENCE", 1.0)
     with pytest.raises(WorkerError, match=r"no sign of life for 1 s.*while starting"):
         open_worker(env={"FAKE_START": "silent"}, heartbeat_timeout=1.0)
 

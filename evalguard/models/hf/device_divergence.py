@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from evalguard.core.divergence import NO_TOKEN, TOP_K, Divergence, divergence, log_sums
 
 # Numbers of a float64 temporary: 32 MiB, of which there are about four.
-_PIECE = 2**22
+PIECE = 2**22
 
 
 def divergence_of(
@@ -100,6 +100,6 @@ def _part(
 
 def _pieces(shape: torch.Size) -> Iterator[slice]:
     positions, vocabulary = shape
-    step = max(1, _PIECE // max(vocabulary, 1))
+    step = max(1, PIECE // max(vocabulary, 1))
     for start in range(0, positions, step):
         yield slice(start, min(start + step, positions))

@@ -245,7 +245,7 @@ _SCORED = (3, 2)
 # A piece is held against logits at all positions when it is so much longer than those before.
 _GROWTH = 1.1
 # Numbers of such logits: 256 MiB and 1 GiB of float32.
-_MOST_ON_CPU, _MOST_ON_GPU = 2**26, 2**28
+MOST_ON_CPU, _MOST_ON_GPU = 2**26, 2**28
 _AT_A_TIME = 3
 
 
@@ -293,7 +293,7 @@ def hold_longest(lm: Any, rows: ScoredRows, pieces: Iterable[FedTokens]) -> None
     longest = max(pieces, key=lambda piece: len(piece.ids), default=None)
     if longest is None or len(longest.ids) - 1 <= rows.checked * _GROWTH:
         return
-    most = (_MOST_ON_CPU if lm.device.type == "cpu" else _MOST_ON_GPU) // rows.width
+    most = (MOST_ON_CPU if lm.device.type == "cpu" else _MOST_ON_GPU) // rows.width
     length, reason = min(len(longest.ids) - 1, most), None
     while reason is None and length > rows.checked:
         # of a whole text half, so that there are positions that are not read

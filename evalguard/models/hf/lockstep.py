@@ -25,9 +25,9 @@ Answers = dict[FedTokens, ScoredTokens]
 Arriving = Iterator[tuple[ScoredTokens, "Rows"]]
 
 # Numbers of one model (512 MiB) that may wait for the other's where batches are cut differently.
-_MOST_WAITING = 2**27
+MOST_WAITING = 2**27
 # Numbers of one model (4 MiB) that are compared at once.
-_TOGETHER = 2**20
+TOGETHER = 2**20
 
 
 def score_in_lockstep(
@@ -148,7 +148,7 @@ class _Meeting:
 
     def _take(self, side: int, scored: ScoredTokens, rows: Rows) -> None:
         self.answers[side][scored.fed] = scored
-        if self._waiting[side] > _MOST_WAITING:
+        if self._waiting[side] > MOST_WAITING:
             self._give_up("the two models' batches differ too much to be held side by side")
         if self.reason:
             return
@@ -169,7 +169,7 @@ class _Meeting:
             self._open[side][piece].remove(pair)
             if not self._open[side][piece]:
                 self._waiting[side] -= self._rows[side].pop(piece).numel()
-        if self._together >= _TOGETHER:
+        if self._together >= TOGETHER:
             self._compare_ready()
 
     def _compare_ready(self) -> None:

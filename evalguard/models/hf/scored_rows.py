@@ -15,7 +15,7 @@ from evalguard.models.hf.moved_batch import LastLayer, MovedBatch
 # Logits that are held at a time. On a CPU a block that the allocator takes from the heap: larger
 # ones are mapped anew each time, and touching their pages costs as much as the arithmetic. On a GPU
 # every further block costs a forward pass of one token.
-_ON_CPU = 7 * 2**20
+ON_CPU = 7 * 2**20
 _ON_GPU = 2**28
 # Rows of logits from which on the weights of an output embedding are not what is waited for.
 TOGETHER = 64
@@ -147,10 +147,10 @@ class ScoredRows:
     @property
     def together(self) -> int:
         """Rows up to which several passes have their logits made at once."""
-        return min(self._together, max(1, (self._most or _ON_CPU) // self.width))
+        return min(self._together, max(1, (self._most or ON_CPU) // self.width))
 
     def _at_a_time(self, hidden: Hidden) -> int:
-        most = self._most or (_ON_CPU if hidden.device.type == "cpu" else _ON_GPU)
+        most = self._most or (ON_CPU if hidden.device.type == "cpu" else _ON_GPU)
         return max(1, most // self.width)
 
     def _over(

@@ -134,11 +134,11 @@ def _shrank_batches(done: ScoredBlock) -> bool:
 # LocalRunner: probes in worker processes of this machine.
 
 
-_POLL_SECONDS = 0.5  # seconds between two looks at who is late
+POLL_SECONDS = 0.5  # seconds between two looks at who is late
 _STOP_SECONDS = 10.0  # seconds that a lane whose worker was ended may take to notice
 # A probe may take this many times as long as anything before it, and never less than the seconds.
-_TIMES, _LEAST = 20.0, 600.0
-_UNKNOWN_PATIENCE = 3600.0  # seconds: where nothing before it says how long one takes
+_TIMES, LEAST = 20.0, 600.0
+UNKNOWN_PATIENCE = 3600.0  # seconds: where nothing before it says how long one takes
 
 
 class LocalRunner:
@@ -232,7 +232,7 @@ class LocalRunner:
         """Wait for what comes next; meanwhile end probes that are far too late."""
         while True:
             try:
-                return out.get(timeout=_POLL_SECONDS)
+                return out.get(timeout=POLL_SECONDS)
             except Empty:
                 for lane in self._lanes:
                     if why := self._late(lane):
@@ -247,7 +247,7 @@ class LocalRunner:
         if not (self._watch and since):
             return ""
         known = self._longest_document * documents if documents else self._longest_load
-        patience = max(_LEAST, _TIMES * known) if known else _UNKNOWN_PATIENCE
+        patience = max(LEAST, _TIMES * known) if known else UNKNOWN_PATIENCE
         if time.monotonic() - since <= patience:
             return ""
         if known:

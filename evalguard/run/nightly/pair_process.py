@@ -97,7 +97,7 @@ class PairRunner:
 PAIR_WORKER_MODULE = "evalguard.run.nightly.pair_worker"
 # What a pair that was told to stop may take to end its workers and to clear its line on the
 # terminal; what it has finished is on the disk by then.
-_STOP_SECONDS = 10.0
+STOP_SECONDS = 10.0
 
 
 class PairProcess:
@@ -163,7 +163,7 @@ class PairProcess:
             if self.used and self._process.is_running():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self._process.pid, signal.SIGINT)
-                self._process.fate(wait=_STOP_SECONDS)
+                self._process.fate(wait=STOP_SECONDS)
         finally:
             self._process.kill()
 
@@ -172,7 +172,7 @@ class PairProcess:
         try:
             with contextlib.suppress(WorkerError):
                 self._exchange(
-                    Call(number=0, name="close", argument=None), time.monotonic() + _STOP_SECONDS
+                    Call(number=0, name="close", argument=None), time.monotonic() + STOP_SECONDS
                 )
             self._process.finish()
         finally:
@@ -208,7 +208,7 @@ class PairProcess:
             self.stop()
             _show_cursor()
             return error
-        fate = self._process.fate(wait=_STOP_SECONDS) if isinstance(error, PipeClosed) else ""
+        fate = self._process.fate(wait=STOP_SECONDS) if isinstance(error, PipeClosed) else ""
         self._process.kill()
         _show_cursor()
         killed = "SIGKILL" in fate

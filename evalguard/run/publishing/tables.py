@@ -287,7 +287,7 @@ def _of_report(report: CompareReport) -> Iterator[tuple[str, Number]]:
 
 # What people look into later; the tokens of all documents may be gigabytes.
 _FILES = ("result.json", "report.html", "junit.xml", "samples/*.parquet")
-_LARGEST_FILE = 100_000_000
+LARGEST_FILE = 100_000_000
 _LONGEST_TAG = 64
 
 
@@ -366,12 +366,12 @@ def _files(report: CompareReport) -> dict[str, str]:
     return {
         name: str(path.absolute())
         for name, path in _there(report)
-        if path.stat().st_size <= _LARGEST_FILE
+        if path.stat().st_size <= LARGEST_FILE
     }
 
 
 def _too_large(report: CompareReport) -> list[str]:
-    return [name for name, path in _there(report) if path.stat().st_size > _LARGEST_FILE]
+    return [name for name, path in _there(report) if path.stat().st_size > LARGEST_FILE]
 
 
 def _there(report: CompareReport) -> list[tuple[str, Path]]:

@@ -198,7 +198,7 @@ class BlockScorer(Protocol):
 
 
 # Looking again costs a few system calls a block; a block takes from tenths of a second to minutes.
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 # A process that was stopped, or a dead machine's lock on a network disk, must not hold up a run.
 PATIENCE = 15 * 60.0
 
@@ -286,7 +286,7 @@ def wait_for_others(
         go: lets a passage go on; True: whatever others are doing.
         say: takes what a person is to know of the waiting.
     """
-    pause, since = _FIRST_PAUSE, time.monotonic()
+    pause, since = FIRST_PAUSE, time.monotonic()
     left = _left(passages)
     while left:
         patient = time.monotonic() - since < PATIENCE
@@ -297,12 +297,12 @@ def wait_for_others(
                 go(passage, not patient)
         before, left = left, _left(passages)
         if left < before:
-            pause, since = _FIRST_PAUSE, time.monotonic()
+            pause, since = FIRST_PAUSE, time.monotonic()
         elif left:
-            if pause == _FIRST_PAUSE:
+            if pause == FIRST_PAUSE:
                 say(f"waiting for {_documents(passages)} that another process is scoring")
             time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, LONGEST_PAUSE)
 
 
 def _left(passages: Sequence[TaskProgress]) -> int:
