@@ -19,6 +19,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
+from evalguard.core.reports.compare import SINKS
 from evalguard.core.settings import Value, Variant
 from evalguard.core.text import parse_size
 from evalguard.errors import StoreError, UsageError
@@ -293,15 +294,12 @@ Distributions = Annotated[
 ]
 
 
-_TRACKERS = ["wandb", "trackio", "mlflow"]
-
-
 def _track(value: Any) -> Any:
     names = [value] if isinstance(value, str) else value
-    several = isinstance(names, list) and names and all(name in _TRACKERS for name in names)
+    several = isinstance(names, list) and names and all(name in SINKS for name in names)
     if value is None or names == ["none"] or several:
         return None if value is None else tuple(dict.fromkeys(names))
-    raise ValueError(f"none, or one or more of {', '.join(_TRACKERS)}")
+    raise ValueError(f"none, or one or more of {', '.join(SINKS)}")
 
 
 Track = Annotated[
@@ -310,9 +308,9 @@ Track = Annotated[
     WithJsonSchema(
         {
             "anyOf": [
-                {"enum": ["none", *_TRACKERS]},
+                {"enum": ["none", *SINKS]},
                 {"const": ["none"]},
-                {"type": "array", "items": {"enum": _TRACKERS}, "minItems": 1},
+                {"type": "array", "items": {"enum": list(SINKS)}, "minItems": 1},
                 _NULL,
             ]
         }

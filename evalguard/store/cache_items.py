@@ -224,7 +224,7 @@ def _text(value: Any) -> str:
 # One finished block of responses as one parquet file.
 
 
-FORMAT = "evalguard.core.scores/1"
+FORMAT = "evalguard.scores/1"
 # Text is kept as bytes: generated text may hold lone surrogates, which parquet strings cannot.
 _SURROGATES = "surrogatepass"
 

@@ -163,7 +163,7 @@ def arrays_of(column: pa.ChunkedArray, width: int) -> list[np.ndarray | None]:
 
 
 # 128 documents of 65,000 tokens with 64 kept ones each are 2**29 values.
-MOST_VALUES, _MOST_BYTES = 2**29, 2**34
+MOST_VALUES, MOST_BYTES = 2**29, 2**34
 
 
 def read_table(data: bytes) -> pa.Table:
@@ -198,5 +198,5 @@ def check_size(metadata: Any, groups: Iterable[int]) -> None:
         of_columns = [group.column(column).num_values for column in range(group.num_columns)]
         values += max(group.num_rows, *of_columns, 0)
         size += group.total_byte_size
-    if values > MOST_VALUES or size > _MOST_BYTES:
+    if values > MOST_VALUES or size > MOST_BYTES:
         raise DamagedBlockError("it says that it is larger than a block can be")

@@ -61,7 +61,7 @@ class ReferenceFile:
         if said.get("format") != FORMAT or not schema.equals(row_schema()):
             found = said.get("format", "another parquet file")
             other = f"but {found}" if found != FORMAT else "of this version"
-            raise UsageError(f"{path} is no {FORMAT} {other}", hint=_ANEW)
+            raise UsageError(f"{path} is not an {FORMAT} {other}", hint=_ANEW)
         self.facts = self._facts(said)
         self._groups = {
             (task, block): group
@@ -257,7 +257,7 @@ def _stored(name: str, references: Sequence[Reference | None]) -> pa.Array:
 # Writes a reference file: a row group per block, in an order that does not depend on the run.
 
 
-FORMAT = "evalguard.core.reference/1"
+FORMAT = "evalguard.reference/1"
 _HINT = "--reference FILE names another place"
 
 Place = tuple[int, ...]

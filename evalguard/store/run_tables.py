@@ -176,7 +176,7 @@ def read_document(path: Path, *, schemas: tuple[str, ...], hint: str = _HINT) ->
     found = content.get("schema") if isinstance(content, dict) else None
     if found not in schemas:
         named = " or ".join(schemas)
-        raise UsageError(f"{file} is no {named} document (schema: {found!r})", hint=hint)
+        raise UsageError(f"{file} is not an {named} document (schema: {found!r})", hint=hint)
     _check_unchanged(file, content)
     return dict(content)
 

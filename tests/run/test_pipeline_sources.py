@@ -113,7 +113,7 @@ def test_a_folder_of_an_lm_eval_run_is_a_run(find: Any, tmp_path: Path) -> None:
         ("a/b/c", "no model or lm-eval run at 'a/b/c'"),
         ("~nobody-here/x", "no model or lm-eval run at '~nobody-here/x'"),
         ("  ", "--cand is empty"),
-        ("a b", "is not a model folder"),
+        ("a b", "is neither a model folder"),
         ("/" + "x" * 5000, "no model or lm-eval run"),
         ("/x\0y", "no model or lm-eval run"),
     ],

@@ -99,7 +99,7 @@ def test_tokens_of_the_file_are_as_many_as_were_asked_for(score: Score, tmp_path
 @pytest.mark.parametrize(
     ("base", "given", "error", "message"),
     [
-        ("other", {}, UsageError, "no reference of 'other' as it is here: other weights"),
+        ("other", {}, UsageError, "not a reference of 'other' as it is here: other weights"),
         ("llama", {"batch_size": 3}, UsageError, "other policy .batch_size: None, not 3"),
         ("llama", {"tasks": ("sw_choice",)}, EvaluationError, "task 'sw_choice' as they are asked"),
         ("llama", {"limit": 7}, EvaluationError, "answers to documents 0 to 6 of task 'sw_word'"),

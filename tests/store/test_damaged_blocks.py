@@ -118,7 +118,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         "it belongs to another model or other requests",
     ),
     "another version": (
-        changed(lambda data: parquet(kind="evalguard.core.scores/0")),
+        changed(lambda data: parquet(kind="evalguard.scores/0")),
         "it is not a block of scores of this version",
     ),
     "other columns": (
@@ -202,7 +202,7 @@ def test_a_file_cut_anywhere_is_found(tmp_path: Path, kind: str) -> None:
     assert not [n for n in range(len(whole)) if is_sealed(io.BytesIO(whole[:n]))]
 
 
-@pytest.mark.parametrize("limit", ["_MOST_VALUES", "_MOST_BYTES"])
+@pytest.mark.parametrize("limit", ["MOST_VALUES", "MOST_BYTES"])
 def test_a_block_that_says_it_unpacks_to_too_much_is_not_unpacked(
     cache: ScoreCache, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
@@ -210,7 +210,7 @@ def test_a_block_that_says_it_unpacks_to_too_much_is_not_unpacked(
     path = only_file(cache)
     path.write_bytes(parquet(answers=bomb, compression="zstd", row_group_size=1))
     assert path.stat().st_size < 20_000
-    most = {"_MOST_VALUES": 0, "_MOST_BYTES": 10_000_000}[limit]
+    most = {"MOST_VALUES": 0, "MOST_BYTES": 10_000_000}[limit]
     monkeypatch.setattr(f"evalguard.store.record_file.{limit}", most)
     monkeypatch.setattr(pq.ParquetFile, "read", None)  # it would be called
     assert cache.get(KEY, BLOCK) is None

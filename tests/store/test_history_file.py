@@ -114,7 +114,7 @@ def test_another_program_s_database_is_left_alone(file: Path) -> None:
 
 def test_a_text_file_is_left_alone(file: Path) -> None:
     file.write_text("notes\n" * 500)
-    with pytest.raises(UsageError, match="no sqlite3 file"):
+    with pytest.raises(UsageError, match="not a sqlite3 file"):
         HistoryFile(file, create=True)
     assert file.read_text() == "notes\n" * 500
 

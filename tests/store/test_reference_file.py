@@ -145,14 +145,14 @@ def test_one_of_another_layout_is_refused(path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    for name in ("evalguard.core.reference/2", "evalguard.core.reference/1"):
+    for name in ("evalguard.reference/2", "evalguard.reference/1"):
         about = {"format": name, "facts": "{}", "seal": UNSEALED}
         table = pa.table({"task": ["t"]}).replace_schema_metadata(about)
         pq.write_table(table, path)
         with path.open("r+b") as file:
             seal(file)
         with pytest.raises(
-            UsageError, match=f"is not an evalguard.core.reference/1 .*{name[-1]}|version"
+            UsageError, match=f"is not an evalguard.reference/1 .*{name[-1]}|version"
         ):
             ReferenceFile(path)
 

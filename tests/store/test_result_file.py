@@ -55,8 +55,8 @@ def test_a_change_is_refused_with_the_file_and_what_to_do(tmp_path: Path, change
         ('{"schema": "evalguard.compare/1", "x": ' + "[" * 10**5 + "]" * 10**5 + "}", "too deeply"),
         (b"\xff\xfe{}", "is not JSON"),
         (b"\x00" * 10, "is not JSON"),
-        ("[]", "no evalguard.compare/1 document"),
-        ("7", "no evalguard.compare/1 document"),
+        ("[]", "not an evalguard.compare/1 document"),
+        ("7", "not an evalguard.compare/1 document"),
     ],
 )  # fmt: skip
 def test_what_is_no_strict_json_is_refused(tmp_path: Path, content: Any, said: str) -> None:

@@ -92,11 +92,11 @@ def test_an_array_of_another_type_does_not_travel() -> None:
 @given(st.lists(st.integers(0, 6), max_size=6), st.integers(1, 2000))
 def test_pieces_of_any_size_give_the_records_back(lengths: list[int], most: int) -> None:
     records = [a_reference(n) if n else None for n in lengths]
-    before, parcels._MOST_BYTES = parcels._MOST_BYTES, most
+    before, parcels.MOST_BYTES = parcels.MOST_BYTES, most
     try:
         packed = Parcels.of(records)
     finally:
-        parcels._MOST_BYTES = before
+        parcels.MOST_BYTES = before
     assert all(
         len(piece.token_ids) == 1 or parcels._bytes(piece) <= most for piece in packed.pieces
     )

@@ -311,7 +311,8 @@ def _items(text: Any, task: str) -> Mapping[str, Mapping[str, Any]]:
 
 
 SinkName = Literal["wandb", "trackio", "mlflow"]
-SINKS: tuple[SinkName, ...] = ("wandb", "trackio", "mlflow")
+SINK_TITLES: Mapping[SinkName, str] = {"wandb": "W&B", "trackio": "trackio", "mlflow": "MLflow"}
+SINKS: tuple[SinkName, ...] = tuple(SINK_TITLES)
 JobType = Literal["compare", "bisect", "nightly"]
 # sent     it is where the sink keeps it
 # offline  it is on this machine, whole, and a command sends it

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from evalguard.core.comparison import Comparison
 from evalguard.core.limits import GateState, LimitState
 from evalguard.core.noise_floor import DistributionComparison, Figure, Percentile, TokenPosition
-from evalguard.core.reports.compare import CompareReport, Sent, SinkName
+from evalguard.core.reports.compare import SINK_TITLES, CompareReport, Sent
 from evalguard.report.view.bisection import BisectionView, bisection_view
 from evalguard.report.view.metric import (
     MetricView,
@@ -384,9 +384,6 @@ def _place_text(place: TokenPosition | None) -> str:
 # What became of a run at the trackers, in words.
 
 
-TRACKER_TITLES: dict[SinkName, str] = {"wandb": "W&B", "trackio": "trackio", "mlflow": "MLflow"}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackedView:
     """One tracker: where the run is, or why not, and the command that sends it ("" if none)."""
@@ -405,7 +402,7 @@ def tracked_views(report: CompareReport) -> tuple[TrackedView, ...]:
 
 def tracked_view(sent: Sent, folder: str | None) -> TrackedView:
     """Return what became of a run at one tracker; ``folder`` is the run's, if it has one."""
-    title, command = TRACKER_TITLES[sent.sink], sent.next_command
+    title, command = SINK_TITLES[sent.sink], sent.next_command
     if sent.state == "sent":
         return TrackedView(text=printable(f"{title}: {sent.place}"))
     where = "kept offline" if sent.state == "offline" else "not sent"

@@ -396,7 +396,7 @@ class StoredRequest:
         try:
             found = json.loads(file.read_text(encoding="utf-8"))
             if found["schema"] != REQUEST_SCHEMA:
-                raise UsageError(f"{file} is no {REQUEST_SCHEMA} document", hint=_RESUME_HINT)
+                raise UsageError(f"{file} is not an {REQUEST_SCHEMA} document", hint=_RESUME_HINT)
             _check_checksum(file, found)
             options = make_options(None, **found["options"])
             return cls(

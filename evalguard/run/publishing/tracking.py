@@ -9,13 +9,21 @@ from functools import partial
 from pathlib import Path
 
 from evalguard.core.redaction import redacted_text
-from evalguard.core.reports.compare import SINKS, CompareReport, JobType, Sent, SinkName, TrackedRun
+from evalguard.core.reports.compare import (
+    SINK_TITLES,
+    SINKS,
+    CompareReport,
+    JobType,
+    Sent,
+    SinkName,
+    TrackedRun,
+)
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, Interrupted, UsageError, nearest
 from evalguard.integrations.jobs import Bounds
 from evalguard.integrations.sending import send_run
 from evalguard.integrations.wandb_sink import wandb_is_configured
 from evalguard.report.progress import ProgressLine
-from evalguard.report.view.report import TRACKER_TITLES, tracked_views
+from evalguard.report.view.report import tracked_views
 from evalguard.run.publishing.tables import build_tracked_run
 from evalguard.run.stored_run import stored_run
 
@@ -137,7 +145,7 @@ def track_run(
             for sink in sinks:
                 if not unreached:
                     progress.note(
-                        f"sending the run to {TRACKER_TITLES[sink]} (Ctrl-C leaves that out)"
+                        f"sending the run to {SINK_TITLES[sink]} (Ctrl-C leaves that out)"
                     )
                 run = partial(build_tracked_run, report, job_type=job_type, group=group)
                 done.append(_sent(report, sink, run, bounds, unreached))
