@@ -25,7 +25,7 @@ def run() -> NoReturn:
     except BaseException as error:  # noqa: BLE001 - no exception is a verdict
         message = f"evalguard cannot be loaded: {error!r}"
         _say(f"error: {message}", "its installation is incomplete; install it anew")
-        code = 125 if "--git-bisect" in _asked() else 3
+        code = 125 if "--git-bisect" in _typed_flags() else 3
         raise SystemExit(_unloaded("EvaluationError", message, code)) from None
     try:
         main()
@@ -33,7 +33,7 @@ def run() -> NoReturn:
         freeze_gc_at_exit()
 
 
-def _asked() -> set[str]:
+def _typed_flags() -> set[str]:
     return {word.replace("_", "-") for word in sys.argv}
 
 
@@ -44,7 +44,7 @@ def _say(text: str, hint: str) -> None:
 
 def _unloaded(kind: str, message: str, code: int) -> int:
     """Print the JSON document of an error where one was asked for; return the exit code."""
-    if "--json" in _asked():
+    if "--json" in _typed_flags():
         import json
 
         error = {"type": kind, "message": message, "hint": ""}

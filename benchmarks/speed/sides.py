@@ -70,7 +70,7 @@ class Ours:
         """Answer a task's requests in the blocks that a comparison has; texts are encoded anew."""
         vars(self.scorer)["_lm"].texts = EncodedTexts()
         alone = SingleModelScoring("benchmark", self.scorer, self._evaluator)
-        return self._evaluator.through([requests], alone)[0]
+        return self._evaluator.score_requests([requests], alone)[0]
 
     def fed(self, requests: TaskRequests) -> list[tuple[int, ...]]:
         """The tokens that have to be read for each request."""

@@ -153,7 +153,7 @@ def conclude_search(search: CulpritSearch) -> BisectResult:
         status=search.status,
         culprits=culprits,
         drift_sigma=reported(measured.total),
-        unexplained_sigma=reported(_left(search)),
+        unexplained_sigma=reported(_remaining_cost(search)),
         suspects=tuple(suspects),
         parts=_parts(search) if search.status == "diffuse" else (),
         repaired=() if repaired is None or not culprits else _names(names, repaired),
@@ -164,7 +164,7 @@ def conclude_search(search: CulpritSearch) -> BisectResult:
     )
 
 
-def _left(search: CulpritSearch) -> float:
+def _remaining_cost(search: CulpritSearch) -> float:
     """Drift with the culprits at reference: as measured, else what their effects leave."""
     case, measured = search.case, search.measured
     everybody = case.proven == case.belief.structure.members

@@ -88,7 +88,7 @@ def request_scores(oracle: Oracle, questions: Sequence[Question]) -> list[Floats
     if len(questions) > 1 and isinstance(oracle, ParallelOracle):
         answers: list[Floats | Untestable] = oracle.measure_all(questions)
     else:
-        answers = [_asked(oracle, *question) for question in questions]
+        answers = [_request_scores(oracle, *question) for question in questions]
     found = [check_reply(answer) for answer in answers]
     for (_, documents), scores in zip(questions, found, strict=True):
         if not isinstance(scores, Untestable) and scores.shape != documents.shape:
@@ -99,7 +99,9 @@ def request_scores(oracle: Oracle, questions: Sequence[Question]) -> list[Floats
     return found
 
 
-def _asked(oracle: Oracle, settings: frozenset[str], documents: Indices) -> Floats | Untestable:
+def _request_scores(
+    oracle: Oracle, settings: frozenset[str], documents: Indices
+) -> Floats | Untestable:
     try:
         return oracle.measure(settings, documents)
     except Untestable as refusal:

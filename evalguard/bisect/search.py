@@ -69,7 +69,7 @@ class CulpritSearch:
     def run(self) -> None:
         """Measure until there is an answer, or none is to be had."""
         while True:
-            status = self._ended()
+            status = self._final_status()
             if status is None:
                 status = self._advance()
             if status == "unexplained" and self._eliminates():
@@ -92,7 +92,7 @@ class CulpritSearch:
         )
         belief = belief_of(self.posterior, margin=self._margin, n=self._n)
         everything, plan = self._planned(belief, rows, drifting)
-        if self._left(plan) > self._margin:  # what was left out as small is not
+        if self._remaining_cost(plan) > self._margin:  # what was left out as small is not
             closer = belief_of(self.posterior, margin=_CLOSER * self._margin, n=self._n)
             if closer.structure.members > belief.structure.members:
                 belief = closer
@@ -126,7 +126,7 @@ class CulpritSearch:
         plan = plan_for(belief.structure, self._buildable, self.measured, clear=clear)
         return everything, plan
 
-    def _left(self, plan: Plan) -> float:
+    def _remaining_cost(self, plan: Plan) -> float:
         """Drift of the repaired candidate; 0 if it is not known."""
         if plan.repaired is None or not self.measured.complete(plan.repaired):
             return 0.0
@@ -197,7 +197,7 @@ class CulpritSearch:
         else:
             measured.measure_all(missing, 1.0)
 
-    def _ended(self) -> Status | None:
+    def _final_status(self) -> Status | None:
         """What the answer is, if it is one."""
         structure, sure = self.case.belief.structure, self.case.belief.probability
         if structure.diffuse and (self.measured.spent < self._effort.least or not self._spread()):

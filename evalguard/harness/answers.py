@@ -194,10 +194,10 @@ def requested_documents(task_requests: TaskRequests) -> tuple[AskedDocument, ...
         EvaluationError: if the task's own code fails on a document.
     """
     with lm_eval_surroundings():
-        return tuple(_asked(task_requests))
+        return tuple(_requested_documents(task_requests))
 
 
-def _asked(task_requests: TaskRequests) -> Iterator[AskedDocument]:
+def _requested_documents(task_requests: TaskRequests) -> Iterator[AskedDocument]:
     known, task = task_requests.asked, task_requests.lm_eval_task
     requests: dict[int, list[Request]] = defaultdict(list)
     for request in task_requests.requests:

@@ -31,7 +31,7 @@ def main() -> None:
     try:
         sent = _done(job)
     except Exception as error:  # noqa: BLE001 - whatever a tracker raises: the reason is told
-        sent = Sent(sink=job.sink, state="failed", reason=_told(error))
+        sent = Sent(sink=job.sink, state="failed", reason=_error_line(error))
     write_answer(folder, sent)
 
 
@@ -43,7 +43,7 @@ def _done(job: Job) -> Sent:
     return _SINKS[job.sink](job, job.run)
 
 
-def _told(error: Exception) -> str:
+def _error_line(error: Exception) -> str:
     """An error in one line, without secrets."""
     words = " ".join(str(error).split()).partition(" Consider increasing the init_timeout")[0]
     return redacted_text(words or type(error).__name__)[:_LONGEST_REASON]

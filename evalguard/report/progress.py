@@ -159,7 +159,7 @@ class ProgressLine:
         parts = [
             self._name,
             f"{format_count(pace.done)}/{format_count(pace.total)} documents",
-            self._left(),
+            self._time_left(),
         ]
         return " · ".join(part for part in parts if part)
 
@@ -174,7 +174,7 @@ class ProgressLine:
     ) -> None:
         self.stop()
 
-    def _left(self) -> str:
+    def _time_left(self) -> str:
         seconds = self._pace.remaining()
         return "" if seconds is None else f"{clock_time(seconds)} left"
 
@@ -307,7 +307,7 @@ class BisectionProgress:
         if isinstance(event, ProbeStarted):
             self._started(event)
         elif isinstance(event, ProbeEnded):
-            self._ended(event)
+            self._end_probe(event)
         elif isinstance(event, Cleared):
             self._cleared(event)
         elif isinstance(event, Accepted):
@@ -322,7 +322,7 @@ class BisectionProgress:
             self._say("; ".join(part for part in (f"testing {what}", left) if part))
         self._progress.start("testing", self._names(event.settings), event.documents)
 
-    def _ended(self, event: ProbeEnded) -> None:
+    def _end_probe(self, event: ProbeEnded) -> None:
         self._progress.stop()
         self._number += 1
         probe = event.probe

@@ -110,7 +110,9 @@ def base_of_run(path: Path, name: str = "") -> KeptRun:
         created=run.report.created,
         identity=as_stored(identity, run.report.created),
         tables=tuple(
-            replace(_told(table, run.report.created), reading=model_reading(environment))
+            replace(
+                _with_stored_caveat(table, run.report.created), reading=model_reading(environment)
+            )
             for of in tables
             for table in of.tables
         ),
@@ -159,7 +161,7 @@ def as_stored(identity: RunIdentity, created: str) -> RunIdentity:
     return replace(identity, kind="stored run", description=f"{described}stored {created}")
 
 
-def _told(table: ScoreTable, created: str) -> ScoreTable:
+def _with_stored_caveat(table: ScoreTable, created: str) -> ScoreTable:
     return replace(table, caveats=(*table.caveats, f"scores that were stored on {created}"))
 
 

@@ -1,4 +1,4 @@
-"""The main job: two sides in, a verdict out."""
+"""The main path: two sides in, a verdict out. Each line of ``compare_sides`` can be opened."""
 
 from __future__ import annotations
 
@@ -81,28 +81,12 @@ def compare_sides(
     """
     meter = Meter()
     with interruptible("reading what is to be compared"):
-        given_floor(options)  # refused now, not after the models were scored
         sources, choices = prepare(base, candidate, options, cwd=cwd)
-        refused = refusal(*sources)
-        if refused is not None:
-            raise refused
-        choices = check_sequential(sources, choices, options)
-        check_measurable(sources, choices)
-        if options.write:
-            check_writable(options.output_path or DEFAULT_OUTPUT)
-        prepare_history(choices.history)
-        check_files(requested_files(options, cwd=cwd))
+        choices = _check(sources, choices, options, cwd=cwd, refusal=refusal)
     if recurring is not None:
         choices = recurring.chosen(choices)
-    stops: Stops | None = None
     with interruptible("scoring"):
-        if worth_looking(sources, choices):
-            scored, stops = score_in_looks(sources, choices, options, meter=meter)
-        else:
-            known = None if recurring is None else recurring.known(sources[0], choices)
-            scored = score_sides(sources, choices, options, meter=meter, base=known)
-            if recurring is not None:
-                recurring.keep(scored[0], choices)
+        scored, stops = _score(sources, choices, options, meter=meter, recurring=recurring)
     with interruptible("comparing the scores"):
         with meter.phase("comparing"):
             report = build_report(scored, choices, options, stops)
@@ -118,6 +102,46 @@ def compare_sides(
     )
 
 
+def _check(
+    sources: tuple[Source, Source],
+    choices: Choices,
+    options: CompareOptions,
+    *,
+    cwd: Path,
+    refusal: Callable[[Source, Source], UsageError | None],
+) -> Choices:
+    """Refuse, before a model is loaded, what would be refused hours later."""
+    refused = refusal(*sources)
+    if refused is not None:
+        raise refused
+    given_floor(options)
+    choices = check_sequential(sources, choices, options)
+    check_measurable(sources, choices)
+    if options.write:
+        check_writable(options.output_path or DEFAULT_OUTPUT)
+    prepare_history(choices.history)
+    check_files(requested_files(options, cwd=cwd))
+    return choices
+
+
+def _score(
+    sources: tuple[Source, Source],
+    choices: Choices,
+    options: CompareOptions,
+    *,
+    meter: Meter,
+    recurring: RecurringBase | None,
+) -> tuple[tuple[Scored, Scored], Stops | None]:
+    """Both sides' scores; and where each task was stopped, if they were asked in looks."""
+    if worth_looking(sources, choices):
+        return score_in_looks(sources, choices, options, meter=meter)
+    known = None if recurring is None else recurring.known(sources[0], choices)
+    scored = score_sides(sources, choices, options, meter=meter, base=known)
+    if recurring is not None:
+        recurring.keep(scored[0], choices)
+    return scored, None
+
+
 @dataclass(slots=True)
 class RecurringBase:
     """A base that several candidates are compared with, and that is scored once for all of them.
@@ -127,7 +151,7 @@ class RecurringBase:
     """
 
     _scored: Scored | None = None
-    _asked: tuple[object, ...] = ()
+    _question: tuple[object, ...] = ()
 
     def chosen(self, choices: Choices) -> Choices:
         """Return the choices of a comparison, told that its base comes again."""
@@ -138,17 +162,17 @@ class RecurringBase:
 
         A base of type hf is loaded again, out of the cache: its distributions are met that way.
         """
-        if not isinstance(base, ModelSource) or self._asked != _asked(choices):
+        if not isinstance(base, ModelSource) or self._question != _question(choices):
             return None
         shows_none = base.variant.model not in HF_TYPES or choices.distributions.mode == "off"
         return self._scored if shows_none else None
 
     def keep(self, scored: Scored, choices: Choices) -> None:
         """Keep the base's scores for the next candidate."""
-        self._scored, self._asked = scored, _asked(choices)
+        self._scored, self._question = scored, _question(choices)
 
 
-def _asked(choices: Choices) -> tuple[object, ...]:
+def _question(choices: Choices) -> tuple[object, ...]:
     return choices.tasks, choices.task_options, choices.policy
 
 

@@ -200,7 +200,7 @@ def store_run(finished: FinishedComparison) -> FinishedComparison:
         with interruptible("writing the result"):
             finished = replace(finished, report=_written(finished))
     with interruptible("keeping the run in the history"):
-        return replace(finished, report=_kept(finished))
+        return replace(finished, report=_store_run(finished))
 
 
 def finish_resumed_run(
@@ -238,6 +238,6 @@ def _written(finished: FinishedComparison) -> CompareReport:
     )
 
 
-def _kept(finished: FinishedComparison) -> CompareReport:
+def _store_run(finished: FinishedComparison) -> CompareReport:
     choices = finished.choices
     return store_in_history(finished.report, finished.scored, choices.allow, choices.history)

@@ -136,7 +136,7 @@ class _Several:
         ended: dict[_Pair, CompareResult] = {}
         stopped = False
         for one in (*(one for _, one in _finished(found)), *steps.values()):
-            ended[one.named] = self._ended(one, report, searched, stopped=stopped)
+            ended[one.named] = self._finish(one, report, searched, stopped=stopped)
             stopped = stopped or _was_stopped(ended[one.named])
         results = {spec: ended[one.named] for spec, one in _finished(found)}
         report = _report(
@@ -233,7 +233,7 @@ class _Several:
             report=report,
         )
 
-    def _ended(
+    def _finish(
         self,
         one: FinishedComparison,
         report: SeveralReport,

@@ -104,7 +104,7 @@ def stored_run(path: Path) -> StoredRun:
     named = dict.fromkeys(c.task for c in report.comparisons)
     tasks = [*(task for task in named if task in there), *(t for t in there if t not in named)]
     return StoredRun(
-        report=_placed(report, folder),
+        report=_with_location(report, folder),
         folder=folder,
         files={task: there[task] for task in tasks},
         sealed=settings.KEY in document,
@@ -147,7 +147,7 @@ def _documents(folder: Path, task: str, digests: Mapping[str, str] | None) -> Ru
     )
 
 
-def _placed(report: CompareReport, folder: Path) -> CompareReport:
+def _with_location(report: CompareReport, folder: Path) -> CompareReport:
     """A run folder that was moved is where it is now; the same place keeps its spelling."""
     said = report.run_folder
     same = said is not None and Path(said).resolve() == folder.resolve()

@@ -401,14 +401,14 @@ class _Null:
 
     def statistics(self, resamples: int, seed: int) -> Array:
         """(pooled z, largest z, Fisher) of each pattern, the data's own first; shape (N, 3)."""
-        chunks = self._enumerated() if self.exact else self._drawn(resamples, seed)
+        chunks = self._enumerated() if self.exact else self._sampled(resamples, seed)
         return np.round(np.concatenate([self._of(signs) for signs in chunks]), _DECIMALS)
 
     def crossing(self, margins: Array, resamples: int, seed: int) -> float:
         """Share of the patterns in which a metric that moves is above its margin."""
         if self.moved == 0:
             return 0.0
-        chunks = self._enumerated() if self.exact else self._drawn(resamples, seed)
+        chunks = self._enumerated() if self.exact else self._sampled(resamples, seed)
         crossed, total = 0, 0
         for signs in chunks:
             drifts = np.round((self._rows @ signs) * self._scale[:, None], _DECIMALS)
@@ -429,7 +429,7 @@ class _Null:
         flipped = patterns[None, :] >> np.arange(self.moved)[:, None] & 1
         yield 1.0 - 2.0 * flipped.astype(np.float64)
 
-    def _drawn(self, resamples: int, seed: int) -> Iterator[Array]:
+    def _sampled(self, resamples: int, seed: int) -> Iterator[Array]:
         rng = np.random.default_rng(seed)
         yield np.ones((self.moved, 1))
         most = max(8, _ENTRIES_A_CHUNK // self.moved)

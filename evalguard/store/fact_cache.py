@@ -118,7 +118,7 @@ class BudgetStore:
         found = _read(path)
         return found is not None and self._file(found[0]) == path
 
-    def settled(self, facts: Mapping[str, Value], measure: Callable[[], int]) -> int:
+    def find_or_measure(self, facts: Mapping[str, Value], measure: Callable[[], int]) -> int:
         """Return the budget that is remembered; else measure and remember it.
 
         Of several processes one measures, and the others take what it found: their budgets would

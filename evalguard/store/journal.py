@@ -83,7 +83,7 @@ class Journal:
         Raises:
             StoreError: the disk refuses; the journal is as it was.
         """
-        self._append({"journal": self._of, **entry.told()})
+        self._append({"journal": self._of, **entry.as_record()})
         self._entries[entry.assignment, entry.block] = entry
 
     def close(self) -> None:
@@ -213,7 +213,7 @@ class JournalEntry:
     seconds: float = 0.0
     settings: tuple[str, ...] = ()
 
-    def told(self) -> dict[str, Value]:
+    def as_record(self) -> dict[str, Value]:
         """Return the entry as plain JSON data."""
         values = None if self.values is None else [_number(v) for v in self.values.tolist()]
         return {

@@ -316,7 +316,7 @@ def stuck_in(pid: int, log: Path, *, patience: float = PATIENCE) -> str:
         evalguard's, else the innermost; "" where it does not tell.
     """
     try:
-        frames = _told(pid, log, patience)
+        frames = _read_frames(pid, log, patience)
     except OSError:
         return ""
     found = _of_user(frames) or next(iter(frames), None)
@@ -326,7 +326,7 @@ def stuck_in(pid: int, log: Path, *, patience: float = PATIENCE) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in shown)
 
 
-def _told(pid: int, log: Path, patience: float) -> list[_Frame]:
+def _read_frames(pid: int, log: Path, patience: float) -> list[_Frame]:
     """The frames that a log is longer by: until one of them is the user's, or no more come."""
     before, written = log.stat().st_size, b""
     frames: list[_Frame] = []

@@ -23,7 +23,7 @@ class PairsHere:
 
     def run(self, work: PairWork, *, seconds: float = math.inf) -> PairNight:
         assert seconds > 0.0
-        work = PairWork.read(work.told())  # as it travels to a process
+        work = PairWork.read(work.as_record())  # as it travels to a process
         if work.verdict is not None:
             return bisect_pair(work.verdict, work.options, work.cwd)
         self.before(work.candidate)

@@ -258,7 +258,7 @@ def test_a_block_on_a_gpu_waits_for_it_once(tiny_llama: Path) -> None:
     model = open_hf(tiny_llama, replace(POLICY, device="cuda"))
     lm = model._lm
     pieces = [piece for of in model.pieces(pair_requests()) for piece in of]
-    lm.told(lm.batches(pieces))
+    lm.score_batches(lm.batches(pieces))
     waits: list[str] = []
     original = torch.Tensor.cpu
 
@@ -270,7 +270,7 @@ def test_a_block_on_a_gpu_waits_for_it_once(tiny_llama: Path) -> None:
     torch.Tensor.cpu = counted  # type: ignore[method-assign,assignment]
     torch.cuda.set_sync_debug_mode("error")
     try:
-        lm.told(lm.batches(pieces))
+        lm.score_batches(lm.batches(pieces))
     finally:
         torch.cuda.set_sync_debug_mode("default")
         torch.Tensor.cpu = original  # type: ignore[method-assign]

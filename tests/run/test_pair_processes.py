@@ -58,7 +58,7 @@ def alive(pid: int) -> bool:
 def test_work_is_the_same_after_its_journey() -> None:
     verdict = PairNight(base="a", candidate="b", state="passed", exit_code=0, reason="all")
     for given in (work("b"), work("b", verdict)):
-        assert PairWork.read(given.told()) == given
+        assert PairWork.read(given.as_record()) == given
 
 
 def test_pairs_share_a_process_until_one_gives_no_report(fakes: FakePairs) -> None:
@@ -176,7 +176,7 @@ def test_a_pair_leaves_no_garbage_to_the_next_in_its_process(
     monkeypatch.setattr(pair_worker, "_do_work", done)
     gc.disable()
     try:
-        pair_worker.PairDesk().answer(Call(number=1, name="pair", argument=work("a").told()))
+        pair_worker.PairDesk().answer(Call(number=1, name="pair", argument=work("a").as_record()))
         assert models[0]() is None
     finally:
         gc.enable()

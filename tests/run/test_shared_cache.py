@@ -117,7 +117,7 @@ def test_what_was_put_off_is_read_or_scored_when_its_holder_is_done(
         looked.append(seconds)
         if len(looked) == 3:
             if end == "finished":
-                holder.answered(block, theirs)
+                holder.score_block(block, theirs)
             turn.__exit__(None, None, None)
 
     monkeypatch.setattr(passage.time, "sleep", sleep)

@@ -18,9 +18,9 @@ def never() -> int:
 
 
 def test_what_was_measured_once_is_known(tmp_path: Path) -> None:
-    assert BudgetStore(tmp_path).settled(FACTS, lambda: 512) == 512
-    assert BudgetStore(tmp_path).settled(FACTS, never) == 512
-    assert BudgetStore(tmp_path).settled({**FACTS, "layers": 3}, lambda: 64) == 64
+    assert BudgetStore(tmp_path).find_or_measure(FACTS, lambda: 512) == 512
+    assert BudgetStore(tmp_path).find_or_measure(FACTS, never) == 512
+    assert BudgetStore(tmp_path).find_or_measure({**FACTS, "layers": 3}, lambda: 64) == 64
     assert not list(tmp_path.glob("*.lock"))
 
 
@@ -36,7 +36,7 @@ def test_while_another_process_measures_its_budget_is_waited_for(
         lock.release()
 
     monkeypatch.setattr(budget_store.time, "sleep", found_meanwhile)
-    assert store.settled(FACTS, never) == 2048
+    assert store.find_or_measure(FACTS, never) == 2048
 
 
 def test_one_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,13 +45,13 @@ def test_one_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.Mo
     store = BudgetStore(tmp_path)
     lock = FileLock.tried(store._file(FACTS).with_suffix(".lock"))
     assert lock is not None
-    assert store.settled(FACTS, lambda: 1024) == 1024
+    assert store.find_or_measure(FACTS, lambda: 1024) == 1024
     lock.release()
 
 
 def test_a_folder_that_cannot_be_made_costs_a_measurement(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert BudgetStore(tmp_path / "file" / "devices").settled(FACTS, lambda: 256) == 256
+    assert BudgetStore(tmp_path / "file" / "devices").find_or_measure(FACTS, lambda: 256) == 256
 
 
 def test_a_measurement_that_fails_frees_the_turn(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_a_measurement_that_fails_frees_the_turn(tmp_path: Path) -> None:
         raise RuntimeError
 
     with pytest.raises(RuntimeError):
-        BudgetStore(tmp_path).settled(FACTS, fails)
+        BudgetStore(tmp_path).find_or_measure(FACTS, fails)
     assert list(tmp_path.iterdir()) == []
 
 

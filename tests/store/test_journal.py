@@ -35,7 +35,7 @@ def entry(number: int, **changes: object) -> JournalEntry:
 
 def told(journal: Journal, number: int) -> dict[str, object] | None:
     found = journal.get(f"a{number // 3}", f"b{number % 3}")
-    return None if found is None else dict(found.told())
+    return None if found is None else dict(found.as_record())
 
 
 def written(path: Path, numbers: int) -> bytes:
@@ -50,7 +50,7 @@ def test_what_was_added_is_there_when_it_is_opened_again(tmp_path: Path) -> None
     written(tmp_path / "runs" / "journal.jsonl", 7)
     journal = Journal.opened(tmp_path / "runs" / "journal.jsonl", HEADER)
     assert [told(journal, number) for number in range(7)] == [
-        dict(entry(number).told()) for number in range(7)
+        dict(entry(number).as_record()) for number in range(7)
     ]
     assert len(journal) == 7
     assert told(journal, 7) is None
@@ -60,7 +60,7 @@ def test_what_was_added_is_there_when_it_is_opened_again(tmp_path: Path) -> None
 
 @given(st.lists(st.floats(width=64), max_size=6))
 def test_every_number_comes_back_as_it_was(values: list[float]) -> None:
-    record = from_line(to_line(entry(0, values=np.array(values, dtype=np.float64)).told()))
+    record = from_line(to_line(entry(0, values=np.array(values, dtype=np.float64)).as_record()))
     assert record is not None
     assert np.array_equal(JournalEntry.of(record).values, np.array(values), equal_nan=True)  # type: ignore[arg-type]
 
@@ -117,7 +117,7 @@ def test_a_changed_bit_costs_a_line_and_never_changes_a_number(
     journal = Journal.opened(path, HEADER)
     kept = [told(journal, number) for number in range(4)]
     journal.close()
-    assert all(found in (None, dict(entry(n).told())) for n, found in enumerate(kept))
+    assert all(found in (None, dict(entry(n).as_record())) for n, found in enumerate(kept))
     in_header = position % len(data) <= data.find(b"\n")
     if not in_header:
         assert sum(found is None for found in kept) <= 2  # a line, and one it is joined with
@@ -130,7 +130,7 @@ def test_the_last_of_two_entries_counts(tmp_path: Path) -> None:
     journal.add(entry(0))
     journal.close()
     again = Journal.opened(tmp_path / "j", HEADER)
-    assert told(again, 0) == dict(entry(0).told())
+    assert told(again, 0) == dict(entry(0).as_record())
     again.close()
 
 
@@ -163,7 +163,7 @@ def test_a_damaged_header_lends_its_entries_to_no_other(tmp_path: Path) -> None:
     data[end + 5] ^= 1
     path.write_bytes(bytes(data))
     first = Journal.opened(path, HEADER)
-    assert told(first, 0) == dict(entry(0).told())
+    assert told(first, 0) == dict(entry(0).as_record())
     first.close()
 
 

@@ -266,7 +266,7 @@ def stored_groups(
     sizes = _sizes(results, tables)
     groups: list[TaskGroup] = []
     left_out: list[NotCompared] = []
-    for name in _asked(children, names):
+    for name in _requested_tasks(children, names):
         tasks, inner = _below(name, children)
         unread = [task for task in tasks if task not in sizes]
         if unread:
@@ -309,7 +309,7 @@ def _sizes(results: Results, tables: Sequence[ScoreTable]) -> dict[str, int]:
     return sizes
 
 
-def _asked(children: Mapping[str, tuple[str, ...]], names: Sequence[str]) -> list[str]:
+def _requested_tasks(children: Mapping[str, tuple[str, ...]], names: Sequence[str]) -> list[str]:
     if not names:
         return list(children)
     asked: dict[str, None] = {}

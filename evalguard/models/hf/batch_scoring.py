@@ -221,7 +221,7 @@ class BatchScoring(GuardedGeneration):
             self.gave_up = FallbackError(str(error), giving_up=error.giving_up, hint=error.hint)
             raise
 
-    def told(self, batches: Iterator[PackedBatch]) -> list[ScoredTokens]:
+    def score_batches(self, batches: Iterator[PackedBatch]) -> list[ScoredTokens]:
         """Score batches; nothing waits for a GPU before the last one is on its way."""
         reads: list[Read] = []
         logprobs, greedy = [], []

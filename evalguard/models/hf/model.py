@@ -77,7 +77,7 @@ class PieceScoring(BatchScoring):
         fed = self._all_fed(pairs)
         if self._only_encoding:
             return [_unscored(piece) for piece in fed]
-        found = with_room([self], lambda: self.told(self.batches(fed)))
+        found = with_room([self], lambda: self.score_batches(self.batches(fed)))
         answers = {scored.fed: scored for scored in found}
         return [answers[piece] for piece in fed]
 
@@ -151,14 +151,16 @@ class PieceScoring(BatchScoring):
         for position, (context, continuation) in enumerate(pairs):
             refuse_nothing(context, continuation, position=position)
             try:
-                fed.append(self._fed(context, continuation, longest))
+                fed.append(self._input_tokens(context, continuation, longest))
                 if embedded is not None and max(fed[-1].ids) >= embedded:
                     self.check_known(max(fed[-1].ids))
             except EvaluationError as error:
                 raise UnscorablePairError(str(error), position=position, hint=error.hint) from error
         return fed
 
-    def _fed(self, context: Sequence[int], continuation: Sequence[int], longest: int) -> FedTokens:
+    def _input_tokens(
+        self, context: Sequence[int], continuation: Sequence[int], longest: int
+    ) -> FedTokens:
         if len(continuation) > longest:
             raise EvaluationError(
                 f"a continuation of {len(continuation)} tokens does not fit the model's context "

@@ -63,7 +63,7 @@ class DocumentTexts:
 
     def _length(self, position: int) -> int:
         texts = [self._prompt(position), self._target(position)]
-        texts += [text or "" for text in self._answered(position)]
+        texts += [text or "" for text in self._answer_texts(position)]
         return sum(len(text) for text in texts)
 
     def _written(self, position: int, limit: int | None, *, tokens: bool) -> list[Any]:
@@ -90,7 +90,7 @@ class DocumentTexts:
         # A rolling task's target is the text that was asked.
         return "" if value == self._prompt(position) else str(value)
 
-    def _answered(self, position: int) -> list[str | None]:
+    def _answer_texts(self, position: int) -> list[str | None]:
         generated = [
             text for side in _SIDES for text in self.documents.of(side, "text")[position] or ()
         ]

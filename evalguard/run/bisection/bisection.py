@@ -383,7 +383,7 @@ class BisectFindings:
             candidate=candidate,
             scored=scored,
             seed=choices.task_options.seed,
-            budget=self._left(choices.bisect.budget),
+            budget=self._budget_left(choices.bisect.budget),
             thorough=choices.bisect.thorough,
             repaired_before=tuple(self.values),
             inside=inside,
@@ -451,7 +451,7 @@ class BisectFindings:
         """What the gate last judged."""
         return self.finished.report if self.judged is None else self.judged.judgement
 
-    def _left(self, budget: float | None) -> float | None:
+    def _budget_left(self, budget: float | None) -> float | None:
         if budget is None:
             return None
         return max(budget - sum(one.search.evaluations for one in self.searches), 0.0)

@@ -370,7 +370,7 @@ class WorkerSlot:
         except BaseException as error:  # noqa: BLE001  it belongs to who asked
             self._drop()
             took = time.monotonic() - started
-            out.put(self._told(error, took) if self.overdue else error)
+            out.put(self._as_error(error, took) if self.overdue else error)
         else:
             out.put(None)
         self.since = 0.0
@@ -400,12 +400,12 @@ class WorkerSlot:
             if loaded:
                 self._drop()
             took = time.monotonic() - started
-            told = self._told(error, took)
+            told = self._as_error(error, took)
             return FailedWork(work=work, error=told, loaded=loaded, seconds=took)
         finally:
             self.since = 0.0
 
-    def _told(self, error: BaseException, took: float) -> EvalguardError:
+    def _as_error(self, error: BaseException, took: float) -> EvalguardError:
         if self.overdue:
             why, self.overdue = self.overdue, ""
             late = f"gave no answer within {took:.0f} s, {why}"

@@ -117,13 +117,13 @@ class ModelOracle:
     def measure_all(self, questions: Sequence[Question]) -> list[Floats | Untestable]:
         """Answer several questions, side by side as far as there are jobs; see ``measure``."""
         asked = [(self._values(names), documents) for names, documents in questions]
-        return self._answered(asked)
+        return self._answer_questions(asked)
 
     def measure_values(self, values: Mapping[str, Value], documents: Indices) -> Floats:
         """As ``measure``: these settings have these values, all others their candidate's."""
         self._check(values)
         at_candidate = self._values(frozenset(self.settings))
-        return _raise_refusal(self._answered([({**at_candidate, **values}, documents)])[0])
+        return _raise_refusal(self._answer_questions([({**at_candidate, **values}, documents)])[0])
 
     def assigned(self, values: Assignment) -> AssignedCandidate:
         """The candidate under an assignment of the settings that are searched.
@@ -163,7 +163,9 @@ class ModelOracle:
                 hint=f"settings that are: {', '.join(self.settings) or 'none'}",
             )
 
-    def _answered(self, asked: Sequence[tuple[Assignment, Indices]]) -> list[Floats | Untestable]:
+    def _answer_questions(
+        self, asked: Sequence[tuple[Assignment, Indices]]
+    ) -> list[Floats | Untestable]:
         to_measure: list[tuple[AssignedCandidate, list[DocumentBlock]]] = []
         taken: list[AssignedCandidate | Floats | Untestable] = []
         for values, documents in asked:

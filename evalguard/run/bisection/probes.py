@@ -53,7 +53,7 @@ class Probes:
     Attributes:
         asking: what assignments are asked, and what their answers are worth.
         policy: how all of them are scored.
-        seconds: spent on loading, on answering, and the numbers of loads and documents.
+        seconds: spent on loading, on block_scorer, and the numbers of loads and documents.
     """
 
     asking: BlockScoring

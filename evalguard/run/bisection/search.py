@@ -353,11 +353,11 @@ class SearchOutcome:
             measured=build_measured(result),
             loads=self.oracle.loads,
             seed=plan.seed,
-            ended=self._ended(),
+            ended=self._end_state(),
             failure="" if failure is None else error_text(failure),
         )
 
-    def _ended(self) -> Ended:
+    def _end_state(self) -> Ended:
         """Why nothing more is to be asked, also where the culprits were known by then."""
         if self.asked.failure is not None:
             return "failed"

@@ -142,7 +142,7 @@ def _floor(
         run = measure(source, choices, options, factors)
     report = _report(source, run, choices, options)
     if options.write:
-        report = _kept(report, options)
+        report = _store(report, options)
     return FloorResult(report)
 
 
@@ -200,7 +200,7 @@ def _with_margin(floor: MetricFloor, tables: Sequence[ScoreTable], gate: Gate) -
         return told
 
 
-def _kept(report: FloorReport, options: CompareOptions) -> FloorReport:
+def _store(report: FloorReport, options: CompareOptions) -> FloorReport:
     """Store the floor, one file per task; a full disk costs the file, not the numbers."""
     if not report.model_key:
         return dataclasses.replace(report, notes=(*report.notes, _UNPROVEN))

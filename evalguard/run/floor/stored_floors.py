@@ -173,7 +173,7 @@ def beside_floors(
     base = _Base.of(tables, description, comparisons)
     given = given_floor(options)
     floors, notes = (
-        _kept(base, options) if given is None else _given(given, str(options.floor), base)
+        _find_stored(base, options) if given is None else _given(given, str(options.floor), base)
     )
     return BesideFloors(
         comparisons=tuple(_beside(comparison, floors) for comparison in comparisons),
@@ -237,7 +237,7 @@ def _given(measured: MeasuredFloor, path: str, base: _Base) -> Found:
     return found, tuple(notes)
 
 
-def _kept(base: _Base, options: CompareOptions) -> Found:
+def _find_stored(base: _Base, options: CompareOptions) -> Found:
     """The floors that were kept for this base in this environment."""
     if not base.model:
         return {}, ()

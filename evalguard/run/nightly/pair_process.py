@@ -58,11 +58,11 @@ class PairRunner:
         end = time.monotonic() + seconds
         shared = self._process is not None
         try:
-            found = self._asked(work, end)
+            found = self._request_night(work, end)
         except WorkerError as error:
             if error.cause == "late" or not shared:
                 raise
-            found = self._asked(work, end)
+            found = self._request_night(work, end)
         if not found.created or work.verdict is not None:
             self.close()
         return found
@@ -84,7 +84,7 @@ class PairRunner:
     ) -> None:
         self.close()
 
-    def _asked(self, work: PairWork, end: float) -> PairNight:
+    def _request_night(self, work: PairWork, end: float) -> PairNight:
         process, self._process = self._process or PairProcess(), None
         found = process.ask(work, end=end)
         self._process = process  # not where anything was raised: then it is gone
@@ -123,12 +123,12 @@ class PairProcess:
             self._process.replies_fd,
             is_running=self._process.is_running,
         )
-        self._asked = 0
+        self._requests = 0
 
     @property
     def used(self) -> bool:
         """Whether it was asked for anything yet."""
-        return self._asked > 0
+        return self._requests > 0
 
     def ask(self, work: PairWork, *, end: float = math.inf) -> PairNight:
         """Have a piece of work done.
@@ -146,9 +146,11 @@ class PairProcess:
         try:
             if not self.used:
                 self._greet(end)
-            self._asked += 1
-            reply = self._exchange(Call(number=self._asked, name="pair", argument=work.told()), end)
-            if not isinstance(reply, Answer) or reply.number != self._asked:
+            self._requests += 1
+            reply = self._exchange(
+                Call(number=self._requests, name="pair", argument=work.as_record()), end
+            )
+            if not isinstance(reply, Answer) or reply.number != self._requests:
                 raise WorkerError(f"sent {type(reply).__name__} where an answer is expected")
             return _read_answer(reply.value)
         except WorkerError as error:

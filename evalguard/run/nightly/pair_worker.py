@@ -47,7 +47,7 @@ class PairWork:
         """What is done, for "... while it was compared"."""
         return "compared" if self.verdict is None else "bisected"
 
-    def told(self) -> dict[str, Value]:
+    def as_record(self) -> dict[str, Value]:
         """The work as JSON values."""
         return {
             "base": self.base,

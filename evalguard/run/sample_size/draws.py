@@ -178,7 +178,7 @@ class RequestedTask:
         asked = self._tasks[task]
         part = documents_of(asked.requests, doc_ids)
         alone = SingleModelScoring(session.name, session.scorer, self.evaluator)
-        responses = self.evaluator.through([part], alone)[0]
+        responses = self.evaluator.score_requests([part], alone)[0]
         for request, response in zip(part.requests, responses, strict=True):
             asked.responses[request.doc_id, request.index] = response
 

@@ -58,8 +58,8 @@ class ByReference:
                 stack.callback(stored.close)
                 self.sessions.bench.follow(stored)
                 references = References(top_k=stored.top_k, key=stored.key, file=stored)
-                answering = FromFile(base=(base.name, stored), references=references)
-                (ours,) = self.sessions.evaluator.evaluate_with(answering)
+                block_scorer = FromFile(base=(base.name, stored), references=references)
+                (ours,) = self.sessions.evaluator.evaluate_with(block_scorer)
             else:
                 ours, references = self._scored(base, file, stack)
             with _starting_again(file, found_file):

@@ -125,9 +125,11 @@ class Keeping(Protocol):
 
     def entry(self, block: RequestBlock, model: tuple[str, Scorer]) -> BlockEntry: ...
 
-    def kept(self, block: RequestBlock, scorer: Scorer) -> Sequence[Response] | None: ...
+    def find_cached(self, block: RequestBlock, scorer: Scorer) -> Sequence[Response] | None: ...
 
-    def answered(self, block: RequestBlock, scorer: Scorer) -> tuple[Sequence[Response], bool]: ...
+    def score_block(
+        self, block: RequestBlock, scorer: Scorer
+    ) -> tuple[Sequence[Response], bool]: ...
 
 
 @dataclass(slots=True)
@@ -147,14 +149,14 @@ class SingleModelScoring:
         """The model's answers."""
         return (self.evaluator.entry(blocks[0], self.models[0]),)
 
-    def kept(self, blocks: Sequence[RequestBlock]) -> Answered | None:
+    def find_cached(self, blocks: Sequence[RequestBlock]) -> Answered | None:
         """Return the answers where they are kept."""
-        found = self.evaluator.kept(blocks[0], self.scorer)
+        found = self.evaluator.find_cached(blocks[0], self.scorer)
         return None if found is None else Answered(responses=(found,), kept=(True,))
 
     def answer(self, blocks: Sequence[RequestBlock]) -> Answered:
         """Answer a block, from the cache where it is there."""
-        responses, cached = self.evaluator.answered(blocks[0], self.scorer)
+        responses, cached = self.evaluator.score_block(blocks[0], self.scorer)
         return Answered(responses=(responses,), kept=(cached,))
 
 
@@ -185,9 +187,9 @@ class BlockScorer(Protocol):
         """Names and scorers of the models that answer."""
 
     def entries(self, blocks: Sequence[RequestBlock]) -> Sequence[BlockEntry]:
-        """Return what answering these blocks may put into caches."""
+        """Return what block_scorer these blocks may put into caches."""
 
-    def kept(self, blocks: Sequence[RequestBlock]) -> Answered | None:
+    def find_cached(self, blocks: Sequence[RequestBlock]) -> Answered | None:
         """Return what is kept, where nothing has to be scored."""
 
     def answer(self, blocks: Sequence[RequestBlock]) -> Answered:
@@ -239,9 +241,9 @@ class TaskProgress:
             asked.in_order(found) for asked, found in zip(self.requests, self._answers, strict=True)
         ]
 
-    def go(
+    def run(
         self,
-        answering: BlockScorer,
+        block_scorer: BlockScorer,
         advance: Callable[[int, Answered], None],
         *,
         alone: bool = False,
@@ -254,12 +256,12 @@ class TaskProgress:
         """
         left = []
         for blocks in self.left:
-            entries = answering.entries(blocks)
-            answered = answering.kept(blocks)
+            entries = block_scorer.entries(blocks)
+            answered = block_scorer.find_cached(blocks)
             if answered is None:
                 with turn(entries) as ours:
                     # This looks into the caches once more: it may have been finished meanwhile.
-                    answered = answering.answer(blocks) if ours or alone else None
+                    answered = block_scorer.answer(blocks) if ours or alone else None
             if answered is None:
                 left.append(blocks)
                 continue
@@ -274,41 +276,41 @@ class TaskProgress:
 
 
 def wait_for_others(
-    passages: Sequence[TaskProgress],
+    running: Sequence[TaskProgress],
     go: Callable[[TaskProgress, bool], None],
     say: Callable[[str], None],
 ) -> None:
-    """Go on with passages until nothing of them is left.
+    """Go on with running until nothing of them is left.
 
     What another process finishes is read; what it gives up, or dies over, is scored here.
 
     Args:
-        go: lets a passage go on; True: whatever others are doing.
+        go: lets a task_progress go on; True: whatever others are doing.
         say: takes what a person is to know of the waiting.
     """
     pause, since = FIRST_PAUSE, time.monotonic()
-    left = _left(passages)
+    left = _blocks_left(running)
     while left:
         patient = time.monotonic() - since < PATIENCE
         if not patient:
             say("another process is not getting on with its documents: they are scored here too")
-        for passage in passages:
-            if passage.left:
-                go(passage, not patient)
-        before, left = left, _left(passages)
+        for task_progress in running:
+            if task_progress.left:
+                go(task_progress, not patient)
+        before, left = left, _blocks_left(running)
         if left < before:
             pause, since = FIRST_PAUSE, time.monotonic()
         elif left:
             if pause == FIRST_PAUSE:
-                say(f"waiting for {_documents(passages)} that another process is scoring")
+                say(f"waiting for {_documents(running)} that another process is scoring")
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
 
-def _left(passages: Sequence[TaskProgress]) -> int:
-    return sum(len(passage.left) for passage in passages)
+def _blocks_left(running: Sequence[TaskProgress]) -> int:
+    return sum(len(task_progress.left) for task_progress in running)
 
 
-def _documents(passages: Sequence[TaskProgress]) -> str:
-    number = sum(passage.total - passage.done for passage in passages)
-    return f"{number:,} documents of {', '.join(p.task for p in passages if p.left)}"
+def _documents(running: Sequence[TaskProgress]) -> str:
+    number = sum(task_progress.total - task_progress.done for task_progress in running)
+    return f"{number:,} documents of {', '.join(p.task for p in running if p.left)}"

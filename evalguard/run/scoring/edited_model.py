@@ -224,7 +224,7 @@ def give_budget(
     store = BudgetStore(cache_dir / "devices")
     with computing_with(threads):
         facts = budget_facts(lm)
-        budget = policy.token_budget or store.settled(facts, lambda: measure_budget(lm))
+        budget = policy.token_budget or store.find_or_measure(facts, lambda: measure_budget(lm))
     lm.token_budget = budget
 
     def lower(to: int) -> None:

@@ -159,7 +159,7 @@ class Evaluator:
         """
         return self.evaluate_with(SingleModelScoring(name, scorer, self))[0]
 
-    def evaluate_with(self, answering: BlockScorer) -> list[Evaluation]:
+    def evaluate_with(self, block_scorer: BlockScorer) -> list[Evaluation]:
         """Let models answer every task, each task's documents side by side.
 
         Raises:
@@ -167,20 +167,24 @@ class Evaluator:
         """
         self.notes.clear()
         self._kept.lost = False
-        models = answering.models
-        hint = self._go_on(models)
+        models = block_scorer.models
+        hint = self._resume_hint(models)
         scores: dict[str, list[TaskScores]] = {}
         put_off: list[TaskProgress] = []
         for task in self.tasks.names:
             with interruptible(f"building the requests of {task}", hint=hint):
-                passage = self._passage([self.requests(task, scorer) for _, scorer in models])
-            self._go(passage, answering)
-            if passage.left:
-                put_off.append(passage)
+                task_progress = self._task_progress(
+                    [self.requests(task, scorer) for _, scorer in models]
+                )
+            self._score_task(task_progress, block_scorer)
+            if task_progress.left:
+                put_off.append(task_progress)
             else:
-                scores[task] = self._scored(passage, models)
-        self._wait(put_off, answering)
-        scores |= {passage.task: self._scored(passage, models) for passage in put_off}
+                scores[task] = self._scored(task_progress, models)
+        self._wait(put_off, block_scorer)
+        scores |= {
+            task_progress.task: self._scored(task_progress, models) for task_progress in put_off
+        }
         return [
             Evaluation(
                 name=name,
@@ -192,8 +196,8 @@ class Evaluator:
             for number, (name, scorer) in enumerate(models)
         ]
 
-    def through(
-        self, requests: Sequence[TaskRequests], answering: BlockScorer
+    def score_requests(
+        self, requests: Sequence[TaskRequests], block_scorer: BlockScorer
     ) -> list[list[Response]]:
         """Go through a task's documents; every model has its own requests about them.
 
@@ -203,10 +207,10 @@ class Evaluator:
         Raises:
             EvaluationError, Interrupted: as ``evaluate``.
         """
-        passage = self._passage(requests)
-        self._go(passage, answering)
-        self._wait([passage], answering)
-        return passage.answers
+        task_progress = self._task_progress(requests)
+        self._score_task(task_progress, block_scorer)
+        self._wait([task_progress], block_scorer)
+        return task_progress.answers
 
     def blocks(self, requests: TaskRequests) -> list[RequestBlock]:
         """Cut a task's requests into the blocks in which they are answered and kept."""
@@ -228,7 +232,7 @@ class Evaluator:
         identity = scorer.describe().identity
         return None if identity is None or self.cache is None else digest_of(dict(identity))
 
-    def kept(self, block: RequestBlock, scorer: Scorer) -> Sequence[Response] | None:
+    def find_cached(self, block: RequestBlock, scorer: Scorer) -> Sequence[Response] | None:
         """Return a model's answers to a block where they are kept."""
         found = self._kept.get(self.key(scorer), block.digest)
         if found is None or len(found) != len(block.requests):
@@ -237,7 +241,9 @@ class Evaluator:
             scorer.from_cache.add(block.digest)
         return found
 
-    def keep(self, block: RequestBlock, scorer: Scorer, responses: Sequence[Response]) -> None:
+    def store_answers(
+        self, block: RequestBlock, scorer: Scorer, responses: Sequence[Response]
+    ) -> None:
         """Keep a model's answers to a block.
 
         Raises:
@@ -250,13 +256,13 @@ class Evaluator:
             )
         self._kept.put(self.key(scorer), block.digest, responses)
 
-    def answered(self, block: RequestBlock, scorer: Scorer) -> tuple[Sequence[Response], bool]:
+    def score_block(self, block: RequestBlock, scorer: Scorer) -> tuple[Sequence[Response], bool]:
         """Answer a block by one model; and whether the answers were kept."""
-        kept = self.kept(block, scorer)
+        kept = self.find_cached(block, scorer)
         if kept is not None:
             return kept, True
         responses = scorer.score(block.requests)
-        self.keep(block, scorer, responses)
+        self.store_answers(block, scorer, responses)
         return responses, False
 
     def entry(self, block: RequestBlock, model: tuple[str, Scorer]) -> BlockEntry:
@@ -269,57 +275,61 @@ class Evaluator:
             self.notes.append(text)
             self.progress.note(text)
 
-    def _passage(self, requests: Sequence[TaskRequests]) -> TaskProgress:
+    def _task_progress(self, requests: Sequence[TaskRequests]) -> TaskProgress:
         blocks = [self.blocks(of) for of in requests]
         return TaskProgress(requests=requests, left=list(zip(*blocks, strict=True)))
 
-    def _go(self, passage: TaskProgress, answering: BlockScorer, alone: bool = False) -> None:
+    def _score_task(
+        self, task_progress: TaskProgress, block_scorer: BlockScorer, alone: bool = False
+    ) -> None:
         """Let a task go on as far as it can; show it, and say where it was interrupted."""
-        models = [name for name, _ in answering.models]
+        models = [name for name, _ in block_scorer.models]
         names = " and ".join(models)
 
         def advance(documents: int, answered: Answered) -> None:
             self.progress.advance(documents, cached=answered.cached)
-            self.meter.count(models, passage.task, documents, answered)
+            self.meter.count(models, task_progress.task, documents, answered)
 
-        self.progress.start(names, passage.task, passage.total - passage.done)
+        self.progress.start(names, task_progress.task, task_progress.total - task_progress.done)
         try:
-            with self.meter.phase("scoring", models, passage.task):
-                passage.go(answering, advance, alone=alone)
+            with self.meter.phase("scoring", models, task_progress.task):
+                task_progress.run(block_scorer, advance, alone=alone)
         except KeyboardInterrupt:
             raise Interrupted(
-                f"interrupted: {names} on {passage.task}, {passage.done:,} of {passage.total:,} "
-                "documents done",
-                hint=self._go_on(answering.models),
+                f"interrupted: {names} on {task_progress.task}, {task_progress.done:,} of "
+                f"{task_progress.total:,} documents done",
+                hint=self._resume_hint(block_scorer.models),
             ) from None
         finally:
             self.progress.stop()
 
-    def _wait(self, put_off: Sequence[TaskProgress], answering: BlockScorer) -> None:
+    def _wait(self, put_off: Sequence[TaskProgress], block_scorer: BlockScorer) -> None:
         """Finish tasks of which another process has been scoring blocks."""
-        with interruptible("waiting for another process", hint=self._go_on(answering.models)):
+        with interruptible(
+            "waiting for another process", hint=self._resume_hint(block_scorer.models)
+        ):
             wait_for_others(
                 put_off,
-                lambda passage, alone: self._go(passage, answering, alone),
+                lambda task_progress, alone: self._score_task(task_progress, block_scorer, alone),
                 self.progress.note,
             )
 
     def _scored(
-        self, passage: TaskProgress, models: Sequence[tuple[str, Scorer]]
+        self, task_progress: TaskProgress, models: Sequence[tuple[str, Scorer]]
     ) -> list[TaskScores]:
         """Score a task that every model has answered."""
         names = " and ".join(name for name, _ in models)
-        hint = self._go_on(models)
-        place = interruptible(f"scoring {names} on {passage.task}", hint=hint)
+        hint = self._resume_hint(models)
+        place = interruptible(f"scoring {names} on {task_progress.task}", hint=hint)
         with place, self.meter.phase("comparing"):
             return [
                 self.scoring.scores(name, asked, told, scorer.describe())
                 for asked, told, (name, scorer) in zip(
-                    passage.requests, passage.answers, models, strict=True
+                    task_progress.requests, task_progress.answers, models, strict=True
                 )
             ]
 
-    def _go_on(self, models: Sequence[tuple[str, Scorer]]) -> str:
+    def _resume_hint(self, models: Sequence[tuple[str, Scorer]]) -> str:
         kept = not self._kept.lost and all(self.key(scorer) is not None for _, scorer in models)
         return KEPT if kept else NOTHING_KEPT
 

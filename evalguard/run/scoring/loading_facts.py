@@ -67,7 +67,7 @@ def loading_facts(
         with contextlib.redirect_stdout(sys.stderr):
             model_args = with_build(model_args, str(build(variant, wanted, cache_dir)))
     weights = weights_of(variant, model_args, known, checkpoints=wanted.checkpoints)
-    if weights is None or not _settled(model_args, weights, wanted.checkpoints):
+    if weights is None or not _has_settled(model_args, weights, wanted.checkpoints):
         return None
     code = code_digests(variant, wanted, model_args, known)
     if code is None:
@@ -87,7 +87,7 @@ def loading_facts(
     }
 
 
-def _settled(
+def _has_settled(
     model_args: Mapping[str, Value], weights: Mapping[str, Value], checkpoints: Sequence[str]
 ) -> bool:
     """Whether names of hub models stand for the files that loading would take now."""

@@ -340,14 +340,14 @@ class Lockstep:
         name = _name(base, candidate)
         return (*answers, BlockEntry(self.divergences_kept, self._key(), name, self.models))
 
-    def kept(self, blocks: Sequence[RequestBlock]) -> Answered | None:
+    def find_cached(self, blocks: Sequence[RequestBlock]) -> Answered | None:
         """Return the answers of both where they and their divergences are kept."""
         base, candidate = blocks
         compared = self._compared(base, candidate)
         if compared is None and self._compares(base):
             return None
-        ours = self.evaluator.kept(base, self.base[1])
-        theirs = self.evaluator.kept(candidate, self.candidate[1])
+        ours = self.evaluator.find_cached(base, self.base[1])
+        theirs = self.evaluator.find_cached(candidate, self.candidate[1])
         if ours is None or theirs is None:
             return None
         if compared is not None:
@@ -366,8 +366,8 @@ class Lockstep:
         ours, theirs, compared = score_in_lockstep(
             *self._loaded(), base.requests, candidate.requests, seed=self.seed
         )
-        self.evaluator.keep(base, self.base[1], ours)
-        self.evaluator.keep(candidate, self.candidate[1], theirs)
+        self.evaluator.store_answers(base, self.base[1], ours)
+        self.evaluator.store_answers(candidate, self.candidate[1], theirs)
         self.divergences_kept.put(self._key(), _name(base, candidate), compared)
         self.divergences.add(candidate.requests, compared)
         return Answered(responses=(ours, theirs), kept=(False, False))
@@ -384,8 +384,8 @@ class Lockstep:
 
     def _apart(self, base: RequestBlock, candidate: RequestBlock) -> Answered:
         """Answers of each model for itself; those that are kept where they are."""
-        ours, ours_kept = self.evaluator.answered(base, self.base[1])
-        theirs, theirs_kept = self.evaluator.answered(candidate, self.candidate[1])
+        ours, ours_kept = self.evaluator.score_block(base, self.base[1])
+        theirs, theirs_kept = self.evaluator.score_block(candidate, self.candidate[1])
         return Answered(responses=(ours, theirs), kept=(ours_kept, theirs_kept))
 
     def _loaded(self) -> tuple[LMScorer, LMScorer]:

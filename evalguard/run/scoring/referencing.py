@@ -117,10 +117,10 @@ class Referenced:
         answers = self.evaluator.entry(blocks[0], self.base)
         return (answers, *self.references.entries(blocks[0], self.models))
 
-    def kept(self, blocks: Sequence[RequestBlock]) -> Answered | None:
+    def find_cached(self, blocks: Sequence[RequestBlock]) -> Answered | None:
         """Return the answers where they and the references are kept."""
         references = self._references(blocks[0])
-        found = None if references is None else self.evaluator.kept(blocks[0], self.base[1])
+        found = None if references is None else self.evaluator.find_cached(blocks[0], self.base[1])
         if references is None or found is None:
             return None
         return self._written(blocks[0], found, references, cached=True)
@@ -130,12 +130,12 @@ class Referenced:
         block, scorer = blocks[0], cast(DistributionScorer, self.base[1])
         references = self._references(block)
         if references is not None:
-            responses, cached = self.evaluator.answered(block, scorer)
+            responses, cached = self.evaluator.score_block(block, scorer)
             return self._written(block, responses, references, cached=cached)
         responses, references = scorer.score_reference(
             block.requests, top_k=self.references.top_k, samples=SAMPLES
         )
-        self.evaluator.keep(block, scorer, responses)
+        self.evaluator.store_answers(block, scorer, responses)
         self.references.put(block, references)
         return self._written(block, responses, references, cached=False)
 
@@ -180,7 +180,7 @@ class FromFile:
         """Nothing: what is in the file is not kept once more."""
         return ()
 
-    def kept(self, blocks: Sequence[RequestBlock]) -> Answered | None:
+    def find_cached(self, blocks: Sequence[RequestBlock]) -> Answered | None:
         """Read a block."""
         return self.answer(blocks)
 
@@ -214,12 +214,12 @@ class Against:
         name = self._name(block)
         return (answers, BlockEntry(self.divergences_kept, self._key(), name, self.models))
 
-    def kept(self, blocks: Sequence[RequestBlock]) -> Answered | None:
+    def find_cached(self, blocks: Sequence[RequestBlock]) -> Answered | None:
         """Return the answers where they and how they diverge are kept."""
         compared = self._compared(blocks[0])
         if compared is None and self._compares(blocks[0]):
             return None
-        found = self.evaluator.kept(blocks[0], self.candidate[1])
+        found = self.evaluator.find_cached(blocks[0], self.candidate[1])
         if found is None:
             return None
         if compared is not None:
@@ -237,7 +237,7 @@ class Against:
             self.divergences.add(block.requests, compared or _LOST)
             return self._alone(block)
         scored, compared = scorer.score_against(block.requests, references)
-        self.evaluator.keep(block, scorer, scored)
+        self.evaluator.store_answers(block, scorer, scored)
         self.divergences_kept.put(self._key(), self._name(block), compared)
         self.divergences.add(block.requests, compared)
         return Answered(responses=(scored,), kept=(False,))
@@ -255,7 +255,7 @@ class Against:
         return digest_of([self.references.digest_beside(block), block.digest])
 
     def _alone(self, block: RequestBlock) -> Answered:
-        responses, cached = self.evaluator.answered(block, self.candidate[1])
+        responses, cached = self.evaluator.score_block(block, self.candidate[1])
         return Answered(responses=(responses,), kept=(cached,))
 
     def _key(self) -> str | None:

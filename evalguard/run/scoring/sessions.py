@@ -165,7 +165,7 @@ class RunContext:
             FallbackError: it cannot be scored as the models before it, or as is asked, which an
                 earlier run has found.
         """
-        policy = self.settled(source.policy or self.choices.policy)
+        policy = self.policy_for(source.policy or self.choices.policy)
         known = self._known(source, policy)
         if known is not None and known.gave_up is not None:
             raise known.gave_up
@@ -219,7 +219,7 @@ class RunContext:
         """Let every model that is loaded from now on have this one's batches."""
         self._opened.append(scorer)
 
-    def settled(self, policy: ScoringPolicy) -> ScoringPolicy:
+    def policy_for(self, policy: ScoringPolicy) -> ScoringPolicy:
         """A policy with the batches that the models before have, so that all have equal ones."""
         before = [scorer.describe().computation for scorer in self._opened]
         if not all(one.get("shares_prefixes") for one in before):

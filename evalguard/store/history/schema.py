@@ -195,12 +195,12 @@ def seal_of(values: Sequence[Any]) -> int:
 
 def run_values(run: NightRun) -> list[Any]:
     """The values of ``RUN_COLUMNS`` but for the number."""
-    return [_kept(getattr(run, name)) for name in RUN_COLUMNS[1:]]
+    return [_stored_value(getattr(run, name)) for name in RUN_COLUMNS[1:]]
 
 
 def metric_values(metric: NightMetric) -> dict[str, Any]:
     """The values of a metric's fields."""
-    return {name: _kept(getattr(metric, name)) for name in METRIC_FIELDS}
+    return {name: _stored_value(getattr(metric, name)) for name in METRIC_FIELDS}
 
 
 def run_of(values: Sequence[Any]) -> NightRun:
@@ -260,7 +260,7 @@ def _whole(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
     return dict(zip(names, row, strict=True))
 
 
-def _kept(value: Any) -> Any:
+def _stored_value(value: Any) -> Any:
     """As sqlite3 gives it back: text that UTF-8 can hold, truth values as 0 and 1, no NaN."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
