@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -159,14 +158,6 @@ def _check_folders(arguments: Mapping[str, Any], allow_pickle: bool) -> None:
 
 # model_args of reading a config, with lm-eval's defaults
 _WHERE: Mapping[str, Value] = {"revision": "main", "gguf_file": None, "subfolder": ""}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmptyModel:
-    """A model with all its modules on the meta device, and the config it is made from."""
-
-    config: PretrainedConfig
-    model: PreTrainedModel
 
 
 def effective_config(
