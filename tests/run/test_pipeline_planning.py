@@ -208,7 +208,7 @@ def test_what_is_no_stored_run_is_refused(stored: Any, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="how many documents a task has"):
         plan_from_run(stored.run_folder, limit=0.5)
     (tmp_path / "result.json").write_text('{"schema": "evalguard.plan/1"}')
-    with pytest.raises(UsageError, match=r"no evalguard\.compare/1 document"):
+    with pytest.raises(UsageError, match=r"not an evalguard\.compare/1 document"):
         plan_from_run(tmp_path)
     document = stored.to_dict()
     for damage in ({"comparisons": [{}]}, {"gate": {}}, {"gate": None}, {"base": []}):
