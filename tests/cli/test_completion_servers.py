@@ -212,7 +212,9 @@ def test_choices_that_all_have_the_same_log_likelihood_are_no_answers(
     assert "log-likelihood" in done.document["error"]["message"]
 
 
-@pytest.mark.parametrize("kind", ["local-completions", "gguf"])
+@pytest.mark.parametrize(
+    "kind", ["local-completions", pytest.param("gguf", marks=pytest.mark.slow)]
+)
 def test_a_server_that_is_not_there_is_named_with_what_to_do(
     kind: str, world: SmallWorld, capfd
 ) -> None:

@@ -143,6 +143,7 @@ def test_where_no_candidate_has_a_verdict_the_first_error_is_told(refused: Any, 
     assert "vocabularies" in found.err
 
 
+@pytest.mark.slow
 def test_a_pair_of_the_guard_file_may_have_several_candidates_each_with_its_gate(
     run: Any, world: SmallWorld, tmp_path: Path
 ) -> None:

@@ -46,6 +46,7 @@ def mean_loglikelihood(scorer: Scorer, asked: list[Request]) -> float:
     return float(np.mean([answer.loglikelihood for answer in scorer.score(asked)]))
 
 
+@pytest.mark.slow
 def test_int5_weights_cost_far_more_than_int8_and_none_costs_nothing(
     shared_data: Path, tmp_path: Path
 ) -> None:

@@ -119,6 +119,7 @@ def test_no_plan_rests_a_t_test_on_fewer_than_30_documents():
     assert plan.needed_to_detect_range == (30, 30)
 
 
+@pytest.mark.slow
 def test_planned_documents_detect_the_margin_with_the_planned_power():
     """The whole way: a pilot's plan, then runs of that size through the real statistics."""
     pilot, _ = pilots(paired(BASE, CANDIDATE))

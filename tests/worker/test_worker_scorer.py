@@ -267,6 +267,7 @@ def test_what_a_library_prints_is_in_the_log_and_does_no_harm(
     assert b"from a child" in logged
 
 
+@pytest.mark.slow
 def test_a_stopped_worker_is_killed_after_the_heartbeat_timeout(open_worker: Open) -> None:
     scorer = open_worker()
     scorer._line._silence = 1.5  # from now on: it may take longer to start
@@ -502,6 +503,7 @@ def test_another_version_of_evalguard_is_refused(open_worker: Open) -> None:
     assert "same version" in caught.value.hint
 
 
+@pytest.mark.slow
 def test_a_worker_that_never_says_hello_is_an_error(
     open_worker: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
