@@ -100,7 +100,7 @@ def test_another_base_of_the_same_name_is_refused_when_it_goes_on(
     assert "12 documents" in refused(3, "bisect", "--resume", stopped["run_folder"]).err
     shutil.rmtree(made)
     gone = refused(2, "bisect", "--resume", stopped["run_folder"]).err
-    assert f"--baseline: there is no {Path(made).absolute()}" in gone
+    assert f"there is no {Path(made).absolute()}" in gone
 
 
 @pytest.mark.parametrize(
