@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from benchmarks.sampled_models import TASK, Sampled
 from evalguard.core.scorer import Request, ScoringPolicy
 from evalguard.core.settings import Setting, Variant
-from evalguard.run.scoring.edited_model import open_scorer
+from evalguard.run.scoring.edited_model import load_scorer
 
 Floats = NDArray[np.float64]
 _POLICY = ScoringPolicy(batch_size=64, device="cpu", threads=1)
@@ -79,7 +79,7 @@ class Truth:
             values |= {
                 s.name: s.candidate for s in self._variant.settings if s.name in candidate_settings
             }
-            scorer = open_scorer(self._variant.assigned(values), _POLICY, cache_dir=self._cache)
+            scorer = load_scorer(self._variant.assigned(values), _POLICY, cache_dir=self._cache)
             scorer.describe()
             told = [answer.loglikelihood for answer in scorer.score(self._asked)]
             self._scores[candidate_settings] = np.array(told, dtype=np.float64)

@@ -14,7 +14,7 @@ from benchmarks.tables import scored
 from evalguard.core.comparison import Comparison
 from evalguard.core.gate import Gate
 from evalguard.core.pairing import PairedScores
-from evalguard.run.judging import judge
+from evalguard.run.judging import judge_comparisons
 from evalguard.stats.compare import compare_documents, compare_scores
 from evalguard.stats.contributions import contributions
 from evalguard.stats.drift import estimate_drift
@@ -105,7 +105,7 @@ def joint_gains() -> Iterator[Cell]:
             paired = scored(base, base - d, "mean", metric=f"metric {number}")
             compared.append(compare_documents(paired, margin=MARGIN, confidence=CONFIDENCE))
         gate = Gate(margin=MARGIN, confidence=CONFIDENCE)
-        found = judge(compared, gate=gate).across_tasks
+        found = judge_comparisons(compared, gate=gate).across_tasks
         return Outcome(tests={"smallest of three": 1.0 if found is None else found.p_value})
 
     for n in (200, 2_000, 4_000):

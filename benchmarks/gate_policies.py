@@ -24,8 +24,8 @@ from benchmarks.output import deliver
 from evalguard.config.files import load_guards
 from evalguard.core.gate import Gate
 from evalguard.core.pairing import PairedScores, pair
-from evalguard.run.compare import prepare
-from evalguard.run.meter import demo_config
+from evalguard.run.compare import resolve_request
+from evalguard.run.meter import find_demo_guard
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.scoring import score_sides
 from evalguard.stats.compare import compare_scores
@@ -55,8 +55,8 @@ def gate_of(text: str) -> Gate:
 
 def demo_scores() -> list[PairedScores]:
     """Both models' scores of the demo, by metric."""
-    options = CompareOptions(config=demo_config(), quiet=True, distributions="off")
-    sources, choices = prepare("orig", "fla-port", options)
+    options = CompareOptions(config=find_demo_guard(), quiet=True, distributions="off")
+    sources, choices = resolve_request("orig", "fla-port", options)
     base, candidate = score_sides(sources, choices, options)
     others = {table.key: table for table in candidate.tables}
     return [pair(table, others[table.key]) for table in base.tables]

@@ -26,7 +26,7 @@ from benchmarks.output import deliver
 from evalguard.core.history import DocumentScores, MetricKey, NightMetric, NightRun
 from evalguard.core.reports.history import broken_documents, flips
 from evalguard.run.history.queries import HistorySelection, find_trends, verify_history
-from evalguard.store.history.history_file import HistoryFile, KeptMetric
+from evalguard.store.history.history_file import HistoryFile, StoredMetric
 
 TASKS, DOCUMENTS, REPEATS = 20, 5_000, 25
 PAIR = ("orig", "port")
@@ -66,7 +66,7 @@ def kept(file: Path, nights: int) -> float:
                     base=bases[task],
                     candidate=candidate_scores(rng, bases[task], task),
                 )
-                metrics.append(KeptMetric(metric=metric(task, rng.normal()), documents=scores))
+                metrics.append(StoredMetric(metric=metric(task, rng.normal()), documents=scores))
             start = time.perf_counter()
             history.add(run(night), metrics, {"packages": {"torch": "2.13"}})
             spent += time.perf_counter() - start

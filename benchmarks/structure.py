@@ -68,10 +68,18 @@ def trace_comparison() -> dict[str, Any]:
             called.add((code.co_filename, code.co_qualname, code.co_firstlineno))
 
     from evalguard.cli.main import main
-    from evalguard.run.meter import demo_config
+    from evalguard.run.meter import find_demo_guard
 
     with tempfile.TemporaryDirectory() as folder:
-        words = ["compare", "--config", str(demo_config()), "--base", "orig", "--cand", "fla-port"]
+        words = [
+            "compare",
+            "--config",
+            str(find_demo_guard()),
+            "--base",
+            "orig",
+            "--cand",
+            "fla-port",
+        ]
         words += ["--limit", "64", "--no-cache", "--bisect", "never", "--output-path", folder]
         sys.setprofile(note)
         try:

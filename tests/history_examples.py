@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from evalguard.core.history import DocumentScores, NightMetric, NightRun, fingerprints
-from evalguard.store.history.history_file import HistoryFile, KeptMetric
+from evalguard.store.history.history_file import HistoryFile, StoredMetric
 
 N = 40
 
@@ -90,5 +90,5 @@ def keep_nights(path: Path, sigmas: Any, **changed: Any) -> None:
             run = night(day, **changed)
             scores = right(*rng.choice(N, 3, replace=False))
             metric = replace(METRIC, sigma=float(sigma))
-            kept = KeptMetric(metric=metric, documents=documents(scores))
+            kept = StoredMetric(metric=metric, documents=documents(scores))
             history.add(run, [kept], {"packages": {"torch": "2.13"}})

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import evalguard
-from evalguard.run.meter import demo_config
+from evalguard.run.meter import find_demo_guard
 
 # The last one costs something on whole texts alone, where lm-eval reads BOS given BOS.
 GUILTY = ("attn_scale", "rope_theta", "final_softcap")
@@ -21,7 +21,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def demo(cache: Path, **given: object) -> evalguard.CompareResult:
-    options = {"config": demo_config(), "cache_dir": cache, "write": False, "quiet": True,
+    options = {"config": find_demo_guard(), "cache_dir": cache, "write": False, "quiet": True,
                "bisect": "never", **given}  # fmt: skip
     return evalguard.compare("orig", "fla-port", **options)
 

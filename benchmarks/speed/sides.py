@@ -14,8 +14,8 @@ from evalguard.harness.surroundings import TaskOptions
 from evalguard.harness.tasks import TaskSet, load_tasks
 from evalguard.models.tokenizers import EncodedTexts
 from evalguard.report.progress import ProgressLine
-from evalguard.run.scoring.cached_blocks import SingleModelScoring
-from evalguard.run.scoring.edited_model import open_scorer
+from evalguard.run.scoring.cached_blocks import SingleModelScorer
+from evalguard.run.scoring.edited_model import load_scorer
 from evalguard.run.scoring.evaluate import Evaluator
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)
@@ -57,7 +57,7 @@ class Ours:
         model_args = {"pretrained": str(folder), "dtype": "float32"}
         variant = Variant(name=folder.name, model="hf", model_args=model_args)
         policy = ScoringPolicy(device="cpu", threads=1)
-        self.scorer: Scorer = open_scorer(variant, policy, cache_dir=cache_dir)
+        self.scorer: Scorer = load_scorer(variant, policy, cache_dir=cache_dir)
         self._evaluator = Evaluator(tasks=tasks, cache=None, progress=ProgressLine(quiet=True))
 
     @property
@@ -69,7 +69,7 @@ class Ours:
     def score(self, requests: TaskRequests) -> list[Response]:
         """Answer a task's requests in the blocks that a comparison has; texts are encoded anew."""
         vars(self.scorer)["_lm"].texts = EncodedTexts()
-        alone = SingleModelScoring("benchmark", self.scorer, self._evaluator)
+        alone = SingleModelScorer("benchmark", self.scorer, self._evaluator)
         return self._evaluator.score_requests([requests], alone)[0]
 
     def fed(self, requests: TaskRequests) -> list[tuple[int, ...]]:

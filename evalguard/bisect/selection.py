@@ -3,9 +3,9 @@
 A model is a set of components on a ground. Effects have a normal prior, so the likelihood of a
 model is that of a normal vector, and one component more is a rank-one update of it (Bayesian
 forward selection). A beam keeps the best models of each size, and a second one the best of
-single settings: where effects add up, a pair looks best alone and is not a start for what is true.
-Components that no row tells apart are one class, told apart later, when rows are asked for that
-do.
+single settings: where effects add up, a pair looks best alone and is not a start for what is
+true. Components that no row tells apart are one class, told apart later, when rows are asked for
+that do.
 """
 
 from __future__ import annotations

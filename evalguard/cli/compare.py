@@ -210,9 +210,9 @@ def demo_command(command: str, /, as_json: bool, **given: Any) -> Job:
 
 
 def _demo(*, as_json: bool, **given: Any) -> CommandResult:
-    from evalguard.run.meter import demo_config
+    from evalguard.run.meter import find_demo_guard
 
-    return _compare("orig", "fla-port", as_json=as_json, config=demo_config(), **given)
+    return _compare("orig", "fla-port", as_json=as_json, config=find_demo_guard(), **given)
 
 
 def _compare(base: str, cand: str, *, as_json: bool, **given: Any) -> CommandResult:

@@ -28,7 +28,7 @@ def init_command(file: Path, force: bool) -> Job:
 
 
 def _init(file: Path, force: bool) -> CommandResult:
-    from evalguard.run.listing import write_template
+    from evalguard.config.entries import write_template
 
     write_template(file, force=force)
     named = "" if file == Path("evalguard.yaml") else f" --config {file}"
@@ -64,9 +64,9 @@ def schema_command() -> Job:
 
 
 def _schema() -> CommandResult:
-    from evalguard.run.listing import guard_schema
+    from evalguard.run.listing import read_guard_schema
 
-    return CommandResult(partial(_as_json, guard_schema()))
+    return CommandResult(partial(_as_json, read_guard_schema()))
 
 
 @click.command("models", short_help="List the models, settings and pairs of the guard file.")

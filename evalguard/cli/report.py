@@ -20,7 +20,7 @@ from evalguard.errors import UsageError
 
 if TYPE_CHECKING:
     from evalguard.core.reports.compare import Format
-    from evalguard.run.publishing.forges import Commenting
+    from evalguard.run.publishing.forges import CommentMode
     from evalguard.run.result import CompareResult
     from evalguard.run.several import SeveralResult
 
@@ -98,10 +98,10 @@ def _report(
 ) -> CommandResult:
     from evalguard.run.meter import write_files
     from evalguard.run.result import CompareResult
-    from evalguard.run.stored_run import stored_run
+    from evalguard.run.stored_run import read_stored_run
 
     check_stdout_formats(output, output_format, as_json=as_json)
-    result = CompareResult(stored_run(run).report)
+    result = CompareResult(read_stored_run(run).report)
     write_files(result.report, output, output_format)
     if output and not as_json:
         return CommandResult(str)
@@ -137,7 +137,7 @@ NAME_OPTION = click.option(
 @COMMENT_OPTION
 @NAME_OPTION
 @DEBUG
-def github_command(result: Path, comment: Commenting, name: str) -> Job:
+def github_command(result: Path, comment: CommentMode, name: str) -> Job:
     """Show a result in the job of GitHub Actions that runs: summary, annotations, comment.
 
     RESULT is a run folder, or a file with what --json printed; an error is shown too. The outputs
@@ -148,7 +148,7 @@ def github_command(result: Path, comment: Commenting, name: str) -> Job:
     return partial(_github, result, comment, name)
 
 
-def _github(result: Path, comment: Commenting, name: str) -> CommandResult:
+def _github(result: Path, comment: CommentMode, name: str) -> CommandResult:
     from evalguard.run.publishing.forges import show_on_github
 
     text = show_on_github(result, name=name, comment=comment, environment=os.environ)
@@ -163,7 +163,7 @@ def _github(result: Path, comment: Commenting, name: str) -> CommandResult:
 @COMMENT_OPTION
 @NAME_OPTION
 @DEBUG
-def gitlab_command(result: Path, comment: Commenting, name: str) -> Job:
+def gitlab_command(result: Path, comment: CommentMode, name: str) -> Job:
     """Show a result in the job of GitLab CI that runs: its log, and a note on the merge request.
 
     RESULT is a run folder, or a file with what --json printed; an error is shown too. A note needs
@@ -173,7 +173,7 @@ def gitlab_command(result: Path, comment: Commenting, name: str) -> Job:
     return partial(_gitlab, result, comment, name)
 
 
-def _gitlab(result: Path, comment: Commenting, name: str) -> CommandResult:
+def _gitlab(result: Path, comment: CommentMode, name: str) -> CommandResult:
     from evalguard.run.publishing.forges import show_on_gitlab
 
     text = show_on_gitlab(result, name=name, comment=comment, environment=os.environ)

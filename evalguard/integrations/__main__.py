@@ -10,34 +10,34 @@ from pathlib import Path
 from evalguard.core.redaction import redacted_text
 from evalguard.core.reports.compare import Sent, SinkName, TrackedRun
 from evalguard.integrations import mlflow_sink, trackio_sink, wandb_sink
-from evalguard.integrations.jobs import Job, write_answer
-from evalguard.integrations.wandb_sink import save_report
+from evalguard.integrations.jobs import TrackingJob, write_answer
+from evalguard.integrations.wandb_sink import save_night_report
 
 # Who started this process kills it in time; the alarm is for when nobody is left to do so.
-_LEFT_ALONE = 15
+_ALARM_MARGIN = 15
 _LONGEST_REASON = 300
-_SINKS: Mapping[SinkName, Callable[[Job, TrackedRun], Sent]] = {
-    "wandb": wandb_sink.send,
-    "trackio": trackio_sink.send,
-    "mlflow": mlflow_sink.send,
+_SINKS: Mapping[SinkName, Callable[[TrackingJob, TrackedRun], Sent]] = {
+    "wandb": wandb_sink.send_to_wandb,
+    "trackio": trackio_sink.send_to_trackio,
+    "mlflow": mlflow_sink.send_to_mlflow,
 }
 
 
 def main() -> None:
     """Do the job, answer, and end in time even if nobody is left to see to it."""
     folder = Path(sys.argv[1])
-    job = Job.read(folder)
-    signal.alarm(int(job.bounds.online) + _LEFT_ALONE)
+    job = TrackingJob.read(folder)
+    signal.alarm(int(job.bounds.online) + _ALARM_MARGIN)
     try:
-        sent = _done(job)
+        sent = _run_job(job)
     except Exception as error:  # noqa: BLE001 - whatever a tracker raises: the reason is told
         sent = Sent(sink=job.sink, state="failed", reason=_error_line(error))
     write_answer(folder, sent)
 
 
-def _done(job: Job) -> Sent:
+def _run_job(job: TrackingJob) -> Sent:
     if job.night is not None:
-        return save_report(job.night)
+        return save_night_report(job.night)
     if job.run is None:
         raise ValueError("the job holds nothing to send")
     return _SINKS[job.sink](job, job.run)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from evalguard.errors import StoreError, UsageError
-from evalguard.integrations.gitlab import Api, RefusedError, begins_with
+from evalguard.integrations.gitlab import RefusedError, RestApi, has_first_line
 
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 _HINT = "run it in a job of GitHub Actions, which sets it"
@@ -56,7 +56,7 @@ class GithubJob:
         return _append(self.output, "".join(lines))
 
 
-def job_of(environment: Mapping[str, str]) -> GithubJob:
+def read_github_job(environment: Mapping[str, str]) -> GithubJob:
     """Read the environment of a process.
 
     Raises:
@@ -74,12 +74,12 @@ def job_of(environment: Mapping[str, str]) -> GithubJob:
         token=environment.get("GITHUB_TOKEN") or environment.get("GH_TOKEN", ""),
         pull_request=_pull_request(environment.get("GITHUB_EVENT_PATH", "")),
         page=f"{server}/{repository}/actions/runs/{run}" if known else "",
-        summary=_path(environment.get("GITHUB_STEP_SUMMARY", "")),
-        output=_path(environment.get("GITHUB_OUTPUT", "")),
+        summary=_optional_path(environment.get("GITHUB_STEP_SUMMARY", "")),
+        output=_optional_path(environment.get("GITHUB_OUTPUT", "")),
     )
 
 
-def _path(text: str) -> Path | None:
+def _optional_path(text: str) -> Path | None:
     return Path(text) if text else None
 
 
@@ -128,8 +128,8 @@ def put_comment(job: GithubJob, body: str, *, create: bool = True) -> str:
     marker = body.split("\n", 1)[0]
     home = f"/repos/{job.repository}/issues"
     try:
-        api = Api(job.api, _headers(job.token))
-        number = _find(api, f"{home}/{job.pull_request}/comments", marker)
+        api = RestApi(job.api, _headers(job.token))
+        number = _find_comment(api, f"{home}/{job.pull_request}/comments", marker)
         if number is not None:
             done = api.call("PATCH", f"{home}/comments/{number}", {"body": body})
         elif create:
@@ -137,7 +137,9 @@ def put_comment(job: GithubJob, body: str, *, create: bool = True) -> str:
         else:
             return ""
     except RefusedError as error:
-        raise StoreError(f"the comment was not posted: {error}", hint=_hint(error)) from error
+        raise StoreError(
+            f"the comment was not posted: {error}", hint=_comment_hint(error)
+        ) from error
     address = done.get("html_url", "") if isinstance(done, dict) else ""
     return address if isinstance(address, str) else ""
 
@@ -150,10 +152,10 @@ def _headers(token: str) -> dict[str, str]:
     }
 
 
-def _find(api: Api, comments: str, marker: str) -> int | None:
+def _find_comment(api: RestApi, comments: str, marker: str) -> int | None:
     me = ""
     for comment in api.listed(comments, "comments"):
-        if not begins_with(comment, marker):
+        if not has_first_line(comment, marker):
             continue
         author = comment.get("user") or {}
         if author.get("type") != "Bot":
@@ -166,7 +168,7 @@ def _find(api: Api, comments: str, marker: str) -> int | None:
     return None
 
 
-def _login(api: Api) -> str:
+def _login(api: RestApi) -> str:
     """The token's user; an app's token has none, and no user's name is like this."""
     try:
         found = api.call("GET", "/user")
@@ -175,7 +177,7 @@ def _login(api: Api) -> str:
     return str(found.get("login", "?")) if isinstance(found, dict) else "?"
 
 
-def _hint(error: RefusedError) -> str:
+def _comment_hint(error: RefusedError) -> str:
     if error.status in (401, 403, 404):
         return (
             "the token may not write to pull requests: give the job `permissions: "

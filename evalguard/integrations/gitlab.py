@@ -32,7 +32,7 @@ class RefusedError(Exception):
         self.status = status
 
 
-class Api:
+class RestApi:
     """A REST API that answers in JSON."""
 
     def __init__(self, address: str, headers: Mapping[str, str], *, wait: float = 1.0) -> None:
@@ -63,7 +63,10 @@ class Api:
             except urllib.error.HTTPError as error:
                 again = error.code == 429 or error.code >= 500
                 if not left or not again:
-                    why = f"HTTP {error.code} from {method} {path.split('?')[0]}{_why(error)}"
+                    why = (
+                        f"HTTP {error.code} from {method} "
+                        f"{path.split('?')[0]}{_error_reason(error)}"
+                    )
                     raise RefusedError(why, error.code) from error
                 time.sleep(self._pause(error.headers, left))
             except (OSError, HTTPException, ValueError) as error:
@@ -120,7 +123,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _why(error: urllib.error.HTTPError) -> str:
+def _error_reason(error: urllib.error.HTTPError) -> str:
     """What the API says, in one line."""
     try:
         said = json.loads(error.read(100_000)).get("message", "")
@@ -129,7 +132,7 @@ def _why(error: urllib.error.HTTPError) -> str:
     return f": {' '.join(str(said).split())[:300]}" if said else ""
 
 
-def begins_with(found: Mapping[str, Any], marker: str) -> bool:
+def has_first_line(found: Mapping[str, Any], marker: str) -> bool:
     """Whether the first line of a comment or a note is this one."""
     body = found.get("body")
     return isinstance(body, str) and body.split("\n", 1)[0].rstrip("\r") == marker
@@ -138,7 +141,7 @@ def begins_with(found: Mapping[str, Any], marker: str) -> bool:
 # GitlabJob: what GitLab CI tells a job in its environment.
 
 
-TOKENS = ("EVALGUARD_GITLAB_TOKEN", "GITLAB_TOKEN")
+TOKEN_VARIABLES = ("EVALGUARD_GITLAB_TOKEN", "GITLAB_TOKEN")
 """Variables with the token, the first that is set counts: a job's own may write no notes."""
 
 
@@ -163,7 +166,7 @@ class GitlabJob:
     page: str
 
 
-def gitlab_job_of(environment: Mapping[str, str]) -> GitlabJob:
+def read_gitlab_job(environment: Mapping[str, str]) -> GitlabJob:
     """Read the environment of a process.
 
     Raises:
@@ -174,7 +177,7 @@ def gitlab_job_of(environment: Mapping[str, str]) -> GitlabJob:
     home = environment.get("CI_MERGE_REQUEST_PROJECT_URL", "")
     return GitlabJob(
         api=environment.get("CI_API_V4_URL", "").rstrip("/"),
-        token=next((found for name in TOKENS if (found := environment.get(name, ""))), ""),
+        token=next((found for name in TOKEN_VARIABLES if (found := environment.get(name, ""))), ""),
         project=project or 0,
         merge_request=number if project else None,
         request_page=f"{home}/-/merge_requests/{number}" if home and number else "",
@@ -212,8 +215,8 @@ def put_note(job: GitlabJob, body: str, *, create: bool = True) -> str:
     """
     notes = f"/projects/{job.project}/merge_requests/{job.merge_request}/notes"
     try:
-        api = Api(job.api, {"PRIVATE-TOKEN": job.token})
-        number = _find(api, notes, body.split("\n", 1)[0])
+        api = RestApi(job.api, {"PRIVATE-TOKEN": job.token})
+        number = _find_note(api, notes, body.split("\n", 1)[0])
         if number is not None:
             api.call("PUT", f"{notes}/{number}", {"body": body})
         elif create:
@@ -222,22 +225,22 @@ def put_note(job: GitlabJob, body: str, *, create: bool = True) -> str:
         else:
             return ""
     except RefusedError as error:
-        raise StoreError(f"the note was not posted: {error}", hint=_hint(error)) from error
+        raise StoreError(f"the note was not posted: {error}", hint=_note_hint(error)) from error
     known = job.request_page and isinstance(number, int)
     return f"{job.request_page}#note_{number}" if known else ""
 
 
-def _find(api: Api, notes: str, marker: str) -> int | None:
+def _find_note(api: RestApi, notes: str, marker: str) -> int | None:
     me = _user(api)
     for note in api.listed(f"{notes}?sort=asc", "notes"):
         number, author = note.get("id"), note.get("author")
         ours = isinstance(author, dict) and author.get("id") == me
-        if ours and isinstance(number, int) and begins_with(note, marker):
+        if ours and isinstance(number, int) and has_first_line(note, marker):
             return number
     return None
 
 
-def _user(api: Api) -> int:
+def _user(api: RestApi) -> int:
     """The number of the token's user; a project's token has one of its own."""
     found = api.call("GET", "/user")
     number = found.get("id") if isinstance(found, dict) else None
@@ -246,7 +249,7 @@ def _user(api: Api) -> int:
     return number
 
 
-def _hint(error: RefusedError) -> str:
+def _note_hint(error: RefusedError) -> str:
     if error.status in (401, 403, 404):
         return (
             "the token may not write notes: give the job a project access token with the scope "

@@ -19,7 +19,7 @@ from evalguard.core.reports.night import TrackedNight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class SendingLimits:
     """Seconds.
 
     Attributes:
@@ -45,13 +45,13 @@ class Bounds:
 # Job: what a sending process has to do; it is told, and answers, in files of one folder.
 
 
-LOG = "log.txt"
+LOG_NAME = "log.txt"
 _JOB = "job.json"
 _ANSWER = "answer.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class TrackingJob:
     """A run to send, or a night to report on.
 
     Attributes:
@@ -62,7 +62,7 @@ class Job:
     """
 
     sink: SinkName
-    bounds: Bounds
+    bounds: SendingLimits
     folder: str
     run: TrackedRun | None = None
     night: TrackedNight | None = None
@@ -71,12 +71,12 @@ class Job:
 
     def write(self, folder: Path) -> None:
         """Put the job into the folder that both processes share."""
-        (folder / _JOB).write_bytes(TypeAdapter(Job).dump_json(self))
+        (folder / _JOB).write_bytes(TypeAdapter(TrackingJob).dump_json(self))
 
     @classmethod
-    def read(cls, folder: Path) -> Job:
+    def read(cls, folder: Path) -> TrackingJob:
         """Read it there."""
-        return TypeAdapter(Job).validate_json((folder / _JOB).read_bytes())
+        return TypeAdapter(TrackingJob).validate_json((folder / _JOB).read_bytes())
 
 
 def write_answer(folder: Path, sent: Sent) -> None:
@@ -117,11 +117,11 @@ _ENVIRONMENT: Mapping[str, str | None] = {
 }
 _LONGEST_REASON = 300
 # What is left to do after the answer: threads and helpers that end with the process.
-_AFTERWARDS = 5.0
-_BETWEEN_LOOKS = 0.1
+_TIME_TO_END = 5.0
+_POLL_EVERY = 0.1
 
 
-def done_in_process(job: Job, *, seconds: float, environment: Mapping[str, str]) -> Sent:
+def run_in_process(job: TrackingJob, *, seconds: float, environment: Mapping[str, str]) -> Sent:
     """Do a job in a process of its own, which is killed after ``seconds``.
 
     Args:
@@ -133,19 +133,21 @@ def done_in_process(job: Job, *, seconds: float, environment: Mapping[str, str])
     with tempfile.TemporaryDirectory(prefix="evalguard-track-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         job.write(folder)
-        fate = _run(folder, seconds, {"WANDB_DATA_DIR": name, "WANDB_DIR": name, **environment})
+        fate = _run_to_end(
+            folder, seconds, {"WANDB_DATA_DIR": name, "WANDB_DIR": name, **environment}
+        )
         sent = read_answer(folder)
         if sent is not None:
             return sent
         return Sent(sink=job.sink, state="failed", reason=fate)
 
 
-def _run(folder: Path, seconds: float, defaults: Mapping[str, str]) -> str:
+def _run_to_end(folder: Path, seconds: float, defaults: Mapping[str, str]) -> str:
     """Run the process to its end, or to that of its time; how it ended, in words."""
-    with open(folder / LOG, "wb") as log:
+    with open(folder / LOG_NAME, "wb") as log:
         try:
             process = subprocess.Popen(
-                [*_python(), "-m", "evalguard.integrations", str(folder)],
+                [*_python_command(), "-m", "evalguard.integrations", str(folder)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -160,7 +162,7 @@ def _run(folder: Path, seconds: float, defaults: Mapping[str, str]) -> str:
             return f"no answer within {seconds:.0f} s"
         finally:
             _kill(process)
-    return f"the sending process ended with code {code}{_last_words(folder / LOG)}"
+    return f"the sending process ended with code {code}{_last_log_line(folder / LOG_NAME)}"
 
 
 def _wait(process: subprocess.Popen[bytes], folder: Path, seconds: float) -> int:
@@ -174,11 +176,11 @@ def _wait(process: subprocess.Popen[bytes], folder: Path, seconds: float) -> int
     end, answered = time.monotonic() + seconds, False
     while True:
         try:
-            return process.wait(_BETWEEN_LOOKS)
+            return process.wait(_POLL_EVERY)
         except subprocess.TimeoutExpired:
             now = time.monotonic()
             if not answered and is_answered(folder):
-                end, answered = min(end, now + _AFTERWARDS), True
+                end, answered = min(end, now + _TIME_TO_END), True
             if now >= end:
                 raise
 
@@ -202,7 +204,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _python() -> list[str]:
+def _python_command() -> list[str]:
     """This interpreter; ``-P`` keeps the current folder off its import path, as it is off ours."""
     isolated = sys.version_info >= (3, 11) and not {"", os.getcwd()} & set(sys.path)
     return [sys.executable, *(["-P"] if isolated else [])]
@@ -213,7 +215,7 @@ def _environment(defaults: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in set_here.items() if value is not None}
 
 
-def _last_words(log: Path) -> str:
+def _last_log_line(log: Path) -> str:
     """The last line that the process wrote, for a reader who has to guess what went wrong."""
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
     said = next((line.strip() for line in reversed(lines) if line.strip()), "")

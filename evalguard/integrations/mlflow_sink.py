@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from evalguard.core.reports.compare import Sent, TrackedRun
-from evalguard.integrations.jobs import Job
+from evalguard.integrations.jobs import TrackingJob
 
 EXPERIMENT = "evalguard"
 _LONGEST_VALUE = 500
 _PARAMS_AT_ONCE = 100
 
 
-def send(job: Job, tracked: TrackedRun) -> Sent:
+def send_to_mlflow(job: TrackingJob, tracked: TrackedRun) -> Sent:
     """Send a run.
 
     Raises:
@@ -32,15 +32,17 @@ def send(job: Job, tracked: TrackedRun) -> Sent:
     if tracked.group:
         tags["group"] = tracked.group
     with mlflow.start_run(run_name=tracked.name, tags=tags) as run:
-        _log(tracked)
+        _log_run(tracked)
     uri = mlflow.get_tracking_uri()
     return Sent(sink="mlflow", state="sent", place=f"run {run.info.run_id} in {uri}")
 
 
-def _log(tracked: TrackedRun) -> None:
+def _log_run(tracked: TrackedRun) -> None:
     import mlflow
 
-    params = [(name, str(value)[:_LONGEST_VALUE]) for name, value in flat(tracked.config).items()]
+    params = [
+        (name, str(value)[:_LONGEST_VALUE]) for name, value in flatten(tracked.config).items()
+    ]
     for start in range(0, len(params), _PARAMS_AT_ONCE):
         mlflow.log_params(dict(params[start : start + _PARAMS_AT_ONCE]))
     mlflow.log_metrics(dict(tracked.scalars))
@@ -59,12 +61,12 @@ def _log(tracked: TrackedRun) -> None:
 # Nested plain values as flat ones, for trackers whose parameters are names and texts.
 
 
-def flat(values: Mapping[str, Any], *, prefix: str = "") -> dict[str, Any]:
+def flatten(values: Mapping[str, Any], *, prefix: str = "") -> dict[str, Any]:
     """Return ``{"base.name": ...}`` for ``{"base": {"name": ...}}``; lists stay."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
-            found |= flat(value, prefix=f"{prefix}{name}.")
+            found |= flatten(value, prefix=f"{prefix}{name}.")
         else:
             found[f"{prefix}{name}"] = value
     return found

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from evalguard.core.reports.compare import Sent, SinkName, TrackedRun
 from evalguard.core.reports.night import TrackedNight
-from evalguard.integrations.jobs import Bounds, Job, done_in_process
-from evalguard.integrations.wandb_sink import log_into, open_run
+from evalguard.integrations.jobs import SendingLimits, TrackingJob, run_in_process
+from evalguard.integrations.wandb_sink import find_open_run, log_into_open_run
 
 _ID_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 
@@ -21,7 +21,7 @@ def send_run(
     run: TrackedRun,
     *,
     folder: Path,
-    bounds: Bounds | None = None,
+    bounds: SendingLimits | None = None,
     unreached: str = "",
 ) -> Sent:
     """Send a run; what a tracker does wrong becomes the answer's reason.
@@ -34,40 +34,40 @@ def send_run(
     Raises:
         KeyboardInterrupt: on Ctrl-C; nothing goes on in the background.
     """
-    bounds = bounds or Bounds()
-    job = Job(
+    bounds = bounds or SendingLimits()
+    job = TrackingJob(
         sink=sink, run=run, run_id=_new_id(), folder=str(folder.absolute()), bounds=bounds
     )  # fmt: skip
     if unreached:
-        sent = _kept_here(job) if sink == "wandb" else Sent(sink=sink, state="failed")
+        sent = _write_offline(job) if sink == "wandb" else Sent(sink=sink, state="failed")
         return replace(sent, reason="; ".join(filter(None, (unreached, sent.reason))))
     if sink != "wandb":
-        return done_in_process(job, seconds=bounds.online, environment={})
-    own = open_run()
+        return run_in_process(job, seconds=bounds.online, environment={})
+    own = find_open_run()
     if own is not None:
-        return log_into(own, run, seconds=bounds.finish)
-    return _to_wandb(job)
+        return log_into_open_run(own, run, seconds=bounds.finish)
+    return _send_to_wandb(job)
 
 
-def save_night(night: TrackedNight, *, bounds: Bounds | None = None) -> Sent:
+def save_night(night: TrackedNight, *, bounds: SendingLimits | None = None) -> Sent:
     """Save a report on a night to W&B; as ``send_run`` otherwise."""
-    bounds = bounds or Bounds()
-    job = Job(sink="wandb", night=night, folder=os.getcwd(), bounds=bounds)
-    return done_in_process(job, seconds=bounds.online, environment={})
+    bounds = bounds or SendingLimits()
+    job = TrackingJob(sink="wandb", night=night, folder=os.getcwd(), bounds=bounds)
+    return run_in_process(job, seconds=bounds.online, environment={})
 
 
-def _to_wandb(job: Job) -> Sent:
+def _send_to_wandb(job: TrackingJob) -> Sent:
     if os.environ.get("WANDB_MODE") in ("offline", "dryrun"):
-        return _kept_here(job)
-    sent = done_in_process(job, seconds=job.bounds.online, environment={})
+        return _write_offline(job)
+    sent = run_in_process(job, seconds=job.bounds.online, environment={})
     if sent.state != "failed":
         return sent
-    kept = _kept_here(job)
+    kept = _write_offline(job)
     both = f"{sent.reason}; nor could it be kept for later: {kept.reason}"
     return replace(kept, reason=both if kept.state == "failed" else sent.reason)
 
 
-def _kept_here(job: Job) -> Sent:
+def _write_offline(job: TrackingJob) -> Sent:
     """Write the run to this machine, with copies of its files, so that it can be synced."""
     Path(job.folder).mkdir(parents=True, exist_ok=True)
     here: Mapping[str, str] = {
@@ -75,7 +75,7 @@ def _kept_here(job: Job) -> Sent:
         "WANDB_DATA_DIR": str(Path(job.folder) / "wandb"),
     }
     offline = replace(job, offline=True)
-    return done_in_process(offline, seconds=job.bounds.local, environment=here)
+    return run_in_process(offline, seconds=job.bounds.local, environment=here)
 
 
 def _new_id() -> str:

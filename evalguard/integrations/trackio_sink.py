@@ -6,12 +6,12 @@ import os
 from typing import Any
 
 from evalguard.core.reports.compare import Sent, TrackedRun
-from evalguard.integrations.jobs import Job
+from evalguard.integrations.jobs import TrackingJob
 
 PROJECT = "evalguard"
 
 
-def send(job: Job, tracked: TrackedRun) -> Sent:
+def send_to_trackio(job: TrackingJob, tracked: TrackedRun) -> Sent:
     """Send a run.
 
     Raises:

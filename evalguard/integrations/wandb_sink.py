@@ -18,21 +18,21 @@ from evalguard.core.redaction import redacted_text
 from evalguard.core.reports.compare import Sent, TrackedRun
 from evalguard.core.reports.night import NightTrend, NightVerdict, TrackedNight, TrendPoint
 from evalguard.core.text import break_links, inline
-from evalguard.integrations.jobs import Job
+from evalguard.integrations.jobs import TrackingJob
 
 if TYPE_CHECKING:
     import wandb
     import wandb_workspaces.reports.v2 as reports
 
 
-PROJECT = "evalguard"
+WANDB_PROJECT = "evalguard"
 
 
 class NotOnlineError(Exception):
     """W&B is not to be reached from here, because somebody wants that."""
 
 
-def send(job: Job, tracked: TrackedRun) -> Sent:
+def send_to_wandb(job: TrackingJob, tracked: TrackedRun) -> Sent:
     """Send a run to the server, or write it for ``wandb sync``.
 
     Raises:
@@ -46,7 +46,7 @@ def send(job: Job, tracked: TrackedRun) -> Sent:
     if session.mode == "offline" and not job.offline:
         raise NotOnlineError("W&B is set to offline here")
     run = wandb.init(
-        project=session.project or PROJECT,
+        project=session.project or WANDB_PROJECT,
         id=session.run_id or job.run_id,
         name=session.run_name or tracked.name,
         group=session.run_group or tracked.group or None,
@@ -57,17 +57,17 @@ def send(job: Job, tracked: TrackedRun) -> Sent:
         settings=_settings(job),
     )
     folder = Path(run.dir).parent
-    log_all(run, tracked, copies=job.offline)
+    log_run(run, tracked, copies=job.offline)
     place = str(folder) if job.offline else run.url or ""
     run.finish(exit_code=0)
     if job.offline:
-        shown = _shown(folder)
+        shown = _relative_path(folder)
         command = f"wandb sync {shlex.quote(shown)}"
         return Sent(sink="wandb", state="offline", place=shown, next_command=command)
     return Sent(sink="wandb", state="sent", place=place)
 
 
-def _settings(job: Job) -> wandb.Settings:
+def _settings(job: TrackingJob) -> wandb.Settings:
     """Nothing is asked, printed or collected beside the run itself; all of it ends in time.
 
     evalguard's own environment is in the config: what W&B would look up of this machine (its name,
@@ -93,7 +93,7 @@ def _settings(job: Job) -> wandb.Settings:
     )
 
 
-def _shown(folder: Path) -> str:
+def _relative_path(folder: Path) -> str:
     """A path from the current folder on, if it lies below."""
     here = Path(os.getcwd())
     return str(folder.relative_to(here)) if folder.is_relative_to(here) else str(folder)
@@ -102,20 +102,20 @@ def _shown(folder: Path) -> str:
 # Whether W&B is configured here: seen from the outside, without importing it or asking anybody.
 
 
-_CLOUD = "https://api.wandb.ai"
-_SIGNS = ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_MODE")
+_WANDB_CLOUD = "https://api.wandb.ai"
+_WANDB_SIGNS = ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_MODE")
 
 
 def wandb_is_configured() -> bool:
     """Whether there is an open run, a key, a login, or a mode that asks for one."""
     if os.environ.get("WANDB_MODE") == "disabled":
         return False
-    if open_run() is not None or any(os.environ.get(name) for name in _SIGNS):
+    if find_open_run() is not None or any(os.environ.get(name) for name in _WANDB_SIGNS):
         return True
     return _logged_in()
 
 
-def open_run() -> Any | None:
+def find_open_run() -> Any | None:
     """The run that this process has open by itself, a ``wandb.Run``; None for none."""
     module = sys.modules.get("wandb")
     run = getattr(module, "run", None)
@@ -133,7 +133,7 @@ def _logged_in() -> bool:
 
 
 def _server() -> str:
-    return os.environ.get("WANDB_BASE_URL") or _setting("base_url") or _CLOUD
+    return os.environ.get("WANDB_BASE_URL") or _setting("base_url") or _WANDB_CLOUD
 
 
 def _setting(name: str) -> str:
@@ -154,7 +154,7 @@ PREFIX = "evalguard/"
 _LONGEST_REASON = 300
 
 
-def log_into(run: wandb.Run, tracked: TrackedRun, *, seconds: float) -> Sent:
+def log_into_open_run(run: wandb.Run, tracked: TrackedRun, *, seconds: float) -> Sent:
     """Log into somebody's run, under names that begin with ``evalguard/``; never finish it.
 
     W&B sends in the background and its owner waits for that. Only what it asks its server first is
@@ -164,7 +164,7 @@ def log_into(run: wandb.Run, tracked: TrackedRun, *, seconds: float) -> Sent:
 
     def log() -> None:
         try:
-            log_all(run, tracked, prefix=PREFIX, copies=True)
+            log_run(run, tracked, prefix=PREFIX, copies=True)
             run.config.update({"evalguard": dict(tracked.config)}, allow_val_change=True)
         except Exception as error:  # noqa: BLE001 - whatever W&B raises: the reason is told
             failures.append(redacted_text(" ".join(str(error).split()))[:_LONGEST_REASON])
@@ -186,10 +186,10 @@ _LONGEST_TITLE = 128
 _LONGEST_CELL = 300
 _NIGHTS = 14
 # Newest first: what has to be looked at in the morning stands on top.
-_ORDER = ("regressed", "failed", None, "undecided", "passed")
+_GRAVEST_FIRST = ("regressed", "failed", None, "undecided", "passed")
 
 
-def save_report(night: TrackedNight) -> Sent:
+def save_night_report(night: TrackedNight) -> Sent:
     """Save the report in the project of the night's runs.
 
     Raises:
@@ -208,12 +208,12 @@ def save_report(night: TrackedNight) -> Sent:
         return Sent(sink="wandb", state="failed", reason=f"W&B is set to {settings.mode} here")
     api = wandb.Api()
     entity = settings.entity or api.default_entity
-    project = settings.project or PROJECT
+    project = settings.project or WANDB_PROJECT
     report = reports.Report(
         project=project,
         entity=entity,
         title=f"evalguard {night.name}"[:_LONGEST_TITLE],
-        description=summary(night.verdicts),
+        description=summarize_verdicts(night.verdicts),
         blocks=list(_blocks(night, entity, project)),
         width="fluid",
     )
@@ -221,7 +221,7 @@ def save_report(night: TrackedNight) -> Sent:
     return Sent(sink="wandb", state="sent", place=report.url)
 
 
-def summary(verdicts: Sequence[NightVerdict]) -> str:
+def summarize_verdicts(verdicts: Sequence[NightVerdict]) -> str:
     """ "2 of 14 pairs regressed, 1 failed"."""
     states = [verdict.state or "failed" for verdict in verdicts]
     counts = [(state, states.count(state)) for state in ("regressed", "failed", "undecided")]
@@ -282,11 +282,11 @@ def _scalar(trend: NightTrend) -> str:
 def verdict_table(verdicts: Sequence[NightVerdict]) -> str:
     """The night's pairs as a Markdown table, gravest first; their runs are linked."""
     rows = ["| pair | verdict | |", "| --- | --- | --- |"]
-    for verdict in sorted(verdicts, key=lambda one: _ORDER.index(one.state)):
-        pair = _text(f"{verdict.base} vs {verdict.candidate}")
+    for verdict in sorted(verdicts, key=lambda one: _GRAVEST_FIRST.index(one.state)):
+        pair = _cell_text(f"{verdict.base} vs {verdict.candidate}")
         linked = f"[{pair}]({_address(verdict.url)})" if verdict.url else pair
         state = f"**{verdict.state or 'no result'}**"
-        rows.append(f"| {linked} | {state} | {_text(verdict.sentence)} |")
+        rows.append(f"| {linked} | {state} | {_cell_text(verdict.sentence)} |")
     return "\n".join(rows)
 
 
@@ -298,8 +298,8 @@ def trend_table(trends: Sequence[NightTrend]) -> str:
     ]
     for trend in trends:
         *before, tonight = trend.points[-_NIGHTS:] or (TrendPoint(created="", sigma=None),)
-        pair = _text(f"{trend.base} vs {trend.candidate}")
-        metric = _text(f"{trend.task} {trend.metric}")
+        pair = _cell_text(f"{trend.base} vs {trend.candidate}")
+        metric = _cell_text(f"{trend.task} {trend.metric}")
         past = ", ".join(_sigma(point) for point in before)
         rows.append(f"| {pair} | {metric} | {_with_interval(tonight)} | {past} |")
     return "\n".join(rows)
@@ -320,7 +320,7 @@ def _address(url: str) -> str:
     return quote(url, safe=":/?#&=%+,;@~-._")
 
 
-def _text(text: str) -> str:
+def _cell_text(text: str) -> str:
     """Text that stays text; W&B reads ``$`` as a formula's, but for an escaped one."""
     return inline(text, _LONGEST_CELL, dollar=r"\$")
 
@@ -332,7 +332,7 @@ _ARTIFACT_TYPE = "evalguard"
 _LONGEST_NAME = 128
 
 
-def log_all(run: wandb.Run, tracked: TrackedRun, *, prefix: str = "", copies: bool) -> None:
+def log_run(run: wandb.Run, tracked: TrackedRun, *, prefix: str = "", copies: bool) -> None:
     """Log numbers, tables, pages, files and the alert, in one step of the run.
 
     Args:

@@ -26,7 +26,7 @@ _FIXED_REASONS = {
     "logits_cache": "it gives two splits of one token sequence the same log-likelihood",
 }
 # constructor arguments of GuardedHFLM that no guard file may write
-_OURS = frozenset(
+_INTERNAL_ARGS = frozenset(
     {"config_overrides", "allow_pickle", "rolling_bos", "sequences", "token_budget", "scorer"}
 )
 _POLICY_ARGS = ("batch_size", "max_batch_size")
@@ -38,7 +38,7 @@ _TYPES: dict[str, tuple[type, int, str]] = {
     "truncation": (bool, 0, "true or false"),
 }
 # arguments that HFLM passes on to transformers, for suggestions
-PASSED_ON = frozenset({"attn_implementation", "experts_implementation", "device_map"})
+TRANSFORMERS_ARGS = frozenset({"attn_implementation", "experts_implementation", "device_map"})
 
 
 def check_arguments(
@@ -63,7 +63,7 @@ def check_arguments(
             hint="set trust_remote_code: true beside model_args, or use --trust_remote_code",
         )
     if model_type in HF_TYPES:
-        for name in _OURS & arguments.keys():
+        for name in _INTERNAL_ARGS & arguments.keys():
             raise UsageError(f"model type '{model_type}' takes no argument '{name}'")
         for name, value in _FIXED.items():
             if arguments.pop(name, value) not in (value, None):
@@ -126,7 +126,7 @@ def check_device(asked: Any) -> None:
         )
 
 
-def check_place(asked: Any, found: Any) -> None:
+def check_loaded_device(asked: Any, found: Any) -> None:
     """Refuse a model that was loaded elsewhere than asked, which lm-eval does without a word.
 
     Raises:
@@ -139,7 +139,7 @@ def check_place(asked: Any, found: Any) -> None:
         raise UsageError(f"device '{asked}' was asked for, and the model was loaded on '{found}'")
 
 
-def parameters(loader: type[LM]) -> set[str]:
+def constructor_parameters(loader: type[LM]) -> set[str]:
     """Names of a constructor's parameters, those of its bases where it passes them on."""
     names: set[str] = set()
     for kind in loader.__mro__:
@@ -157,7 +157,7 @@ def parameters(loader: type[LM]) -> set[str]:
 
 
 # lm-eval's and transformers' own names for a dtype come to these
-_NAMES: Mapping[str, str] = {"half": "float16", "float": "float32", "double": "float64"}
+_DTYPE_NAMES: Mapping[str, str] = {"half": "float16", "float": "float32", "double": "float64"}
 
 
 def load_dtype(model_args: Mapping[str, Value], config: Any, stored: Mapping[str, Any]) -> str:
@@ -171,15 +171,15 @@ def load_dtype(model_args: Mapping[str, Value], config: Any, stored: Mapping[str
     """
     asked = model_args.get("dtype") or "auto"
     if asked != "auto":
-        return _NAMES.get(str(asked), str(asked))
-    told = getattr(config, "dtype", None) or _inner(config)
+        return _DTYPE_NAMES.get(str(asked), str(asked))
+    told = getattr(config, "dtype", None) or _text_config_dtype(config)
     if told is None:
         tensors = (stored[name][...] for name in stored)
         told = next((one.dtype for one in tensors if one.is_floating_point()), None)
     return "" if told is None else str(told).removeprefix("torch.")
 
 
-def _inner(config: Any) -> Any:
+def _text_config_dtype(config: Any) -> Any:
     text = config.get_text_config() if hasattr(config, "get_text_config") else None
     return getattr(text, "dtype", None)
 

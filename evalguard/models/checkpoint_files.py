@@ -14,9 +14,9 @@ from typing import Any
 from evalguard.errors import EvaluationError
 
 # The names that transformers looks for, in its order: one file, else the index of several.
-_SAFE = ("model.safetensors", "model.safetensors.index.json")
-_WHAT_TO_GIVE = "give a model folder, or the id of a hub model that can be reached"
-_PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+_SAFETENSORS_NAMES = ("model.safetensors", "model.safetensors.index.json")
+_CHECKPOINT_HINT = "give a model folder, or the id of a hub model that can be reached"
+_PICKLED_NAMES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ def split_revision(name: str) -> tuple[str, str]:
     return place, revision
 
 
-def checkpoint_files(name: str, *, allow_pickle: bool) -> CheckpointFiles:
+def find_checkpoint_files(name: str, *, allow_pickle: bool) -> CheckpointFiles:
     """Find a checkpoint's files as loading does: in a folder, in the hub's cache, or on the hub.
 
     Args:
@@ -63,36 +63,36 @@ def checkpoint_files(name: str, *, allow_pickle: bool) -> CheckpointFiles:
             that were not allowed.
     """
     place, revision = split_revision(name)
-    folder = local_folder(place)
+    folder = find_local_folder(place)
     if folder is not None:
         check_model_folder(folder, allow_pickle=allow_pickle)
         place = str(folder)
-    config = _file(place, "config.json", revision)
+    config = _find_file(place, "config.json", revision)
     if config is None:
         raise EvaluationError(
             f"checkpoint {name} cannot be had: it has no config.json, here or on the hub",
-            hint=_WHAT_TO_GIVE,
+            hint=_CHECKPOINT_HINT,
         )
-    for single, index in (_SAFE, _PICKLED):
-        found = _weights(place, single, index, revision)
+    for single, index in (_SAFETENSORS_NAMES, _PICKLED_NAMES):
+        found = _find_weights(place, single, index, revision)
         if found:
-            if single in _PICKLED and not allow_pickle:
-                raise refuse_pickle(str(found[0]))
+            if single in _PICKLED_NAMES and not allow_pickle:
+                raise pickle_error(str(found[0]))
             stored = json.loads(config.read_text())
             return CheckpointFiles(name=name, files=found, config=stored)
     raise EvaluationError(
         f"{name} holds no weights that can be read",
-        hint=f"looked for {', '.join(_SAFE)}",
+        hint=f"looked for {', '.join(_SAFETENSORS_NAMES)}",
     )
 
 
-def _weights(place: str, single: str, index: str, revision: str) -> tuple[Path, ...]:
+def _find_weights(place: str, single: str, index: str, revision: str) -> tuple[Path, ...]:
     from transformers.utils.hub import get_checkpoint_shard_files
 
-    whole = _file(place, single, revision)
+    whole = _find_file(place, single, revision)
     if whole:
         return (whole,)
-    parts = _file(place, index, revision)
+    parts = _find_file(place, index, revision)
     if not parts:
         return ()
     files, _ = get_checkpoint_shard_files(place, str(parts), revision=revision)
@@ -105,7 +105,7 @@ def _weights(place: str, single: str, index: str, revision: str) -> tuple[Path, 
     return tuple(map(Path, files))
 
 
-def _file(place: str, file: str, revision: str) -> Path | None:
+def _find_file(place: str, file: str, revision: str) -> Path | None:
     from transformers.utils import cached_file
 
     try:
@@ -115,7 +115,7 @@ def _file(place: str, file: str, revision: str) -> Path | None:
     except (OSError, ValueError) as error:
         raise EvaluationError(
             f"checkpoint {place} cannot be had: {' '.join(str(error).split())}",
-            hint=_WHAT_TO_GIVE,
+            hint=_CHECKPOINT_HINT,
         ) from error
     return Path(found) if found else None
 
@@ -148,7 +148,7 @@ def refuse_random_weights(pretrained: str, report: Mapping[str, Any]) -> None:
         EvaluationError: naming the first of them.
     """
     for kind, what in (("missing_keys", "lacks"), ("mismatched_keys", "has other shapes for")):
-        keys = sorted(_shown(key) for key in report.get(kind) or ())
+        keys = sorted(_describe_key(key) for key in report.get(kind) or ())
         if keys:
             shown = ", ".join(keys[:3]) + (", ..." if len(keys) > 3 else "")
             raise EvaluationError(
@@ -157,7 +157,7 @@ def refuse_random_weights(pretrained: str, report: Mapping[str, Any]) -> None:
             )
 
 
-def _shown(key: Any) -> str:
+def _describe_key(key: Any) -> str:
     """A missing key's name; a mismatched one's with both shapes."""
     if isinstance(key, str):
         return key
@@ -168,16 +168,16 @@ def _shown(key: Any) -> str:
 # The tensors of a checkpoint's files, by name; none is read before it is asked for.
 
 
-def list_stored_tensors(files: CheckpointFiles, stack: ExitStack) -> dict[str, Any]:
+def open_stored_tensors(files: CheckpointFiles, stack: ExitStack) -> dict[str, Any]:
     """Return everything that a checkpoint stores; ``[...]`` of a value is the torch tensor.
 
     The files stay open as long as the stack is.
     """
-    read = _pickled if files.pickled else _lazy
+    read = _read_pickled if files.pickled else _read_lazily
     return {name: one for path in files.files for name, one in read(path, stack)}
 
 
-def _lazy(path: Path, stack: ExitStack) -> Iterator[tuple[str, Any]]:
+def _read_lazily(path: Path, stack: ExitStack) -> Iterator[tuple[str, Any]]:
     from safetensors import safe_open
 
     file = stack.enter_context(safe_open(str(path), framework="pt"))
@@ -185,7 +185,7 @@ def _lazy(path: Path, stack: ExitStack) -> Iterator[tuple[str, Any]]:
         yield key, file.get_slice(key)
 
 
-def _pickled(path: Path, _: ExitStack) -> Iterator[tuple[str, Any]]:
+def _read_pickled(path: Path, _: ExitStack) -> Iterator[tuple[str, Any]]:
     import torch
 
     yield from torch.load(path, map_location="cpu", weights_only=True, mmap=True).items()
@@ -195,13 +195,13 @@ def _pickled(path: Path, _: ExitStack) -> Iterator[tuple[str, Any]]:
 
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_PATIENCE = 5.0  # seconds that the hub has to answer
-_PICKLED_FILES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+_HUB_TIMEOUT = 5.0  # seconds that the hub has to answer
+_PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 # what trainers leave beside the weights; transformers never loads these
 _TRAINER_FILES = ("training_args", "optimizer", "scheduler", "rng_state", "scaler")
 
 
-def local_folder(name: str) -> Path | None:
+def find_local_folder(name: str) -> Path | None:
     """Return the folder a model name stands for, or None for a hub id.
 
     Raises:
@@ -244,10 +244,10 @@ def check_model_folder(
     pickled = [
         path
         for path in files
-        if path.suffix in _PICKLED_FILES and not path.name.startswith(_TRAINER_FILES)
+        if path.suffix in _PICKLE_SUFFIXES and not path.name.startswith(_TRAINER_FILES)
     ]
     if pickled and not tensors and not allow_pickle:
-        raise refuse_pickle(str(pickled[0]))
+        raise pickle_error(str(pickled[0]))
     for path in tensors:
         _check_safetensors(path)
 
@@ -273,7 +273,7 @@ def hub_snapshot(name: str, revision: str, subfolder: str = "") -> Path | None:
     return Path(found).parents[file.count("/")]
 
 
-def current_commit(name: str, revision: str, subfolder: str = "") -> str | None:
+def find_current_commit(name: str, revision: str, subfolder: str = "") -> str | None:
     """Return the commit that loading a hub model would take now; None where that is not known.
 
     A branch may have moved on: unless the machine is offline the hub is asked, and only a commit
@@ -286,13 +286,13 @@ def current_commit(name: str, revision: str, subfolder: str = "") -> str | None:
         return here
     url = hf_hub_url(name, "config.json", subfolder=subfolder or None, revision=revision)
     try:
-        told = get_hf_file_metadata(url, timeout=_PATIENCE).commit_hash
+        told = get_hf_file_metadata(url, timeout=_HUB_TIMEOUT).commit_hash
     except Exception:  # noqa: BLE001 - network, hub or gate: loading says what is wrong
         return None
     return here if told == here else None
 
 
-def refuse_pickle(path: str) -> EvaluationError:
+def pickle_error(path: str) -> EvaluationError:
     """The error for weights that could run code while they are read."""
     return EvaluationError(
         f"{path} holds pickled weights, which can run code when they are loaded",

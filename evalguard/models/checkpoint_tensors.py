@@ -9,15 +9,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from evalguard.errors import SettingError, nearest
-from evalguard.models.checkpoint_files import CheckpointFiles, checkpoint_files, list_stored_tensors
-from evalguard.models.load_failures import quiet
+from evalguard.models.checkpoint_files import (
+    CheckpointFiles,
+    find_checkpoint_files,
+    open_stored_tensors,
+)
+from evalguard.models.load_failures import silence_libraries
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
 
-def checkpoint_tensors(
+def read_checkpoint_tensors(
     model: torch.nn.Module, name: str, wanted: Sequence[str], *, allow_pickle: bool
 ) -> dict[str, torch.Tensor]:
     """Read some of a model's tensors from another checkpoint.
@@ -47,10 +51,10 @@ def checkpoint_tensors(
             f"weights of a {type(model).__name__} cannot be taken from another checkpoint",
             hint="weights: settings work with transformers models, without peft",
         )
-    files = checkpoint_files(name, allow_pickle=allow_pickle)
+    files = find_checkpoint_files(name, allow_pickle=allow_pickle)
     _refuse_quantised(model, files)
-    twin = _empty_twin(model, wanted)
-    read = _loaded(twin, files, {*wanted})
+    twin = _empty_copy(model, wanted)
+    read = _load_wanted(twin, files, {*wanted})
     own = model.state_dict()
     moved: dict[int, torch.Tensor] = {}  # tied tensors stay one
     return {one: moved.setdefault(id(read[one]), read[one].to(own[one].device)) for one in wanted}
@@ -76,7 +80,7 @@ def _is_dequantised(model: PreTrainedModel) -> bool:
     return str(getattr(method, "value", method)) == "gguf" and plain
 
 
-def _empty_twin(model: PreTrainedModel, wanted: Sequence[str]) -> PreTrainedModel:
+def _empty_copy(model: PreTrainedModel, wanted: Sequence[str]) -> PreTrainedModel:
     """The same modules, names and dtypes, with tensors that hold nothing."""
     import torch
 
@@ -98,31 +102,31 @@ def _empty_twin(model: PreTrainedModel, wanted: Sequence[str]) -> PreTrainedMode
     return copy.deepcopy(model, empty)
 
 
-def _loaded(
+def _load_wanted(
     twin: PreTrainedModel, files: CheckpointFiles, wanted: set[str]
 ) -> dict[str, torch.Tensor]:
     from transformers.modeling_utils import LoadStateDictConfig
 
-    tied = tied_names(twin)
+    tied = map_tied_names(twin)
     needed = wanted | {tied[name] for name in wanted & tied.keys()}
     needed |= {name for name, source in tied.items() if source in wanted}
-    with ExitStack() as stack, quiet():
-        stored = list_stored_tensors(files, stack)
-        names = loading_names(twin, stored)
+    with ExitStack() as stack, silence_libraries():
+        stored = open_stored_tensors(files, stack)
+        names = map_loading_names(twin, stored)
         state = {key: stored[key] for key, made in names.items() if needed & {*made.names}}
         answer = twin._load_pretrained_model(
             twin,
             state_dict=state,
             checkpoint_files=None,
-            load_config=LoadStateDictConfig(weight_mapping=weight_mapping(twin)),
+            load_config=LoadStateDictConfig(weight_mapping=list_weight_conversions(twin)),
         )
         report = answer[0] if isinstance(answer, tuple) else answer  # as transformers 5.0 gives it
-        read = _with_ties(twin, tied)
-    _check(files.name, wanted, read, report, names)
+        read = _add_tied(twin, tied)
+    _check_complete(files.name, wanted, read, report, names)
     return read
 
 
-def _with_ties(twin: PreTrainedModel, tied: dict[str, str]) -> dict[str, torch.Tensor]:
+def _add_tied(twin: PreTrainedModel, tied: dict[str, str]) -> dict[str, torch.Tensor]:
     """What was read by name, tied tensors under both of their names."""
     read = {name: one for name, one in twin.state_dict().items() if one.device.type != "meta"}
     for name, source in tied.items():
@@ -133,18 +137,18 @@ def _with_ties(twin: PreTrainedModel, tied: dict[str, str]) -> dict[str, torch.T
     return read
 
 
-def _check(
+def _check_complete(
     checkpoint: str,
     wanted: set[str],
     read: dict[str, torch.Tensor],
     report: Any,
-    names: dict[str, LoadedInto],
+    names: dict[str, LoadTarget],
 ) -> None:
     others = sorted(one for one in report.mismatched_keys if one[0] in wanted)
     if others:
         shown = [f"{name}: {list(stored)} there, {list(own)} here" for name, stored, own in others]
         raise SettingError(
-            f"{checkpoint} has other shapes for {len(others)} of the weights ({_few(shown)})",
+            f"{checkpoint} has other shapes for {len(others)} of the weights ({_first_few(shown)})",
             hint="only models of one shape can exchange weights",
         )
     lacking = sorted(wanted - read.keys())
@@ -152,19 +156,19 @@ def _check(
         known = sorted({name for made in names.values() for name in made.names})
         close = nearest(lacking[0], known)
         raise SettingError(
-            f"{checkpoint} lacks {len(lacking)} of the weights ({_few(lacking)}){close}",
+            f"{checkpoint} lacks {len(lacking)} of the weights ({_first_few(lacking)}){close}",
             hint="only models with the same modules can exchange weights",
         )
 
 
-def _few(shown: Sequence[str]) -> str:
+def _first_few(shown: Sequence[str]) -> str:
     return ", ".join(shown[:3]) + (", ..." if len(shown) > 3 else "")
 
 
 # Which tensors of a model differ between two checkpoints of its architecture.
 
 
-_FIRST = 4096  # elements that are looked at before all of a tensor
+_FIRST_ELEMENTS = 4096  # elements that are looked at before all of a tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +180,7 @@ class CheckpointComparison:
     unmatched: tuple[str, ...] = ()
 
 
-def shape_differences(base: PreTrainedModel, candidate: PreTrainedModel) -> tuple[str, ...]:
+def compare_shapes(base: PreTrainedModel, candidate: PreTrainedModel) -> tuple[str, ...]:
     """Say where the tensors of two models have other names or shapes; () where nowhere."""
     one, other = _shapes(base), _shapes(candidate)
     found = [f"{name}: only in the base" for name in one if name not in other]
@@ -206,7 +210,10 @@ def compare_checkpoints(
             the cast to each of them.
     """
     with ExitStack() as stack:
-        sides = [_Side.of(model, list_stored_tensors(files, stack)) for files in (base, candidate)]
+        sides = [
+            _StoredTensors.of(model, open_stored_tensors(files, stack))
+            for files in (base, candidate)
+        ]
         same: list[str] = []
         differing: list[str] = []
         unmatched: list[str] = []
@@ -217,7 +224,7 @@ def compare_checkpoints(
             if not given[0] or not given[1]:
                 unmatched.append(name)
                 continue
-            casts = [*dtypes, *(["float32"] if _kept_wide(model, name) else [])]
+            casts = [*dtypes, *(["float32"] if _kept_in_float32(model, name) else [])]
             equal = _equal_parts(sides, given, casts)
             (same if equal else differing).append(name)
     return CheckpointComparison(
@@ -226,19 +233,19 @@ def compare_checkpoints(
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
+class _StoredTensors:
     """A checkpoint: its tensors, and for each of the model's the stored ones it is made of."""
 
     stored: Mapping[str, Any]
     parts: Mapping[str, Mapping[str, bool]]  # name -> {stored name: converted}
 
     @classmethod
-    def of(cls, model: PreTrainedModel, stored: Mapping[str, Any]) -> _Side:
+    def of(cls, model: PreTrainedModel, stored: Mapping[str, Any]) -> _StoredTensors:
         parts: dict[str, dict[str, bool]] = {}
-        for key, into in loading_names(model, stored).items():
+        for key, into in map_loading_names(model, stored).items():
             for name in into.names:
                 parts.setdefault(name, {})[key] = into.converted
-        for name, source in tied_names(model).items():
+        for name, source in map_tied_names(model).items():
             held = parts.get(source) or parts.get(name)
             if held:
                 parts.setdefault(name, held)
@@ -246,7 +253,9 @@ class _Side:
         return cls(stored, parts)
 
 
-def _equal_parts(sides: list[_Side], given: list[Mapping[str, bool]], casts: Iterable[str]) -> bool:
+def _equal_parts(
+    sides: list[_StoredTensors], given: list[Mapping[str, bool]], casts: Iterable[str]
+) -> bool:
     one, other = (sorted(parts) for parts in given)
     renamed = not any(converted for parts in given for converted in parts.values())
     if one != other and not (renamed and len(one) == len(other) == 1):
@@ -269,11 +278,11 @@ def _equal(one: torch.Tensor, other: torch.Tensor, casts: Iterable[str]) -> bool
     wanted = [getattr(torch, name) for name in casts]
     if all(one.dtype == other.dtype == dtype for dtype in wanted):
         return False
-    return all(_same_after(one, other, dtype) for dtype in wanted)
+    return all(_same_after_cast(one, other, dtype) for dtype in wanted)
 
 
-def _same_after(one: torch.Tensor, other: torch.Tensor, dtype: torch.dtype) -> bool:
-    first = [tensor.flatten()[:_FIRST].to(dtype) for tensor in (one, other)]
+def _same_after_cast(one: torch.Tensor, other: torch.Tensor, dtype: torch.dtype) -> bool:
+    first = [tensor.flatten()[:_FIRST_ELEMENTS].to(dtype) for tensor in (one, other)]
     return _same_bits(*first) and _same_bits(one.to(dtype), other.to(dtype))
 
 
@@ -282,10 +291,12 @@ def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 
     # as bytes: NaN is not equal to itself, and -0.0 equals 0.0
     parts = [tensor.contiguous().flatten().view(torch.uint8) for tensor in (one, other)]
-    return torch.equal(parts[0][:_FIRST], parts[1][:_FIRST]) and torch.equal(*parts)
+    return torch.equal(parts[0][:_FIRST_ELEMENTS], parts[1][:_FIRST_ELEMENTS]) and torch.equal(
+        *parts
+    )
 
 
-def _kept_wide(model: PreTrainedModel, name: str) -> bool:
+def _kept_in_float32(model: PreTrainedModel, name: str) -> bool:
     """Whether transformers may keep this tensor in float32, whatever the dtype of the rest."""
     kinds = ("_keep_in_fp32_modules", "_keep_in_fp32_modules_strict")
     return any(part in name for kind in kinds for part in getattr(model, kind, None) or ())
@@ -299,7 +310,7 @@ def _shapes(model: PreTrainedModel) -> dict[str, torch.Size]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedInto:
+class LoadTarget:
     """The tensors of a model that one of a checkpoint becomes, or becomes a part of.
 
     ``converted``: whether it is stacked, split or transposed on the way; else it only gets that
@@ -310,7 +321,7 @@ class LoadedInto:
     converted: bool = False
 
 
-def loading_names(model: PreTrainedModel, stored: Iterable[str]) -> dict[str, LoadedInto]:
+def map_loading_names(model: PreTrainedModel, stored: Iterable[str]) -> dict[str, LoadTarget]:
     """Map names in a checkpoint to names in the model's state, as transformers does.
 
     Several stored tensors may become one of the model (experts that are stacked), and one may
@@ -319,31 +330,31 @@ def loading_names(model: PreTrainedModel, stored: Iterable[str]) -> dict[str, Lo
     """
     from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
-    mapping = weight_mapping(model)
+    mapping = list_weight_conversions(model)
     renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
     converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
     targets = {name: one.target_patterns for one in converters for name in one.source_patterns}
     state: dict[str, Any] = model.state_dict()
     prefix = model.base_model_prefix
-    found: dict[str, LoadedInto] = {}
+    found: dict[str, LoadTarget] = {}
     for key in stored:
         name, pattern = rename_source_key(key, renamings, converters, prefix, state)
         if name not in state and key in state:  # it has its final name, which a renaming changed
             name, pattern = key, None
         if name in state:
             names = _all_targets(name, targets.get(pattern or "", ()), state)
-            found[key] = LoadedInto(names=names, converted=pattern is not None)
+            found[key] = LoadTarget(names=names, converted=pattern is not None)
     return found
 
 
-def weight_mapping(model: PreTrainedModel) -> list[Any]:
+def list_weight_conversions(model: PreTrainedModel) -> list[Any]:
     """Return the renamings and conversions with which transformers loads this model."""
     from transformers.conversion_mapping import get_model_conversion_mapping
 
     return list(get_model_conversion_mapping(model) or ())
 
 
-def tied_names(model: PreTrainedModel) -> dict[str, str]:
+def map_tied_names(model: PreTrainedModel) -> dict[str, str]:
     """Map each tensor that this architecture can tie to another one to that one.
 
     Whether this very model ties them is left open: a checkpoint of one that does holds one of them

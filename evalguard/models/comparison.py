@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from evalguard.models.checkpoint_files import hub_snapshot
-from evalguard.models.load_failures import load_failures, quiet
+from evalguard.models.load_failures import explain_load_failures, silence_libraries
 
 if TYPE_CHECKING:
     import torch
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 # How the files begin that transformers and its tokenizers read, whatever the kind.
-_FILES = (
+_FILE_PREFIXES = (
     "tokenizer", "tokenization", "vocab", "merges", "special_tokens", "added_tokens", "spiece",
     "sentencepiece", "chat_template", "additional_chat_templates",
 )  # fmt: skip
-_ENDINGS = (".tiktoken", ".spm", ".bpe", ".model")
-_PROBES = ("The quick brown fox", "1 + 1 = 2", " été\n")
+_FILE_SUFFIXES = (".tiktoken", ".spm", ".bpe", ".model")
+_PROBE_TEXTS = ("The quick brown fox", "1 + 1 = 2", " été\n")
 
 
 def tokenizer_files(model_args: Mapping[str, Value]) -> dict[str, str]:
@@ -40,7 +40,7 @@ def tokenizer_files(model_args: Mapping[str, Value]) -> dict[str, str]:
     return {
         file.relative_to(folder).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()
         for file in sorted(found)
-        if _is_of_tokenizer(file.relative_to(folder))
+        if _is_tokenizer_file(file.relative_to(folder))
     }
 
 
@@ -63,7 +63,7 @@ def load_tokenizer(model_args: Mapping[str, Value], *, trust_remote_code: bool) 
     if model_args.get("gguf_file") and not model_args.get("tokenizer"):
         options["gguf_file"] = model_args["gguf_file"]
     source = str(model_args.get("tokenizer") or model_args["pretrained"])
-    with load_failures("hf", model_args, {}), quiet():
+    with explain_load_failures("hf", model_args, {}), silence_libraries():
         return AutoTokenizer.from_pretrained(source, **options)
 
 
@@ -79,18 +79,18 @@ def puts_bos_first(model_args: Mapping[str, Value], *, trust_remote_code: bool) 
     trusted = {"trust_remote_code": trust_remote_code}
     tokenizer = load_tokenizer(model_args, **trusted)
     bos = tokenizer.bos_token_id
-    ids = _ids(tokenizer, model_args.get("add_bos_token"))
+    ids = _encode_probes(tokenizer, model_args.get("add_bos_token"))
     first = {bos is not None and one[:1] == [bos] for one in ids}
     if bos is None or len(first) != 1:
         return None
     said = first.pop()
     told = load_tokenizer({**model_args, "add_bos_token": said}, **trusted)
-    return said if _ids(told, said) == ids else None
+    return said if _encode_probes(told, said) == ids else None
 
 
-def _ids(tokenizer: Any, add_bos_token: Value) -> list[list[int]]:
+def _encode_probes(tokenizer: Any, add_bos_token: Value) -> list[list[int]]:
     options = {} if add_bos_token is None else {"add_special_tokens": add_bos_token}
-    return [list(tokenizer.encode(text, **options)) for text in _PROBES]
+    return [list(tokenizer.encode(text, **options)) for text in _PROBE_TEXTS]
 
 
 def tokenizer_folder(model_args: Mapping[str, Value]) -> Path | None:
@@ -106,9 +106,9 @@ def tokenizer_folder(model_args: Mapping[str, Value]) -> Path | None:
     return None if snapshot is None else snapshot / subfolder
 
 
-def _is_of_tokenizer(file: Path) -> bool:
-    return file.parts[0].startswith(_FILES) or (
-        len(file.parts) == 1 and file.name.endswith(_ENDINGS)
+def _is_tokenizer_file(file: Path) -> bool:
+    return file.parts[0].startswith(_FILE_PREFIXES) or (
+        len(file.parts) == 1 and file.name.endswith(_FILE_SUFFIXES)
     )
 
 
@@ -116,7 +116,7 @@ def _is_of_tokenizer(file: Path) -> bool:
 
 
 # What no forward pass reads. Whatever is not here counts, known or not.
-_NEVER = frozenset(
+_NOT_COMPUTED_WITH = frozenset(
     {
         # bookkeeping of files and classes; the class comes from the model type
         "transformers_version", "architectures", "auto_map", "ignore_keys_at_rope_validation",
@@ -132,7 +132,7 @@ _NEVER = frozenset(
 _TRAINING = re.compile(r".*dropout(_prob|_rate|_p)?|.*_pdrop")
 # These are settings of their own: the class, model_args.dtype, quantisation, and the output head,
 # whose weights are compared whether they are tied or not.
-_ELSEWHERE = frozenset(
+_OTHER_SETTINGS = frozenset(
     {"model_type", "dtype", "torch_dtype", "quantization_config", "tie_word_embeddings"}
 )
 _ABSENT = object()
@@ -148,14 +148,14 @@ class ConfigDifference:
     known: bool = True
 
 
-def config_differences(base: Any, candidate: Any) -> tuple[ConfigDifference, ...]:
+def compare_configs(base: Any, candidate: Any) -> tuple[ConfigDifference, ...]:
     """Compare two configs of one class, as transformers has completed them.
 
     Dictionaries with the same keys (rope parameters) and inner configs are compared inside; others
     as a whole. A key that only one of them has is None in the other one.
     """
-    known = _attributes(_default_like(candidate))
-    found = _differences(_attributes(base), _attributes(candidate), "")
+    known = _config_attributes(_default_like(candidate))
+    found = _find_differences(_config_attributes(base), _config_attributes(candidate), "")
     return tuple(
         ConfigDifference(
             path=path, base=one, candidate=other, known=path.partition(".")[0] in known
@@ -171,51 +171,51 @@ def _default_like(config: Any) -> Any:
         return config
 
 
-def _attributes(config: Any) -> dict[str, Any]:
+def _config_attributes(config: Any) -> dict[str, Any]:
     values = config if isinstance(config, Mapping) else vars(config)
     return {str(k): v for k, v in values.items() if not str(k).startswith("_")}
 
 
-def _differences(
+def _find_differences(
     base: Mapping[str, Any], candidate: Mapping[str, Any], prefix: str
 ) -> Iterator[tuple[str, Value, Value]]:
     for name in dict.fromkeys((*base, *candidate)):
-        if name in _NEVER or name in _ELSEWHERE or _TRAINING.fullmatch(name):
+        if name in _NOT_COMPUTED_WITH or name in _OTHER_SETTINGS or _TRAINING.fullmatch(name):
             continue
         one, other = base.get(name, _ABSENT), candidate.get(name, _ABSENT)
-        if _nested(one) and _nested(other):
-            inner, others = _attributes(one), _attributes(other)
+        if _is_nested(one) and _is_nested(other):
+            inner, others = _config_attributes(one), _config_attributes(other)
             if not isinstance(one, Mapping) or inner.keys() == others.keys():
-                yield from _differences(inner, others, f"{prefix}{name}.")
+                yield from _find_differences(inner, others, f"{prefix}{name}.")
                 continue
-        if not _same(one, other):
-            yield prefix + name, plain(one), plain(other)
+        if not _same_value(one, other):
+            yield prefix + name, to_json_value(one), to_json_value(other)
 
 
-def _nested(value: Any) -> bool:
+def _is_nested(value: Any) -> bool:
     return isinstance(value, Mapping) or hasattr(value, "to_dict")
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same_value(one: Any, other: Any) -> bool:
     # in Python, 1 equals true; YAML and JSON write 1 where a config holds 1.0
-    one, other = plain(one), plain(other)
+    one, other = to_json_value(one), to_json_value(other)
     return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
-def plain(value: Any) -> Value:
+def to_json_value(value: Any) -> Value:
     """Return a config's value as it is written in JSON."""
     if value is _ABSENT:
         return None
     if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
+        return {str(key): to_json_value(inner) for key, inner in value.items()}
     if isinstance(value, (set, frozenset)):
         return [*sorted(map(str, value))]
     if isinstance(value, (list, tuple)):
-        return [plain(inner) for inner in value]
+        return [to_json_value(inner) for inner in value]
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if hasattr(value, "to_dict"):
-        return plain(value.to_dict())
+        return to_json_value(value.to_dict())
     return str(value).removeprefix("torch.")
 
 
@@ -227,12 +227,12 @@ WEIGHT_KINDS: tuple[WeightKind, ...] = get_args(WeightKind)
 
 # The words by which people who write models call the parts of a layer; the first that is found in
 # the name of a class, without its model's name, or of an attribute decides.
-_WORDS: tuple[tuple[WeightKind, re.Pattern[str]], ...] = (
+_KIND_PATTERNS: tuple[tuple[WeightKind, re.Pattern[str]], ...] = (
     ("mlp", re.compile(r"mlp|feed_?forward|ffn|expert|moe|router|channel_?mix|^ff|^fc\d?$")),
     ("attention", re.compile(r"attn|attention")),
     ("recurrent", re.compile(r"mixer|mamba|ssm|recurren|lru|delta|retention|conv|time_?mix")),
 )
-_NORM = re.compile(r"norm|^ln_?\w{0,4}$")
+_NORM_PATTERN = re.compile(r"norm|^ln_?\w{0,4}$")
 _MODEL_NAME = re.compile(r"For[A-Z]|LMHead|Model$|PreTrained")
 
 
@@ -245,7 +245,7 @@ class WeightPlace:
     module: str
 
 
-def weight_places(model: PreTrainedModel) -> dict[str, WeightPlace]:
+def locate_weights(model: PreTrainedModel) -> dict[str, WeightPlace]:
     """Say for every tensor in a model's state what it is for.
 
     Found from the structure: which modules read tokens and give logits, which are embeddings,
@@ -260,7 +260,9 @@ def weight_places(model: PreTrainedModel) -> dict[str, WeightPlace]:
         name = tensor.rpartition(".")[0]
         path, layer = _inside_layer(name, modules)
         kind: WeightKind | None = "output_head" if modules[name] is head else None
-        kind = kind or _own_kind(modules[name], name) or _kind_of(path, modules, family)
+        kind = (
+            kind or _kind_from_module(modules[name], name) or _kind_from_path(path, modules, family)
+        )
         places[tensor] = WeightPlace(kind=kind, layer=layer, module=name)
     return places
 
@@ -278,25 +280,27 @@ def _inside_layer(name: str, modules: dict[str, torch.nn.Module]) -> tuple[list[
     return way, None
 
 
-def _own_kind(module: torch.nn.Module, name: str) -> WeightKind | None:
+def _kind_from_module(module: torch.nn.Module, name: str) -> WeightKind | None:
     import torch
 
     if isinstance(module, torch.nn.Embedding):
         return "embeddings"
     leaf = name.rpartition(".")[2].lower()
-    if "norm" in type(module).__name__.lower() or _NORM.search(leaf):
+    if "norm" in type(module).__name__.lower() or _NORM_PATTERN.search(leaf):
         return "norms"
     return None
 
 
-def _kind_of(path: list[str], modules: dict[str, torch.nn.Module], family: str) -> WeightKind:
+def _kind_from_path(
+    path: list[str], modules: dict[str, torch.nn.Module], family: str
+) -> WeightKind:
     import torch
 
     for name in path:
         module = modules[name]
         own = type(module).__name__.lower().removeprefix(family)
         leaf = name.rpartition(".")[2].lower()
-        found = _by_words(own) or _by_words(leaf)
+        found = _kind_from_name(own) or _kind_from_name(leaf)
         if found == "mlp":
             return found
         if any(isinstance(inner, torch.nn.Conv1d) for inner in module.modules()):
@@ -306,5 +310,5 @@ def _kind_of(path: list[str], modules: dict[str, torch.nn.Module], family: str) 
     return "other"
 
 
-def _by_words(text: str) -> WeightKind | None:
-    return next((kind for kind, words in _WORDS if words.search(text)), None)
+def _kind_from_name(text: str) -> WeightKind | None:
+    return next((kind for kind, words in _KIND_PATTERNS if words.search(text)), None)

@@ -28,9 +28,13 @@ def override_config(config: Any, overrides: Mapping[str, Value]) -> None:
     for path, value in overrides.items():
         head, _, rest = path.partition(".")
         if not hasattr(known, head):
-            raise _unknown(path, config, known)
+            raise _unknown_attribute(path, config, known)
         current = getattr(config, head)
-        changed = _changed(current, rest, value, path, config) if rest else _fit(current, value)
+        changed = (
+            _set_nested(current, rest, value, path, config)
+            if rest
+            else _match_number_type(current, value)
+        )
         try:
             setattr(config, head, changed)
         except (TypeError, ValueError, AttributeError, StrictDataclassError) as error:
@@ -38,7 +42,9 @@ def override_config(config: Any, overrides: Mapping[str, Value]) -> None:
             raise SettingError(f"config.{path} cannot be {value!r}: {reason}") from error
 
 
-def overridden(config: Any, overrides: Mapping[str, Value], pretrained: str, **where: Any) -> None:
+def apply_overrides(
+    config: Any, overrides: Mapping[str, Value], pretrained: str, **where: Any
+) -> None:
     """Set dotted paths in a config that was just read, and what it derives from them, in place.
 
     ``pretrained`` and ``where`` (revision, subfolder, ...) are what it was read from.
@@ -49,10 +55,12 @@ def overridden(config: Any, overrides: Mapping[str, Value], pretrained: str, **w
     override_config(config, overrides)
     if overrides and not where.get("gguf_file"):
         stored, _ = type(config).get_config_dict(pretrained, **where)
-        derive(config, stored, overrides)
+        derive_attributes(config, stored, overrides)
 
 
-def derive(config: Any, stored: Mapping[str, Any], overrides: Mapping[str, Value]) -> None:
+def derive_attributes(
+    config: Any, stored: Mapping[str, Any], overrides: Mapping[str, Value]
+) -> None:
     """Let a config work out anew what it derives from overridden attributes, in place.
 
     A config class fills what the file leaves out when it is made (``layer_types`` from
@@ -64,7 +72,7 @@ def derive(config: Any, stored: Mapping[str, Any], overrides: Mapping[str, Value
         overrides: as given to ``override_config``; dotted paths derive nothing.
     """
     whole = {
-        path: _fit(getattr(config, path), value)
+        path: _match_number_type(getattr(config, path), value)
         for path, value in overrides.items()
         if "." not in path
     }
@@ -85,38 +93,47 @@ def _default_like(config: Any) -> Any:
         return config
 
 
-def _changed(current: Any, rest: str, value: Value, path: str, config: Any) -> Any:
+def _set_nested(current: Any, rest: str, value: Value, path: str, config: Any) -> Any:
     head, _, deeper = rest.partition(".")
     if isinstance(current, dict):
         if head not in current:
-            raise _unknown(path, config, config)
+            raise _unknown_attribute(path, config, config)
         inner = current[head]
-        return {**current, head: _changed(inner, deeper, value, path, config) if deeper else value}
+        return {
+            **current,
+            head: _set_nested(inner, deeper, value, path, config) if deeper else value,
+        }
     if not hasattr(current, head):
-        raise _unknown(path, config, config)
+        raise _unknown_attribute(path, config, config)
     changed = copy.deepcopy(current)
     inner = getattr(current, head)
     setattr(
         changed,
         head,
-        _changed(inner, deeper, value, path, config) if deeper else _fit(inner, value),
+        _set_nested(inner, deeper, value, path, config)
+        if deeper
+        else _match_number_type(inner, value),
     )
     return changed
 
 
-def _fit(current: object, value: Value) -> Value:
+def _match_number_type(current: object, value: Value) -> Value:
     """YAML writes 1 where a config, which checks its types, holds 1.0."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     return float(value) if whole and isinstance(current, float) else value  # type: ignore[arg-type]
 
 
-def _unknown(path: str, config: Any, known: Any) -> SettingError:
+def _unknown_attribute(path: str, config: Any, known: Any) -> SettingError:
     if hasattr(config, f"_{path}"):
         return SettingError(
             f"{type(config).__name__} has no attribute '{path}'",
             hint=f"it is an argument of loading: model_args.{path}",
         )
-    names = sorted({*_names(known), *_names(config)} if known is not config else _names(known))
+    names = sorted(
+        {*_attribute_names(known), *_attribute_names(config)}
+        if known is not config
+        else _attribute_names(known)
+    )
     last = path.rpartition(".")[2]
     inner = [name for name in names if name.rpartition(".")[2] == last and name != path]
     close = f"; did you mean '{inner[0]}'?" if inner else nearest(path, names)
@@ -126,7 +143,7 @@ def _unknown(path: str, config: Any, known: Any) -> SettingError:
     )
 
 
-def _names(config: Any, prefix: str = "", depth: int = 0) -> Iterator[str]:
+def _attribute_names(config: Any, prefix: str = "", depth: int = 0) -> Iterator[str]:
     items = config.items() if isinstance(config, dict) else vars(config).items()
     for name, value in items:
         if not isinstance(name, str) or name.startswith("_"):
@@ -134,4 +151,4 @@ def _names(config: Any, prefix: str = "", depth: int = 0) -> Iterator[str]:
         yield prefix + name
         nested = isinstance(value, dict) or hasattr(value, "to_dict")
         if nested and depth < 2:
-            yield from _names(value, f"{prefix}{name}.", depth + 1)
+            yield from _attribute_names(value, f"{prefix}{name}.", depth + 1)

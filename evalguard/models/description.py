@@ -7,17 +7,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from evalguard.core.scorer import UNSHARED, ModelDescription, ScoringPolicy
-from evalguard.models.hf.batch_cuts import RAN_OUT
+from evalguard.models.hf.batch_cuts import OUT_OF_MEMORY
 from evalguard.models.hf.scored_tokens import scales_with_length
 from evalguard.models.identity import (
-    attention,
+    attention_implementation,
+    describe_environment,
     model_dtype,
-    scoring_environment,
     scoring_identity,
     torch_model,
 )
-from evalguard.models.load_failures import batching
-from evalguard.models.tokenizers import vocabulary
+from evalguard.models.load_failures import read_batching
+from evalguard.models.tokenizers import digest_vocabulary
 
 if TYPE_CHECKING:
     from lm_eval.api.model import LM
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from evalguard.models.hf.model import PieceScoring
 
 
-def describe(
+def describe_model(
     lm: LM,
     policy: ScoringPolicy,
     model_type: str,
@@ -43,7 +43,7 @@ def describe(
     if hasattr(lm, "settle") and lm.own_path:
         lm.settle()
     model = torch_model(lm)
-    digest, size = vocabulary(lm)
+    digest, size = digest_vocabulary(lm)
     identity = None
     if provenance is not None:
         identity = scoring_identity(lm, model_type, model_args, policy, provenance)
@@ -56,24 +56,24 @@ def describe(
         max_length=int(getattr(lm, "max_length", 0) or 0),
         dtype=model_dtype(lm),
         device=str(getattr(lm, "device", None) or ""),
-        parameters=0 if model is None else _parameters(model),
-        gives_rows=gives_rows(lm),
-        environment=scoring_environment(lm, model_args),
-        computation=computation(lm),
-        caveats=model_caveats(lm, model_args),
+        parameters=0 if model is None else _count_parameters(model),
+        gives_rows=shows_distributions(lm),
+        environment=describe_environment(lm, model_args),
+        computation=read_computation(lm),
+        caveats=list_model_caveats(lm, model_args),
     )
 
 
-def _parameters(model: Any) -> int:
+def _count_parameters(model: Any) -> int:
     """Weights of a model, tied ones once: accelerate copies them where it spreads a model."""
     sizes = {name: tensor.numel() for name, tensor in model.named_parameters()}
     tied = getattr(model, "all_tied_weights_keys", None) or {}
     return sum(size for name, size in sizes.items() if tied.get(name) not in sizes)
 
 
-def with_batches(description: ModelDescription, lm: PieceScoring) -> ModelDescription:
+def update_batching(description: ModelDescription, lm: PieceScoring) -> ModelDescription:
     """Say how batches are cut now, where memory ran out since the model was described."""
-    found = batching(lm)
+    found = read_batching(lm)
     if not hasattr(lm, "make_room") or all(
         description.computation.get(name) == value for name, value in found.items()
     ):
@@ -87,11 +87,14 @@ def with_batches(description: ModelDescription, lm: PieceScoring) -> ModelDescri
         description,
         computation={**description.computation, **found},
         identity=identity,
-        caveats=(*(c for c in description.caveats if not c.startswith(RAN_OUT)), lm.room_note),
+        caveats=(
+            *(c for c in description.caveats if not c.startswith(OUT_OF_MEMORY)),
+            lm.room_note,
+        ),
     )
 
 
-def gives_rows(lm: LM) -> bool:
+def shows_distributions(lm: LM) -> bool:
     """Whether a model shows the distributions that its scores are read from."""
     return hasattr(lm, "scored_batch") and bool(lm.own_path)
 
@@ -102,7 +105,7 @@ def gives_rows(lm: LM) -> bool:
 _CONTEXT_LENGTHS = ("n_positions", "max_position_embeddings", "n_ctx")
 
 
-def model_caveats(lm: Any, model_args: Mapping[str, Value]) -> tuple[str, ...]:
+def list_model_caveats(lm: Any, model_args: Mapping[str, Value]) -> tuple[str, ...]:
     """List what was left to chance or to the checkpoint, and what it turned out to be."""
     found: list[str] = []
     config = getattr(lm, "config", None)
@@ -124,22 +127,22 @@ def model_caveats(lm: Any, model_args: Mapping[str, Value]) -> tuple[str, ...]:
         found.append(f"{len(unused)} weights of the checkpoint are not used (first: {unused[0]})")
     if getattr(lm, "unshared", ""):
         found.append(f"{UNSHARED}: {lm.unshared}")
-    return (*found, *_dependences(lm))
+    return (*found, *_dependence_caveats(lm))
 
 
-def _dependences(lm: Any) -> Iterator[str]:
+def _dependence_caveats(lm: Any) -> Iterator[str]:
     """What a causal model's scores depend on beside the tokens before them."""
     if not hasattr(lm, "score_pairs") or lm.backend != "causal":
         return
-    from evalguard.models.hf.attention_reach import noticeable, on_later_tokens
+    from evalguard.models.hf.attention_reach import exceeds_rounding, measure_effect_of_later_tokens
 
-    change = on_later_tokens(lm)
+    change = measure_effect_of_later_tokens(lm)
     if lm.own_path and lm.rows_reason:
         yield (
             "logits are computed at every position, not only at the scored ones, which is slower: "
             f"of this model, {lm.rows_reason}"
         )
-    if noticeable(lm, change):
+    if exceeds_rounding(lm, change):
         yield (
             f"a token's score depends on tokens that follow it (by {change:.2g} nats in a probe): "
             "attention without a causal mask, or activations quantised together"
@@ -154,7 +157,7 @@ def _dependences(lm: Any) -> Iterator[str]:
 # How a loaded model computes: what should not matter to its scores, read back from it.
 
 
-def computation(lm: Any) -> dict[str, Value]:
+def read_computation(lm: Any) -> dict[str, Value]:
     """Return batches, scorer, threads, device kind, attention, softmax dtype of an lm-eval model.
 
     Each is read from the model or from torch, not from what was asked for; None where the model
@@ -163,10 +166,10 @@ def computation(lm: Any) -> dict[str, Value]:
     import torch
 
     return {
-        **batching(lm),
+        **read_batching(lm),
         "threads": torch.get_num_threads(),
         "device": _device_kind(lm),
-        "attention": attention(lm),
+        "attention": attention_implementation(lm),
         "softmax_dtype": _softmax_dtype(lm),
     }
 

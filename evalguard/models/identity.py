@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import evalguard
 from evalguard.core.redaction import is_secret
 from evalguard.core.settings import digest_of
-from evalguard.models.load_failures import batching
+from evalguard.models.load_failures import read_batching
 from evalguard.models.tokenizers import tokenizer_digest
 
 if TYPE_CHECKING:
@@ -51,24 +51,24 @@ def scoring_identity(
     return {
         **provenance,
         "model": model_type,
-        "model_args": describe_args(model_args),
+        "model_args": args_for_identity(model_args),
         "tokenizer": tokenizer_digest(lm),
         "dtype": model_dtype(lm),
         "device": device_name(lm),
         "threads": torch_threads(),
-        "arithmetic": {**arithmetic(), **arithmetic_variables()},
-        "attention": attention(lm),
+        "arithmetic": {**arithmetic_switches(), **arithmetic_variables()},
+        "attention": attention_implementation(lm),
         "packages": {**package_versions(), **kernel_versions(), "code": scoring_code()},
-        "policy": {**describe_policy(policy), **batching(lm)},
+        "policy": {**policy_for_identity(policy), **read_batching(lm)},
     }
 
 
-def describe_args(model_args: Mapping[str, Value]) -> dict[str, Value]:
+def args_for_identity(model_args: Mapping[str, Value]) -> dict[str, Value]:
     """The model_args that an identity holds: neither paths nor secrets."""
     return {k: v for k, v in model_args.items() if k not in _PATH_ARGS and not is_secret(k)}
 
 
-def requested_batches(policy: ScoringPolicy) -> dict[str, Value]:
+def requested_batching(policy: ScoringPolicy) -> dict[str, Value]:
     """What a policy says of batches; what is left to the model says nothing."""
     asked: dict[str, Value] = {"batch_size": policy.batch_size}
     if policy.batch_size is None and policy.token_budget:
@@ -78,13 +78,13 @@ def requested_batches(policy: ScoringPolicy) -> dict[str, Value]:
     return asked
 
 
-def describe_policy(policy: ScoringPolicy) -> dict[str, Value]:
+def policy_for_identity(policy: ScoringPolicy) -> dict[str, Value]:
     """The parts of a policy that an identity holds as they were asked for."""
-    return {key: value for key, value in asdict(policy).items() if key not in _NOT_SCORING}
+    return {key: value for key, value in asdict(policy).items() if key not in _POLICY_ELSEWHERE}
 
 
 # what they led to is in the identity by itself
-_NOT_SCORING = ("device", "threads", "batch_size", "token_budget", "scorer", "share_prefixes")
+_POLICY_ELSEWHERE = ("device", "threads", "batch_size", "token_budget", "scorer", "share_prefixes")
 
 
 def torch_model(lm: Any) -> Any | None:
@@ -150,7 +150,7 @@ def scoring_code() -> str:
 
 
 # Variables that change how a sum comes out, by their beginnings; numbers of threads are read back.
-_ARITHMETIC = (
+_ARITHMETIC_PREFIXES = (
     "ATEN_", "CUBLAS_", "CUDNN_", "DNNL_", "FLASH_ATTENTION", "KMP_DETERMINISTIC", "MIOPEN_",
     "MKL_", "NVIDIA_TF32_OVERRIDE", "NVTE_", "ONEDNN_", "OPENBLAS_CORETYPE", "ROCBLAS_",
     "TORCH_ALLOW_TF32", "TORCH_BLAS_", "TORCH_CUDNN", "TORCH_LINALG", "TRITON_F32", "XLA_FLAGS",
@@ -162,18 +162,18 @@ def arithmetic_variables() -> dict[str, Value]:
     return {
         name: value
         for name, value in sorted(os.environ.items())
-        if name.startswith(_ARITHMETIC) and not name.endswith("_NUM_THREADS")
+        if name.startswith(_ARITHMETIC_PREFIXES) and not name.endswith("_NUM_THREADS")
     }
 
 
-def attention(lm: Any) -> str | None:
+def attention_implementation(lm: Any) -> str | None:
     """The implementation that transformers looks up at every call, in the model's own config."""
     config = getattr(torch_model(lm), "config", None)
     found = getattr(config, "_attn_implementation", None)
     return found if isinstance(found, str) else None
 
 
-def scoring_environment(lm: Any, model_args: Mapping[str, Value]) -> dict[str, Value]:
+def describe_environment(lm: Any, model_args: Mapping[str, Value]) -> dict[str, Value]:
     """Return where this model runs, for a person to read."""
     found = {
         "rolling_bos": getattr(lm, "rolling_bos", None),
@@ -199,7 +199,7 @@ def torch_threads() -> int:
     return torch.get_num_threads()
 
 
-def arithmetic() -> dict[str, Value]:
+def arithmetic_switches() -> dict[str, Value]:
     """Return torch's switches that change what a sum comes to."""
     import torch
 
@@ -225,17 +225,17 @@ def arithmetic() -> dict[str, Value]:
 
 
 # Variables that these libraries, their kernels and compilers read.
-_READ = (
+_ENVIRONMENT_PREFIXES = (
     "ACCELERATE", "ASCEND_", "ATEN", "BITSANDBYTES", "BNB", "CUBLAS", "CUDA", "CUDNN", "DNNL",
     "FLASH", "FLA_", "GOMP", "GPU_", "HF_", "HIP", "HSA", "HUGGINGFACE", "KMP_", "LD_", "LMEVAL",
     "LM_EVAL", "LM_HARNESS", "MIOPEN", "MKL", "NPU_", "NVIDIA", "NVTE", "OMP_", "ONEDNN",
     "OPENBLAS", "PJRT", "PT_HPU", "PYTHON", "PYTORCH", "ROCM", "ROCR", "SAFETENSORS", "TOKENIZERS",
     "TORCH", "TRANSFORMERS", "TRITON", "USE_HUB_KERNELS", "XDG_CACHE", "XFORMERS", "XLA", "ZE_",
 )  # fmt: skip
-_INSTALLED = (".dist-info", ".egg-info", ".egg-link")
+_METADATA_SUFFIXES = (".dist-info", ".egg-info", ".egg-link")
 
 
-def surroundings() -> dict[str, Value]:
+def describe_surroundings() -> dict[str, Value]:
     """Return everything outside a model's own files that may change what is loaded.
 
     Digests stand for what is long; no secret is among it. torch is not imported for it: where it is
@@ -246,18 +246,18 @@ def surroundings() -> dict[str, Value]:
         "platform": platform.platform(),
         "processor": _processor(),
         "accelerators": _accelerators(),
-        "installed": digest_of(sorted(_installed())),
+        "installed": digest_of(sorted(_installed_packages())),
         "packages": {**package_versions(), **kernel_versions()},
         "evalguard": scoring_code(),
-        "environment": digest_of(_variables()),
-        "torch": _torch_as_it_is(),
+        "environment": digest_of(_environment_variables()),
+        "torch": _torch_state(),
     }
 
 
 def _processor() -> list[Value]:
     """The kind of processor, and how many of its cores this process may use."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    lines = _text(Path("/proc/cpuinfo")).partition("\n\n")[0].splitlines()
+    lines = _read_text(Path("/proc/cpuinfo")).partition("\n\n")[0].splitlines()
     kept = [line for line in lines if line.startswith(("model name", "flags", "Features", "CPU "))]
     return [platform.machine(), platform.processor(), usable, digest_of(kept)]
 
@@ -270,36 +270,39 @@ def _accelerators() -> list[Value]:
         for path in Path("/dev").glob(pattern)
     )
     driver = Path("/proc/driver/nvidia")
-    told = [_text(driver / "version"), *map(_text, sorted(driver.glob("gpus/*/information")))]
+    told = [
+        _read_text(driver / "version"),
+        *map(_read_text, sorted(driver.glob("gpus/*/information"))),
+    ]
     return [*devices, digest_of(told)]
 
 
-def _installed() -> Iterator[str]:
+def _installed_packages() -> Iterator[str]:
     """Names and versions of installed packages, as their folders are called."""
     for place in sys.path:
         try:
             names = os.listdir(place or ".")
         except OSError:
             continue
-        yield from (name for name in names if name.endswith(_INSTALLED))
+        yield from (name for name in names if name.endswith(_METADATA_SUFFIXES))
 
 
-def _variables() -> dict[str, str]:
+def _environment_variables() -> dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()
-        if name.upper().startswith(_READ) and not is_secret(name)
+        if name.upper().startswith(_ENVIRONMENT_PREFIXES) and not is_secret(name)
     }
 
 
-def _torch_as_it_is() -> Value:
+def _torch_state() -> Value:
     if "torch" not in sys.modules:
         return None
 
-    return {**arithmetic(), "threads": torch_threads()}
+    return {**arithmetic_switches(), "threads": torch_threads()}
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(errors="replace")
     except OSError:

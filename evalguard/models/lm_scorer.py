@@ -21,21 +21,27 @@ from evalguard.core.scorer import (
 )
 from evalguard.errors import EvaluationError, FallbackError
 from evalguard.models.arguments import seed_generators
-from evalguard.models.description import describe, with_batches
-from evalguard.models.hf.batch_cuts import RAN_OUT, NoRoomError
-from evalguard.models.hf.lockstep import compare_with_reference, make_reference
+from evalguard.models.description import describe_model, update_batching
+from evalguard.models.hf.batch_cuts import OUT_OF_MEMORY, BatchTooLargeError
+from evalguard.models.hf.lockstep import score_against_references, score_with_references
 from evalguard.models.hf.scored_tokens import (
     LENGTH_NAMES,
-    FedTokens,
+    InputTokens,
     ScoredTokens,
+    build_likelihood_responses,
+    build_responses,
     encode_request,
-    make_responses,
-    record_inputs,
-    responses,
+    record_input_tokens,
 )
-from evalguard.models.load_failures import AssignedModel, Reassigning, failures, quiet, render_chat
-from evalguard.models.machine import computing_with
-from evalguard.models.tokenizers import EncodedTexts, shared_digest, texts_of
+from evalguard.models.load_failures import (
+    AssignedModel,
+    Reassigner,
+    explain_failures,
+    format_chat,
+    silence_libraries,
+)
+from evalguard.models.machine import use_threads
+from evalguard.models.tokenizers import EncodedTexts, shareable_tokenizer_digest, shared_texts
 
 if TYPE_CHECKING:
     import torch
@@ -74,7 +80,7 @@ class LMScorer:
         model_type: str,
         model_args: Mapping[str, Value] | None = None,
         assigned: AssignedModel | None = None,
-        reassigning: Reassigning | None = None,
+        reassigning: Reassigner | None = None,
     ) -> None:
         self._lm: Any = lm
         self._policy = policy
@@ -130,7 +136,7 @@ class LMScorer:
             EvaluationError: the tokenizer fails.
         """
         lm = self._open_lm()
-        with failures("encoding", requests):
+        with explain_failures("encoding", requests):
             return [encode_request(lm, request) for request in requests]
 
     def score(self, requests: Sequence[Request]) -> list[Response]:
@@ -143,20 +149,26 @@ class LMScorer:
         """
         if not requests:
             return []
-        lm, kind = self._open_lm(), kind_of(requests)
+        lm, kind = self._open_lm(), get_request_kind(requests)
         most = self._policy.max_gen_toks
-        arguments = [arguments_of(request, most) for request in requests]
+        arguments = [build_arguments(request, most) for request in requests]
         seeds = seed_generators(self._policy.seed)
-        threads = computing_with(self._assigned.threads)
-        with threads, failures(kind, requests), quiet(), seeds, record_inputs(lm) as fed:
+        threads = use_threads(self._assigned.threads)
+        with (
+            threads,
+            explain_failures(kind, requests),
+            silence_libraries(),
+            seeds,
+            record_input_tokens(lm) as fed,
+        ):
             if hasattr(lm, "scored"):
                 lm.scored = []
-            answers = ask(lm, kind, requests, arguments)
+            answers = send_requests(lm, kind, requests, arguments)
             if len(answers) != len(requests):
                 raise EvaluationError(
                     f"the model gave {len(answers)} answers to {len(requests)} requests"
                 )
-            told = responses(lm, kind, arguments, answers, fed)
+            told = build_responses(lm, kind, arguments, answers, fed)
         self._notice_batches()
         return told
 
@@ -165,7 +177,7 @@ class LMScorer:
     ) -> tuple[list[Response], list[Reference | None]]:
         """Score a block and keep what a candidate's distributions can be compared with."""
         with seed_generators(self._policy.seed):
-            return make_reference(
+            return score_with_references(
                 self, requests, top_k=top_k, samples=samples, seed=self._policy.seed
             )
 
@@ -174,9 +186,9 @@ class LMScorer:
     ) -> tuple[list[Response], ComparedAnswer]:
         """Score a block and compare its distributions with the base's."""
         with seed_generators(self._policy.seed):
-            return compare_with_reference(self, requests, references)
+            return score_against_references(self, requests, references)
 
-    def pieces(self, requests: Sequence[Request]) -> list[list[FedTokens]]:
+    def pieces(self, requests: Sequence[Request]) -> list[list[InputTokens]]:
         """Return what would be fed for each request, window by window; nothing is scored.
 
         Raises:
@@ -190,13 +202,13 @@ class LMScorer:
             )
         if not requests:
             return []
-        kind = kind_of(requests)
-        with failures(kind, requests), quiet(), lm.only_encoding():
-            ask(lm, kind, requests, [request.arguments for request in requests])
+        kind = get_request_kind(requests)
+        with explain_failures(kind, requests), silence_libraries(), lm.only_encoding():
+            send_requests(lm, kind, requests, [request.arguments for request in requests])
         return [[piece.fed for piece in request] for request in lm.scored]
 
     def rows(
-        self, requests: Sequence[Request], pieces: Iterable[FedTokens]
+        self, requests: Sequence[Request], pieces: Iterable[InputTokens]
     ) -> Iterator[tuple[ScoredTokens, torch.Tensor]]:
         """Score distinct pieces, the longest first; yield each answer with its distributions.
 
@@ -204,7 +216,7 @@ class LMScorer:
         device. Batches are those of ``score``; one's logits and a piece's rows are held at a time.
         """
         lm, kind = self._open_lm(), requests[0].kind
-        parts = _parts(lm, pieces)
+        parts = _score_in_parts(lm, pieces)
         while part := self._computed(lambda: next(parts, None), kind, requests):
             part.reverse()
             while part:  # each is let go of before the next one
@@ -213,25 +225,31 @@ class LMScorer:
     def answer(
         self,
         requests: Sequence[Request],
-        pieces: Sequence[Sequence[FedTokens]],
-        known: Mapping[FedTokens, ScoredTokens],
+        pieces: Sequence[Sequence[InputTokens]],
+        known: Mapping[InputTokens, ScoredTokens],
     ) -> list[Response]:
         """Return the answers to a block of which the pieces are scored, as ``score`` does."""
-        return make_responses(kind_of(requests), [[known[one] for one in of] for of in pieces])
+        return build_likelihood_responses(
+            get_request_kind(requests), [[known[one] for one in of] for of in pieces]
+        )
 
-    def make_room(self, found: NoRoomError) -> bool:
+    def make_room(self, found: BatchTooLargeError) -> bool:
         """Cut smaller batches from now on, if that can be, and say so in the description."""
         smaller = bool(self._open_lm().make_room(found))
         self._notice_batches()
         return smaller
 
     def _notice_batches(self) -> None:
-        before, self._description = self._description, with_batches(self._description, self._lm)
+        before, self._description = self._description, update_batching(self._description, self._lm)
         if self._description is not before:
             self._assigned.on_smaller_budget(self._lm.token_budget)
 
     def _computed(self, step: Callable[[], T], kind: str, requests: Sequence[Request]) -> T:
-        with computing_with(self._assigned.threads), failures(kind, requests), quiet():
+        with (
+            use_threads(self._assigned.threads),
+            explain_failures(kind, requests),
+            silence_libraries(),
+        ):
             return step()
 
     def render_chat(
@@ -242,7 +260,7 @@ class LMScorer:
         Raises:
             EvaluationError: the model has none.
         """
-        return render_chat(self._open_lm(), messages, add_generation_prompt=add_generation_prompt)
+        return format_chat(self._open_lm(), messages, add_generation_prompt=add_generation_prompt)
 
     def close(self) -> None:
         """Release the model. May be called twice."""
@@ -272,8 +290,8 @@ def _as_float32(scored: ScoredTokens, rows: torch.Tensor) -> tuple[ScoredTokens,
     return scored, rows.float()
 
 
-def _parts(
-    lm: Any, pieces: Iterable[FedTokens]
+def _score_in_parts(
+    lm: Any, pieces: Iterable[InputTokens]
 ) -> Iterator[list[tuple[ScoredTokens, torch.Tensor]]]:
     for group in lm.groups(lm.batches(pieces)):
         yield from lm.scored_parts(group)
@@ -282,7 +300,7 @@ def _parts(
 # A block of requests, put to an lm-eval model as lm-eval does.
 
 
-def kind_of(requests: Sequence[Request]) -> RequestKind:
+def get_request_kind(requests: Sequence[Request]) -> RequestKind:
     """Return the one kind of all requests of a block.
 
     Raises:
@@ -294,7 +312,7 @@ def kind_of(requests: Sequence[Request]) -> RequestKind:
     return kinds[0]
 
 
-def arguments_of(request: Request, most_tokens: int | None) -> tuple[Any, ...]:
+def build_arguments(request: Request, most_tokens: int | None) -> tuple[Any, ...]:
     """lm-eval's arguments of a request; no more than ``most_tokens`` are generated."""
     if request.kind != "generate_until":
         return request.arguments
@@ -307,16 +325,16 @@ def arguments_of(request: Request, most_tokens: int | None) -> tuple[Any, ...]:
     return (context, options)
 
 
-_HINT = (
+_LOGPROBS_HINT = (
     "evalguard needs the log-probability of every prompt token (completions with echo=True "
     "and logprobs=1), for the token ids it sends: vLLM and llama-cpp-python give them; "
     "or compare the model itself with --model hf"
 )
 # What a server adds to the name that it was asked for: the date of a release, the kind of file.
-_OF_A_RELEASE = re.compile(r"[-@:]([0-9]{4}[0-9-]*(-?v[0-9]+)?|latest)|\.gguf")
+_RELEASE_SUFFIX = re.compile(r"[-@:]([0-9]{4}[0-9-]*(-?v[0-9]+)?|latest)|\.gguf")
 
 
-def _room(lm: Any, method: str) -> str:
+def _method_module(lm: Any, method: str) -> str:
     """The module of lm-eval that a model's method comes from, by its last name; "" if none."""
     return str(getattr(getattr(lm, method, None), "__module__", "")).rpartition(".")[2]
 
@@ -352,13 +370,13 @@ def check_answers(lm: Any) -> Iterator[None]:
     """
     own: dict[str, Callable[..., Any]] = {}
     logprobs = {"openai_completions": _check_logprobs, "sglang_generate_API": _check_sglang}
-    check = logprobs.get(_room(lm, "parse_logprobs"))
+    check = logprobs.get(_method_module(lm, "parse_logprobs"))
     if check is not None:
-        own["parse_logprobs"] = _after_check(lm.parse_logprobs, check, lm)
-    if _room(lm, "parse_generations") == "openai_completions":
-        own["parse_generations"] = _after_check(lm.parse_generations, None, lm)
-    if _room(lm, "gguf_completion") == "gguf":
-        own["gguf_completion"] = _checked_gguf(lm.gguf_completion)
+        own["parse_logprobs"] = _with_check(lm.parse_logprobs, check, lm)
+    if _method_module(lm, "parse_generations") == "openai_completions":
+        own["parse_generations"] = _with_check(lm.parse_generations, None, lm)
+    if _method_module(lm, "gguf_completion") == "gguf":
+        own["gguf_completion"] = _with_gguf_check(lm.gguf_completion)
     for name, method in own.items():
         setattr(lm, name, method)
     try:
@@ -368,10 +386,12 @@ def check_answers(lm: Any) -> Iterator[None]:
             delattr(lm, name)
 
 
-_Check = Callable[[Sequence[Any], Any, Any], None]
+_AnswerCheck = Callable[[Sequence[Any], Any, Any], None]
 
 
-def _after_check(parse: Callable[..., Any], check: _Check | None, lm: Any) -> Callable[..., Any]:
+def _with_check(
+    parse: Callable[..., Any], check: _AnswerCheck | None, lm: Any
+) -> Callable[..., Any]:
     def checking(outputs: Any, tokens: Any = None, ctxlens: Any = None, **more: Any) -> Any:
         answers = outputs if isinstance(outputs, list) else [outputs]
         _check_name(answers, lm.model)
@@ -399,7 +419,7 @@ def _check_name(answers: Sequence[Any], wanted: Any) -> None:
 def _is_same_model(name: str, wanted: str) -> bool:
     """Whether two names differ at most in folder, organisation, case, and a release of one."""
     short, long = sorted((_last_part(name), _last_part(wanted)), key=len)
-    return long.startswith(short) and bool(_OF_A_RELEASE.fullmatch(long[len(short) :] or "-0000"))
+    return long.startswith(short) and bool(_RELEASE_SUFFIX.fullmatch(long[len(short) :] or "-0000"))
 
 
 def _last_part(name: str) -> str:
@@ -412,7 +432,7 @@ def _check_logprobs(answers: Sequence[Any], tokens: Any, ctxlens: Any) -> None:
     for answer in answers:
         found = answer.get("choices") if isinstance(answer, dict) else None
         if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-            raise EvaluationError("the server's answer has no list of choices", hint=_HINT)
+            raise EvaluationError("the server's answer has no list of choices", hint=_LOGPROBS_HINT)
         choices += sorted(found, key=lambda one: one.get("index", 0))
     given = [(choice.get("logprobs") or {}).get("token_logprobs") for choice in choices]
     _check_counts(given, tokens, ctxlens, generated=1)
@@ -441,7 +461,7 @@ def _check_counts(given: Sequence[Any], tokens: Any, ctxlens: Any, *, generated:
         prompts = [prompts]
     if len(given) != len(ctxlens):
         raise EvaluationError(
-            f"the server gave {len(given)} answers to {len(ctxlens)} prompts", hint=_HINT
+            f"the server gave {len(given)} answers to {len(ctxlens)} prompts", hint=_LOGPROBS_HINT
         )
     for number, (logprobs, context) in enumerate(zip(given, ctxlens, strict=True)):
         found = logprobs if isinstance(logprobs, list) else []
@@ -452,16 +472,17 @@ def _check_counts(given: Sequence[Any], tokens: Any, ctxlens: Any, *, generated:
             raise EvaluationError(
                 f"the server gave {len(found)} log-probabilities for a prompt of {expected} tokens"
                 + (" and one generated token" if generated else ""),
-                hint=_HINT,
+                hint=_LOGPROBS_HINT,
             )
         scored = found[context : len(found) - generated]
         if not all(isinstance(one, (int, float)) for one in scored):
             raise EvaluationError(
-                "the server gave no log-probability for a token of the continuation", hint=_HINT
+                "the server gave no log-probability for a token of the continuation",
+                hint=_LOGPROBS_HINT,
             )
 
 
-def _checked_gguf(complete: Callable[..., Any]) -> Callable[..., Any]:
+def _with_gguf_check(complete: Callable[..., Any]) -> Callable[..., Any]:
     """A gguf server's completions, refused where no token of the continuation has a number."""
 
     def checking(context: str, continuation: str | None = None, **more: Any) -> Any:
@@ -477,20 +498,21 @@ def _checked_gguf(complete: Callable[..., Any]) -> Callable[..., Any]:
         echoed = bool(offsets) and (offsets[0] < len(context) or not context)
         if not (echoed and scored and all(isinstance(one, (int, float)) for one in scored)):
             raise EvaluationError(
-                "the server gave no log-probabilities for the tokens of a continuation", hint=_HINT
+                "the server gave no log-probabilities for the tokens of a continuation",
+                hint=_LOGPROBS_HINT,
             )
         return answer
 
     return checking
 
 
-def ask(
+def send_requests(
     lm: Any, kind: str, requests: Sequence[Request], arguments: Sequence[tuple[Any, ...]]
 ) -> list[Any]:
     """Answer requests of one kind by the model's own method, in the order asked."""
     from lm_eval.api.instance import Instance
 
-    if kind == "generate_until" and _room(lm, "_create_payload") == "openai_completions":
+    if kind == "generate_until" and _method_module(lm, "_create_payload") == "openai_completions":
         arguments = _with_own_seeds(requests, arguments, seed=lm._seed)
 
     instances = [
@@ -528,20 +550,24 @@ def probe_capabilities(
         EvaluationError: the model cannot read a few tokens.
     """
     try:
-        with computing_with(assigned.threads), failures("reading a few tokens", ()), quiet():
+        with (
+            use_threads(assigned.threads),
+            explain_failures("reading a few tokens", ()),
+            silence_libraries(),
+        ):
             if hasattr(lm, "unsettle"):
                 lm.unsettle()
             if policy.share_prefixes and getattr(lm, "own_path", False):
-                from evalguard.models.hf.prefix_sharing import settle_sharing
+                from evalguard.models.hf.prefix_sharing import decide_sharing
 
-                settle_sharing(lm)
-            described = describe(
+                decide_sharing(lm)
+            described = describe_model(
                 lm, policy, model_type, model_args, assigned.effective, assigned.provenance
             )
             _share_texts(lm)
-    except NoRoomError as error:
+    except BatchTooLargeError as error:
         raise EvaluationError(
-            f"{RAN_OUT} in reading a few tokens: {error}",
+            f"{OUT_OF_MEMORY} in reading a few tokens: {error}",
             hint="a narrower dtype, a smaller model_args.max_length or another machine",
         ) from None
     return replace(described, caveats=(*described.caveats, *assigned.caveats))
@@ -550,5 +576,5 @@ def probe_capabilities(
 def _share_texts(lm: Any) -> None:
     """Let a model have its texts encoded together with others of the same tokenizer."""
     if hasattr(lm, "encode_ahead"):
-        same = shared_digest(lm)
-        lm.texts = texts_of(same) if same else EncodedTexts()
+        same = shareable_tokenizer_digest(lm)
+        lm.texts = shared_texts(same) if same else EncodedTexts()

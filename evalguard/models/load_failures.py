@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from evalguard.core.scorer import Request
 from evalguard.core.text import HF_HINT, unwritable
 from evalguard.errors import EvalguardError, EvaluationError, UsageError, nearest
-from evalguard.models.arguments import PASSED_ON, parameters
-from evalguard.models.hf.batch_cuts import NoRoomError
+from evalguard.models.arguments import TRANSFORMERS_ARGS, constructor_parameters
+from evalguard.models.hf.batch_cuts import BatchTooLargeError
 from evalguard.models.hf.scored_tokens import UnscorablePairError
 
 if TYPE_CHECKING:
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 # model_args that name folders or hub ids
-_PLACES = ("pretrained", "model", "tokenizer", "peft", "delta")
+_LOCATION_ARGS = ("pretrained", "model", "tokenizer", "peft", "delta")
 
 
 @contextmanager
-def load_failures(
+def explain_load_failures(
     model_type: str, model_args: Mapping[str, Value], overrides: Mapping[str, Value]
 ) -> Iterator[None]:
     """Turn what libraries raise while loading into one line that names the model."""
@@ -38,9 +38,9 @@ def load_failures(
         raise
     except TypeError as error:
         unknown = _unknown_argument(model_type, model_args, error)
-        raise unknown or _failed(model_type, model_args, overrides, error) from error
+        raise unknown or _load_error(model_type, model_args, overrides, error) from error
     except (Exception, SystemExit) as error:
-        raise _failed(model_type, model_args, overrides, error) from error
+        raise _load_error(model_type, model_args, overrides, error) from error
 
 
 def _unknown_argument(
@@ -54,12 +54,12 @@ def _unknown_argument(
         return None
     return UsageError(
         f"model type '{model_type}' takes no argument '{unknown[0]}'"
-        f"{nearest(unknown[0], parameters(get_model(model_type)) | PASSED_ON)}",
+        f"{nearest(unknown[0], constructor_parameters(get_model(model_type)) | TRANSFORMERS_ARGS)}",
         hint=message,
     )
 
 
-def _failed(
+def _load_error(
     model_type: str,
     model_args: Mapping[str, Value],
     overrides: Mapping[str, Value],
@@ -103,7 +103,7 @@ def _failed(
             f"no server answers at {model_args['base_url']}", hint=UNREACHABLE_HINT
         )
     if "connect to" in text or "offline" in text.lower() or "internet" in text:
-        return _unreachable(where, model_args)
+        return _unreachable_error(where, model_args)
     if "safetensors" in text and isinstance(error, OSError):
         return EvaluationError(
             f"{where} has no safetensors weights",
@@ -117,9 +117,9 @@ def _failed(
     )
 
 
-def _unreachable(where: str, model_args: Mapping[str, Value]) -> EvaluationError:
+def _unreachable_error(where: str, model_args: Mapping[str, Value]) -> EvaluationError:
     """Name the part that is not a local folder: the model may be here and its tokenizer not."""
-    parts = {name: str(model_args[name]) for name in _PLACES if model_args.get(name)}
+    parts = {name: str(model_args[name]) for name in _LOCATION_ARGS if model_args.get(name)}
     missing = next((name for name, text in parts.items() if not Path(text).is_dir()), None)
     if missing is None:
         return EvaluationError(
@@ -158,13 +158,13 @@ class AssignedModel:
 
 
 # Lets the loaded model carry a variant's assignment instead of the one it carries; None: it cannot.
-Reassigning = Callable[["Variant"], AssignedModel | None]
+Reassigner = Callable[["Variant"], AssignedModel | None]
 
 
 # How a loaded model cuts its batches, and by which path it comes to its scores.
 
 
-def batching(lm: Any) -> dict[str, Value]:
+def read_batching(lm: Any) -> dict[str, Value]:
     """Return batch_size, token_budget, scorer and shares_prefixes, read back from an lm-eval model.
 
     None for what it does not show, or has not.
@@ -192,7 +192,7 @@ def batching(lm: Any) -> dict[str, Value]:
 # A conversation as text, by a model's own chat template.
 
 
-def render_chat(
+def format_chat(
     lm: Any, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool
 ) -> str:
     """Apply a model's chat template to a conversation.
@@ -205,7 +205,7 @@ def render_chat(
         return str(lm.apply_chat_template(history, add_generation_prompt=add_generation_prompt))
     except Exception as error:
         raise EvaluationError(
-            f"the model's chat template cannot be applied: {one_line(error)}",
+            f"the model's chat template cannot be applied: {format_error(error)}",
             hint="run without --apply_chat_template, or give the tokenizer a chat template",
         ) from error
 
@@ -229,7 +229,7 @@ UNREACHABLE_HINT = (
 
 
 @contextmanager
-def failures(doing: str, requests: Sequence[Request]) -> Iterator[None]:
+def explain_failures(doing: str, requests: Sequence[Request]) -> Iterator[None]:
     """Turn whatever a model raises into one line that says what was asked of it.
 
     Raises:
@@ -239,14 +239,16 @@ def failures(doing: str, requests: Sequence[Request]) -> Iterator[None]:
     try:
         yield
     except UnscorablePairError as error:
-        raise EvaluationError(f"{_place(error, requests)}: {error}", hint=error.hint) from error
-    except (EvaluationError, NoRoomError):
+        raise EvaluationError(
+            f"{_request_name(error, requests)}: {error}", hint=error.hint
+        ) from error
+    except (EvaluationError, BatchTooLargeError):
         raise
     except (Exception, SystemExit) as error:
         tasks = ", ".join(sorted({request.task for request in requests}))
         what = f"{doing} of {tasks}" if tasks else doing
         raise EvaluationError(
-            f"the model failed in {what}: {one_line(error)}", hint=_hint(error)
+            f"the model failed in {what}: {format_error(error)}", hint=_failure_hint(error)
         ) from error
 
 
@@ -256,7 +258,7 @@ def is_unreachable(error: BaseException) -> bool:
     return isinstance(error, ConnectionError) or any(part in text for part in _NO_SERVER)
 
 
-def _hint(error: BaseException) -> str:
+def _failure_hint(error: BaseException) -> str:
     message = str(error).lower()
     if is_unreachable(error):
         return UNREACHABLE_HINT
@@ -270,13 +272,13 @@ def _hint(error: BaseException) -> str:
     return ""
 
 
-def one_line(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """An exception's class and message, without line breaks and not too long."""
     text = " ".join(str(error).split())[:300]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _place(error: UnscorablePairError, requests: Sequence[Request]) -> str:
+def _request_name(error: UnscorablePairError, requests: Sequence[Request]) -> str:
     """The task, and the document where the pairs of a call are its requests one by one."""
     request = requests[0]
     if request.kind != "loglikelihood":
@@ -289,7 +291,7 @@ def _place(error: UnscorablePairError, requests: Sequence[Request]) -> str:
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def silence_libraries() -> Iterator[None]:
     """Send what libraries print to stderr, without their progress bars."""
     from tqdm import tqdm  # type: ignore[import-untyped]
     from transformers.utils import logging

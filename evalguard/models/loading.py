@@ -14,13 +14,13 @@ from evalguard.models.arguments import (
     check_arguments,
     check_device,
     check_dtypes,
-    check_place,
+    check_loaded_device,
     check_types,
-    parameters,
+    constructor_parameters,
 )
-from evalguard.models.checkpoint_files import check_model_folder, local_folder, refuse_pickle
-from evalguard.models.config_overrides import overridden, override_config
-from evalguard.models.load_failures import load_failures, quiet
+from evalguard.models.checkpoint_files import check_model_folder, find_local_folder, pickle_error
+from evalguard.models.config_overrides import apply_overrides, override_config
+from evalguard.models.load_failures import explain_load_failures, silence_libraries
 
 if TYPE_CHECKING:
     from lm_eval.api.model import LM
@@ -53,7 +53,7 @@ def load_lm(
             architecture, a hub id that cannot be reached.
     """
     arguments = check_arguments(model_type, model_args, trust_remote_code=trust_remote_code)
-    with load_failures(model_type, model_args, config_overrides):
+    with explain_load_failures(model_type, model_args, config_overrides):
         if model_type in HF_TYPES:
             arguments["config_overrides"] = config_overrides
             arguments["rolling_bos"] = policy.rolling_bos
@@ -75,25 +75,25 @@ def _load_hf(
     arguments: dict[str, Any], policy: ScoringPolicy, trust_remote_code: bool, allow_pickle: bool
 ) -> LM:
     from evalguard.models.hf.model import GuardedHFLM
-    from evalguard.models.load_failures import quiet
+    from evalguard.models.load_failures import silence_libraries
 
     if "pretrained" not in arguments:
         raise UsageError("model_args name no 'pretrained' model", hint="a folder or a hub id")
     _check_folders(arguments, allow_pickle)
     check_dtypes(arguments)
     check_types(arguments)
-    arguments.setdefault("device", _device(policy))
+    arguments.setdefault("device", _default_device(policy))
     # of generation, and of everything that lm-eval's own path scores
     arguments["batch_size"] = policy.batch_size or DEFAULT_BATCH_SIZE
     one_device = not (arguments.get("parallelize") or arguments.get("tp_plan"))
     if one_device:
         check_device(arguments["device"])
-    with quiet():
+    with silence_libraries():
         lm = GuardedHFLM(
             **arguments, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle
         )
     if one_device:
-        check_place(arguments["device"], lm.device)
+        check_loaded_device(arguments["device"], lm.device)
     return lm
 
 
@@ -104,9 +104,9 @@ def _load_registered(
     trust_remote_code: bool,
     allow_pickle: bool,
 ) -> LM:
-    from evalguard.models.load_failures import quiet
+    from evalguard.models.load_failures import silence_libraries
 
-    with quiet():
+    with silence_libraries():
         import lm_eval.models  # noqa: F401  registers every model type; must come first
         from lm_eval.api.registry import get_model, model_registry
 
@@ -120,47 +120,47 @@ def _load_registered(
         if folder.name and folder.is_dir():
             check_model_folder(folder, allow_pickle=allow_pickle, needed=())
         loader = get_model(model_type)
-        taken = parameters(loader)
+        taken = constructor_parameters(loader)
         if trust_remote_code and "trust_remote_code" in taken:
             arguments["trust_remote_code"] = True
         size = policy.batch_size or DEFAULT_BATCH_SIZE
-        run = {"batch_size": size, "device": arguments.pop("device", _device(policy))}
+        run = {"batch_size": size, "device": arguments.pop("device", _default_device(policy))}
         accepted = {name: value for name, value in run.items() if name in taken}
         return loader.create_from_arg_obj(arguments, accepted)
 
 
-def _device(policy: ScoringPolicy) -> str:
+def _default_device(policy: ScoringPolicy) -> str:
     import torch
 
     return policy.device or ("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _check_folders(arguments: Mapping[str, Any], allow_pickle: bool) -> None:
-    folder = local_folder(str(arguments["pretrained"]))
+    folder = find_local_folder(str(arguments["pretrained"]))
     if folder is not None:
         subfolder = folder / str(arguments.get("subfolder") or "")
         needed = () if arguments.get("gguf_file") else ("config.json",)
         check_model_folder(subfolder, allow_pickle=allow_pickle, needed=needed)
     for name, needed in (("delta", ("config.json",)), ("peft", ("adapter_config.json",))):
         if arguments.get(name):
-            inner = local_folder(str(arguments[name]))
+            inner = find_local_folder(str(arguments[name]))
             if inner is not None:
                 check_model_folder(inner, allow_pickle=allow_pickle, needed=needed)
     if isinstance(arguments.get("tokenizer"), str):
-        local_folder(arguments["tokenizer"])
+        find_local_folder(arguments["tokenizer"])
     quantized = arguments.get("autogptq")
     if isinstance(quantized, str) and not quantized.endswith(".safetensors") and not allow_pickle:
-        raise refuse_pickle(quantized)
+        raise pickle_error(quantized)
 
 
 # What a model is made of, known from its config: no weights are read and no memory is taken.
 
 
 # model_args of reading a config, with lm-eval's defaults
-_WHERE: Mapping[str, Value] = {"revision": "main", "gguf_file": None, "subfolder": ""}
+_CONFIG_LOCATION: Mapping[str, Value] = {"revision": "main", "gguf_file": None, "subfolder": ""}
 
 
-def effective_config(
+def read_effective_config(
     model_args: Mapping[str, Value],
     overrides: Mapping[str, Value],
     *,
@@ -175,26 +175,28 @@ def effective_config(
     from transformers import AutoConfig
 
     pretrained = str(model_args["pretrained"])
-    where: dict[str, Any] = {n: model_args.get(n) or value for n, value in _WHERE.items()}
-    with load_failures("hf", model_args, overrides), quiet():
+    where: dict[str, Any] = {n: model_args.get(n) or value for n, value in _CONFIG_LOCATION.items()}
+    with explain_load_failures("hf", model_args, overrides), silence_libraries():
         config = AutoConfig.from_pretrained(
             pretrained, trust_remote_code=trust_remote_code, **where
         )
-        overridden(config, overrides, pretrained, **where)
-        for name, value in laid_over(config, model_args).items():
+        apply_overrides(config, overrides, pretrained, **where)
+        for name, value in config_model_args(config, model_args).items():
             override_config(config, {name: value})
     return config
 
 
-def laid_over(config: PretrainedConfig, model_args: Mapping[str, Value]) -> dict[str, Value]:
+def config_model_args(
+    config: PretrainedConfig, model_args: Mapping[str, Value]
+) -> dict[str, Value]:
     """Return the model_args that transformers takes for attributes of the config."""
-    from evalguard.models.hf.model import OWN_ARGUMENTS, GuardedHFLM
+    from evalguard.models.hf.model import LOADER_ARGUMENTS, GuardedHFLM
 
-    known = parameters(GuardedHFLM) | OWN_ARGUMENTS
+    known = constructor_parameters(GuardedHFLM) | LOADER_ARGUMENTS
     return {n: v for n, v in model_args.items() if n not in known and hasattr(config, n)}
 
 
-def empty_model(
+def build_empty_model(
     config: PretrainedConfig,
     model_args: Mapping[str, Value],
     *,
@@ -211,8 +213,8 @@ def empty_model(
 
     asked = {n: v for n, v in model_args.items() if n == "attn_implementation" and v is not None}
     try:
-        with torch.device("meta"), quiet():
-            made: PreTrainedModel = _loader(config, model_args).from_config(
+        with torch.device("meta"), silence_libraries():
+            made: PreTrainedModel = _auto_class(config, model_args).from_config(
                 copy.deepcopy(config), trust_remote_code=trust_remote_code, **asked
             )
             return made
@@ -223,7 +225,7 @@ def empty_model(
         ) from error
 
 
-def _loader(config: PretrainedConfig, model_args: Mapping[str, Value]) -> Any:
+def _auto_class(config: PretrainedConfig, model_args: Mapping[str, Value]) -> Any:
     """The auto class with which lm-eval loads a model of this type."""
     import transformers
     from transformers.models.auto.modeling_auto import (

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-_OWN = Path("/proc/self/cgroup")
-_ROOT = Path("/sys/fs/cgroup")
+_OWN_GROUPS = Path("/proc/self/cgroup")
+_CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
-class _Files:
+class _GroupFiles:
     """What a version calls its files; ``droppable`` stands in memory.stat."""
 
     limit: str
@@ -23,11 +23,11 @@ class _Files:
     droppable: str
 
 
-_FIRST = _Files("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-_SECOND = _Files("memory.max", "memory.current", "inactive_file")
+_VERSION_1 = _GroupFiles("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_VERSION_2 = _GroupFiles("memory.max", "memory.current", "inactive_file")
 
 
-def container_room(own: Path = _OWN, root: Path = _ROOT) -> int | None:
+def container_free_memory(own: Path = _OWN_GROUPS, root: Path = _CGROUP_ROOT) -> int | None:
     """Bytes that this process may still take; None where no group limits it.
 
     The tightest of the group and those around it counts. Cached file pages that were not read for a
@@ -38,22 +38,24 @@ def container_room(own: Path = _OWN, root: Path = _ROOT) -> int | None:
         root: where the groups' files are.
     """
     rooms = [
-        room for folder, files in _groups(own, root) if (room := _room(folder, files)) is not None
+        room
+        for folder, files in _groups(own, root)
+        if (room := _group_free_memory(folder, files)) is not None
     ]
     return min(rooms, default=None)
 
 
-def _groups(own: Path, root: Path) -> Iterator[tuple[Path, _Files]]:
+def _groups(own: Path, root: Path) -> Iterator[tuple[Path, _GroupFiles]]:
     """Folders of the groups that this process is in, the innermost first."""
-    for line in _text(own).splitlines():
+    for line in _read_text(own).splitlines():
         _, controllers, path = (*line.split(":", 2), "-", "")[:3]
         if controllers == "":
-            yield from ((folder, _SECOND) for folder in _upwards(root, path))
+            yield from ((folder, _VERSION_2) for folder in _enclosing_groups(root, path))
         elif "memory" in controllers.split(","):
-            yield from ((folder, _FIRST) for folder in _upwards(root / "memory", path))
+            yield from ((folder, _VERSION_1) for folder in _enclosing_groups(root / "memory", path))
 
 
-def _upwards(root: Path, path: str) -> Iterator[Path]:
+def _enclosing_groups(root: Path, path: str) -> Iterator[Path]:
     """A group's folder and all around it; inside a container its path may not be visible."""
     folder = root / path.strip("/")
     while folder != root and folder.is_relative_to(root):
@@ -62,21 +64,23 @@ def _upwards(root: Path, path: str) -> Iterator[Path]:
     yield root
 
 
-def _room(folder: Path, files: _Files) -> int | None:
-    limit, used = _number(folder / files.limit), _number(folder / files.used)
+def _group_free_memory(folder: Path, files: _GroupFiles) -> int | None:
+    limit, used = _read_number(folder / files.limit), _read_number(folder / files.used)
     if limit is None or used is None:
         return None
-    stat = dict(line.split()[:2] for line in _text(folder / "memory.stat").splitlines() if line)
+    stat = dict(
+        line.split()[:2] for line in _read_text(folder / "memory.stat").splitlines() if line
+    )
     return max(0, limit - used + int(stat.get(files.droppable, 0)))
 
 
-def _number(path: Path) -> int | None:
+def _read_number(path: Path) -> int | None:
     """A file's number; None for "max", and where there is none."""
-    text = _text(path).strip()
+    text = _read_text(path).strip()
     return int(text) if text.isdecimal() else None
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text()
     except OSError:
@@ -87,7 +91,7 @@ def _text(path: Path) -> str:
 
 
 # Beside its weights a model needs room for activations and one batch's logits.
-_BESIDE_WEIGHTS = 1.25
+_MEMORY_PER_WEIGHT = 1.25
 
 
 def weight_bytes(parameters: int, dtype: str) -> int:
@@ -105,7 +109,7 @@ def checkpoint_bytes(pretrained: object) -> int:
     return sum(file.stat().st_size for kind in kinds for file in folder.glob(kind))
 
 
-def room(device: str) -> int | None:
+def measure_free_memory(device: str) -> int | None:
     """Bytes that can still be taken on a device; None where that is not known."""
     if device.startswith("cuda"):
         import torch
@@ -115,18 +119,20 @@ def room(device: str) -> int | None:
     if device != "cpu":
         return None
     rooms = [
-        room for room in (_linux_room() or _free_pages(), container_room()) if room is not None
+        room
+        for room in (_linux_free_memory() or _free_page_bytes(), container_free_memory())
+        if room is not None
     ]
     return min(rooms, default=None)
 
 
-def fits(weights: int, device: str) -> bool:
+def fits_in_memory(weights: int, device: str) -> bool:
     """Whether a model of so many bytes fits on a device beside what is there already."""
-    found = room(device)
-    return found is None or weights * _BESIDE_WEIGHTS <= found
+    found = measure_free_memory(device)
+    return found is None or weights * _MEMORY_PER_WEIGHT <= found
 
 
-def _linux_room() -> int | None:
+def _linux_free_memory() -> int | None:
     """What Linux can give without swapping: free pages and caches that can be dropped."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -136,14 +142,14 @@ def _linux_room() -> int | None:
     return int(found[0]) * 1024 if found else None
 
 
-def _free_pages() -> int | None:
+def _free_page_bytes() -> int | None:
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
         return None
 
 
-def device_peak() -> int | None:
+def peak_device_memory() -> int | None:
     """Most bytes that torch has held on one CUDA device; None where it has used none."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
@@ -156,7 +162,7 @@ def device_peak() -> int | None:
 
 
 @contextmanager
-def computing_with(threads: int) -> Iterator[None]:
+def use_threads(threads: int) -> Iterator[None]:
     """Let torch use so many threads for a while; 0: as many as it uses now.
 
     Every model brings its own number, so that it computes the same beside another one as alone.

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 _AT_A_TIME = 4096
 
-_known: dict[str, _Rules] = {}
+_rules_cache: dict[str, _RulesDigest] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class _Rules:
+class _RulesDigest:
     """Digests of a tokenizer's rules and vocabulary, and the vocabulary's size."""
 
     rules: str
@@ -35,7 +35,7 @@ class _Rules:
 
 def tokenizer_digest(lm: Any) -> str:
     """Digest of a tokenizer's rules, vocabulary and special tokens, and of what it puts first."""
-    tokenizer = _tokenizer(lm)
+    tokenizer = _tokenizer_of(lm)
     if tokenizer is None:
         return ""
     special = {name: str(text) for name, text in tokenizer.special_tokens_map.items()}
@@ -44,12 +44,12 @@ def tokenizer_digest(lm: Any) -> str:
     return digest_of([type(tokenizer).__name__, _read(tokenizer).rules, special, template, first])
 
 
-def shared_digest(lm: Any) -> str:
+def shareable_tokenizer_digest(lm: Any) -> str:
     """Digest of everything that the ids of a text follow from, for what models may share.
 
     "" for a tokenizer whose rules are not all seen: one in Python, or one of another library.
     """
-    tokenizer = _tokenizer(lm)
+    tokenizer = _tokenizer_of(lm)
     if tokenizer is None or getattr(tokenizer, "backend_tokenizer", None) is None:
         return ""
     if not type(tokenizer).__module__.startswith("transformers."):
@@ -60,26 +60,26 @@ def shared_digest(lm: Any) -> str:
     return digest_of([type(tokenizer).__module__, tokenizer_digest(lm), before, added])
 
 
-def vocabulary(lm: Any) -> tuple[str, int]:
+def digest_vocabulary(lm: Any) -> tuple[str, int]:
     """Return (digest, size) of the vocabulary; ("", 0) where the model shows none."""
-    tokenizer = _tokenizer(lm)
+    tokenizer = _tokenizer_of(lm)
     if tokenizer is None:
         return "", 0
     found = _read(tokenizer)
     return found.vocabulary, found.size
 
 
-def _read(tokenizer: Any) -> _Rules:
+def _read(tokenizer: Any) -> _RulesDigest:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         entries = sorted(tokenizer.get_vocab().items())
         digest = entries_digest(entries)
-        return _Rules(digest, digest, len(entries))
+        return _RulesDigest(digest, digest, len(entries))
     rules = rules_digest(backend)
-    if rules not in _known:
+    if rules not in _rules_cache:
         entries = sorted(tokenizer.get_vocab().items())
-        _known[rules] = _Rules(rules, entries_digest(entries), len(entries))
-    return _known[rules]
+        _rules_cache[rules] = _RulesDigest(rules, entries_digest(entries), len(entries))
+    return _rules_cache[rules]
 
 
 def rules_digest(backend: Any) -> str:
@@ -110,7 +110,7 @@ def entries_digest(entries: Sequence[tuple[str, int]]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _tokenizer(lm: Any) -> Any | None:
+def _tokenizer_of(lm: Any) -> Any | None:
     # Only where token ids are used: the dummy model's tokenizer would be fetched from the hub.
     tokenizer = lm.tokenizer if hasattr(lm, "tok_encode") else None
     return tokenizer if hasattr(tokenizer, "get_vocab") else None
@@ -119,8 +119,10 @@ def _tokenizer(lm: Any) -> Any | None:
 # Texts of token ids, for people to read; no model is loaded for them.
 
 
-_FILE = "tokenizer.json"
-_BLANK = "\u2581"  # how a sentencepiece token writes the blank before it, which decoding drops
+_FAST_TOKENIZER_FILE = "tokenizer.json"
+_LEADING_BLANK = (
+    "\u2581"  # how a sentencepiece token writes the blank before it, which decoding drops
+)
 
 
 def token_texts(model_args: Mapping[str, Value], token_ids: Sequence[int]) -> dict[int, str]:
@@ -132,21 +134,21 @@ def token_texts(model_args: Mapping[str, Value], token_ids: Sequence[int]) -> di
     if "pretrained" not in model_args:
         return {}
     folder = tokenizer_folder(model_args)
-    if folder is None or not (folder / _FILE).is_file():
+    if folder is None or not (folder / _FAST_TOKENIZER_FILE).is_file():
         return {}
     from tokenizers import Tokenizer
 
     try:
-        tokenizer = Tokenizer.from_file(str(folder / _FILE))
+        tokenizer = Tokenizer.from_file(str(folder / _FAST_TOKENIZER_FILE))
     except Exception:  # noqa: BLE001 - the library raises nothing narrower
         return {}
     known = [(one, token) for one in token_ids if (token := tokenizer.id_to_token(one)) is not None]
     texts = tokenizer.decode_batch([[one] for one, _ in known], skip_special_tokens=False)
-    return {one: _text(token, text) for (one, token), text in zip(known, texts, strict=True)}
+    return {one: _with_blank(token, text) for (one, token), text in zip(known, texts, strict=True)}
 
 
-def _text(token: str, text: str) -> str:
-    blank = token.startswith(_BLANK) and not text.startswith(" ")
+def _with_blank(token: str, text: str) -> str:
+    blank = token.startswith(_LEADING_BLANK) and not text.startswith(" ")
     return f" {text}" if blank else text
 
 
@@ -161,14 +163,16 @@ def _text(token: str, text: str) -> str:
 _NORMALIZERS = frozenset(
     {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "BertNormalizer"}
 )
-_WORDS = frozenset({"Whitespace", "WhitespaceSplit", "BertPreTokenizer", "Digits", "Punctuation"})
+_WORD_SPLITTERS = frozenset(
+    {"Whitespace", "WhitespaceSplit", "BertPreTokenizer", "Digits", "Punctuation"}
+)
 # What is cut off stays a word of its own, or goes; it is not joined with what follows or precedes.
-_APART = frozenset({"Isolated", "Removed"})
+_SPLIT_BEHAVIORS = frozenset({"Isolated", "Removed"})
 # Anchors, looking around, possessive quantifiers, references to groups: what may depend on where a
 # text ends. Classes of characters are none of it, and the whitespace that ``\s+(?!\S)`` looks for
 # is not at the end of a beginning.
-_HARMLESS = re.compile(r"\(\?!\\S\)|\\[pP]\{\w+\}")
-_DEPENDENT = re.compile(r"\(\?[=!<>(]|\\[bBAzZGK1-9]|\$|(?<!\[)\^|[+*?}]\+")
+_HARMLESS_PATTERN = re.compile(r"\(\?!\\S\)|\\[pP]\{\w+\}")
+_CONTEXT_PATTERN = re.compile(r"\(\?[=!<>(]|\\[bBAzZGK1-9]|\$|(?<!\[)\^|[+*?}]\+")
 
 
 def splits_into_words(tokenizer: Any) -> bool:
@@ -181,10 +185,14 @@ def splits_into_words(tokenizer: Any) -> bool:
         tokenizer: a ``tokenizers.Tokenizer``.
     """
     normalizer, words = _rules(tokenizer.normalizer), _rules(tokenizer.pre_tokenizer)
-    return words is not None and _all(words, _cuts_words) and _all(normalizer, _looks_at_one)
+    return (
+        words is not None
+        and _all_rules(words, _cuts_words)
+        and _all_rules(normalizer, _is_per_character)
+    )
 
 
-def tokens_of_beginning(encoding: Any, end: int) -> int | None:
+def count_prefix_tokens(encoding: Any, end: int) -> int | None:
     """Return how many tokens the first ``end`` characters have; None where that is not known.
 
     Args:
@@ -202,16 +210,16 @@ def _rules(part: Any) -> Mapping[str, Any] | None:
     return None if part is None else json.loads(part.__getstate__())
 
 
-def _all(rules: Mapping[str, Any] | None, fits: Any) -> bool:
+def _all_rules(rules: Mapping[str, Any] | None, fits: Any) -> bool:
     if rules is None:
         return True
     if rules.get("type") == "Sequence":
         parts = rules.get("pretokenizers") or rules.get("normalizers") or ()
-        return bool(parts) and all(_all(part, fits) for part in parts)
+        return bool(parts) and all(_all_rules(part, fits) for part in parts)
     return bool(fits(rules))
 
 
-def _looks_at_one(rules: Mapping[str, Any]) -> bool:
+def _is_per_character(rules: Mapping[str, Any]) -> bool:
     return rules.get("type") in _NORMALIZERS
 
 
@@ -219,19 +227,25 @@ def _cuts_words(rules: Mapping[str, Any]) -> bool:
     kind = rules.get("type")
     if kind == "Split":
         pattern = rules.get("pattern", {}).get("Regex")
-        if rules.get("behavior") not in _APART:
+        if rules.get("behavior") not in _SPLIT_BEHAVIORS:
             return False
-        return pattern is not None and not _DEPENDENT.search(_HARMLESS.sub("x", pattern))
-    return kind in _WORDS or kind == "ByteLevel" or (kind == "Metaspace" and bool(rules["split"]))
+        return pattern is not None and not _CONTEXT_PATTERN.search(
+            _HARMLESS_PATTERN.sub("x", pattern)
+        )
+    return (
+        kind in _WORD_SPLITTERS
+        or kind == "ByteLevel"
+        or (kind == "Metaspace" and bool(rules["split"]))
+    )
 
 
 # EncodedTexts: token ids of texts, by what was encoded, for all models with one tokenizer.
 
 
 # Bytes of texts and ids together; a task of 5,000 documents takes a few MB.
-_MOST = 2**27
+_MOST_BYTES = 2**27
 
-_shared: dict[str, EncodedTexts] = {}
+_texts_by_tokenizer: dict[str, EncodedTexts] = {}
 
 
 class EncodedTexts:
@@ -241,7 +255,7 @@ class EncodedTexts:
         most: bytes that may be held; what was encoded first goes first.
     """
 
-    def __init__(self, most: int = _MOST) -> None:
+    def __init__(self, most: int = _MOST_BYTES) -> None:
         self.most = most
         self._held = 0
         self._ids: dict[tuple[str, bool | None], NDArray[np.int32]] = {}
@@ -261,25 +275,25 @@ class EncodedTexts:
             return
         kept = np.array(ids, dtype=np.int32)
         self._ids[text, special] = kept
-        self._held += _bytes(text, kept)
+        self._held += _size_in_bytes(text, kept)
         while self._held > self.most:
             first, _ = oldest = next(iter(self._ids))
-            self._held -= _bytes(first, self._ids.pop(oldest))
+            self._held -= _size_in_bytes(first, self._ids.pop(oldest))
 
 
-def texts_of(tokenizer: str) -> EncodedTexts:
+def shared_texts(tokenizer: str) -> EncodedTexts:
     """Return what is held for all models whose tokenizers do the same.
 
     Args:
         tokenizer: digest of everything that a tokenizer's ids follow from.
     """
-    return _shared.setdefault(tokenizer, EncodedTexts())
+    return _texts_by_tokenizer.setdefault(tokenizer, EncodedTexts())
 
 
-def forget_texts() -> None:
+def clear_shared_texts() -> None:
     """Let go of all texts, once a run is over."""
-    _shared.clear()
+    _texts_by_tokenizer.clear()
 
 
-def _bytes(text: str, ids: NDArray[np.int32]) -> int:
+def _size_in_bytes(text: str, ids: NDArray[np.int32]) -> int:
     return len(text) + ids.nbytes

@@ -25,13 +25,13 @@ from evalguard.core.scores import (
 from evalguard.core.settings import Value
 from evalguard.errors import MisalignedRunsError, StoreError, UsageError, nearest
 from evalguard.run.record import MetricFacts
-from evalguard.run.scoring.evaluate import model_reading
-from evalguard.run.stored_run import KeptRun, StoredRun, stored_run
+from evalguard.run.scoring.evaluate import describe_reading
+from evalguard.run.stored_run import BaselineScores, StoredRun, read_stored_run
 from evalguard.stats.probability import exact_sum
 from evalguard.store.history.history_file import HistoryFile
 from evalguard.store.run_tables import read_sample_facts, read_samples, sample_column_names
 
-_SQLITE = b"SQLite format 3\x00"
+_SQLITE_HEADER = b"SQLite format 3\x00"
 _RESULT = "result.json"
 
 
@@ -45,7 +45,7 @@ def is_stored_base(path: Path) -> bool:
         return False
 
 
-def read_baseline(path: Path, *, base: str, candidate: str) -> KeptRun:
+def read_baseline(path: Path, *, base: str, candidate: str) -> BaselineScores:
     """Read the stored base.
 
     Args:
@@ -65,14 +65,14 @@ def read_baseline(path: Path, *, base: str, candidate: str) -> KeptRun:
             hint="give a run folder (reports/<time>-<base>-vs-<cand>) or a history file",
         )
     if path.is_file() and _is_sqlite(path):
-        return base_of_history(path, base, candidate)
-    return base_of_run(path, base)
+        return read_base_of_history(path, base, candidate)
+    return read_base_of_run(path, base)
 
 
 def _is_sqlite(path: Path) -> bool:
     try:
         with path.open("rb") as file:
-            return file.read(len(_SQLITE)) == _SQLITE
+            return file.read(len(_SQLITE_HEADER)) == _SQLITE_HEADER
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
 
@@ -80,10 +80,10 @@ def _is_sqlite(path: Path) -> bool:
 # The base of a finished comparison, from its run folder.
 
 
-_AGAIN = "compare the two models once more: that run can be a baseline"
+_COMPARE_AGAIN = "compare the two models once more: that run can be a baseline"
 
 
-def base_of_run(path: Path, name: str = "") -> KeptRun:
+def read_base_of_run(path: Path, name: str = "") -> BaselineScores:
     """Read what a run folder (or its result.json) kept of its base.
 
     Args:
@@ -94,44 +94,45 @@ def base_of_run(path: Path, name: str = "") -> KeptRun:
         StoreError: it is damaged.
         MisalignedRunsError: its samples do not give the values of its result.
     """
-    run = stored_run(path)
-    side = _side(run.report, name, path)
+    run = read_stored_run(path)
+    side = _side_of_report(run.report, name, path)
     identity = run.report.base if side == "base" else run.report.candidate
-    tables = tables_of(run, side)
+    tables = read_score_tables(run, side)
     if not tables:
         raise UsageError(
             f"{path} keeps no scores of its {side} {identity.name}, which is a {identity.kind}",
-            hint="name that run with --base" if identity.kind == "lm-eval run" else _AGAIN,
+            hint="name that run with --base" if identity.kind == "lm-eval run" else _COMPARE_AGAIN,
         )
     _check_values(path, run.report, side, tables)
     environment = cast("dict[str, Value]", run.report.environment.get(side) or {})
-    return KeptRun(
+    return BaselineScores(
         path=run.folder,
         created=run.report.created,
-        identity=as_stored(identity, run.report.created),
+        identity=mark_as_stored(identity, run.report.created),
         tables=tuple(
             replace(
-                _with_stored_caveat(table, run.report.created), reading=model_reading(environment)
+                _with_stored_caveat(table, run.report.created),
+                reading=describe_reading(environment),
             )
             for of in tables
             for table in of.tables
         ),
-        not_compared=_not_compared(run.report, tables),
+        not_compared=_uncompared_metrics(run.report, tables),
         fields={of.tables[0].task: of.fields for of in tables if of.tables},
-        rows=_rows(run, side, tables),
+        rows=_sample_rows(run, side, tables),
         notes=run.notes,
         environment=environment,
     )
 
 
-def _rows(
-    run: StoredRun, side: Side, tables: tuple[StoredTables, ...]
+def _sample_rows(
+    run: StoredRun, side: SideName, tables: tuple[StoredTables, ...]
 ) -> dict[str, tuple[Mapping[str, Value], ...]]:
     tasks = dict.fromkeys(table.task for of in tables for table in of.tables)
-    return {task: rows_of_run(run.files[task], side) for task in tasks}
+    return {task: read_side_rows(run.files[task], side) for task in tasks}
 
 
-def _not_compared(
+def _uncompared_metrics(
     report: CompareReport, tables: tuple[StoredTables, ...]
 ) -> tuple[NotCompared, ...]:
     """What has no scores: of these documents, or already when the run was made."""
@@ -141,21 +142,21 @@ def _not_compared(
     return (*here, *then)
 
 
-def tables_of(run: StoredRun, side: Side) -> tuple[StoredTables, ...]:
+def read_score_tables(run: StoredRun, side: SideName) -> tuple[StoredTables, ...]:
     """One side's score tables of every task whose samples are there; () where none are.
 
     Raises:
-        UsageError, StoreError: as ``stored_tables``.
+        UsageError, StoreError: as ``read_stored_tables``.
     """
     identity = run.report.base if side == "base" else run.report.candidate
     found = (
-        stored_tables(run.samples(task), task, side, source=f"stored run {identity.name}")
+        read_stored_tables(run.samples(task), task, side, source=f"stored run {identity.name}")
         for task in run.tasks
     )
     return tuple(one for one in found if one is not None)
 
 
-def as_stored(identity: RunIdentity, created: str) -> RunIdentity:
+def mark_as_stored(identity: RunIdentity, created: str) -> RunIdentity:
     """The identity of a model whose scores were kept then."""
     described = f"{identity.description}, " if identity.description else ""
     return replace(identity, kind="stored run", description=f"{described}stored {created}")
@@ -165,7 +166,7 @@ def _with_stored_caveat(table: ScoreTable, created: str) -> ScoreTable:
     return replace(table, caveats=(*table.caveats, f"scores that were stored on {created}"))
 
 
-def _side(report: CompareReport, name: str, path: Path) -> Side:
+def _side_of_report(report: CompareReport, name: str, path: Path) -> SideName:
     names = {report.base.name: "base", report.candidate.name: "candidate"}
     if not name:
         return "base"
@@ -174,11 +175,11 @@ def _side(report: CompareReport, name: str, path: Path) -> Side:
             f"the run {path} has no model '{name}'{nearest(name, names)}",
             hint=f"it has: {', '.join(names)}",
         )
-    return cast("Side", names[name])
+    return cast("SideName", names[name])
 
 
 def _check_values(
-    path: Path, report: CompareReport, side: Side, tables: tuple[StoredTables, ...]
+    path: Path, report: CompareReport, side: SideName, tables: tuple[StoredTables, ...]
 ) -> None:
     """Refuse samples that are of another run than the result beside them."""
     told = {
@@ -186,18 +187,18 @@ def _check_values(
         for one in report.comparisons
     }
     for table in (table for of in tables for table in of.tables):
-        value, found = told.get((table.key, table.n)), _value(table)
+        value, found = told.get((table.key, table.n)), _metric_value(table)
         if value is None or not (math.isfinite(value) and math.isfinite(found)):
             continue
         if not math.isclose(found, value, rel_tol=1e-9, abs_tol=1e-12):
             raise MisalignedRunsError(
                 f"{path}: the samples of {' '.join(table.key)} give {found:.6g} for the {side}, "
                 f"and its result.json says {value:.6g}: they are not of one run",
-                hint=_AGAIN,
+                hint=_COMPARE_AGAIN,
             )
 
 
-def _value(table: ScoreTable) -> float:
+def _metric_value(table: ScoreTable) -> float:
     """The metric over all documents; infinite or NaN where it is not a number."""
     weights = np.ones(table.n) if table.weights is None else table.weights
     total = exact_sum(weights)
@@ -211,11 +212,11 @@ def _value(table: ScoreTable) -> float:
 
 
 # A document's value is its log-likelihood, in nats.
-_OF_LOGLIKELIHOODS = ("perplexity", "weighted_perplexity", "bits_per_byte")
+_LOGLIKELIHOOD_METRICS = ("perplexity", "weighted_perplexity", "bits_per_byte")
 _NO_DOCUMENTS = "the history keeps no scores of single documents for it"
 
 
-def base_of_history(path: Path, name: str, candidate: str) -> KeptRun:
+def read_base_of_history(path: Path, name: str, candidate: str) -> BaselineScores:
     """Read what a history kept of a base, from the latest run that has it.
 
     Args:
@@ -227,34 +228,34 @@ def base_of_history(path: Path, name: str, candidate: str) -> KeptRun:
         StoreError: the history cannot be read.
     """
     with HistoryFile(path) as history:
-        run = _run(path, history.runs(), name, candidate)
+        run = _latest_run(path, history.runs(), name, candidate)
         found: list[ScoreTable] = []
         left_out: list[NotCompared] = []
         for metric in history.metrics(run.number):
             documents = history.documents([run.number], metric.key, hashes=True).get(run.number)
             if documents is None:
-                left_out.append(_left_out(metric.key))
+                left_out.append(_left_out_metric(metric.key))
             else:
-                found.append(_table(path, run, metric.key, documents))
+                found.append(_history_table(path, run, metric.key, documents))
         environment = history.environment(run.environment).get("base")
     environment = cast("dict[str, Value]", environment or {})
     identity = RunIdentity(name=run.base, digest=run.base_digest)
-    return KeptRun(
+    return BaselineScores(
         path=path,
         created=run.created,
-        identity=as_stored(identity, run.created),
-        tables=tuple(replace(table, reading=model_reading(environment)) for table in found),
+        identity=mark_as_stored(identity, run.created),
+        tables=tuple(replace(table, reading=describe_reading(environment)) for table in found),
         not_compared=tuple(left_out),
         notes=("a history keeps no answers: in how many documents they are the same is not known",),
         environment=environment,
     )
 
 
-def _left_out(key: MetricKey) -> NotCompared:
+def _left_out_metric(key: MetricKey) -> NotCompared:
     return NotCompared(task=key[0], filter=key[1], metric=key[2], reason=_NO_DOCUMENTS)
 
 
-def _run(path: Path, runs: Sequence[NightRun], name: str, candidate: str) -> NightRun:
+def _latest_run(path: Path, runs: Sequence[NightRun], name: str, candidate: str) -> NightRun:
     """The latest run whose base is meant."""
     if not runs:
         raise UsageError(f"the history {path} has no runs yet")
@@ -275,7 +276,9 @@ def _run(path: Path, runs: Sequence[NightRun], name: str, candidate: str) -> Nig
     return [run for run in runs if run.base == name][-1]
 
 
-def _table(path: Path, run: NightRun, key: MetricKey, documents: DocumentScores) -> ScoreTable:
+def _history_table(
+    path: Path, run: NightRun, key: MetricKey, documents: DocumentScores
+) -> ScoreTable:
     hashes = documents.hashes
     if hashes is None:
         raise UsageError(
@@ -283,7 +286,7 @@ def _table(path: Path, run: NightRun, key: MetricKey, documents: DocumentScores)
             "hashes that prove which documents were asked",
             hint=f"give its run folder ({run.folder or 'none was written'}), or compare once more",
         )
-    if documents.aggregation in _OF_LOGLIKELIHOODS:
+    if documents.aggregation in _LOGLIKELIHOOD_METRICS:
         ids = [int(doc_id) for doc_id in documents.doc_ids]
         # of a night that an evalguard kept which did not look
         check_loglikelihoods(
@@ -313,7 +316,9 @@ def _table(path: Path, run: NightRun, key: MetricKey, documents: DocumentScores)
 # Stored rows: what one side of a finished comparison was asked and answered, as it was written.
 
 
-def rows_of_run(file: Path, side: Literal["base", "candidate"]) -> tuple[Mapping[str, Value], ...]:
+def read_side_rows(
+    file: Path, side: Literal["base", "candidate"]
+) -> tuple[Mapping[str, Value], ...]:
     """Return one side's rows of a task's samples, in ascending order of the documents' ids.
 
     The inverse of what ``record.sample_columns`` makes of them: a document that this side has not
@@ -336,11 +341,11 @@ def rows_of_run(file: Path, side: Literal["base", "candidate"]) -> tuple[Mapping
 # StoredTables: one side's scores of a finished comparison, read from the samples it left.
 
 
-Side = Literal["base", "candidate"]
-Row = Mapping[str, Any]
+SideName = Literal["base", "candidate"]
+SampleRow = Mapping[str, Any]
 
-_SHARED = ("doc_id", "doc", "doc_hash", "target_hash")
-_OWN = (
+_SHARED_COLUMNS = ("doc_id", "doc", "doc_hash", "target_hash")
+_SIDE_COLUMNS = (
     "prompt_hash", "token_hash", "arguments", "loglikelihood", "cut", "scores", "answers",
 )  # fmt: skip
 _OWN_AGGREGATION = (
@@ -363,7 +368,9 @@ class StoredTables:
     fields: DocumentFields
 
 
-def stored_tables(file: Path, task: str, side: Side, *, source: str) -> StoredTables | None:
+def read_stored_tables(
+    file: Path, task: str, side: SideName, *, source: str
+) -> StoredTables | None:
     """Read one side of a task's samples; None where the run kept no scores of that side.
 
     Of an lm-eval run it keeps what was asked and answered: its scores are in its own files.
@@ -375,7 +382,7 @@ def stored_tables(file: Path, task: str, side: Side, *, source: str) -> StoredTa
         UsageError: they were written by an evalguard that kept too little.
         StoreError: the file is damaged.
     """
-    columns = read_samples(file, [*_SHARED, *(f"{side}:{name}" for name in _OWN)])
+    columns = read_samples(file, [*_SHARED_COLUMNS, *(f"{side}:{name}" for name in _SIDE_COLUMNS)])
     if f"{side}:scores" not in columns:
         return None
     told = read_sample_facts(file).get(side)
@@ -388,10 +395,10 @@ def stored_tables(file: Path, task: str, side: Side, *, source: str) -> StoredTa
     if not told:
         return None
     try:
-        rows = _stored_rows(columns, side)
+        rows = _rows_of_columns(columns, side)
         # of a run that an evalguard made which did not look
-        check_loglikelihoods(task, {row["doc_id"]: _loglikelihoods(row) for row in rows})
-        return _read(task, told, rows, source)
+        check_loglikelihoods(task, {row["doc_id"]: _row_loglikelihoods(row) for row in rows})
+        return _read_tables(task, told, rows, source)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(
             f"{file} is damaged: its {side} is not what was written ({error})",
@@ -399,7 +406,9 @@ def stored_tables(file: Path, task: str, side: Side, *, source: str) -> StoredTa
         ) from error
 
 
-def _read(task: str, told: Sequence[Row], rows: Sequence[Row], source: str) -> StoredTables:
+def _read_tables(
+    task: str, told: Sequence[SampleRow], rows: Sequence[SampleRow], source: str
+) -> StoredTables:
     facts = [MetricFacts.read(one) for one in told]
     left_out = tuple(
         NotCompared(task=task, filter=one.filter, metric=one.metric, reason=_OWN_AGGREGATION)
@@ -408,14 +417,14 @@ def _read(task: str, told: Sequence[Row], rows: Sequence[Row], source: str) -> S
     )
     return StoredTables(
         tables=tuple(
-            _stored_table(task, one, rows, source) for one in facts if one.aggregation != "other"
+            _build_table(task, one, rows, source) for one in facts if one.aggregation != "other"
         ),
         not_compared=left_out,
         fields=read_fields({row["doc_id"]: json.loads(row["doc"]) for row in rows}),
     )
 
 
-def _stored_rows(columns: Mapping[str, Sequence[Any]], side: Side) -> list[Row]:
+def _rows_of_columns(columns: Mapping[str, Sequence[Any]], side: SideName) -> list[SampleRow]:
     """The documents that this side has, in ascending order of their ids."""
     names = {name: name.removeprefix(f"{side}:") for name in columns}
     rows = (
@@ -429,7 +438,9 @@ def _stored_rows(columns: Mapping[str, Sequence[Any]], side: Side) -> list[Row]:
     ]
 
 
-def _stored_table(task: str, facts: MetricFacts, rows: Sequence[Row], source: str) -> ScoreTable:
+def _build_table(
+    task: str, facts: MetricFacts, rows: Sequence[SampleRow], source: str
+) -> ScoreTable:
     having = [row for row in rows if facts.metric in row["scores"].get(facts.filter, {})]
     items = [row["scores"][facts.filter][facts.metric] for row in having]
     statistics = read_items(items, facts.aggregation)
@@ -446,9 +457,9 @@ def _stored_table(task: str, facts: MetricFacts, rows: Sequence[Row], source: st
         doc_hashes=tuple(row["doc_hash"] for row in having),
         prompt_hashes=tuple(row["prompt_hash"] for row in having),
         target_hashes=tuple(row["target_hash"] for row in having),
-        asked_hashes=tuple(request_hash(_arguments(row)) for row in having),
+        asked_hashes=tuple(request_hash(_row_arguments(row)) for row in having),
         token_hashes=tokens if all(tokens) else (),
-        answers=_answers(having, facts),
+        answers=_row_answers(having, facts),
         cut=tuple(bool(row["cut"]) for row in having),
         n_total=facts.n_total,
         source=source,
@@ -457,18 +468,18 @@ def _stored_table(task: str, facts: MetricFacts, rows: Sequence[Row], source: st
     )
 
 
-def _loglikelihoods(row: Row) -> list[float]:
+def _row_loglikelihoods(row: SampleRow) -> list[float]:
     """Of a document's distinct requests."""
     found = dict(zip(row["arguments"], row.get("loglikelihood") or (), strict=False))
     return [value for value in found.values() if value is not None]
 
 
-def _arguments(row: Row) -> Iterator[Sequence[object]]:
+def _row_arguments(row: SampleRow) -> Iterator[Sequence[object]]:
     for text in row["arguments"]:
         yield json.loads(text)
 
 
-def _answers(rows: Sequence[Row], facts: MetricFacts) -> tuple[str, ...]:
+def _row_answers(rows: Sequence[SampleRow], facts: MetricFacts) -> tuple[str, ...]:
     """What was answered; () where any document's answer is not known."""
     found = [row["answers"].get(facts.filter, {}).get(facts.metric) for row in rows]
     return tuple(found) if all(isinstance(one, str) for one in found) else ()

@@ -23,7 +23,7 @@ from evalguard.run.bisection.model_differences import why_not_derivable
 from evalguard.run.groups import ClusterChoice
 from evalguard.run.history.location import choose_history_file
 from evalguard.run.options import BisectUse, CompareOptions, MemoryUse
-from evalguard.run.publishing.tracking import chosen_sinks
+from evalguard.run.publishing.tracking import choose_sinks
 from evalguard.run.scoring.divergences import (
     DistributionChoice,
     choose_distributions,
@@ -105,7 +105,9 @@ class Choices:
     notes: tuple[str, ...] = ()
 
 
-def choose(base: Source, candidate: Source, guards: GuardSet, options: CompareOptions) -> Choices:
+def resolve_choices(
+    base: Source, candidate: Source, guards: GuardSet, options: CompareOptions
+) -> Choices:
     """Settle tasks, task options, scoring policy, gate and declared differences.
 
     The command line wins over the guard file; of two guard files the candidate's counts. Where a
@@ -114,24 +116,24 @@ def choose(base: Source, candidate: Source, guards: GuardSet, options: CompareOp
     Raises:
         UsageError: if there are no tasks, or the sides' options cannot be met together.
     """
-    guard = _guard(candidate) or _guard(base)
+    guard = _find_guard(candidate) or _find_guard(base)
     run = guard.run if guard else RunOptions()
     stored = next((s for s in (base, candidate) if isinstance(s, StoredSource)), None)
-    tasks = options.tasks or _guard_tasks(guard, base, candidate) or _stored_tasks(stored)
+    tasks = options.tasks or _tasks_of_guard(guard, base, candidate) or _stored_tasks(stored)
     if not tasks and (isinstance(base, ModelSource) or isinstance(candidate, ModelSource)):
         raise UsageError(
             "no tasks to compare on",
             hint="name them with --tasks A,B or in the guard file (evalguard tasks lists them)",
         )
-    declared = _declared(guard, base, candidate, options)
+    declared = _declared_differences(guard, base, candidate, options)
     bisect = choose_bisect(run, options)
     distributions = choose_distributions((base, candidate), run, options)
     return Choices(
         tasks=tasks,
         task_options=_task_options(guard, run, stored, options),
-        policy=_policy(run, options),
+        policy=_scoring_policy(run, options),
         gate=with_waivers(
-            _gate(guard, base, candidate, options),
+            _resolve_gate(guard, base, candidate, options),
             guard,
             base.name,
             candidate.name,
@@ -140,8 +142,8 @@ def choose(base: Source, candidate: Source, guards: GuardSet, options: CompareOp
         declared=declared,
         allow=declared
         | ({"reading"} if "tokens" in declared else frozenset())
-        | _brought_by_settings(base, candidate)
-        | _brought_by_search(base, candidate, bisect),
+        | _differences_by_settings(base, candidate)
+        | _differences_by_search(base, candidate, bisect),
         clusters=ClusterChoice(
             of_all=options.cluster, by_task=guard.clusters if guard is not None else {}
         ),
@@ -149,18 +151,18 @@ def choose(base: Source, candidate: Source, guards: GuardSet, options: CompareOp
         memory=choose_memory(run, options, distributions),
         sequential_alpha=_sequential_alpha(run, options),
         bisect=bisect,
-        cache_max_size=size_limit(options.cache_max_size, run.cache_max_size),
+        cache_max_size=cache_size_limit(options.cache_max_size, run.cache_max_size),
         history=choose_history_file(guard, options),
-        track=chosen_sinks(options.track or run.track or (), unasked=not options.git_bisect),
-        notes=_notes(guards, guard),
+        track=choose_sinks(options.track or run.track or (), unasked=not options.git_bisect),
+        notes=_guard_notes(guards, guard),
     )
 
 
-def _guard(source: Source) -> Guard | None:
+def _find_guard(source: Source) -> Guard | None:
     return source.guard if isinstance(source, ModelSource) else None
 
 
-def _guard_tasks(guard: Guard | None, base: Source, candidate: Source) -> tuple[str, ...]:
+def _tasks_of_guard(guard: Guard | None, base: Source, candidate: Source) -> tuple[str, ...]:
     return guard.tasks_of(base.name, candidate.name) if guard else ()
 
 
@@ -171,16 +173,18 @@ def _stored_tasks(stored: StoredSource | None) -> tuple[str, ...]:
 def _task_options(
     guard: Guard | None, run: RunOptions, stored: StoredSource | None, options: CompareOptions
 ) -> TaskOptions:
-    of_run = _stored_run(stored)
+    of_run = _stored_prompt_options(stored)
     # As lm-eval was given it: tasks with fewer documents than that have other numbers of their own.
-    given = _given_limit(stored) if stored else None
-    limit = _first(options.limit, run.limit, given, of_run.get("limit"))
-    shots = _first(options.num_fewshot, run.num_fewshot, of_run.get("num_fewshot"))
-    chat = _first(options.apply_chat_template, run.apply_chat_template)
+    given = _stored_limit(stored) if stored else None
+    limit = _first_given(options.limit, run.limit, given, of_run.get("limit"))
+    shots = _first_given(options.num_fewshot, run.num_fewshot, of_run.get("num_fewshot"))
+    chat = _first_given(options.apply_chat_template, run.apply_chat_template)
     return TaskOptions(
         include_paths=_include_paths(guard, options),
         num_fewshot=cast("int | None", shots),
-        seed=cast(int, _first(options.seed, run.seed, of_run.get("fewshot_seed"), DEFAULT_SEED)),
+        seed=cast(
+            int, _first_given(options.seed, run.seed, of_run.get("fewshot_seed"), DEFAULT_SEED)
+        ),
         limit=cast("float | None", limit if limit != "all" else None),
         apply_chat_template=cast("bool | str", chat or False),
         system_instruction=options.system_instruction or "",
@@ -192,7 +196,7 @@ def _task_options(
     )
 
 
-def _stored_run(stored: StoredSource | None) -> dict[str, object]:
+def _stored_prompt_options(stored: StoredSource | None) -> dict[str, object]:
     """Prompt options that all tables of a stored run share."""
     tables = stored.run.tables if stored else ()
     shared: dict[str, object] = dict(tables[0].run) if tables else {}
@@ -201,7 +205,7 @@ def _stored_run(stored: StoredSource | None) -> dict[str, object]:
     return shared
 
 
-def _given_limit(stored: StoredSource) -> object:
+def _stored_limit(stored: StoredSource) -> object:
     """The limit that a stored run was given; a task with fewer documents says "all" of its own."""
     if isinstance(stored, RunSource):
         return stored.run.environment.get("limit")
@@ -231,21 +235,23 @@ def _include_paths(guard: Guard | None, options: CompareOptions) -> tuple[Path, 
     return tuple(dict.fromkeys(paths))
 
 
-def _policy(run: RunOptions, options: CompareOptions) -> ScoringPolicy:
+def _scoring_policy(run: RunOptions, options: CompareOptions) -> ScoringPolicy:
     sequences = options.batch_size or run.batch_size or "auto"
     return ScoringPolicy(
         batch_size=None if sequences == "auto" else sequences,
-        token_budget=cast(int, _first(options.token_budget, run.token_budget, 0)),
+        token_budget=cast(int, _first_given(options.token_budget, run.token_budget, 0)),
         scorer=options.scorer or run.scorer or "fast",
-        share_prefixes=cast(bool, _first(options.share_prefixes, run.share_prefixes, True)),
+        share_prefixes=cast(bool, _first_given(options.share_prefixes, run.share_prefixes, True)),
         device=options.device or run.device or "",
         rolling_bos=options.rolling_bos or run.rolling_bos or "lm-eval",
-        seed=cast(int, _first(options.seed, run.seed, DEFAULT_SEED)),
+        seed=cast(int, _first_given(options.seed, run.seed, DEFAULT_SEED)),
         threads=options.threads,
     )
 
 
-def _gate(guard: Guard | None, base: Source, candidate: Source, options: CompareOptions) -> Gate:
+def _resolve_gate(
+    guard: Guard | None, base: Source, candidate: Source, options: CompareOptions
+) -> Gate:
     of_file = guard.gate_of(base.name, candidate.name) if guard else GateOptions()
     values = {field.name: getattr(of_file, field.name) for field in fields(of_file)}
     for name in ("fail_on", "confidence"):
@@ -254,27 +260,27 @@ def _gate(guard: Guard | None, base: Source, candidate: Source, options: Compare
     if options.margin is not None:
         values["margin"] = options.margin
         values["margins"] = ()  # what was typed holds for every metric
-    values["limits"] = _limits(of_file.limits, options.gate_limits)
+    values["limits"] = _merge_limits(of_file.limits, options.gate_limits)
     try:
         return Gate(**values)
     except ValueError as error:
         raise UsageError(str(error)) from error
 
 
-def _limits(of_file: tuple[Limit, ...], given: Mapping[str, float]) -> tuple[Limit, ...]:
+def _merge_limits(of_file: tuple[Limit, ...], given: Mapping[str, float]) -> tuple[Limit, ...]:
     """The guard file's limits, but for those that the command line sets otherwise."""
     kept = tuple(limit for limit in of_file if limit.metric not in given)
     return (*kept, *(Limit(metric=metric, value=value) for metric, value in given.items()))
 
 
-def _declared(
+def _declared_differences(
     guard: Guard | None, base: Source, candidate: Source, options: CompareOptions
 ) -> frozenset[str]:
     pair = guard.pair(base.name, candidate.name) if guard else None
     return options.allow_differing | (pair.differs if pair else frozenset())
 
 
-def _brought_by_settings(base: Source, candidate: Source) -> frozenset[str]:
+def _differences_by_settings(base: Source, candidate: Source) -> frozenset[str]:
     """Differences of token ids that a setting away from its reference value is meant to make."""
     active = [
         setting
@@ -287,7 +293,7 @@ def _brought_by_settings(base: Source, candidate: Source) -> frozenset[str]:
     return frozenset(brought | {"length" for setting in active if setting.changes_length})
 
 
-def _brought_by_search(base: Source, candidate: Source, bisect: BisectChoice) -> frozenset[str]:
+def _differences_by_search(base: Source, candidate: Source, bisect: BisectChoice) -> frozenset[str]:
     """Token ids, where the settings that are searched are what differs between two models.
 
     BOS and the tokenizer are among these; other vocabularies have to be declared all the same.
@@ -301,44 +307,47 @@ def _brought_by_search(base: Source, candidate: Source, bisect: BisectChoice) ->
 
 
 def _sequential_alpha(run: RunOptions, options: CompareOptions) -> float | None:
-    if not _first(options.sequential, run.sequential):
+    if not _first_given(options.sequential, run.sequential):
         return None
     return cast(
-        float, _first(options.sequential_alpha, run.sequential_alpha, DEFAULT_SEQUENTIAL_ALPHA)
+        float,
+        _first_given(options.sequential_alpha, run.sequential_alpha, DEFAULT_SEQUENTIAL_ALPHA),
     )
 
 
-def _notes(guards: GuardSet, guard: Guard | None) -> tuple[str, ...]:
+def _guard_notes(guards: GuardSet, guard: Guard | None) -> tuple[str, ...]:
     if guard is not None and guards.origin == "embedded":
         return (f"no guard file here: the built-in demo's is used ({guard.label})",)
     return ()
 
 
-def _first(*values: object) -> object:
+def _first_given(*values: object) -> object:
     return next((value for value in values if value is not None), None)
 
 
 # A limit to the size of the cache, kept to after a run.
 
 
-VARIABLE = "EVALGUARD_CACHE_MAX_SIZE"
+CACHE_SIZE_VARIABLE = "EVALGUARD_CACHE_MAX_SIZE"
 # When a block was used is known to the hour.
 _JUST_USED = 3600.0
-_STAYS = "what was used in the last hour, or by this run, stays"
+_RECENTLY_USED = "what was used in the last hour, or by this run, stays"
 
 
-def size_limit(*chosen: int | str | None, environ: Mapping[str, str] | None = None) -> int | None:
+def cache_size_limit(
+    *chosen: int | str | None, environ: Mapping[str, str] | None = None
+) -> int | None:
     """Return the first limit that was given, in bytes: of these, else the environment's.
 
     Raises:
         UsageError: for what is not a size.
     """
-    of_environment = (os.environ if environ is None else environ).get(VARIABLE) or None
+    of_environment = (os.environ if environ is None else environ).get(CACHE_SIZE_VARIABLE) or None
     limit = next((given for given in (*chosen, of_environment) if given is not None), None)
     try:
         return parse_size(limit) if isinstance(limit, str) else limit
     except ValueError as error:
-        where = VARIABLE if limit is of_environment else "the cache's size limit"
+        where = CACHE_SIZE_VARIABLE if limit is of_environment else "the cache's size limit"
         raise UsageError(f"{where}: {error}", hint="e.g. 20GB") from error
 
 
@@ -359,7 +368,7 @@ def limit_cache(
     rules = PruneRules(max_size=limit, used_before=since - _JUST_USED)
     pruned = prune(cache_dir, rules, now=now)
     if pruned.removed or pruned.left > limit:
-        why = pruned.failed[0] if pruned.failed else _STAYS
+        why = pruned.failed[0] if pruned.failed else _RECENTLY_USED
         say(
             f"cache: {size_text(pruned.freed)} of what was not used lately removed, "
             f"{size_text(pruned.left)} of {size_text(limit)} left"

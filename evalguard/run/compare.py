@@ -13,8 +13,8 @@ from evalguard.errors import UsageError
 from evalguard.models.arguments import HF_TYPES
 from evalguard.run.base import is_stored_base, read_baseline
 from evalguard.run.bisection.subject import FinishedComparison, StoredRequest
-from evalguard.run.choices import Choices, choose, with_start_date
-from evalguard.run.floor.stored_floors import given_floor
+from evalguard.run.choices import Choices, resolve_choices, with_start_date
+from evalguard.run.floor.stored_floors import read_given_floor
 from evalguard.run.history.storage import prepare_history
 from evalguard.run.judging import build_report
 from evalguard.run.meter import Meter, check_files, interruptible, requested_files
@@ -22,16 +22,16 @@ from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.preflight import check_measurable, check_models, find_guards
 from evalguard.run.result import DEFAULT_OUTPUT, CompareResult, finish_run
 from evalguard.run.sample_size.draws import Stops
-from evalguard.run.sample_size.sequential import check_sequential, score_in_looks, worth_looking
-from evalguard.run.scoring.scoring import Scored, score_sides
+from evalguard.run.sample_size.sequential import can_stop_early, check_sequential, score_in_looks
+from evalguard.run.scoring.scoring import ScoredSide, score_sides
 from evalguard.run.sources import (
-    KeptSource,
+    BaselineSource,
     ModelSource,
-    Side,
+    SideSpec,
     Source,
-    beside_base,
-    resolve,
-    tell_apart,
+    resolve_side,
+    with_base_settings,
+    with_distinct_names,
 )
 from evalguard.store.run_folder import check_writable
 
@@ -81,7 +81,7 @@ def compare_sides(
     """
     meter = Meter()
     with interruptible("reading what is to be compared"):
-        sources, choices = prepare(base, candidate, options, cwd=cwd)
+        sources, choices = resolve_request(base, candidate, options, cwd=cwd)
         choices = _check(sources, choices, options, cwd=cwd, refusal=refusal)
     if recurring is not None:
         choices = recurring.chosen(choices)
@@ -114,7 +114,7 @@ def _check(
     refused = refusal(*sources)
     if refused is not None:
         raise refused
-    given_floor(options)
+    read_given_floor(options)
     choices = check_sequential(sources, choices, options)
     check_measurable(sources, choices)
     if options.write:
@@ -131,9 +131,9 @@ def _score(
     *,
     meter: Meter,
     recurring: RecurringBase | None,
-) -> tuple[tuple[Scored, Scored], Stops | None]:
+) -> tuple[tuple[ScoredSide, ScoredSide], Stops | None]:
     """Both sides' scores; and where each task was stopped, if they were asked in looks."""
-    if worth_looking(sources, choices):
+    if can_stop_early(sources, choices):
         return score_in_looks(sources, choices, options, meter=meter)
     known = None if recurring is None else recurring.known(sources[0], choices)
     scored = score_sides(sources, choices, options, meter=meter, base=known)
@@ -150,14 +150,14 @@ class RecurringBase:
     distributions. Any other model's answers are held here, since no cache has them.
     """
 
-    _scored: Scored | None = None
+    _scored: ScoredSide | None = None
     _question: tuple[object, ...] = ()
 
     def chosen(self, choices: Choices) -> Choices:
         """Return the choices of a comparison, told that its base comes again."""
         return replace(choices, distributions=replace(choices.distributions, base_recurs=True))
 
-    def known(self, base: Source, choices: Choices) -> Scored | None:
+    def known(self, base: Source, choices: Choices) -> ScoredSide | None:
         """Return the base's scores, if they were asked in the same way; None if it has to be run.
 
         A base of type hf is loaded again, out of the cache: its distributions are met that way.
@@ -167,7 +167,7 @@ class RecurringBase:
         shows_none = base.variant.model not in HF_TYPES or choices.distributions.mode == "off"
         return self._scored if shows_none else None
 
-    def keep(self, scored: Scored, choices: Choices) -> None:
+    def keep(self, scored: ScoredSide, choices: Choices) -> None:
         """Keep the base's scores for the next candidate."""
         self._scored, self._question = scored, _question(choices)
 
@@ -176,26 +176,26 @@ def _question(choices: Choices) -> tuple[object, ...]:
     return choices.tasks, choices.task_options, choices.policy
 
 
-def prepare(
+def resolve_request(
     base: str, candidate: str, options: CompareOptions, *, cwd: Path | None = None
 ) -> tuple[tuple[Source, Source], Choices]:
     """Settle what is compared, and how; refuse whatever can be seen to be wrong by now."""
     cwd = cwd or Path.cwd()
     guards, notes = find_guards((base, candidate), options, cwd=cwd)
-    first = _stored_base(base, candidate, guards, options, cwd=cwd) or resolve(
-        _side("base", base, options), guards, options, cwd=cwd
+    first = _read_stored_base(base, candidate, guards, options, cwd=cwd) or resolve_side(
+        _side_of("base", base, options), guards, options, cwd=cwd
     )
-    second = resolve(_side("cand", candidate, options), guards, options, cwd=cwd)
-    sources = tell_apart(first, beside_base(first, second))
-    choices = choose(sources[0], sources[1], guards, options)
+    second = resolve_side(_side_of("cand", candidate, options), guards, options, cwd=cwd)
+    sources = with_distinct_names(first, with_base_settings(first, second))
+    choices = resolve_choices(sources[0], sources[1], guards, options)
     choices = replace(choices, notes=(*choices.notes, *notes))
     check_models(source for source in sources if isinstance(source, ModelSource))
     return sources, choices
 
 
-def _stored_base(
+def _read_stored_base(
     base: str, candidate: str, guards: GuardSet, options: CompareOptions, *, cwd: Path
-) -> KeptSource | None:
+) -> BaselineSource | None:
     """The scores that a run folder or a history kept of a base; None where a model is named."""
     path, name = options.baseline, base
     if path is None:
@@ -211,13 +211,13 @@ def _stored_base(
             hint="leave them out, or name the model with --base instead",
         )
     run = read_baseline(path, base=name, candidate=candidate)
-    return KeptSource(name=run.identity.name, run=run)
+    return BaselineSource(name=run.identity.name, run=run)
 
 
-def _side(role: str, spec: str, options: CompareOptions) -> Side:
+def _side_of(role: str, spec: str, options: CompareOptions) -> SideSpec:
     model_args, assignment = (
         (options.base_model_args, options.base_set)
         if role == "base"
         else (options.cand_model_args, options.cand_set)
     )
-    return Side(role=role, spec=spec, model_args=model_args, assignment=assignment)
+    return SideSpec(role=role, spec=spec, model_args=model_args, assignment=assignment)

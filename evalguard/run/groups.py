@@ -11,13 +11,13 @@ from evalguard.errors import UsageError, nearest
 from evalguard.stats.compare import MetricComparison
 from evalguard.stats.group import Subtask, compare_group, failed_group
 
-Key = tuple[str, str, str]
-Groups = Sequence[TaskGroup]
+SubtaskKey = tuple[str, str, str]
+TaskGroups = Sequence[TaskGroup]
 
 
-def with_groups(
+def add_aggregates(
     compared: Sequence[MetricComparison],
-    sides: tuple[Groups, Groups],
+    sides: tuple[TaskGroups, TaskGroups],
     *,
     left_out: Sequence[NotCompared],
     gate: Gate,
@@ -36,12 +36,12 @@ def with_groups(
     aggregates: dict[str, list[MetricComparison]] = {}
     for name in groups:
         both = [side[name] for side in named if name in side]
-        aggregates[name] = list(_aggregates(both, subtasks, gate))
-    return tuple(_ordered(compared, groups, aggregates))
+        aggregates[name] = list(_group_aggregates(both, subtasks, gate))
+    return tuple(_order_groups(compared, groups, aggregates))
 
 
-def without_aggregate(
-    compared: Sequence[MetricComparison], sides: tuple[Groups, Groups]
+def list_missing_aggregates(
+    compared: Sequence[MetricComparison], sides: tuple[TaskGroups, TaskGroups]
 ) -> tuple[NotCompared, ...]:
     """What groups say they aggregate, and none of their subtasks has; lm-eval has no number."""
     having = {
@@ -66,9 +66,9 @@ def without_aggregate(
 class _Subtasks:
     """Comparisons by key, documents by task, and why some metrics have no comparison."""
 
-    by_key: Mapping[Key, MetricComparison]
+    by_key: Mapping[SubtaskKey, MetricComparison]
     sizes: Mapping[str, int]
-    missing: Mapping[Key, str]
+    missing: Mapping[SubtaskKey, str]
 
     @classmethod
     def of(cls, compared: Sequence[MetricComparison], left_out: Sequence[NotCompared]) -> _Subtasks:
@@ -98,7 +98,9 @@ class _Subtasks:
         return {name for task, name, of in keys if of == metric and task in group.tasks}
 
 
-def _aggregates(both: Groups, subtasks: _Subtasks, gate: Gate) -> Iterator[MetricComparison]:
+def _group_aggregates(
+    both: TaskGroups, subtasks: _Subtasks, gate: Gate
+) -> Iterator[MetricComparison]:
     """The aggregates of a group, which one side or both declare."""
     group = both[0]
     plans = [subtasks.plan(side) for side in both]
@@ -110,7 +112,7 @@ def _aggregates(both: Groups, subtasks: _Subtasks, gate: Gate) -> Iterator[Metri
         parts = [(task, filter_name, metric) for task in group.tasks]
         if not any(part in subtasks.by_key or part in subtasks.missing for part in parts):
             continue
-        reason = _problem(parts, subtasks)
+        reason = _aggregate_problem(parts, subtasks)
         if not alike:
             reason = "base and candidate have different subtasks in this group"
         elif len(weights) > 1 and not equal:
@@ -119,11 +121,11 @@ def _aggregates(both: Groups, subtasks: _Subtasks, gate: Gate) -> Iterator[Metri
             yield failed_group(group, key, reason, gate.confidence)
             continue
         # where neither side's values tell, lm-eval's default
-        yield _aggregate(group, parts, subtasks, False not in weights, gate)
+        yield _build_aggregate(group, parts, subtasks, False not in weights, gate)
 
 
-def _aggregate(
-    group: TaskGroup, parts: Sequence[Key], subtasks: _Subtasks, by_size: bool, gate: Gate
+def _build_aggregate(
+    group: TaskGroup, parts: Sequence[SubtaskKey], subtasks: _Subtasks, by_size: bool, gate: Gate
 ) -> MetricComparison:
     having = [part for part in parts if part in subtasks.by_key]
     made = compare_group(
@@ -150,7 +152,7 @@ def _aggregate(
     return replace(made, comparison=replace(made.comparison, caveats=caveats))
 
 
-def _problem(parts: Sequence[Key], subtasks: _Subtasks) -> str:
+def _aggregate_problem(parts: Sequence[SubtaskKey], subtasks: _Subtasks) -> str:
     """Why these subtasks give no aggregate, or ""."""
     reasons = {part[0]: subtasks.missing[part] for part in parts if part in subtasks.missing}
     found = [subtasks.by_key[part].comparison for part in parts if part in subtasks.by_key]
@@ -166,7 +168,7 @@ def _problem(parts: Sequence[Key], subtasks: _Subtasks) -> str:
     return ""
 
 
-def _ordered(
+def _order_groups(
     compared: Sequence[MetricComparison],
     groups: Mapping[str, TaskGroup],
     aggregates: Mapping[str, Sequence[MetricComparison]],
@@ -199,7 +201,7 @@ def _ordered(
 # Clusters: which documents share a passage, as the user declares it.
 
 
-Fields = Mapping[str, DocumentFields]
+FieldsByTask = Mapping[str, DocumentFields]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,11 +230,11 @@ class ClusterChoice:
             return self.of_all
         name = self.by_task.get(task, "")
         if name and name not in fields.labels:
-            raise _unknown(name, f"the documents of task '{task}'", fields.labels)
+            raise _unknown_field(name, f"the documents of task '{task}'", fields.labels)
         return name
 
 
-def check_clusters(choice: ClusterChoice, fields: Fields) -> None:
+def check_clusters(choice: ClusterChoice, fields: FieldsByTask) -> None:
     """Refuse a field that no task's documents have.
 
     Raises:
@@ -242,11 +244,11 @@ def check_clusters(choice: ClusterChoice, fields: Fields) -> None:
         choice.field_of(task, fields[task])
     known = {name for of_task in fields.values() for name in of_task.labels}
     if choice.of_all and fields and choice.of_all not in known:
-        raise _unknown(choice.of_all, "the documents of any task", known)
+        raise _unknown_field(choice.of_all, "the documents of any task", known)
 
 
 def cluster_documents(
-    tables: Sequence[ScoreTable], fields: Fields, choice: ClusterChoice
+    tables: Sequence[ScoreTable], fields: FieldsByTask, choice: ClusterChoice
 ) -> tuple[ScoreTable, ...]:
     """Return the tables with their clusters, or with a caveat where documents seem to share some.
 
@@ -255,10 +257,10 @@ def cluster_documents(
     """
     check_clusters(choice, fields)
     none = DocumentFields()
-    return tuple(_clustered(table, fields.get(table.task, none), choice) for table in tables)
+    return tuple(_cluster_table(table, fields.get(table.task, none), choice) for table in tables)
 
 
-def not_compared(choice: ClusterChoice, tasks: Collection[str]) -> tuple[str, ...]:
+def note_uncompared(choice: ClusterChoice, tasks: Collection[str]) -> tuple[str, ...]:
     """A note for each task that the guard file clusters and that is not compared."""
     return tuple(
         f"clusters: task '{task}' is not among those compared{nearest(task, tasks)}"
@@ -267,10 +269,10 @@ def not_compared(choice: ClusterChoice, tasks: Collection[str]) -> tuple[str, ..
     )
 
 
-def _clustered(table: ScoreTable, fields: DocumentFields, choice: ClusterChoice) -> ScoreTable:
+def _cluster_table(table: ScoreTable, fields: DocumentFields, choice: ClusterChoice) -> ScoreTable:
     name = choice.field_of(table.task, fields)
     if not name:
-        caveat = _suggestion(fields)
+        caveat = _suggest_field(fields)
         if choice.of_all:
             caveat = f"no field '{choice.of_all}' in its documents: they count as independent"
         return replace(table, caveats=(*table.caveats, caveat)) if caveat else table
@@ -287,7 +289,7 @@ def _clustered(table: ScoreTable, fields: DocumentFields, choice: ClusterChoice)
     )
 
 
-def _suggestion(fields: DocumentFields) -> str:
+def _suggest_field(fields: DocumentFields) -> str:
     name = fields.likely_cluster()
     if not name:
         return ""
@@ -297,7 +299,7 @@ def _suggestion(fields: DocumentFields) -> str:
     )
 
 
-def _unknown(name: str, where: str, known: Mapping[str, object] | set[str]) -> UsageError:
+def _unknown_field(name: str, where: str, known: Mapping[str, object] | set[str]) -> UsageError:
     return UsageError(
         f"cannot cluster by '{name}': {where} have no such text or whole number"
         f"{nearest(name, known)}",

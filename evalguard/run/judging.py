@@ -20,15 +20,20 @@ from evalguard.core.settings import Value
 from evalguard.errors import EvalguardError, EvaluationError, MisalignedRunsError, nearest
 from evalguard.harness.finished_runs.run import environment_differences
 from evalguard.run.choices import Choices
-from evalguard.run.floor.stored_floors import beside_floors
-from evalguard.run.groups import cluster_documents, not_compared, with_groups, without_aggregate
+from evalguard.run.floor.stored_floors import compare_with_floors
+from evalguard.run.groups import (
+    add_aggregates,
+    cluster_documents,
+    list_missing_aggregates,
+    note_uncompared,
+)
 from evalguard.run.options import CompareOptions
-from evalguard.run.record import environments
+from evalguard.run.record import read_environments
 from evalguard.run.sample_size.draws import Stops
-from evalguard.run.scoring.divergences import distributions_of
-from evalguard.run.scoring.fairness import other_batches
-from evalguard.run.scoring.scoring import Scored
-from evalguard.run.stored_run import baseline_differences
+from evalguard.run.scoring.divergences import compare_task_distributions
+from evalguard.run.scoring.fairness import note_batch_differences
+from evalguard.run.scoring.scoring import ScoredSide
+from evalguard.run.stored_run import describe_differences
 from evalguard.stats.binary import benjamini_hochberg
 from evalguard.stats.compare import MetricComparison, compare_documents, failed_comparison
 from evalguard.stats.contributions import Contributions
@@ -37,7 +42,7 @@ from evalguard.stats.strata import across_tasks, crossing_chance
 
 
 def build_report(
-    scored: tuple[Scored, Scored],
+    scored: tuple[ScoredSide, ScoredSide],
     choices: Choices,
     options: CompareOptions,
     stops: Stops | None = None,
@@ -46,7 +51,7 @@ def build_report(
     base, candidate = scored
     judgement, unused = judge_scores(scored, choices, options, stops)
     gate = judgement.gate
-    held = beside_floors(
+    held = compare_with_floors(
         judgement.comparisons,
         judgement.distributions,
         base.tables,
@@ -65,16 +70,18 @@ def build_report(
         distributions=held.distributions,
         exit_code=exit_code(gate, strict=options.strict, git_bisect=options.git_bisect),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        environment=environments(base.environment, candidate.environment),
-        not_compared=_not_compared(base, candidate, judgement),
-        notes=tuple(dict.fromkeys((*choices.notes, *unused, *_notes(base, candidate), *more))),
+        environment=read_environments(base.environment, candidate.environment),
+        not_compared=_uncompared(base, candidate, judgement),
+        notes=tuple(
+            dict.fromkeys((*choices.notes, *unused, *_report_notes(base, candidate), *more))
+        ),
         command=redacted_text(options.command),
         version=evalguard.__version__,
     )
 
 
 def judge_scores(
-    scored: tuple[Scored, Scored],
+    scored: tuple[ScoredSide, ScoredSide],
     choices: Choices,
     options: CompareOptions,
     stops: Stops | None = None,
@@ -83,40 +90,40 @@ def judge_scores(
     base, candidate = scored
     tables = [
         cluster_documents(
-            comparable(side.tables, other.not_compared),
+            drop_incomparable(side.tables, other.not_compared),
             {**other.fields, **side.fields},  # what a history keeps has none
             choices.clusters,
         )
         for side, other in ((base, candidate), (candidate, base))
     ]
     compared = {table.task for side in tables for table in side}
-    unused = () if options.tasks else not_compared(choices.clusters, compared)
+    unused = () if options.tasks else note_uncompared(choices.clusters, compared)
     of_tasks, undefined = split_comparable(
         compare_by_document(*tables, gate=choices.gate, allow=choices.allow, stops=stops)
     )
     groups = (base.groups, candidate.groups)
-    of_groups = with_groups(
+    of_groups = add_aggregates(
         of_tasks,
         groups,
         left_out=(*base.not_compared, *candidate.not_compared, *undefined),
         gate=choices.gate,
     )
-    distributions = distributions_of(
+    distributions = compare_task_distributions(
         candidate.divergences.values(), tables[0], confidence=choices.gate.confidence
     )
-    judgement = judge(of_groups, gate=choices.gate, distributions=distributions)
-    absent = without_aggregate(of_tasks, groups)
+    judgement = judge_comparisons(of_groups, gate=choices.gate, distributions=distributions)
+    absent = list_missing_aggregates(of_tasks, groups)
     return replace(judgement, not_compared=(*undefined, *absent)), unused
 
 
-def _not_compared(
-    base: Scored, candidate: Scored, judgement: GateJudgement
+def _uncompared(
+    base: ScoredSide, candidate: ScoredSide, judgement: GateJudgement
 ) -> tuple[NotCompared, ...]:
     left_out = (*base.not_compared, *candidate.not_compared, *judgement.not_compared)
     return tuple(dict.fromkeys(left_out))
 
 
-def _as_run(side: Scored) -> Mapping[str, Value]:
+def _side_making(side: ScoredSide) -> Mapping[str, Value]:
     """How a side was made, by the names that a finished lm-eval run has."""
     if side.identity.kind == "lm-eval run":
         return side.environment
@@ -130,13 +137,13 @@ def _as_run(side: Scored) -> Mapping[str, Value]:
     }
 
 
-def _notes(base: Scored, candidate: Scored) -> tuple[str, ...]:
+def _report_notes(base: ScoredSide, candidate: ScoredSide) -> tuple[str, ...]:
     """What both sides' making left to say, and where two stored runs were made differently."""
     differences: tuple[str, ...] = ()
     if "lm-eval run" in (base.identity.kind, candidate.identity.kind):
-        differences = environment_differences(_as_run(base), _as_run(candidate))
+        differences = environment_differences(_side_making(base), _side_making(candidate))
     if base.identity.kind == "stored run":
-        differences = baseline_differences(base.environment, candidate.environment)
+        differences = describe_differences(base.environment, candidate.environment)
     both = [note for note in base.notes if note in candidate.notes]
     own = [
         f"{side.identity.name}: {note}"
@@ -144,13 +151,18 @@ def _notes(base: Scored, candidate: Scored) -> tuple[str, ...]:
         for note in side.notes
         if note not in both
     ]
-    return (*both, *own, *differences, *other_batches(base.description, candidate.description))
+    return (
+        *both,
+        *own,
+        *differences,
+        *note_batch_differences(base.description, candidate.description),
+    )
 
 
 # Judgement: what all comparisons of a run come to, one by one and together.
 
 
-_GAINS = "few documents gain much"
+_FEW_GAIN = "few documents gain much"
 # Of Cochran's number of documents, which is for two-sided intervals of one metric.
 # Of 4 the joint test of six metrics rejected 9% at 5%, of 8 2% to 4% (docs/calibration.md).
 _ONE_SIDED = 8.0
@@ -162,7 +174,7 @@ class GateJudgement:
 
     ``across_tasks`` is None, with ``across_tasks_reason``, where fewer than two metrics can be
     judged together. ``distributions`` are those that the gate's limits were held to. ``notes`` say
-    which subtasks the gate does not judge, ``not_compared`` what groups aggregate and nothing has.
+    which subtasks the gate does not judge, ``note_uncompared`` what no subtask has.
     """
 
     comparisons: tuple[Comparison, ...]
@@ -174,7 +186,7 @@ class GateJudgement:
     not_compared: tuple[NotCompared, ...] = ()
 
 
-def judge(
+def judge_comparisons(
     compared: Sequence[MetricComparison],
     *,
     gate: Gate,
@@ -186,14 +198,17 @@ def judge(
         UsageError, ValueError: as ``Gate.judge``.
     """
     listed = gate.missing([one.comparison for one in compared])
-    known = {n for one in compared for n in _names(one.comparison)}
-    compared = [*compared, *(MetricComparison(comparison=_missing(name, known)) for name in listed)]
+    known = {n for one in compared for n in _metric_names(one.comparison)}
+    compared = [
+        *compared,
+        *(MetricComparison(comparison=_missing_metric(name, known)) for name in listed),
+    ]
     comparisons = _with_q_values([one.comparison for one in compared])
     judged = gate.judge(comparisons, distributions)
     comparisons = gate.with_outcomes(comparisons, judged)
-    together, reason = _together(compared, gated=judged.gated, confidence=gate.confidence)
+    together, reason = _judge_together(compared, gated=judged.gated, confidence=gate.confidence)
     if gate.fail_on == "margin":
-        judged = replace(judged, family_false_alarm_estimate=_crossing(compared, judged.gated))
+        judged = replace(judged, family_false_alarm_estimate=_crossing_rate(compared, judged.gated))
     return GateJudgement(
         comparisons=comparisons,
         gate=judged,
@@ -201,18 +216,18 @@ def judge(
         across_tasks_reason=reason,
         distributions=tuple(distributions),
         notes=(
-            *_shown_only(comparisons, judged.gated),
+            *_ungated_notes(comparisons, judged.gated),
             *gate.waiver_notes(comparisons, judged),
-            *_misspelt(gate.advisory, known),
+            *_misspelled_metrics(gate.advisory, known),
         ),
     )
 
 
-def _names(comparison: Comparison) -> tuple[str, str]:
+def _metric_names(comparison: Comparison) -> tuple[str, str]:
     return comparison.metric, f"{comparison.task}/{comparison.metric}"
 
 
-def _missing(name: str, known: Collection[str]) -> Comparison:
+def _missing_metric(name: str, known: Collection[str]) -> Comparison:
     """A metric that the gate lists and that was not compared: nothing is known of it."""
     task, _, metric = name.rpartition("/")
     reason = (
@@ -222,14 +237,14 @@ def _missing(name: str, known: Collection[str]) -> Comparison:
     return failed_comparison((task or "any task", "none", metric), reason)
 
 
-def _misspelt(advisory: Sequence[str], known: Collection[str]) -> Iterator[str]:
+def _misspelled_metrics(advisory: Sequence[str], known: Collection[str]) -> Iterator[str]:
     """Advisory metrics that were not compared, and whose name is much like one that was."""
     for name in advisory:
         if name not in known and (meant := nearest(name, known)):
             yield f"the gate lists {name} as advisory, and it was not compared{meant}"
 
 
-def _shown_only(comparisons: Sequence[Comparison], gated: Sequence[Key]) -> Iterator[str]:
+def _ungated_notes(comparisons: Sequence[Comparison], gated: Sequence[Key]) -> Iterator[str]:
     """For each outermost group, what of it is shown and not judged by the gate."""
     judged = {task for task, _, _ in gated}
     inner = {name for c in comparisons for name in c.subgroups}
@@ -256,7 +271,7 @@ def _with_q_values(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
     )
 
 
-def _together(
+def _judge_together(
     compared: Sequence[MetricComparison], *, gated: Sequence[Key], confidence: float
 ) -> tuple[AcrossTasks | None, str]:
     """Judge the gated metrics together; None with a reason for fewer than two."""
@@ -265,21 +280,21 @@ def _together(
         key = (one.comparison.task, one.comparison.filter, one.comparison.metric)
         if key not in wanted:
             continue
-        found = _summed(one)
+        found = _contributions_of(one)
         if isinstance(found, Contributions):
             chosen.append(found)
         else:
             left_out.append((key, found))
     if len(chosen) < 2:
         reason = f"{len(chosen)} of {len(wanted)} gated metrics are sums over documents with a unit"
-        skewed = [text for _, text in left_out if text.startswith(_GAINS)]
+        skewed = [text for _, text in left_out if text.startswith(_FEW_GAIN)]
         if skewed:
             reason = f"{len(chosen)} of {len(wanted)} gated metrics fit a joint test ({skewed[0]})"
         return None, f"{reason}: metrics are judged together from two on"
     return across_tasks(chosen, confidence=confidence, left_out=left_out), ""
 
 
-def _crossing(compared: Sequence[MetricComparison], gated: Sequence[Key]) -> float | None:
+def _crossing_rate(compared: Sequence[MetricComparison], gated: Sequence[Key]) -> float | None:
     """How often an unchanged candidate crosses a margin; None where flipped signs cannot tell.
 
     They tell where every gated metric that has a number takes part, and there are two or more.
@@ -288,7 +303,7 @@ def _crossing(compared: Sequence[MetricComparison], gated: Sequence[Key]) -> flo
     for one in compared:
         if one.comparison.key not in gated or one.comparison.false_alarm_probability is None:
             continue
-        found, margin = _summed(one), one.comparison.margin
+        found, margin = _contributions_of(one), one.comparison.margin
         if not isinstance(found, Contributions) or margin is None:
             return None
         chosen.append(found)
@@ -296,7 +311,7 @@ def _crossing(compared: Sequence[MetricComparison], gated: Sequence[Key]) -> flo
     return crossing_chance(chosen, margins) if len(chosen) > 1 else None
 
 
-def _summed(one: MetricComparison) -> Contributions | str:
+def _contributions_of(one: MetricComparison) -> Contributions | str:
     """A comparison's contributions in a unit that is not 0, or why there are none."""
     found = one.contributions
     if one.comparison.outcome == "failed":
@@ -329,7 +344,7 @@ def _long_tail_of_gains(comparison: Comparison, found: Contributions) -> str:
     if skew.value >= 0.0 or needed <= len(values):
         return ""
     return (
-        f"{_GAINS} (skewness {skew.value:.1f}), for which flipped signs are no "
+        f"{_FEW_GAIN} (skewness {skew.value:.1f}), for which flipped signs are no "
         f"fair null below {needed:,.0f} documents"
     )
 
@@ -371,7 +386,7 @@ def compare_by_document(
     bases = {table.key: table for table in base}
     candidates = {table.key: table for table in candidate}
     keys = list(dict.fromkeys([*bases, *candidates]))
-    return tuple(_compare(key, bases, candidates, gate, allow, stops) for key in keys)
+    return tuple(_compare_key(key, bases, candidates, gate, allow, stops) for key in keys)
 
 
 def split_comparable(
@@ -391,7 +406,7 @@ def split_comparable(
     return tuple(one for one in compared if not one.not_compared), left_out
 
 
-def comparable(
+def drop_incomparable(
     tables: Sequence[ScoreTable], left_out: Sequence[NotCompared]
 ) -> tuple[ScoreTable, ...]:
     """Leave out metrics that are no mean and that the other side could not read, with its reason.
@@ -402,7 +417,7 @@ def comparable(
     return tuple(table for table in tables if table.rescoring is None or table.key not in unread)
 
 
-def _compare(
+def _compare_key(
     key: TableKey,
     bases: Mapping[TableKey, ScoreTable],
     candidates: Mapping[TableKey, ScoreTable],
@@ -413,17 +428,17 @@ def _compare(
     if key not in bases or key not in candidates:
         present, missing = ("candidate", "base") if key not in bases else ("base", "candidate")
         table = bases.get(key) or candidates[key]
-        return _failed(table, f"only the {present} has this metric, not the {missing}")
+        return _failed_comparison(table, f"only the {present} has this metric, not the {missing}")
     for caveat, hint in UNINFORMATIVE.items():
         if caveat in bases[key].caveats and caveat in candidates[key].caveats:
-            return _failed(
+            return _failed_comparison(
                 bases[key], f"of both models, {caveat}: there is nothing to compare; {hint}"
             )
-    base, other = _told_apart(bases[key], candidates[key])
+    base, other = _with_side_caveats(bases[key], candidates[key])
     try:
         paired = pair(base, other, allow=allow)
     except MisalignedRunsError as error:
-        return _failed(base, _reason(error, key))
+        return _failed_comparison(base, _error_reason(error, key))
     early = None if stops is None else stops.early(paired, gate.margin_of(key[0], key[2]))
     if early is not None:
         return MetricComparison(comparison=early)
@@ -435,29 +450,29 @@ def _compare(
             gated=gate.covers(key[0], key[2]),
         )
     except EvaluationError as error:  # an aggregation that fails on a resample of the documents
-        return _failed(base, _reason(error, key))
+        return _failed_comparison(base, _error_reason(error, key))
     return (
         compared if stops is None else replace(compared, comparison=stops.late(compared.comparison))
     )
 
 
-def _failed(table: ScoreTable, reason: str) -> MetricComparison:
+def _failed_comparison(table: ScoreTable, reason: str) -> MetricComparison:
     return MetricComparison(comparison=failed_comparison(table, reason))
 
 
-def _reason(error: EvalguardError, key: TableKey) -> str:
+def _error_reason(error: EvalguardError, key: TableKey) -> str:
     """What a table says beside the metric's name, which the message begins with."""
     task, filter_name, metric = key
     message = str(error).removeprefix(f"{task} ({filter_name}) {metric}: ")
     return "; ".join(part for part in (message, error.hint) if part)
 
 
-def _told_apart(base: ScoreTable, candidate: ScoreTable) -> tuple[ScoreTable, ScoreTable]:
+def _with_side_caveats(base: ScoreTable, candidate: ScoreTable) -> tuple[ScoreTable, ScoreTable]:
     """Name the side in caveats that only one of the two has."""
     shared = set(base.caveats) & set(candidate.caveats)
-    return _naming("base", base, shared), _naming("candidate", candidate, shared)
+    return _name_side("base", base, shared), _name_side("candidate", candidate, shared)
 
 
-def _naming(role: str, table: ScoreTable, shared: set[str]) -> ScoreTable:
+def _name_side(role: str, table: ScoreTable, shared: set[str]) -> ScoreTable:
     named = (text if text in shared else f"{role}: {text}" for text in table.caveats)
     return replace(table, caveats=tuple(named))

@@ -32,7 +32,7 @@ from evalguard.store.block_cache import (
     ScoreCache,
     default_cache_dir,
 )
-from evalguard.store.cache_items import Item, inventory, items_of
+from evalguard.store.cache_items import CacheItem, find_items, take_inventory
 from evalguard.store.fact_cache import BudgetStore, FactCache
 from evalguard.store.files import FileLock, FloorStore, set_aside
 from evalguard.store.pruning import PruneRules, prune
@@ -40,8 +40,8 @@ from evalguard.store.pruning import PruneRules, prune
 __all__ = [
     "TaskList",
     "describe_models",
-    "guard_schema",
     "list_tasks",
+    "read_guard_schema",
     "render_models",
     "render_tasks",
     "write_template",
@@ -51,7 +51,7 @@ __all__ = [
 _OWN_PREFIX = "evalguard_"
 
 
-def guard_schema() -> dict[str, Value]:
+def read_guard_schema() -> dict[str, Value]:
     """Return the JSON Schema of guard files."""
     return build_guard_schema()
 
@@ -87,10 +87,10 @@ def describe_models(config: Path | None) -> list[dict[str, Value]]:
 
 def render_models(models: Sequence[dict[str, Value]]) -> str:
     """Return the models as text, one paragraph each."""
-    return "\n\n".join(_paragraph(model) for model in models)
+    return "\n\n".join(_model_paragraph(model) for model in models)
 
 
-def _paragraph(model: dict[str, Value]) -> str:
+def _model_paragraph(model: dict[str, Value]) -> str:
     arguments = model["model_args"]
     settings = model["settings"]
     assert isinstance(arguments, dict)
@@ -161,7 +161,7 @@ def check_cache(folder: Path) -> CacheCheck:
         cache.problems.clear()  # who may write into the cache is no damage
     read = others = in_use = 0
     problems: list[str] = []
-    for item in items_of(folder):
+    for item in find_items(folder):
         cache = blocks.get(item.kind)  # type: ignore[assignment]
         if item.state != "kept":
             continue
@@ -171,17 +171,17 @@ def check_cache(folder: Path) -> CacheCheck:
             in_use += not whole and not cache.problems and item.path.exists()
             problems += cache.problems
             cache.problems.clear()
-        elif item.kind in _OTHERS:
-            reason = _OTHERS[item.kind](item, folder)
+        elif item.kind in _CHECKS_BY_KIND:
+            reason = _CHECKS_BY_KIND[item.kind](item, folder)
             others += reason is not None
             if reason:
-                problems.append(f"{item.path} ({item.kind}): {_aside(item, reason)}")
+                problems.append(f"{item.path} ({item.kind}): {_set_aside(item, reason)}")
     return CacheCheck(
         folder=str(folder), checked=read, others=others, problems=tuple(problems), in_use=in_use
     )
 
 
-def _fact(item: Item, folder: Path) -> str | None:
+def _check_fact(item: CacheItem, folder: Path) -> str | None:
     facts = FactCache(folder / "facts")
     if item.folder.parent != facts.current:
         return None  # of another version
@@ -189,12 +189,12 @@ def _fact(item: Item, folder: Path) -> str | None:
     return "" if whole else "it is not what was written"
 
 
-def _budget(item: Item, folder: Path) -> str | None:
+def _check_budget(item: CacheItem, folder: Path) -> str | None:
     whole = BudgetStore(folder / "devices").is_whole(item.path)
     return "" if whole else "it does not hold what its name says"
 
 
-def _floor(item: Item, folder: Path) -> str | None:
+def _check_floor(item: CacheItem, folder: Path) -> str | None:
     model, task = item.path.parent.parent.name, item.path.parent.name
     store = FloorStore(folder / "floors")
     content = store.get(model, task, item.path.stem)
@@ -205,12 +205,12 @@ def _floor(item: Item, folder: Path) -> str | None:
     return ""
 
 
-def _build(item: Item, folder: Path) -> str | None:  # noqa: ARG001 - as the others
+def _check_build(item: CacheItem, folder: Path) -> str | None:  # noqa: ARG001 - as the others
     changed = changed_since_build(item.path)
     return None if changed is None else "it was changed since it was built" if changed else ""
 
 
-def _aside(item: Item, reason: str) -> str:
+def _set_aside(item: CacheItem, reason: str) -> str:
     """Set a damaged file or build aside, unless somebody uses it; say what was done."""
     with ExitStack() as stack:
         for path in item.locks:
@@ -223,11 +223,11 @@ def _aside(item: Item, reason: str) -> str:
 
 
 # What is wrong with it; "": nothing; None: it is not known what it should be.
-_OTHERS: Mapping[str, Callable[[Item, Path], str | None]] = {
-    "facts": _fact,
-    "devices": _budget,
-    "floors": _floor,
-    "builds": _build,
+_CHECKS_BY_KIND: Mapping[str, Callable[[CacheItem, Path], str | None]] = {
+    "facts": _check_fact,
+    "devices": _check_budget,
+    "floors": _check_floor,
+    "builds": _check_build,
 }
 
 
@@ -262,7 +262,7 @@ def list_cache(cache_dir: Path | None) -> CacheResult:
     Raises:
         UsageError: for a folder that is not there.
     """
-    return CacheResult(inventory(_folder(cache_dir)))
+    return CacheResult(take_inventory(_cache_folder(cache_dir)))
 
 
 def verify_cache(cache_dir: Path | None) -> CacheResult:
@@ -271,7 +271,7 @@ def verify_cache(cache_dir: Path | None) -> CacheResult:
     Raises:
         UsageError: for a folder that is not there.
     """
-    return CacheResult(check_cache(_folder(cache_dir)))
+    return CacheResult(check_cache(_cache_folder(cache_dir)))
 
 
 def prune_cache(cache_dir: Path | None, rules: PruneRules, *, dry_run: bool) -> CacheResult:
@@ -280,7 +280,7 @@ def prune_cache(cache_dir: Path | None, rules: PruneRules, *, dry_run: bool) -> 
     Raises:
         UsageError: for a folder that is not there.
     """
-    return CacheResult(prune(_folder(cache_dir), rules, now=time.time(), dry_run=dry_run))
+    return CacheResult(prune(_cache_folder(cache_dir), rules, now=time.time(), dry_run=dry_run))
 
 
 def prune_rules(
@@ -301,7 +301,7 @@ def prune_rules(
     )
 
 
-def _folder(cache_dir: Path | None) -> Path:
+def _cache_folder(cache_dir: Path | None) -> Path:
     folder = (cache_dir or default_cache_dir()).expanduser().absolute()
     if cache_dir is not None and not folder.is_dir():
         raise UsageError(f"there is no cache folder {folder}", hint="--cache-dir names one")

@@ -21,25 +21,25 @@ from evalguard.core.reports.compare import (
 )
 from evalguard.core.scorer import Response, Scorer
 from evalguard.errors import EvalguardError, Interrupted
-from evalguard.models.machine import device_peak
+from evalguard.models.machine import peak_device_memory
 from evalguard.report.formats import RENDERINGS, choose_format, render_report
 from evalguard.run.options import CompareOptions
-from evalguard.run.scoring.cached_blocks import Answered
-from evalguard.run.stored_run import documents_of
+from evalguard.run.scoring.cached_blocks import ScoredBlocks
+from evalguard.run.stored_run import open_documents
 from evalguard.store.files import check_output, write_output
 from evalguard.worker.process import peak_memory
 
-_Key = tuple[PhaseName, tuple[str, ...], str]
+_PhaseKey = tuple[PhaseName, tuple[str, ...], str]
 
 
 @dataclass(slots=True)
-class _Spent:
+class _SpentTime:
     wall: float = 0.0
     cpu: float = 0.0
 
 
 @dataclass(slots=True)
-class _Work:
+class _TaskWork:
     documents: int = 0
     kept: int = 0
     tokens: int = 0
@@ -59,9 +59,9 @@ class Meter:
     cpu: Callable[[], float] = time.process_time
     clock: Callable[[], float] = time.time
     loads: int = 0
-    _inside: list[_Key] = field(default_factory=lambda: [("preparing", (), "")])
-    _spent: dict[_Key, _Spent] = field(default_factory=dict)
-    _work: dict[tuple[str, str], _Work] = field(default_factory=dict)
+    _inside: list[_PhaseKey] = field(default_factory=lambda: [("preparing", (), "")])
+    _spent: dict[_PhaseKey, _SpentTime] = field(default_factory=dict)
+    _work: dict[tuple[str, str], _TaskWork] = field(default_factory=dict)
     _scorers: list[Scorer] = field(default_factory=list)
     _mark: tuple[float, float] = field(init=False)
     _children: float = field(init=False)
@@ -98,14 +98,16 @@ class Meter:
         self._work.clear()
         for name, models, task in [key for key in self._spent if key[2]]:
             before = self._spent.pop((name, models, task))
-            whole = self._spent.setdefault((name, models, ""), _Spent())
+            whole = self._spent.setdefault((name, models, ""), _SpentTime())
             whole.wall += before.wall
             whole.cpu += before.cpu
 
-    def count(self, models: Sequence[str], task: str, documents: int, answered: Answered) -> None:
+    def count(
+        self, models: Sequence[str], task: str, documents: int, answered: ScoredBlocks
+    ) -> None:
         """Count an answered block, each model's responses."""
         for model, told, kept in zip(models, answered.responses, answered.kept, strict=True):
-            work = self._work.setdefault((model, task), _Work())
+            work = self._work.setdefault((model, task), _TaskWork())
             work.documents += documents
             if kept:
                 work.kept += documents
@@ -114,9 +116,9 @@ class Meter:
 
     def seconds_per_document(self, model: str, task: str) -> float | None:
         """Wall-clock seconds that a model took for a document; None where all were kept."""
-        work = self._work.get((model, task), _Work())
+        work = self._work.get((model, task), _TaskWork())
         fresh = work.documents - work.kept
-        spent = self._spent.get(("scoring", (model,), task), _Spent())
+        spent = self._spent.get(("scoring", (model,), task), _SpentTime())
         return spent.wall / fresh if fresh else None
 
     def seconds_per_load(self) -> float:
@@ -127,9 +129,9 @@ class Meter:
     def resources(self) -> Resources:
         """What was counted up to now."""
         self._charge()
-        phases: dict[tuple[PhaseName, tuple[str, ...]], _Spent] = {}
+        phases: dict[tuple[PhaseName, tuple[str, ...]], _SpentTime] = {}
         for (name, models, _), spent in self._spent.items():
-            whole = phases.setdefault((name, models), _Spent())
+            whole = phases.setdefault((name, models), _SpentTime())
             whole.wall += spent.wall
             whole.cpu += spent.cpu
         workers = [getattr(scorer, "peak_memory", None) for scorer in self._scorers]
@@ -144,7 +146,7 @@ class Meter:
             children_cpu_seconds=_children_cpu() - self._children,
             peak_memory=peak_memory(),
             worker_peak_memory=max((peak for peak in workers if peak is not None), default=None),
-            device_peak_memory=device_peak(),
+            device_peak_memory=peak_device_memory(),
         )
 
     def _answers(self) -> tuple[AnswerCounts, ...]:
@@ -162,13 +164,13 @@ class Meter:
         )
 
     @staticmethod
-    def _feed(work: _Work, responses: Sequence[Response]) -> None:
+    def _feed(work: _TaskWork, responses: Sequence[Response]) -> None:
         work.tokens += sum(response.n_tokens for response in responses)
         work.hidden = work.hidden or any(response.n_tokens == 0 for response in responses)
 
     def _charge(self) -> None:
         now = self.wall(), self.cpu()
-        spent = self._spent.setdefault(self._inside[-1], _Spent())
+        spent = self._spent.setdefault(self._inside[-1], _SpentTime())
         spent.wall += now[0] - self._mark[0]
         spent.cpu += now[1] - self._mark[1]
         self._mark = now
@@ -183,7 +185,7 @@ def _children_cpu() -> float:
 # The built-in demo: a guard file, a model and tasks that travel with the package.
 
 
-def demo_config() -> Path:
+def find_demo_guard() -> Path:
     """Return the path of the demo's guard file."""
     return embedded_folder() / "configs" / "demo.yaml"
 
@@ -191,16 +193,16 @@ def demo_config() -> Path:
 # Ctrl-C anywhere in a comparison: what was being done, what is kept, how to go on.
 
 
-KEPT = "finished blocks of documents are kept; the same command goes on from there"
-MAYBE_KEPT = (
+BLOCKS_CACHED = "finished blocks of documents are kept; the same command goes on from there"
+BLOCKS_CACHED_IF_ON = (
     "finished blocks of documents are kept where the score cache is on; "
     "the same command goes on from there"
 )
-NOTHING_KEPT = "scores were not kept (no score cache): the same command starts anew"
+NOTHING_CACHED = "scores were not kept (no score cache): the same command starts anew"
 
 
 @contextmanager
-def interruptible(doing: str, *, hint: str = MAYBE_KEPT) -> Iterator[None]:
+def interruptible(doing: str, *, hint: str = BLOCKS_CACHED_IF_ON) -> Iterator[None]:
     """Turn a KeyboardInterrupt into an error that says what it interrupted.
 
     Args:
@@ -259,11 +261,11 @@ def write_files(report: CompareReport, paths: Iterable[Path], chosen: Format | N
     files = tuple(ReportFile(path=path, format=choose_format(path, chosen)) for path in paths)
     check_files(files)
     for file in files:
-        _write(report, file)
+        _write_file(report, file)
 
 
-def _write(report: CompareReport, file: ReportFile) -> None:
-    write_output(file.path, render_report(report, file.format, documents_of(report)))
+def _write_file(report: CompareReport, file: ReportFile) -> None:
+    write_output(file.path, render_report(report, file.format, open_documents(report)))
 
 
 def write_report_files(report: CompareReport, asked: tuple[ReportFile, ...]) -> CompareReport:
@@ -274,18 +276,18 @@ def write_report_files(report: CompareReport, asked: tuple[ReportFile, ...]) -> 
     Returns:
         The report, with a note for each file that could not be written.
     """
-    for file in (*_of_run_folder(report), *asked):
+    for file in (*_run_folder_files(report), *asked):
         try:
-            _write(report, file)
+            _write_file(report, file)
         except (KeyboardInterrupt, Interrupted):
-            return _noted(report, file, "it was interrupted")
+            return _with_problem(report, file, "it was interrupted")
         except Exception as error:  # noqa: BLE001 - the verdict stands, whatever it is
             _LOG.info("%s was not written", file.path, exc_info=True)  # shown under --debug
-            report = _noted(report, file, error_text(error))
+            report = _with_problem(report, file, error_text(error))
     return report
 
 
-def _of_run_folder(report: CompareReport) -> Iterator[ReportFile]:
+def _run_folder_files(report: CompareReport) -> Iterator[ReportFile]:
     if report.run_folder is not None:
         for name, rendering in RENDERINGS.items():
             if rendering.run_file:
@@ -293,7 +295,7 @@ def _of_run_folder(report: CompareReport) -> Iterator[ReportFile]:
                 yield ReportFile(path=path, format=name)
 
 
-def _noted(report: CompareReport, file: ReportFile, why: str) -> CompareReport:
+def _with_problem(report: CompareReport, file: ReportFile, why: str) -> CompareReport:
     note = f"{file.path} was not written: {why}"
     return replace(report, notes=(*report.notes, note))
 

@@ -33,7 +33,7 @@ _NUMBERS = (
 _MAPPINGS = (
     "base_model_args", "cand_model_args", "base_set", "cand_set", "gen_kwargs", "gate_limits",
 )  # fmt: skip
-_SEVERAL = ("tasks", "include_path", "allow_differing", "output", "track")
+_SEQUENCES = ("tasks", "include_path", "allow_differing", "output", "track")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,49 +185,49 @@ class CompareOptions:
         """
         for name in _NUMBERS:
             if not _is_number(getattr(self, name)):
-                raise _refused(name, getattr(self, name), "a number")
+                raise _refuse(name, getattr(self, name), "a number")
         for name in _MAPPINGS:
             if not isinstance(getattr(self, name), Mapping):
-                raise _refused(name, getattr(self, name), "a mapping, {'name': value}")
+                raise _refuse(name, getattr(self, name), "a mapping, {'name': value}")
         auto = self.batch_size in (None, "auto")
         if not auto and not _is_count(self.batch_size, 1):
-            raise _refused("batch_size", self.batch_size, "a number of sequences or 'auto'")
+            raise _refuse("batch_size", self.batch_size, "a number of sequences or 'auto'")
         if self.scorer not in (None, *get_args(ScorerName)):
-            raise _refused("scorer", self.scorer, " or ".join(get_args(ScorerName)))
+            raise _refuse("scorer", self.scorer, " or ".join(get_args(ScorerName)))
         if self.rolling_bos not in (None, *get_args(RollingBos)):
-            raise _refused("rolling_bos", self.rolling_bos, " or ".join(get_args(RollingBos)))
+            raise _refuse("rolling_bos", self.rolling_bos, " or ".join(get_args(RollingBos)))
         if self.token_budget is not None and not _is_count(self.token_budget, 0):
-            raise _refused("token_budget", self.token_budget, "a number of tokens, 0 or more")
+            raise _refuse("token_budget", self.token_budget, "a number of tokens, 0 or more")
         for name in ("threads", "check_batch_size", "verify_scorer"):
             if not _is_count(getattr(self, name), 0):
-                raise _refused(name, getattr(self, name), "a number, 0 or more")
+                raise _refuse(name, getattr(self, name), "a number, 0 or more")
         if self.timeout is not None and not 0 < self.timeout < math.inf:
-            raise _refused("timeout", self.timeout, "a number of seconds above 0")
+            raise _refuse("timeout", self.timeout, "a number of seconds above 0")
         if self.worker not in get_args(WorkerUse):
-            raise _refused("worker", self.worker, " or ".join(get_args(WorkerUse)))
+            raise _refuse("worker", self.worker, " or ".join(get_args(WorkerUse)))
         if self.distributions not in (None, *get_args(DistributionMode)):
             modes = ", ".join(get_args(DistributionMode))
-            raise _refused("distributions", self.distributions, f"one of {modes}")
+            raise _refuse("distributions", self.distributions, f"one of {modes}")
         if self.memory not in (None, *get_args(MemoryUse)):
-            raise _refused("memory", self.memory, f"one of {', '.join(get_args(MemoryUse))}")
+            raise _refuse("memory", self.memory, f"one of {', '.join(get_args(MemoryUse))}")
         self._check_bisect()
         if self.today and not _is_day(self.today):
-            raise _refused("today", self.today, "a day, YYYY-MM-DD")
+            raise _refuse("today", self.today, "a day, YYYY-MM-DD")
         for path in self.output:
             choose_format(path, self.output_format)
         check_track(self.track)
         if self.reference_top_k is not None and not _is_count(self.reference_top_k, 1):
-            raise _refused("reference_top_k", self.reference_top_k, "a number of tokens")
+            raise _refuse("reference_top_k", self.reference_top_k, "a number of tokens")
         for item in sorted(self.allow_differing - MAY_DIFFER):
-            raise _refused("allow_differing", item, " and ".join(sorted(MAY_DIFFER)))
+            raise _refuse("allow_differing", item, " and ".join(sorted(MAY_DIFFER)))
 
     def _check_bisect(self) -> None:
         if self.bisect not in (None, *get_args(BisectUse)):
-            raise _refused("bisect", self.bisect, f"one of {', '.join(get_args(BisectUse))}")
+            raise _refuse("bisect", self.bisect, f"one of {', '.join(get_args(BisectUse))}")
         if self.bisect_jobs is not None and not _is_count(self.bisect_jobs, 1):
-            raise _refused("bisect_jobs", self.bisect_jobs, "a number of probes")
+            raise _refuse("bisect_jobs", self.bisect_jobs, "a number of probes")
         if self.bisect_budget is not None and not 0.0 <= self.bisect_budget < math.inf:
-            raise _refused("bisect_budget", self.bisect_budget, "a number of evaluations")
+            raise _refuse("bisect_budget", self.bisect_budget, "a number of evaluations")
 
 
 def make_options(options: CompareOptions | None, **given: Any) -> CompareOptions:
@@ -241,11 +241,11 @@ def make_options(options: CompareOptions | None, **given: Any) -> CompareOptions
     for name in given:
         if name not in names:
             raise UsageError(f"compare() has no option '{name}'{nearest(name, names)}")
-    for name in _SEVERAL:
+    for name in _SEQUENCES:
         if isinstance(given.get(name), (str, Path)):
             given[name] = (given[name],)
         if not isinstance(given.get(name, ()), Iterable):
-            raise _refused(name, given[name], "a text or a list of them")
+            raise _refuse(name, given[name], "a text or a list of them")
     for name in ("tasks", "track"):
         if name in given:
             given[name] = tuple(given[name])
@@ -275,7 +275,7 @@ def _is_count(value: object, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def _refused(name: str, value: object, expected: str) -> UsageError:
+def _refuse(name: str, value: object, expected: str) -> UsageError:
     return UsageError(f"option {name}: {value!r} is not {expected}")
 
 
@@ -295,15 +295,15 @@ def parse_arguments(text: str, *, where: str) -> dict[str, Value]:
 
 
 # Spelt otherwise than the field; each word of "no" is typed where the field is false.
-_SPELT = {"cand_set": "--set", "base_set": "--base-set", "gate_limits": "--gate-metric"}
-_NO = {
+_SPELLED = {"cand_set": "--set", "base_set": "--base-set", "gate_limits": "--gate-metric"}
+_NEGATED = {
     "use_cache": "--no-cache",
     "use_history": "--no-history",
     "share_prefixes": "--no-share-prefixes",
     "sequential": "--no-sequential",
 }
-_PAIRS = frozenset(_SPELT)
-_KEYWORDS = ("True", "False", "None")  # read as JSON's true, false and null by --set
+_PAIRS = frozenset(_SPELLED)
+_CONSTANTS = ("True", "False", "None")  # read as JSON's true, false and null by --set
 
 
 def option_words(options: CompareOptions, names: Collection[str]) -> list[str]:
@@ -318,20 +318,20 @@ def option_words(options: CompareOptions, names: Collection[str]) -> list[str]:
         for field in fields(CompareOptions)
         if field.name in names
         and (value := getattr(options, field.name)) != getattr(default, field.name)
-        for word in _words(field.name, value)
+        for word in _option_words(field.name, value)
     ]
 
 
 def typed_text(value: Value) -> str:
     """A value as ``--set NAME=VALUE`` reads it back, type and all."""
-    plain = isinstance(value, str) and value not in _KEYWORDS and not _is_json(value)
+    plain = isinstance(value, str) and value not in _CONSTANTS and not _is_json(value)
     return str(value) if plain else json.dumps(value)
 
 
-def _words(name: str, value: Any) -> Iterator[str]:
-    option = _SPELT.get(name, f"--{name.replace('_', '-')}")
+def _option_words(name: str, value: Any) -> Iterator[str]:
+    option = _SPELLED.get(name, f"--{name.replace('_', '-')}")
     if value is False:
-        yield from filter(None, [_NO.get(name)])
+        yield from filter(None, [_NEGATED.get(name)])
     elif value is True:
         yield option
     elif name in _PAIRS:
@@ -343,10 +343,10 @@ def _words(name: str, value: Any) -> Iterator[str]:
         for one in sorted(value) if isinstance(value, frozenset) else value:
             yield from (option, str(one))
     else:
-        yield from (option, _text(value))
+        yield from (option, _word_text(value))
 
 
-def _text(value: Any) -> str:
+def _word_text(value: Any) -> str:
     if isinstance(value, Mapping):
         return json.dumps(dict(value))
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
@@ -373,17 +373,17 @@ def describe_options(
     """
     default = CompareOptions()
     return {
-        field.name: _plain(getattr(options, field.name), told_path)
+        field.name: _plain_value(getattr(options, field.name), told_path)
         for field in fields(CompareOptions)
         if getattr(options, field.name) != getattr(default, field.name)
     }
 
 
-def _plain(value: Any, told_path: Callable[[Path], str]) -> Any:
+def _plain_value(value: Any, told_path: Callable[[Path], str]) -> Any:
     if isinstance(value, Path):
         return told_path(value)
     if isinstance(value, frozenset):
         return sorted(value)
     if isinstance(value, (list, tuple)):
-        return [_plain(item, told_path) for item in value]
+        return [_plain_value(item, told_path) for item in value]
     return dict(value) if isinstance(value, Mapping) else value

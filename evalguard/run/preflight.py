@@ -16,12 +16,12 @@ from evalguard.core.limits import OF_ANSWERS
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError, GuardFileError, MisalignedRunsError, UsageError
 from evalguard.models.arguments import HF_TYPES
-from evalguard.models.checkpoint_files import check_model_folder, local_folder
+from evalguard.models.checkpoint_files import check_model_folder, find_local_folder
 from evalguard.report.words.plain_text import printable
 from evalguard.run.choices import Choices
 from evalguard.run.options import CompareOptions
 from evalguard.run.sources import (
-    KeptSource,
+    BaselineSource,
     ModelSource,
     RunSource,
     Source,
@@ -46,13 +46,13 @@ def check_guards(files: Sequence[Path]) -> list[str]:
         except GuardFileError as error:
             errors.append(error)
         else:
-            lines += map(_line, found.guards)
+            lines += map(_guard_line, found.guards)
     if errors:
-        raise _joined(errors)
+        raise _join_errors(errors)
     return lines
 
 
-def _line(guard: Guard) -> str:
+def _guard_line(guard: Guard) -> str:
     numbers = (
         (len(guard.variants), "model"),
         (len(guard.pairs), "pair"),
@@ -62,7 +62,7 @@ def _line(guard: Guard) -> str:
     return printable(f"{guard.label}: {', '.join(told)}")
 
 
-def _joined(errors: Sequence[GuardFileError]) -> GuardFileError:
+def _join_errors(errors: Sequence[GuardFileError]) -> GuardFileError:
     first, *others = errors
     if not others:
         return first
@@ -90,13 +90,13 @@ def find_guards(
     try:
         return load_guards(options.config, cwd=cwd, allow_code=options.allow_code), ()
     except GuardFileError as error:
-        if options.config is not None or any(_may_be_a_name(spec, cwd) for spec in specs):
+        if options.config is not None or any(_may_be_model_name(spec, cwd) for spec in specs):
             raise
         first = str(error).partition("\n")[0]
         return GuardSet(guards=()), (f"no guard file is used: {first}",)
 
 
-def _may_be_a_name(spec: str, cwd: Path) -> bool:
+def _may_be_model_name(spec: str, cwd: Path) -> bool:
     return "/" not in spec and not os.path.exists(resolve_path(spec, cwd))
 
 
@@ -180,19 +180,20 @@ def _check_rolling_bos(sources: Sequence[Source], choices: Choices) -> None:
 def _check_switched_on(choices: Choices) -> None:
     if choices.distributions.mode == "off" and choices.gate.needs_distributions:
         raise UsageError(
-            f"the gate has limits on {_of_distributions(choices.gate)}, and distributions are off",
+            f"the gate has limits on {_distribution_limits(choices.gate)}, and distributions "
+            "are off",
             hint="leave out --distributions off (distributions: off), or the limits",
         )
 
 
 def _check_stored(source: StoredSource, gate: Gate) -> None:
     """Scores that were kept are all there is of a model that is not asked any more."""
-    kept = isinstance(source, KeptSource)
+    kept = isinstance(source, BaselineSource)
     what = f"the stored base '{source.name}'" if kept else f"the finished run '{source.name}'"
     instead = _GIVE_MODEL if kept else "name the model instead of its run"
     if gate.needs_distributions:
         raise UsageError(
-            f"the gate has limits on {_of_distributions(gate)}, and {what} holds scores, no "
+            f"the gate has limits on {_distribution_limits(gate)}, and {what} holds scores, no "
             "distributions",
             hint=f"{instead}, or leave out the limits (--gate-metric, gate: {{metrics: ...}})",
         )
@@ -205,14 +206,14 @@ def _check_stored(source: StoredSource, gate: Gate) -> None:
         )
 
 
-def _of_distributions(gate: Gate) -> str:
+def _distribution_limits(gate: Gate) -> str:
     return ", ".join(limit.metric for limit in gate.limits if limit.of_distributions)
 
 
 # Checks of the models before anything long runs: are they there, are they models at all?
 
 
-_CONFIG = "config.json"
+_CONFIG_FILE = "config.json"
 
 
 def check_models(sources: Iterable[ModelSource]) -> None:
@@ -237,7 +238,7 @@ def _check_model(arguments: Mapping[str, Value], *, allow_pickle: bool) -> None:
     if not (isinstance(name, str) and name):
         return
     try:
-        folder = local_folder(name)
+        folder = find_local_folder(name)
         if folder is not None:
             folder = _model_folder(folder, arguments)
     except EvaluationError as error:
@@ -257,8 +258,8 @@ def _model_folder(folder: Path, arguments: Mapping[str, Value]) -> Path:
     folder /= str(arguments.get("subfolder") or "")
     if not folder.is_dir():
         raise EvaluationError(f"there is no model folder {folder}")
-    if not (arguments.get("gguf_file") or (folder / _CONFIG).is_file()):
-        check_model_folder(folder, allow_pickle=True, needed=(_CONFIG,))
+    if not (arguments.get("gguf_file") or (folder / _CONFIG_FILE).is_file()):
+        check_model_folder(folder, allow_pickle=True, needed=(_CONFIG_FILE,))
     return folder
 
 
@@ -286,7 +287,7 @@ def check_hub_model(name: str, arguments: Mapping[str, Value]) -> None:
     try:
         hf_hub_download(
             name,
-            _CONFIG,
+            _CONFIG_FILE,
             revision=str(arguments.get("revision") or "main"),
             subfolder=str(arguments.get("subfolder") or "") or None,
         )

@@ -29,32 +29,34 @@ from evalguard.models.arguments import HF_TYPES
 from evalguard.models.tokenizers import token_texts
 from evalguard.report.contract.compare import compare_document
 from evalguard.run.scoring.divergences import TaskDivergences
-from evalguard.run.scoring.scoring import Scored
+from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.sources import ModelSource, Source
 from evalguard.store.run_folder import RunFolder
 
 # Written once: both sides have the same documents, or the comparison was refused.
-_SHARED = ("doc_id", "doc", "target", "doc_hash", "target_hash")
+_SHARED_COLUMNS = ("doc_id", "doc", "target", "doc_hash", "target_hash")
 
 
-def sample_columns(base: TaskScores | None, candidate: TaskScores | None) -> dict[str, list[Value]]:
+def build_sample_columns(
+    base: TaskScores | None, candidate: TaskScores | None
+) -> dict[str, list[Value]]:
     """Return one task's samples as columns: shared ones, then ``base:`` and ``candidate:``.
 
     A document that only one side has keeps its row, with nulls on the other side.
     """
-    sides = {"base": _rows(base), "candidate": _rows(candidate)}
+    sides = {"base": _rows_by_document(base), "candidate": _rows_by_document(candidate)}
     doc_ids = sorted({doc_id for rows in sides.values() for doc_id in rows})
     columns: dict[str, list[Value]] = {}
-    for name in _SHARED:
-        columns[name] = [_first(sides.values(), doc_id, name) for doc_id in doc_ids]
+    for name in _SHARED_COLUMNS:
+        columns[name] = [_first_value(sides.values(), doc_id, name) for doc_id in doc_ids]
     for side, rows in sides.items():
-        own = {name: None for row in rows.values() for name in row if name not in _SHARED}
+        own = {name: None for row in rows.values() for name in row if name not in _SHARED_COLUMNS}
         for name in own:
             columns[f"{side}:{name}"] = [rows.get(doc_id, {}).get(name) for doc_id in doc_ids]
     return columns
 
 
-def with_drifts(
+def add_drift_columns(
     columns: Mapping[str, list[Value]], drifts: Mapping[str, Drifts]
 ) -> dict[str, list[Value]]:
     """Add drifts to a task's columns, in the order of its documents."""
@@ -65,7 +67,7 @@ def with_drifts(
     return {**columns, **added}
 
 
-def token_columns(
+def build_token_columns(
     divergences: TaskDivergences, texts: Mapping[int, str]
 ) -> dict[str, NDArray[Any]]:
     """Return one task's scored tokens as columns, in ascending document and reading order.
@@ -108,7 +110,7 @@ _TOKEN_COLUMNS = {
 }
 
 
-def _rows(scores: TaskScores | None) -> dict[int, Mapping[str, Value]]:
+def _rows_by_document(scores: TaskScores | None) -> dict[int, Mapping[str, Value]]:
     if scores is None:
         return {}
     rows: dict[int, Mapping[str, Value]] = {}
@@ -120,16 +122,18 @@ def _rows(scores: TaskScores | None) -> dict[int, Mapping[str, Value]]:
     return rows
 
 
-def _first(sides: Iterable[Mapping[int, Mapping[str, Value]]], doc_id: int, name: str) -> Value:
+def _first_value(
+    sides: Iterable[Mapping[int, Mapping[str, Value]]], doc_id: int, name: str
+) -> Value:
     return next((rows[doc_id][name] for rows in sides if doc_id in rows), None)
 
 
-def tasks_of(*sides: Sequence[str]) -> list[str]:
+def list_tasks_of_sides(*sides: Sequence[str]) -> list[str]:
     """Return the names of all tasks, in order, each once."""
     return list(dict.fromkeys(name for side in sides for name in side))
 
 
-def write_run(
+def write_run_folder(
     report: CompareReport,
     base: Mapping[str, TaskScores],
     candidate: Mapping[str, TaskScores],
@@ -152,15 +156,15 @@ def write_run(
     try:
         with RunFolder.create(output, report.base.name, report.candidate.name, created) as folder:
             written = replace(report, run_folder=str(folder.path))
-            for task in tasks_of(tuple(base), tuple(candidate)):
-                columns = sample_columns(base.get(task), candidate.get(task))
+            for task in list_tasks_of_sides(tuple(base), tuple(candidate)):
+                columns = build_sample_columns(base.get(task), candidate.get(task))
                 sides = (("base", base.get(task)), ("candidate", candidate.get(task)))
-                facts = {name: describe_metric(of.tables) for name, of in sides if of is not None}
-                columns = with_drifts(columns, drifts.get(task, {}))
+                facts = {name: describe_metrics(of.tables) for name, of in sides if of is not None}
+                columns = add_drift_columns(columns, drifts.get(task, {}))
                 folder.write_samples(task, columns, facts)
             for task, found in divergences.items():
                 if any(one.positions for document in found.documents for one in document.requests):
-                    folder.write_tokens(task, token_columns(found, texts))
+                    folder.write_tokens(task, build_token_columns(found, texts))
             written = replace(written, files=dict(folder.digests))
             folder.write_result(compare_document(written))
             folder.commit()
@@ -177,8 +181,8 @@ def write_run(
 Drifts = Mapping[int, float]
 
 
-def document_drifts(
-    report: CompareReport, scored: tuple[Scored, Scored], allow: frozenset[str]
+def compute_document_drifts(
+    report: CompareReport, scored: tuple[ScoredSide, ScoredSide], allow: frozenset[str]
 ) -> dict[str, dict[str, Drifts]]:
     """Return each document's part of sigma, by task and name of the column.
 
@@ -194,13 +198,13 @@ def document_drifts(
         key = comparison.key
         if comparison.outcome == "failed" or key not in base or key not in candidate:
             continue
-        drifts = _drifts(comparison, base[key], candidate[key], allow)
+        drifts = _metric_drifts(comparison, base[key], candidate[key], allow)
         if drifts is not None:
             found.setdefault(key[0], {})[drift_column(key[1], key[2])] = drifts
     return found
 
 
-def _drifts(
+def _metric_drifts(
     comparison: Comparison, base: ScoreTable, candidate: ScoreTable, allow: frozenset[str]
 ) -> Drifts | None:
     try:
@@ -221,7 +225,7 @@ _PACKAGES = (
 )  # fmt: skip
 
 
-def run_environment() -> dict[str, Value]:
+def read_environment() -> dict[str, Value]:
     """Return the versions and the platform of this process, without importing the packages."""
     versions: dict[str, Value] = {"evalguard": evalguard.__version__}
     for name in _PACKAGES:
@@ -237,9 +241,11 @@ def run_environment() -> dict[str, Value]:
     }
 
 
-def environments(base: Mapping[str, Value], candidate: Mapping[str, Value]) -> dict[str, Value]:
+def read_environments(
+    base: Mapping[str, Value], candidate: Mapping[str, Value]
+) -> dict[str, Value]:
     """Return this process's environment, and each model's own: they may have run elsewhere."""
-    return {**run_environment(), "base": dict(base), "candidate": dict(candidate)}
+    return {**read_environment(), "base": dict(base), "candidate": dict(candidate)}
 
 
 # MetricFacts: what makes a task's samples score tables again, kept beside them.
@@ -259,7 +265,7 @@ class MetricFacts:
 
     @classmethod
     def read(cls, told: Mapping[str, Any]) -> MetricFacts:
-        """Read back what ``describe_metric`` wrote.
+        """Read back what ``describe_metrics`` wrote.
 
         Raises:
             ValueError, KeyError, TypeError: it is not that.
@@ -277,7 +283,7 @@ class MetricFacts:
         )
 
 
-def describe_metric(tables: Sequence[ScoreTable]) -> list[dict[str, Any]]:
+def describe_metrics(tables: Sequence[ScoreTable]) -> list[dict[str, Any]]:
     """The facts of a task's tables as plain data."""
     return [
         {

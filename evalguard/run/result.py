@@ -21,8 +21,8 @@ from evalguard.run.bisection.subject import FinishedComparison, StoredRequest
 from evalguard.run.history.storage import store_in_history
 from evalguard.run.meter import interruptible, requested_files, write_files, write_report_files
 from evalguard.run.publishing.tracking import track_run
-from evalguard.run.record import document_drifts, name_tokens, write_run
-from evalguard.run.stored_run import documents_of
+from evalguard.run.record import compute_document_drifts, name_tokens, write_run_folder
+from evalguard.run.stored_run import open_documents
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,9 +97,9 @@ class CompareResult:
             for name in ("sigma", "same_answer"):
                 low, high = row.pop(f"{name}_interval") or (None, None)
                 row |= {f"{name}_low": low, f"{name}_high": high}
-            row |= _floor(row.pop("floor"))
-            row |= _influence(row.pop("influence"))
-            row |= _stopping(row.pop("stopping"))
+            row |= _floor_columns(row.pop("floor"))
+            row |= _influence_columns(row.pop("influence"))
+            row |= _stopping_columns(row.pop("stopping"))
             rows.append(row)
         return pd.DataFrame(rows)
 
@@ -121,7 +121,7 @@ class CompareResult:
         Raises:
             StoreError: a file of the run folder is damaged.
         """
-        return render_report(self.report, chosen, documents_of(self.report))
+        return render_report(self.report, chosen, open_documents(self.report))
 
     def to_markdown(self) -> str:
         """Return the report as Markdown, for a pull request or a notebook."""
@@ -145,12 +145,12 @@ class CompareResult:
         return render_terminal(self.report, width=width, color=color, verbose=verbose)
 
 
-def _floor(floor: Floor | None) -> dict[str, object]:
+def _floor_columns(floor: Floor | None) -> dict[str, object]:
     """A floor as columns; None in each where it is not known."""
     return {f"floor_{name}": getattr(floor, name, None) for name in ("sigma", "times", "variation")}
 
 
-def _influence(influence: Influence | None) -> dict[str, object]:
+def _influence_columns(influence: Influence | None) -> dict[str, object]:
     """An influence as columns; None in each where there is none."""
     names = [f.name for f in dataclasses.fields(Influence)]
     row = {f"influence_{name}": getattr(influence, name, None) for name in names}
@@ -159,7 +159,7 @@ def _influence(influence: Influence | None) -> dict[str, object]:
     return row
 
 
-def _stopping(stopping: Stopping | None) -> dict[str, object]:
+def _stopping_columns(stopping: Stopping | None) -> dict[str, object]:
     return {
         "stopped_early": stopping is not None and stopping.early,
         "stopping_method": None if stopping is None else stopping.method,
@@ -198,7 +198,7 @@ def store_run(finished: FinishedComparison) -> FinishedComparison:
     """
     if finished.options.write:
         with interruptible("writing the result"):
-            finished = replace(finished, report=_written(finished))
+            finished = replace(finished, report=_write_run_folder(finished))
     with interruptible("keeping the run in the history"):
         return replace(finished, report=_store_run(finished))
 
@@ -211,29 +211,29 @@ def finish_resumed_run(
     Args:
         decided: its report before the folder was written; notes that came since are problems.
     """
-    return _result(decided or finished.report, _shown(finished, request))
+    return _build_result(decided or finished.report, _publish(finished, request))
 
 
-def _shown(finished: FinishedComparison, request: StoredRequest) -> CompareReport:
+def _publish(finished: FinishedComparison, request: StoredRequest) -> CompareReport:
     asked = requested_files(finished.options, cwd=request.cwd)
     report = write_report_files(attach_bisection(finished, request), asked)
     return track_run(report, finished.choices.track, quiet=finished.options.quiet)
 
 
-def _result(decided: CompareReport, report: CompareReport) -> CompareResult:
+def _build_result(decided: CompareReport, report: CompareReport) -> CompareResult:
     problems = tuple(note for note in report.notes if note not in decided.notes)
     return CompareResult(report, problems)
 
 
-def _written(finished: FinishedComparison) -> CompareReport:
+def _write_run_folder(finished: FinishedComparison) -> CompareReport:
     base, candidate = finished.scored
-    return write_run(
+    return write_run_folder(
         finished.report,
         base.samples,
         candidate.samples,
         finished.options.output_path or DEFAULT_OUTPUT,
         divergences=candidate.divergences,
-        drifts=document_drifts(finished.report, finished.scored, finished.choices.allow),
+        drifts=compute_document_drifts(finished.report, finished.scored, finished.choices.allow),
         texts=name_tokens(finished.sources, candidate.divergences.values()),
     )
 

@@ -21,7 +21,7 @@ from evalguard.report.several import SEVERAL_FORMATS, render_several, several_do
 from evalguard.report.words.labels import decisive_comparison
 from evalguard.run.bisection.subject import FinishedComparison, StoredRequest, names_off_reference
 from evalguard.run.choices import with_start_date
-from evalguard.run.compare import RecurringBase, compare_sides, prepare
+from evalguard.run.compare import RecurringBase, compare_sides, resolve_request
 from evalguard.run.judging import build_report
 from evalguard.run.meter import error_text, interruptible
 from evalguard.run.options import CompareOptions, make_options
@@ -30,7 +30,7 @@ from evalguard.run.sources import ModelSource, Source
 from evalguard.store.files import check_output, write_output
 
 _LOG = logging.getLogger(__name__)
-_OF_ONE = ("cand_model_args", "cand_set", "reference", "floor")
+_SINGLE_CANDIDATE_OPTIONS = ("cand_model_args", "cand_set", "reference", "floor")
 _Pair = tuple[str, str]
 
 
@@ -99,12 +99,12 @@ def compare_several(
     """
     options = with_start_date(make_options(options, **given))
     specs = tuple(map(str, candidates))
-    _check(specs, options)
-    return _Several(base=str(base), options=options, cwd=Path.cwd()).run(specs, chain=chain)
+    _check_options(specs, options)
+    return _SeveralRun(base=str(base), options=options, cwd=Path.cwd()).run(specs, chain=chain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Several:
+class _SeveralRun:
     base: str
     options: CompareOptions
     cwd: Path
@@ -128,29 +128,29 @@ class _Several:
         with interruptible("reading what is to be compared"):
             sources = {spec: self._sources(spec) for spec in specs}
             _check_names(sources)
-            before = _before(sources, chain=chain)
+            before = _predecessors(sources, chain=chain)
         found = self._verdicts(specs)
         steps, notes = self._steps(found, before)
-        report = _report(sources[specs[0]][0].name, found, steps, notes)
-        searched = _searched(report)
+        report = _build_report(sources[specs[0]][0].name, found, steps, notes)
+        searched = _pairs_to_search(report)
         ended: dict[_Pair, CompareResult] = {}
         stopped = False
-        for one in (*(one for _, one in _finished(found)), *steps.values()):
+        for one in (*(one for _, one in _finished_comparisons(found)), *steps.values()):
             ended[one.named] = self._finish(one, report, searched, stopped=stopped)
             stopped = stopped or _was_stopped(ended[one.named])
-        results = {spec: ended[one.named] for spec, one in _finished(found)}
-        report = _report(
+        results = {spec: ended[one.named] for spec, one in _finished_comparisons(found)}
+        report = _build_report(
             report.base,
-            {spec: _shown(found[spec], results.get(spec)) for spec in specs},
+            {spec: _reported(found[spec], results.get(spec)) for spec in specs},
             {pair: ended[one.named] for pair, one in steps.items()},
             notes,
         )
         problems = [text for one in ended.values() for text in one.problems]
-        problems += _write(report, self.options, self.cwd)
+        problems += _write_files(report, self.options, self.cwd)
         return SeveralResult(report, tuple(results.values()), tuple(dict.fromkeys(problems)))
 
     def _sources(self, spec: str) -> tuple[Source, Source]:
-        return prepare(self.base, spec, self.options_of(spec), cwd=self.cwd)[0]
+        return resolve_request(self.base, spec, self.options_of(spec), cwd=self.cwd)[0]
 
     def _verdicts(self, specs: Sequence[str]) -> dict[str, FinishedComparison | NoVerdict]:
         """Every candidate's verdict, in its run folder; what goes wrong stops no other.
@@ -169,7 +169,7 @@ class _Several:
                 )
                 found[spec] = store_run(one)
             except Interrupted as error:
-                error.hint = "; ".join(filter(None, [*_saved(found), error.hint]))
+                error.hint = "; ".join(filter(None, [*_saved_verdicts(found), error.hint]))
                 raise
             except EvalguardError as error:
                 _LOG.info("%s has no verdict", spec, exc_info=True)  # shown under --debug
@@ -215,7 +215,7 @@ class _Several:
     ) -> FinishedComparison:
         (earlier, before), (spec, after) = first, second
         options = self.options_of_step(earlier, spec)
-        sources, choices = prepare(earlier, spec, options, cwd=self.cwd)
+        sources, choices = resolve_request(earlier, spec, options, cwd=self.cwd)
         # A step is a view on two comparisons that the history and the trackers have.
         choices = replace(choices, history=None, track=())
         scored = (
@@ -254,7 +254,7 @@ class _Several:
             failing = one.report.gate.state == "regressed"
             use, instead = "never", "the search before it was interrupted" if failing else ""
         elif in_chain and use != "never":
-            use, instead = _use(one, names in searched, report, searched)
+            use, instead = _bisect_option(one, names in searched, report, searched)
         bisect = replace(one.choices.bisect, use=use, instead=instead)
         one = replace(one, choices=replace(one.choices, bisect=bisect))
         if in_chain and names in searched:
@@ -276,7 +276,7 @@ def _was_stopped(result: CompareResult) -> bool:
     return "interrupted" in ended or result.report.bisect_reason.startswith("interrupted")
 
 
-def _use(
+def _bisect_option(
     one: FinishedComparison, chosen: bool, report: SeveralReport, searched: frozenset[_Pair]
 ) -> tuple[Any, str]:
     """Whether the settings of a pair in a chain are searched, and what is searched instead."""
@@ -285,7 +285,7 @@ def _use(
         path = report.path(one.report.candidate.name)
         there = [f"{a} -> {b}" for a, b in path if (a, b) in searched]
         failing = one.report.gate.state == "regressed" and there
-        return "never", _elsewhere(there[0]) if failing else ""
+        return "never", _searched_step_note(there[0]) if failing else ""
     if use == "auto" and (candidate is None or not names_off_reference(candidate.variant)):
         base, name = one.named
         derive = f"evalguard bisect --base {base} --cand {name} derives them from the two models"
@@ -293,11 +293,11 @@ def _use(
     return "always", ""
 
 
-def _elsewhere(step: str) -> str:
+def _searched_step_note(step: str) -> str:
     return f"it drifts most in the step {step}, whose settings are searched"
 
 
-def _searched(report: SeveralReport) -> frozenset[_Pair]:
+def _pairs_to_search(report: SeveralReport) -> frozenset[_Pair]:
     """Of each candidate that regressed, the step in which its worst metric drifts most."""
     drifts = {
         (report.base, one.candidate.name): {c.key: c.sigma for c in one.comparisons}
@@ -315,7 +315,7 @@ def _searched(report: SeveralReport) -> frozenset[_Pair]:
     return frozenset(found)
 
 
-def _report(
+def _build_report(
     base: str,
     found: Mapping[str, FinishedComparison | CompareReport | NoVerdict],
     steps: Mapping[_Pair, FinishedComparison | CompareResult],
@@ -336,7 +336,7 @@ def _report(
     )
 
 
-def _shown(
+def _reported(
     one: FinishedComparison | NoVerdict, result: CompareResult | None
 ) -> CompareReport | NoVerdict:
     if isinstance(one, NoVerdict):
@@ -345,7 +345,7 @@ def _shown(
     return result.report
 
 
-def _finished(
+def _finished_comparisons(
     found: Mapping[str, FinishedComparison | NoVerdict],
 ) -> Iterator[tuple[str, FinishedComparison]]:
     for spec, one in found.items():
@@ -353,17 +353,17 @@ def _finished(
             yield spec, one
 
 
-def _saved(found: Mapping[str, FinishedComparison | NoVerdict]) -> list[str]:
+def _saved_verdicts(found: Mapping[str, FinishedComparison | NoVerdict]) -> list[str]:
     """Where the verdicts are that an interrupt came after."""
     folders = [
         f"{spec} in {one.report.run_folder}"
-        for spec, one in _finished(found)
+        for spec, one in _finished_comparisons(found)
         if one.report.run_folder is not None
     ]
     return [f"finished: {', '.join(folders)}"] if folders else []
 
 
-def _before(sources: Mapping[str, tuple[Source, Source]], *, chain: bool) -> dict[str, str]:
+def _predecessors(sources: Mapping[str, tuple[Source, Source]], *, chain: bool) -> dict[str, str]:
     """Of each candidate that was made from another, that other one, both as they were given.
 
     Raises:
@@ -389,7 +389,7 @@ def _ancestor(spec: str, sources: Mapping[str, tuple[Source, Source]]) -> str | 
     return None
 
 
-def _check(specs: Sequence[str], options: CompareOptions) -> None:
+def _check_options(specs: Sequence[str], options: CompareOptions) -> None:
     """Refuse what cannot be meant of several candidates.
 
     Raises:
@@ -400,7 +400,7 @@ def _check(specs: Sequence[str], options: CompareOptions) -> None:
     twice = [spec for place, spec in enumerate(specs) if spec in specs[:place]]
     if twice:
         raise UsageError(f"the candidate {twice[0]} is given twice", hint="leave one out")
-    for name in _OF_ONE:
+    for name in _SINGLE_CANDIDATE_OPTIONS:
         if getattr(options, name):
             option = {"cand_set": "set"}.get(name, name).replace("_", "-")
             raise UsageError(
@@ -433,7 +433,7 @@ def _check_names(sources: Mapping[str, tuple[Source, Source]]) -> None:
             )
 
 
-def _write(report: SeveralReport, options: CompareOptions, cwd: Path) -> list[str]:
+def _write_files(report: SeveralReport, options: CompareOptions, cwd: Path) -> list[str]:
     """Write the files that were asked for; what cannot be written is a problem, and no verdict."""
     problems = []
     for path in dict.fromkeys(options.output):

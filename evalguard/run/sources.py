@@ -27,7 +27,7 @@ from evalguard.harness.finished_runs.files import is_lmeval_run
 from evalguard.harness.finished_runs.run import LmEvalRun, read_run
 from evalguard.models.arguments import HF_TYPES
 from evalguard.run.options import CompareOptions
-from evalguard.run.stored_run import KeptRun
+from evalguard.run.stored_run import BaselineScores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,22 +54,22 @@ class RunSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptSource:
+class BaselineSource:
     """A base that evalguard scored before, and whose scores were kept; nothing is scored."""
 
     name: str
-    run: KeptRun
+    run: BaselineScores
 
 
-StoredSource = RunSource | KeptSource
+StoredSource = RunSource | BaselineSource
 Source = ModelSource | StoredSource
 
 _WHAT_TO_GIVE = "give a model folder, a hub id, an lm-eval run or a name in the guard file"
-_SET = {"base": "--base-set", "cand": "--set"}
+_SET_OPTIONS = {"base": "--base-set", "cand": "--set"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class SideSpec:
     """What the user said about one side."""
 
     role: str
@@ -78,23 +78,23 @@ class Side:
     assignment: Assignment
 
 
-def resolve(side: Side, guards: GuardSet, options: CompareOptions, *, cwd: Path) -> Source:
+def resolve_side(side: SideSpec, guards: GuardSet, options: CompareOptions, *, cwd: Path) -> Source:
     """Find what a side names: a guard file's model, a finished run, a folder, or a hub id.
 
     Raises:
         UsageError: for a name that is none of these, with the nearest right name.
     """
     path = resolve_path(side.spec, cwd)
-    if side.spec in guards.names and not _own_folder(guards, path):
+    if side.spec in guards.names and not _is_user_folder(guards, path):
         guard, variant = guards.find(side.spec)
         require_code_allowed(guard, variant)
-        variant = _adjusted(variant, side, options, cwd)
+        variant = _with_command_line(variant, side, options, cwd)
         return ModelSource(name=side.spec, variant=variant, guard=guard)
     if not side.spec.strip():
         raise UsageError(f"--{side.role} is empty", hint=_WHAT_TO_GIVE)
     if os.path.exists(path) and is_lmeval_run(path):
-        _nothing_to_load(side)
-        return RunSource(name=_short(path), run=read_run(path, tasks=options.tasks or None))
+        _check_has_model(side)
+        return RunSource(name=_short_path(path), run=read_run(path, tasks=options.tasks or None))
     _check_spelling(side, guards, path)
     variant = inline_variant(
         side.spec,
@@ -107,12 +107,12 @@ def resolve(side: Side, guards: GuardSet, options: CompareOptions, *, cwd: Path)
     of_a_file = variant.model in HF_TYPES and not os.path.exists(path)
     return ModelSource(
         name=variant.name,
-        variant=_assigned(variant, side.assignment),
-        misspelt=_what_was_meant(side, guards, path) if of_a_file else "",
+        variant=_with_assignment(variant, side.assignment),
+        misspelt=_spelling_hint(side, guards, path) if of_a_file else "",
     )
 
 
-def tell_apart(base: Source, candidate: Source) -> tuple[Source, Source]:
+def with_distinct_names(base: Source, candidate: Source) -> tuple[Source, Source]:
     """Return both sides under names that differ, for reports."""
     if base.name != candidate.name:
         return base, candidate
@@ -122,7 +122,7 @@ def tell_apart(base: Source, candidate: Source) -> tuple[Source, Source]:
     )
 
 
-def beside_base(base: Source, candidate: Source) -> Source:
+def with_base_settings(base: Source, candidate: Source) -> Source:
     """Return a candidate whose settings start at the base's values, where the base has them too.
 
     Of two models in a chain, both have the settings that the second inherits: between the two they
@@ -142,7 +142,9 @@ def beside_base(base: Source, candidate: Source) -> Source:
     return replace(candidate, variant=replace(candidate.variant, settings=settings))
 
 
-def _adjusted(variant: Variant, side: Side, options: CompareOptions, cwd: Path) -> Variant:
+def _with_command_line(
+    variant: Variant, side: SideSpec, options: CompareOptions, cwd: Path
+) -> Variant:
     """A guard file's model with what the command line adds to it."""
     if "trust_remote_code" in side.model_args:
         raise UsageError(
@@ -154,17 +156,19 @@ def _adjusted(variant: Variant, side: Side, options: CompareOptions, cwd: Path) 
             raise UsageError(
                 f"--{side.role}-model-args: '{setting.target.path}' is what setting "
                 f"'{setting.name}' of '{variant.name}' sets",
-                hint=f"give the value to the setting: {_SET[side.role]} {setting.name}=VALUE",
+                hint=(
+                    f"give the value to the setting: {_SET_OPTIONS[side.role]} {setting.name}=VALUE"
+                ),
             )
     changed = replace(
         variant,
         model_args={**variant.model_args, **resolve_model_args(side.model_args, cwd)},
         trust_remote_code=variant.trust_remote_code or options.trust_remote_code,
     )
-    return _assigned(changed, side.assignment)
+    return _with_assignment(changed, side.assignment)
 
 
-def _assigned(variant: Variant, assignment: Assignment) -> Variant:
+def _with_assignment(variant: Variant, assignment: Assignment) -> Variant:
     values = dict(assignment)
     for setting in variant.settings:
         if values.get(setting.name) == "reference":
@@ -174,22 +178,22 @@ def _assigned(variant: Variant, assignment: Assignment) -> Variant:
     return variant.assigned(values)
 
 
-def _own_folder(guards: GuardSet, path: Path) -> bool:
+def _is_user_folder(guards: GuardSet, path: Path) -> bool:
     """Whether a name of the demo, which nobody asked for, is a folder of the user's, too."""
     return guards.origin == "embedded" and os.path.exists(path)
 
 
-def _check_spelling(side: Side, guards: GuardSet, path: Path) -> None:
+def _check_spelling(side: SideSpec, guards: GuardSet, path: Path) -> None:
     looks_like_path = side.spec.startswith((".", "/", "~")) or side.spec.count("/") > 1
     if os.path.exists(path):
         return
     if looks_like_path:
         raise UsageError(
             f"--{side.role}: no model or lm-eval run at '{side.spec}' ({path} does not exist"
-            f"{nearest(path.name, _beside(path))})",
+            f"{nearest(path.name, _sibling_folders(path))})",
             hint=_WHAT_TO_GIVE,
         )
-    suggestion = nearest(side.spec, (*_beside(path), *guards.names))
+    suggestion = nearest(side.spec, (*_sibling_folders(path), *guards.names))
     if suggestion and suggestion == nearest(side.spec, guards.names) and "/" not in side.spec:
         raise UsageError(
             f"--{side.role}: no model '{side.spec}' in {guards.where}{suggestion}",
@@ -197,13 +201,13 @@ def _check_spelling(side: Side, guards: GuardSet, path: Path) -> None:
         )
 
 
-def _what_was_meant(side: Side, guards: GuardSet, path: Path) -> str:
-    folder = nearest(path.name, _beside(path)).removeprefix("; ")
+def _spelling_hint(side: SideSpec, guards: GuardSet, path: Path) -> str:
+    folder = nearest(path.name, _sibling_folders(path)).removeprefix("; ")
     named = f"models in {guards.where}: {', '.join(guards.names)}" if guards.names else ""
     return "; ".join(filter(None, (folder, "" if "/" in side.spec else named)))
 
 
-def _beside(path: Path) -> tuple[str, ...]:
+def _sibling_folders(path: Path) -> tuple[str, ...]:
     """The folders that lie where a path leads that leads nowhere; () where that is none either."""
     try:
         return tuple(sorted(entry.name for entry in os.scandir(path.parent) if entry.is_dir()))
@@ -211,7 +215,7 @@ def _beside(path: Path) -> tuple[str, ...]:
         return ()
 
 
-def _nothing_to_load(side: Side) -> None:
+def _check_has_model(side: SideSpec) -> None:
     if side.model_args or side.assignment:
         raise UsageError(
             f"--{side.role} '{side.spec}' is a finished lm-eval run: no model is loaded, so model "
@@ -220,14 +224,14 @@ def _nothing_to_load(side: Side) -> None:
         )
 
 
-def _short(path: Path) -> str:
+def _short_path(path: Path) -> str:
     return path.name if path.is_dir() else path.parent.name
 
 
 # RunIdentity: which model or run stands on each side of a report.
 
 
-def model_identity(source: ModelSource, description: ModelDescription) -> RunIdentity:
+def identify_model(source: ModelSource, description: ModelDescription) -> RunIdentity:
     """Identity of a model that was scored; its digest covers all that can change a score."""
     variant = source.variant
     identity = description.identity
@@ -247,11 +251,11 @@ def model_identity(source: ModelSource, description: ModelDescription) -> RunIde
         digest=variant.digest if identity is None else digest_of(dict(identity)),
         settings=settings,
         effective={setting.name: setting.effective for setting in settings},
-        description=_described(description),
+        description=_redact_description(description),
     )
 
 
-def run_identity(source: RunSource) -> RunIdentity:
+def identify_run(source: RunSource) -> RunIdentity:
     """Identity of a finished lm-eval run; its digest covers documents and scores."""
     run = source.run
     content = [
@@ -265,7 +269,7 @@ def run_identity(source: RunSource) -> RunIdentity:
     )
 
 
-def _described(description: ModelDescription) -> str:
+def _redact_description(description: ModelDescription) -> str:
     parts = [description.model_type]
     if description.parameters:
         parts.append(f"{description.parameters:,} parameters")
@@ -280,7 +284,7 @@ def _described(description: ModelDescription) -> str:
 
 
 # What a guard file says can be the cause of these.
-_DECLARED = (BuildError, SettingError, UsageError)
+_LOCATED_ERRORS = (BuildError, SettingError, UsageError)
 
 
 @contextmanager
@@ -295,20 +299,20 @@ def with_location(source: ModelSource) -> Iterator[None]:
     except GuardFileError:
         raise
     except EvalguardError as error:
-        if source.guard is not None and isinstance(error, _DECLARED):
-            setting = _setting_meant(str(error), source.variant)
+        if source.guard is not None and isinstance(error, _LOCATED_ERRORS):
+            setting = _quoted_setting(str(error), source.variant)
             where = source.guard.place(source.variant.name, setting)
-            _prepend(error, f"{where}: ")
+            _prepend_text(error, f"{where}: ")
         error.hint = "; ".join(part for part in (error.hint, source.misspelt) if part)
         raise
 
 
-def _prepend(error: EvalguardError, text: str) -> None:
+def _prepend_text(error: EvalguardError, text: str) -> None:
     if not str(error).startswith(text):
         error.args = (f"{text}{error}",)
 
 
-def _setting_meant(message: str, variant: Variant) -> str:
+def _quoted_setting(message: str, variant: Variant) -> str:
     """Return the one setting that a message quotes by name or target; "" if there is none."""
     found = [
         setting.name

@@ -86,10 +86,10 @@ class StoredRun:
         Raises:
             StoreError: a file is damaged, or was changed.
         """
-        return _documents(self.folder, task, self.report.files)
+        return _read_documents(self.folder, task, self.report.files)
 
 
-def stored_run(path: Path) -> StoredRun:
+def read_stored_run(path: Path) -> StoredRun:
     """Read a run folder, or its result.json.
 
     Raises:
@@ -99,7 +99,7 @@ def stored_run(path: Path) -> StoredRun:
     path = path.expanduser()
     document = read_result(path, schema=COMPARE_SCHEMA)
     folder = path if path.is_dir() else path.parent
-    report = report_of(path, document)
+    report = rebuild_report(path, document)
     there = sample_files(folder)
     named = dict.fromkeys(c.task for c in report.comparisons)
     tasks = [*(task for task in named if task in there), *(t for t in there if t not in named)]
@@ -111,7 +111,7 @@ def stored_run(path: Path) -> StoredRun:
     )
 
 
-def report_of(path: Path, document: Mapping[str, Any]) -> CompareReport:
+def rebuild_report(path: Path, document: Mapping[str, Any]) -> CompareReport:
     """Return the report that a file's document was made of.
 
     Raises:
@@ -123,16 +123,20 @@ def report_of(path: Path, document: Mapping[str, Any]) -> CompareReport:
         raise StoreError(f"{path}: {error}", hint=error.hint) from error
 
 
-def documents_of(report: CompareReport) -> DocumentSource:
+def open_documents(report: CompareReport) -> DocumentSource:
     """Return what reads the documents of a report's run folder; nothing where there is none.
 
     What it returns raises StoreError where a file is damaged, or was changed.
     """
     folder = report.run_folder
-    return lambda task: None if folder is None else _documents(Path(folder), task, report.files)
+    return lambda task: (
+        None if folder is None else _read_documents(Path(folder), task, report.files)
+    )
 
 
-def _documents(folder: Path, task: str, digests: Mapping[str, str] | None) -> RunDocuments | None:
+def _read_documents(
+    folder: Path, task: str, digests: Mapping[str, str] | None
+) -> RunDocuments | None:
     samples = sample_files(folder).get(task)
     if samples is None:
         return None
@@ -158,17 +162,17 @@ def _with_location(report: CompareReport, folder: Path) -> CompareReport:
 
 
 # Pairing compares what follows from these.
-_OF_THE_MODEL = ("rolling_bos", "add_bos_token", "prefix_token_id")
+_MODEL_DEFAULTS = ("rolling_bos", "add_bos_token", "prefix_token_id")
 
 
-def baseline_differences(then: Mapping[str, Value], now: Mapping[str, Value]) -> tuple[str, ...]:
+def describe_differences(then: Mapping[str, Value], now: Mapping[str, Value]) -> tuple[str, ...]:
     """Say what differs, in one note; () where nothing does.
 
     Args:
         then: of the stored base: python, platform, device, threads, packages ...
         now: the same of the candidate.
     """
-    found = list(_differing(then, now))
+    found = list(_differing_values(then, now))
     if not found:
         return ()
     return (
@@ -177,18 +181,18 @@ def baseline_differences(then: Mapping[str, Value], now: Mapping[str, Value]) ->
     )
 
 
-def _differing(then: Mapping[str, Value], now: Mapping[str, Value]) -> Iterator[str]:
+def _differing_values(then: Mapping[str, Value], now: Mapping[str, Value]) -> Iterator[str]:
     for name in dict.fromkeys((*then, *now)):
-        if name in _OF_THE_MODEL:
+        if name in _MODEL_DEFAULTS:
             continue
         ours, theirs = then.get(name), now.get(name)
         if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
-            yield from _differing(ours, theirs)
+            yield from _differing_values(ours, theirs)
         elif ours != theirs:
-            yield f"{name} {_text(ours)} then, {_text(theirs)} now"
+            yield f"{name} {_value_text(ours)} then, {_value_text(theirs)} now"
 
 
-def _text(value: Value) -> str:
+def _value_text(value: Value) -> str:
     return "unknown" if value is None else str(value)
 
 
@@ -196,7 +200,7 @@ def _text(value: Value) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptRun:
+class BaselineScores:
     """What a run folder or a history kept of a model that was scored then.
 
     Attributes:

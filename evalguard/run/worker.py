@@ -16,18 +16,18 @@ from pathlib import Path
 from evalguard.core.scorer import Scorer
 from evalguard.garbage import freeze_gc_at_exit, raise_gc_threshold
 from evalguard.worker.messages import Load
-from evalguard.worker.process import tell_when_asked
-from evalguard.worker.server import OpenScorer, serve
+from evalguard.worker.process import dump_stack_on_signal
+from evalguard.worker.server import OpenScorer, serve_scorer
 
 
-def open_in_process(load: Load) -> Scorer:
+def load_in_process(load: Load) -> Scorer:
     """Load a variant in this process."""
     # Not before it is needed: torch takes long to import, and the parent waits for a hello.
-    from evalguard.run.scoring.edited_model import open_scorer
+    from evalguard.run.scoring.edited_model import load_scorer
     from evalguard.store.fact_cache import FileDigests, open_facts
 
     cache_dir = Path(load.cache_dir)
-    return open_scorer(
+    return load_scorer(
         load.variant,
         load.policy,
         cache_dir=cache_dir,
@@ -36,15 +36,15 @@ def open_in_process(load: Load) -> Scorer:
     )
 
 
-def warm_up() -> None:
+def import_heavy_modules() -> None:
     """Import what loading a Hugging Face model needs: that takes longer than anything before it."""
 
 
 def main(
     arguments: Sequence[str] | None = None,
     *,
-    open_scorer: OpenScorer = open_in_process,
-    warm: Callable[[], None] = warm_up,
+    open_scorer: OpenScorer = load_in_process,
+    warm: Callable[[], None] = import_heavy_modules,
 ) -> int:
     """Answer the calls of the parent process until it closes; return the exit code."""
     parser = argparse.ArgumentParser(prog="evalguard.run.worker", description=__doc__)
@@ -54,11 +54,11 @@ def main(
     parser.add_argument("--warm", type=json.loads, metavar="IMPORT_PATH")
     options = parser.parse_args(arguments)
     faulthandler.enable()
-    tell_when_asked()
+    dump_stack_on_signal()
     if options.warm:
         sys.path[:] = options.warm
     prepare = None if options.warm is None else warm
-    serve(options.requests, options.replies, open_scorer, beat=options.beat, prepare=prepare)
+    serve_scorer(options.requests, options.replies, open_scorer, beat=options.beat, prepare=prepare)
     return 0
 
 

@@ -16,8 +16,8 @@ Where documents belong to clusters, the standard error of D is the cluster-robus
 Where documents are too skewed or too unequal for t, a corrected interval stands beside
 (corrected_t.py).
 
-SE_base is taken as a known unit here, as in port reports: its own sampling error is not a part of
-the paired interval.
+SE_base is taken as a known unit here, as in port reports: its own sampling error is not a part
+of the paired interval.
 """
 
 from __future__ import annotations

@@ -21,34 +21,34 @@ from evalguard.core.scorer import ComparedAnswer, Response
 from evalguard.core.settings import Value
 from evalguard.errors import StoreError, UsageError
 from evalguard.store.cache_items import (
+    BLOCK_SUFFIX,
     LAYOUT,
-    SUFFIX,
     block_from_bytes,
     block_to_bytes,
-    write_about,
+    write_description,
 )
 from evalguard.store.files import (
     DamagedBlockError,
     FileLock,
+    disk_error,
     make_folder,
     make_private_folder,
-    read_whole,
-    refusal,
+    read_sealed_bytes,
     seal_bytes,
     set_aside,
     write_atomically,
 )
-from evalguard.store.pruning import remove_from_cache
-from evalguard.store.record_file import record_from_bytes, record_to_bytes
+from evalguard.store.pruning import remove_leftovers
+from evalguard.store.record_file import records_from_bytes, records_to_bytes
 
 _NAME = re.compile(r"[0-9A-Za-z_-]{1,128}")
 _HINT = "--cache-dir FOLDER or EVALGUARD_CACHE_DIR keeps it elsewhere, --no-cache keeps none"
 # When a block was last used is known to the hour: noting every reading would be for nothing.
-_USED_ANEW = 3600.0
+_USE_NOTED_EVERY = 3600.0
 # The block itself will not be written either, and that is said then.
 _SAID_BY_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 _LINK = "it is a link, and links in a cache are not followed"
-_FORGED = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError)
+_FORGERY_ERRORS = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError)
 
 Content = TypeVar("Content")
 Written = TypeVar("Written")
@@ -136,7 +136,7 @@ class BlockCache(Generic[Content]):
             self._in_folder(path, lambda: write_atomically(path, data))
         except OSError as error:
             # The folder of the cache, not of this model: what a disk refuses is said once.
-            raise refusal("write to", self.folder.parent, error, hint=_HINT) from error
+            raise disk_error("write to", self.folder.parent, error, hint=_HINT) from error
 
     @contextmanager
     def locked(self, key: str, block: str) -> Iterator[bool]:
@@ -170,13 +170,13 @@ class BlockCache(Generic[Content]):
         """Write down for people what a key stands for; a disk that refuses changes nothing."""
         folder = self._path(key, "any").parent
         if folder.is_dir():
-            write_about(folder, name=name, task=task, model=model)
+            write_description(folder, name=name, task=task, model=model)
 
     def _path(self, key: str, block: str) -> Path:
         for name in (key, block):
             if not _NAME.fullmatch(name):
                 raise StoreError(f"'{name}' is not a digest, so it cannot name kept {self.what}")
-        return self.current / key / f"{block}{SUFFIX}"
+        return self.current / key / f"{block}{BLOCK_SUFFIX}"
 
     @staticmethod
     def _in_folder(path: Path, write: Callable[[], Written]) -> Written:
@@ -199,10 +199,10 @@ class BlockCache(Generic[Content]):
             return self._mended(path, key, block)
 
     def _read(self, path: Path, key: str, block: str) -> Content:
-        data = read_whole(path)
+        data = read_sealed_bytes(path)
         try:
             return self.from_bytes(data, key, block)
-        except _FORGED as error:
+        except _FORGERY_ERRORS as error:
             raise DamagedBlockError("it does not hold what it says") from error
 
     def _mended(self, path: Path, key: str, block: str) -> Content | None:
@@ -236,7 +236,7 @@ class BlockCache(Generic[Content]):
 def _mark_used(path: Path) -> None:
     with contextlib.suppress(OSError):
         # a time to come is of a clock that has been put back since
-        if abs(time.time() - path.lstat().st_mtime) > _USED_ANEW:
+        if abs(time.time() - path.lstat().st_mtime) > _USE_NOTED_EVERY:
             os.utime(path, follow_symlinks=False)
 
 
@@ -255,7 +255,7 @@ def open_cache_dir(chosen: Path | None) -> Path:
     folder = (chosen or default_cache_dir()).absolute()
     with contextlib.suppress(OSError):
         make_private_folder(folder)
-        remove_from_cache(folder)
+        remove_leftovers(folder)
     return folder
 
 
@@ -339,11 +339,11 @@ class DivergenceCache(BlockCache[ComparedAnswer]):
         """Return the file of a block; the reason why there is nothing in it is kept too."""
         facts = {"format": DIVERGENCES, "key": key, "block": block}
         reason = json.dumps(content.reason)
-        return record_to_bytes(content.divergences, {**facts, "reason": reason})
+        return records_to_bytes(content.divergences, {**facts, "reason": reason})
 
     def from_bytes(self, data: bytes, key: str, block: str) -> ComparedAnswer:
         """Read a file back."""
-        found, said = record_from_bytes(
+        found, said = records_from_bytes(
             Divergence, data, {"format": DIVERGENCES, "key": key, "block": block}
         )
         return ComparedAnswer(divergences=tuple(found), reason=json.loads(said["reason"]))
@@ -356,9 +356,9 @@ class ReferenceCache(BlockCache[Sequence[Reference | None]]):
 
     def to_bytes(self, key: str, block: str, content: Sequence[Reference | None]) -> memoryview:
         """Return the file of a block."""
-        return record_to_bytes(content, {"format": REFERENCES, "key": key, "block": block})
+        return records_to_bytes(content, {"format": REFERENCES, "key": key, "block": block})
 
     def from_bytes(self, data: bytes, key: str, block: str) -> Sequence[Reference | None]:
         """Read a file back."""
         facts = {"format": REFERENCES, "key": key, "block": block}
-        return record_from_bytes(Reference, data, facts)[0]
+        return records_from_bytes(Reference, data, facts)[0]

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from evalguard.core.scorer import Response
 from evalguard.core.settings import CacheListing, KeptFolder, Value
-from evalguard.store.files import MARK, DamagedBlockError, write_atomically
+from evalguard.store.files import DAMAGED_SUFFIX, DamagedBlockError, write_atomically
 from evalguard.store.record_file import read_table
 from evalguard.store.seal import UNSEALED
 
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-State = Literal["kept", "damaged", "leftover"]
+ItemState = Literal["kept", "damaged", "leftover"]
 
 # Only names that evalguard itself gives: a folder may hold anything.
 HALF_FILE = re.compile(r"\.(.+)\.\d+-[0-9a-f]{8}\.partial")
-LOG = re.compile(r"worker-\d+-.*\.log")
+LOG_FILE = re.compile(r"worker-\d+-.*\.log")
 _DIGEST = re.compile(r"[0-9A-Za-z_-]{1,128}")
 _HALF_BUILD = re.compile(r"\.([0-9a-f]+)-[^/]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
+class CacheItem:
     """A file or folder.
 
     Attributes:
@@ -54,41 +54,41 @@ class Item:
     path: Path
     size: int
     used: float
-    state: State = "kept"
+    state: ItemState = "kept"
     locks: tuple[Path, ...] = ()
 
 
-def items_of(cache_dir: Path) -> Iterator[Item]:
+def find_items(cache_dir: Path) -> Iterator[CacheItem]:
     """Yield everything in a cache folder that evalguard may have put there."""
-    for kind in BLOCKS:
-        for layout in folders(cache_dir / kind):
-            for folder in folders(layout):
+    for kind in BLOCK_KINDS:
+        for layout in list_folders(cache_dir / kind):
+            for folder in list_folders(layout):
                 yield from _of_blocks(kind, folder)
     yield from _of_builds(cache_dir / "builds")
-    for folder in folders(cache_dir / "floors"):
+    for folder in list_folders(cache_dir / "floors"):
         yield from _files("floors", folder, re.compile(r".+\.json"))
-    for layout in folders(cache_dir / "facts"):
-        for folder in folders(layout):
+    for layout in list_folders(cache_dir / "facts"):
+        for folder in list_folders(layout):
             yield from _files("facts", folder, re.compile(r".+\.json"))
     yield from _files("devices", cache_dir / "devices", re.compile(r".+\.json"))
     logs = cache_dir / "logs"
     if logs.is_dir() and not logs.is_symlink():
-        yield from _files("logs", logs, LOG)
+        yield from _files("logs", logs, LOG_FILE)
 
 
-def folders(parent: Path) -> list[Path]:
+def list_folders(parent: Path) -> list[Path]:
     """Return the folders in a folder, without links; none where it is a link or not there."""
-    return [Path(entry) for entry in entries(parent) if entry.is_dir(follow_symlinks=False)]
+    return [Path(entry) for entry in list_entries(parent) if entry.is_dir(follow_symlinks=False)]
 
 
-def _of_blocks(kind: str, folder: Path) -> Iterator[Item]:
-    for entry in entries(folder):
+def _of_blocks(kind: str, folder: Path) -> Iterator[CacheItem]:
+    for entry in list_entries(folder):
         state, locks = _of_block(entry.name, folder)
         if state is not None:
             yield _item(kind, folder, entry, state, locks)
 
 
-def _of_block(name: str, folder: Path) -> tuple[State | None, tuple[Path, ...]]:
+def _of_block(name: str, folder: Path) -> tuple[ItemState | None, tuple[Path, ...]]:
     """What a name in a folder of blocks stands for, and the lock of the block it belongs to."""
     half = HALF_FILE.fullmatch(name)
     block = (half[1] if half else name).partition(".")[0]
@@ -96,16 +96,16 @@ def _of_block(name: str, folder: Path) -> tuple[State | None, tuple[Path, ...]]:
         return None, ()
     lock = (folder / f"{block}.lock",)
     if half:
-        return "leftover", lock if half[1] != ABOUT else ()
+        return "leftover", lock if half[1] != ABOUT_FILE else ()
     if name == f"{block}.lock":
         return "leftover", lock
-    if name.endswith(MARK) and name.startswith(f"{block}{SUFFIX}."):
+    if name.endswith(DAMAGED_SUFFIX) and name.startswith(f"{block}{BLOCK_SUFFIX}."):
         return "damaged", lock
-    return ("kept", lock) if name == f"{block}{SUFFIX}" else (None, ())
+    return ("kept", lock) if name == f"{block}{BLOCK_SUFFIX}" else (None, ())
 
 
-def _of_builds(builds: Path) -> Iterator[Item]:
-    for entry in entries(builds):
+def _of_builds(builds: Path) -> Iterator[CacheItem]:
+    for entry in list_entries(builds):
         half = _HALF_BUILD.fullmatch(entry.name)
         if not entry.is_dir(follow_symlinks=False):
             continue
@@ -113,31 +113,31 @@ def _of_builds(builds: Path) -> Iterator[Item]:
             yield _item("builds", builds, entry, "leftover", (builds / f"{half[1]}.lock",))
             continue
         digest, dot, _ = entry.name.partition(".")
-        if _DIGEST.fullmatch(digest) and (not dot or entry.name.endswith(MARK)):
+        if _DIGEST.fullmatch(digest) and (not dot or entry.name.endswith(DAMAGED_SUFFIX)):
             locks = (builds / f"{digest}.lock", builds / f"{digest}.used")
             yield _item("builds", Path(entry), entry, "damaged" if dot else "kept", locks)
 
 
-def _files(kind: str, folder: Path, names: re.Pattern[str]) -> Iterator[Item]:
-    for entry in entries(folder):
+def _files(kind: str, folder: Path, names: re.Pattern[str]) -> Iterator[CacheItem]:
+    for entry in list_entries(folder):
         if entry.is_dir(follow_symlinks=False):
             yield from _files(kind, Path(entry), names)
         elif HALF_FILE.fullmatch(entry.name):
             yield _item(kind, folder, entry, "leftover", ())
         elif names.fullmatch(entry.name):
             yield _item(kind, folder, entry, "kept", ())
-        elif entry.name.endswith(MARK) and names.match(entry.name):
+        elif entry.name.endswith(DAMAGED_SUFFIX) and names.match(entry.name):
             yield _item(kind, folder, entry, "damaged", ())
 
 
 def _item(
-    kind: str, folder: Path, entry: os.DirEntry[str], state: State, locks: tuple[Path, ...]
-) -> Item:
+    kind: str, folder: Path, entry: os.DirEntry[str], state: ItemState, locks: tuple[Path, ...]
+) -> CacheItem:
     found = entry.stat(follow_symlinks=False)
     size = found.st_size
     if entry.is_dir(follow_symlinks=False):
         size = sum(file.lstat().st_size for file in Path(entry).rglob("*"))
-    return Item(
+    return CacheItem(
         kind=kind,
         folder=folder,
         path=Path(entry),
@@ -148,7 +148,7 @@ def _item(
     )
 
 
-def entries(folder: Path) -> list[os.DirEntry[str]]:
+def list_entries(folder: Path) -> list[os.DirEntry[str]]:
     """Return what is in a folder, by name; nothing where it is a link or cannot be read."""
     try:
         if folder.is_symlink():
@@ -162,12 +162,12 @@ def entries(folder: Path) -> list[os.DirEntry[str]]:
 # about.json: what a folder of blocks is of, for people; nothing else reads it.
 
 
-_FORMAT = "evalguard.about/1"
-_MOST_BYTES = 2**20
+_DESCRIPTION_FORMAT = "evalguard.about/1"
+_LARGEST_DESCRIPTION = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class About:
+class FolderDescription:
     """Attributes as in ``KeptFolder``."""
 
     name: str = ""
@@ -176,19 +176,19 @@ class About:
     created: str = ""
 
 
-def read_about(folder: Path) -> About:
+def read_description(folder: Path) -> FolderDescription:
     """Return what is written there; nothing where it cannot be read."""
-    path = folder / ABOUT
+    path = folder / ABOUT_FILE
     try:
-        if path.is_symlink() or path.stat().st_size > _MOST_BYTES:
-            return About()
+        if path.is_symlink() or path.stat().st_size > _LARGEST_DESCRIPTION:
+            return FolderDescription()
         said = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
-        return About()
-    if not isinstance(said, dict) or said.get("format") != _FORMAT:
-        return About()
+        return FolderDescription()
+    if not isinstance(said, dict) or said.get("format") != _DESCRIPTION_FORMAT:
+        return FolderDescription()
     tasks, model = said.get("tasks"), said.get("model")
-    return About(
+    return FolderDescription(
         name=_text(said.get("name")),
         tasks=tuple(_text(task) for task in tasks) if isinstance(tasks, list) else (),
         model=model if isinstance(model, dict) else {},
@@ -196,14 +196,14 @@ def read_about(folder: Path) -> About:
     )
 
 
-def write_about(folder: Path, *, name: str, task: str, model: Mapping[str, Value]) -> None:
+def write_description(folder: Path, *, name: str, task: str, model: Mapping[str, Value]) -> None:
     """Write down what a folder that is there is of; a disk that refuses changes nothing.
 
     The name is the last one used. Two processes may write at a time: one's task may then be missing
     until it is used again.
     """
-    before = read_about(folder)
-    now = About(
+    before = read_description(folder)
+    now = FolderDescription(
         name=name,
         tasks=tuple(sorted({*before.tasks, task})),
         model=dict(model),
@@ -211,10 +211,10 @@ def write_about(folder: Path, *, name: str, task: str, model: Mapping[str, Value
     )
     if now == before:
         return
-    text = json.dumps({"format": _FORMAT, **asdict(now)}, indent=2)
+    text = json.dumps({"format": _DESCRIPTION_FORMAT, **asdict(now)}, indent=2)
     with contextlib.suppress(OSError):
         if folder.is_dir() and not folder.is_symlink():
-            write_atomically(folder / ABOUT, text.encode())
+            write_atomically(folder / ABOUT_FILE, text.encode())
 
 
 def _text(value: Any) -> str:
@@ -224,7 +224,7 @@ def _text(value: Any) -> str:
 # One finished block of responses as one parquet file.
 
 
-FORMAT = "evalguard.scores/1"
+SCORES_FORMAT = "evalguard.scores/1"
 # Text is kept as bytes: generated text may hold lone surrogates, which parquet strings cannot.
 _SURROGATES = "surrogatepass"
 
@@ -234,7 +234,7 @@ def block_to_bytes(key: str, block: str, responses: Sequence[Response]) -> memor
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    facts = {"format": FORMAT, "key": key, "block": block, "seal": UNSEALED}
+    facts = {"format": SCORES_FORMAT, "key": key, "block": block, "seal": UNSEALED}
     table = pa.Table.from_arrays(answer_columns(responses), schema=answer_schema(facts))
     sink = pa.BufferOutputStream()
     # Dictionary pages may merge NaNs of different bits, so no column gets one.
@@ -250,16 +250,16 @@ def block_from_bytes(data: bytes, key: str, block: str) -> list[Response]:
     """
     table = read_table(data)
     facts = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
-    if facts.get("format") != FORMAT:
+    if facts.get("format") != SCORES_FORMAT:
         raise DamagedBlockError("it is not a block of scores of this version")
     if (facts.get("key"), facts.get("block")) != (key, block):
         raise DamagedBlockError("it belongs to another model or other requests")
     if not table.schema.equals(answer_schema(None)):
         raise DamagedBlockError("it does not hold the answers that it says")
-    return answers_of(table)
+    return read_answer_columns(table)
 
 
-def _doubles(values: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
+def _as_float64(values: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
     return None if values is None else np.asarray(values, dtype=np.float64)
 
 
@@ -288,7 +288,7 @@ def answer_columns(responses: Sequence[Response]) -> list[pa.Array]:
         [r.loglikelihood for r in responses],
         [None if r.is_greedy is None else bool(r.is_greedy) for r in responses],
         texts,
-        [_doubles(r.token_logprobs) for r in responses],
+        [_as_float64(r.token_logprobs) for r in responses],
         [r.token_hash for r in responses],
         [int(r.n_tokens) for r in responses],
         [bool(r.truncated) for r in responses],
@@ -297,7 +297,7 @@ def answer_columns(responses: Sequence[Response]) -> list[pa.Array]:
     return [pa.array(column, kind) for column, kind in zip(values, types, strict=True)]
 
 
-def answers_of(table: pa.Table) -> list[Response]:
+def read_answer_columns(table: pa.Table) -> list[Response]:
     """Read responses back from a table with these columns only."""
     columns = {name: table.column(name).to_pylist() for name in table.column_names}
     logprobs = (
@@ -328,10 +328,10 @@ def answers_of(table: pa.Table) -> list[Response]:
 # Inventory: what lies in a cache folder, by model and kind.
 
 
-def inventory(cache_dir: Path) -> CacheListing:
+def take_inventory(cache_dir: Path) -> CacheListing:
     """Return what lies in a cache folder, the most recently used first."""
-    by_folder: dict[tuple[str, Path], list[Item]] = defaultdict(list)
-    for item in items_of(cache_dir):
+    by_folder: dict[tuple[str, Path], list[CacheItem]] = defaultdict(list)
+    for item in find_items(cache_dir):
         by_folder[item.kind, _group(item, cache_dir)].append(item)
     entries = [_entry(kind, folder, items) for (kind, folder), items in by_folder.items()]
     return CacheListing(
@@ -340,7 +340,7 @@ def inventory(cache_dir: Path) -> CacheListing:
     )
 
 
-def _group(item: Item, cache_dir: Path) -> Path:
+def _group(item: CacheItem, cache_dir: Path) -> Path:
     """The folder that an item is listed under: a floor lies deeper than its model."""
     if item.kind != "floors":
         return item.folder
@@ -348,14 +348,14 @@ def _group(item: Item, cache_dir: Path) -> Path:
     return floors / item.folder.relative_to(floors).parts[0]
 
 
-def _entry(kind: str, folder: Path, items: Sequence[Item]) -> KeptFolder:
+def _entry(kind: str, folder: Path, items: Sequence[CacheItem]) -> KeptFolder:
     kept = [item for item in items if item.state == "kept"]
-    about = read_about(folder)
+    about = read_description(folder)
     return KeptFolder(
         kind=kind,
         key=folder.name,
         path=str(folder),
-        name=about.name if kind in BLOCKS else "",
+        name=about.name if kind in BLOCK_KINDS else "",
         tasks=about.tasks,
         model=about.model,
         created=about.created,
@@ -370,11 +370,11 @@ def _entry(kind: str, folder: Path, items: Sequence[Item]) -> KeptFolder:
 # Names of what lies in a cache folder.
 
 
-BLOCKS = ("scores", "references", "divergences")
+BLOCK_KINDS = ("scores", "references", "divergences")
 """Kinds of blocks, each in a folder of its own."""
 
 LAYOUT = "v1"
 """The number of the layout: a later one gets a folder of its own beside this one."""
 
-SUFFIX = ".parquet"
-ABOUT = "about.json"
+BLOCK_SUFFIX = ".parquet"
+ABOUT_FILE = "about.json"

@@ -15,7 +15,7 @@ from evalguard.core.settings import Value, digest_of
 from evalguard.errors import StoreError
 from evalguard.store.files import FileLock, make_folder, make_private_folder, write_atomically
 
-FORMAT = "evalguard.facts/1"
+FACTS_FORMAT = "evalguard.facts/1"
 _LAYOUT = "v1"
 _NAME = re.compile(r"[0-9A-Za-z_-]{1,128}")
 
@@ -46,7 +46,7 @@ class FactCache:
             data = path.read_bytes()
         except OSError:
             return None
-        facts = _content(data, kind, digest)
+        facts = _read_facts(data, kind, digest)
         if facts is None:
             self.problems.append(f"{path} is damaged: it is found out again")
         return facts
@@ -54,7 +54,7 @@ class FactCache:
     def put(self, kind: str, digest: str, facts: Mapping[str, Any]) -> None:
         """Remember facts, in place of any that are there; plain JSON data."""
         path = self._path(kind, digest)
-        said = {"format": FORMAT, "kind": kind, "digest": digest, "facts": dict(facts)}
+        said = {"format": FACTS_FORMAT, "kind": kind, "digest": digest, "facts": dict(facts)}
         text = json.dumps({**said, "sha256": _checksum(said)}, allow_nan=False)
         try:
             make_folder(path.parent)
@@ -74,7 +74,7 @@ def open_facts(cache_dir: Path) -> FactCache:
     return FactCache(cache_dir / "facts")
 
 
-def _content(data: bytes, kind: str, digest: str) -> dict[str, Any] | None:
+def _read_facts(data: bytes, kind: str, digest: str) -> dict[str, Any] | None:
     """The facts of a file; None where it is not whole, or of another place."""
     try:
         said = json.loads(data)
@@ -83,7 +83,7 @@ def _content(data: bytes, kind: str, digest: str) -> dict[str, Any] | None:
         facts = said["facts"]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    whole = place == (FORMAT, kind, digest) and checksum == _checksum(said)
+    whole = place == (FACTS_FORMAT, kind, digest) and checksum == _checksum(said)
     return facts if whole and isinstance(facts, dict) else None
 
 
@@ -110,12 +110,12 @@ class BudgetStore:
 
     def get(self, facts: Mapping[str, Value]) -> int | None:
         """Return the budget, in tokens, that was measured under these facts."""
-        found = _read(self._file(facts))
+        found = _read_budget(self._file(facts))
         return found[1] if found is not None and found[0] == dict(facts) else None
 
     def is_whole(self, path: Path) -> bool:
         """Whether one of its files holds a budget, of what its name says."""
-        found = _read(path)
+        found = _read_budget(path)
         return found is not None and self._file(found[0]) == path
 
     def find_or_measure(self, facts: Mapping[str, Value], measure: Callable[[], int]) -> int:
@@ -167,7 +167,7 @@ class BudgetStore:
         return self._folder / f"{digest_of(dict(facts))}.json"
 
 
-def _read(path: Path) -> tuple[dict[str, Value], int] | None:
+def _read_budget(path: Path) -> tuple[dict[str, Value], int] | None:
     """What a budget was measured of, and the budget; None where that is not what is there."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -182,7 +182,7 @@ def _read(path: Path) -> tuple[dict[str, Value], int] | None:
 # Digests of big files, remembered for as long as a file's state says that it did not change.
 
 
-_KIND = "files"
+_DIGESTS_KIND = "files"
 
 
 class FileDigests:
@@ -193,15 +193,19 @@ class FileDigests:
 
     def get(self, path: str, state: Sequence[int]) -> str | None:
         """Return the digest of a file that is still in this state, or None."""
-        found = self._facts.get(_KIND, _name(path)) or {}
+        found = self._facts.get(_DIGESTS_KIND, _path_digest(path)) or {}
         same = found.get("path") == path and found.get("state") == list(state)
         digest = found.get("sha256")
         return digest if same and isinstance(digest, str) else None
 
     def put(self, path: str, state: Sequence[int], digest: str) -> None:
         """Remember a file's digest in place of an earlier one."""
-        self._facts.put(_KIND, _name(path), {"path": path, "state": list(state), "sha256": digest})
+        self._facts.put(
+            _DIGESTS_KIND,
+            _path_digest(path),
+            {"path": path, "state": list(state), "sha256": digest},
+        )
 
 
-def _name(path: str) -> str:
+def _path_digest(path: str) -> str:
     return hashlib.sha256(path.encode("utf-8", "surrogateescape")).hexdigest()

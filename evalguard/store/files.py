@@ -87,7 +87,7 @@ def _is_still(path: Path, descriptor: int) -> bool:
 # Damaged files: what one that is not what its place says is called, and where it goes.
 
 
-MARK = ".damaged"
+DAMAGED_SUFFIX = ".damaged"
 
 
 class DamagedBlockError(Exception):
@@ -99,7 +99,10 @@ def set_aside(path: Path) -> str:
 
     Whatever was set aside from there before is overwritten where a file can be.
     """
-    for name in (f"{path.name}{MARK}", f"{path.name}.{secrets.token_hex(4)}{MARK}"):
+    for name in (
+        f"{path.name}{DAMAGED_SUFFIX}",
+        f"{path.name}.{secrets.token_hex(4)}{DAMAGED_SUFFIX}",
+    ):
         try:
             path.replace(path.with_name(name))
         except FileNotFoundError:
@@ -194,7 +197,7 @@ def make_private_folder(folder: Path) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
 
 
-def refusal(doing: str, path: Path, error: OSError, *, hint: str) -> StoreError:
+def disk_error(doing: str, path: Path, error: OSError, *, hint: str) -> StoreError:
     """Return a StoreError that says in plain words why the disk refused."""
     return StoreError(f"cannot {doing} {path}: {_cause(path, error)}", hint=hint)
 
@@ -220,7 +223,7 @@ def _file_on_the_way(path: Path) -> Path:
 
 
 _MOST_BYTES = 60
-_KEPT = frozenset("._+=@,")
+_ALLOWED = frozenset("._+=@,")
 
 
 def safe_name(name: str) -> str:
@@ -231,12 +234,12 @@ def safe_name(name: str) -> str:
     cannot come out. At most 60 bytes of UTF-8, cut in the middle. "unnamed" if nothing is left.
     """
     text = unicodedata.normalize("NFC", name)
-    kept = "".join(c if c.isalnum() or c in _KEPT else " " for c in text)
+    kept = "".join(c if c.isalnum() or c in _ALLOWED else " " for c in text)
     plain = "-".join(kept.split()).strip(".-")
     return _shortened(plain) or "unnamed"
 
 
-def numbered(name: str) -> Iterator[str]:
+def number_names(name: str) -> Iterator[str]:
     """Yield ``name``, ``name-2``, ``name-3`` ... for a name that may be taken."""
     yield name
     number = 2
@@ -259,7 +262,9 @@ def _shortened(text: str) -> str:
 
 
 _NAME = re.compile(r"[0-9A-Za-z_-]{1,128}")
-_HINT = "--cache-dir FOLDER keeps floors elsewhere; --json > FILE and --floor FILE need no folder"
+_FLOOR_HINT = (
+    "--cache-dir FOLDER keeps floors elsewhere; --json > FILE and --floor FILE need no folder"
+)
 
 
 class FloorStore:
@@ -297,7 +302,7 @@ class FloorStore:
             make_folder(path.parent)
             write_atomically(path, text.encode())
         except OSError as error:
-            raise refusal("keep a floor in", path.parent, error, hint=_HINT) from error
+            raise disk_error("keep a floor in", path.parent, error, hint=_FLOOR_HINT) from error
         return path
 
     def _path(self, model: str, task: str, environment: str) -> Path:
@@ -360,7 +365,7 @@ def write_output(path: Path, text: str) -> None:
         else:
             write_atomically(Path(os.path.realpath(path)), text.encode())
     except OSError as error:
-        raise refusal("write", path, error, hint=_OUTPUT_HINT) from error
+        raise disk_error("write", path, error, hint=_OUTPUT_HINT) from error
 
 
 # Kept files as bytes: only what is an ordinary file, of a size that can be, and sealed.
@@ -377,7 +382,7 @@ _NO_FILE = {
 }
 
 
-def read_whole(path: Path) -> bytes:
+def read_sealed_bytes(path: Path) -> bytes:
     """Return the bytes of a file that nothing changed since ``seal_bytes`` made them.
 
     Raises:

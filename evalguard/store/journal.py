@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from evalguard.bisect.oracle import Outcome, Refusal
 from evalguard.core.settings import Value, digest_of
 from evalguard.errors import StoreError
-from evalguard.store.files import FileLock, make_folder, refusal
+from evalguard.store.files import FileLock, disk_error, make_folder
 
-SCHEMA = "evalguard.journal/1"
+BISECTION_JOURNAL_SCHEMA = "evalguard.journal/1"
 _HINT = "what is finished is kept: the same command goes on from there"
 
 
@@ -60,10 +60,16 @@ class Journal:
         try:
             make_folder(path.parent)
             journal._take_lock()
-            journal._open({"schema": SCHEMA, "of": dict(header), "search": dict(search or {})})
+            journal._open(
+                {
+                    "schema": BISECTION_JOURNAL_SCHEMA,
+                    "of": dict(header),
+                    "search": dict(search or {}),
+                }
+            )
         except OSError as error:
             journal.close()
-            raise refusal("write to", path, error, hint=_HINT) from error
+            raise disk_error("write to", path, error, hint=_HINT) from error
         except BaseException:
             journal.close()
             raise
@@ -131,7 +137,7 @@ class Journal:
         headers: dict[str, Value] = {}  # their digest -> what they are of
         damaged = foreign = 0
         for line in data.splitlines():
-            record = from_line(line)
+            record = decode_line(line)
             if record is None:
                 damaged += 1
             elif "schema" in record:
@@ -160,7 +166,7 @@ class Journal:
     def _append(self, record: Mapping[str, Value]) -> None:
         if self._file < 0:
             raise StoreError(f"the journal {self.path} is closed")
-        data = memoryview(to_line(record))
+        data = memoryview(encode_line(record))
         end = self._end + len(data)
         try:
             written = 0
@@ -169,7 +175,7 @@ class Journal:
             os.fsync(self._file)
         except OSError as error:
             self._cut()
-            raise refusal("write to", self.path, error, hint=_HINT) from error
+            raise disk_error("write to", self.path, error, hint=_HINT) from error
         except BaseException:  # Ctrl-C: a line that is whole by now is kept
             if os.fstat(self._file).st_size == end:
                 self._end = end
@@ -188,7 +194,7 @@ class Journal:
 
 
 _OUTCOMES: tuple[str, ...] = ("scored", *get_args(Refusal))
-_CHECK = "check"
+_DIGEST_FIELD = "check"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -215,7 +221,7 @@ class JournalEntry:
 
     def as_record(self) -> dict[str, Value]:
         """Return the entry as plain JSON data."""
-        values = None if self.values is None else [_number(v) for v in self.values.tolist()]
+        values = None if self.values is None else [_plain_number(v) for v in self.values.tolist()]
         return {
             "assignment": self.assignment,
             "block": self.block,
@@ -248,23 +254,23 @@ class JournalEntry:
         )
 
 
-def to_line(record: Mapping[str, Value]) -> bytes:
+def encode_line(record: Mapping[str, Value]) -> bytes:
     """Return a record as one line, with a digest of itself."""
-    line = json.dumps({**record, _CHECK: digest_of(dict(record))}, allow_nan=False)
+    line = json.dumps({**record, _DIGEST_FIELD: digest_of(dict(record))}, allow_nan=False)
     return f"{line}\n".encode()
 
 
-def from_line(line: bytes) -> dict[str, Any] | None:
+def decode_line(line: bytes) -> dict[str, Any] | None:
     """Return a line's record; None unless it is whole, and as it was written."""
     try:
         record = json.loads(line)
-        check = record.pop(_CHECK)
+        check = record.pop(_DIGEST_FIELD)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return record if check == digest_of(record) else None
 
 
-def _number(value: float) -> float | str:
+def _plain_number(value: float) -> float | str:
     """JSON has no number for NaN and infinity."""
     return value if np.isfinite(value) else str(value)
 
@@ -274,10 +280,10 @@ def _number(value: float) -> float | str:
 # One JSON object a line, each with a digest of itself; the first says which night it is.
 
 
-NAME = "journal.jsonl"
+NIGHT_JOURNAL_NAME = "journal.jsonl"
 # A folder of results may come with a repository: a link in a journal's place leads anywhere, a pipe
 # is waited for.
-_SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_SAFE_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class NightJournal:
@@ -292,7 +298,7 @@ class NightJournal:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.path = folder / NAME
+        self.path = folder / NIGHT_JOURNAL_NAME
         self.head: dict[str, Any] = {}
         self.records: list[dict[str, Any]] = []
         self.damaged = 0
@@ -318,14 +324,14 @@ class NightJournal:
 
     def _read(self) -> None:
         try:
-            with open(self.path, "rb", opener=_opened) as file:
+            with open(self.path, "rb", opener=_open_safely) as file:
                 data = file.read()
         except FileNotFoundError:
             return
         except OSError as error:
             raise StoreError(f"{self.path} cannot be read: {error.strerror}") from error
         whole = data[: data.rfind(b"\n") + 1]
-        found = [from_line(line) for line in whole.splitlines()]
+        found = [decode_line(line) for line in whole.splitlines()]
         sound = [record for record in found if record is not None]
         self.damaged = len(found) - len(sound)
         if sound and "schema" in sound[0]:
@@ -336,21 +342,21 @@ class NightJournal:
     def _cut(self, size: int) -> None:
         """Take half a line away, which would spoil the next one."""
         try:
-            with open(self.path, "r+b", opener=_opened) as file:
+            with open(self.path, "r+b", opener=_open_safely) as file:
                 file.truncate(size)
         except OSError as error:
-            raise refusal("write to", self.path, error, hint=_HINT) from error
+            raise disk_error("write to", self.path, error, hint=_HINT) from error
 
     def _append(self, record: Mapping[str, Value]) -> None:
         try:
             make_folder(self.path.parent)
-            with open(self.path, "ab", opener=_opened) as file:
-                file.write(to_line(record))
+            with open(self.path, "ab", opener=_open_safely) as file:
+                file.write(encode_line(record))
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise refusal("write to", self.path, error, hint=_HINT) from error
+            raise disk_error("write to", self.path, error, hint=_HINT) from error
 
 
-def _opened(path: str, flags: int) -> int:
-    return os.open(path, flags | _SAFELY, 0o666)
+def _open_safely(path: str, flags: int) -> int:
+    return os.open(path, flags | _SAFE_FLAGS, 0o666)

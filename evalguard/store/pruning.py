@@ -14,20 +14,20 @@ from pathlib import Path
 
 from evalguard.core.settings import CachePruning, RemovedItem
 from evalguard.store.cache_items import (
-    ABOUT,
-    BLOCKS,
+    ABOUT_FILE,
+    BLOCK_KINDS,
     HALF_FILE,
-    LOG,
-    Item,
-    entries,
-    folders,
-    items_of,
-    read_about,
+    LOG_FILE,
+    CacheItem,
+    find_items,
+    list_entries,
+    list_folders,
+    read_description,
 )
 from evalguard.store.files import FileLock
 
 # Floors took long to measure; another token budget of a device makes other blocks.
-_STAY = ("floors", "devices")
+_NEVER_AGED = ("floors", "devices")
 # Writing takes seconds: what is older and without a lock was left by a process that was killed.
 _ABANDONED = 3600.0
 
@@ -60,12 +60,12 @@ def prune(cache_dir: Path, rules: PruneRules, *, now: float, dry_run: bool = Fal
     Args:
         now: seconds since 1970.
     """
-    items = list(items_of(cache_dir))
-    work = _Work(now=now, dry_run=dry_run)
+    items = list(find_items(cache_dir))
+    work = _Removal(now=now, dry_run=dry_run)
     for item, why in choose_items(items, rules, now=now):
         work.remove(item, why)
     if not dry_run:
-        _remove_empty({item.folder for item in items if item.kind in BLOCKS})
+        _remove_empty({item.folder for item in items if item.kind in BLOCK_KINDS})
     return CachePruning(
         folder=str(cache_dir),
         removed=tuple(work.removed),
@@ -76,10 +76,12 @@ def prune(cache_dir: Path, rules: PruneRules, *, now: float, dry_run: bool = Fal
     )
 
 
-def choose_items(items: Sequence[Item], rules: PruneRules, *, now: float) -> list[tuple[Item, str]]:
+def choose_items(
+    items: Sequence[CacheItem], rules: PruneRules, *, now: float
+) -> list[tuple[CacheItem, str]]:
     """Return what is to go and why, the least recently used first."""
     found = {item.path: (item, "left over") for item in items if item.state == "leftover"}
-    within = _within(items, rules.model)
+    within = _items_of_model(items, rules.model)
     older_than = math.inf if rules.older_than is None else rules.older_than
     narrower = rules.older_than is not None or rules.max_size is not None or rules.damaged
     for item in within:
@@ -87,50 +89,50 @@ def choose_items(items: Sequence[Item], rules: PruneRules, *, now: float) -> lis
             found[item.path] = (item, "asked for")
         elif rules.damaged and item.state == "damaged":
             found[item.path] = (item, "damaged")
-        elif item.kind not in _STAY and item.used < now - older_than:
+        elif item.kind not in _NEVER_AGED and item.used < now - older_than:
             found[item.path] = (item, "old")
     if rules.max_size is not None:
         left = [item for item in items if item.path not in found]
-        for item in _beyond(left, rules.max_size, {item.path for item in within}, rules):
+        for item in _items_beyond_size(left, rules.max_size, {item.path for item in within}, rules):
             found[item.path] = (item, "beyond the size")
     return sorted(found.values(), key=lambda of: of[0].used)
 
 
-def _within(items: Sequence[Item], model: str) -> list[Item]:
+def _items_of_model(items: Sequence[CacheItem], model: str) -> list[CacheItem]:
     if not model:
         return list(items)
-    folders = {item.folder for item in items if item.kind in BLOCKS}
-    its = {folder for folder in folders if _is_of(model, folder)}
+    folders = {item.folder for item in items if item.kind in BLOCK_KINDS}
+    its = {folder for folder in folders if _belongs_to(model, folder)}
     return [item for item in items if item.folder in its]
 
 
-def _is_of(model: str, folder: Path) -> bool:
-    name = read_about(folder).name
+def _belongs_to(model: str, folder: Path) -> bool:
+    name = read_description(folder).name
     return model in (name, *name.split(" vs ")) or folder.name.startswith(model)
 
 
-def _beyond(
-    items: Iterable[Item], most: int, within: set[Path], rules: PruneRules
-) -> Iterable[Item]:
+def _items_beyond_size(
+    items: Iterable[CacheItem], most: int, within: set[Path], rules: PruneRules
+) -> Iterable[CacheItem]:
     oldest_first = sorted(items, key=lambda item: item.used)
     size = sum(item.size for item in oldest_first)
     for item in oldest_first:
         if size <= most:
             return
-        if item.path in within and item.kind not in _STAY and item.used < rules.used_before:
+        if item.path in within and item.kind not in _NEVER_AGED and item.used < rules.used_before:
             size -= item.size
             yield item
 
 
 @dataclass(slots=True, kw_only=True)
-class _Work:
+class _Removal:
     now: float
     dry_run: bool
     removed: list[RemovedItem] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     in_use: int = 0
 
-    def remove(self, item: Item, why: str) -> None:
+    def remove(self, item: CacheItem, why: str) -> None:
         """Remove an item, unless somebody holds it, or may be writing it."""
         with ExitStack() as stack:
             if not self._claimed(item, stack):
@@ -144,7 +146,7 @@ class _Work:
             done = RemovedItem(kind=item.kind, path=str(item.path), size=item.size, why=why)
             self.removed.append(done)
 
-    def _claimed(self, item: Item, stack: ExitStack) -> bool:
+    def _claimed(self, item: CacheItem, stack: ExitStack) -> bool:
         """Take an item's locks, if nobody holds them; else whether it is too old to be written."""
         abandoned = item.state != "leftover" or self.now - item.used >= _ABANDONED
         if not item.locks:
@@ -157,11 +159,11 @@ class _Work:
             if lock is None:
                 return False
             # Builders wait for the lock of a build under its name: that one has to stay.
-            stays = item.kind not in BLOCKS or (self.dry_run and item.path == path)
+            stays = item.kind not in BLOCK_KINDS or (self.dry_run and item.path == path)
             stack.callback(lock.release, remove=not stays)
         return True
 
-    def _unlink(self, item: Item) -> None:
+    def _unlink(self, item: CacheItem) -> None:
         if self.dry_run or item.path in item.locks:  # a lock goes when it is released
             return
         if item.path.is_dir() and not item.path.is_symlink():
@@ -176,8 +178,8 @@ class _Work:
 def _remove_empty(folders: Iterable[Path]) -> None:
     for folder in folders:
         with contextlib.suppress(OSError):
-            if [path.name for path in folder.iterdir()] == [ABOUT]:
-                (folder / ABOUT).unlink()
+            if [path.name for path in folder.iterdir()] == [ABOUT_FILE]:
+                (folder / ABOUT_FILE).unlink()
             folder.rmdir()
 
 
@@ -194,27 +196,29 @@ _HALF_RUN = re.compile(r"\.\d{8}T\d{6}Z-.+-vs-.+\.partial")
 _PROBE = re.compile(r"\.evalguard-[0-9a-f]{8}")
 
 
-def remove_from_reports(root: Path) -> None:
+def remove_unfinished_runs(root: Path) -> None:
     """Remove run folders that were never finished, and what went into them."""
     _remove(root.glob(".*"), (_HALF_RUN, HALF_FILE, _PROBE), older=_ABANDONED_AFTER)
 
 
-def remove_from_cache(cache_dir: Path) -> None:
+def remove_leftovers(cache_dir: Path) -> None:
     """Remove half-written files, locks of nobody, and logs of workers that nobody will read.
 
     Links are not followed.
     """
-    for kind in (*BLOCKS, "floors", "facts"):
-        for folder in (inner for outer in folders(cache_dir / kind) for inner in folders(outer)):
-            found = entries(folder)
+    for kind in (*BLOCK_KINDS, "floors", "facts"):
+        for folder in (
+            inner for outer in list_folders(cache_dir / kind) for inner in list_folders(outer)
+        ):
+            found = list_entries(folder)
             hidden = (Path(entry) for entry in found if entry.name.startswith("."))
             _remove(hidden, (HALF_FILE,), older=_ABANDONED_AFTER)
             for lock in (Path(entry) for entry in found if entry.name.endswith(".lock")):
-                _free(lock)
-    _remove(map(Path, entries(cache_dir / "logs")), (LOG,), older=_OLD_LOG)
+                _remove_dead_lock(lock)
+    _remove(map(Path, list_entries(cache_dir / "logs")), (LOG_FILE,), older=_OLD_LOG)
 
 
-def _free(lock: Path) -> None:
+def _remove_dead_lock(lock: Path) -> None:
     """Remove the lock of a process that was killed."""
     with contextlib.suppress(OSError):
         held = FileLock.tried(lock) if _is_old(lock, _ABANDONED_AFTER) else None

@@ -1,8 +1,8 @@
 """Records of scored positions (Divergence, Reference) as one parquet file: a row per request.
 
-An array of shape (T,) or (T, k) is a list in its row; k, and whatever is not an array and the same
-in all records, is in the file's metadata. Floats are stored split by byte, which compresses them
-best.
+An array of shape (T,) or (T, k) is a list in its row; k, and whatever is not an array and the
+same in all records, is in the file's metadata. Floats are stored split by byte, which compresses
+them best.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ R = TypeVar("R")
 Facts = Mapping[str, str]
 
 
-def record_to_bytes(records: Sequence[R | None], facts: Facts) -> memoryview:
+def records_to_bytes(records: Sequence[R | None], facts: Facts) -> memoryview:
     """Return the file of records of one class, unsealed; None is a row of nulls.
 
     Args:
@@ -37,13 +37,13 @@ def record_to_bytes(records: Sequence[R | None], facts: Facts) -> memoryview:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = to_table(records, {**facts, "seal": UNSEALED})
+    table = records_to_table(records, {**facts, "seal": UNSEALED})
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, **writing(table))
+    pq.write_table(table, sink, **parquet_options(table))
     return memoryview(sink.getvalue())
 
 
-def record_from_bytes(
+def records_from_bytes(
     kind: type[R], data: bytes, facts: Facts
 ) -> tuple[list[R | None], dict[str, str]]:
     """Read a file back.
@@ -55,14 +55,14 @@ def record_from_bytes(
         DamagedBlockError: it is of another format, or says other ``facts``.
     """
     table = read_table(data)
-    said = record_seal(table)
+    said = read_table_facts(table)
     for name, value in facts.items():
         if said.get(name) != value:
             raise DamagedBlockError(f"it says {name} {said.get(name)!r}, not {value!r}")
-    return from_table(kind, table), said
+    return records_from_table(kind, table), said
 
 
-def to_table(records: Sequence[R | None], facts: Facts) -> pa.Table:
+def records_to_table(records: Sequence[R | None], facts: Facts) -> pa.Table:
     """Return records as a table whose metadata holds ``facts`` and all that is not a column."""
     import pyarrow as pa
 
@@ -70,7 +70,7 @@ def to_table(records: Sequence[R | None], facts: Facts) -> pa.Table:
     widths: dict[str, int] = {}
     arrays = []
     present = [record for record in records if record is not None]
-    for name in _names(present):
+    for name in _field_names(present):
         first = getattr(present[0], name)
         if isinstance(first, np.ndarray):
             widths[name] = 0 if first.ndim == 1 else first.shape[1]
@@ -87,16 +87,18 @@ def to_table(records: Sequence[R | None], facts: Facts) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def from_table(kind: type[R], table: pa.Table) -> list[R | None]:
-    """Read records back from what ``to_table`` made of them.
+def records_from_table(kind: type[R], table: pa.Table) -> list[R | None]:
+    """Read records back from what ``records_to_table`` made of them.
 
     Raises:
         DamagedBlockError: the table holds no such records.
     """
     try:
-        about = json.loads(record_seal(table)["records"])
+        about = json.loads(read_table_facts(table)["records"])
         widths, shared = about["widths"], about["shared"]
-        columns = {name: arrays_of(table.column(name), width) for name, width in widths.items()}
+        columns = {
+            name: read_list_column(table.column(name), width) for name, width in widths.items()
+        }
         rows = range(int(about["rows"]))
         fields = [{name: column[row] for name, column in columns.items()} for row in rows]
         return [
@@ -107,7 +109,7 @@ def from_table(kind: type[R], table: pa.Table) -> list[R | None]:
         raise DamagedBlockError("it does not hold the records that it says") from error
 
 
-def writing(table: pa.Table) -> dict[str, Any]:
+def parquet_options(table: pa.Table) -> dict[str, Any]:
     """How such tables are written: zstd; floats split by byte."""
     import pyarrow as pa
 
@@ -121,12 +123,12 @@ def writing(table: pa.Table) -> dict[str, Any]:
     }
 
 
-def record_seal(table: pa.Table) -> dict[str, str]:
+def read_table_facts(table: pa.Table) -> dict[str, str]:
     """What a file says of itself."""
     return {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
 
 
-def _names(records: Sequence[Any]) -> list[str]:
+def _field_names(records: Sequence[Any]) -> list[str]:
     return [field.name for field in dataclasses.fields(records[0])] if records else []
 
 
@@ -147,7 +149,7 @@ def list_column(values: Sequence[np.ndarray | None], kind: str = "float64") -> p
     return pa.ListArray.from_arrays(offsets, pa.array(joined))
 
 
-def arrays_of(column: pa.ChunkedArray, width: int) -> list[np.ndarray | None]:
+def read_list_column(column: pa.ChunkedArray, width: int) -> list[np.ndarray | None]:
     """Read arrays back: of shape (T,) for a width of 0, else (T, width)."""
     found: list[np.ndarray | None] = []
     for chunk in column.chunks:

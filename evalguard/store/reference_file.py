@@ -22,16 +22,16 @@ from evalguard.core.reference import Reference
 from evalguard.core.reports.checks import check_reference
 from evalguard.core.scorer import Response
 from evalguard.errors import UsageError
-from evalguard.store.cache_items import answer_columns, answer_schema, answers_of
-from evalguard.store.files import DamagedBlockError, HalfFile, refusal
-from evalguard.store.record_file import arrays_of, check_size, list_column
+from evalguard.store.cache_items import answer_columns, answer_schema, read_answer_columns
+from evalguard.store.files import DamagedBlockError, HalfFile, disk_error
+from evalguard.store.record_file import check_size, list_column, read_list_column
 from evalguard.store.seal import UNSEALED, read_seal, seal
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-_ANEW = "give another file, or remove this one: the base is then scored and it is made anew"
+_REMAKE_HINT = "give another file, or remove this one: the base is then scored and it is made anew"
 
 
 class ReferenceFile:
@@ -51,17 +51,17 @@ class ReferenceFile:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        self.path, self.digest = path, _whole(path)
+        self.path, self.digest = path, _read_digest(path)
         try:
             self._file = pq.ParquetFile(path, page_checksum_verification=True)
             schema = self._file.schema_arrow
             said = {k.decode(): v.decode() for k, v in (schema.metadata or {}).items()}
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise UsageError(f"{path} cannot be read as parquet", hint=_ANEW) from error
-        if said.get("format") != FORMAT or not schema.equals(row_schema()):
+            raise UsageError(f"{path} cannot be read as parquet", hint=_REMAKE_HINT) from error
+        if said.get("format") != REFERENCE_FORMAT or not schema.equals(row_schema()):
             found = said.get("format", "another parquet file")
-            other = f"but {found}" if found != FORMAT else "of this version"
-            raise UsageError(f"{path} is not an {FORMAT} {other}", hint=_ANEW)
+            other = f"but {found}" if found != REFERENCE_FORMAT else "of this version"
+            raise UsageError(f"{path} is not an {REFERENCE_FORMAT} {other}", hint=_REMAKE_HINT)
         self.facts = self._facts(said)
         self._groups = {
             (task, block): group
@@ -70,7 +70,7 @@ class ReferenceFile:
         }
         self.tasks = tuple(dict.fromkeys(task for task, _ in self._groups))
 
-    def get(self, task: str, block: str) -> Rows | None:
+    def get(self, task: str, block: str) -> ReferenceRows | None:
         """Return the base's answers to a block and what was kept of them; None: not there.
 
         Raises:
@@ -92,9 +92,9 @@ class ReferenceFile:
         try:
             facts = json.loads(said.get("facts", ""))
         except (ValueError, RecursionError) as error:
-            raise UsageError(f"{self.path} says nothing of its base", hint=_ANEW) from error
+            raise UsageError(f"{self.path} says nothing of its base", hint=_REMAKE_HINT) from error
         if not isinstance(facts, dict):
-            raise UsageError(f"{self.path} says nothing of its base", hint=_ANEW)
+            raise UsageError(f"{self.path} says nothing of its base", hint=_REMAKE_HINT)
         return facts
 
     def _name(self, group: int) -> tuple[str, str]:
@@ -117,22 +117,24 @@ class ReferenceFile:
     def _damaged(self, group: int, why: str = " cannot be read") -> UsageError:
         return UsageError(
             f"{self.path} is damaged: its block {group + 1} of {self._file.num_row_groups}{why}",
-            hint=_ANEW,
+            hint=_REMAKE_HINT,
         )
 
 
-def _whole(path: Path) -> str:
+def _read_digest(path: Path) -> str:
     """The digest of a file that is whole and unchanged since it was written."""
     try:
         digest = read_seal(path)
     except FileNotFoundError as error:
         raise UsageError(f"there is no reference {path}") from error
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}", hint=_ANEW) from error
+        raise UsageError(
+            f"{path} cannot be read: {error.strerror or error}", hint=_REMAKE_HINT
+        ) from error
     if digest is None:
         raise UsageError(
             f"{path} is not a whole reference: it was not made by evalguard, or was changed since",
-            hint=_ANEW,
+            hint=_REMAKE_HINT,
         )
     return digest
 
@@ -150,9 +152,9 @@ _TYPES = {
     "sample_ids": "int32",
     "sample_logprobs": "float32",
 }
-_SEVERAL = frozenset({"top_ids", "top_logprobs", "sample_ids", "sample_logprobs"})
-FLOATS = ("loglikelihood", "scores", "top_logprobs", "tail_mass", "sample_logprobs")
-Rows = tuple[list[Response], list[Reference | None]]
+_PER_POSITION = frozenset({"top_ids", "top_logprobs", "sample_ids", "sample_logprobs"})
+FLOAT_COLUMNS = ("loglikelihood", "scores", "top_logprobs", "tail_mass", "sample_logprobs")
+ReferenceRows = tuple[list[Response], list[Reference | None]]
 
 
 def row_table(
@@ -167,23 +169,23 @@ def row_table(
     count = len(responses)
     columns: list[Any] = [pa.array([name] * count, pa.string()) for name in (task, block)]
     columns += answer_columns([replace(r, token_logprobs=None) for r in responses])
-    columns.append(_scores(responses))
+    columns.append(_score_column(responses))
     sizes = [None if r is None else r.vocabulary_size for r in references]
     columns.append(pa.array(sizes, pa.int64()))
-    columns += [_stored(name, references) for name in _TYPES]
+    columns += [_reference_column(name, references) for name in _TYPES]
     return pa.Table.from_arrays(columns, schema=row_schema())
 
 
-def read_rows(table: pa.Table) -> Rows:
+def read_rows(table: pa.Table) -> ReferenceRows:
     """Read one block back.
 
     Raises:
         DamagedBlockError: no model can have answered so.
     """
     try:
-        found = _records(table)
+        found = _read_records(table)
         for response, kept in zip(*found, strict=True):
-            _check(response, kept)
+            _check_row(response, kept)
     except (ValueError, TypeError, AttributeError, IndexError, OverflowError) as error:
         raise DamagedBlockError("it holds what no model answers") from error
     return found
@@ -203,7 +205,7 @@ def row_schema() -> pa.Schema:
     return pa.schema([*names, *answer_schema(None), lists[0], size, *lists[1:]])
 
 
-def _check(response: Response, kept: Reference | None) -> None:
+def _check_row(response: Response, kept: Reference | None) -> None:
     if kept is not None:
         check_reference(kept)
     if response.text is None and response.loglikelihood is None:
@@ -212,13 +214,15 @@ def _check(response: Response, kept: Reference | None) -> None:
         raise ValueError("an answer without a hash of its tokens")
 
 
-def _records(table: pa.Table) -> Rows:
-    responses = answers_of(table.select(answer_schema(None).names))
-    scores = arrays_of(table.column("scores"), 0)
+def _read_records(table: pa.Table) -> ReferenceRows:
+    responses = read_answer_columns(table.select(answer_schema(None).names))
+    scores = read_list_column(table.column("scores"), 0)
     sizes = table.column("vocabulary_size").to_pylist()
-    columns = {name: arrays_of(table.column(name), 0) for name in _TYPES}
+    columns = {name: read_list_column(table.column(name), 0) for name in _TYPES}
     references = [
-        None if size is None else _reference(size, own, {n: c[row] for n, c in columns.items()})
+        None
+        if size is None
+        else _build_reference(size, own, {n: c[row] for n, c in columns.items()})
         for row, (size, own) in enumerate(zip(sizes, scores, strict=True))
     ]
     told = [
@@ -228,10 +232,10 @@ def _records(table: pa.Table) -> Rows:
     return told, references
 
 
-def _reference(size: int, scores: Any, arrays: Mapping[str, Any]) -> Reference:
+def _build_reference(size: int, scores: Any, arrays: Mapping[str, Any]) -> Reference:
     positions = scores.shape[0]
     shaped = {
-        name: array.reshape(positions, -1) if name in _SEVERAL else array
+        name: array.reshape(positions, -1) if name in _PER_POSITION else array
         for name, array in arrays.items()
     }
     return Reference(
@@ -241,13 +245,13 @@ def _reference(size: int, scores: Any, arrays: Mapping[str, Any]) -> Reference:
     )
 
 
-def _scores(responses: Sequence[Response]) -> pa.Array:
+def _score_column(responses: Sequence[Response]) -> pa.Array:
     """Log-probabilities of the scored tokens, as the model gave them."""
     told = [response.token_logprobs for response in responses]
     return list_column([None if t is None else t.astype(np.float32) for t in told], "float32")
 
 
-def _stored(name: str, references: Sequence[Reference | None]) -> pa.Array:
+def _reference_column(name: str, references: Sequence[Reference | None]) -> pa.Array:
     kind = _TYPES[name]
     return list_column(
         [None if r is None else getattr(r, name).astype(kind) for r in references], kind
@@ -257,10 +261,10 @@ def _stored(name: str, references: Sequence[Reference | None]) -> pa.Array:
 # Writes a reference file: a row group per block, in an order that does not depend on the run.
 
 
-FORMAT = "evalguard.reference/1"
+REFERENCE_FORMAT = "evalguard.reference/1"
 _HINT = "--reference FILE names another place"
 
-Place = tuple[int, ...]
+BlockPosition = tuple[int, ...]
 
 
 class ReferenceWriter:
@@ -279,7 +283,7 @@ class ReferenceWriter:
         self._facts = dict(facts)
         self._writer: Any = None
         self._sink: BinaryIO | None = None
-        self._places: list[Place] = []
+        self._places: list[BlockPosition] = []
 
     def add(
         self,
@@ -288,7 +292,7 @@ class ReferenceWriter:
         responses: Sequence[Response],
         references: Sequence[Reference | None],
         *,
-        place: Place = (),
+        place: BlockPosition = (),
     ) -> None:
         """Write one block; ``place``: where it belongs among the others.
 
@@ -302,7 +306,7 @@ class ReferenceWriter:
                 self._writer = self._opened(self._sink)
             self._writer.write_table(table)
         except OSError as error:
-            raise refusal("write the reference", self._file.path, error, hint=_HINT) from error
+            raise disk_error("write the reference", self._file.path, error, hint=_HINT) from error
         self._places.append(place)
 
     def give_up(self) -> None:
@@ -332,7 +336,9 @@ class ReferenceWriter:
                 self._file.commit()
         except OSError as failure:
             self._file.discard()
-            raise refusal("write the reference", self._file.path, failure, hint=_HINT) from failure
+            raise disk_error(
+                "write the reference", self._file.path, failure, hint=_HINT
+            ) from failure
 
     def _in_order(self, arrived: BinaryIO) -> BinaryIO:
         """The file with its blocks in order: itself, or another one that takes its place."""
@@ -355,14 +361,15 @@ class ReferenceWriter:
     def _opened(self, sink: BinaryIO) -> Any:
         import pyarrow.parquet as pq
 
-        about = {"format": FORMAT, "facts": json.dumps(self._facts), "seal": UNSEALED}
+        about = {"format": REFERENCE_FORMAT, "facts": json.dumps(self._facts), "seal": UNSEALED}
         return pq.ParquetWriter(
             sink,
             row_schema().with_metadata(about),
             compression="zstd",
             use_dictionary=["task", "block"],
             use_byte_stream_split=[
-                name if name == "loglikelihood" else f"{name}.list.element" for name in FLOATS
+                name if name == "loglikelihood" else f"{name}.list.element"
+                for name in FLOAT_COLUMNS
             ],
             write_page_checksum=True,
         )

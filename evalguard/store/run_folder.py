@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.store.files import make_folder, numbered, refusal, safe_name, write_atomically
-from evalguard.store.pruning import remove_from_reports
+from evalguard.store.files import disk_error, make_folder, number_names, safe_name, write_atomically
+from evalguard.store.pruning import remove_unfinished_runs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,13 +60,13 @@ class RunFolder:
         time = when.astimezone(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
         try:
             make_folder(root)
-            remove_from_reports(root)
-            for name in numbered(f"{time}-{safe_name(base)}-vs-{safe_name(candidate)}"):
+            remove_unfinished_runs(root)
+            for name in number_names(f"{time}-{safe_name(base)}-vs-{safe_name(candidate)}"):
                 partial = root / f".{name}.partial"
                 if cls._reserve(partial, root / name):
                     return cls(path=root / name, partial=partial)
         except OSError as error:
-            raise refusal("make a run folder in", root, error, hint=_HINT) from error
+            raise disk_error("make a run folder in", root, error, hint=_HINT) from error
         raise AssertionError("names do not run out")
 
     @staticmethod
@@ -106,9 +106,9 @@ class RunFolder:
             StoreError: it cannot be written; nothing of the run folder stays.
             ValueError: for columns of different lengths.
         """
-        name = next(n for n in numbered(safe_name(task)) if n.casefold() not in self._samples)
+        name = next(n for n in number_names(safe_name(task)) if n.casefold() not in self._samples)
         self._samples.add(name.casefold())
-        self._write_table(f"samples/{name}.parquet", to_parquet(task, columns, facts))
+        self._write_table(f"samples/{name}.parquet", samples_to_parquet(task, columns, facts))
 
     def write_tokens(self, task: str, columns: Mapping[str, NDArray[Any]]) -> None:
         """Write tokens-<task>.parquet: one row per scored token, ``columns`` of equal length.
@@ -118,7 +118,7 @@ class RunFolder:
             ValueError: for columns of different lengths.
         """
         stem = f"tokens-{safe_name(task)}"
-        name = next(n for n in numbered(stem) if n.casefold() not in self._tokens)
+        name = next(n for n in number_names(stem) if n.casefold() not in self._tokens)
         self._tokens.add(name.casefold())
         self._write_table(f"{name}.parquet", tokens_to_parquet(task, columns))
 
@@ -132,7 +132,7 @@ class RunFolder:
             self.partial.rename(self.path)
         except OSError as error:
             self.discard()
-            raise refusal("make the run folder", self.path, error, hint=_HINT) from error
+            raise disk_error("make the run folder", self.path, error, hint=_HINT) from error
         self.committed = True
         return self.path
 
@@ -162,7 +162,7 @@ class RunFolder:
             write_atomically(path, data)
         except OSError as error:
             self.discard()
-            raise refusal("write", self.path / path.name, error, hint=_HINT) from error
+            raise disk_error("write", self.path / path.name, error, hint=_HINT) from error
 
 
 def write_document(folder: Path, name: str, document: Mapping[str, Any]) -> None:
@@ -184,7 +184,7 @@ def write_text(folder: Path, name: str, text: str) -> None:
     try:
         write_atomically(folder / name, text.encode())
     except OSError as error:
-        raise refusal("write", folder / name, error, hint=_HINT) from error
+        raise disk_error("write", folder / name, error, hint=_HINT) from error
 
 
 def check_writable(root: Path) -> None:
@@ -201,16 +201,16 @@ def check_writable(root: Path) -> None:
         write_atomically(probe, b"evalguard can write here\n")
         probe.unlink()
     except OSError as error:
-        raise refusal("write results to", root, error, hint=_HINT) from error
+        raise disk_error("write results to", root, error, hint=_HINT) from error
 
 
 # Per-document samples as a compressed columnar file.
 
 
-FORMAT = "evalguard.samples/1"
+SAMPLES_FORMAT = "evalguard.samples/1"
 
 
-def to_parquet(
+def samples_to_parquet(
     task: str, columns: Mapping[str, Sequence[Any]], facts: Mapping[str, Any] | None = None
 ) -> memoryview:
     """Return ``columns`` (name to one value per document) as a zstd-compressed parquet file.
@@ -231,10 +231,10 @@ def to_parquet(
         raise ValueError(f"sample columns of '{task}' differ in length: {lengths}")
     arrays, fields = [], []
     for name, values in columns.items():
-        array, is_json = _array(values)
+        array, is_json = _build_column(values)
         arrays.append(array)
         fields.append(pa.field(name, array.type, metadata={"json": "1"} if is_json else None))
-    metadata = {"format": FORMAT, "task": _encodable(task)}
+    metadata = {"format": SAMPLES_FORMAT, "task": _encodable(task)}
     if facts is not None:
         metadata["facts"] = json.dumps(_plain(facts))
     schema = pa.schema(fields, metadata=metadata)
@@ -243,7 +243,7 @@ def to_parquet(
     return memoryview(sink.getvalue())
 
 
-def _array(values: Sequence[Any]) -> tuple[pa.Array, bool]:
+def _build_column(values: Sequence[Any]) -> tuple[pa.Array, bool]:
     """Return a column and whether it had to become JSON text."""
     import pyarrow as pa
 
@@ -264,7 +264,7 @@ def _is_plain(values: Sequence[Any]) -> bool:
     kinds = set(map(type, values)) - {type(None)}
     if kinds == {list}:
         kinds = set(map(type, chain.from_iterable(filter(None, values)))) - {type(None)}
-    return kinds <= _OWN
+    return kinds <= _PLAIN_TYPES
 
 
 def _type_of(values: Sequence[Any]) -> pa.DataType | None:
@@ -295,7 +295,7 @@ def _kind(kind: type) -> type:
     return kind
 
 
-_OWN = frozenset({bool, int, float, str})
+_PLAIN_TYPES = frozenset({bool, int, float, str})
 
 
 def _plain(value: Any) -> Any:
@@ -322,7 +322,7 @@ def _encodable(text: str) -> str:
 # Every scored token of one task as a compressed columnar file.
 
 
-TOKEN_FORMAT = "evalguard.tokens/1"
+TOKENS_FORMAT = "evalguard.tokens/1"
 
 
 def tokens_to_parquet(task: str, columns: Mapping[str, NDArray[np.generic]]) -> memoryview:
@@ -341,7 +341,7 @@ def tokens_to_parquet(task: str, columns: Mapping[str, NDArray[np.generic]]) -> 
     table = pa.table(
         {name: pa.array(_encodable_tokens(values)) for name, values in columns.items()}
     )
-    table = table.replace_schema_metadata({"format": TOKEN_FORMAT, "task": name})
+    table = table.replace_schema_metadata({"format": TOKENS_FORMAT, "task": name})
     sink = pa.BufferOutputStream()
     floats = [name for name, values in columns.items() if values.dtype.kind == "f"]
     pq.write_table(

@@ -44,7 +44,7 @@ def sample_column_names(file: Path) -> list[str]:
     Raises:
         StoreError: the file is damaged.
     """
-    with _opened(file) as opened:
+    with _open_table(file) as opened:
         names: list[str] = opened.schema_arrow.names
     return names
 
@@ -58,9 +58,11 @@ def read_samples(file: Path, names: Collection[str] | None = None) -> dict[str, 
     Raises:
         StoreError: the file is damaged.
     """
-    table = _table(file, names)
-    with _refusing(file):
-        return {field.name: _values(table.column(field.name), field) for field in table.schema}
+    table = _read_columns(file, names)
+    with _damage_as_error(file):
+        return {
+            field.name: _column_values(table.column(field.name), field) for field in table.schema
+        }
 
 
 def read_sample_facts(file: Path) -> dict[str, Any]:
@@ -69,7 +71,7 @@ def read_sample_facts(file: Path) -> dict[str, Any]:
     Raises:
         StoreError: the file is damaged.
     """
-    with _opened(file) as opened:
+    with _open_table(file) as opened:
         metadata: Mapping[bytes, bytes] = opened.schema_arrow.metadata or {}
         found = json.loads(metadata.get(b"facts", b"{}"))
         if not isinstance(found, dict):
@@ -83,12 +85,12 @@ def read_tokens(file: Path) -> dict[str, NDArray[Any]]:
     Raises:
         StoreError: the file is damaged.
     """
-    table = _table(file)
-    with _refusing(file):
+    table = _read_columns(file)
+    with _damage_as_error(file):
         return {name: table.column(name).to_numpy() for name in table.column_names}
 
 
-def _values(column: pa.ChunkedArray, field: pa.Field) -> list[Any]:
+def _column_values(column: pa.ChunkedArray, field: pa.Field) -> list[Any]:
     values: list[Any] = column.to_pylist()
     if (field.metadata or {}).get(b"json"):
         return [None if text is None else json.loads(text) for text in values]
@@ -98,14 +100,14 @@ def _values(column: pa.ChunkedArray, field: pa.Field) -> list[Any]:
 def _by_task(files: list[Path]) -> dict[str, Path]:
     found = {}
     for path in files:
-        with _opened(path) as file:
+        with _open_table(path) as file:
             metadata: Mapping[bytes, bytes] = file.schema_arrow.metadata or {}
         found[metadata.get(b"task", path.stem.encode()).decode("utf-8", "replace")] = path
     return found
 
 
-def _table(path: Path, names: Collection[str] | None = None) -> pa.Table:
-    with _opened(path) as file:
+def _read_columns(path: Path, names: Collection[str] | None = None) -> pa.Table:
+    with _open_table(path) as file:
         check_size(file.metadata, range(file.num_row_groups))
         columns = None
         if names is not None:
@@ -114,15 +116,15 @@ def _table(path: Path, names: Collection[str] | None = None) -> pa.Table:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[pq.ParquetFile]:
+def _open_table(path: Path) -> Iterator[pq.ParquetFile]:
     import pyarrow.parquet as pq
 
-    with _refusing(path), pq.ParquetFile(path) as file:
+    with _damage_as_error(path), pq.ParquetFile(path) as file:
         yield file
 
 
 @contextmanager
-def _refusing(path: Path) -> Iterator[None]:
+def _damage_as_error(path: Path) -> Iterator[None]:
     import pyarrow as pa
 
     try:
@@ -137,7 +139,7 @@ def _refusing(path: Path) -> Iterator[None]:
 # result.json of a finished run, read back: strict JSON that is as it was written, or refused.
 
 
-_NAME = "result.json"
+_RESULT_NAME = "result.json"
 _HINT = "give the run folder of an `evalguard compare`, such as reports/<time>-<base>-vs-<cand>"
 # Far above what evalguard writes: a thousand tasks have some megabytes.
 MOST_BYTES = 256 * 2**20
@@ -159,7 +161,7 @@ def read_result(path: Path, *, schema: str, hint: str = _HINT) -> dict[str, Any]
 
 def read_document(path: Path, *, schemas: tuple[str, ...], hint: str = _HINT) -> dict[str, Any]:
     """The same, of a document that follows one of several contracts."""
-    file = path / _NAME if path.is_dir() else path
+    file = path / _RESULT_NAME if path.is_dir() else path
     try:
         with file.open("rb") as opened:
             data = opened.read(MOST_BYTES + 1)
@@ -168,7 +170,7 @@ def read_document(path: Path, *, schemas: tuple[str, ...], hint: str = _HINT) ->
     if len(data) > MOST_BYTES:
         raise UsageError(f"{file} is larger than {MOST_BYTES // 2**20} MiB", hint=hint)
     try:
-        content = json.loads(data, parse_constant=_no_number, object_pairs_hook=_object)
+        content = json.loads(data, parse_constant=_refuse_constant, object_pairs_hook=_build_object)
     except RecursionError as error:
         raise UsageError(f"{file} is not JSON: nested too deeply", hint=hint) from error
     except ValueError as error:
@@ -193,11 +195,11 @@ def _check_unchanged(file: Path, content: dict[str, Any]) -> None:
         )
 
 
-def _no_number(name: str) -> NoReturn:
+def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a number in JSON")
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object whose keys are there once each: of two, nobody knows which one counts."""
     found = dict(pairs)
     if len(found) < len(pairs):
@@ -211,7 +213,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 _CHUNK = 2**20
-_CHECK_HINT = (
+_DIGEST_HINT = (
     "take the whole run folder from where it was made, or compare again; do not edit its files"
 )
 
@@ -231,14 +233,14 @@ def check_run_file(folder: Path, file: Path, digests: Mapping[str, str] | None) 
     told = digests.get(file.relative_to(folder).as_posix())
     if told is None:
         raise StoreError(
-            f"{file} is not of this run: its result.json names no such file", hint=_CHECK_HINT
+            f"{file} is not of this run: its result.json names no such file", hint=_DIGEST_HINT
         )
     found = _digest(file)
     if found != told:
         raise StoreError(
             f"{file} is not as evalguard wrote it: its SHA-256 is '{found[:16]}'..., and "
             f"result.json says '{told[:16]}'...",
-            hint=_CHECK_HINT,
+            hint=_DIGEST_HINT,
         )
 
 
@@ -249,5 +251,5 @@ def _digest(file: Path) -> str:
             while chunk := opened.read(_CHUNK):
                 digest.update(chunk)
     except OSError as error:
-        raise StoreError(f"{file} cannot be read: {error.strerror}", hint=_CHECK_HINT) from error
+        raise StoreError(f"{file} cannot be read: {error.strerror}", hint=_DIGEST_HINT) from error
     return digest.hexdigest()

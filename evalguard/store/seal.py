@@ -25,7 +25,7 @@ def seal(file: BinaryIO) -> None:
         OSError: the disk refuses.
         ValueError: there is no such place.
     """
-    at, _ = _found(file)
+    at, _ = _find_seal(file)
     digest = _digest(file, at)
     file.seek(at)
     file.write(digest)
@@ -38,24 +38,24 @@ def read_seal(path: Path) -> str | None:
         OSError: it cannot be read.
     """
     with path.open("rb") as file:
-        return said_by(file)
+        return read_open_seal(file)
 
 
 def is_sealed(file: BinaryIO) -> bool:
     """Whether a file open for reading holds the digest of all the rest of it."""
-    return said_by(file) is not None
+    return read_open_seal(file) is not None
 
 
-def said_by(file: BinaryIO) -> str | None:
+def read_open_seal(file: BinaryIO) -> str | None:
     """Return the digest of a file open for reading, as ``read_seal`` does."""
     try:
-        at, said = _found(file)
+        at, said = _find_seal(file)
     except ValueError:
         return None
     return said.decode() if said == _digest(file, at) else None
 
 
-def _found(file: BinaryIO) -> tuple[int, bytes]:
+def _find_seal(file: BinaryIO) -> tuple[int, bytes]:
     """Where the digest stands, and what stands there."""
     start = max(0, file.seek(0, 2) - _CHUNK)
     file.seek(start)

@@ -17,14 +17,14 @@ from evalguard.core.reference import Reference
 from evalguard.core.scorer import ComparedAnswer, ModelDescription, Request, Response, ScoringPolicy
 from evalguard.core.settings import Variant
 from evalguard.errors import WorkerError
-from evalguard.worker.line import Line
+from evalguard.worker.line import WorkerConnection
 from evalguard.worker.messages import (
     CallName,
     Chat,
-    ComparisonWanted,
-    InParcels,
+    ChunkedAnswer,
+    ComparisonCall,
     Load,
-    ReferenceWanted,
+    ReferenceCall,
 )
 
 CLOSE_TIMEOUT = 10.0
@@ -65,7 +65,7 @@ class WorkerScorer:
             WorkerError: if the worker cannot be started or fails.
             EvalguardError: whatever loading raises, with its own class.
         """
-        self._line = Line(
+        self._line = WorkerConnection(
             variant.name,
             python=python,
             env=env or {},
@@ -81,7 +81,7 @@ class WorkerScorer:
             raise
 
     @classmethod
-    def over(cls, line: Line) -> WorkerScorer:
+    def over(cls, line: WorkerConnection) -> WorkerScorer:
         """Take a worker that was started; nothing is loaded yet."""
         scorer = cls.__new__(cls)
         scorer._line, scorer._description = line, None
@@ -153,21 +153,21 @@ class WorkerScorer:
 
     def encode(self, requests: Sequence[Request]) -> list[tuple[int, ...]]:
         """Return the token ids each request would feed (untruncated); () where unknown."""
-        doing = f"encoding {_shown(requests)}"
+        doing = f"encoding {_describe_requests(requests)}"
         return list(self._one_each(requests, self._line.call("encode", requests, doing=doing)))
 
     def score(self, requests: Sequence[Request]) -> list[Response]:
         """Score one block of requests, all of one kind; the answers in the order asked."""
-        doing = f"scoring {_shown(requests)}"
+        doing = f"scoring {_describe_requests(requests)}"
         return list(self._one_each(requests, self._scored("score", requests, doing)))
 
     def score_reference(
         self, requests: Sequence[Request], *, top_k: int, samples: int
     ) -> tuple[list[Response], list[Reference | None]]:
         """Score a block and keep ``top_k`` tokens of every distribution; in pieces."""
-        doing = f"making a reference of {_shown(requests)}"
-        wanted = ReferenceWanted(requests=tuple(requests), top_k=top_k, samples=samples)
-        told = cast(InParcels, self._scored("score_reference", wanted, doing))
+        doing = f"making a reference of {_describe_requests(requests)}"
+        wanted = ReferenceCall(requests=tuple(requests), top_k=top_k, samples=samples)
+        told = cast(ChunkedAnswer, self._scored("score_reference", wanted, doing))
         references = self._fetched("next_reference", told.lengths, doing)
         return list(self._one_each(requests, told.responses)), references
 
@@ -175,12 +175,12 @@ class WorkerScorer:
         self, requests: Sequence[Request], references: Sequence[Reference | None]
     ) -> tuple[list[Response], ComparedAnswer]:
         """Score a block and compare it with the base's references; both travel in pieces."""
-        doing = f"comparing {_shown(requests)} with a reference"
-        parcels = Parcels.of(references)
+        doing = f"comparing {_describe_requests(requests)} with a reference"
+        parcels = RecordChunks.of(references)
         for piece in parcels.pieces:
             self._line.call("give_reference", piece, doing=doing)
-        wanted = ComparisonWanted(requests=tuple(requests), lengths=parcels.lengths)
-        told = cast(InParcels, self._scored("score_against", wanted, doing))
+        wanted = ComparisonCall(requests=tuple(requests), lengths=parcels.lengths)
+        told = cast(ChunkedAnswer, self._scored("score_against", wanted, doing))
         found = self._fetched("next_divergence", told.lengths, doing)
         responses = list(self._one_each(requests, told.responses))
         return responses, ComparedAnswer(divergences=tuple(found), reason=told.reason)
@@ -199,7 +199,7 @@ class WorkerScorer:
             pieces.append(self._line.call(name, None, doing=doing))
             missing -= pieces[-1].token_ids.shape[0]
         try:
-            return unpack_parcel(lengths, pieces)
+            return join_chunks(lengths, pieces)
         except WorkerError as error:
             raise self._line.broken(error, doing) from error
 
@@ -234,7 +234,7 @@ class WorkerScorer:
         return answers
 
 
-def _shown(requests: Sequence[Request]) -> str:
+def _describe_requests(requests: Sequence[Request]) -> str:
     if not requests:
         return "no requests"
     return f"{len(requests)} requests of task '{requests[0].task}'"
@@ -250,33 +250,33 @@ MOST_BYTES = 32 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Parcels(Generic[R]):
+class RecordChunks(Generic[R]):
     """Records of requests, cut anew: ``lengths`` are the positions of each request, 0 for None."""
 
     lengths: tuple[int, ...]
     pieces: tuple[R, ...]
 
     @classmethod
-    def of(cls, records: Sequence[R | None]) -> Parcels[R]:
+    def of(cls, records: Sequence[R | None]) -> RecordChunks[R]:
         """Pack records; one request's positions may be spread over several pieces."""
-        present = [one for one in records if one is not None and _positions(one)]
-        lengths = tuple(0 if one is None else _positions(one) for one in records)
+        present = [one for one in records if one is not None and _count_positions(one)]
+        lengths = tuple(0 if one is None else _count_positions(one) for one in records)
         if not present:
             return cls(lengths, ())
         whole = join_positions(present)
         total = sum(lengths)
-        step = max(1, MOST_BYTES * total // _bytes(whole))
+        step = max(1, MOST_BYTES * total // _count_bytes(whole))
         sizes = [min(step, total - start) for start in range(0, total, step)]
         return cls(lengths, tuple(cut(whole, sizes)))
 
 
-def unpack_parcel(lengths: Sequence[int], pieces: Sequence[R]) -> list[R | None]:
+def join_chunks(lengths: Sequence[int], pieces: Sequence[R]) -> list[R | None]:
     """Return the records that were packed.
 
     Raises:
         WorkerError: if the pieces do not add up to the lengths.
     """
-    if sum(lengths) != sum(map(_positions, pieces)):
+    if sum(lengths) != sum(map(_count_positions, pieces)):
         raise WorkerError("sent other positions than it announced")
     if not pieces:
         return [None for _ in lengths]
@@ -284,15 +284,15 @@ def unpack_parcel(lengths: Sequence[int], pieces: Sequence[R]) -> list[R | None]
     return [next(found) if length else None for length in lengths]
 
 
-def _arrays(record: object) -> list[np.ndarray]:
+def _arrays_of(record: object) -> list[np.ndarray]:
     fields = dataclasses.fields(record)  # type: ignore[arg-type]
     values = (getattr(record, field.name) for field in fields)
     return [value for value in values if isinstance(value, np.ndarray)]
 
 
-def _positions(record: object) -> int:
-    return int(_arrays(record)[0].shape[0])
+def _count_positions(record: object) -> int:
+    return int(_arrays_of(record)[0].shape[0])
 
 
-def _bytes(record: object) -> int:
-    return sum(value.nbytes for value in _arrays(record))
+def _count_bytes(record: object) -> int:
+    return sum(value.nbytes for value in _arrays_of(record))

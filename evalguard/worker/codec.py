@@ -67,20 +67,20 @@ def _plain(value: object) -> Value:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list):
-        return _each(_plain, value)
+        return _convert_items(_plain, value)
     if isinstance(value, dict):
-        return _mapped(_plain, value)
+        return _convert_values(_plain, value)
     raise _unexpected("a JSON value", value)
 
 
-def _shallow(value: object) -> Value:
+def _plain_value(value: object) -> Value:
     try:
         return _plain(value)
     except RecursionError:
         raise WireError("nested too deep") from None
 
 
-def _each(convert: Callable[[Any], T], values: Iterable[Any]) -> list[T]:
+def _convert_items(convert: Callable[[Any], T], values: Iterable[Any]) -> list[T]:
     converted = []
     for index, value in enumerate(values):
         try:
@@ -90,7 +90,7 @@ def _each(convert: Callable[[Any], T], values: Iterable[Any]) -> list[T]:
     return converted
 
 
-def _mapped(convert: Callable[[Any], T], values: Mapping[Any, Any]) -> dict[str, T]:
+def _convert_values(convert: Callable[[Any], T], values: Mapping[Any, Any]) -> dict[str, T]:
     converted = {}
     for key, value in values.items():
         if not isinstance(key, str):
@@ -136,7 +136,7 @@ def _decode_floats(value: Value) -> NDArray[np.float64]:
 TEXT: Codec[str] = scalar(str)
 INTEGER: Codec[int] = scalar(int)
 BOOLEAN: Codec[bool] = scalar(bool)
-PLAIN: Codec[Any] = Codec(_shallow, _shallow)
+PLAIN: Codec[Any] = Codec(_plain_value, _plain_value)
 # Base64 of the little-endian bytes: JSON has no NaN and no infinity, and every bit must survive.
 FLOAT: Codec[float] = Codec(_encode_float, _decode_float)
 FLOATS: Codec[NDArray[np.float64]] = Codec(_encode_floats, _decode_floats)
@@ -156,26 +156,26 @@ def sequence(item: Codec[T]) -> Codec[tuple[T, ...]]:
     def decode(value: Value) -> tuple[T, ...]:
         if not isinstance(value, list):
             raise _unexpected("a list", value)
-        return tuple(_each(item.decode, value))
+        return tuple(_convert_items(item.decode, value))
 
     def encode(values: Iterable[T]) -> Value:
-        return _each(item.encode, values)
+        return _convert_items(item.encode, values)
 
     return Codec(encode, decode)
 
 
-def encode_mapping(item: Codec[T]) -> Codec[Mapping[str, T]]:
+def mapping_of(item: Codec[T]) -> Codec[Mapping[str, T]]:
     """Return the codec of a mapping from names, which keeps its order."""
 
     def decode(value: Value) -> Mapping[str, T]:
         if not isinstance(value, dict):
             raise _unexpected("an object", value)
-        return _mapped(item.decode, value)
+        return _convert_values(item.decode, value)
 
     def encode(values: Mapping[str, T]) -> Value:
         if not isinstance(values, Mapping):
             raise _unexpected("a mapping", values)
-        return _mapped(item.encode, values)
+        return _convert_values(item.encode, values)
 
     return Codec(encode, decode)
 
@@ -195,7 +195,8 @@ def record(kind: type[T], /, **fields: Codec[Any]) -> Codec[T]:
         if not isinstance(value, kind):
             raise _unexpected(kind.__name__, value)
         return {
-            name: _field(codec.encode, name, getattr(value, name)) for name, codec in fields.items()
+            name: _convert_field(codec.encode, name, getattr(value, name))
+            for name, codec in fields.items()
         }
 
     def decode(value: Value) -> T:
@@ -206,20 +207,23 @@ def record(kind: type[T], /, **fields: Codec[Any]) -> Codec[T]:
         for name in fields.keys() - value.keys():
             raise WireError(f"{kind.__name__} lacks its field '{name}'")
         return kind(
-            **{name: _field(codec.decode, name, value[name]) for name, codec in fields.items()}
+            **{
+                name: _convert_field(codec.decode, name, value[name])
+                for name, codec in fields.items()
+            }
         )
 
     return Codec(encode, decode)
 
 
-def _field(convert: Callable[[Any], Any], name: str, value: object) -> Any:
+def _convert_field(convert: Callable[[Any], Any], name: str, value: object) -> Any:
     try:
         return convert(value)
     except WireError as error:
         raise error.under(f".{name}") from None
 
 
-def root_paths(name: str, codec: Codec[T]) -> Codec[T]:
+def name_root(name: str, codec: Codec[T]) -> Codec[T]:
     """Return ``codec`` whose errors begin their path with ``name``."""
 
     def named(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:

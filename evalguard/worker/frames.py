@@ -15,16 +15,16 @@ import struct
 from evalguard.core.settings import Value
 from evalguard.errors import WorkerError
 
-Message = dict[str, Value]
+RawMessage = dict[str, Value]
 
 MAGIC = b"EVGF"
-PROTOCOL = 1
+FRAME_VERSION = 1
 MAX_PAYLOAD = 256 * 2**20
 _HEADER = struct.Struct(">4sHI")
-_SHOWN = 80
+_MOST_SHOWN = 80
 
 
-def to_frame(message: Message) -> bytes:
+def to_frame(message: RawMessage) -> bytes:
     """Return the bytes of one frame.
 
     Raises:
@@ -39,7 +39,7 @@ def to_frame(message: Message) -> bytes:
             "that may travel between evalguard and a worker at once",
             hint="ask for fewer documents at once",
         )
-    return _HEADER.pack(MAGIC, PROTOCOL, len(payload)) + payload
+    return _HEADER.pack(MAGIC, FRAME_VERSION, len(payload)) + payload
 
 
 class FrameParser:
@@ -51,7 +51,7 @@ class FrameParser:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> list[Message]:
+    def feed(self, data: bytes) -> list[RawMessage]:
         """Take more bytes; return the messages that they complete.
 
         Raises:
@@ -78,12 +78,12 @@ class FrameParser:
         """Return the size of the frame at the head of the buffer; None before its header."""
         head = bytes(self._buffer[: len(MAGIC)])
         if not MAGIC.startswith(head):
-            raise WorkerError(f"sent what is not a frame: {bytes(self._buffer[:_SHOWN])!r}")
+            raise WorkerError(f"sent what is not a frame: {bytes(self._buffer[:_MOST_SHOWN])!r}")
         if len(self._buffer) < _HEADER.size:
             return None
         _, version, length = _HEADER.unpack_from(self._buffer)
-        if version != PROTOCOL:
-            raise WorkerError(f"speaks protocol {version}, this evalguard speaks {PROTOCOL}")
+        if version != FRAME_VERSION:
+            raise WorkerError(f"speaks protocol {version}, this evalguard speaks {FRAME_VERSION}")
         if length > MAX_PAYLOAD:
             raise WorkerError(
                 f"announced a frame of {length:,} bytes; at most {MAX_PAYLOAD:,} are allowed"
@@ -91,13 +91,13 @@ class FrameParser:
         return _HEADER.size + int(length)
 
 
-def _from_payload(payload: bytes) -> Message:
+def _from_payload(payload: bytes) -> RawMessage:
     try:
         message = json.loads(payload.decode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError) as error:
         raise WorkerError(
-            f"sent a frame that is not JSON ({error}): {payload[:_SHOWN]!r}"
+            f"sent a frame that is not JSON ({error}): {payload[:_MOST_SHOWN]!r}"
         ) from error
     if not isinstance(message, dict):
-        raise WorkerError(f"sent a frame that is not a JSON object: {payload[:_SHOWN]!r}")
+        raise WorkerError(f"sent a frame that is not a JSON object: {payload[:_MOST_SHOWN]!r}")
     return message

@@ -28,7 +28,7 @@ from evalguard.worker.messages import (
     Hello,
     Refusal,
     frame_message,
-    from_message,
+    read_message,
 )
 from evalguard.worker.process import WorkerProcess, peak_memory, worker_command
 
@@ -38,7 +38,7 @@ START_SILENCE = 60.0
 _LAST_MOMENTS = 10.0
 
 
-class Line:
+class WorkerConnection:
     """A worker process, and what is said to it.
 
     An error that a call raised there leaves the worker ready for the next one. A worker that dies,
@@ -311,4 +311,4 @@ class Channel:
             rest = self._parser.remainder
             raise PipeClosed("closed its pipe" + (f" within a frame ({rest})" if rest else ""))
         self._heard = time.monotonic()
-        self._inbox.extend(from_message(message) for message in self._parser.feed(data))
+        self._inbox.extend(read_message(message) for message in self._parser.feed(data))

@@ -36,13 +36,13 @@ from evalguard.worker.codec import (
     Codec,
     Failure,
     WireError,
-    encode_mapping,
+    mapping_of,
+    name_root,
     optional,
     record,
-    root_paths,
     sequence,
 )
-from evalguard.worker.frames import Message, to_frame
+from evalguard.worker.frames import RawMessage, to_frame
 
 
 def one_of(*choices: Value) -> Codec[Any]:
@@ -56,7 +56,7 @@ def one_of(*choices: Value) -> Codec[Any]:
     return Codec(check, check)
 
 
-_VALUES = encode_mapping(PLAIN)
+_VALUE_MAP = mapping_of(PLAIN)
 
 _TARGET = record(Target, kind=one_of(*TARGET_KINDS), path=TEXT, attribute=TEXT)
 _SETTING = record(
@@ -67,26 +67,26 @@ _SETTING = record(
     target=_TARGET,
     alternatives=sequence(PLAIN),
 )
-_CONSTRAINT = record(Constraint, when=_VALUES, then=_VALUES)
+_CONSTRAINT = record(Constraint, when=_VALUE_MAP, then=_VALUE_MAP)
 _BUILD = record(
     BuildRecipe,
     command=sequence(TEXT),
     call=TEXT,
     output=TEXT,
-    inputs=_VALUES,
+    inputs=_VALUE_MAP,
     folder=TEXT,
 )
 
-VARIANT: Codec[Variant] = root_paths(
+VARIANT: Codec[Variant] = name_root(
     "variant",
     record(
         Variant,
         name=TEXT,
         model=TEXT,
-        model_args=_VALUES,
+        model_args=_VALUE_MAP,
         settings=sequence(_SETTING),
         constraints=sequence(_CONSTRAINT),
-        assignment=_VALUES,
+        assignment=_VALUE_MAP,
         build=optional(_BUILD),
         trust_remote_code=BOOLEAN,
         allow_pickle=BOOLEAN,
@@ -95,7 +95,7 @@ VARIANT: Codec[Variant] = root_paths(
     ),
 )
 
-POLICY: Codec[ScoringPolicy] = root_paths(
+POLICY: Codec[ScoringPolicy] = name_root(
     "policy",
     record(
         ScoringPolicy,
@@ -112,7 +112,7 @@ POLICY: Codec[ScoringPolicy] = root_paths(
     ),
 )
 
-REQUESTS: Codec[tuple[Request, ...]] = root_paths(
+REQUESTS: Codec[tuple[Request, ...]] = name_root(
     "requests",
     sequence(
         record(
@@ -126,7 +126,7 @@ REQUESTS: Codec[tuple[Request, ...]] = root_paths(
     ),
 )
 
-RESPONSES: Codec[tuple[Response, ...]] = root_paths(
+RESPONSES: Codec[tuple[Response, ...]] = name_root(
     "responses",
     sequence(
         record(
@@ -142,13 +142,13 @@ RESPONSES: Codec[tuple[Response, ...]] = root_paths(
     ),
 )
 
-DESCRIPTION: Codec[ModelDescription] = root_paths(
+DESCRIPTION: Codec[ModelDescription] = name_root(
     "description",
     record(
         ModelDescription,
         model_type=TEXT,
-        effective=_VALUES,
-        identity=optional(_VALUES),
+        effective=_VALUE_MAP,
+        identity=optional(_VALUE_MAP),
         vocabulary_digest=TEXT,
         vocabulary_size=INTEGER,
         max_length=INTEGER,
@@ -156,13 +156,13 @@ DESCRIPTION: Codec[ModelDescription] = root_paths(
         device=TEXT,
         parameters=INTEGER,
         gives_rows=BOOLEAN,
-        environment=_VALUES,
-        computation=_VALUES,
+        environment=_VALUE_MAP,
+        computation=_VALUE_MAP,
         caveats=sequence(TEXT),
     ),
 )
 
-TOKEN_IDS: Codec[tuple[tuple[int, ...], ...]] = root_paths("token ids", sequence(sequence(INTEGER)))
+TOKEN_IDS: Codec[tuple[tuple[int, ...], ...]] = name_root("token ids", sequence(sequence(INTEGER)))
 
 
 # Codecs of arrays, and of the records of scored positions that are made of them.
@@ -178,14 +178,14 @@ def array(dtype: DTypeLike, *, dimensions: int = 1) -> Codec[NDArray[Any]]:
 
     def encode(value: NDArray[Any]) -> Value:
         if not isinstance(value, np.ndarray) or (value.dtype, value.ndim) != (kind, dimensions):
-            raise WireError(f"expected {wanted}, found {_said(value)}")
+            raise WireError(f"expected {wanted}, found {_describe_value(value)}")
         little = np.ascontiguousarray(value, dtype=kind.newbyteorder("<"))
         data = base64.b64encode(little.tobytes()).decode("ascii")
         return {"shape": [*value.shape], "data": data}
 
     def decode(value: Value) -> NDArray[Any]:
         if not isinstance(value, dict) or value.keys() != {"shape", "data"}:
-            raise WireError(f"expected {wanted}, found {_said(value)}")
+            raise WireError(f"expected {wanted}, found {_describe_value(value)}")
         shape, data = _SHAPE.decode(value["shape"]), value["data"]
         try:
             raw = base64.b64decode(str(data), validate=True)
@@ -202,7 +202,7 @@ def array(dtype: DTypeLike, *, dimensions: int = 1) -> Codec[NDArray[Any]]:
     return Codec(encode, decode)
 
 
-def _said(value: object) -> str:
+def _describe_value(value: object) -> str:
     if isinstance(value, np.ndarray):
         return f"one of {value.dtype} with {value.ndim}"
     return type(value).__name__
@@ -211,7 +211,7 @@ def _said(value: object) -> str:
 _INTEGERS, _FLOATS = array(np.int64), array(np.float64)
 _IDS, _LOGPROBS = array(np.int32, dimensions=2), array(np.float32, dimensions=2)
 
-REFERENCE: Codec[Reference] = root_paths(
+REFERENCE: Codec[Reference] = name_root(
     "reference",
     record(
         Reference,
@@ -227,7 +227,7 @@ REFERENCE: Codec[Reference] = root_paths(
     ),
 )
 
-DIVERGENCE: Codec[Divergence] = root_paths(
+DIVERGENCE: Codec[Divergence] = name_root(
     "divergence",
     record(
         Divergence,
@@ -294,7 +294,7 @@ class Chat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReferenceWanted:
+class ReferenceCall:
     """Score these requests, and keep a reference of their distributions."""
 
     requests: tuple[Request, ...]
@@ -303,7 +303,7 @@ class ReferenceWanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ComparisonWanted:
+class ComparisonCall:
     """Score these requests, and compare with the references that were given piece by piece.
 
     ``lengths`` are the positions of each request's reference; 0: there is none.
@@ -314,7 +314,7 @@ class ComparisonWanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InParcels:
+class ChunkedAnswer:
     """Responses, and records that are fetched piece by piece until ``lengths`` are complete.
 
     ``reason`` says why there is none.
@@ -383,11 +383,11 @@ _LOAD = record(
     reusable=BOOLEAN,
     remember=BOOLEAN,
 )
-_CHAT = record(Chat, messages=sequence(encode_mapping(TEXT)), add_generation_prompt=BOOLEAN)
+_CHAT = record(Chat, messages=sequence(mapping_of(TEXT)), add_generation_prompt=BOOLEAN)
 _NOTHING = PLAIN
-_REFERENCE_WANTED = record(ReferenceWanted, requests=REQUESTS, top_k=INTEGER, samples=INTEGER)
-_COMPARISON_WANTED = record(ComparisonWanted, requests=REQUESTS, lengths=sequence(INTEGER))
-_IN_PARCELS = record(InParcels, responses=RESPONSES, lengths=sequence(INTEGER), reason=TEXT)
+_REFERENCE_CALL = record(ReferenceCall, requests=REQUESTS, top_k=INTEGER, samples=INTEGER)
+_COMPARISON_CALL = record(ComparisonCall, requests=REQUESTS, lengths=sequence(INTEGER))
+_CHUNKED_ANSWER = record(ChunkedAnswer, responses=RESPONSES, lengths=sequence(INTEGER), reason=TEXT)
 # The argument or value of a call: made, and read, by that call's own codec.
 _RAW: Codec[Value] = Codec(lambda value: value, lambda value: value)
 
@@ -397,10 +397,10 @@ CALLS: Mapping[str, CallForm] = {
     "describe": CallForm(_NOTHING, DESCRIPTION),
     "encode": CallForm(REQUESTS, TOKEN_IDS),
     "score": CallForm(REQUESTS, RESPONSES),
-    "score_reference": CallForm(_REFERENCE_WANTED, _IN_PARCELS),
+    "score_reference": CallForm(_REFERENCE_CALL, _CHUNKED_ANSWER),
     "next_reference": CallForm(_NOTHING, REFERENCE),
     "give_reference": CallForm(REFERENCE, _NOTHING),
-    "score_against": CallForm(_COMPARISON_WANTED, _IN_PARCELS),
+    "score_against": CallForm(_COMPARISON_CALL, _CHUNKED_ANSWER),
     "next_divergence": CallForm(_NOTHING, DIVERGENCE),
     "render_chat": CallForm(_CHAT, TEXT),
     "close": CallForm(_NOTHING, _NOTHING),
@@ -426,7 +426,7 @@ def frame_message(content: Call | Hello | Beat | Answer | Refusal) -> bytes:
     return to_frame({"kind": type(content).__name__, "content": encoded})
 
 
-def from_message(message: Message) -> Call | Hello | Beat | Answer | Refusal:
+def read_message(message: RawMessage) -> Call | Hello | Beat | Answer | Refusal:
     """Return what a message says.
 
     Raises:

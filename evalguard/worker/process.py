@@ -23,7 +23,7 @@ WORKER_MODULE = "evalguard.run.worker"
 _TAIL_BYTES = 16_384
 _TAIL_LINES = 10
 _TAIL_WIDTH = 300
-_PATIENCE = 2.0
+_END_PATIENCE = 2.0
 _STDERR = 2
 
 
@@ -52,7 +52,7 @@ def _open_own(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
-def _opened(log: Path | None) -> BinaryIO:
+def _open_log(log: Path | None) -> BinaryIO:
     if log is None:
         return os.fdopen(os.dup(_STDERR), "wb", buffering=0)
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -74,18 +74,18 @@ def kill_workers_of(threads: Collection[threading.Thread]) -> None:
 
     The threads notice at their next look at the pipes, and clear up by themselves.
     """
-    for process in _open_of(threads):
+    for process in _open_workers(threads):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
 
 
 def stuck_workers_of(threads: Collection[threading.Thread]) -> str:
     """Say in which function a worker of these threads is, which is to be killed now; "" if none."""
-    places = (process.stuck_in() for process in _open_of(threads))
+    places = (process.stuck_in() for process in _open_workers(threads))
     return next((place for place in places if place), "")
 
 
-def _open_of(threads: Collection[threading.Thread]) -> list[WorkerProcess]:
+def _open_workers(threads: Collection[threading.Thread]) -> list[WorkerProcess]:
     return [one for one in list(_started) if one.thread in threads and one.is_open]
 
 
@@ -116,7 +116,7 @@ class WorkerProcess:
         self.thread = threading.current_thread()
         workers_ends: list[int] = []
         try:
-            with _opened(log) as output:
+            with _open_log(log) as output:
                 self._log_start = output.tell() if log is not None else 0
                 worker_reads, self.requests_fd = os.pipe()
                 workers_ends.append(worker_reads)
@@ -157,7 +157,7 @@ class WorkerProcess:
 
     def stuck_in(self) -> str:
         """In which function it is, where it is killed next; "" where it does not tell."""
-        return "" if self.log is None else stuck_in(self.pid, self.log)
+        return "" if self.log is None else find_stuck_function(self.pid, self.log)
 
     def fate(self, *, wait: float) -> str:
         """Return how the worker ended, as a predicate; "" if it runs on after ``wait`` seconds."""
@@ -175,9 +175,9 @@ class WorkerProcess:
 
     def finish(self) -> None:
         """End a worker that was asked to end: wait, then SIGTERM, then kill its group."""
-        if not self.fate(wait=_PATIENCE):
+        if not self.fate(wait=_END_PATIENCE):
             self._popen.terminate()
-            self.fate(wait=_PATIENCE)
+            self.fate(wait=_END_PATIENCE)
         self.kill()
 
     def kill(self) -> None:
@@ -268,12 +268,12 @@ def peak_memory(pid: int | None = None) -> int | None:
     try:
         status = Path(f"/proc/{pid or 'self'}/status").read_text(encoding="utf-8")
     except OSError:
-        return _of_this() if pid is None else None
+        return _own_peak_memory() if pid is None else None
     found = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
     return int(found[0]) * 1024 if found else None
 
 
-def _of_this() -> int | None:
+def _own_peak_memory() -> int | None:
     try:
         import resource
     except ImportError:
@@ -286,24 +286,26 @@ def _of_this() -> int | None:
 
 
 # A worker writes its stack to its log at this signal, also while native code holds the interpreter.
-SIGNAL = signal.SIGUSR1
-PATIENCE = 5.0
+STACK_SIGNAL = signal.SIGUSR1
+STACK_PATIENCE = 5.0
 """Seconds to wait for what a worker says; one that was stopped says nothing."""
-_LOOK = 0.02
-_QUIET = 0.5  # seconds: on a loaded machine a stack is written in several pieces
-_AGAIN = 0.25  # seconds: while the main thread starts a process, one without a stack may be asked
-_ROOM = 16_384  # bytes of a stack that are looked at; the innermost call comes first
+_POLL_EVERY = 0.02
+_COMPLETE_AFTER = 0.5  # seconds: on a loaded machine a stack is written in several pieces
+_ASK_AGAIN_AFTER = (
+    0.25  # seconds: while the main thread starts a process, one without a stack may be asked
+)
+_MOST_STACK_BYTES = 16_384  # bytes of a stack that are looked at; the innermost call comes first
 _FRAME = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)\n', re.M)
 _LIBRARY = re.compile(r"[/\\]python\d[.\d]*[/\\]|[/\\](site|dist)-packages[/\\]")
 _Frame = re.Match[str]
 
 
-def tell_when_asked() -> None:
+def dump_stack_on_signal() -> None:
     """Let this process write the stack of its main thread to stderr when it is asked."""
-    faulthandler.register(SIGNAL, all_threads=False)
+    faulthandler.register(STACK_SIGNAL, all_threads=False)
 
 
-def stuck_in(pid: int, log: Path, *, patience: float = PATIENCE) -> str:
+def find_stuck_function(pid: int, log: Path, *, patience: float = STACK_PATIENCE) -> str:
     """Ask a process that is about to be killed what it is doing.
 
     Args:
@@ -319,7 +321,7 @@ def stuck_in(pid: int, log: Path, *, patience: float = PATIENCE) -> str:
         frames = _read_frames(pid, log, patience)
     except OSError:
         return ""
-    found = _of_user(frames) or next(iter(frames), None)
+    found = _find_user_frame(frames) or next(iter(frames), None)
     if found is None:
         return ""
     shown = f"{found['function']} ({found['file']}, line {found['line']})"
@@ -332,25 +334,25 @@ def _read_frames(pid: int, log: Path, patience: float) -> list[_Frame]:
     frames: list[_Frame] = []
     now = asked = grown = time.monotonic()
     deadline = now + patience
-    os.kill(pid, SIGNAL)
+    os.kill(pid, STACK_SIGNAL)
     while now < deadline:
-        time.sleep(_LOOK)
-        now, more = time.monotonic(), _after(log, before)
+        time.sleep(_POLL_EVERY)
+        now, more = time.monotonic(), _read_after(log, before)
         if len(more) > len(written):
             written, grown = more, now
         frames = _frames(written)
-        if _of_user(frames) or (frames and now - grown > _QUIET):
+        if _find_user_frame(frames) or (frames and now - grown > _COMPLETE_AFTER):
             break
-        if not written and now - asked > _AGAIN:
-            os.kill(pid, SIGNAL)
+        if not written and now - asked > _ASK_AGAIN_AFTER:
+            os.kill(pid, STACK_SIGNAL)
             asked = now
     return frames
 
 
-def _after(log: Path, start: int) -> bytes:
+def _read_after(log: Path, start: int) -> bytes:
     with log.open("rb") as file:
         file.seek(start)
-        return file.read(_ROOM)
+        return file.read(_MOST_STACK_BYTES)
 
 
 def _frames(written: bytes) -> list[_Frame]:
@@ -358,7 +360,7 @@ def _frames(written: bytes) -> list[_Frame]:
     return list(_FRAME.finditer(written.decode("utf-8", "replace")))
 
 
-def _of_user(frames: list[_Frame]) -> _Frame | None:
+def _find_user_frame(frames: list[_Frame]) -> _Frame | None:
     """The innermost one that is neither a library's nor evalguard's."""
     own = str(Path(evalguard.__file__).parent)
     for one in frames:

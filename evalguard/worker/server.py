@@ -18,9 +18,9 @@ from evalguard.core.reference import Reference
 from evalguard.core.scorer import DistributionScorer, ModelDescription, ReassignableScorer, Scorer
 from evalguard.core.settings import Value, Variant
 from evalguard.errors import WorkerError
-from evalguard.worker.client import Parcels, unpack_parcel
+from evalguard.worker.client import RecordChunks, join_chunks
 from evalguard.worker.codec import to_failure
-from evalguard.worker.frames import FrameParser, Message
+from evalguard.worker.frames import FrameParser, RawMessage
 from evalguard.worker.messages import (
     CALLS,
     PROTOCOL,
@@ -28,19 +28,19 @@ from evalguard.worker.messages import (
     Beat,
     Call,
     CallName,
-    ComparisonWanted,
+    ChunkedAnswer,
+    ComparisonCall,
     Hello,
-    InParcels,
     Load,
-    ReferenceWanted,
+    ReferenceCall,
     Refusal,
     frame_message,
-    from_message,
+    read_message,
 )
 from evalguard.worker.process import end_process_group
 
 
-class Desk(Protocol):
+class CallHandler(Protocol):
     """Answers calls."""
 
     def answer(self, call: Call) -> Value:
@@ -57,7 +57,7 @@ class OpenScorer(Protocol):
         """Return the loaded model; a ``ReassignableScorer`` where it is to be reusable."""
 
 
-def serve(
+def serve_scorer(
     requests_fd: int,
     replies_fd: int,
     open_scorer: OpenScorer,
@@ -65,19 +65,19 @@ def serve(
     beat: float = 1.0,
     prepare: Callable[[], None] | None = None,
 ) -> None:
-    """Answer calls to a model until the parent says close, as ``serve_desk`` does.
+    """Answer calls to a model until the parent says close, as ``serve_calls`` does.
 
     Args:
         open_scorer: loads the variant that the parent names.
     """
-    desk = _ScorerDesk(open_scorer)
-    serve_desk(requests_fd, replies_fd, desk, beat=beat, prepare=prepare)
+    desk = _ScorerHandler(open_scorer)
+    serve_calls(requests_fd, replies_fd, desk, beat=beat, prepare=prepare)
 
 
-def serve_desk(
+def serve_calls(
     requests_fd: int,
     replies_fd: int,
-    desk: Desk,
+    desk: CallHandler,
     *,
     beat: float = 1.0,
     prepare: Callable[[], None] | None = None,
@@ -125,7 +125,7 @@ def serve_desk(
         desk.close()
 
 
-def _answer(call: Call, desk: Desk) -> bytes:
+def _answer(call: Call, desk: CallHandler) -> bytes:
     try:
         return frame_message(Answer(number=call.number, value=desk.answer(call)))
     except Exception as error:  # noqa: BLE001  whatever it is, it belongs to the caller
@@ -134,13 +134,13 @@ def _answer(call: Call, desk: Desk) -> bytes:
         return frame_message(Refusal(number=call.number, failure=to_failure(error)))
 
 
-class _ScorerDesk:
+class _ScorerHandler:
     """Turns calls into method calls of the scorer, once it is loaded."""
 
     def __init__(self, open_scorer: OpenScorer) -> None:
         self._open_scorer = open_scorer
         self._scorer: Scorer | None = None
-        self._counter = Counter()
+        self._counter = DistributionCalls()
 
     def answer(self, call: Call) -> Value:
         """Return the value of a call, encoded."""
@@ -175,7 +175,7 @@ class _ScorerDesk:
 
     def _load(self, load: Load) -> Any:
         self.close()  # before the next one takes its memory
-        self._counter = Counter()
+        self._counter = DistributionCalls()
         if load.import_path:
             sys.path[:] = load.import_path
         self._scorer = self._open_scorer(load)
@@ -189,7 +189,7 @@ class _ScorerDesk:
 # Counter: the worker's side of calls whose records travel piece by piece.
 
 
-class Counter:
+class DistributionCalls:
     """Takes references in, and hands references and divergences out, one piece a call."""
 
     def __init__(self) -> None:
@@ -215,21 +215,21 @@ class Counter:
             return self._referenced(argument, cast(DistributionScorer, scorer))
         return self._compared(argument, cast(DistributionScorer, scorer))
 
-    def _referenced(self, wanted: ReferenceWanted, scorer: DistributionScorer) -> InParcels:
+    def _referenced(self, wanted: ReferenceCall, scorer: DistributionScorer) -> ChunkedAnswer:
         responses, references = scorer.score_reference(
             wanted.requests, top_k=wanted.top_k, samples=wanted.samples
         )
-        parcels = Parcels.of(references)
+        parcels = RecordChunks.of(references)
         self._waiting.extend(parcels.pieces)
-        return InParcels(responses=tuple(responses), lengths=parcels.lengths)
+        return ChunkedAnswer(responses=tuple(responses), lengths=parcels.lengths)
 
-    def _compared(self, wanted: ComparisonWanted, scorer: DistributionScorer) -> InParcels:
+    def _compared(self, wanted: ComparisonCall, scorer: DistributionScorer) -> ChunkedAnswer:
         given, self._given = self._given, []
-        references = unpack_parcel(wanted.lengths, given)
+        references = join_chunks(wanted.lengths, given)
         responses, compared = scorer.score_against(wanted.requests, references)
-        parcels = Parcels.of(compared.divergences)
+        parcels = RecordChunks.of(compared.divergences)
         self._waiting.extend(parcels.pieces)
-        return InParcels(
+        return ChunkedAnswer(
             responses=tuple(responses), lengths=parcels.lengths, reason=compared.reason
         )
 
@@ -331,15 +331,15 @@ class Inbox:
         try:
             while data := os.read(self._fd, _CHUNK):
                 for message in parser.feed(data):
-                    self._calls.put(_call(message))
+                    self._calls.put(_to_call(message))
         except WorkerError as error:
             self._calls.put(error)
         else:
             end_process_group("the process that started it is gone")
 
 
-def _call(message: Message) -> Call:
-    content = from_message(message)
+def _to_call(message: RawMessage) -> Call:
+    content = read_message(message)
     if not isinstance(content, Call):
         raise WorkerError(f"sent {type(content).__name__} where a call is expected")
     return content

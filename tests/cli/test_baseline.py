@@ -18,8 +18,8 @@ from small_world import Ran, SmallWorld
 from evalguard.core.history import DocumentHashes
 from evalguard.errors import EvaluationError
 from evalguard.harness.answers import requested_documents
-from evalguard.run.base import base_of_history, stored_tables
-from evalguard.store.history.history_file import HistoryFile, KeptMetric
+from evalguard.run.base import read_base_of_history, read_stored_tables
+from evalguard.store.history.history_file import HistoryFile, StoredMetric
 from evalguard.store.run_tables import read_samples, sample_files
 
 Run = Callable[..., Ran]
@@ -344,13 +344,13 @@ def test_a_stored_base_whose_log_likelihoods_say_nothing_is_refused(made: dict[s
     import pyarrow.parquet as pq
 
     path = sample_files(Path(made["run_folder"]))["sw_word"]
-    assert stored_tables(path, "sw_word", "base", source="stored") is not None
+    assert read_stored_tables(path, "sw_word", "base", source="stored") is not None
     table = pq.read_table(path)
     place = table.schema.get_field_index("base:loglikelihood")
     column = pa.array([[0.0]] * table.num_rows, type=table.schema.field(place).type)
     pq.write_table(table.set_column(place, table.schema.field(place), column), path)
     with pytest.raises(EvaluationError, match="all 20 log-likelihoods are 0"):
-        stored_tables(path, "sw_word", "base", source="stored")
+        read_stored_tables(path, "sw_word", "base", source="stored")
 
 
 @pytest.mark.parametrize(
@@ -369,9 +369,9 @@ def test_a_history_whose_log_likelihoods_say_nothing_is_refused(
         metric = dataclasses.replace(METRIC, metric="perplexity")
         file.unlink(missing_ok=True)
         with HistoryFile(file, create=True) as history:
-            history.add(night(0), [KeptMetric(metric=metric, documents=kept)], {})
+            history.add(night(0), [StoredMetric(metric=metric, documents=kept)], {})
         if not said:
-            assert base_of_history(file, "", "port").tables[0].n == N
+            assert read_base_of_history(file, "", "port").tables[0].n == N
             continue
         with pytest.raises(EvaluationError, match=said):
-            base_of_history(file, "", "port")
+            read_base_of_history(file, "", "port")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from evalguard.store.cache_items import inventory
+from evalguard.store.cache_items import take_inventory
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_ls_names_models_as_they_were_last_called(run: Any, cache: Path) -> None
     assert set(scores) == {"orig", "sharp"}
     assert scores["orig"]["tasks"] == ["sw_word"]
     assert scores["orig"]["model"] == {"type": "hf", "dtype": "float32", "device": "cpu"}
-    assert document["size"] == inventory(cache).size > 0
+    assert document["size"] == take_inventory(cache).size > 0
 
 
 def test_many_tasks_are_cut_to_the_room_beside_the_rest(run: Any, cache: Path) -> None:
@@ -45,11 +45,11 @@ def test_many_tasks_are_cut_to_the_room_beside_the_rest(run: Any, cache: Path) -
 
 
 def test_a_size_without_a_unit_removes_nothing(run: Any, cache: Path) -> None:
-    before = inventory(cache).size
+    before = take_inventory(cache).size
     ran = run("cache", "prune", "--max-size", "20", "--cache-dir", cache)
     assert ran.code == 2
     assert "'20' is not a size such as 20GB" in ran.err
-    assert inventory(cache).size == before
+    assert take_inventory(cache).size == before
 
 
 def test_a_name_that_would_act_on_the_terminal_does_not(run: Any, cache: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_limit_is_kept_to_after_a_run_which_keeps_its_own(
     ran = compare("orig", "soft", *words, "--cache-max-size", "1kB")
     assert "what was not used lately removed" in " ".join(ran.err.split())
     assert "what was used in the last hour, or by this run, stays" in " ".join(ran.err.split())
-    left = {e.name for e in inventory(cache).entries if e.kind in ("scores", "divergences")}
+    left = {e.name for e in take_inventory(cache).entries if e.kind in ("scores", "divergences")}
     assert left == {"orig", "soft", "orig vs soft"}
     monkeypatch.setenv("EVALGUARD_CACHE_MAX_SIZE", "1 potato")
     refused = compare("orig", "soft", *words)

@@ -13,7 +13,7 @@ from history_examples import METRIC, documents, keep_nights, night
 from small_world import Ran, SmallWorld
 
 from evalguard.store.history.check import check_history
-from evalguard.store.history.history_file import HistoryFile, KeptMetric
+from evalguard.store.history.history_file import HistoryFile, StoredMetric
 
 Run = Callable[..., Ran]
 
@@ -104,7 +104,7 @@ def test_pruning_gives_the_room_back_and_keeps_what_others_are_packed_against(
     with HistoryFile(file, create=True) as history:
         for day, candidate in enumerate(candidates):
             scores = documents(candidate, base)
-            history.add(night(day), [KeptMetric(metric=METRIC, documents=scores)], {})
+            history.add(night(day), [StoredMetric(metric=METRIC, documents=scores)], {})
     assert run("history", "prune", "--keep-nights", 2, "--history", file).code == 0
     with HistoryFile(file) as history:
         kept = history.documents([11, 12], METRIC.key)

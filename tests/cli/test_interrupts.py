@@ -122,7 +122,10 @@ def signalled(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize(
     ("place", "doing"),
     [
-        ("evalguard.run.compare.choose", "interrupted while reading what is to be compared"),
+        (
+            "evalguard.run.compare.resolve_choices",
+            "interrupted while reading what is to be compared",
+        ),
         ("evalguard.run.scoring.sessions.load_tasks", "interrupted while loading tasks (sw_long)"),
         ("evalguard.run.scoring.sessions.open_scorer", "interrupted while loading orig (base)"),
         ("evalguard.harness.tasks.build_requests", "interrupted while building the requests"),
@@ -186,7 +189,10 @@ def test_handlers_are_put_back_and_those_of_others_are_left_alone() -> None:
         ("evalguard.run.stored_run.read_report", ("report", "RUN")),
         ("evalguard.run.publishing.forges.read_document", ("github", "RUN")),
         ("evalguard.run.publishing.forges.read_document", ("gitlab", "RUN")),
-        ("evalguard.run.publishing.tracking.stored_run", ("track", "RUN", "--track", "mlflow")),
+        (
+            "evalguard.run.publishing.tracking.read_stored_run",
+            ("track", "RUN", "--track", "mlflow"),
+        ),
         ("evalguard.run.history.queries.list_runs", ("history", "list", "--history", "RUN")),
         ("evalguard.run.listing.list_cache", ("cache", "ls")),
     ],

@@ -16,7 +16,7 @@ from lmeval_output import run_lm_eval
 from small_world import SmallWorld, write_tasks
 
 import evalguard
-from evalguard.run.stored_run import stored_run
+from evalguard.run.stored_run import read_stored_run
 
 TASKS = ("sw_word", "sw_choice", "sw_text")
 
@@ -71,12 +71,12 @@ def test_the_documents_of_finished_runs_can_be_looked_at(
 ) -> None:
     run("compare", "--base", base_run, "--cand", other_run)
     (folder,) = Path("reports").iterdir()
-    found = stored_run(folder).documents("sw_choice")
+    found = read_stored_run(folder).documents("sw_choice")
     assert found is not None
     assert all(found.of("base", "prompt"))
     assert found.of("base", "loglikelihood") != found.of("candidate", "loglikelihood")
     assert sum(found.drifts("none", "acc") or ()) == pytest.approx(
-        next(c.sigma for c in stored_run(folder).report.comparisons if c.task == "sw_choice")
+        next(c.sigma for c in read_stored_run(folder).report.comparisons if c.task == "sw_choice")
     )
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert 'id="grid"' in page

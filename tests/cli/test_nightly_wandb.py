@@ -11,7 +11,7 @@ from small_world import Ran, SmallWorld
 from wandb_server import KEY, Trouble, WandbServer, wandb_server
 
 from evalguard.core.reports.compare import Sent
-from evalguard.integrations.jobs import Bounds
+from evalguard.integrations.jobs import SendingLimits
 from evalguard.run.nightly.tracked_night import sync_command
 
 Run = Callable[..., Ran]
@@ -19,9 +19,9 @@ Serve = Callable[..., WandbServer]
 
 # For what never answers; for what is to arrive, which a slow machine under load does in that time;
 # and for a night that has both.
-SHORT = Bounds(start=120, init=4, finish=6)
-LONG = Bounds(start=120, init=60, finish=120)
-BOTH = Bounds(start=120, init=12, finish=20)
+SHORT = SendingLimits(start=120, init=4, finish=6)
+LONG = SendingLimits(start=120, init=60, finish=120)
+BOTH = SendingLimits(start=120, init=12, finish=20)
 
 pytestmark = pytest.mark.usefixtures("pairs_here")
 
@@ -31,8 +31,8 @@ def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Serve]:
     """Start a server that nights of this process are sent to."""
     running = []
 
-    def started(trouble: Trouble, bounds: Bounds) -> WandbServer:
-        monkeypatch.setattr("evalguard.integrations.sending.Bounds", lambda: bounds)
+    def started(trouble: Trouble, bounds: SendingLimits) -> WandbServer:
+        monkeypatch.setattr("evalguard.integrations.sending.SendingLimits", lambda: bounds)
         running.append(wandb_server(trouble))
         server = running[-1].__enter__()
         monkeypatch.setenv("WANDB_BASE_URL", server.url)

@@ -10,21 +10,21 @@ import pytest
 from small_world import Ran, SmallWorld
 from wandb_server import KEY, Trouble, wandb_server
 
-from evalguard.integrations.jobs import Bounds
+from evalguard.integrations.jobs import SendingLimits
 
 Run = Callable[..., Ran]
 
 
 # For what never answers, and for what is to arrive: a slow machine under load does it in that time.
-SHORT = Bounds(start=120, init=4, finish=6)
-LONG = Bounds(start=120, init=60, finish=120)
+SHORT = SendingLimits(start=120, init=4, finish=6)
+LONG = SendingLimits(start=120, init=60, finish=120)
 
 
 @pytest.fixture(autouse=True)
 def short_bounds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("WANDB_MODE")
     monkeypatch.setenv("NETRC", str(tmp_path / "no-netrc"))
-    monkeypatch.setattr("evalguard.integrations.sending.Bounds", lambda: SHORT)
+    monkeypatch.setattr("evalguard.integrations.sending.SendingLimits", lambda: SHORT)
 
 
 def same_but_for_the_tracker(plain: Ran, tracked: Ran) -> list[dict[str, str]]:
@@ -104,7 +104,7 @@ def test_no_trouble_of_wandb_changes_the_verdict(
 ) -> None:
     plain = compare("orig", candidate, "--json")
     if state == "sent":
-        monkeypatch.setattr("evalguard.integrations.sending.Bounds", lambda: LONG)
+        monkeypatch.setattr("evalguard.integrations.sending.SendingLimits", lambda: LONG)
     with wandb_server(trouble) as server:
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
         monkeypatch.setenv("WANDB_API_KEY", KEY)
@@ -122,7 +122,7 @@ def test_no_trouble_of_wandb_changes_the_verdict(
 def test_what_wandb_gets_are_the_numbers_of_result_json(
     compare: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("evalguard.integrations.sending.Bounds", lambda: LONG)
+    monkeypatch.setattr("evalguard.integrations.sending.SendingLimits", lambda: LONG)
     with wandb_server() as server:
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
         monkeypatch.setenv("WANDB_API_KEY", KEY)

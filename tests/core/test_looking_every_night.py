@@ -17,7 +17,7 @@ from evalguard.run.history.queries import HistorySelection, find_trends
 from evalguard.run.nightly.night_files import read_night_trends
 from evalguard.run.nightly.nightly import RECENT_NIGHTS, find_changes_tonight
 from evalguard.stats.change_points import change_points, most_drawn, recently_found
-from evalguard.store.history.history_file import HistoryFile, KeptMetric
+from evalguard.store.history.history_file import HistoryFile, StoredMetric
 
 PAIR = PairNight(
     base="orig", candidate="port", state="passed", exit_code=0, reason="", created="2026"
@@ -30,7 +30,7 @@ def kept(path: Path, sigmas: np.ndarray, n_used: np.ndarray | None = None) -> Pa
     with HistoryFile(path, create=True) as history:
         for day, (sigma, count) in enumerate(zip(sigmas, counts, strict=True)):
             metric = replace(METRIC, sigma=float(sigma), n_used=int(count))
-            history.add(night(day), [KeptMetric(metric=metric, documents=scored(right()))], {})
+            history.add(night(day), [StoredMetric(metric=metric, documents=scored(right()))], {})
     return path
 
 

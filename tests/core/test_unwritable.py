@@ -11,7 +11,7 @@ from evalguard.core.text import HF_HINT, unwritable
 from evalguard.errors import EvaluationError
 from evalguard.harness import tasks
 from evalguard.harness.tasks import TaskIndex
-from evalguard.models.load_failures import load_failures
+from evalguard.models.load_failures import explain_load_failures
 
 HOME = {"HOME": "/home/mara"}
 KEPT = "/home/mara/.cache/huggingface/datasets"
@@ -60,7 +60,7 @@ def test_tasks_and_models_say_which_variable_helps(
     assert of_task.hint == HF_HINT
     with (
         pytest.raises(EvaluationError, match="datasets cannot be written: no write") as of_model,
-        load_failures("org/model", {}, {}),
+        explain_load_failures("org/model", {}, {}),
     ):
         raise error
     assert of_model.value.hint == HF_HINT

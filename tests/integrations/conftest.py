@@ -11,7 +11,7 @@ import pytest
 from fake_github import TOKEN, FakeGithub, fake_github
 from wandb_server import KEY, Serve, Trouble, WandbServer, wandb_server
 
-from evalguard.integrations.jobs import Bounds
+from evalguard.integrations.jobs import SendingLimits
 
 
 @pytest.fixture(autouse=True)
@@ -28,15 +28,15 @@ def no_trackers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def bounds() -> Bounds:
+def bounds() -> SendingLimits:
     """For what is to arrive: a slow machine under load does all of it in that time."""
-    return Bounds(start=120, init=60, finish=120)
+    return SendingLimits(start=120, init=60, finish=120)
 
 
 @pytest.fixture
-def short_bounds() -> Bounds:
+def short_bounds() -> SendingLimits:
     """For what never answers; a slow machine under load still starts a tracker in that time."""
-    return Bounds(start=120, init=4, finish=6)
+    return SendingLimits(start=120, init=4, finish=6)
 
 
 @pytest.fixture

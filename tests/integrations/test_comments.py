@@ -9,8 +9,8 @@ import pytest
 from fake_github import TOKEN, FakeGithub
 
 from evalguard.errors import StoreError, UsageError
-from evalguard.integrations.github import job_of, put_comment
-from evalguard.integrations.gitlab import Api, RefusedError
+from evalguard.integrations.github import put_comment, read_github_job
+from evalguard.integrations.gitlab import RefusedError, RestApi
 
 MARKER = "<!-- evalguard 0123456789abcdef -->"
 OTHER = "<!-- evalguard ffffffffffffffff -->"
@@ -24,7 +24,7 @@ def bodies(github: FakeGithub) -> list[str]:
 def test_the_first_is_created_and_the_second_updates_it(
     github: FakeGithub, environment: Environment
 ) -> None:
-    job = job_of(environment)
+    job = read_github_job(environment)
     assert put_comment(job, f"{MARKER}\none") == "url-1"
     assert put_comment(job, f"{MARKER}\ntwo") == "url-1"
     assert put_comment(job, f"{OTHER}\nother") == "url-2"
@@ -37,7 +37,7 @@ def test_a_comment_behind_many_others_is_found(
     for _ in range(250):
         github.add("chat", {"login": "ada", "type": "User"})
     github.add(f"{MARKER}\r\nold")
-    put_comment(job_of(environment), f"{MARKER}\nnew")
+    put_comment(read_github_job(environment), f"{MARKER}\nnew")
     assert bodies(github)[-1] == f"{MARKER}\nnew"
     assert len(github.comments) == 251
 
@@ -47,7 +47,7 @@ def test_somebody_elses_comment_with_our_first_line_is_left_alone(
 ) -> None:
     github.add(f"{MARKER}\ncopied", {"login": "mallory", "type": "User"})
     github.add(f"quoted\n{MARKER}")
-    put_comment(job_of(environment), f"{MARKER}\nours")
+    put_comment(read_github_job(environment), f"{MARKER}\nours")
     assert bodies(github) == [f"{MARKER}\ncopied", f"quoted\n{MARKER}", f"{MARKER}\nours"]
 
 
@@ -55,7 +55,7 @@ def test_a_users_own_token_updates_that_users_comment(
     github: FakeGithub, environment: Environment
 ) -> None:
     github.user, github.knows_user = {"login": "ada", "type": "User"}, True
-    job = job_of(environment)
+    job = read_github_job(environment)
     put_comment(job, f"{MARKER}\none")
     put_comment(job, f"{MARKER}\ntwo")
     assert bodies(github) == [f"{MARKER}\ntwo"]
@@ -64,7 +64,7 @@ def test_a_users_own_token_updates_that_users_comment(
 def test_none_is_created_where_only_an_update_was_asked_for(
     github: FakeGithub, environment: Environment
 ) -> None:
-    job = job_of(environment)
+    job = read_github_job(environment)
     assert put_comment(job, f"{MARKER}\none", create=False) == ""
     assert bodies(github) == []
     github.add(f"{MARKER}\nold")
@@ -76,7 +76,7 @@ def test_a_passing_refusal_is_tried_again(
     github: FakeGithub, environment: Environment, status: int
 ) -> None:
     github.failures = [(status, "0"), (status, "0")]
-    assert put_comment(job_of(environment), f"{MARKER}\none") == "url-1"
+    assert put_comment(read_github_job(environment), f"{MARKER}\none") == "url-1"
     assert bodies(github) == [f"{MARKER}\none"]
 
 
@@ -86,7 +86,7 @@ def test_a_token_that_may_not_write_is_told_what_it_needs(
 ) -> None:
     github.failures = [(status, "")]
     with pytest.raises(StoreError, match=f"HTTP {status} .*: not now") as refused:
-        put_comment(job_of(environment), MARKER)
+        put_comment(read_github_job(environment), MARKER)
     assert "pull-requests: write" in refused.value.hint
     assert len(github.asked) == 1
     assert TOKEN not in str(refused.value)
@@ -95,19 +95,19 @@ def test_a_token_that_may_not_write_is_told_what_it_needs(
 def test_a_redirect_does_not_get_the_token(github: FakeGithub, environment: Environment) -> None:
     github.redirect = f"{github.address}/elsewhere"
     with pytest.raises(StoreError, match="HTTP 302"):
-        put_comment(job_of(environment), MARKER)
+        put_comment(read_github_job(environment), MARKER)
     assert len(github.asked) == 1
 
 
 def test_nobody_listens(environment: Environment) -> None:
-    api = Api("http://127.0.0.1:9", {"Authorization": TOKEN}, wait=0.0)
+    api = RestApi("http://127.0.0.1:9", {"Authorization": TOKEN}, wait=0.0)
     with pytest.raises(RefusedError, match="no answer"):
         api.call("GET", "/user")
 
 
 def test_the_token_is_not_sent_without_tls() -> None:
     with pytest.raises(RefusedError, match="not https"):
-        Api("http://github.example/api", {"Authorization": TOKEN})
+        RestApi("http://github.example/api", {"Authorization": TOKEN})
 
 
 @pytest.mark.parametrize(
@@ -124,28 +124,28 @@ def test_the_pull_request_is_that_of_the_event(
 ) -> None:
     path = tmp_path / "event.json"
     path.write_text(json.dumps(event))
-    assert job_of({"GITHUB_EVENT_PATH": str(path)}).pull_request == wanted
+    assert read_github_job({"GITHUB_EVENT_PATH": str(path)}).pull_request == wanted
 
 
 def test_what_github_never_sets_is_refused(tmp_path: Path) -> None:
     for environment in ({"GITHUB_REPOSITORY": "a/b/../c"}, {"GITHUB_EVENT_PATH": str(tmp_path)}):
         with pytest.raises(UsageError, match="GITHUB_"):
-            job_of(environment)
+            read_github_job(environment)
 
 
 def test_outside_github_a_job_has_nothing() -> None:
-    job = job_of({})
+    job = read_github_job({})
     assert (job.repository, job.pull_request, job.page) == ("", None, "")
     assert not job.add_summary("x")
     assert not job.add_outputs({"a": "b"})
 
 
 def test_a_token_is_not_shown(environment: Environment) -> None:
-    assert TOKEN not in repr(job_of(environment))
+    assert TOKEN not in repr(read_github_job(environment))
 
 
 def test_outputs_of_any_text_stay_one_value(environment: Environment) -> None:
-    job = job_of(environment)
+    job = read_github_job(environment)
     job.add_outputs({"a": "one\nend\nb=injected", "c": ""})
     assert outputs(environment) == {"a": "one\nend\nb=injected", "c": ""}
 

@@ -15,7 +15,7 @@ from fake_gitlab import GITLAB_TOKEN, FakeGitlab, fake_gitlab
 
 from evalguard.core.redaction import redacted_text
 from evalguard.errors import StoreError, UsageError
-from evalguard.integrations.gitlab import gitlab_job_of, put_note
+from evalguard.integrations.gitlab import put_note, read_gitlab_job
 from evalguard.run.publishing.forges import show_on_gitlab
 
 MARKER = "<!-- evalguard 0123456789abcdef -->"
@@ -50,7 +50,7 @@ def bodies(gitlab: FakeGitlab) -> list[str]:
 def test_the_first_is_created_and_the_second_updates_it(
     gitlab: FakeGitlab, job: Environment
 ) -> None:
-    made = gitlab_job_of(job)
+    made = read_gitlab_job(job)
     place = "https://gitlab.example/org/repo/-/merge_requests/7#note_1000"
     assert put_note(made, f"{MARKER}\none") == place
     assert put_note(made, f"{MARKER}\ntwo") == place
@@ -62,7 +62,7 @@ def test_a_note_behind_many_others_is_found(gitlab: FakeGitlab, job: Environment
     for number in range(250):
         gitlab.add("added 1 commit", 9, system=number % 2 == 0)
     gitlab.add(f"{MARKER}\r\nold")
-    put_note(gitlab_job_of(job), f"{MARKER}\nnew")
+    put_note(read_gitlab_job(job), f"{MARKER}\nnew")
     assert bodies(gitlab)[-1] == f"{MARKER}\nnew"
     assert len(gitlab.notes) == 251
 
@@ -72,14 +72,14 @@ def test_somebody_elses_note_with_our_first_line_is_left_alone(
 ) -> None:
     gitlab.add(f"{MARKER}\ncopied", 9)
     gitlab.add(f"quoted\n{MARKER}")
-    put_note(gitlab_job_of(job), f"{MARKER}\nours")
+    put_note(read_gitlab_job(job), f"{MARKER}\nours")
     assert bodies(gitlab) == [f"{MARKER}\ncopied", f"quoted\n{MARKER}", f"{MARKER}\nours"]
 
 
 def test_none_is_created_where_only_an_update_was_asked_for(
     gitlab: FakeGitlab, job: Environment
 ) -> None:
-    made = gitlab_job_of(job)
+    made = read_gitlab_job(job)
     assert put_note(made, f"{MARKER}\none", create=False) == ""
     gitlab.add(f"{MARKER}\nold")
     assert put_note(made, f"{MARKER}\nnew", create=False).endswith("#note_1000")
@@ -91,7 +91,7 @@ def test_a_passing_refusal_is_tried_again(
     gitlab: FakeGitlab, job: Environment, status: int
 ) -> None:
     gitlab.failures = [status, status]
-    assert put_note(gitlab_job_of(job), f"{MARKER}\none")
+    assert put_note(read_gitlab_job(job), f"{MARKER}\none")
     assert bodies(gitlab) == [f"{MARKER}\none"]
 
 
@@ -101,13 +101,13 @@ def test_a_token_that_may_not_write_is_told_what_it_needs(
 ) -> None:
     gitlab.failures = [status]
     with pytest.raises(StoreError, match=f"HTTP {status} .*not now") as refused:
-        put_note(gitlab_job_of(job), MARKER)
+        put_note(read_gitlab_job(job), MARKER)
     assert "scope `api`" in refused.value.hint
     assert GITLAB_TOKEN not in str(refused.value)
 
 
 def test_the_token_is_never_shown_and_never_sent_without_tls(job: Environment) -> None:
-    open_job = gitlab_job_of({**job, "CI_API_V4_URL": "http://gitlab.example/api/v4"})
+    open_job = read_gitlab_job({**job, "CI_API_V4_URL": "http://gitlab.example/api/v4"})
     assert GITLAB_TOKEN not in repr(open_job)
     assert redacted_text(f"token {GITLAB_TOKEN} in a text") == "token *** in a text"
     with pytest.raises(StoreError, match="not https"):
@@ -118,9 +118,9 @@ def test_what_gitlab_never_sets_is_refused_and_other_pipelines_have_no_note(
     job: Environment,
 ) -> None:
     with pytest.raises(UsageError, match=r"CI_MERGE_REQUEST_IID is '7/\.\./8'"):
-        gitlab_job_of({**job, "CI_MERGE_REQUEST_IID": "7/../8"})
-    assert gitlab_job_of({}).merge_request is None
-    assert gitlab_job_of({**job, "CI_MERGE_REQUEST_IID": ""}).merge_request is None
+        read_gitlab_job({**job, "CI_MERGE_REQUEST_IID": "7/../8"})
+    assert read_gitlab_job({}).merge_request is None
+    assert read_gitlab_job({**job, "CI_MERGE_REQUEST_IID": ""}).merge_request is None
 
 
 def failed(tmp_path: Path, message: str) -> Path:

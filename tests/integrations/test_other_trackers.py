@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tracked_examples import example
 
-from evalguard.integrations.jobs import Bounds
+from evalguard.integrations.jobs import SendingLimits
 from evalguard.integrations.sending import send_run
 
 pytestmark = pytest.mark.slow
@@ -34,7 +34,7 @@ print(json.dumps({"name": name, "logs": storage.get_logs("evalguard", name),
 """
 
 
-def test_trackio_has_the_run(tmp_path: Path, bounds: Bounds) -> None:
+def test_trackio_has_the_run(tmp_path: Path, bounds: SendingLimits) -> None:
     sent = send_run("trackio", example(tmp_path), folder=tmp_path, bounds=bounds)
     assert sent.state == "sent", sent.reason
     found = read_back(TRACKIO)
@@ -59,7 +59,7 @@ print(json.dumps({"name": run.info.run_name, "state": run.info.status, "metrics"
 """
 
 
-def test_mlflow_has_the_run_in_a_local_sqlite_file(tmp_path: Path, bounds: Bounds) -> None:
+def test_mlflow_has_the_run_in_a_local_sqlite_file(tmp_path: Path, bounds: SendingLimits) -> None:
     sent = send_run("mlflow", example(tmp_path), folder=tmp_path, bounds=bounds)
     assert sent.state == "sent", sent.reason
     assert sent.place.endswith(str(tmp_path / "mlflow.db"))
@@ -77,7 +77,7 @@ def test_mlflow_has_the_run_in_a_local_sqlite_file(tmp_path: Path, bounds: Bound
 
 
 def test_an_mlflow_server_that_is_not_there_costs_seconds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bounds: Bounds
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bounds: SendingLimits
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     sent = send_run("mlflow", example(tmp_path), folder=tmp_path, bounds=bounds)

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from tracked_examples import example
 
-from evalguard.integrations.jobs import Bounds
+from evalguard.integrations.jobs import SendingLimits
 from evalguard.integrations.sending import send_run
 
 # A tracker that hangs with a helper in a session of its own, both deaf to polite signals.
@@ -58,7 +58,7 @@ def test_a_tracker_that_hangs_is_killed_with_all_that_it_started(
     pid = tmp_path / "pid"
     tracker.write_text(_HANGING.format(pid=str(pid)), encoding="utf-8")
     for seconds in (3, 12, 48):  # a slow machine needs longer to get as far as the helper
-        bounds = Bounds(start=seconds - 1, init=0.5, finish=0.5)
+        bounds = SendingLimits(start=seconds - 1, init=0.5, finish=0.5)
         sent = send_run("trackio", example(tmp_path), folder=tmp_path, bounds=bounds)
         assert (sent.state, sent.reason) == ("failed", f"no answer within {seconds} s")
         if pid.exists() and pid.read_text(encoding="utf-8"):

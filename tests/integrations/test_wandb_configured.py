@@ -12,7 +12,7 @@ import pytest
 
 from evalguard.errors import UsageError
 from evalguard.integrations.wandb_sink import wandb_is_configured
-from evalguard.run.publishing.tracking import chosen_sinks
+from evalguard.run.publishing.tracking import choose_sinks
 
 
 def log_in(folder: Path, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
@@ -24,7 +24,7 @@ def log_in(folder: Path, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
 
 def test_nothing_is_configured_by_itself() -> None:
     assert not wandb_is_configured()
-    assert chosen_sinks(()) == ()
+    assert choose_sinks(()) == ()
 
 
 @pytest.mark.parametrize(
@@ -33,13 +33,13 @@ def test_nothing_is_configured_by_itself() -> None:
 )
 def test_a_variable_configures_it(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
-    assert chosen_sinks(()) == ("wandb",)
+    assert choose_sinks(()) == ("wandb",)
 
 
 def test_disabled_is_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    assert chosen_sinks(()) == ()
+    assert choose_sinks(()) == ()
 
 
 def test_a_login_counts_for_its_own_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -79,13 +79,13 @@ def test_what_is_named_is_chosen(
     monkeypatch: pytest.MonkeyPatch, names: list[str], chosen: Any
 ) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
-    assert chosen_sinks(names) == chosen
+    assert choose_sinks(names) == chosen
 
 
 def test_git_bisect_sends_only_what_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
-    assert chosen_sinks((), unasked=False) == ()
-    assert chosen_sinks(["wandb"], unasked=False) == ("wandb",)
+    assert choose_sinks((), unasked=False) == ()
+    assert choose_sinks(["wandb"], unasked=False) == ("wandb",)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_git_bisect_sends_only_what_is_named(monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_other_names_are_refused(names: list[str], said: str) -> None:
     with pytest.raises(UsageError) as refused:
-        chosen_sinks(names)
+        choose_sinks(names)
     assert said in str(refused.value)
 
 

@@ -13,7 +13,7 @@ from tracked_examples import example
 from wandb_server import Serve, WandbServer
 
 from evalguard.core.reports.compare import Sent
-from evalguard.integrations.jobs import Bounds
+from evalguard.integrations.jobs import SendingLimits
 from evalguard.integrations.sending import send_run
 
 
@@ -28,7 +28,7 @@ def core_processes() -> list[psutil.Process]:
 
 
 def sent_with_a_stopped_program(
-    server: WandbServer, folder: Path, bounds: Bounds
+    server: WandbServer, folder: Path, bounds: SendingLimits
 ) -> tuple[Sent, list[psutil.Process]]:
     """Send a run whose wandb-core is stopped after its first request; the answer, and the core."""
     before = server.arrived.requests
@@ -69,7 +69,7 @@ def test_a_program_of_wandb_that_stands_still_is_killed_and_the_run_is_kept(
     """Whether evalguard gives up on both first, or W&B's client on its program."""
     server = serve()
     for seconds in (start, 4 * start):  # a slow machine needs longer to get to a first request
-        bounds = Bounds(start=seconds, init=2, finish=4)
+        bounds = SendingLimits(start=seconds, init=2, finish=4)
         sent, stopped = sent_with_a_stopped_program(server, tmp_path, bounds)
         if stopped and sent.state == "offline":
             break

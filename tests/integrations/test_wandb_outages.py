@@ -11,7 +11,7 @@ from tracked_examples import example
 from wandb_server import Serve, Trouble
 
 from evalguard.core.reports.compare import Sent
-from evalguard.integrations.jobs import Bounds
+from evalguard.integrations.jobs import SendingLimits
 from evalguard.integrations.sending import send_run
 
 pytestmark = pytest.mark.slow
@@ -43,7 +43,7 @@ def check_kept(sent: Sent) -> None:
     ],
 )
 def test_a_server_that_refuses_or_hangs_costs_seconds_and_no_data(
-    serve: Serve, tmp_path: Path, short_bounds: Bounds, trouble: Trouble, reason: str
+    serve: Serve, tmp_path: Path, short_bounds: SendingLimits, trouble: Trouble, reason: str
 ) -> None:
     serve(trouble)
     sent = send_run("wandb", example(tmp_path), folder=tmp_path / "reports", bounds=short_bounds)
@@ -52,7 +52,7 @@ def test_a_server_that_refuses_or_hangs_costs_seconds_and_no_data(
 
 
 def test_nobody_listening_costs_no_data(
-    monkeypatch: pytest.MonkeyPatch, serve: Serve, tmp_path: Path, short_bounds: Bounds
+    monkeypatch: pytest.MonkeyPatch, serve: Serve, tmp_path: Path, short_bounds: SendingLimits
 ) -> None:
     serve()
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
@@ -72,7 +72,7 @@ def test_nobody_listening_costs_no_data(
     ],
 )
 def test_a_server_that_dies_in_the_middle_of_a_run_costs_no_data(
-    serve: Serve, tmp_path: Path, short_bounds: Bounds, trouble: Trouble
+    serve: Serve, tmp_path: Path, short_bounds: SendingLimits, trouble: Trouble
 ) -> None:
     server = serve(trouble)
     sent = send_run("wandb", example(tmp_path), folder=tmp_path / "reports", bounds=short_bounds)
@@ -83,7 +83,7 @@ def test_a_server_that_dies_in_the_middle_of_a_run_costs_no_data(
 
 
 def test_a_client_that_dies_costs_no_data(
-    monkeypatch: pytest.MonkeyPatch, serve: Serve, tmp_path: Path, short_bounds: Bounds
+    monkeypatch: pytest.MonkeyPatch, serve: Serve, tmp_path: Path, short_bounds: SendingLimits
 ) -> None:
     """A server that answers nonsense makes W&B's own program fall over."""
     server = serve()

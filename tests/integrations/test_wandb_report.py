@@ -11,9 +11,9 @@ from markdown_it import MarkdownIt
 from wandb_server import ENTITY, Serve
 
 from evalguard.core.reports.night import NightTrend, NightVerdict, TrackedNight, TrendPoint
-from evalguard.integrations.jobs import Bounds
+from evalguard.integrations.jobs import SendingLimits
 from evalguard.integrations.sending import save_night
-from evalguard.integrations.wandb_sink import summary, trend_table, verdict_table
+from evalguard.integrations.wandb_sink import summarize_verdicts, trend_table, verdict_table
 
 REGRESSED = NightVerdict(
     base="orig",
@@ -54,8 +54,8 @@ def test_trends_show_tonight_with_its_interval_and_the_nights_before() -> None:
 
 
 def test_the_summary_counts() -> None:
-    assert summary(NIGHT.verdicts) == "3 pairs: 1 regressed, 1 failed"
-    assert summary([PASSED]) == "1 pair: all passed"
+    assert summarize_verdicts(NIGHT.verdicts) == "3 pairs: 1 regressed, 1 failed"
+    assert summarize_verdicts([PASSED]) == "1 pair: all passed"
 
 
 HOSTILE = (
@@ -91,7 +91,9 @@ def test_a_cell_is_never_long() -> None:
 
 
 @pytest.mark.slow
-def test_the_report_is_saved_in_the_project_of_the_runs(serve: Serve, bounds: Bounds) -> None:
+def test_the_report_is_saved_in_the_project_of_the_runs(
+    serve: Serve, bounds: SendingLimits
+) -> None:
     server = serve()
     sent = save_night(NIGHT, bounds=bounds)
     assert (sent.state, sent.reason) == ("sent", "")
@@ -113,7 +115,7 @@ def test_the_report_is_saved_in_the_project_of_the_runs(serve: Serve, bounds: Bo
 
 @pytest.mark.slow
 def test_a_report_that_cannot_be_saved_gives_its_reason(
-    monkeypatch: pytest.MonkeyPatch, short_bounds: Bounds
+    monkeypatch: pytest.MonkeyPatch, short_bounds: SendingLimits
 ) -> None:
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)

@@ -15,7 +15,7 @@ from tracked_examples import example
 from wandb_server import ENTITY, KEY, Serve, wandb_server
 
 from evalguard.core.reports.compare import Alert, Sent
-from evalguard.integrations.jobs import Bounds
+from evalguard.integrations.jobs import SendingLimits
 from evalguard.integrations.sending import send_run
 
 
@@ -30,7 +30,7 @@ def of_kind(kind: str, records: list[dict[str, Any]]) -> list[Any]:
     return [record[kind] for record in records if record["type"] == kind]
 
 
-def test_everything_of_a_run_arrives(serve: Serve, tmp_path: Path, bounds: Bounds) -> None:
+def test_everything_of_a_run_arrives(serve: Serve, tmp_path: Path, bounds: SendingLimits) -> None:
     server = serve()
     sent = send_run("wandb", example(tmp_path), folder=tmp_path / "reports", bounds=bounds)
     arrived = server.arrived
@@ -62,7 +62,7 @@ def test_everything_of_a_run_arrives(serve: Serve, tmp_path: Path, bounds: Bound
 
 
 def test_the_alert_calls_nobody_and_links_nowhere(
-    serve: Serve, tmp_path: Path, bounds: Bounds
+    serve: Serve, tmp_path: Path, bounds: SendingLimits
 ) -> None:
     server = serve()
     hostile = Alert(title="<!channel> & co regressed", text="<http://evil.example|against orig>")
@@ -74,7 +74,7 @@ def test_the_alert_calls_nobody_and_links_nowhere(
 
 
 def test_an_offline_run_can_be_read_back(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bounds: Bounds
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bounds: SendingLimits
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     sent = send_run("wandb", example(tmp_path), folder=tmp_path / "reports", bounds=bounds)
@@ -98,7 +98,7 @@ def test_an_offline_run_can_be_read_back(
 
 @pytest.mark.slow
 def test_the_command_that_is_named_sends_an_offline_run_whole(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bounds: Bounds
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bounds: SendingLimits
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     run = example(tmp_path)
@@ -119,7 +119,7 @@ def test_the_command_that_is_named_sends_an_offline_run_whole(
 
 @pytest.mark.slow
 def test_variables_of_wandb_are_respected(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bounds: Bounds
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bounds: SendingLimits
 ) -> None:
     server = serve()
     for name, value in (
@@ -146,7 +146,7 @@ def test_variables_of_wandb_are_respected(
 def test_without_a_login_nothing_is_asked_and_the_run_is_kept(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
-    bounds: Bounds,
+    bounds: SendingLimits,
     variables: dict[str, str],
     state: str,
     reason: str,

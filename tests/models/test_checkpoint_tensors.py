@@ -15,8 +15,8 @@ from tiny_models import save_llama
 from transformers import AutoModelForCausalLM
 
 from evalguard.errors import EvaluationError, SettingError
-from evalguard.models.checkpoint_files import checkpoint_files
-from evalguard.models.checkpoint_tensors import checkpoint_tensors
+from evalguard.models.checkpoint_files import find_checkpoint_files
+from evalguard.models.checkpoint_tensors import read_checkpoint_tensors
 
 
 def loaded(folder: Path, **arguments: Any) -> Any:
@@ -36,7 +36,7 @@ def perturbed(folder: Path, to: Path) -> Path:
 
 def read(model: Any, folder: Path, **options: Any) -> dict[str, torch.Tensor]:
     options = {"allow_pickle": False, **options}
-    return checkpoint_tensors(model, str(folder), list(model.state_dict()), **options)
+    return read_checkpoint_tensors(model, str(folder), list(model.state_dict()), **options)
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,12 @@ def test_only_what_is_wanted_is_read_though_it_lies_in_shards(tmp_path: Path) ->
     shards = json.loads((there / "model.safetensors.index.json").read_text())["weight_map"]
     assert len(set(shards.values())) > 2
     name = "model.layers.1.mlp.up_proj.weight"
-    found = checkpoint_tensors(loaded(here), str(there), [name], allow_pickle=False)
+    found = read_checkpoint_tensors(loaded(here), str(there), [name], allow_pickle=False)
     assert list(found) == [name]
     assert torch.equal(found[name], whole.state_dict()[name])
     (there / shards[name]).unlink()
     with pytest.raises(EvaluationError, match="which is not there"):
-        checkpoint_tensors(loaded(here), str(there), [name], allow_pickle=False)
+        read_checkpoint_tensors(loaded(here), str(there), [name], allow_pickle=False)
 
 
 @pytest.mark.parametrize(("tied_here", "tied_there"), [(True, False), (False, True), (True, True)])
@@ -149,11 +149,11 @@ def test_a_folder_without_weights_and_a_model_that_is_not_there_are_refused(tmp_
     here = save_llama(tmp_path / "here")
     (here / "model.safetensors").unlink()
     with pytest.raises(EvaluationError, match="holds no weights that can be read"):
-        checkpoint_files(str(here), allow_pickle=False)
+        find_checkpoint_files(str(here), allow_pickle=False)
     with pytest.raises(EvaluationError, match="checkpoint nobody/nothing cannot be had"):
-        checkpoint_files("nobody/nothing", allow_pickle=False)
+        find_checkpoint_files("nobody/nothing", allow_pickle=False)
 
 
 def test_a_model_of_another_library_is_refused() -> None:
     with pytest.raises(SettingError, match="weights of a Linear cannot be taken"):
-        checkpoint_tensors(torch.nn.Linear(2, 2), "x", ["weight"], allow_pickle=False)
+        read_checkpoint_tensors(torch.nn.Linear(2, 2), "x", ["weight"], allow_pickle=False)

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalguard.models.hf.moved_batch import answers_of_tokens, choose_tokens, pad_batch
-from evalguard.models.hf.scored_tokens import FedTokens
+from evalguard.models.hf.moved_batch import pad_batch, pick_target_logprobs, split_by_piece
+from evalguard.models.hf.scored_tokens import InputTokens
 
 LEVELS = st.sampled_from([-3.0, -2.0, -1.0, -0.0, 0.0, float("-inf"), float("nan")])
 
@@ -21,17 +21,17 @@ def test_the_most_probable_token_is_the_first_of_equals(
 ) -> None:
     values = torch.tensor([row for row, _ in rows], dtype=dtype).reshape(-1, 7)
     targets = torch.tensor([target for _, target in rows], dtype=torch.long)
-    told, greedy = choose_tokens(values, targets)
+    told, greedy = pick_target_logprobs(values, targets)
     assert torch.equal(greedy, values.argmax(dim=-1) == targets)
     expected = values[torch.arange(len(rows)), targets]
     torch.testing.assert_close(told, expected, rtol=0.0, atol=0.0, equal_nan=True)
 
 
 def test_a_piece_is_greedy_if_all_of_its_tokens_are() -> None:
-    pieces = [FedTokens(ids=(1, 2, 3, 4), n_scored=n) for n in (1, 2, 3)]
+    pieces = [InputTokens(ids=(1, 2, 3, 4), n_scored=n) for n in (1, 2, 3)]
     told = torch.tensor([-1.0, -2.0, -3.0, -4.0, -5.0, -6.0])
     greedy = torch.tensor([True, True, False, True, True, True])
-    found = answers_of_tokens(pad_batch(pieces).reads, told, greedy)
+    found = split_by_piece(pad_batch(pieces).reads, told, greedy)
     assert [one.fed for one in found] == pieces
     assert [one.is_greedy for one in found] == [True, False, True]
     for one, own in zip(found, ([-1.0], [-2.0, -3.0], [-4.0, -5.0, -6.0]), strict=True):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from evalguard.core.scorer import Request, ScoringPolicy
-from evalguard.models.description import computation
+from evalguard.models.description import read_computation
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.load_failures import AssignedModel
 from evalguard.models.loading import load_lm
@@ -65,6 +65,6 @@ def test_what_a_model_type_does_not_show_is_none() -> None:
     class Bare:
         batch_size = object()
 
-    told = computation(Bare())
+    told = read_computation(Bare())
     del told["threads"]
     assert set(told.values()) == {None}

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from transformers import Gemma3TextConfig, LlamaConfig
 
-from evalguard.models.comparison import config_differences
+from evalguard.models.comparison import compare_configs
 
 
 def differences(kind: Any, **changes: Any) -> dict[str, tuple[Any, Any]]:
-    found = config_differences(kind(), kind(**changes))
+    found = compare_configs(kind(), kind(**changes))
     assert all(one.known for one in found)
     return {one.path: (one.base, one.candidate) for one in found}
 
@@ -55,5 +55,5 @@ def test_what_the_class_derives_is_compared_as_it_comes_out() -> None:
 
 
 def test_a_key_that_no_class_knows_is_shown_as_such() -> None:
-    (one,) = config_differences(LlamaConfig(), LlamaConfig(invented=3))
+    (one,) = compare_configs(LlamaConfig(), LlamaConfig(invented=3))
     assert (one.path, one.base, one.candidate, one.known) == ("invented", None, 3, False)

@@ -14,9 +14,9 @@ from hypothesis.extra.numpy import arrays
 from evalguard.core.divergence import Divergence, divergence, top_tokens
 from evalguard.models.hf import device_divergence as module
 from evalguard.models.hf.device_divergence import (
-    device_divergence,
-    device_top_tokens,
-    divergence_of,
+    compare_rows,
+    compare_rows_on_device,
+    top_tokens_on_device,
 )
 
 DEVICES = [
@@ -71,7 +71,7 @@ def test_it_is_the_divergence_of_the_core(
     ids = data.draw(arrays(np.int64, positions, elements=st.integers(0, vocabulary - 1)))
     if positions == 0:
         return
-    found = device_divergence(base.to(device), candidate.to(device), ids)
+    found = compare_rows_on_device(base.to(device), candidate.to(device), ids)
     assert_same(found, divergence(base.numpy(), candidate.numpy(), ids))
 
 
@@ -88,7 +88,7 @@ def test_equal_probabilities_come_in_the_order_of_token_ids(
     device: str, values: np.ndarray, k: int
 ) -> None:
     k = min(k, values.shape[1])
-    found = device_top_tokens(torch.from_numpy(values).to(device), k).cpu().numpy()
+    found = top_tokens_on_device(torch.from_numpy(values).to(device), k).cpu().numpy()
     np.testing.assert_array_equal(found, top_tokens(values, k))
 
 
@@ -97,16 +97,16 @@ def test_any_two_numbers_are_ordered_as_floats_are(seed: int) -> None:
     bits = np.random.default_rng(seed).integers(-(2**31), 2**31, (3, 64), dtype=np.int64)
     values = bits.astype(np.int32).view(np.float32)
     values[np.isnan(values)] = 1.5
-    found = device_top_tokens(torch.from_numpy(values), 64).numpy()
+    found = top_tokens_on_device(torch.from_numpy(values), 64).numpy()
     np.testing.assert_array_equal(found, top_tokens(values, 64))
 
 
 def test_pieces_of_positions_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     base, candidate = rows(9, 50, 1, 0.3)
     ids = np.arange(9)
-    whole = device_divergence(base, candidate, ids)
+    whole = compare_rows_on_device(base, candidate, ids)
     monkeypatch.setattr(module, "PIECE", 100)
-    cut = device_divergence(base, candidate, ids)
+    cut = compare_rows_on_device(base, candidate, ids)
     assert_same(cut, whole)
 
 
@@ -114,17 +114,17 @@ def test_logits_are_refused_and_so_are_rows_that_do_not_fit() -> None:
     base, candidate = rows(2, 50, 1, 0.3)
     ids = np.zeros(2, dtype=np.int64)
     with pytest.raises(ValueError, match="candidate: rows are no log-probabilities"):
-        device_divergence(base, candidate + 3.0, ids)
+        compare_rows_on_device(base, candidate + 3.0, ids)
     with pytest.raises(ValueError, match="for 2 token ids"):
-        device_divergence(base, candidate[:, :-1], ids)
+        compare_rows_on_device(base, candidate[:, :-1], ids)
     with pytest.raises(ValueError, match="for 1 token ids"):
-        device_divergence(base, candidate, ids[:1])
+        compare_rows_on_device(base, candidate, ids[:1])
 
 
 def test_on_the_cpu_the_core_does_it() -> None:
     base, candidate = rows(3, 50, 1, 0.3)
     ids = np.zeros(3, dtype=np.int64)
-    found = divergence_of(base, candidate, ids)
+    found = compare_rows(base, candidate, ids)
     np.testing.assert_array_equal(found.kl, divergence(base.numpy(), candidate.numpy(), ids).kl)
 
 
@@ -139,4 +139,4 @@ def test_rows_on_a_gpu_stay_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
     core = divergence(base.numpy(), candidate.numpy(), ids)
     monkeypatch.setattr(module, "divergence", refused)
-    assert_same(divergence_of(base.cuda(), candidate.cuda(), ids), core)
+    assert_same(compare_rows(base.cuda(), candidate.cuda(), ids), core)

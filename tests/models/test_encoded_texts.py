@@ -25,16 +25,16 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from evalguard.core.scorer import ScoringPolicy
 from evalguard.errors import EvaluationError
 from evalguard.models import tokenizers as encoded_texts
-from evalguard.models.hf.encoded_once import EncodedOnce
+from evalguard.models.hf.encoded_once import EncodingCacheHFLM
 from evalguard.models.hf.lockstep import score_in_lockstep
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.loading import load_lm
 from evalguard.models.tokenizers import (
     EncodedTexts,
-    forget_texts,
-    shared_digest,
+    clear_shared_texts,
+    shareable_tokenizer_digest,
+    shared_texts,
     splits_into_words,
-    texts_of,
 )
 
 
@@ -49,7 +49,7 @@ class PlainAsked(Asked, HFLM):
     """lm-eval's own encoding."""
 
 
-class OnceAsked(Asked, EncodedOnce):
+class OnceAsked(Asked, EncodingCacheHFLM):
     """Ours."""
 
 
@@ -226,20 +226,20 @@ def open_scorer(folder: Path, **more: Any) -> LMScorer:
 
 
 def test_models_with_one_tokenizer_share_texts_and_others_do_not(tiny_llama: Path) -> None:
-    forget_texts()
+    clear_shared_texts()
     first, second = open_scorer(tiny_llama), open_scorer(tiny_llama)
     without = open_scorer(tiny_llama, add_bos_token=False)
     assert first._lm.texts is second._lm.texts
     assert first._lm.texts is not without._lm.texts
-    assert texts_of(shared_digest(first._lm)) is first._lm.texts
-    forget_texts()
-    assert encoded_texts._shared == {}
+    assert shared_texts(shareable_tokenizer_digest(first._lm)) is first._lm.texts
+    clear_shared_texts()
+    assert encoded_texts._texts_by_tokenizer == {}
 
 
 def test_two_models_side_by_side_encode_every_text_once(
     tiny_llama: Path, encodings: list[str]
 ) -> None:
-    forget_texts()
+    clear_shared_texts()
     base, candidate = open_scorer(tiny_llama), open_scorer(tiny_llama)
     plain = open_scorer(tiny_llama)
     plain._lm.texts = None
@@ -274,7 +274,7 @@ def test_a_tokenizer_in_python_shares_nothing_and_is_encoded_once(encodings: lis
 
     ours, plain = (model(kind, Slow()) for kind in (OnceAsked, PlainAsked))
     ours.texts = EncodedTexts()
-    assert shared_digest(ours) == ""
+    assert shareable_tokenizer_digest(ours) == ""
     pairs = [("the harbour", " a"), ("the harbour", " b"), ("Mara", " c")]
     assert asked(ours, pairs) == asked(plain, pairs)
     encodings.clear()

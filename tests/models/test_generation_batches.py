@@ -14,7 +14,7 @@ from lm_requests import CONTEXTS, lm_eval_answers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from evalguard.core.scorer import Request, ScoringPolicy
-from evalguard.models.hf.batch_scoring import stopped_alone
+from evalguard.models.hf.batch_scoring import pad_after_stop
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.loading import load_lm
 
@@ -89,6 +89,6 @@ def test_what_holds_no_stop_string_is_left_as_it_is(tiny_llama: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tiny_llama)
     tokenizer.pad_token = "</s>"
     ids = torch.tensor([tokenizer("Mara carried the lantern")["input_ids"]] * 2)
-    assert torch.equal(stopped_alone(tokenizer, ids, 1, ["boat"]), ids)
-    ended = stopped_alone(tokenizer, ids, 1, ["carried"])
+    assert torch.equal(pad_after_stop(tokenizer, ids, 1, ["boat"]), ids)
+    ended = pad_after_stop(tokenizer, ids, 1, ["carried"])
     assert tokenizer.decode(ended[0], skip_special_tokens=True) == "Mara carried"

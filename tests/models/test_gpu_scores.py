@@ -14,7 +14,7 @@ from lm_requests import lm_eval_answers, pair_requests, rolling_requests
 from evalguard.core.scorer import ScoringPolicy
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.loading import load_lm
-from evalguard.models.machine import device_peak
+from evalguard.models.machine import peak_device_memory
 
 pytestmark = [
     pytest.mark.gpu,
@@ -84,6 +84,6 @@ def test_references_are_made_from_rows_of_the_device(tiny_llama: Path) -> None:
 
 def test_the_peak_memory_of_the_device_is_told(tiny_llama: Path) -> None:
     scorer(tiny_llama).score(pair_requests())
-    peak = device_peak()
+    peak = peak_device_memory()
     assert peak is not None
     assert peak > 0

@@ -67,7 +67,7 @@ def test_an_encoder_decoder_is_scored_by_lm_evals_own_path(tmp_path: Path) -> No
 
 
 def test_encode_gives_the_ids_that_score_feeds(tiny_llama: Path) -> None:
-    from evalguard.models.hf.scored_tokens import FedTokens, token_hash
+    from evalguard.models.hf.scored_tokens import InputTokens, hash_input_tokens
 
     model = open_hf(tiny_llama)
     requests = pair_requests()[:16]  # those that are not truncated
@@ -75,8 +75,8 @@ def test_encode_gives_the_ids_that_score_feeds(tiny_llama: Path) -> None:
     for request, encoded, answer in zip(requests, ids, model.score(requests), strict=True):
         assert len(encoded) == answer.n_tokens, request
         assert answer.token_logprobs is not None
-        fed = FedTokens(ids=encoded, n_scored=len(answer.token_logprobs))
-        assert token_hash([fed]) == answer.token_hash
+        fed = InputTokens(ids=encoded, n_scored=len(answer.token_logprobs))
+        assert hash_input_tokens([fed]) == answer.token_hash
     assert ids[8][0] == 0  # an empty context is the prefix token
 
 

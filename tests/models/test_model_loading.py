@@ -105,12 +105,12 @@ def test_a_checkpoint_that_lacks_weights_is_not_filled_with_random_numbers(copy:
 
 
 def test_unused_weights_are_a_caveat(copy: Path) -> None:
-    from evalguard.models.description import model_caveats
+    from evalguard.models.description import list_model_caveats
 
     weights = load_file(copy / "model.safetensors")
     weights["model.layers.7.extra.weight"] = torch.zeros(2)
     save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
-    caveats = model_caveats(load(copy, dtype="float32"), {"dtype": "float32"})
+    caveats = list_model_caveats(load(copy, dtype="float32"), {"dtype": "float32"})
     assert caveats == (
         "1 weights of the checkpoint are not used (first: model.layers.7.extra.weight)",
     )

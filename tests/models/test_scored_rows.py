@@ -106,7 +106,7 @@ def test_few_positions_of_several_passes_have_their_logits_computed_at_once(
     found = likelihoods(model, requests)
     assert len(seen) == len(pieces)
     assert max(shape[1] for shape in seen) > scored // 2
-    assert max(shape[1] for shape in seen) <= scored_rows.TOGETHER
+    assert max(shape[1] for shape in seen) <= scored_rows.ROWS_AT_ONCE
     assert sum(shape[1] for shape in seen) == scored
     assert_close(found, likelihoods(expected, requests))
 

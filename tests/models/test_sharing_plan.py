@@ -11,38 +11,38 @@ from hypothesis import strategies as st
 from evalguard.models.hf.batch_cuts import cut_by_number, cut_by_tokens
 from evalguard.models.hf.prefix_tree import (
     SharingPlan,
-    groves,
-    prefix_tree,
+    build_prefix_tree,
+    divide_into_rows,
+    group_by_trunk,
+    plan_sharing,
     row_cost,
-    shared_rows,
-    sharing_plan,
 )
-from evalguard.models.hf.scored_tokens import FedTokens
+from evalguard.models.hf.scored_tokens import InputTokens
 
 
 def by_tokens(lengths: Sequence[int]) -> list[int]:
     return cut_by_tokens(lengths, budget=512, per_batch=16)
 
 
-def planned(pieces: Sequence[FedTokens], *, trunks: bool = True) -> SharingPlan:
-    return sharing_plan(set(pieces), widest=512, cut=by_tokens, trunks=trunks)
+def planned(pieces: Sequence[InputTokens], *, trunks: bool = True) -> SharingPlan:
+    return plan_sharing(set(pieces), widest=512, cut=by_tokens, trunks=trunks)
 
 
 def documents(
     count: int, *, shots: int, own: int, choices: int = 4, scored: int = 1
-) -> list[FedTokens]:
+) -> list[InputTokens]:
     random = np.random.default_rng(count + shots + own)
     before = random.integers(0, 1000, shots).tolist()
     contexts = [[*before, *random.integers(0, 1000, own).tolist()] for _ in range(count)]
     return [
-        FedTokens(ids=(*of, *random.integers(0, 1000, scored).tolist()), n_scored=scored)
+        InputTokens(ids=(*of, *random.integers(0, 1000, scored).tolist()), n_scored=scored)
         for of in contexts
         for _ in range(choices)
     ]
 
 
 @st.composite
-def nested(draw: st.DrawFn) -> list[FedTokens]:
+def nested(draw: st.DrawFn) -> list[InputTokens]:
     """Pieces with long beginnings in common, here and there at several levels."""
     found = []
     for _ in range(draw(st.integers(1, 4))):
@@ -50,15 +50,15 @@ def nested(draw: st.DrawFn) -> list[FedTokens]:
         for _ in range(draw(st.integers(1, 5))):
             ids = [*start, *draw(st.lists(st.integers(3, 5), min_size=2, max_size=6))]
             n_scored = draw(st.integers(1, len(ids) - 1))
-            found.append(FedTokens(ids=tuple(ids), n_scored=n_scored))
+            found.append(InputTokens(ids=tuple(ids), n_scored=n_scored))
     return found
 
 
 @given(nested(), st.booleans(), st.integers(1, 5))
 def test_every_piece_is_read_once_after_exactly_its_own_tokens(
-    pieces: list[FedTokens], trunks: bool, size: int
+    pieces: list[InputTokens], trunks: bool, size: int
 ) -> None:
-    plan = sharing_plan(
+    plan = plan_sharing(
         set(pieces),
         widest=512,
         cut=lambda lengths: cut_by_number(len(lengths), size),
@@ -105,17 +105,17 @@ def test_each_subject_has_the_trunk_of_its_own_examples() -> None:
     """As in mmlu: a line that all share, then the examples of one subject."""
     line = tuple(range(70))
     pieces = [
-        FedTokens(ids=(*line, *of.ids), n_scored=of.n_scored)
+        InputTokens(ids=(*line, *of.ids), n_scored=of.n_scored)
         for shots in (400, 500, 600)
         for of in documents(40, shots=shots, own=50)
     ]
-    found = groves(shared_rows(pieces, widest=64))
+    found = group_by_trunk(divide_into_rows(pieces, widest=64))
     assert sorted(grove.trunk for grove in found) == [470, 570, 670]
 
 
 def test_a_trunk_ends_before_the_first_token_that_is_read() -> None:
     pieces = documents(6, shots=200, own=50)
-    early = FedTokens(ids=pieces[0].ids, n_scored=len(pieces[0].ids) - 100)
+    early = InputTokens(ids=pieces[0].ids, n_scored=len(pieces[0].ids) - 100)
     trunks = {len(trees[0].trunk) for trees in planned([*pieces, early]).passes}
     assert max(trunks) <= 200
     for trees in planned([*pieces, early]).passes:
@@ -124,4 +124,4 @@ def test_a_trunk_ends_before_the_first_token_that_is_read() -> None:
 
 def test_what_a_row_costs_grows_with_what_it_sees() -> None:
     assert row_cost(100) < row_cost(100, before=500) < row_cost(600)
-    assert prefix_tree(documents(1, shots=0, own=50)).width == 50
+    assert build_prefix_tree(documents(1, shots=0, own=50)).width == 50

@@ -13,8 +13,8 @@ from test_lm_scorer import POLICY, open_hf
 
 from evalguard.models.hf.moved_batch import (
     BudgetSearch,
-    budget_facts,
-    fastest,
+    describe_budget_conditions,
+    find_fastest_budget,
     measure_token_budget,
 )
 
@@ -28,16 +28,21 @@ SEARCH = BudgetSearch(first=512, last=8192)
 def test_what_a_pass_costs_beside_its_tokens_makes_budgets_larger(
     per_pass: float, expected: int
 ) -> None:
-    assert fastest(lambda n: per_pass + n / 500_000, SEARCH) == expected
+    assert find_fastest_budget(lambda n: per_pass + n / 500_000, SEARCH) == expected
 
 
 def test_larger_batches_that_are_slower_are_not_taken() -> None:
     times = {64: 0.001, 512: 0.010, 1024: 0.015, 2048: 0.040, 4096: 0.080, 8192: 0.160}
-    assert fastest(lambda n: times[n], SEARCH) == 1024
+    assert find_fastest_budget(lambda n: times[n], SEARCH) == 1024
 
 
 def test_a_little_faster_is_not_worth_the_padding() -> None:
-    assert fastest(lambda n: n / (1000 if n < 1024 else 1030), replace(SEARCH, seconds=1e9)) == 512
+    assert (
+        find_fastest_budget(
+            lambda n: n / (1000 if n < 1024 else 1030), replace(SEARCH, seconds=1e9)
+        )
+        == 512
+    )
 
 
 def test_a_slow_model_is_not_timed_for_long() -> None:
@@ -47,18 +52,18 @@ def test_a_slow_model_is_not_timed_for_long() -> None:
         asked.append(tokens)
         return tokens / 50
 
-    assert fastest(seconds, SEARCH) == 512
+    assert find_fastest_budget(seconds, SEARCH) == 512
     assert asked == [64]
 
 
 def test_what_has_no_room_is_not_taken() -> None:
-    assert fastest(lambda n: None if n > 1024 else 0.01, SEARCH) == 1024
-    assert fastest(lambda _: None, SEARCH) == 512
+    assert find_fastest_budget(lambda n: None if n > 1024 else 0.01, SEARCH) == 1024
+    assert find_fastest_budget(lambda _: None, SEARCH) == 512
 
 
 @given(st.dictionaries(st.sampled_from([512, 1024, 2048, 4096, 8192]), st.floats(1e-4, 10)))
 def test_whatever_the_times_it_is_one_of_those_tried(times: dict[int, float]) -> None:
-    assert fastest(lambda n: times.get(n), SEARCH) in {512, *times}
+    assert find_fastest_budget(lambda n: times.get(n), SEARCH) in {512, *times}
 
 
 def test_a_loaded_model_is_measured_and_scores_as_before(tiny_llama: Path) -> None:
@@ -71,9 +76,9 @@ def test_a_loaded_model_is_measured_and_scores_as_before(tiny_llama: Path) -> No
 
 def test_facts_tell_models_and_dtypes_apart(tiny_llama: Path, tiny_gemma2: Path) -> None:
     found = [
-        budget_facts(open_hf(folder, dtype=dtype)._lm)
+        describe_budget_conditions(open_hf(folder, dtype=dtype)._lm)
         for folder in (tiny_llama, tiny_gemma2)
         for dtype in ("float32", "bfloat16")
     ]
     assert all(one != other for i, one in enumerate(found) for other in found[:i])
-    assert found[0] == budget_facts(open_hf(tiny_llama)._lm)
+    assert found[0] == describe_budget_conditions(open_hf(tiny_llama)._lm)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from architectures import save_architecture
 
-from evalguard.models.comparison import weight_places
-from evalguard.models.loading import effective_config, empty_model
+from evalguard.models.comparison import locate_weights
+from evalguard.models.loading import build_empty_model, read_effective_config
 
 # kind -> what stands before the last part of its tensors' names, layers folded
 EXPECTED: dict[str, dict[str, set[str]]] = {
@@ -70,9 +70,9 @@ EXPECTED: dict[str, dict[str, set[str]]] = {
 @pytest.mark.parametrize("name", EXPECTED)
 def test_every_tensor_has_its_kind(name: str, tmp_path: Path) -> None:
     arguments = {"pretrained": str(save_architecture(tmp_path / "model", name))}
-    model = empty_model(effective_config(arguments, {}), arguments)
+    model = build_empty_model(read_effective_config(arguments, {}), arguments)
     found: dict[str, set[str]] = {}
-    for place in weight_places(model).values():
+    for place in locate_weights(model).values():
         folded = re.sub(r"\.\d+(?=\.)", ".*", place.module)
         found.setdefault(place.kind, set()).add(folded)
     assert found == EXPECTED[name]
@@ -80,6 +80,6 @@ def test_every_tensor_has_its_kind(name: str, tmp_path: Path) -> None:
 
 def test_layers_are_counted_where_they_stand_in_a_list(tmp_path: Path) -> None:
     arguments = {"pretrained": str(save_architecture(tmp_path / "model", "mixtral: experts"))}
-    places = weight_places(empty_model(effective_config(arguments, {}), arguments))
+    places = locate_weights(build_empty_model(read_effective_config(arguments, {}), arguments))
     assert places["model.layers.1.mlp.experts.down_proj"].layer == 1
     assert places["model.norm.weight"].layer is None

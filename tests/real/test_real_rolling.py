@@ -15,7 +15,7 @@ from evalguard.core.scorer import Request, Response, ScoringPolicy
 from evalguard.core.settings import Variant
 from evalguard.harness.surroundings import TaskOptions
 from evalguard.harness.tasks import load_tasks
-from evalguard.run.scoring.edited_model import open_scorer
+from evalguard.run.scoring.edited_model import load_scorer
 
 if TYPE_CHECKING:
     from lm_eval_itself import FinishedRun
@@ -37,7 +37,7 @@ def score(
     arguments = {"pretrained": str(stories), "dtype": "float32"}
     variant = Variant(name="orig", model="hf", model_args=arguments)
     policy = ScoringPolicy(device="cpu", threads=1, rolling_bos=rolling_bos)
-    scorer = open_scorer(variant, policy, cache_dir=cache)
+    scorer = load_scorer(variant, policy, cache_dir=cache)
     try:
         return scorer.score(texts)
     finally:

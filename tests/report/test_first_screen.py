@@ -33,7 +33,7 @@ from evalguard.report.night import night_text
 from evalguard.report.plan import render_plan
 from evalguard.report.terminal import render_terminal
 from evalguard.report.view.report import build_report_view
-from evalguard.run.stored_run import baseline_differences
+from evalguard.run.stored_run import describe_differences
 
 SAMPLE = Path(__file__).parents[2] / "reports" / "20261123T155241Z-orig-vs-fla-port"
 STORED = read_report(json.loads((SAMPLE / "result.json").read_text(encoding="utf-8")))
@@ -288,7 +288,7 @@ def test_a_trend_says_first_whether_anything_changed() -> None:
         *caveats_of({"dtype": "bfloat16"}),
         *environment_differences({"dtype": "float32"}, {"dtype": "bfloat16"}),
         *environment_differences({"max_length": 512}, {"max_length": 1024}),
-        *baseline_differences({"device": "cpu"}, {"device": "cuda"}),
+        *describe_differences({"device": "cpu"}, {"device": "cuda"}),
         "port: 12 weights of the checkpoint are not used (first: lm_head.bias)",
         "port: a token's score depends on tokens that follow it (by 0.02 nats in a probe)",
     ],

@@ -20,7 +20,7 @@ from evalguard.run.history.queries import (
     list_runs,
     verify_history,
 )
-from evalguard.store.history.history_file import HistoryFile, KeptMetric
+from evalguard.store.history.history_file import HistoryFile, StoredMetric
 
 STEP = np.repeat([0.2, 1.3], 20) + np.tile([0.02, -0.02], 20)
 
@@ -55,7 +55,7 @@ def test_a_step_is_told_with_its_run_and_what_changed_there(file: Path) -> None:
         for day, sigma in enumerate(STEP):
             environment = {"packages": {"torch": "2.12" if day < 20 else "2.13"}}
             run = night(day, environment=str(day < 20))
-            kept = KeptMetric(metric=replace(METRIC, sigma=float(sigma)))
+            kept = StoredMetric(metric=replace(METRIC, sigma=float(sigma)))
             history.add(run, [kept], environment)
     answer = HistoryResult(find_trends(file, HistorySelection()))
     text = " ".join(answer.render().split())
@@ -85,7 +85,7 @@ def test_many_metrics_have_a_line_each(file: Path) -> None:
     metrics = [replace(METRIC, metric=f"metric{number}") for number in range(5)]
     with HistoryFile(file, create=True) as history:
         for day in range(6):
-            history.add(night(day), [KeptMetric(metric=metric) for metric in metrics], {})
+            history.add(night(day), [StoredMetric(metric=metric) for metric in metrics], {})
     report = find_trends(file, HistorySelection())
     assert [trend.scan.alpha for trend in report.trends] == [0.01] * 5
     text = HistoryResult(report).render()
@@ -104,7 +104,7 @@ def test_nights_without_a_number_are_left_out_and_said(file: Path) -> None:
 def test_a_pair_without_any_number_is_told(file: Path) -> None:
     failed = replace(METRIC, sigma=None, paired_stderr=None, outcome="failed", gated=False)
     with HistoryFile(file, create=True) as history:
-        history.add(night(1, state="failed"), [KeptMetric(metric=failed)], {})
+        history.add(night(1, state="failed"), [StoredMetric(metric=failed)], {})
     assert "the latest failed" in HistoryResult(find_trends(file, HistorySelection())).render()
     assert "failed" in HistoryResult(list_runs(file, HistorySelection())).render()
 
@@ -112,7 +112,7 @@ def test_a_pair_without_any_number_is_told(file: Path) -> None:
 def test_documents_that_broke_again_are_named_with_the_night(file: Path) -> None:
     with HistoryFile(file, create=True) as history:
         for day, wrong in enumerate([{4, 5, 6}, {1}, {4, 5, 6, 7}]):
-            kept = KeptMetric(metric=METRIC, documents=documents(right(*wrong)))
+            kept = StoredMetric(metric=METRIC, documents=documents(right(*wrong)))
             history.add(night(day), [kept], {})
     found = find_flips(file, HistorySelection(), first="latest~1", second="latest")
     text = " ".join(HistoryResult(found).render().split())
@@ -139,7 +139,7 @@ def test_a_trend_shows_the_metrics_own_margin_and_a_change_of_the_unit_but_not_o
             if day >= 20:  # so many sigmas as the base's standard error of that night makes it
                 own = {"margin": 2.0 + day / 100.0, "margin_text": "2%"}
             metric = replace(METRIC, sigma=float(sigma), **own)
-            history.add(night(day, margin=0.5), [KeptMetric(metric=metric)], {})
+            history.add(night(day, margin=0.5), [StoredMetric(metric=metric)], {})
     answer = HistoryResult(find_trends(file, HistorySelection()))
     text = " ".join(answer.render().split())
     assert "changed there: margin 1.5 sigma -> 2% in run 21" in text

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from evalguard.core.comparison import Influence, InfluentialDocument
 from evalguard.core.reports.compare import CompareReport, TrackedRun
 from evalguard.report.contract.compare import compare_document
-from evalguard.run.publishing.tables import Origin, build_tracked_run, origin
+from evalguard.run.publishing.tables import CiOrigin, build_tracked_run, read_origin
 
 
 @pytest.fixture(autouse=True)
@@ -149,10 +149,10 @@ GITLAB = {
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [
-        ({}, Origin()),
+        ({}, CiOrigin()),
         (
             GITHUB,
-            Origin(
+            CiOrigin(
                 group="pull request 12",
                 commit="abc",
                 url="https://github.com/o/r/actions/runs/99",
@@ -160,22 +160,22 @@ GITLAB = {
         ),
         (
             {**GITHUB, "GITHUB_REF": "refs/heads/main", "GITHUB_SERVER_URL": ""},
-            Origin(group="workflow 99", commit="abc"),
+            CiOrigin(group="workflow 99", commit="abc"),
         ),
         (
             GITLAB,
-            Origin(group="merge request 4", commit="def", url="https://gitlab.example/p/5"),
+            CiOrigin(group="merge request 4", commit="def", url="https://gitlab.example/p/5"),
         ),
         (
             {**GITLAB, "CI_MERGE_REQUEST_IID": ""},
-            Origin(group="pipeline 5", commit="def", url="https://gitlab.example/p/5"),
+            CiOrigin(group="pipeline 5", commit="def", url="https://gitlab.example/p/5"),
         ),
     ],
 )
 def test_runs_of_one_pull_request_or_pipeline_are_a_group(
-    variables: dict[str, str], expected: Origin
+    variables: dict[str, str], expected: CiOrigin
 ) -> None:
-    assert origin(variables) == expected
+    assert read_origin(variables) == expected
 
 
 def test_a_night_is_a_group_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

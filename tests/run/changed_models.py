@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from evalguard.core.scorer import Request, ScoringPolicy
 from evalguard.core.settings import Value, Variant
-from evalguard.run.scoring.edited_model import open_scorer
+from evalguard.run.scoring.edited_model import load_scorer
 
 POLICY = ScoringPolicy(batch_size=4, device="cpu", threads=1)
 REQUESTS = tuple(
@@ -31,7 +31,7 @@ def model(folder: Path, name: str = "", **model_args: Value) -> Variant:
 
 def scores(variant: Variant, cache_dir: Path) -> list[float | None]:
     """What a model gives the requests, every setting read back."""
-    scorer = open_scorer(variant, POLICY, cache_dir=cache_dir)
+    scorer = load_scorer(variant, POLICY, cache_dir=cache_dir)
     found = [response.loglikelihood for response in scorer.score(REQUESTS)]
     told = scorer.describe().effective
     for one in variant.settings:
@@ -46,7 +46,7 @@ def generated(variant: Variant, cache_dir: Path) -> str | None:
     request = Request(
         task="t", doc_id=0, index=0, kind="generate_until", arguments=("Mara carried", options)
     )
-    return open_scorer(variant, POLICY, cache_dir=cache_dir).score([request])[0].text
+    return load_scorer(variant, POLICY, cache_dir=cache_dir).score([request])[0].text
 
 
 def at_reference(variant: Variant) -> Variant:

@@ -15,7 +15,7 @@ from evalguard.core.settings import Value
 from evalguard.errors import EvalguardError
 from evalguard.run.bisection.oracle import OracleContext, OracleRequest
 from evalguard.run.scoring.divergences import DistributionChoice
-from evalguard.run.scoring.scoring import Scored, score_model, score_models
+from evalguard.run.scoring.scoring import ScoredSide, score_models, side_of_model
 from evalguard.run.sources import ModelSource
 
 
@@ -24,7 +24,7 @@ class DirectOracle:
     """``asked`` keeps every assignment that was scored; ``before`` is called with each of them."""
 
     candidate: ModelSource
-    scored: tuple[Scored, Scored]
+    scored: tuple[ScoredSide, ScoredSide]
     key: tuple[str, str, str]
     choices: Any
     options: Any
@@ -88,13 +88,13 @@ class DirectOracle:
                 (evaluation,) = score_models([source], alone, self.options)
             except EvalguardError as error:
                 raise Untestable(str(error)) from error
-            self.known[key] = self._values(score_model(source, evaluation))
+            self.known[key] = self._values(side_of_model(source, evaluation))
         return self.known[key]
 
-    def _values(self, side: Scored) -> Floats:
+    def _values(self, side: ScoredSide) -> Floats:
         return self.scale.values(self._table(side))
 
-    def _table(self, side: Scored) -> Any:
+    def _table(self, side: ScoredSide) -> Any:
         return next(table for table in side.tables if table.key == self.key)
 
 

@@ -16,7 +16,7 @@ import evalguard
 from evalguard.core.settings import Value
 from evalguard.run.nightly.pair_worker import leave_signals_to_the_night
 from evalguard.worker.messages import Call
-from evalguard.worker.server import serve_desk
+from evalguard.worker.server import serve_calls
 
 # A session of its own, as model workers and build recipes have.
 _SLEEPER = "import os, sys, time; print(os.getpid(), flush=True); time.sleep(3600)"
@@ -101,6 +101,6 @@ if __name__ == "__main__":
         evalguard.__version__ = other
     fds = [int(sys.argv[sys.argv.index(name) + 1]) for name in ("--requests", "--replies")]
     try:
-        serve_desk(*fds, Desk())
+        serve_calls(*fds, Desk())
     except KeyboardInterrupt:
         sys.exit(130)

@@ -16,10 +16,10 @@ from evalguard.run.bisection.model_oracle import ModelOracle
 from evalguard.run.bisection.opening import open_model_oracle
 from evalguard.run.bisection.oracle import OracleContext, OracleRequest
 from evalguard.run.choices import Choices
-from evalguard.run.compare import prepare
+from evalguard.run.compare import resolve_request
 from evalguard.run.options import CompareOptions, make_options
-from evalguard.run.scoring.edited_model import open_scorer
-from evalguard.run.scoring.scoring import Scored, score_sides
+from evalguard.run.scoring.edited_model import load_scorer
+from evalguard.run.scoring.scoring import ScoredSide, score_sides
 from evalguard.run.sources import ModelSource
 
 KEY = ("sw_long", "none", "perplexity")
@@ -38,7 +38,7 @@ class Port:
     """Both sides of a finished comparison."""
 
     sources: tuple[Any, Any]
-    scored: tuple[Scored, Scored]
+    scored: tuple[ScoredSide, ScoredSide]
     choices: Choices
     options: CompareOptions
 
@@ -74,7 +74,7 @@ def write_guard(
 def compared(guard: Path, cache: Path, **given: Any) -> Port:
     """Compare the port with its base."""
     options = make_options(None, config=guard, cache_dir=cache, quiet=True, **given)
-    sources, choices = prepare("orig", "port", options)
+    sources, choices = resolve_request("orig", "port", options)
     scored = score_sides(sources, choices, options)
     return Port(sources=sources, scored=scored, choices=choices, options=options)
 
@@ -100,7 +100,7 @@ class InProcess:
             assert source.policy is not None
             self.loaded.append(dict(source.variant.assignment))
             self.source = None
-            self.scorer = open_scorer(
+            self.scorer = load_scorer(
                 source.variant, source.policy, cache_dir=self.options.cache_dir
             )
             self.source = source

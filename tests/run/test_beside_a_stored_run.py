@@ -11,7 +11,7 @@ from evalguard.config.guard import GuardSet
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import Value, Variant
 from evalguard.harness.finished_runs.run import LmEvalRun
-from evalguard.run.choices import choose
+from evalguard.run.choices import resolve_choices
 from evalguard.run.options import CompareOptions
 from evalguard.run.sources import ModelSource, RunSource
 
@@ -54,12 +54,12 @@ def test_limit_is_the_one_the_run_was_given(
     small = table("small", 8)
     large = table("large", 20, "all" if limit is None else 20)
     source = run_source(small, large, limit=limit)
-    choices = choose(source, MODEL, GuardSet(guards=()), CompareOptions(limit=given))
+    choices = resolve_choices(source, MODEL, GuardSet(guards=()), CompareOptions(limit=given))
     assert choices.tasks == ("small", "large")
     assert choices.task_options.limit == expected
 
 
 def test_limit_of_a_run_that_does_not_record_it_is_what_its_tasks_share() -> None:
     source = run_source(table("one", 20, 20), table("two", 20, 20))
-    choices = choose(source, MODEL, GuardSet(guards=()), CompareOptions())
+    choices = resolve_choices(source, MODEL, GuardSet(guards=()), CompareOptions())
     assert choices.task_options.limit == 20

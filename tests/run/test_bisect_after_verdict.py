@@ -26,7 +26,7 @@ from evalguard.run.bisection.command import check_unchanged, resume_bisection
 from evalguard.run.bisection.derived_settings import SearchableCandidate
 from evalguard.run.bisection.oracle import OracleContext, OracleRequest
 from evalguard.run.bisection.subject import FinishedComparison
-from evalguard.run.stored_run import stored_run
+from evalguard.run.stored_run import read_stored_run
 
 # What a setting costs on a document, in nats, by task.
 COSTS = {"gain": {"sw_word": 2.0}, "late": {"sw_text": 2.0}}
@@ -130,7 +130,7 @@ def test_the_guilty_setting_is_named_and_nobody_else(run: Run) -> None:
     assert sum(one.cost for one in measured) == pytest.approx(found.searches[0].evaluations)
     assert all(one.drift_sigma is not None for one in measured if one.outcome == "scored")
     assert written(result) == result.to_dict()
-    assert stored_run(Path(result.run_folder)).report == result.report
+    assert read_stored_run(Path(result.run_folder)).report == result.report
 
 
 def test_the_repair_is_a_part_of_a_guard_file_that_puts_the_culprits_right(
@@ -323,10 +323,10 @@ def test_files_that_were_asked_for_are_written_again_when_it_goes_on(
     monkeypatch.chdir(elsewhere)
     resumed = resume_bisection(stopped.run_folder, quiet=True)
     assert "culprit: gain" in (tmp_path / "page.txt").read_text()
-    assert stored_run(Path(stopped.run_folder)).report.bisect == resumed.report.bisect
+    assert read_stored_run(Path(stopped.run_folder)).report.bisect == resumed.report.bisect
     again = resume_bisection(stopped.run_folder, quiet=True, output=["other.txt"])
     assert (elsewhere / "other.txt").read_text() == again.rendered("text")
-    assert stored_run(Path(stopped.run_folder)).report == again.report
+    assert read_stored_run(Path(stopped.run_folder)).report == again.report
 
 
 def test_a_bisection_does_not_go_on_about_another_model(run: Run, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from evalguard.run.bisection.repair import (
     proof_command,
     render_repaired_guard,
 )
-from evalguard.run.choices import Choices, choose
+from evalguard.run.choices import Choices, resolve_choices
 from evalguard.run.groups import ClusterChoice
 from evalguard.run.options import CompareOptions, make_options, option_words
 from evalguard.run.scoring.divergences import DistributionChoice
@@ -105,7 +105,9 @@ def test_the_proof_of_derived_settings_asks_and_judges_as_the_comparison_did(
     assert guard.clusters == choices.clusters.by_task
     (pair,) = guard.pairs
     assert [replace(one, where="") for one in pair.accept] == [waiver]
-    read = choose(source, replace(source, guard=guard), GuardSet(guards=(guard,)), CompareOptions())
+    read = resolve_choices(
+        source, replace(source, guard=guard), GuardSet(guards=(guard,)), CompareOptions()
+    )
     assert read.policy == policy
     assert (read.distributions, read.memory) == (choices.distributions, choices.memory)
     assert read.sequential_alpha == choices.sequential_alpha

@@ -13,7 +13,7 @@ from evalguard.conversion.building import write_build_digest
 from evalguard.core.scorer import Response
 from evalguard.run.listing import check_cache
 from evalguard.store.block_cache import ScoreCache
-from evalguard.store.cache_items import inventory
+from evalguard.store.cache_items import take_inventory
 from evalguard.store.fact_cache import BudgetStore, open_facts
 from evalguard.store.pruning import PruneRules, prune
 
@@ -61,7 +61,7 @@ def test_what_is_damaged_is_named_set_aside_and_can_be_cleared_out(cache: Path, 
     assert "set aside as" in problem
     assert not place.exists()
     assert check_cache(cache).problems == ()
-    assert sum(entry.damaged for entry in inventory(cache).entries) == 1
+    assert sum(entry.damaged for entry in take_inventory(cache).entries) == 1
     (gone,) = prune(cache, PruneRules(damaged=True), now=0.0).removed
     assert gone.kind == kind
     assert not list(cache.rglob("*.damaged"))

@@ -26,14 +26,14 @@ from evalguard.harness.tasks import load_tasks
 from evalguard.models import identity
 from evalguard.report.progress import ProgressLine
 from evalguard.run.choices import Choices
-from evalguard.run.compare import prepare
+from evalguard.run.compare import resolve_request
 from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.scoring import lazy_scorer as opening
 from evalguard.run.scoring import sessions as benches
-from evalguard.run.scoring.edited_model import open_scorer
+from evalguard.run.scoring.edited_model import load_scorer
 from evalguard.run.scoring.evaluate import Evaluator
 from evalguard.run.scoring.lazy_scorer import is_loaded
-from evalguard.run.scoring.sessions import bench
+from evalguard.run.scoring.sessions import open_run_context
 from evalguard.run.sources import ModelSource
 from evalguard.store.block_cache import ScoreCache
 
@@ -101,7 +101,7 @@ class World:
     def _places(self, given: Mapping[str, Any]) -> Places:
         source, choices, options = self._chosen(given)
         cache = self.folder / "cache"
-        scorer = open_scorer(source.variant, choices.policy, cache_dir=cache)
+        scorer = load_scorer(source.variant, choices.policy, cache_dir=cache)
         evaluator = Evaluator(
             tasks=load_tasks(choices.tasks, options=choices.task_options),
             cache=ScoreCache(cache),
@@ -116,7 +116,7 @@ class World:
         """Where a run looks for the scores of the model, which it loads only if it has to."""
         with afresh():
             source, choices, options = self._chosen(given)
-            with bench(choices, options) as place:
+            with open_run_context(choices, options) as place:
                 scorer = place.load(source)
                 loaded = is_loaded(scorer)
                 places = places_of(place.evaluator, scorer)
@@ -126,7 +126,7 @@ class World:
     def _chosen(self, given: Mapping[str, Any]) -> tuple[ModelSource, Choices, CompareOptions]:
         own = {"config": self.folder / "guard.yaml", "cache_dir": self.folder / "cache"}
         options = make_options(None, **{**own, **given})
-        (source, _), choices = prepare("orig", "orig", options)
+        (source, _), choices = resolve_request("orig", "orig", options)
         assert isinstance(source, ModelSource)
         return source, choices, options
 

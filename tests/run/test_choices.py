@@ -14,7 +14,7 @@ from evalguard.config.guard import GuardSet
 from evalguard.core.settings import Variant
 from evalguard.errors import UsageError
 from evalguard.harness.finished_runs.run import LmEvalRun
-from evalguard.run.choices import DEFAULT_SEED, Choices, choose
+from evalguard.run.choices import DEFAULT_SEED, Choices, resolve_choices
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.divergences import DistributionChoice
 from evalguard.run.sources import ModelSource, RunSource, Source
@@ -53,7 +53,7 @@ def settle(guards: GuardSet) -> Any:
         return ModelSource(name=name, variant=variant, guard=guard)
 
     def chosen(base: str | Source, candidate: str | Source, **options: Any) -> Choices:
-        return choose(source(base), source(candidate), guards, CompareOptions(**options))
+        return resolve_choices(source(base), source(candidate), guards, CompareOptions(**options))
 
     return chosen
 
@@ -202,8 +202,8 @@ def test_the_embedded_guard_file_is_said_only_where_it_is_used(tmp_path: Path) -
     guard, variant = guards.find("orig")
     demo = ModelSource(name="orig", variant=variant, guard=guard)
     options = CompareOptions(tasks=("t",))
-    assert "the built-in demo's is used" in choose(demo, demo, guards, options).notes[0]
-    assert choose(INLINE, INLINE, guards, options).notes == ()
+    assert "the built-in demo's is used" in resolve_choices(demo, demo, guards, options).notes[0]
+    assert resolve_choices(INLINE, INLINE, guards, options).notes == ()
 
 
 def test_tables_of_a_run_that_disagree_settle_nothing() -> None:
@@ -213,7 +213,7 @@ def test_tables_of_a_run_that_disagree_settle_nothing() -> None:
     )
     run = LmEvalRun(path=Path("r.json"), model_name="m", model_args={}, date="", tables=tables)
     source = RunSource(name="run", run=run)
-    choices = choose(source, INLINE, GuardSet(guards=()), CompareOptions())
+    choices = resolve_choices(source, INLINE, GuardSet(guards=()), CompareOptions())
     assert choices.task_options.num_fewshot is None
     assert choices.task_options.seed == 3
     assert np.array_equal(tables[0].doc_ids, [0, 1])

@@ -6,7 +6,7 @@ from evalguard.core.gate import Gate
 from evalguard.core.rescoring import rescoring
 from evalguard.core.scores import NotCompared, ScoreTable
 from evalguard.errors import EvaluationError
-from evalguard.run.judging import comparable, compare_by_document, split_comparable
+from evalguard.run.judging import compare_by_document, drop_incomparable, split_comparable
 
 N = 30
 ITEMS = [float(i % 7) for i in range(N)]
@@ -23,10 +23,10 @@ def table(aggregate=max, items=ITEMS) -> ScoreTable:
 
 def test_what_the_other_side_could_not_rescore_is_left_out_here_too():
     left = NotCompared(task="mine", metric="best", reason="a stored run does not hold it")
-    assert comparable([table()], [left]) == ()
-    assert len(comparable([table()], [])) == 1
+    assert drop_incomparable([table()], [left]) == ()
+    assert len(drop_incomparable([table()], [])) == 1
     other = NotCompared(task="mine", metric="best", filter="strict", reason="another filter")
-    assert len(comparable([table()], [other])) == 1
+    assert len(drop_incomparable([table()], [other])) == 1
 
 
 def of_categories(chosen):

@@ -5,7 +5,7 @@ import pytest
 
 from evalguard.core.scores import ScoreTable, read_fields
 from evalguard.errors import UsageError
-from evalguard.run.groups import ClusterChoice, cluster_documents, not_compared
+from evalguard.run.groups import ClusterChoice, cluster_documents, note_uncompared
 
 N = 12
 FIELDS = {
@@ -71,6 +71,6 @@ def test_a_field_that_some_documents_lack_is_refused():
 
 def test_a_task_that_is_clustered_and_not_compared_is_noted():
     choice = ClusterChoice(by_task={"readin": "passage"})
-    (note,) = not_compared(choice, ["reading"])
+    (note,) = note_uncompared(choice, ["reading"])
     assert "'readin' is not among those compared" in note
     assert "reading" in note

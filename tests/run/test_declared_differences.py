@@ -14,7 +14,7 @@ import yaml
 from evalguard.config.guard import GuardSet
 from evalguard.core.settings import Setting, Target, Value, Variant
 from evalguard.errors import MisalignedRunsError
-from evalguard.run.choices import choose
+from evalguard.run.choices import resolve_choices
 from evalguard.run.options import CompareOptions
 from evalguard.run.sources import ModelSource
 
@@ -53,14 +53,14 @@ def test_a_setting_brings_only_the_difference_that_it_is_meant_to_make(
     setting: tuple[str, Value, Value], value: Value, allowed: set[str]
 ) -> None:
     candidate = source(*setting, value=value)
-    choices = choose(ORIG, candidate, GUARDS, CompareOptions(tasks=("t",)))
+    choices = resolve_choices(ORIG, candidate, GUARDS, CompareOptions(tasks=("t",)))
     assert choices.allow == allowed
     assert choices.declared == frozenset()
 
 
 def test_what_the_user_declares_stands_apart_from_what_a_setting_brings() -> None:
     options = CompareOptions(tasks=("t",), allow_differing=frozenset({"prompt"}))
-    choices = choose(ORIG, source(*BOS, value=False), GUARDS, options)
+    choices = resolve_choices(ORIG, source(*BOS, value=False), GUARDS, options)
     assert choices.declared == {"prompt"}
     assert choices.allow == {"prompt", "tokens"}
 
@@ -69,14 +69,14 @@ def test_a_search_of_what_nobody_declared_may_meet_other_token_ids() -> None:
     plain = ModelSource(name="port", variant=replace(ORIG.variant, name="port"))
     other = replace(plain, variant=replace(plain.variant, model="gguf"))
     always, auto = (CompareOptions(tasks=("t",), bisect=use) for use in ("always", "auto"))
-    assert choose(ORIG, plain, GUARDS, always).allow == {"tokens"}
-    assert choose(ORIG, plain, GUARDS, always).declared == frozenset()
+    assert resolve_choices(ORIG, plain, GUARDS, always).allow == {"tokens"}
+    assert resolve_choices(ORIG, plain, GUARDS, always).declared == frozenset()
     for candidate, options in [
         (plain, auto),
         (other, always),  # nothing can be derived
         (source("dtype", "float32", "bfloat16", value="bfloat16"), always),  # declared
     ]:
-        assert choose(ORIG, candidate, GUARDS, options).allow == frozenset()
+        assert resolve_choices(ORIG, candidate, GUARDS, options).allow == frozenset()
 
 
 @pytest.fixture(scope="module")

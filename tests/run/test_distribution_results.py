@@ -17,7 +17,11 @@ from evalguard.core.noise_floor import DistributionComparison
 from evalguard.errors import UsageError
 from evalguard.run.result import CompareResult
 from evalguard.run.sample_size.planning import plan
-from evalguard.run.scoring.divergences import GENERATES, TaskDivergences, distributions_of
+from evalguard.run.scoring.divergences import (
+    GENERATION_ONLY,
+    TaskDivergences,
+    compare_task_distributions,
+)
 
 Compare = Callable[..., CompareResult]
 
@@ -149,8 +153,8 @@ def task_divergences(reason: str = "", documents: int = 6) -> TaskDivergences:
 
 
 def test_a_task_that_was_not_measured_is_a_failure_and_one_that_generates_is_left_out() -> None:
-    found = distributions_of(
-        [task_divergences("other tokens"), task_divergences(GENERATES)], (), confidence=0.95
+    found = compare_task_distributions(
+        [task_divergences("other tokens"), task_divergences(GENERATION_ONLY)], (), confidence=0.95
     )
     assert [one.failure for one in found] == ["other tokens"]
 

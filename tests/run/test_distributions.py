@@ -16,10 +16,10 @@ from evalguard.config.guard import GuardSet
 from evalguard.core.settings import Setting, Target, Variant
 from evalguard.errors import EvaluationError, Interrupted, UsageError
 from evalguard.models import lm_scorer
-from evalguard.run.choices import choose
+from evalguard.run.choices import resolve_choices
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring import sessions as loaded
-from evalguard.run.scoring.divergences import GENERATES
+from evalguard.run.scoring.divergences import GENERATION_ONLY
 from evalguard.run.scoring.evaluate import Evaluation
 from evalguard.run.scoring.scoring import score_models
 from evalguard.run.sources import ModelSource
@@ -64,7 +64,7 @@ def score(models: dict[str, Path], tmp_path: Path) -> Score:
         fields = {"tasks": ("sw_long",), "include_path": (models["tasks"],), "quiet": True}
         options = CompareOptions(**{**fields, "cache_dir": tmp_path, "device": "cpu", **given})
         sources = [source(models, base), source(models, candidate)]
-        choices = choose(sources[0], sources[1], GuardSet(guards=()), options)
+        choices = resolve_choices(sources[0], sources[1], GuardSet(guards=()), options)
         return score_models(sources, choices, options)
 
     return scored
@@ -195,9 +195,9 @@ def test_what_generates_has_no_positions_and_says_so(models: Any, score: Score) 
         + "\nmetadata: {version: 1.0}\n"
     )
     evaluations = score("llama", "other", tasks=("sw_gen", "sw_word"))
-    assert evaluations[1].divergences["sw_gen"].reason == GENERATES
+    assert evaluations[1].divergences["sw_gen"].reason == GENERATION_ONLY
     assert kl(evaluations, "sw_word").size >= 24
-    assert evaluations[0].notes == (f"distributions of sw_gen are not compared: {GENERATES}",)
+    assert evaluations[0].notes == (f"distributions of sw_gen are not compared: {GENERATION_ONLY}",)
 
 
 def test_a_model_of_nan_is_compared_position_by_position(score: Score) -> None:
@@ -221,7 +221,7 @@ def test_models_without_distributions_are_scored_and_it_is_said(score: Score) ->
 def test_what_does_not_fit_beside_the_base_is_scored_alone(
     score: Score, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loaded, "fits", lambda weights, device: False)
+    monkeypatch.setattr(loaded, "fits_in_memory", lambda weights, device: False)
     evaluations = score("llama", "other", tasks=("sw_word",))
     assert evaluations[1].divergences == {}
     (note,) = evaluations[0].notes
@@ -319,7 +319,7 @@ def test_a_model_in_a_worker_process_leaves_the_same(
             source(models, "llama", **(changes if side == "base" else {})),
             source(models, "other", **(changes if side == "candidate" else {})),
         ]
-        choices = choose(sources[0], sources[1], GuardSet(guards=()), options)
+        choices = resolve_choices(sources[0], sources[1], GuardSet(guards=()), options)
         return score_models(sources, choices, options)
 
     apart = evaluated(settings=(flag,), assignment={"flag": "1"})

@@ -14,8 +14,8 @@ from evalguard.core.gate import Gate
 from evalguard.core.reports.compare import CompareReport, RunDocuments, RunIdentity
 from evalguard.core.scores import ScoreTable
 from evalguard.run.judging import compare_tables
-from evalguard.run.record import document_drifts, with_drifts
-from evalguard.run.scoring.scoring import Scored
+from evalguard.run.record import add_drift_columns, compute_document_drifts
+from evalguard.run.scoring.scoring import ScoredSide
 
 RNG = np.random.default_rng(7)
 N = 60
@@ -59,8 +59,11 @@ def found_in(
         exit_code=0,
         created="2026-01-01T00:00:00+00:00",
     )
-    scored = (Scored(identity=names[0], tables=base), Scored(identity=names[1], tables=candidate))
-    return report, document_drifts(report, scored, frozenset())
+    scored = (
+        ScoredSide(identity=names[0], tables=base),
+        ScoredSide(identity=names[1], tables=candidate),
+    )
+    return report, compute_document_drifts(report, scored, frozenset())
 
 
 def test_drifts_of_a_linear_metric_add_up_to_sigma() -> None:
@@ -90,7 +93,7 @@ def test_what_failed_or_has_no_standard_error_has_no_drifts() -> None:
 
 
 def test_columns_are_in_the_order_of_the_documents() -> None:
-    columns = with_drifts(
+    columns = add_drift_columns(
         {"doc_id": [3, 1, 2], "doc": list("abc")}, {"drift:f:m": {1: 0.1, 2: 0.2}}
     )
     assert columns == {"doc_id": [3, 1, 2], "doc": list("abc"), "drift:f:m": [None, 0.1, 0.2]}

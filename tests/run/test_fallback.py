@@ -17,7 +17,7 @@ from evalguard.config.guard import GuardSet
 from evalguard.core.scorer import UNSHARED, ModelDescription, ScoringPolicy
 from evalguard.core.settings import Variant
 from evalguard.errors import FallbackError, UsageError
-from evalguard.run.choices import choose
+from evalguard.run.choices import resolve_choices
 from evalguard.run.options import CompareOptions
 from evalguard.run.sample_size.sequential import score_in_looks
 from evalguard.run.scoring import edited_model as loading
@@ -69,7 +69,7 @@ def opened(task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             ModelSource(name=name, variant=Variant(name=name, model=model, model_args={}))
             for name in scorers
         )
-        choices = choose(sources[0], sources[-1], GuardSet(guards=()), options)
+        choices = resolve_choices(sources[0], sources[-1], GuardSet(guards=()), options)
         return (sources, choices, options), policies
 
     return prepared

@@ -12,8 +12,8 @@ from scipy import stats
 from evalguard.core.gate import Gate
 from evalguard.core.rescoring import rescoring
 from evalguard.core.scores import GroupMetric, NotCompared, TaskGroup
-from evalguard.run.groups import with_groups
-from evalguard.run.judging import GateJudgement, compare_by_document, judge
+from evalguard.run.groups import add_aggregates
+from evalguard.run.judging import GateJudgement, compare_by_document, judge_comparisons
 
 RNG = np.random.default_rng(2)
 RIGHT = (RNG.random(40) < 0.6).astype(float)
@@ -24,7 +24,7 @@ def judged(*pairs, gate: Gate | None = None) -> GateJudgement:
     """Judge pairs of tables, each base and candidate."""
     gate = gate or Gate()
     bases, candidates = zip(*pairs, strict=True)
-    return judge(compare_by_document(bases, candidates, gate=gate), gate=gate)
+    return judge_comparisons(compare_by_document(bases, candidates, gate=gate), gate=gate)
 
 
 def pair_of(task="t", *, base=RIGHT, candidate=WORSE, **fields):
@@ -154,7 +154,9 @@ def grouped(*, gate: Gate) -> GateJudgement:
         metrics=(GroupMetric(metric="acc"),),
     )
     compared = compare_by_document(bases, candidates, gate=gate)
-    return judge(with_groups(compared, ((group,), ()), left_out=(), gate=gate), gate=gate)
+    return judge_comparisons(
+        add_aggregates(compared, ((group,), ()), left_out=(), gate=gate), gate=gate
+    )
 
 
 def test_the_gate_judges_a_group_as_a_whole_and_a_note_says_so():
@@ -188,12 +190,12 @@ def test_a_group_without_a_number_fails_the_gate():
         name="g", children=("t", "u"), tasks=("t", "u"), metrics=(GroupMetric(metric="acc"),)
     )
     compared = compare_by_document(bases, candidates, gate=Gate())
-    found = judge(
-        with_groups(compared, ((group,), (group,)), left_out=(), gate=Gate()), gate=Gate()
+    found = judge_comparisons(
+        add_aggregates(compared, ((group,), (group,)), left_out=(), gate=Gate()), gate=Gate()
     )
     assert (found.gate.state, found.gate.failed) == ("failed", (("g", "none", "acc"),))
     left = NotCompared(task="t", metric="acc", reason="its aggregation takes too long")
-    made = with_groups(compared[1:], ((group,), ()), left_out=(left,), gate=Gate())
+    made = add_aggregates(compared[1:], ((group,), ()), left_out=(left,), gate=Gate())
     assert "takes too long" in made[0].comparison.reason
 
 

@@ -15,12 +15,12 @@ from small_world import make_world
 from evalguard.config.guard import GuardSet
 from evalguard.core.settings import Variant
 from evalguard.errors import UsageError
-from evalguard.run.choices import choose
+from evalguard.run.choices import resolve_choices
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring import sessions as bench
 from evalguard.run.scoring import sessions as loaded
 from evalguard.run.scoring.evaluate import Evaluation
-from evalguard.run.scoring.measuring import FROM_CACHE
+from evalguard.run.scoring.measuring import BASE_FROM_CACHE
 from evalguard.run.scoring.scoring import score_models
 from evalguard.run.sources import ModelSource
 from evalguard.store.fact_cache import open_facts
@@ -55,7 +55,7 @@ def score(models: dict[str, Path], tmp_path: Path) -> Score:
         fields = {"tasks": ("sw_word",), "include_path": (models["tasks"],), "quiet": True}
         options = CompareOptions(**{**fields, "cache_dir": tmp_path, "device": "cpu", **given})
         sources = [source(models, name) for name in (base, candidate)]
-        choices = choose(sources[0], sources[1], GuardSet(guards=()), options)
+        choices = resolve_choices(sources[0], sources[1], GuardSet(guards=()), options)
         return score_models(sources, choices, options)
 
     return scored
@@ -117,7 +117,7 @@ def test_another_candidate_does_not_bring_the_base_back(score: Score, loads: lis
     loads.clear()
     base, other = score("llama", "other")
     assert loads == ["other"]
-    assert base.notes == other.notes == (FROM_CACHE,)
+    assert base.notes == other.notes == (BASE_FROM_CACHE,)
     assert other.divergences == {}
     assert values([base, other]) == values(
         score("llama", "other", distributions="off", use_cache=False)
@@ -217,7 +217,7 @@ def test_memory_says_how_many_models_are_loaded_at_once(
         return scorer
 
     monkeypatch.setattr(bench, "open_scorer", watched)
-    monkeypatch.setattr(loaded, "fits", lambda weights, device: memory == "sequential")
+    monkeypatch.setattr(loaded, "fits_in_memory", lambda weights, device: memory == "sequential")
     base, other = score("llama", "other", memory=memory, use_cache=False)
     assert max(most) == (2 if memory == "lockstep" else 1)
     if memory == "lockstep":

@@ -12,12 +12,7 @@ from fake_models import FakeScorer
 
 from evalguard.core.scorer import ModelDescription, Request, Scorer
 from evalguard.errors import EvaluationError, FallbackError
-from evalguard.run.scoring.lazy_scorer import (
-    LazyScorer,
-    OtherModelError,
-    in_this_process,
-    is_loaded,
-)
+from evalguard.run.scoring.lazy_scorer import LazyScorer, OtherModelError, is_loaded, local_scorer
 from evalguard.run.scoring.loading_facts import KnownModel
 from evalguard.store.fact_cache import FactCache
 
@@ -165,8 +160,8 @@ def test_closing_releases_the_model_and_asks_nothing_of_it_again(opened: Any) ->
 
 def test_a_model_of_another_process_is_none_of_this_one(tmp_path: Path) -> None:
     known = KnownModel(FactCache(tmp_path), "digest")
-    assert in_this_process(LazyScorer("m", known, FakeScorer, here=False)) is None
-    assert in_this_process(LazyScorer("m", known, FakeScorer, here=True)) is None  # no LMScorer
+    assert local_scorer(LazyScorer("m", known, FakeScorer, here=False)) is None
+    assert local_scorer(LazyScorer("m", known, FakeScorer, here=True)) is None  # no LMScorer
 
 
 def test_what_documents_show_a_model_cannot_do_is_remembered(opened: Any, tmp_path: Path) -> None:

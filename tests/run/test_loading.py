@@ -18,7 +18,7 @@ from tiny_models import save_llama
 from evalguard.core.scorer import ModelDescription, Request, Scorer, ScoringPolicy
 from evalguard.core.settings import BuildRecipe, Setting, Target, Value, Variant
 from evalguard.errors import EvaluationError, SettingError, UsageError
-from evalguard.run.scoring.edited_model import open_scorer
+from evalguard.run.scoring.edited_model import load_scorer
 
 POLICY = ScoringPolicy(batch_size=4, device="cpu", threads=1)
 REQUEST = Request(
@@ -44,7 +44,7 @@ def opened(
     folder: Path, targets: Mapping[str, Value] | None = None, **fields: Any
 ) -> tuple[Scorer, ModelDescription]:
     one = variant(folder, targets, **fields)
-    scorer = open_scorer(one, POLICY, cache_dir=folder.parent / "cache")
+    scorer = load_scorer(one, POLICY, cache_dir=folder.parent / "cache")
     return scorer, scorer.describe()
 
 

@@ -16,9 +16,9 @@ from evalguard.core.settings import Setting, Target, Variant, digest_of
 from evalguard.models import checkpoint_files as weights
 from evalguard.models import identity
 from evalguard.models import identity as around
-from evalguard.models.identity import surroundings
+from evalguard.models.identity import describe_surroundings
 from evalguard.run.scoring import loading_facts as facts_module
-from evalguard.run.scoring.loading_facts import loading_facts, weights_of
+from evalguard.run.scoring.loading_facts import collect_loading_facts, digest_weights
 
 HERE = {"python": "3.11", "environment": "e"}
 
@@ -42,7 +42,7 @@ def digest(of: Variant, tmp_path: Path, **changes: Any) -> str | None:
         "policy": ScoringPolicy(), "cache_dir": tmp_path, "surroundings": HERE, "worker": False
     }  # fmt: skip
     given |= changes
-    found = loading_facts(of, given.pop("policy"), **given)
+    found = collect_loading_facts(of, given.pop("policy"), **given)
     return None if found is None else digest_of(found)
 
 
@@ -150,10 +150,10 @@ def test_a_hub_models_commit_has_to_be_the_one_that_loading_takes(
 ) -> None:
     of = variant(folder, model_args={"pretrained": "owner/model"})
     known = {"pretrained": f"owner/model@{'a' * 40}"}
-    monkeypatch.setattr(facts_module, "weights_of", lambda *_, **__: known)
+    monkeypatch.setattr(facts_module, "digest_weights", lambda *_, **__: known)
     found = []
     for commit in ("a" * 40, "b" * 40, None):
-        monkeypatch.setattr(facts_module, "current_commit", lambda *_, now=commit: now)
+        monkeypatch.setattr(facts_module, "find_current_commit", lambda *_, now=commit: now)
         found.append(digest(of, tmp_path))
     assert found[0]
     assert found[1:] == [None, None]
@@ -173,14 +173,14 @@ def test_online_a_branch_counts_as_far_as_the_hub_confirms_it(
     monkeypatch.setattr(weights, "hub_commit", lambda *_: "c" * 40)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", lambda *_, **__: Told())
-    assert weights.current_commit("owner/model", "main") == "c" * 40
+    assert weights.find_current_commit("owner/model", "main") == "c" * 40
     Told.commit_hash = "d" * 40
-    assert weights.current_commit("owner/model", "main") is None
+    assert weights.find_current_commit("owner/model", "main") is None
     monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", refused)
-    assert weights.current_commit("owner/model", "main") is None
-    assert weights.current_commit("owner/model", "c" * 40) == "c" * 40
+    assert weights.find_current_commit("owner/model", "main") is None
+    assert weights.find_current_commit("owner/model", "c" * 40) == "c" * 40
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    assert weights.current_commit("owner/model", "main") == "c" * 40
+    assert weights.find_current_commit("owner/model", "main") == "c" * 40
 
 
 def test_secrets_are_no_part_of_a_digest(
@@ -188,9 +188,9 @@ def test_secrets_are_no_part_of_a_digest(
 ) -> None:
     plain = digest(variant(folder, model_args={"token": "hf_one"}), tmp_path)
     assert digest(variant(folder, model_args={"token": "hf_two"}), tmp_path) == plain
-    before = surroundings()
+    before = describe_surroundings()
     monkeypatch.setenv("HF_TOKEN", "hf_anything")
-    assert surroundings() == before
+    assert describe_surroundings() == before
 
 
 @pytest.mark.parametrize(
@@ -207,15 +207,15 @@ def test_secrets_are_no_part_of_a_digest(
 def test_variables_that_the_libraries_read_count(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = surroundings()
+    before = describe_surroundings()
     monkeypatch.setenv(name, "7")
-    assert surroundings() != before
+    assert describe_surroundings() != before
 
 
 def test_other_variables_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = surroundings()
+    before = describe_surroundings()
     monkeypatch.setenv("COLUMNS", "81")
-    assert surroundings() == before
+    assert describe_surroundings() == before
 
 
 def test_an_installed_version_a_driver_and_torchs_switches_count(
@@ -223,19 +223,19 @@ def test_an_installed_version_a_driver_and_torchs_switches_count(
 ) -> None:
     import torch
 
-    before = surroundings()
+    before = describe_surroundings()
     (tmp_path / "torch-99.0.dist-info").mkdir()
     monkeypatch.syspath_prepend(str(tmp_path))
-    after = surroundings()
+    after = describe_surroundings()
     assert after["installed"] != before["installed"]
     deterministic = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(not deterministic)
     try:
-        assert surroundings()["torch"] != after["torch"]
+        assert describe_surroundings()["torch"] != after["torch"]
     finally:
         torch.use_deterministic_algorithms(deterministic)
-    monkeypatch.setattr(around, "_text", lambda path: "580.1" if "nvidia" in str(path) else "")
-    assert surroundings()["accelerators"] != after["accelerators"]
+    monkeypatch.setattr(around, "_read_text", lambda path: "580.1" if "nvidia" in str(path) else "")
+    assert describe_surroundings()["accelerators"] != after["accelerators"]
 
 
 def test_evalguards_own_code_counts_by_its_text(
@@ -250,19 +250,19 @@ def test_evalguards_own_code_counts_by_its_text(
             code.write_text(text)
             os.utime(code, (1, 1))  # as reproducible builds leave all of their files
             identity.scoring_code.cache_clear()
-            found.add(str(surroundings()["evalguard"]))
+            found.add(str(describe_surroundings()["evalguard"]))
     finally:
         identity.scoring_code.cache_clear()
     assert len(found) == 2
 
 
 def test_a_version_counts_however_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = surroundings()
+    before = describe_surroundings()
     real = metadata.version
     monkeypatch.setattr(metadata, "version", lambda name: "9" if name == "torch" else real(name))
     identity.package_versions.cache_clear()
     try:
-        assert surroundings()["packages"] != before["packages"]
+        assert describe_surroundings()["packages"] != before["packages"]
     finally:
         monkeypatch.undo()
         identity.package_versions.cache_clear()
@@ -290,12 +290,12 @@ def test_a_hub_models_files_that_were_edited_by_hand_are_no_longer_its_commit(
         (cache / "snapshots" / commit / name).symlink_to(cache / "blobs" / blob)
     arguments = {"pretrained": "owner/model"}
     of = variant(tmp_path, model_args=arguments)
-    assert weights_of(of, arguments) == {"pretrained": f"owner/model@{commit}"}
-    both = weights_of(of, arguments, checkpoints=["owner/model@main"])
+    assert digest_weights(of, arguments) == {"pretrained": f"owner/model@{commit}"}
+    both = digest_weights(of, arguments, checkpoints=["owner/model@main"])
     assert both == dict.fromkeys(
         ("pretrained", "weights:owner/model@main"), f"owner/model@{commit}"
     )
-    assert weights_of(of, arguments, checkpoints=["owner/other"]) is None
+    assert digest_weights(of, arguments, checkpoints=["owner/other"]) is None
     before = digest(of, tmp_path)
     assert before is not None
     found = {before}

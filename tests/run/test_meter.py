@@ -6,7 +6,7 @@ import pytest
 
 from evalguard.core.scorer import Response
 from evalguard.run.meter import Meter
-from evalguard.run.scoring.cached_blocks import Answered
+from evalguard.run.scoring.cached_blocks import ScoredBlocks
 
 
 class Clock:
@@ -29,8 +29,8 @@ def meter(clock: Clock) -> Meter:
     return Meter(wall=clock, cpu=lambda: clock.now / 2.0)
 
 
-def block(*tokens: int, kept: bool = False) -> Answered:
-    return Answered(responses=(tuple(Response(n_tokens=n) for n in tokens),), kept=(kept,))
+def block(*tokens: int, kept: bool = False) -> ScoredBlocks:
+    return ScoredBlocks(responses=(tuple(Response(n_tokens=n) for n in tokens),), kept=(kept,))
 
 
 def test_time_belongs_to_the_innermost_phase(meter: Meter, clock: Clock) -> None:
@@ -99,7 +99,7 @@ def test_hidden_tokens_are_not_counted_as_none_at_all(meter: Meter) -> None:
 
 
 def test_each_model_has_its_own_share_of_a_block(meter: Meter) -> None:
-    both = Answered(
+    both = ScoredBlocks(
         responses=((Response(n_tokens=3),), (Response(n_tokens=4),)), kept=(True, False)
     )
     assert not both.cached

@@ -180,9 +180,9 @@ def test_what_cannot_be_built_takes_only_itself(world: World) -> None:
 
 
 def _prepared(port: Port) -> Any:
-    from evalguard.run.compare import prepare
+    from evalguard.run.compare import resolve_request
 
-    return prepare("orig", "port", port.options)
+    return resolve_request("orig", "port", port.options)
 
 
 @pytest.mark.slow
@@ -211,10 +211,10 @@ def test_settings_that_are_one_value_are_not_searched(world: World) -> None:
 def test_a_base_that_is_the_candidate_with_other_values_is_not_measured(world: World) -> None:
     port = world()
     options = replace(port.options, base_set=dict.fromkeys(SETTINGS, "reference"))
-    from evalguard.run.compare import prepare
+    from evalguard.run.compare import resolve_request
     from evalguard.run.scoring.scoring import score_sides
 
-    sources, choices = prepare("port", "port", options)
+    sources, choices = resolve_request("port", "port", options)
     scored = score_sides(sources, choices, options)
     port = replace(port, sources=sources, choices=choices, scored=scored, options=options)
     model = InProcess(options, choices)
@@ -261,12 +261,12 @@ def test_every_model_may_have_a_chat_template_of_its_own(
 def test_a_run_that_stopped_early_is_searched_on_the_documents_it_asked(
     world: World, gated: tuple[str, ...], early: bool
 ) -> None:
-    from evalguard.run.compare import prepare
+    from evalguard.run.compare import resolve_request
     from evalguard.run.sample_size.sequential import score_in_looks
 
     port = world()
     options = replace(port.options, sequential=True)
-    sources, choices = prepare("orig", "port", options)
+    sources, choices = resolve_request("orig", "port", options)
     choices = replace(choices, gate=replace(choices.gate, gate_metrics=gated))
     scored, stops = score_in_looks(sources, choices, options)
     port = replace(port, sources=sources, choices=choices, scored=scored, options=options)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from evalguard.core.scorer import ModelDescription
 from evalguard.core.settings import Value
-from evalguard.run.scoring.fairness import other_batches
+from evalguard.run.scoring.fairness import note_batch_differences
 
 ALIKE: dict[str, Value] = {
     "batch_size": None, "token_budget": 1024, "scorer": "fast", "shares_prefixes": True,
@@ -19,19 +19,21 @@ def but(**changes: Value) -> ModelDescription:
 
 
 def test_a_smaller_budget_of_one_model_is_said_with_both() -> None:
-    (note,) = other_batches(MODEL, but(token_budget=256))
+    (note,) = note_batch_differences(MODEL, but(token_budget=256))
     assert "(padded tokens per pass: 1,024 and 256)" in note
 
 
 def test_every_difference_is_named() -> None:
-    (note,) = other_batches(MODEL, but(shares_prefixes=False, batch_size=8, token_budget=None))
+    (note,) = note_batch_differences(
+        MODEL, but(shares_prefixes=False, batch_size=8, token_budget=None)
+    )
     assert "sequences per pass: not fixed and 8" in note
     assert "padded tokens per pass: 1,024 and not fixed" in note
     assert "shared prefixes: yes and no" in note
 
 
 def test_equal_batches_and_what_no_model_shows_are_no_difference() -> None:
-    assert other_batches(MODEL, MODEL) == ()
-    assert other_batches(MODEL, but(scorer="full logits")) == ()
-    assert other_batches(MODEL, but(scorer=None, token_budget=None)) == ()
-    assert other_batches(None, MODEL) == ()
+    assert note_batch_differences(MODEL, MODEL) == ()
+    assert note_batch_differences(MODEL, but(scorer="full logits")) == ()
+    assert note_batch_differences(MODEL, but(scorer=None, token_budget=None)) == ()
+    assert note_batch_differences(None, MODEL) == ()

@@ -17,8 +17,8 @@ from evalguard.core.gate import Gate
 from evalguard.core.scorer import Request, Response
 from evalguard.core.settings import with_checksum
 from evalguard.errors import EvaluationError, StoreError, UsageError
-from evalguard.run.sample_size.pilot import Aim
-from evalguard.run.sample_size.planning import Timed, TimedScorer, plan
+from evalguard.run.sample_size.pilot import PlanAim
+from evalguard.run.sample_size.planning import ModelTiming, TimedScorer, plan
 from evalguard.run.sample_size.stored_plan import plan_from_run
 
 Plan = Callable[..., Any]
@@ -195,7 +195,7 @@ def test_points_of_a_perplexity_are_no_plan_and_exit_code_3(stored: Any) -> None
     assert result.exit_code == 3
     pilot = result.metrics[0].pilot
     assert "between 0 and 1" in pilot.problem
-    advisory = Aim.of(Gate(margin="1pp", advisory=("perplexity",)), 0.8)
+    advisory = PlanAim.of(Gate(margin="1pp", advisory=("perplexity",)), 0.8)
     shown = advisory.plan(replace(pilot, problem=""), 100)
     assert (shown.pilot.problem, shown.margin) == ("", 1.0)
 
@@ -253,7 +253,7 @@ def test_warming_up_is_not_timed() -> None:
 
 
 def test_hidden_tokens_leave_the_time() -> None:
-    timed = Timed()
+    timed = ModelTiming()
     request = Request(task="t", doc_id=0, index=0, kind="loglikelihood", arguments=("a", "b"))
     timed.add(3.0, [request], [Response(loglikelihood=-1.0)])
     cost = timed.cost("t", "base", 10, confidence=0.95)

@@ -14,7 +14,14 @@ from evalguard.core.settings import Value
 from evalguard.errors import GuardFileError, UsageError
 from evalguard.run.options import CompareOptions
 from evalguard.run.preflight import find_guards
-from evalguard.run.sources import ModelSource, RunSource, Side, Source, resolve, tell_apart
+from evalguard.run.sources import (
+    ModelSource,
+    RunSource,
+    SideSpec,
+    Source,
+    resolve_side,
+    with_distinct_names,
+)
 
 GUARD = """
 models:
@@ -42,10 +49,10 @@ def find(guards: GuardSet, tmp_path: Path) -> Any:
         assignment: dict[str, Value] | None = None,
         **options: Any,
     ) -> Source:
-        side = Side(
+        side = SideSpec(
             role="cand", spec=spec, model_args=model_args or {}, assignment=assignment or {}
         )
-        return resolve(side, guards, CompareOptions(**options), cwd=tmp_path)
+        return resolve_side(side, guards, CompareOptions(**options), cwd=tmp_path)
 
     return found
 
@@ -151,9 +158,9 @@ def test_trust_is_the_users_for_both_kinds_of_models(find: Any) -> None:
 
 
 def test_two_sides_of_one_name_are_told_apart(find: Any) -> None:
-    same = tell_apart(find("orig"), find("orig"))
+    same = with_distinct_names(find("orig"), find("orig"))
     assert [source.name for source in same] == ["orig (base)", "orig (candidate)"]
-    different = tell_apart(find("orig"), find("port"))
+    different = with_distinct_names(find("orig"), find("port"))
     assert [source.name for source in different] == ["orig", "port"]
 
 
@@ -175,10 +182,10 @@ def test_a_broken_guard_file_matters_only_where_a_name_may_be_in_it(tmp_path: Pa
 
 def test_a_folder_of_the_users_wins_over_a_name_of_the_demo(tmp_path: Path) -> None:
     demo = load_guards(None, cwd=tmp_path, allow_code=False)
-    side = Side(role="base", spec="orig", model_args={}, assignment={})
+    side = SideSpec(role="base", spec="orig", model_args={}, assignment={})
 
     def found() -> Source:
-        return resolve(side, demo, CompareOptions(), cwd=tmp_path)
+        return resolve_side(side, demo, CompareOptions(), cwd=tmp_path)
 
     named = found()
     assert isinstance(named, ModelSource)

@@ -20,7 +20,7 @@ from evalguard.core.scorer import ReassignableScorer, Request, ScoringPolicy
 from evalguard.core.settings import Setting, Target, Value, Variant
 from evalguard.errors import EvaluationError, SettingError
 from evalguard.models.lm_scorer import LMScorer
-from evalguard.run.scoring.edited_model import open_scorer
+from evalguard.run.scoring.edited_model import load_scorer
 from evalguard.worker.messages import DESCRIPTION, RESPONSES
 
 POLICY = ScoringPolicy(device="cpu", threads=1)
@@ -125,7 +125,7 @@ def told(scorer: ReassignableScorer) -> tuple[object, ...]:
 
 
 def opened(one: Variant, cache: Path, *, reusable: bool = False) -> ReassignableScorer:
-    return open_scorer(one, POLICY, cache_dir=cache, reusable=reusable)
+    return load_scorer(one, POLICY, cache_dir=cache, reusable=reusable)
 
 
 class Fresh:
@@ -286,17 +286,17 @@ def test_a_model_that_keeps_something_of_what_it_read_is_loaded_anew(
 def test_batches_that_were_made_smaller_are_those_of_loading_again(
     tiny_llama: Path, tmp_path: Path, asked: int, again: int
 ) -> None:
-    from evalguard.models.hf.batch_cuts import NoRoomError
+    from evalguard.models.hf.batch_cuts import BatchTooLargeError
 
     policy = ScoringPolicy(device="cpu", threads=1, token_budget=asked)
 
     def loaded(value: Value) -> ReassignableScorer:
         one = variant(tiny_llama, {SCALING: value})
-        return open_scorer(one, policy, cache_dir=tmp_path, reusable=True)
+        return load_scorer(one, policy, cache_dir=tmp_path, reusable=True)
 
     scorer = loaded(0.3)
     assert isinstance(scorer, LMScorer)
-    assert scorer.make_room(NoRoomError("no room", tokens=64, sequences=2, shared=False))
+    assert scorer.make_room(BatchTooLargeError("no room", tokens=64, sequences=2, shared=False))
     assert scorer.describe().computation["token_budget"] == 32
     assert scorer.reassign(variant(tiny_llama, {SCALING: 0.4}))
     assert scorer.describe().computation["token_budget"] == again
@@ -340,7 +340,7 @@ def test_weights_that_memory_has_no_room_for_are_not_kept(
 ) -> None:
     asked: list[int] = []
     monkeypatch.setattr(
-        "evalguard.run.scoring.edited_model._fit_here", lambda size: bool(asked.append(size))
+        "evalguard.run.scoring.edited_model._fits_in_memory", lambda size: bool(asked.append(size))
     )
     scorer = llama({NORM: "bfloat16"})
     assert asked == [32 * 4]
@@ -357,7 +357,7 @@ def test_weights_that_were_replaced_on_a_gpu_wait_in_this_machines_memory(
 
     def loaded(values: Values, *, reusable: bool) -> LMScorer:
         one = variant(tiny_llama, values)
-        scorer = open_scorer(one, policy, cache_dir=tmp_path, reusable=reusable)
+        scorer = load_scorer(one, policy, cache_dir=tmp_path, reusable=reusable)
         assert isinstance(scorer, LMScorer)
         return scorer
 

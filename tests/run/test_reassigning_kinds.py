@@ -11,7 +11,7 @@ from architectures import save_architecture
 
 from evalguard.core.scorer import ReassignableScorer, Request, ScoringPolicy
 from evalguard.core.settings import Setting, Target, Value, Variant
-from evalguard.run.scoring.edited_model import open_scorer
+from evalguard.run.scoring.edited_model import load_scorer
 from evalguard.worker.messages import DESCRIPTION, RESPONSES
 
 POLICY = ScoringPolicy(device="cpu", threads=1)
@@ -58,7 +58,7 @@ def test_every_kind_of_model_is_what_loading_it_gives(name: str, tmp_path: Path)
 
     def loaded(values: Mapping[str, Value], *, reusable: bool) -> ReassignableScorer:
         one = variant(folder, values)
-        return open_scorer(one, POLICY, cache_dir=tmp_path, reusable=reusable)
+        return load_scorer(one, POLICY, cache_dir=tmp_path, reusable=reusable)
 
     first: dict[str, Value] = {f"attr:{attribute}": 0.25, f"dtype:{modules}": "bfloat16"}
     scorer = loaded(first, reusable=True)

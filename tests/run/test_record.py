@@ -8,7 +8,7 @@ import pytest
 
 from evalguard.errors import EvaluationError
 from evalguard.harness.tables import TaskScores
-from evalguard.run.record import sample_columns, tasks_of
+from evalguard.run.record import build_sample_columns, list_tasks_of_sides
 
 
 def scores(*rows: dict[str, Any]) -> TaskScores:
@@ -19,7 +19,7 @@ def scores(*rows: dict[str, Any]) -> TaskScores:
 
 
 def test_documents_are_in_order_and_shared_columns_stand_once() -> None:
-    columns = sample_columns(
+    columns = build_sample_columns(
         scores({"doc_id": 2, "prompt": "p2"}, {"doc_id": 0, "prompt": "p0"}),
         scores({"doc_id": 0, "prompt": "q0"}, {"doc_id": 2, "prompt": "q2"}),
     )
@@ -32,7 +32,7 @@ def test_documents_are_in_order_and_shared_columns_stand_once() -> None:
 
 
 def test_a_document_of_one_side_keeps_its_row() -> None:
-    columns = sample_columns(
+    columns = build_sample_columns(
         scores({"doc_id": 0, "x": 1}), scores({"doc_id": 0, "x": 2}, {"doc_id": 1, "x": 3})
     )
     assert columns["base:x"] == [1, None]
@@ -41,17 +41,17 @@ def test_a_document_of_one_side_keeps_its_row() -> None:
 
 
 def test_a_side_without_samples_has_no_columns() -> None:
-    columns = sample_columns(None, scores({"doc_id": 0, "x": 2}))
+    columns = build_sample_columns(None, scores({"doc_id": 0, "x": 2}))
     assert [name for name in columns if ":" in name] == ["candidate:x"]
-    assert sample_columns(None, None) == {
+    assert build_sample_columns(None, None) == {
         "doc_id": [], "doc": [], "target": [], "doc_hash": [], "target_hash": []
     }  # fmt: skip
 
 
 def test_an_id_that_is_no_number_is_an_error_of_the_task() -> None:
     with pytest.raises(EvaluationError, match="document id 'a' is not a number"):
-        sample_columns(scores({"doc_id": "a"}), None)
+        build_sample_columns(scores({"doc_id": "a"}), None)
 
 
 def test_tasks_of_several_sides_are_named_once() -> None:
-    assert tasks_of(("a", "b"), ("b", "c")) == ["a", "b", "c"]
+    assert list_tasks_of_sides(("a", "b"), ("b", "c")) == ["a", "b", "c"]

@@ -14,7 +14,7 @@ from test_distributions import kl, source, values
 
 from evalguard.config.guard import GuardSet
 from evalguard.errors import EvaluationError, MisalignedRunsError, UsageError
-from evalguard.run.choices import choose
+from evalguard.run.choices import resolve_choices
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.evaluate import Evaluation
 from evalguard.run.scoring.scoring import score_models
@@ -50,7 +50,7 @@ def score(models: dict[str, Path], tmp_path: Path, opened: list[str]) -> Score:
         fields |= {"quiet": True, "use_cache": False, "device": "cpu"}
         options = CompareOptions(**{**fields, "cache_dir": tmp_path / "cache", **given})
         sources = [source(models, base), source(models, candidate)]
-        choices = choose(sources[0], sources[1], GuardSet(guards=()), options)
+        choices = resolve_choices(sources[0], sources[1], GuardSet(guards=()), options)
         return score_models(sources, choices, options)
 
     return scored

@@ -19,9 +19,9 @@ from evalguard.core.settings import Setting, Target, Value, Variant
 from evalguard.errors import SettingError, WorkerError
 from evalguard.run.bisection.reused_model import ReusedModel
 from evalguard.run.options import CompareOptions
-from evalguard.run.scoring.edited_model import open_scorer
+from evalguard.run.scoring.edited_model import load_scorer
 from evalguard.run.sources import ModelSource
-from evalguard.store.cache_items import LOG
+from evalguard.store.cache_items import LOG_FILE
 from evalguard.worker.messages import DESCRIPTION, RESPONSES
 
 POLICY = ScoringPolicy(device="cpu", threads=1, token_budget=1024)
@@ -200,7 +200,7 @@ def test_logs_are_called_as_those_that_are_cleared_out_in_time(
     model.at(HOOKED)
     logs = [path.name for path in (tmp_path / "logs").iterdir()]
     assert len(logs) == 2
-    assert all(LOG.fullmatch(name) for name in logs)
+    assert all(LOG_FILE.fullmatch(name) for name in logs)
 
 
 def test_closing_ends_the_worker_and_the_model_can_be_used_again(model: ReusedModel) -> None:
@@ -237,7 +237,7 @@ def test_a_model_that_was_reused_is_what_loading_it_here_gives(
     with ReusedModel(POLICY, CompareOptions(), tmp_path) as reused:
         for one in sequence:
             scorer = reused.at(one)
-            with contextlib.closing(open_scorer(one.variant, POLICY, cache_dir=tmp_path)) as fresh:
+            with contextlib.closing(load_scorer(one.variant, POLICY, cache_dir=tmp_path)) as fresh:
                 assert DESCRIPTION.encode(scorer.describe()) == DESCRIPTION.encode(fresh.describe())
                 answers = tuple(scorer.score(asked)), tuple(fresh.score(asked))
                 assert RESPONSES.encode(answers[0]) == RESPONSES.encode(answers[1])

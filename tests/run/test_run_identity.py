@@ -10,7 +10,7 @@ from fake_models import table
 from evalguard.core.scorer import ModelDescription
 from evalguard.core.settings import Setting, Target, Variant
 from evalguard.harness.finished_runs.run import LmEvalRun
-from evalguard.run.sources import ModelSource, RunSource, model_identity, run_identity
+from evalguard.run.sources import ModelSource, RunSource, identify_model, identify_run
 
 SETTING = Setting(name="eps", reference=1e-6, candidate=0.5, target=Target.parse("config.eps"))
 VARIANT = Variant(
@@ -28,7 +28,7 @@ SOURCE = ModelSource(name="port (candidate)", variant=VARIANT)
 
 
 def test_settings_show_what_was_asked_declared_and_read_back() -> None:
-    identity = model_identity(SOURCE, DESCRIPTION)
+    identity = identify_model(SOURCE, DESCRIPTION)
     assert (identity.name, identity.kind) == ("port (candidate)", "model")
     (state,) = identity.settings
     assert (state.value, state.reference, state.candidate) == (0.5, 1e-6, 0.5)
@@ -38,12 +38,12 @@ def test_settings_show_what_was_asked_declared_and_read_back() -> None:
 
 
 def test_the_digest_follows_the_identity_and_without_one_the_declaration() -> None:
-    digest = model_identity(SOURCE, DESCRIPTION).digest
+    digest = identify_model(SOURCE, DESCRIPTION).digest
     other = replace(DESCRIPTION, identity={"weights": "x"})
-    assert model_identity(SOURCE, other).digest != digest
-    assert model_identity(replace(SOURCE, name="n"), DESCRIPTION).digest == digest
+    assert identify_model(SOURCE, other).digest != digest
+    assert identify_model(replace(SOURCE, name="n"), DESCRIPTION).digest == digest
     unproven = replace(DESCRIPTION, identity=None)
-    assert model_identity(SOURCE, unproven).digest == VARIANT.digest
+    assert identify_model(SOURCE, unproven).digest == VARIANT.digest
 
 
 def test_the_digest_of_a_run_covers_documents_and_scores() -> None:
@@ -52,7 +52,7 @@ def test_the_digest_of_a_run_covers_documents_and_scores() -> None:
             path=Path("r.json"), model_name="m", model_args={}, date="2026-01-01",
             tables=(table(values),),
         )  # fmt: skip
-        identity = run_identity(RunSource(name="run", run=run))
+        identity = identify_run(RunSource(name="run", run=run))
         assert identity.kind == "lm-eval run"
         assert identity.description == "m, lm-eval run of 2026-01-01"
         return identity.digest

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from evalguard.harness.tables import TaskScores
-from evalguard.run.compare import prepare
+from evalguard.run.compare import resolve_request
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.scoring import score_sides
 from evalguard.store.block_cache import ScoreCache
@@ -41,7 +41,7 @@ def options(tmp_path: Path) -> CompareOptions:
 
 
 def scored(model: Path, options: CompareOptions) -> tuple[TaskScores, TaskScores]:
-    sources, choices = prepare(str(model), str(model), options)
+    sources, choices = resolve_request(str(model), str(model), options)
     base, candidate = score_sides(sources, choices, options)
     return base.samples["sampled"], candidate.samples["sampled"]
 

@@ -14,7 +14,7 @@ from evalguard.config.guard import GuardSet
 from evalguard.core.scorer import ScoringPolicy
 from evalguard.core.settings import Variant
 from evalguard.errors import MisalignedRunsError
-from evalguard.run.choices import choose
+from evalguard.run.choices import resolve_choices
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.scoring import score_models
 from evalguard.run.sources import ModelSource
@@ -42,7 +42,7 @@ def score(task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         fields = {"tasks": ("sw_word",), "include_path": (task_folder,), "quiet": True}
         options = CompareOptions(**{**fields, "cache_dir": tmp_path, **given})
         sources = [source(name) for name in scorers]
-        choices = choose(sources[0], sources[-1], GuardSet(guards=()), options)
+        choices = resolve_choices(sources[0], sources[-1], GuardSet(guards=()), options)
         return score_models(sources, choices, options)
 
     policies: list[ScoringPolicy] = []

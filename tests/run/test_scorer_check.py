@@ -42,13 +42,13 @@ def test_other_scores_are_refused(
     score: Score,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    original = batch_scoring.choose_tokens
+    original = batch_scoring.pick_target_logprobs
 
     def wrong(rows: torch.Tensor, targets: torch.Tensor) -> Any:
         told, greedy = original(rows, targets)
         return told - 0.01, greedy
 
-    monkeypatch.setattr(batch_scoring, "choose_tokens", wrong)
+    monkeypatch.setattr(batch_scoring, "pick_target_logprobs", wrong)
     with pytest.raises(EvaluationError, match="other scores than lm-eval's own path gives: sw_w"):
         score("llama", "other", tasks=("sw_word",), verify_scorer=3, distributions="off")
 
@@ -57,13 +57,13 @@ def test_other_greedy_answers_are_refused_too(
     score: Score,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    original = batch_scoring.choose_tokens
+    original = batch_scoring.pick_target_logprobs
 
     def wrong(rows: torch.Tensor, targets: torch.Tensor) -> Any:
         told, greedy = original(rows, targets)
         return told, torch.ones_like(greedy)
 
-    monkeypatch.setattr(batch_scoring, "choose_tokens", wrong)
+    monkeypatch.setattr(batch_scoring, "pick_target_logprobs", wrong)
     with pytest.raises(EvaluationError, match=r"answers that differ: [123];.* and 0 greedy"):
         score("llama", "other", tasks=("sw_word",), verify_scorer=3, distributions="off")
 

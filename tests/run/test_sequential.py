@@ -17,7 +17,7 @@ from evalguard.core.scorer import Request, Response, ScoringPolicy
 from evalguard.core.settings import Variant
 from evalguard.errors import UsageError
 from evalguard.harness.finished_runs.run import LmEvalRun
-from evalguard.run.choices import choose
+from evalguard.run.choices import resolve_choices
 from evalguard.run.options import CompareOptions
 from evalguard.run.sample_size.sequential import check_sequential, score_in_looks
 from evalguard.run.sample_size.stored_plan import plan_from_run
@@ -60,7 +60,7 @@ def run(task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> R
                   "sequential": True, "cache_dir": tmp_path}  # fmt: skip
         options = CompareOptions(**{**fields, **given})
         sources = tuple(model(s) if isinstance(s, str) else s for s in (base, candidate))
-        choices = choose(sources[0], sources[1], GuardSet(guards=()), options)
+        choices = resolve_choices(sources[0], sources[1], GuardSet(guards=()), options)
         score = score_in_looks if options.sequential else score_sides
         return score(sources, choices, options)  # type: ignore[operator]
 
@@ -118,7 +118,7 @@ def test_a_second_run_takes_every_look_from_the_cache(run: Run) -> None:
 def test_models_that_do_not_fit_together_take_turns_at_wider_looks(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evalguard.run.scoring.sessions.room_beside", lambda *_: False)
+    monkeypatch.setattr("evalguard.run.scoring.sessions.fits_beside", lambda *_: False)
     scorers = {"a": FakeScorer("m"), "b": Worse("m")}
     _, stops = run("a", "b", scorers, use_cache=False)
     task = stops.run.tasks[0]
@@ -140,7 +140,7 @@ def test_the_time_saved_is_that_of_the_documents_left_out_at_the_pace_measured(r
 def test_loading_models_again_counts_against_the_time_saved(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evalguard.run.scoring.sessions.room_beside", lambda *_: False)
+    monkeypatch.setattr("evalguard.run.scoring.sessions.fits_beside", lambda *_: False)
     monkeypatch.setattr("evalguard.run.meter.Meter.seconds_per_load", lambda _: 1000.0)
     _, stops = run("a", "b", {"a": FakeScorer("m"), "b": Worse("m")}, use_cache=False)
     assert stops.run.early
@@ -303,6 +303,6 @@ def test_an_ungated_metric_that_cannot_stop_is_not_taken_for_one_of_all_document
 def test_two_finished_runs_save_nothing_and_say_so(run: Run) -> None:
     stored = finished(run, "a", FakeScorer("m"))
     options = CompareOptions(sequential=True, quiet=True)
-    choices = choose(stored, stored, GuardSet(guards=()), options)
+    choices = resolve_choices(stored, stored, GuardSet(guards=()), options)
     notes = check_sequential((stored, stored), choices, options).notes
     assert any("would save nothing" in note for note in notes)

@@ -134,7 +134,7 @@ def test_a_holder_that_does_not_get_on_holds_nobody_up(
     holder, said = evaluator(tasks, tmp_path), io.StringIO()
     mine = FakeScorer()
     block = holder.blocks(holder.requests("sw_word", mine))[0]
-    monkeypatch.setattr(passage, "PATIENCE", 0.05)
+    monkeypatch.setattr(passage, "BLOCK_PATIENCE", 0.05)
     with holder.entry(block, ("m", mine)).kept.locked(holder.key(mine), block.digest):
         evaluation = evaluator(tasks, tmp_path, said).evaluate("m", mine)
     assert len(mine.scored) == BLOCKS
@@ -156,27 +156,31 @@ def test_a_process_that_fails_frees_its_block(tasks: TaskSet, tmp_path: Path) ->
 def test_a_model_compared_with_itself_does_not_wait_for_itself(
     tasks: TaskSet, tmp_path: Path
 ) -> None:
-    from evalguard.run.scoring.cached_blocks import turn
+    from evalguard.run.scoring.cached_blocks import lock_blocks
 
     mine = evaluator(tasks, tmp_path)
     scorer = FakeScorer()
     block = mine.blocks(mine.requests("sw_word", scorer))[0]
-    with turn([mine.entry(block, ("m", scorer)), mine.entry(block, ("m", scorer))]) as ours:
+    with lock_blocks([mine.entry(block, ("m", scorer)), mine.entry(block, ("m", scorer))]) as ours:
         assert ours
 
 
 def test_all_blocks_or_none_are_held(tasks: TaskSet, tmp_path: Path) -> None:
-    from evalguard.run.scoring.cached_blocks import turn
+    from evalguard.run.scoring.cached_blocks import lock_blocks
 
     mine, theirs = evaluator(tasks, tmp_path), evaluator(tasks, tmp_path)
     base, candidate, other = FakeScorer("base"), FakeScorer("cand"), FakeScorer("other")
     block = mine.blocks(mine.requests("sw_word", base))[0]
-    with turn([theirs.entry(block, ("m", candidate))]) as first:
+    with lock_blocks([theirs.entry(block, ("m", candidate))]) as first:
         assert first
-        with turn([mine.entry(block, ("m", base)), mine.entry(block, ("m", candidate))]) as both:
+        with lock_blocks(
+            [mine.entry(block, ("m", base)), mine.entry(block, ("m", candidate))]
+        ) as both:
             assert not both
         # what was held for a moment is free again
-        with turn([theirs.entry(block, ("m", base)), theirs.entry(block, ("m", other))]) as free:
+        with lock_blocks(
+            [theirs.entry(block, ("m", base)), theirs.entry(block, ("m", other))]
+        ) as free:
             assert free
 
 

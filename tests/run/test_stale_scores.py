@@ -17,12 +17,12 @@ from evalguard.conversion.building import build, unknown_in_build
 from evalguard.conversion.planning import plan_conversion
 from evalguard.core.settings import BuildRecipe, Setting, Target, Variant
 from evalguard.models import identity
-from evalguard.run.scoring.edited_model import proofs_of
+from evalguard.run.scoring.edited_model import prove_files
 from evalguard.run.scoring.loading_facts import (
-    code_digests,
-    package_digests,
-    unknown_dependencies,
-    weights_of,
+    digest_code,
+    digest_packages,
+    digest_weights,
+    list_unknown_dependencies,
 )
 
 Change = Callable[[Path, pytest.MonkeyPatch], None]
@@ -130,7 +130,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def code_of(variant: Variant) -> dict[str, str] | None:
-    return code_digests(variant, plan_conversion(variant), variant.model_args)
+    return digest_code(variant, plan_conversion(variant), variant.model_args)
 
 
 @pytest.mark.parametrize("what", SEEN)
@@ -168,8 +168,8 @@ def test_where_a_hooks_text_does_not_tell_nothing_is_kept_and_that_is_said(
 ) -> None:
     write(folder, {"hook.py": hook(UNKNOWN[what])})
     variant = hooked(folder)
-    assert proofs_of(variant, plan_conversion(variant), variant.model_args, None) is None
-    assert unknown_dependencies(variant, plan_conversion(variant), variant.model_args)[
+    assert prove_files(variant, plan_conversion(variant), variant.model_args, None) is None
+    assert list_unknown_dependencies(variant, plan_conversion(variant), variant.model_args)[
         0
     ].startswith("hook.py")
 
@@ -202,7 +202,7 @@ def test_an_installed_package_that_is_edited_in_place_counts_by_its_files(
     for text in ("A = 1\n", "A = 2\n"):
         write(folder, {"outside/eg_lib/deep/m.py": text})
         monkeypatch.setattr(weight_digests, "_read_packages", {})  # as in another process
-        found.append(package_digests(("eg_lib",)))
+        found.append(digest_packages(("eg_lib",)))
     assert found[0] != found[1]
     variant = Variant(name="m", model="hf", model_args={"pretrained": str(folder / "model")})
     assert {"package transformers", "package tokenizers", "package lm_eval"} <= set(
@@ -251,9 +251,9 @@ def test_weights_that_an_index_names_count_wherever_they_lie(folder: Path, place
     index = json.dumps({"weight_map": {"a": name}})
     write(folder, {place: "1", "model/model.safetensors.index.json": index})
     variant = Variant(name="m", model="hf", model_args={"pretrained": str(folder / "model")})
-    before = weights_of(variant, variant.model_args)
+    before = digest_weights(variant, variant.model_args)
     write(folder, {place: "2"})
-    assert weights_of(variant, variant.model_args) != before
+    assert digest_weights(variant, variant.model_args) != before
 
 
 @pytest.mark.parametrize("name", ["MKL_CBWR", "ONEDNN_MAX_CPU_ISA", "CUBLAS_WORKSPACE_CONFIG"])

@@ -22,7 +22,7 @@ from evalguard.core.reports.compare import CompareReport, RunDocuments, RunIdent
 from evalguard.errors import StoreError, UsageError
 from evalguard.report.contract.compare import compare_document
 from evalguard.run.judging import compare_tables
-from evalguard.run.stored_run import StoredRun, stored_run
+from evalguard.run.stored_run import StoredRun, read_stored_run
 from evalguard.store.run_folder import RunFolder
 
 WHEN = datetime(2026, 11, 20, 11, 4, 5, tzinfo=timezone.utc)
@@ -63,14 +63,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_report_and_the_tasks_are_there(folder: Path) -> None:
-    run = stored_run(folder)
+    run = read_stored_run(folder)
     assert run.report == dataclasses.replace(a_report(), run_folder=str(folder))
     assert run.tasks == (a_report().comparisons[0].task, "another")
-    assert stored_run(folder / "result.json").report == run.report
+    assert read_stored_run(folder / "result.json").report == run.report
 
 
 def test_documents_are_what_was_written(folder: Path) -> None:
-    run = stored_run(folder)
+    run = read_stored_run(folder)
     found = run.documents(run.tasks[0])
     assert found is not None
     assert (len(found), list(found.doc_ids)) == (2, [0, 2])
@@ -89,7 +89,7 @@ def test_documents_are_what_was_written(folder: Path) -> None:
 def test_a_run_that_was_moved_is_where_it_is_now(folder: Path, tmp_path: Path) -> None:
     there = tmp_path / "elsewhere"
     shutil.move(folder, there)
-    assert stored_run(there).report.run_folder == str(there)
+    assert read_stored_run(there).report.run_folder == str(there)
 
 
 def test_a_relative_folder_keeps_its_spelling(
@@ -98,31 +98,31 @@ def test_a_relative_folder_keeps_its_spelling(
     monkeypatch.chdir(folder.parent.parent)
     said = f"reports/{folder.name}"
     edit_result(folder, lambda result: result.update(run_folder=said))
-    assert stored_run(folder).report.run_folder == said
+    assert read_stored_run(folder).report.run_folder == said
 
 
 def test_without_samples_there_are_no_documents(folder: Path, tmp_path: Path) -> None:
     alone = tmp_path / "alone" / "result.json"
     alone.parent.mkdir()
     shutil.copy(folder / "result.json", alone)
-    run = stored_run(alone)
+    run = read_stored_run(alone)
     assert (run.tasks, run.documents("t")) == ((), None)
 
 
 def test_what_is_no_run_is_said(folder: Path, tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "absent", folder / "samples"):
         with pytest.raises(UsageError, match="cannot be read") as refused:
-            stored_run(path)
+            read_stored_run(path)
         assert "run folder" in refused.value.hint
     (folder / "result.json").write_text("{")
     with pytest.raises(UsageError, match="is not JSON"):
-        stored_run(folder)
+        read_stored_run(folder)
     (folder / "result.json").write_text('{"schema": "evalguard.floor/1"}')
     with pytest.raises(UsageError, match=r"evalguard\.floor/1"):
-        stored_run(folder)
+        read_stored_run(folder)
     (folder / "result.json").write_text('{"schema": "evalguard.compare/1"}')
     with pytest.raises(StoreError, match=r"reports.*comparisons is missing"):
-        stored_run(folder)
+        read_stored_run(folder)
 
 
 @pytest.mark.parametrize("change", ["cut", "empty", "flipped", "a folder"])
@@ -136,7 +136,7 @@ def test_a_damaged_table_is_said_with_its_file(folder: Path, change: str) -> Non
     else:
         middle = bytes([*data[:4], *(byte ^ 0xFF for byte in data[4:-8]), *data[-8:]])
         file.write_bytes({"cut": data[:-9], "empty": b"", "flipped": middle}[change])
-    run = stored_run(folder)
+    run = read_stored_run(folder)
     with pytest.raises(StoreError, match=file.name) as refused:
         run.documents(task)
     assert refused.value.hint

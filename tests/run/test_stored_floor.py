@@ -18,13 +18,13 @@ from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import Value, digest_of
 from evalguard.errors import UsageError
 from evalguard.run.floor.stored_floors import (
-    FLOORS,
-    beside_floors,
-    environment_of,
-    given_floor,
-    model_key,
+    FLOORS_FOLDER,
+    compare_with_floors,
+    floor_environment,
+    floor_model_key,
+    floor_task_keys,
     read_floor,
-    task_keys,
+    read_given_floor,
 )
 from evalguard.run.judging import compare_tables
 from evalguard.run.options import CompareOptions
@@ -74,10 +74,10 @@ def document(
     content = {
         "schema": "evalguard.floor/1",
         "created": "2026-11-20T12:00:00+00:00",
-        "model": {"key": model_key(of)},
-        "environment_key": digest_of(environment_of(of)),
-        "environment": environment_of(of),
-        "task_keys": task_keys([scores]),
+        "model": {"key": floor_model_key(of)},
+        "environment_key": digest_of(floor_environment(of)),
+        "environment": floor_environment(of),
+        "task_keys": floor_task_keys([scores]),
         "floors": [entry],
         "distribution_floors": [kl_entry],
     }
@@ -86,7 +86,7 @@ def document(
 
 def keep(folder: Path, content: dict[str, Any]) -> None:
     key = content["task_keys"]["t"]
-    store = FloorStore(folder / FLOORS)
+    store = FloorStore(folder / FLOORS_FOLDER)
     store.put(content["model"]["key"], key, content["environment_key"], content)
 
 
@@ -99,7 +99,7 @@ def looked_up(
 ) -> tuple[Comparison, tuple[str, ...]]:
     options = CompareOptions(cache_dir=folder, floor=floor)
     compared = compare_tables([TABLE], [WORSE], gate=Gate())
-    held = beside_floors(compared, [KL], [scores], base, options)
+    held = compare_with_floors(compared, [KL], [scores], base, options)
     (found,), (held_kl,) = held.comparisons, held.distributions
     assert (found.floor is None) == (held_kl.floor is None)
     return found, held.notes
@@ -120,7 +120,7 @@ def test_the_mean_kl_stands_beside_its_own_floor(tmp_path: Path) -> None:
     keep(tmp_path, document())
     compared = compare_tables([TABLE], [WORSE], gate=Gate())
     options = CompareOptions(cache_dir=tmp_path)
-    (found,) = beside_floors(compared, [KL], [TABLE], BASE, options).distributions
+    (found,) = compare_with_floors(compared, [KL], [TABLE], BASE, options).distributions
     assert found.floor is not None
     assert found.floor.times == pytest.approx(40.0)
     assert found.floor.variation == "eager attention"
@@ -131,7 +131,7 @@ def test_a_floor_without_distributions_is_a_floor(tmp_path: Path) -> None:
     del content["distribution_floors"]
     keep(tmp_path, content)
     compared = compare_tables([TABLE], [WORSE], gate=Gate())
-    held = beside_floors(compared, [KL], [TABLE], BASE, CompareOptions(cache_dir=tmp_path))
+    held = compare_with_floors(compared, [KL], [TABLE], BASE, CompareOptions(cache_dir=tmp_path))
     assert held.comparisons[0].floor is not None
     assert held.distributions[0].floor is None
 
@@ -264,7 +264,7 @@ def test_a_given_floor_says_which_tasks_it_lacks(tmp_path: Path) -> None:
 )
 def test_a_file_that_is_no_floor_is_refused(tmp_path: Path, content: object) -> None:
     with pytest.raises(UsageError) as raised:
-        given_floor(CompareOptions(floor=write(tmp_path, content)))
+        read_given_floor(CompareOptions(floor=write(tmp_path, content)))
     assert "evalguard floor --base MODEL --json" in raised.value.hint
 
 

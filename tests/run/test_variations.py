@@ -10,7 +10,7 @@ from evalguard.core.noise_floor import FACTORS, Variation
 from evalguard.core.scorer import ModelDescription, ScoringPolicy
 from evalguard.core.settings import Value, Variant
 from evalguard.run.floor import floor_runs as variations
-from evalguard.run.floor.floor_runs import apply_variation, not_taken, plan_variations
+from evalguard.run.floor.floor_runs import apply_variation, plan_variations, why_not_taken
 from evalguard.run.sources import ModelSource
 
 USUAL: dict[str, Value] = {
@@ -136,7 +136,7 @@ def test_a_device_in_the_models_own_arguments_is_replaced_there() -> None:
 
 def test_a_variation_that_the_model_does_not_show_did_not_take() -> None:
     variation = Variation(factor="attention", name="eager attention", value="eager")
-    assert not_taken(variation, described(attention="eager")) == ""
-    said = not_taken(variation, described())
+    assert why_not_taken(variation, described(attention="eager")) == ""
+    said = why_not_taken(variation, described())
     assert said == "it did not take: eager was asked for, and the model has sdpa"
-    assert not_taken(Variation(factor="repeat", name="the same again"), described()) == ""
+    assert why_not_taken(Variation(factor="repeat", name="the same again"), described()) == ""

@@ -20,7 +20,7 @@ from evalguard.core.reference import reference
 from evalguard.core.scorer import ComparedAnswer, Response
 from evalguard.errors import StoreError
 from evalguard.store.block_cache import DivergenceCache, ReferenceCache, ScoreCache
-from evalguard.store.cache_items import FORMAT, answer_columns, answer_schema
+from evalguard.store.cache_items import SCORES_FORMAT, answer_columns, answer_schema
 from evalguard.store.files import FileLock, seal_bytes
 from evalguard.store.seal import UNSEALED, is_sealed
 
@@ -49,7 +49,11 @@ CACHES: dict[str, tuple[Any, Any]] = {
 
 
 def parquet(
-    key: str = KEY, block: str = BLOCK, kind: str = FORMAT, answers: Any = ANSWERS, **options: Any
+    key: str = KEY,
+    block: str = BLOCK,
+    kind: str = SCORES_FORMAT,
+    answers: Any = ANSWERS,
+    **options: Any,
 ) -> bytes:
     """A sealed block that says of itself what the test wants."""
     facts = {"format": kind, "key": key, "block": block, "seal": UNSEALED}
@@ -135,7 +139,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 def _odd_columns() -> bytes:
-    facts = {"format": FORMAT, "key": KEY, "block": BLOCK, "seal": UNSEALED}
+    facts = {"format": SCORES_FORMAT, "key": KEY, "block": BLOCK, "seal": UNSEALED}
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({"a": [1]}).replace_schema_metadata(facts), sink)
     return sink.getvalue().to_pybytes()
@@ -238,7 +242,7 @@ def test_a_disk_that_fails_is_said_and_nothing_is_moved(
     def fails(path: Path) -> bytes:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("evalguard.store.block_cache.read_whole", fails)
+    monkeypatch.setattr("evalguard.store.block_cache.read_sealed_bytes", fails)
     assert cache.get(KEY, BLOCK) is None
     assert "cannot be read: Input/output error" in cache.problems[0]
     assert only_file(cache).exists()

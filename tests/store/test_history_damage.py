@@ -14,7 +14,7 @@ from evalguard.core.history import Night
 from evalguard.errors import EvalguardError
 from evalguard.run.history.queries import HistoryResult, HistorySelection, find_trends
 from evalguard.store.history.check import check_history
-from evalguard.store.history.history_file import HistoryFile, KeptMetric
+from evalguard.store.history.history_file import HistoryFile, StoredMetric
 from evalguard.store.history.schema import METRIC_COLUMNS, RUN_COLUMNS
 
 KEY = METRIC.key
@@ -203,7 +203,7 @@ def test_a_file_of_version_1_is_brought_to_this_one(file: Path) -> None:
         assert history.environment("e" * 16) == {"torch": "2.12"}
     assert check_history(file).problems == ()
     with HistoryFile(file, create=True) as history:
-        assert history.add(night(2), [KeptMetric(metric=METRIC)], {}) == 2
+        assert history.add(night(2), [StoredMetric(metric=METRIC)], {}) == 2
 
 
 def test_a_migration_that_fails_leaves_the_file_as_it_was(

@@ -21,8 +21,8 @@ from evalguard.errors import StoreError, UsageError
 from evalguard.store.history import database
 from evalguard.store.history.check import check_history
 from evalguard.store.history.database import DamagedHistoryError
-from evalguard.store.history.history_file import HistoryFile, KeptMetric
-from evalguard.store.history.schema import VERSION
+from evalguard.store.history.history_file import HistoryFile, StoredMetric
+from evalguard.store.history.schema import SCHEMA_VERSION
 
 KEY = METRIC.key
 # Python 3.12 on: the children of this test use no lock that another thread may hold.
@@ -44,8 +44,8 @@ def test_what_was_kept_comes_back(file: Path) -> None:
     failed = replace(METRIC, metric="f1", sigma=None, base_stderr=None, p_value=None, lost=None)
     infinite = replace(METRIC, metric="flat", sigma=float("inf"), outcome="regressed")
     with HistoryFile(file, create=True) as history:
-        metrics = [KeptMetric(metric=METRIC, documents=scores)]
-        metrics += [KeptMetric(metric=failed), KeptMetric(metric=infinite)]
+        metrics = [StoredMetric(metric=METRIC, documents=scores)]
+        metrics += [StoredMetric(metric=failed), StoredMetric(metric=infinite)]
         number = history.add(RUN, metrics, {"torch": "2.13"})
     with HistoryFile(file) as history:
         assert history.runs() == (replace(RUN, number=number),)
@@ -63,7 +63,7 @@ def test_what_was_kept_comes_back(file: Path) -> None:
 def test_nights_are_in_order_of_time_whatever_the_order_they_were_kept_in(file: Path) -> None:
     with HistoryFile(file, create=True) as history:
         for day in (3, 1, 2):
-            history.add(night(day), [KeptMetric(metric=METRIC)], {})
+            history.add(night(day), [StoredMetric(metric=METRIC)], {})
         assert [run.number for run in history.runs()] == [2, 3, 1]
         assert [found.run.number for found in history.nights(RUN.pair, KEY)] == [2, 3, 1]
 
@@ -73,7 +73,7 @@ def test_a_base_that_does_not_change_is_kept_once(file: Path) -> None:
     with HistoryFile(file, create=True) as history:
         for day in range(5):
             scores = documents(base - 0.1 * day, base)
-            history.add(night(day), [KeptMetric(metric=METRIC, documents=scores)], {})
+            history.add(night(day), [StoredMetric(metric=METRIC, documents=scores)], {})
     # doc_ids, prints, the base, which is the first candidate, and four more candidates
     assert check_history(file).vectors == 3 + 4
 
@@ -81,7 +81,7 @@ def test_a_base_that_does_not_change_is_kept_once(file: Path) -> None:
 def test_hostile_names_come_back_as_text(file: Path) -> None:
     name = "x'; DROP TABLE runs; --\x00\ud800\u202e"
     with HistoryFile(file, create=True) as history:
-        history.add(replace(RUN, candidate=name), [KeptMetric(metric=METRIC)], {})
+        history.add(replace(RUN, candidate=name), [StoredMetric(metric=METRIC)], {})
         (run,) = history.runs()
     assert run.candidate == "x'; DROP TABLE runs; --\x00\\ud800\u202e"
 
@@ -94,7 +94,7 @@ def test_hostile_names_come_back_as_text(file: Path) -> None:
 )  # fmt: skip
 def test_a_history_that_computes_when_it_is_opened_is_refused(file: Path, planted: str) -> None:
     with HistoryFile(file, create=True) as history:
-        history.add(RUN, [KeptMetric(metric=METRIC)], {})
+        history.add(RUN, [StoredMetric(metric=METRIC)], {})
     with sqlite3.connect(file) as stranger:
         stranger.execute(planted)
     stranger.close()
@@ -136,7 +136,7 @@ def test_reading_makes_no_file(file: Path) -> None:
 def test_a_newer_version_is_refused(file: Path) -> None:
     HistoryFile(file, create=True).close()
     with sqlite3.connect(file) as newer:
-        newer.execute(f"PRAGMA user_version = {VERSION + 1}")
+        newer.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     newer.close()
     with pytest.raises(UsageError, match="newer evalguard"):
         HistoryFile(file)
@@ -144,7 +144,7 @@ def test_a_newer_version_is_refused(file: Path) -> None:
 
 def test_an_emptied_file_beside_its_log_is_not_taken_for_a_new_one(file: Path) -> None:
     history = HistoryFile(file, create=True)
-    history.add(RUN, [KeptMetric(metric=METRIC)], {})
+    history.add(RUN, [StoredMetric(metric=METRIC)], {})
     log = file.with_name(f"{file.name}-wal")
     kept = log.read_bytes()
     history.close()
@@ -175,7 +175,7 @@ def test_a_writer_that_holds_on_is_waited_for_and_then_named(file: Path) -> None
             HistoryFile(file, create=True, patience=0.05) as history,
             pytest.raises(StoreError, match="another process"),
         ):
-            history.add(RUN, [KeptMetric(metric=METRIC)], {})
+            history.add(RUN, [StoredMetric(metric=METRIC)], {})
         with HistoryFile(file) as reader:
             assert reader.runs() == ()
     finally:
@@ -189,7 +189,7 @@ def test_a_full_disk_keeps_all_of_what_was_there(file: Path) -> None:
         history._connection.execute(f"PRAGMA max_page_count = {pages}")
         large = documents(np.random.default_rng(1).normal(size=20_000))
         with pytest.raises(StoreError, match="disk is full"):
-            history.add(RUN, [KeptMetric(metric=METRIC, documents=large)], {})
+            history.add(RUN, [StoredMetric(metric=METRIC, documents=large)], {})
     check = check_history(file)
     assert (check.runs, check.problems) == (2, ())
 
@@ -197,19 +197,19 @@ def test_a_full_disk_keeps_all_of_what_was_there(file: Path) -> None:
 def test_a_file_that_another_process_starts_meanwhile_is_no_stranger_s(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = database._number
+    asked = database._query_number
 
     def meanwhile(connection: sqlite3.Connection, statement: str) -> int:
         found = asked(connection, statement)
-        monkeypatch.setattr(database, "_number", asked)
+        monkeypatch.setattr(database, "_query_number", asked)
         with suppress(StoreError):  # it may have to wait
             HistoryFile(file, create=True, patience=0.05).close()
         return found
 
-    monkeypatch.setattr(database, "_number", meanwhile)
+    monkeypatch.setattr(database, "_query_number", meanwhile)
     with HistoryFile(file, create=True) as history:
-        assert history.add(RUN, [KeptMetric(metric=METRIC)], {}) == 1
-    assert database._number is asked
+        assert history.add(RUN, [StoredMetric(metric=METRIC)], {}) == 1
+    assert database._query_number is asked
 
 
 def test_a_file_that_another_process_starts_meanwhile_was_not_emptied(
@@ -230,7 +230,7 @@ def test_a_file_that_another_process_starts_meanwhile_was_not_emptied(
     file.touch()  # as sqlite3 leaves it for a moment
     monkeypatch.setattr(Path, "stat", meanwhile)
     with HistoryFile(file, create=True) as history:
-        assert history.add(RUN, [KeptMetric(metric=METRIC)], {}) == 1
+        assert history.add(RUN, [StoredMetric(metric=METRIC)], {}) == 1
     (other,) = others
     assert len(other.runs()) == 1
     other.close()
@@ -252,7 +252,7 @@ def writer(
             os.read(start, 1)
         with HistoryFile(file, create=True) as history:
             for day in range(nights):
-                kept = KeptMetric(metric=METRIC, documents=documents(right(day % N)))
+                kept = StoredMetric(metric=METRIC, documents=documents(right(day % N)))
                 history.add(night(day, candidate=name), [kept], {})
         code = 0
     finally:
@@ -308,6 +308,6 @@ def test_a_killed_writer_leaves_whole_nights_only(file: Path, delay: float) -> N
         before = history.runs()
         assert all(len(history.metrics(run.number)) == 1 for run in before)
         assert len(history.documents([run.number for run in before], KEY)) == len(before)
-        history.add(RUN, [KeptMetric(metric=METRIC)], {})
+        history.add(RUN, [StoredMetric(metric=METRIC)], {})
         assert len(history.runs()) == len(before) + 1
     assert check_history(file).problems == ()

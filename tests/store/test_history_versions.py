@@ -13,8 +13,8 @@ from history_examples import METRIC, N, documents, night, right
 from evalguard.core.history import DocumentHashes
 from evalguard.run.history.queries import HistorySelection, find_flips, find_trends
 from evalguard.store.history.check import check_history
-from evalguard.store.history.history_file import HistoryFile, KeptMetric
-from evalguard.store.history.schema import VERSION
+from evalguard.store.history.history_file import HistoryFile, StoredMetric
+from evalguard.store.history.schema import SCHEMA_VERSION
 
 # Made by the code of those versions (commits d2f327f.., 7d090f3.. and ff6c893): ``keep_nights`` of
 # their tests/history_examples.py with sigma 0.1, 0.2 and 1.3.
@@ -43,7 +43,7 @@ def test_nights_of_an_earlier_version_are_all_there(tmp_path: Path, version: int
             assert kept[run].hashes is None
         assert history.problems == {}
     check = check_history(path)
-    assert (check.version, check.problems) == (VERSION, ())
+    assert (check.version, check.problems) == (SCHEMA_VERSION, ())
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
@@ -52,7 +52,7 @@ def test_nights_of_an_earlier_and_of_this_version_are_asked_together(
 ) -> None:
     path = old_history(tmp_path, version)
     with HistoryFile(path, create=True) as history:
-        history.add(night(3), [KeptMetric(metric=METRIC, documents=documents(right(1)))], {})
+        history.add(night(3), [StoredMetric(metric=METRIC, documents=documents(right(1)))], {})
     (trend,) = find_trends(path, HistorySelection()).trends
     assert [one.run.number for one in trend.nights] == [1, 2, 3, 4]
     assert [one.margin_text for one in trend.nights] == ["1 sigma"] * 4
@@ -82,7 +82,7 @@ def test_hashes_come_back_and_are_kept_once(tmp_path: Path) -> None:
     with HistoryFile(path, create=True) as history:
         for day in range(3):
             scores = documents(right(day), hashes=hashes)
-            history.add(night(day), [KeptMetric(metric=METRIC, documents=scores)], {})
+            history.add(night(day), [StoredMetric(metric=METRIC, documents=scores)], {})
         found = history.documents([1, 3], METRIC.key, hashes=True)
         assert [found[run].hashes for run in (1, 3)] == [hashes, hashes]
         assert history._connection.execute("SELECT count(*) FROM texts").fetchone() == (3,)
@@ -95,7 +95,7 @@ def test_damaged_hashes_are_found(tmp_path: Path) -> None:
     hashes = DocumentHashes(doc_hashes=texts, prompt_hashes=texts, target_hashes=texts)
     with HistoryFile(path, create=True) as history:
         scores = documents(right(1), hashes=hashes)
-        history.add(night(1), [KeptMetric(metric=METRIC, documents=scores)], {})
+        history.add(night(1), [StoredMetric(metric=METRIC, documents=scores)], {})
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE texts SET packed = zeroblob(length(packed))")
     connection.close()

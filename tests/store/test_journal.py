@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from small_disks import mounted_disk
 
 from evalguard.errors import StoreError
-from evalguard.store.journal import Journal, JournalEntry, from_line, to_line
+from evalguard.store.journal import Journal, JournalEntry, decode_line, encode_line
 
 HEADER = {"evalguard": "1", "metric": ["task", "none", "acc"], "seed": 1234}
 
@@ -60,7 +60,9 @@ def test_what_was_added_is_there_when_it_is_opened_again(tmp_path: Path) -> None
 
 @given(st.lists(st.floats(width=64), max_size=6))
 def test_every_number_comes_back_as_it_was(values: list[float]) -> None:
-    record = from_line(to_line(entry(0, values=np.array(values, dtype=np.float64)).as_record()))
+    record = decode_line(
+        encode_line(entry(0, values=np.array(values, dtype=np.float64)).as_record())
+    )
     assert record is not None
     assert np.array_equal(JournalEntry.of(record).values, np.array(values), equal_nan=True)  # type: ignore[arg-type]
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from evalguard.core.scorer import Response
 from evalguard.core.settings import CachePruning
 from evalguard.store.block_cache import ScoreCache
-from evalguard.store.cache_items import Item, inventory, items_of, read_about
+from evalguard.store.cache_items import CacheItem, find_items, read_description, take_inventory
 from evalguard.store.pruning import PruneRules, choose_items, prune
 
 NOW = 2_000_000_000.0
@@ -58,11 +58,11 @@ def went(pruned: CachePruning, cache: Path) -> set[str]:
 
 
 def names(cache: Path) -> set[str]:
-    return {str(item.path.relative_to(cache)) for item in items_of(cache)}
+    return {str(item.path.relative_to(cache)) for item in find_items(cache)}
 
 
 def test_what_lies_there_is_listed_by_model_the_last_used_first(cache: Path) -> None:
-    found = inventory(cache)
+    found = take_inventory(cache)
     assert [(e.kind, e.name, e.files) for e in found.entries] == [
         ("scores", "orig", 2), ("divergences", "orig vs port", 1), ("scores", "port", 1),
         ("facts", "", 1), ("floors", "", 1), ("logs", "", 1), ("builds", "", 1),
@@ -71,7 +71,7 @@ def test_what_lies_there_is_listed_by_model_the_last_used_first(cache: Path) -> 
     assert (orig.key, orig.tasks, orig.model) == ("aa11", ("t-b0", "t-b1"), {"type": "hf"})
     assert orig.last_used == pytest.approx(NOW - DAY)
     assert found.entries[-1].size == 5000
-    assert found.size == sum(item.size for item in items_of(cache))
+    assert found.size == sum(item.size for item in find_items(cache))
 
 
 def test_without_rules_only_leftovers_go(cache: Path) -> None:
@@ -81,7 +81,7 @@ def test_without_rules_only_leftovers_go(cache: Path) -> None:
     half.touch()
     (folder / "b9.lock").touch()
     (cache / "builds" / ".0123-xyz").mkdir()
-    assert sum(entry.leftovers for entry in inventory(cache).entries) == 3
+    assert sum(entry.leftovers for entry in take_inventory(cache).entries) == 3
     pruned = prune(cache, PruneRules(), now=NOW)
     assert {item.why for item in pruned.removed} == {"left over"}
     assert len(pruned.removed) == 3
@@ -112,7 +112,9 @@ def test_what_the_rules_say_goes(cache: Path, rules: Any, expected: set[str]) ->
     assert went(pruned, cache) == expected
     assert names(cache) == before - expected
     assert (
-        (pruned.left, pruned.freed) == (dry.left, dry.freed) == (inventory(cache).size, dry.freed)
+        (pruned.left, pruned.freed)
+        == (dry.left, dry.freed)
+        == (take_inventory(cache).size, dry.freed)
     )
 
 
@@ -133,24 +135,24 @@ def test_damaged_files_go_when_they_are_asked_for(cache: Path) -> None:
     (folder / "b6.parquet.0011aabb.damaged" / "deep").write_text("x")
     for path in folder.glob("*.damaged"):
         age(path, 3)
-    assert inventory(cache).entries[0].damaged == 2
+    assert take_inventory(cache).entries[0].damaged == 2
     assert went(prune(cache, PruneRules(older_than=60 * DAY), now=NOW), cache) == set()
     assert len(prune(cache, PruneRules(damaged=True), now=NOW).removed) == 2
     assert not list(cache.rglob("*.damaged"))
 
 
 def test_the_least_recently_used_goes_until_the_rest_fits(cache: Path) -> None:
-    size = inventory(cache).size
+    size = take_inventory(cache).size
     pruned = prune(cache, PruneRules(max_size=size - 4000), now=NOW)
     assert went(pruned, cache) == {"builds/0123"}
-    assert pruned.left == inventory(cache).size <= size - 4000
+    assert pruned.left == take_inventory(cache).size <= size - 4000
     pruned = prune(cache, PruneRules(max_size=0, used_before=NOW - 5 * DAY), now=NOW)
     assert names(cache) == {"scores/v1/aa11/b0.parquet", "floors/aa11/dd44/ee55.json"}
     assert pruned.left > 0
 
 
 items = st.builds(
-    Item,
+    CacheItem,
     kind=st.sampled_from(["scores", "builds", "floors", "facts"]),
     folder=st.just(Path("f")),
     path=st.uuids().map(lambda u: Path("f") / str(u)),
@@ -160,7 +162,7 @@ items = st.builds(
 
 
 @given(st.lists(items, max_size=12), st.integers(0, 500))
-def test_no_more_goes_than_has_to(found: list[Item], most: int) -> None:
+def test_no_more_goes_than_has_to(found: list[CacheItem], most: int) -> None:
     gone = [item for item, _ in choose_items(found, PruneRules(max_size=most), now=100.0)]
     left = sum(item.size for item in found) - sum(item.size for item in gone)
     stays = [item for item in found if item not in gone and item.kind != "floors"]
@@ -225,17 +227,17 @@ def test_a_block_that_is_a_link_goes_without_what_it_leads_to(cache: Path, tmp_p
 def test_what_cannot_be_read_of_a_model_costs_its_name_only(cache: Path, text: str) -> None:
     folder = cache / "scores" / "v1" / "aa11"
     (folder / "about.json").write_text(text)
-    assert read_about(folder).name == ""
-    assert inventory(cache).entries[0].files == 2
+    assert read_description(folder).name == ""
+    assert take_inventory(cache).entries[0].files == 2
     ScoreCache(cache / "scores").describe("aa11", name="new", task="t", model={})
-    assert read_about(folder).name == "new"
+    assert read_description(folder).name == "new"
 
 
 def test_the_name_of_a_model_is_its_last_one_and_its_tasks_are_all(cache: Path) -> None:
     folder = cache / "scores" / "v1" / "aa11"
-    before = read_about(folder)
+    before = read_description(folder)
     ScoreCache(cache / "scores").describe("aa11", name="renamed", task="another", model={})
-    after = read_about(folder)
+    after = read_description(folder)
     assert (after.name, after.tasks) == ("renamed", ("another", "t-b0", "t-b1"))
     assert after.created == before.created != ""
 

@@ -135,13 +135,13 @@ def test_check_writable_makes_the_folder_and_leaves_nothing_in_it(tmp_path: Path
 
 
 def test_a_device_that_is_always_full_is_named_so(tmp_path: Path) -> None:
-    from evalguard.store.files import refusal
+    from evalguard.store.files import disk_error
 
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
     with pytest.raises(OSError, match="space") as caught, Path("/dev/full").open("wb") as file:
         file.write(b"x" * 100_000)
-    error = refusal("write", tmp_path, caught.value, hint="h")
+    error = disk_error("write", tmp_path, caught.value, hint="h")
     assert "the disk is full" in str(error)
 
 

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evalguard.store.run_folder import to_parquet
+from evalguard.store.run_folder import samples_to_parquet
 
 
 def table(columns: dict[str, Any], task: str = "t") -> pa.Table:
-    return pq.read_table(io.BytesIO(to_parquet(task, columns)))
+    return pq.read_table(io.BytesIO(samples_to_parquet(task, columns)))
 
 
 @pytest.mark.parametrize(
@@ -69,14 +69,14 @@ def test_text_that_utf_8_cannot_hold_is_escaped() -> None:
 
 
 def test_the_file_names_its_task_and_is_compressed() -> None:
-    data = to_parquet("a/\ud800b", {"c": ["word " * 1000] * 100})
+    data = samples_to_parquet("a/\ud800b", {"c": ["word " * 1000] * 100})
     assert len(data) < 5000
     assert pq.read_schema(io.BytesIO(data)).metadata[b"task"] == b"a/\\ud800b"
 
 
 def test_columns_of_different_lengths_are_refused() -> None:
     with pytest.raises(ValueError, match="differ in length"):
-        to_parquet("t", {"a": [1], "b": [1, 2]})
+        samples_to_parquet("t", {"a": [1], "b": [1, 2]})
 
 
 texts = st.text(st.characters(exclude_categories=()))

@@ -25,7 +25,7 @@ MESSAGES = st.dictionaries(TEXTS, VALUES, max_size=4)
 @given(st.lists(MESSAGES, max_size=4), st.integers(1, 50))
 @settings(deadline=None)
 def test_messages_come_out_as_they_went_in_however_the_stream_is_cut(
-    messages: list[frames.Message], step: int
+    messages: list[frames.RawMessage], step: int
 ) -> None:
     stream = b"".join(to_frame(message) for message in messages)
     parser = FrameParser()
@@ -37,7 +37,7 @@ def test_messages_come_out_as_they_went_in_however_the_stream_is_cut(
 
 
 def test_a_pair_of_lone_surrogates_is_not_joined_into_one_character() -> None:
-    message: frames.Message = {"text": "\ud83d\ude00"}
+    message: frames.RawMessage = {"text": "\ud83d\ude00"}
     assert FrameParser().feed(to_frame(message)) == [message]
 
 
@@ -62,7 +62,7 @@ def test_another_protocol_version_is_named() -> None:
 
 
 def test_a_frame_that_announces_too_much_is_refused_before_its_payload_arrives() -> None:
-    header = struct.pack(">4sHI", frames.MAGIC, frames.PROTOCOL, frames.MAX_PAYLOAD + 1)
+    header = struct.pack(">4sHI", frames.MAGIC, frames.FRAME_VERSION, frames.MAX_PAYLOAD + 1)
     with pytest.raises(WorkerError, match=r"announced a frame of 268,435,457 bytes"):
         FrameParser().feed(header)
 
@@ -84,7 +84,7 @@ def test_a_message_that_is_too_large_is_never_sent(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_a_frame_without_a_json_object_is_an_error(payload: bytes, problem: str) -> None:
-    frame = struct.pack(">4sHI", frames.MAGIC, frames.PROTOCOL, len(payload)) + payload
+    frame = struct.pack(">4sHI", frames.MAGIC, frames.FRAME_VERSION, len(payload)) + payload
     with pytest.raises(WorkerError, match=problem):
         FrameParser().feed(frame)
 

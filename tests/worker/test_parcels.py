@@ -16,18 +16,18 @@ from evalguard.core.reference import divergence_from, reference
 from evalguard.core.scorer import ComparedAnswer, Request, Response
 from evalguard.errors import WorkerError
 from evalguard.worker import client as parcels
-from evalguard.worker.client import Parcels, unpack_parcel
+from evalguard.worker.client import RecordChunks, join_chunks
 from evalguard.worker.codec import WireError
 from evalguard.worker.messages import (
     DIVERGENCE,
     REFERENCE,
     Call,
-    ComparisonWanted,
-    InParcels,
-    ReferenceWanted,
+    ChunkedAnswer,
+    ComparisonCall,
+    ReferenceCall,
     array,
 )
-from evalguard.worker.server import Counter
+from evalguard.worker.server import DistributionCalls
 
 V = 12
 
@@ -94,19 +94,19 @@ def test_pieces_of_any_size_give_the_records_back(lengths: list[int], most: int)
     records = [a_reference(n) if n else None for n in lengths]
     before, parcels.MOST_BYTES = parcels.MOST_BYTES, most
     try:
-        packed = Parcels.of(records)
+        packed = RecordChunks.of(records)
     finally:
         parcels.MOST_BYTES = before
     assert all(
-        len(piece.token_ids) == 1 or parcels._bytes(piece) <= most for piece in packed.pieces
+        len(piece.token_ids) == 1 or parcels._count_bytes(piece) <= most for piece in packed.pieces
     )
-    again = unpack_parcel(packed.lengths, packed.pieces)
+    again = join_chunks(packed.lengths, packed.pieces)
     assert all(same(a, b) for a, b in zip(again, records, strict=True))
 
 
 def test_pieces_that_do_not_add_up_are_refused() -> None:
     with pytest.raises(WorkerError, match="other positions than it announced"):
-        unpack_parcel([3], [a_reference(2)])
+        join_chunks([3], [a_reference(2)])
 
 
 class Model:
@@ -124,26 +124,26 @@ class Model:
 
 def test_the_counter_takes_and_gives_one_piece_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parcels, "MOST_BYTES", 1)
-    counter, model = Counter(), Model()
+    counter, model = DistributionCalls(), Model()
     request = Request(task="t", doc_id=0, index=0, kind="loglikelihood", arguments=("a", "b"))
 
     def ask(name: Any, argument: Any = None) -> Any:
         call = Call(number=1, name=name, argument=None)
         return counter.answer(call, argument, model)  # type: ignore[arg-type]
 
-    told = ask("score_reference", ReferenceWanted(requests=(request,) * 2, top_k=4, samples=2))
-    assert isinstance(told, InParcels)
+    told = ask("score_reference", ReferenceCall(requests=(request,) * 2, top_k=4, samples=2))
+    assert isinstance(told, ChunkedAnswer)
     assert told.lengths == (3, 3)
     pieces = [ask("next_reference") for _ in range(6)]
     with pytest.raises(WorkerError, match="a piece that is not there"):
         ask("next_reference")
-    references = unpack_parcel(told.lengths, pieces)
+    references = join_chunks(told.lengths, pieces)
     assert all(same(found, a_reference(3, 4)) for found in references)
     for piece in pieces:
         ask("give_reference", piece)
-    wanted = ComparisonWanted(requests=(request,) * 2, lengths=told.lengths)
+    wanted = ComparisonCall(requests=(request,) * 2, lengths=told.lengths)
     compared = ask("score_against", wanted)
-    divergences = unpack_parcel(compared.lengths, [ask("next_divergence") for _ in range(6)])
+    divergences = join_chunks(compared.lengths, [ask("next_divergence") for _ in range(6)])
     expected = divergence_from(a_reference(3, 4), rows(3, 2))
     assert all(same(found, expected) for found in divergences)
     assert compared.responses[0].loglikelihood == -2.0

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import evalguard
-from evalguard.worker.process import SIGNAL, stuck_in
+from evalguard.worker.process import STACK_SIGNAL, find_stuck_function
 
 STUCK = """
 import ctypes, subprocess, sys
@@ -43,7 +43,10 @@ def test_a_stuck_process_names_the_function_of_its_user(tmp_path: Path, body: st
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == b"there\n"
-        assert stuck_in(process.pid, log, patience=300.0) == f"of_the_user ({script}, line 6)"
+        assert (
+            find_stuck_function(process.pid, log, patience=300.0)
+            == f"of_the_user ({script}, line 6)"
+        )
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
@@ -51,11 +54,11 @@ def test_a_stuck_process_names_the_function_of_its_user(tmp_path: Path, body: st
 
 def test_a_process_that_does_not_tell_is_nowhere(tmp_path: Path) -> None:
     process = subprocess.Popen(["sleep", "600"])
-    assert stuck_in(process.pid, tmp_path / "no-log") == ""
+    assert find_stuck_function(process.pid, tmp_path / "no-log") == ""
     (tmp_path / "log").touch()
-    assert stuck_in(process.pid, tmp_path / "log", patience=1.0) == ""
+    assert find_stuck_function(process.pid, tmp_path / "log", patience=1.0) == ""
     process.wait()
-    assert stuck_in(process.pid, tmp_path / "log") == ""
+    assert find_stuck_function(process.pid, tmp_path / "log") == ""
 
 
 def test_a_process_that_did_not_hear_is_asked_again(
@@ -70,8 +73,8 @@ def test_a_process_that_did_not_hear_is_asked_again(
             log.write_text('  File "/home/me/hooks.py", line 8 in load\n')
 
     monkeypatch.setattr(os, "kill", kill)
-    assert stuck_in(1, log, patience=300.0) == "load (/home/me/hooks.py, line 8)"
-    assert asked == [SIGNAL] * 3
+    assert find_stuck_function(1, log, patience=300.0) == "load (/home/me/hooks.py, line 8)"
+    assert asked == [STACK_SIGNAL] * 3
 
 
 def test_a_stack_that_comes_in_pieces_is_waited_for(
@@ -91,5 +94,5 @@ def test_a_stack_that_comes_in_pieces_is_waited_for(
             file.write(pieces.pop(0))
 
     monkeypatch.setattr(time, "sleep", sleep)
-    assert stuck_in(1, log, patience=300.0) == "load (/home/me/hooks.py, line 8)"
+    assert find_stuck_function(1, log, patience=300.0) == "load (/home/me/hooks.py, line 8)"
     assert not pieces

@@ -30,7 +30,7 @@ from evalguard.worker.messages import (
     Beat,
     Call,
     frame_message,
-    from_message,
+    read_message,
 )
 
 TEXTS = st.text(st.characters(), max_size=20)
@@ -240,7 +240,7 @@ def test_a_field_added_to_a_type_cannot_be_forgotten_by_its_codec() -> None:
 )
 def test_messages_that_are_not_exactly_right_are_errors(message: Any) -> None:
     with pytest.raises(errors.WorkerError, match=r"^sent a (message of no known|damaged message)"):
-        from_message(message)
+        read_message(message)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_messages_that_are_not_exactly_right_are_errors(message: Any) -> None:
 )
 def test_messages_come_back_equal(content: Any) -> None:
     [message] = FrameParser().feed(frame_message(content))
-    assert from_message(message) == content
+    assert read_message(message) == content
 
 
 @pytest.mark.parametrize(

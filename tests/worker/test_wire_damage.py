@@ -28,7 +28,7 @@ from evalguard.worker.messages import (
     Load,
     Refusal,
     frame_message,
-    from_message,
+    read_message,
 )
 
 VARIANT = Variant(
@@ -125,7 +125,7 @@ def test_a_message_with_junk_anywhere_is_read_or_refused(data: st.DataObject, se
     (message,) = FrameParser().feed(frame_message(sent))
     damaged = changed(data, message)
     with contextlib.suppress(WorkerError):
-        from_message(damaged if isinstance(damaged, dict) else {"kind": damaged})
+        read_message(damaged if isinstance(damaged, dict) else {"kind": damaged})
 
 
 @settings(deadline=None, max_examples=200)
@@ -141,7 +141,7 @@ def test_bytes_from_nowhere_are_parsed_or_refused(
         with contextlib.suppress(WorkerError):
             for start in range(0, len(stream), size):
                 for message in parser.feed(stream[start : start + size]):
-                    from_message(message)
+                    read_message(message)
 
 
 @pytest.mark.parametrize("kind", ["Answer", "Call", "Beat", "nothing"])
@@ -152,7 +152,7 @@ def test_what_is_nested_as_deep_as_json_allows_is_an_error_and_no_crash(kind: st
     }
     (parsed,) = FrameParser().feed(to_frame(message))
     with pytest.raises(WorkerError):
-        from_message(parsed)
+        read_message(parsed)
     for form in CALLS.values():
         for codec in (form.argument, form.value):
             with pytest.raises(WireError):

@@ -15,7 +15,7 @@ from evalguard.core.scorer import Request, Response, ScoringPolicy
 from evalguard.core.settings import Setting, Target, Variant
 from evalguard.errors import EvaluationError, SettingError, WorkerError
 from evalguard.models.lm_scorer import LMScorer
-from evalguard.run.scoring.edited_model import open_scorer
+from evalguard.run.scoring.edited_model import load_scorer
 from evalguard.worker.client import WorkerScorer
 
 POLICY = ScoringPolicy(batch_size=2, device="cpu", threads=1)
@@ -71,7 +71,7 @@ def exact(response: Response) -> tuple[object, ...]:
 def test_a_model_scores_the_same_in_a_worker_to_the_last_bit(
     variant: Variant, tmp_path: Path
 ) -> None:
-    here = open_scorer(variant, POLICY, cache_dir=tmp_path)
+    here = load_scorer(variant, POLICY, cache_dir=tmp_path)
     there = WorkerScorer(variant, POLICY, cache_dir=tmp_path, log=tmp_path / "worker.log")
     try:
         assert there.describe() == here.describe()
@@ -92,7 +92,7 @@ def test_a_model_that_is_not_there_is_the_same_error_in_a_worker(
 ) -> None:
     absent = replace(variant, model_args={"pretrained": str(tmp_path / "absent")})
     with pytest.raises(EvaluationError) as here:
-        open_scorer(absent, POLICY, cache_dir=tmp_path)
+        load_scorer(absent, POLICY, cache_dir=tmp_path)
     with pytest.raises(EvaluationError) as there:
         WorkerScorer(absent, POLICY, cache_dir=tmp_path, log=tmp_path / "worker.log")
     assert not isinstance(there.value, WorkerError)
@@ -122,7 +122,7 @@ def test_a_setting_of_the_environment_holds_in_a_worker_that_is_given_it(
 def test_references_and_divergences_are_those_of_this_process(
     variant: Variant, tmp_path: Path
 ) -> None:
-    here = open_scorer(variant, POLICY, cache_dir=tmp_path)
+    here = load_scorer(variant, POLICY, cache_dir=tmp_path)
     assert isinstance(here, LMScorer)
     with contextlib.closing(
         WorkerScorer(variant, POLICY, cache_dir=tmp_path, log=tmp_path / "worker.log")

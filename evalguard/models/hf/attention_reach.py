@@ -11,17 +11,17 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from evalguard.models.hf.moved_batch import PackedBatch, Read
+from evalguard.models.hf.moved_batch import PackedBatch, PieceRead
 from evalguard.models.hf.prefix_tree import PrefixTree
 
 # Implementations that take a mask of any shape; flash attention knows causal ones only.
 _ANY_MASK = ("eager", "sdpa")
 # What numbers are called that say how far a layer sees.
-_BORDERS = ("window", "chunk", "local")
+_REACH_WORDS = ("window", "chunk", "local")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class LayerReach:
     """Which earlier tokens a layer sees: all, the last ``size``, or those of its own chunk."""
 
     kind: Literal["all", "window", "chunk"] = "all"
@@ -56,7 +56,7 @@ class AttentionReach:
             known to ``kinds`` or not.
     """
 
-    kinds: Mapping[str, Reach]
+    kinds: Mapping[str, LayerReach]
     dtype: torch.dtype
     borders: tuple[int, ...] = ()
 
@@ -78,25 +78,28 @@ class AttentionReach:
         return mask.masked_fill_(~seen, torch.finfo(self.dtype).min)[:, None]
 
 
-def sees_by_choice(model: Any) -> bool:
+def selects_tokens(model: Any) -> bool:
     """Whether layers choose the tokens that they see, or sum them up: short texts show neither."""
     config = getattr(model.config, "text_config", None) or model.config
     kinds = set(getattr(config, "layer_types", None) or ())
-    known = {*_KINDS, *(kind for kind, what in _OTHERS.items() if what == _STATE)}
+    known = {
+        *_REACH_BY_LAYER,
+        *(kind for kind, what in _UNSUPPORTED_LAYERS.items() if what == _KEEPS_STATE),
+    }
     # an indexer's sizes: index_topk, indexer_budget
     return bool(kinds - known) or any(name.startswith("index") for name in config.to_dict())
 
 
-def attention_reach(model: Any) -> AttentionReach | str:
+def read_attention_reach(model: Any) -> AttentionReach | str:
     """Read off a transformers model how its layers see; or why no mask of ours would do."""
     config = getattr(model.config, "text_config", None) or model.config
     implementation = getattr(config, "_attn_implementation", None)
     if implementation not in _ANY_MASK:
         return f"attention is {implementation or 'of its own kind'}, which takes no tree's mask"
     kinds = dict.fromkeys(getattr(config, "layer_types", None) or ())
-    unknown = [kind for kind in kinds if kind not in _KINDS]
+    unknown = [kind for kind in kinds if kind not in _REACH_BY_LAYER]
     if unknown:
-        what = _OTHERS.get(unknown[0], "see more or less than a mask of ours says")
+        what = _UNSUPPORTED_LAYERS.get(unknown[0], "see more or less than a mask of ours says")
         return f"layers of kind {unknown[0]} {what}"
     window = getattr(config, "sliding_window", None)
     if not kinds:  # one mask for all layers, as in Mistral
@@ -104,28 +107,28 @@ def attention_reach(model: Any) -> AttentionReach | str:
     sizes = {"window": window, "chunk": getattr(config, "attention_chunk_size", None)}
     reaches = {}
     for name in kinds:
-        kind = _KINDS[name]
+        kind = _REACH_BY_LAYER[name]
         size = sizes.get(kind)
         if kind != "all" and not size:
             return f"the config names no size for layers of kind {name}"
-        reaches[name] = Reach(kind=kind, size=int(size or 0))
+        reaches[name] = LayerReach(kind=kind, size=int(size or 0))
     dtype = torch.bool if implementation == "sdpa" else model.dtype
-    return AttentionReach(kinds=reaches, dtype=dtype, borders=_borders(config))
+    return AttentionReach(kinds=reaches, dtype=dtype, borders=_reach_limits(config))
 
 
-def _borders(config: Any) -> tuple[int, ...]:
+def _reach_limits(config: Any) -> tuple[int, ...]:
     named = config.to_dict()
-    numbers = (value for name, value in named.items() if any(part in name for part in _BORDERS))
+    numbers = (value for name, value in named.items() if any(part in name for part in _REACH_WORDS))
     return tuple(sorted({n for n in numbers if isinstance(n, int) and n > 1}))
 
 
-_STATE = "keep a state, which no mask divides"
-_CHOICE = "choose by themselves what they see, whatever a mask says"
-_OTHERS = {
-    **dict.fromkeys(("linear_attention", "mamba", "conv", "hybrid", "recurrent"), _STATE),
-    "indexed_attention": _CHOICE,
+_KEEPS_STATE = "keep a state, which no mask divides"
+_CHOOSES_TOKENS = "choose by themselves what they see, whatever a mask says"
+_UNSUPPORTED_LAYERS = {
+    **dict.fromkeys(("linear_attention", "mamba", "conv", "hybrid", "recurrent"), _KEEPS_STATE),
+    "indexed_attention": _CHOOSES_TOKENS,
 }
-_KINDS: dict[str, Literal["all", "window", "chunk"]] = {
+_REACH_BY_LAYER: dict[str, Literal["all", "window", "chunk"]] = {
     "full_attention": "all",
     "sliding_attention": "window",
     "chunked_attention": "chunk",
@@ -135,34 +138,34 @@ _KINDS: dict[str, Literal["all", "window", "chunk"]] = {
 # What a model's answers depend on beside the tokens before them: measured on a few tokens.
 
 
-_PROBE = "The quick brown fox jumps over the lazy dog"
+_PROBE_TEXT = "The quick brown fox jumps over the lazy dog"
 _LENGTH, _SHARED = 8, 5
 
 
-def on_later_tokens(lm: Any) -> float:
+def measure_effect_of_later_tokens(lm: Any) -> float:
     """Largest change of a log-probability, in nats, when only later tokens change.
 
     Zero but for rounding for a causal model; attention without a causal mask, or activations
     quantised together, let a token's score depend on what follows it and on its batch.
     """
-    ids = probe_ids(lm)
+    ids = probe_token_ids(lm)
     others = ids[:_SHARED] + ids[:_SHARED][::-1][: _LENGTH - _SHARED]
     first, second = (_logprobs(lm, row)[:_SHARED] for row in (ids, others))
     return largest_change(first, second)
 
 
-def on_padding(lm: Any) -> float:
+def measure_effect_of_padding(lm: Any) -> float:
     """Largest change of the next token's log-probability when padding stands before the text.
 
     Zero but for rounding for a model that honours the attention mask, as lm-eval's batches of
     contexts of different lengths need.
     """
-    ids = probe_ids(lm)
+    ids = probe_token_ids(lm)
     pads = [lm.tokenizer.pad_token_id] * 3
     return largest_change(_next_logprobs(lm, [], ids), _next_logprobs(lm, pads, ids))
 
 
-def noticeable(lm: Any, change: float) -> bool:
+def exceeds_rounding(lm: Any, change: float) -> bool:
     """Whether a change is more than the rounding of the model's dtype."""
     narrow = any(
         parameter.dtype in (torch.bfloat16, torch.float16) for parameter in lm.model.parameters()
@@ -170,9 +173,9 @@ def noticeable(lm: Any, change: float) -> bool:
     return not change <= (0.5 if narrow else 0.01)
 
 
-def probe_ids(lm: Any) -> list[int]:
+def probe_token_ids(lm: Any) -> list[int]:
     """Token ids of a few ordinary words."""
-    ids = list(lm.tok_encode(_PROBE, add_special_tokens=False)) or [lm.prefix_token_id]
+    ids = list(lm.tok_encode(_PROBE_TEXT, add_special_tokens=False)) or [lm.prefix_token_id]
     return (ids * _LENGTH)[:_LENGTH]
 
 
@@ -220,7 +223,7 @@ class TreeBatch(PackedBatch):
     trunk: tuple[int, ...] = ()
 
 
-def tree_batch(trees: Sequence[PrefixTree], reach: AttentionReach) -> TreeBatch:
+def build_tree_batch(trees: Sequence[PrefixTree], reach: AttentionReach) -> TreeBatch:
     """Put each tree into a row; what fills up a row sees itself only, and nothing sees it.
 
     All trees stand on the same trunk, or on none.
@@ -230,12 +233,12 @@ def tree_batch(trees: Sequence[PrefixTree], reach: AttentionReach) -> TreeBatch:
     ids, depths = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
     index = np.arange(shape[1])
     ends = np.repeat(index[None] + 1, shape[0], axis=0)
-    reads: list[Read] = []
+    reads: list[PieceRead] = []
     for row, tree in enumerate(trees):
         for of_all, own in ((ids, tree.ids), (depths, tree.depths), (ends, tree.ends)):
             of_all[row, : tree.width] = own
         reads += [
-            Read(piece=piece, row=row, positions=positions)
+            PieceRead(piece=piece, row=row, positions=positions)
             for piece, positions in zip(tree.pieces, tree.reads, strict=True)
         ]
     seen = (index <= index[:, None]) & (index[:, None] < ends[:, None, :])

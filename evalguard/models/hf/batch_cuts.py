@@ -95,12 +95,12 @@ def join_neighbours(
 # Memory ran out on a batch: the same is done again with smaller ones.
 
 
-Found = TypeVar("Found")
+_Result = TypeVar("_Result")
 
-RAN_OUT = "memory ran out"
+OUT_OF_MEMORY = "memory ran out"
 
 
-class NoRoomError(Exception):
+class BatchTooLargeError(Exception):
     """A batch of several sequences is too large for the memory; a smaller one may not be.
 
     ``tokens`` and ``sequences`` are those of the batch; ``shared``: whether they share prefixes.
@@ -113,14 +113,16 @@ class NoRoomError(Exception):
         self.shared = shared
 
 
-class Roomy(Protocol):
+class BatchCutter(Protocol):
     """Something that cuts batches."""
 
-    def make_room(self, found: NoRoomError) -> bool:
+    def make_room(self, found: BatchTooLargeError) -> bool:
         """Cut smaller batches from now on; return whether that can be."""
 
 
-def with_room(scorers: Sequence[Roomy], attempt: Callable[[], Found]) -> Found:
+def retry_with_smaller_batches(
+    scorers: Sequence[BatchCutter], attempt: Callable[[], _Result]
+) -> _Result:
     """Do something, and anew with smaller batches of all scorers until there is room for it.
 
     All of it is done anew, so that its scores are those of the smaller batches throughout.
@@ -132,26 +134,26 @@ def with_room(scorers: Sequence[Roomy], attempt: Callable[[], Found]) -> Found:
     while True:
         try:
             return attempt()
-        except NoRoomError as error:
+        except BatchTooLargeError as error:
             # without the traceback, whose frames hold the memory
             found = error.with_traceback(None)
-        _release()
+        _release_memory()
         smaller = [scorer.make_room(found) for scorer in scorers]
         if not any(smaller) and found.shared:
             raise FallbackError(
-                f"{RAN_OUT} on one tree of prefixes: {found}",
+                f"{OUT_OF_MEMORY} on one tree of prefixes: {found}",
                 giving_up="share_prefixes",
                 hint="--no-share-prefixes",
             )
         if not any(smaller):
             raise EvaluationError(
-                f"{RAN_OUT} on the smallest batch there is: {found}",
+                f"{OUT_OF_MEMORY} on the smallest batch there is: {found}",
                 hint="a model of a narrower dtype, a smaller model_args.max_length or another "
                 "machine",
             )
 
 
-def _release() -> None:
+def _release_memory() -> None:
     import torch
 
     gc.collect()

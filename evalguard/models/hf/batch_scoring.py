@@ -16,30 +16,39 @@ from lm_eval.models.utils_hf import stop_sequences_criteria
 
 from evalguard.core.scorer import ScoringPath
 from evalguard.errors import EvaluationError, FallbackError
-from evalguard.models.hf.attention_reach import TreeBatch, noticeable, on_padding
-from evalguard.models.hf.encoded_once import EncodedOnce
-from evalguard.models.hf.last_layer_probe import as_fallback, hold_longest, room_for, rows_or_reason
+from evalguard.models.hf.attention_reach import (
+    TreeBatch,
+    exceeds_rounding,
+    measure_effect_of_padding,
+)
+from evalguard.models.hf.encoded_once import EncodingCacheHFLM
+from evalguard.models.hf.last_layer_probe import (
+    build_scored_rows,
+    check_longest_piece,
+    detect_batch_too_large,
+    fall_back_to_full_logits,
+)
 from evalguard.models.hf.moved_batch import (
-    MovedBatch,
+    DeviceBatch,
     PackedBatch,
-    Read,
-    answers_of_tokens,
-    choose_tokens,
+    PieceRead,
+    pick_target_logprobs,
+    split_by_piece,
 )
 from evalguard.models.hf.prefix_sharing import PrefixSharing
 from evalguard.models.hf.scored_rows import ScoredRows
 from evalguard.models.hf.scored_tokens import (
-    FedTokens,
+    InputTokens,
     ScoredTokens,
     generated_length,
-    switch_length,
+    longrope_switch_length,
 )
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
 
 
-class GuardedGeneration(EncodedOnce):
+class GuardedGeneration(EncodingCacheHFLM):
     """HFLM that generates one text at a time where a batch would change the answers.
 
     lm-eval pads the contexts of a batch on the left. A model that does not mask the padding (most
@@ -80,7 +89,7 @@ class GuardedGeneration(EncodedOnce):
         parts = [[i for i, own in enumerate(begun) if own is kind] for kind in (False, True)]
         encode = super().tok_batch_encode
         encoded = [(own, *encode([strings[i] for i in own], **options)) for own in parts if own]
-        ids, mask = _one_batch(encoded, self.tokenizer.pad_token_id)
+        ids, mask = _join_batches(encoded, self.tokenizer.pad_token_id)
         self.check_known(int(ids.max()))
         return ids, mask
 
@@ -91,7 +100,7 @@ class GuardedGeneration(EncodedOnce):
         ids: torch.Tensor = super()._model_generate(context, max_length, stop, **options)
         if self.backend != "causal" or len(context) == 1:
             return ids
-        return stopped_alone(self.tokenizer, ids, context.shape[1], stop)
+        return pad_after_stop(self.tokenizer, ids, context.shape[1], stop)
 
     def check_known(self, largest: int) -> None:
         """Refuse a token id beyond the embedding, before a GPU does so without words.
@@ -132,8 +141,10 @@ class GuardedGeneration(EncodedOnce):
             return False
         if self._padding_matters is None:
             can_pad = self._knows(self.tokenizer.pad_token_id)
-            self._padding_matters = not can_pad or noticeable(self, on_padding(self))
-        switch = switch_length(self.config)
+            self._padding_matters = not can_pad or exceeds_rounding(
+                self, measure_effect_of_padding(self)
+            )
+        switch = longrope_switch_length(self.config)
         return self._padding_matters or (
             switch is not None
             and any(
@@ -144,7 +155,7 @@ class GuardedGeneration(EncodedOnce):
         )
 
 
-def _one_batch(
+def _join_batches(
     parts: Sequence[tuple[list[int], torch.Tensor, torch.Tensor]], padding: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Put parts of a batch (its rows, their ids and mask) together, padded on the left."""
@@ -186,7 +197,7 @@ class BatchScoring(GuardedGeneration):
         """Try, once, whether the model can be scored at chosen positions only."""
         if not self._settled:
             if self.scorer == "fast":
-                self._rows, self.rows_reason = rows_or_reason(self)
+                self._rows, self.rows_reason = build_scored_rows(self)
             self._settled = True
 
     def unsettle(self) -> None:
@@ -200,7 +211,7 @@ class BatchScoring(GuardedGeneration):
         self.settle()
         return self._rows is not None
 
-    def check_rows(self, pieces: Iterable[FedTokens]) -> None:
+    def check_rows(self, pieces: Iterable[InputTokens]) -> None:
         """Hold the longest piece's logits against those at all positions, if none as long was.
 
         Raises:
@@ -209,7 +220,7 @@ class BatchScoring(GuardedGeneration):
         self.settle()
         if self._rows is not None:
             with self.giving_up():
-                hold_longest(self, self._rows, pieces)
+                check_longest_piece(self, self._rows, pieces)
 
     @contextmanager
     def giving_up(self) -> Iterator[None]:
@@ -223,15 +234,15 @@ class BatchScoring(GuardedGeneration):
 
     def score_batches(self, batches: Iterator[PackedBatch]) -> list[ScoredTokens]:
         """Score batches; nothing waits for a GPU before the last one is on its way."""
-        reads: list[Read] = []
+        reads: list[PieceRead] = []
         logprobs, greedy = [], []
         for group in self.groups(batches):
             reads += [read for batch in group for read in batch.reads]
             for rows, targets in self._blocks(group):
-                told, flags = choose_tokens(rows, targets)
+                told, flags = pick_target_logprobs(rows, targets)
                 logprobs.append(told)
                 greedy.append(flags)
-        return answers_of_tokens(reads, torch.cat(logprobs), torch.cat(greedy)) if reads else []
+        return split_by_piece(reads, torch.cat(logprobs), torch.cat(greedy)) if reads else []
 
     def groups(self, batches: Iterable[PackedBatch]) -> Iterator[list[PackedBatch]]:
         """Put batches together, in order, that have their logits made at once."""
@@ -262,8 +273,8 @@ class BatchScoring(GuardedGeneration):
         """Run one of ``groups`` as ``scored_batch``; yield what is finished, many at a time."""
         reads, waiting = [read for batch in group for read in batch.reads], []
         for rows, targets in self._blocks(group):
-            waiting.append((rows, *choose_tokens(rows, targets)))
-            lengths = _finished(reads, sum(part[0].shape[0] for part in waiting))
+            waiting.append((rows, *pick_target_logprobs(rows, targets)))
+            lengths = _lengths_read_by(reads, sum(part[0].shape[0] for part in waiting))
             if not lengths:
                 continue
             rows, told, greedy = (
@@ -272,16 +283,16 @@ class BatchScoring(GuardedGeneration):
             )
             n, done = sum(lengths), reads[: len(lengths)]
             reads, waiting = reads[len(lengths) :], [(rows[n:], told[n:], greedy[n:])]
-            found = answers_of_tokens(done, told[:n], greedy[:n])
+            found = split_by_piece(done, told[:n], greedy[:n])
             yield list(zip(found, rows[:n].split(lengths), strict=True))
 
-    def full_logits(self, moved: MovedBatch) -> torch.Tensor:
+    def full_logits(self, moved: DeviceBatch) -> torch.Tensor:
         """Return the logits where a batch is read, from logits at all positions."""
         if isinstance(moved.batch, TreeBatch):
             return moved.at_places(self._run(moved, unread=self.forward))
         return moved.at_places(self._model_call(moved.input_ids))
 
-    def _run(self, moved: MovedBatch, *, unread: Callable[..., object]) -> torch.Tensor:
+    def _run(self, moved: DeviceBatch, *, unread: Callable[..., object]) -> torch.Tensor:
         """One forward pass; ``unread`` is one of which no logits are wanted."""
         if self.sharing is None or not isinstance(moved.batch, TreeBatch):
             return self.forward(input_ids=moved.input_ids)
@@ -304,8 +315,8 @@ class BatchScoring(GuardedGeneration):
         """Run a group of batches; yield log-probabilities and targets, block by block of places."""
         *early, last = group
         held = [self._hidden(batch) for batch in early]
-        with room_for(last):
-            moved, done = MovedBatch.of(last, self.device), 0
+        with detect_batch_too_large(last):
+            moved, done = DeviceBatch.of(last, self.device), 0
             wanted = torch.cat([*(targets for _, targets in held), moved.targets])
             for logits in self._logits(moved, [rows for rows, _ in held]):
                 start, done = done, done + logits.shape[0]
@@ -316,13 +327,13 @@ class BatchScoring(GuardedGeneration):
         """The rows that a batch's logits can be made of, and its targets."""
         rows = self._rows
         assert rows is not None
-        with room_for(batch), self.giving_up(), as_fallback():
-            moved = MovedBatch.of(batch, self.device)
+        with detect_batch_too_large(batch), self.giving_up(), fall_back_to_full_logits():
+            moved = DeviceBatch.of(batch, self.device)
             return rows.hidden(moved, lambda: self._run(moved, unread=rows.unread)), moved.targets
 
-    def _logits(self, moved: MovedBatch, before: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
+    def _logits(self, moved: DeviceBatch, before: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
         rows = self._rows
-        with self.giving_up(), as_fallback():
+        with self.giving_up(), fall_back_to_full_logits():
             if rows is None:
                 yield self.full_logits(moved)
             else:
@@ -337,7 +348,7 @@ class BatchScoring(GuardedGeneration):
         return {"use_cache": False} if "use_cache" in known else {}
 
 
-def _finished(reads: Sequence[Read], positions: int) -> list[int]:
+def _lengths_read_by(reads: Sequence[PieceRead], positions: int) -> list[int]:
     """How many positions each of the first pieces has that end within so many positions."""
     ends = accumulate(len(read.positions) for read in reads)
     return [
@@ -349,7 +360,7 @@ def _finished(reads: Sequence[Read], positions: int) -> list[int]:
 # Where a generated text ends: at its own stop string, whatever else its batch still generates.
 
 
-def stopped_alone(
+def pad_after_stop(
     tokenizer: Any, ids: torch.Tensor, begin: int, stops: Sequence[str]
 ) -> torch.Tensor:
     """Replace by padding what texts of a batch went on with after a stop string.
@@ -368,11 +379,13 @@ def stopped_alone(
     for row, text in enumerate(tokenizer.batch_decode(ids[:, begin:])):
         own = [stop for stop in stops if stop in text]
         if own:
-            ended[row, _end(tokenizer, ids[row : row + 1], begin, own) :] = tokenizer.pad_token_id
+            ended[row, _length_until_stop(tokenizer, ids[row : row + 1], begin, own) :] = (
+                tokenizer.pad_token_id
+            )
     return ended
 
 
-def _end(tokenizer: Any, ids: torch.Tensor, begin: int, stops: Sequence[str]) -> int:
+def _length_until_stop(tokenizer: Any, ids: torch.Tensor, begin: int, stops: Sequence[str]) -> int:
     """Number of tokens after which lm-eval would have stopped this text alone."""
     met = stop_sequences_criteria(tokenizer, list(stops), begin, 1)
     total = ids.shape[1]

@@ -17,7 +17,7 @@ from evalguard.core.divergence import NO_TOKEN, TOP_K, Divergence, divergence, l
 PIECE = 2**22
 
 
-def divergence_of(
+def compare_rows(
     base: torch.Tensor, candidate: torch.Tensor, token_ids: NDArray[np.int64]
 ) -> Divergence:
     """Compare two models' rows, as :func:`evalguard.core.divergence.divergence` does.
@@ -27,11 +27,11 @@ def divergence_of(
         token_ids: the scored tokens, shape (T,).
     """
     if base.is_cuda and base.device == candidate.device:
-        return device_divergence(base, candidate, token_ids)
+        return compare_rows_on_device(base, candidate, token_ids)
     return divergence(base.cpu().numpy(), candidate.cpu().numpy(), token_ids)
 
 
-def device_divergence(
+def compare_rows_on_device(
     base: torch.Tensor,
     candidate: torch.Tensor,
     token_ids: NDArray[np.int64],
@@ -52,7 +52,8 @@ def device_divergence(
     k = min(top_k, base.shape[1])
     scored = torch.from_numpy(token_ids).to(base.device, non_blocking=True)[:, None]
     parts = [
-        _part(base[piece], candidate[piece], scored[piece], k) for piece in _pieces(base.shape)
+        _compare_slice(base[piece], candidate[piece], scored[piece], k)
+        for piece in _slices(base.shape)
     ]
     numbers = torch.cat([numbers for numbers, _ in parts]).cpu().numpy()
     tops = torch.cat([tops for _, tops in parts]).cpu().numpy()
@@ -70,7 +71,7 @@ def device_divergence(
     )
 
 
-def device_top_tokens(rows: torch.Tensor, k: int) -> torch.Tensor:
+def top_tokens_on_device(rows: torch.Tensor, k: int) -> torch.Tensor:
     """The k most probable tokens of each float32 row, as ``evalguard.core.divergence`` orders them.
 
     The smaller token id comes first among equals: torch's own order of equals is not defined, so
@@ -83,7 +84,7 @@ def device_top_tokens(rows: torch.Tensor, k: int) -> torch.Tensor:
     return tops.masked_fill_(rows.isnan().any(dim=1, keepdim=True), NO_TOKEN)
 
 
-def _part(
+def _compare_slice(
     base: torch.Tensor, candidate: torch.Tensor, scored: torch.Tensor, k: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Numbers (t, 5): sum of p (log p - log q), of p, of q, log-probabilities; tokens (t, 3)."""
@@ -92,13 +93,13 @@ def _part(
     terms = torch.where(p == 0.0, 0.0, p * (log_p - log_q))
     sums = (terms.sum(dim=1), p.sum(dim=1), log_q.exp().sum(dim=1))
     chosen = (rows.gather(1, scored)[:, 0] for rows in (log_p, log_q))
-    tops, others = device_top_tokens(base, k), device_top_tokens(candidate, k)
+    tops, others = top_tokens_on_device(base, k), top_tokens_on_device(candidate, k)
     same = (tops[:, :, None] == others[:, None, :]) & (tops[:, :, None] != NO_TOKEN)
     counts = same.sum(dim=(1, 2))
     return torch.stack([*sums, *chosen], dim=1), torch.stack([tops[:, 0], others[:, 0], counts], 1)
 
 
-def _pieces(shape: torch.Size) -> Iterator[slice]:
+def _slices(shape: torch.Size) -> Iterator[slice]:
     positions, vocabulary = shape
     step = max(1, PIECE // max(vocabulary, 1))
     for start in range(0, positions, step):

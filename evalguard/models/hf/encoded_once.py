@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import _add_special_kwargs, has_bos_prefix
 
-from evalguard.models.hf.scored_tokens import refuse_nothing
-from evalguard.models.tokenizers import EncodedTexts, splits_into_words, tokens_of_beginning
+from evalguard.models.hf.scored_tokens import refuse_empty_side
+from evalguard.models.tokenizers import EncodedTexts, count_prefix_tokens, splits_into_words
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
 
 
 # Texts of every batch that are encoded alone too, before the batch is believed.
-_SAMPLE = 2
+_TEXTS_CHECKED = 2
 
 
-class EncodedOnce(HFLM):  # type: ignore[misc]
+class EncodingCacheHFLM(HFLM):  # type: ignore[misc]
     """HFLM whose ``tok_encode`` remembers; the ids are those of HFLM's own.
 
     ``texts`` holds what was encoded; None: nothing is remembered. Two models whose tokenizers do
@@ -65,7 +65,7 @@ class EncodedOnce(HFLM):  # type: ignore[misc]
         """Refuse in words what lm-eval looks for the first token of."""
         for position, (context, continuation) in enumerate(pairs):
             if not context and not self.tok_encode(continuation, add_special_tokens=False):
-                refuse_nothing([self.prefix_token_id], (), position=position)
+                refuse_empty_side([self.prefix_token_id], (), position=position)
 
     def encode_ahead(self, texts: Iterable[str]) -> None:
         """Encode many texts at a time, which is faster, as ``tok_encode`` would one by one."""
@@ -102,7 +102,7 @@ class EncodedOnce(HFLM):  # type: ignore[misc]
         begun = [text for text in missing if has_bos_prefix(text, prefix)]
         others = [text for text in missing if not has_bos_prefix(text, prefix)]
         for group, special in ((begun, {"add_special_tokens": False}), (others, usual)):
-            if len(group) > _SAMPLE:
+            if len(group) > _TEXTS_CHECKED:
                 self._encode_batch({text: missing[text] for text in group}, special, known)
 
     def _encode_batch(
@@ -124,8 +124,8 @@ class EncodedOnce(HFLM):  # type: ignore[misc]
     def _as_alone(self, encoded: Iterable[tuple[str, list[int]]]) -> bool:
         """Whether the first texts have the ids that HFLM gives them one by one."""
         return all(
-            ids == list(super(EncodedOnce, self).tok_encode(text))
-            for text, ids in islice(encoded, _SAMPLE)
+            ids == list(super(EncodingCacheHFLM, self).tok_encode(text))
+            for text, ids in islice(encoded, _TEXTS_CHECKED)
         )
 
     def _beginnings(
@@ -137,12 +137,12 @@ class EncodedOnce(HFLM):  # type: ignore[misc]
         found = {}
         for (text, start), own, encoding in zip(texts.items(), ids, encoded.encodings, strict=True):
             end = len(start)
-            if start and _one_space(text, end) and text.startswith(start):
-                tokens = tokens_of_beginning(encoding, end)
+            if start and _has_one_space(text, end) and text.startswith(start):
+                tokens = count_prefix_tokens(encoding, end)
                 if tokens is not None:
                     found[start] = own[:tokens]
         return found
 
 
-def _one_space(text: str, at: int) -> bool:
+def _has_one_space(text: str, at: int) -> bool:
     return text[at : at + 1] == " " and not text[at + 1 : at + 2].isspace() and at + 1 < len(text)

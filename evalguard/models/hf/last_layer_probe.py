@@ -11,20 +11,31 @@ import numpy as np
 import torch
 
 from evalguard.errors import FallbackError
-from evalguard.models.hf.attention_reach import TreeBatch, largest_change, probe_ids, sees_by_choice
-from evalguard.models.hf.batch_cuts import NoRoomError
-from evalguard.models.hf.moved_batch import LastLayer, MovedBatch, PackedBatch, Read, pad_batch
-from evalguard.models.hf.scored_rows import TOGETHER, NoScoredRowsError, ScoredRows
-from evalguard.models.hf.scored_tokens import FedTokens
-from evalguard.models.load_failures import one_line
+from evalguard.models.hf.attention_reach import (
+    TreeBatch,
+    largest_change,
+    probe_token_ids,
+    selects_tokens,
+)
+from evalguard.models.hf.batch_cuts import BatchTooLargeError
+from evalguard.models.hf.moved_batch import (
+    DeviceBatch,
+    LastLayer,
+    PackedBatch,
+    PieceRead,
+    pad_batch,
+)
+from evalguard.models.hf.scored_rows import ROWS_AT_ONCE, NoScoredRowsError, ScoredRows
+from evalguard.models.hf.scored_tokens import InputTokens
+from evalguard.models.load_failures import format_error
 
 # Positions of a few tokens that are read: neither is the other's neighbour, and both have positions
 # before them that are not read.
-_READ = (3, 7)
+_READ_POSITIONS = (3, 7)
 _MOST_TRIED = 32
 
 
-def last_layer(lm: Any, rows: ScoredRows) -> LastLayer | None:
+def probe_last_layer(lm: Any, rows: ScoredRows) -> LastLayer | None:
     """Return the part of the last layer that can do with the read positions; None: there is none.
 
     Found out by poison, not by names: each module of the layer gets a text of its own in one batch,
@@ -35,13 +46,13 @@ def last_layer(lm: Any, rows: ScoredRows) -> LastLayer | None:
     Args:
         lm: a ``PieceScoring``.
     """
-    if sees_by_choice(lm.model):
+    if selects_tokens(lm.model):
         return None  # an indexer reads what nothing else reads, and on long texts only
     try:
         candidates = _candidates(lm)
         if not candidates:
             return None
-        batch = MovedBatch.of(_texts(lm, 1 + len(candidates)), lm.device)
+        batch = DeviceBatch.of(_repeat_probe_text(lm, 1 + len(candidates)), lm.device)
         with _poisoned(candidates):
             found = torch.cat(
                 list(rows.logits(batch, lambda: lm.forward(input_ids=batch.input_ids)))
@@ -50,10 +61,10 @@ def last_layer(lm: Any, rows: ScoredRows) -> LastLayer | None:
         if is_out_of_memory(error):
             raise
         return None  # it is not needed
-    own, *others = torch.split(found.float(), len(_READ))
+    own, *others = torch.split(found.float(), len(_READ_POSITIONS))
     if own.isnan().any():
         return None  # texts of a batch see one another
-    limit = rounding(lm.model, own)
+    limit = rounding_limit(lm.model, own)
     clean = [
         module
         for module, told in zip(candidates, others, strict=True)
@@ -67,11 +78,13 @@ def last_layer(lm: Any, rows: ScoredRows) -> LastLayer | None:
     return LastLayer(outermost) if outermost else None
 
 
-def _texts(lm: Any, n: int) -> PackedBatch:
+def _repeat_probe_text(lm: Any, n: int) -> PackedBatch:
     """The same text n times, read at two places of each."""
-    ids = tuple(probe_ids(lm))
-    piece = FedTokens(ids=ids, n_scored=len(_READ))
-    reads = [Read(piece=piece, row=row, positions=np.array(_READ)) for row in range(n)]
+    ids = tuple(probe_token_ids(lm))
+    piece = InputTokens(ids=ids, n_scored=len(_READ_POSITIONS))
+    reads = [
+        PieceRead(piece=piece, row=row, positions=np.array(_READ_POSITIONS)) for row in range(n)
+    ]
     return PackedBatch(input_ids=torch.tensor([ids] * n), reads=tuple(reads))
 
 
@@ -80,34 +93,34 @@ def _candidates(lm: Any) -> list[torch.nn.Module]:
 
     Those with hooks of others are left alone: these may look at anything.
     """
-    model, calls = lm.model, _Calls()
+    model, calls = lm.model, _ModuleCalls()
     layers = [
         layer
         for blocks in model.modules()
         if isinstance(blocks, torch.nn.ModuleList)
         for layer in blocks
     ]
-    ids = torch.tensor([probe_ids(lm)], device=lm.device)
+    ids = torch.tensor([probe_token_ids(lm)], device=lm.device)
     with calls.of(layers):
         lm.forward(input_ids=ids)
     if not calls.order:
         return []
-    inside = [m for m in calls.order[-1].modules() if _weighs(m) and not _hooked(m)]
-    own = _Calls()
+    inside = [m for m in calls.order[-1].modules() if _has_weights(m) and not _has_hooks(m)]
+    own = _ModuleCalls()
     with own.of(inside):
         lm.forward(input_ids=ids)
     return [m for m in inside if own.order.count(m) == 1 and m in own.fitting][:_MOST_TRIED]
 
 
-def _weighs(module: torch.nn.Module) -> bool:
+def _has_weights(module: torch.nn.Module) -> bool:
     return any(tensor.dim() > 1 for tensor in module.parameters())
 
 
-def _hooked(module: torch.nn.Module) -> bool:
+def _has_hooks(module: torch.nn.Module) -> bool:
     return any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
 
 
-class _Calls:
+class _ModuleCalls:
     """Calls of modules: in which order they end, and which map (B, T, any) to (B, T, any)."""
 
     def __init__(self) -> None:
@@ -126,17 +139,17 @@ class _Calls:
     ) -> None:
         self.order.append(module)
         tensors = (*given, *named.values(), made)
-        if len(tensors) == 2 and all(_rows_of_text(one) for one in tensors):
+        if len(tensors) == 2 and all(_has_row_per_token(one) for one in tensors):
             self.fitting.add(module)
 
 
-def _rows_of_text(found: Any) -> bool:
+def _has_row_per_token(found: Any) -> bool:
     return (
         isinstance(found, torch.Tensor)
         and found.is_floating_point()
         and found.dim() == 3
         and found.shape[0] == 1
-        and found.shape[1] >= _READ[-1] + 1
+        and found.shape[1] >= _READ_POSITIONS[-1] + 1
     )
 
 
@@ -146,7 +159,9 @@ def _poisoned(modules: Sequence[torch.nn.Module]) -> Iterator[None]:
 
     def poison(rows: torch.Tensor, text: int) -> torch.Tensor:
         poisoned = torch.full_like(rows[text], torch.nan)
-        places = [place - (_READ[-1] + 1) for place in _READ]  # something may stand before the text
+        places = [
+            place - (_READ_POSITIONS[-1] + 1) for place in _READ_POSITIONS
+        ]  # something may stand before the text
         poisoned[places] = rows[text][places]
         changed = rows.clone()
         changed[text] = poisoned
@@ -181,7 +196,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 @contextmanager
-def room_for(batch: PackedBatch) -> Iterator[None]:
+def detect_batch_too_large(batch: PackedBatch) -> Iterator[None]:
     """Tell from other failures that a batch, which can be halved, is too large.
 
     Raises:
@@ -193,11 +208,11 @@ def room_for(batch: PackedBatch) -> Iterator[None]:
     except Exception as error:
         if len(batch.reads) == 1 or not is_out_of_memory(error):
             raise
-        said = one_line(error)
+        said = format_error(error)
     if said:
         sequences, shared = batch.input_ids.shape[0], isinstance(batch, TreeBatch)
         tokens = batch.input_ids.numel()
-        raise NoRoomError(said, tokens=tokens, sequences=sequences, shared=shared)
+        raise BatchTooLargeError(said, tokens=tokens, sequences=sequences, shared=shared)
 
 
 # How far numbers of one model may differ that were computed in another order.
@@ -208,7 +223,7 @@ def room_for(batch: PackedBatch) -> Iterator[None]:
 _ULPS_WIDE, _ULPS_NARROW = 256, 4
 
 
-def rounding(model: Any, logits: torch.Tensor) -> float:
+def rounding_limit(model: Any, logits: torch.Tensor) -> float:
     """How far logits may differ that were summed in another order."""
     narrow = rounding_unit(model)
     unit = _ULPS_WIDE * torch.finfo(torch.float32).eps if narrow is None else _ULPS_NARROW * narrow
@@ -243,13 +258,13 @@ def _multiplies_in_tf32() -> bool:
 
 _SCORED = (3, 2)
 # A piece is held against logits at all positions when it is so much longer than those before.
-_GROWTH = 1.1
+_RECHECK_GROWTH = 1.1
 # Numbers of such logits: 256 MiB and 1 GiB of float32.
 MOST_ON_CPU, _MOST_ON_GPU = 2**26, 2**28
-_AT_A_TIME = 3
+_PROBE_ROWS = 3
 
 
-def rows_or_reason(lm: Any) -> tuple[ScoredRows | None, str]:
+def build_scored_rows(lm: Any) -> tuple[ScoredRows | None, str]:
     """Return what scores a model at chosen positions only; or None, and why that cannot be.
 
     The logits of a few positions, in two blocks, are held against those of the model's ordinary
@@ -258,27 +273,27 @@ def rows_or_reason(lm: Any) -> tuple[ScoredRows | None, str]:
     Args:
         lm: a ``PieceScoring``.
     """
-    batch = _probe(probe_ids(lm))
+    batch = _probe_batch(probe_token_ids(lm))
     tried = ScoredRows(lm.model, lm.forward)
-    tried = ScoredRows(lm.model, lm.forward, most_logits=_AT_A_TIME * tried.width)
-    reason = _difference(lm, tried, batch)
+    tried = ScoredRows(lm.model, lm.forward, most_logits=_PROBE_ROWS * tried.width)
+    reason = _logits_difference(lm, tried, batch)
     if reason:
         return None, reason
-    rows = _with_most(lm, batch, last_layer(lm, ScoredRows(lm.model, lm.forward)))
+    rows = _fastest_rows(lm, batch, probe_last_layer(lm, ScoredRows(lm.model, lm.forward)))
     rows.checked = batch.input_ids.shape[1]
     return rows, ""
 
 
-def _with_most(lm: Any, batch: PackedBatch, layer: LastLayer | None) -> ScoredRows:
+def _fastest_rows(lm: Any, batch: PackedBatch, layer: LastLayer | None) -> ScoredRows:
     """What scores at chosen positions only, with whatever else saves time and changes nothing."""
-    for part, together in ((layer, TOGETHER), (None, TOGETHER), (layer, 0)):
+    for part, together in ((layer, ROWS_AT_ONCE), (None, ROWS_AT_ONCE), (layer, 0)):
         rows = ScoredRows(lm.model, lm.forward, layer=part, together=together)
-        if not _difference(lm, rows, batch, twice=together > 0):
+        if not _logits_difference(lm, rows, batch, twice=together > 0):
             return rows
     return ScoredRows(lm.model, lm.forward)
 
 
-def hold_longest(lm: Any, rows: ScoredRows, pieces: Iterable[FedTokens]) -> None:
+def check_longest_piece(lm: Any, rows: ScoredRows, pieces: Iterable[InputTokens]) -> None:
     """Hold the logits of the longest piece against those of the model's ordinary forward pass.
 
     Only where it is clearly longer than all that were held before. Of a piece with more logits than
@@ -291,31 +306,31 @@ def hold_longest(lm: Any, rows: ScoredRows, pieces: Iterable[FedTokens]) -> None
         FallbackError: they are others.
     """
     longest = max(pieces, key=lambda piece: len(piece.ids), default=None)
-    if longest is None or len(longest.ids) - 1 <= rows.checked * _GROWTH:
+    if longest is None or len(longest.ids) - 1 <= rows.checked * _RECHECK_GROWTH:
         return
     most = (MOST_ON_CPU if lm.device.type == "cpu" else _MOST_ON_GPU) // rows.width
     length, reason = min(len(longest.ids) - 1, most), None
     while reason is None and length > rows.checked:
         # of a whole text half, so that there are positions that are not read
         n_scored = min(longest.n_scored, (length + 1) // 2)
-        end = FedTokens(ids=longest.ids[-length - 1 :], n_scored=n_scored)
-        reason = _difference_if_room(lm, rows, pad_batch([end]))
+        end = InputTokens(ids=longest.ids[-length - 1 :], n_scored=n_scored)
+        reason = _logits_difference_if_room(lm, rows, pad_batch([end]))
         if reason:
-            raise _fallback(f"of {length:,} tokens, {reason}")
+            raise _full_logits_error(f"of {length:,} tokens, {reason}")
         length //= 2
     rows.checked = len(longest.ids) - 1
 
 
 @contextmanager
-def as_fallback() -> Iterator[None]:
+def fall_back_to_full_logits() -> Iterator[None]:
     """Turn a head that is called otherwise than it was into a fallback to all positions."""
     try:
         yield
     except NoScoredRowsError as error:
-        raise _fallback(f"on a real document {error}") from error
+        raise _full_logits_error(f"on a real document {error}") from error
 
 
-def _fallback(reason: str) -> FallbackError:
+def _full_logits_error(reason: str) -> FallbackError:
     return FallbackError(
         f"logits cannot be computed at the scored positions only: {reason}",
         giving_up="scorer",
@@ -323,24 +338,26 @@ def _fallback(reason: str) -> FallbackError:
     )
 
 
-def _difference_if_room(lm: Any, rows: ScoredRows, probe: PackedBatch) -> str | None:
+def _logits_difference_if_room(lm: Any, rows: ScoredRows, probe: PackedBatch) -> str | None:
     try:
-        return _difference(lm, rows, probe)
+        return _logits_difference(lm, rows, probe)
     except Exception as error:
         if not is_out_of_memory(error):
             raise
     return None
 
 
-def _difference(lm: Any, rows: ScoredRows, probe: PackedBatch, *, twice: bool = False) -> str:
+def _logits_difference(
+    lm: Any, rows: ScoredRows, probe: PackedBatch, *, twice: bool = False
+) -> str:
     """What is wrong with logits at chosen positions; "" if they are the model's own.
 
     Args:
         twice: let two passes over the batch have their logits made at once.
     """
-    batch = MovedBatch.of(probe, lm.device)
+    batch = DeviceBatch.of(probe, lm.device)
     plain = lm.full_logits(batch)
-    limit = rounding(lm.model, plain)
+    limit = rounding_limit(lm.model, plain)
     done = 0
     try:
         run = partial(lm.forward, input_ids=batch.input_ids)
@@ -359,14 +376,14 @@ def _difference(lm: Any, rows: ScoredRows, probe: PackedBatch, *, twice: bool = 
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        return one_line(error)
+        return format_error(error)
     return ""
 
 
-def _probe(ids: Sequence[int]) -> PackedBatch:
+def _probe_batch(ids: Sequence[int]) -> PackedBatch:
     """Two sequences of other lengths, so that one is padded."""
     pieces = [
-        FedTokens(ids=tuple(ids[shorter:]), n_scored=scored)
+        InputTokens(ids=tuple(ids[shorter:]), n_scored=scored)
         for shorter, scored in enumerate(_SCORED)
     ]
     return pad_batch(pieces)

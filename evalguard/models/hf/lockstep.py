@@ -12,17 +12,17 @@ from evalguard.core.divergence import Divergence, cut, join_positions
 from evalguard.core.reference import Reference, divergence_from, reference
 from evalguard.core.scorer import ComparedAnswer, Request, Response
 from evalguard.models.arguments import seed_generators
-from evalguard.models.hf.batch_cuts import with_room
-from evalguard.models.hf.scored_tokens import FedTokens, RowSource, ScoredTokens
+from evalguard.models.hf.batch_cuts import retry_with_smaller_batches
+from evalguard.models.hf.scored_tokens import InputTokens, RowSource, ScoredTokens
 
 if TYPE_CHECKING:
     from torch import Tensor as Rows
 
 
-Pieces = list[list[FedTokens]]
-Pair = tuple[FedTokens, FedTokens]
-Answers = dict[FedTokens, ScoredTokens]
-Arriving = Iterator[tuple[ScoredTokens, "Rows"]]
+RequestPieces = list[list[InputTokens]]
+PiecePair = tuple[InputTokens, InputTokens]
+AnswersByPiece = dict[InputTokens, ScoredTokens]
+ScoredRowStream = Iterator[tuple[ScoredTokens, "Rows"]]
 
 # Numbers of one model (512 MiB) that may wait for the other's where batches are cut differently.
 MOST_WAITING = 2**27
@@ -55,12 +55,13 @@ def score_in_lockstep(
     Raises:
         EvaluationError: a model fails.
     """
-    return with_room(
-        [base, candidate], lambda: _scored(base, candidate, base_requests, candidate_requests, seed)
+    return retry_with_smaller_batches(
+        [base, candidate],
+        lambda: _score_pairwise(base, candidate, base_requests, candidate_requests, seed),
     )
 
 
-def _scored(
+def _score_pairwise(
     base: RowSource,
     candidate: RowSource,
     base_requests: Sequence[Request],
@@ -68,7 +69,7 @@ def _scored(
     seed: int,
 ) -> tuple[list[Response], list[Response], ComparedAnswer]:
     base_pieces, candidate_pieces = base.pieces(base_requests), candidate.pieces(candidate_requests)
-    reason = _unmatched(base_requests, base_pieces, candidate_pieces)
+    reason = _token_mismatch(base_requests, base_pieces, candidate_pieces)
     if reason:
         return (
             base.score(base_requests),
@@ -80,7 +81,7 @@ def _scored(
         for ours, theirs in zip(base_pieces, candidate_pieces, strict=True)
         for pair in zip(ours, theirs, strict=True)
     )
-    meeting = _Meeting(list(pairs))
+    meeting = _RowPairing(list(pairs))
     with seed_generators(seed):
         meeting.run(
             base.rows(base_requests, (ours for ours, _ in pairs)),
@@ -99,47 +100,49 @@ def _scored(
     return responses, answers, ComparedAnswer(divergences=divergences)
 
 
-def _unmatched(requests: Sequence[Request], base: Pieces, candidate: Pieces) -> str:
+def _token_mismatch(
+    requests: Sequence[Request], base: RequestPieces, candidate: RequestPieces
+) -> str:
     """Why two models' scored positions are not the same ones; "" if they are."""
     for request, ours, theirs in zip(requests, base, candidate, strict=True):
         if _same_tokens(ours, theirs):
             continue
-        return other_tokens(
+        return token_mismatch_text(
             request, *(sum(piece.n_scored for piece in side) for side in (ours, theirs))
         )
     return ""
 
 
-def _same_tokens(ours: Sequence[FedTokens], theirs: Sequence[FedTokens]) -> bool:
+def _same_tokens(ours: Sequence[InputTokens], theirs: Sequence[InputTokens]) -> bool:
     first, second = ([piece.ids[-piece.n_scored :] for piece in side] for side in (ours, theirs))
     return first == second
 
 
-class _Meeting:
+class _RowPairing:
     """Rows of two models, brought together piece by piece as they come."""
 
-    def __init__(self, pairs: Sequence[Pair]) -> None:
+    def __init__(self, pairs: Sequence[PiecePair]) -> None:
         self.reason = ""
-        self.answers: tuple[Answers, Answers] = ({}, {})
-        self.divergences: dict[Pair, Divergence] = {}
-        self._rows: tuple[dict[FedTokens, Rows], dict[FedTokens, Rows]] = ({}, {})
+        self.answers: tuple[AnswersByPiece, AnswersByPiece] = ({}, {})
+        self.divergences: dict[PiecePair, Divergence] = {}
+        self._rows: tuple[dict[InputTokens, Rows], dict[InputTokens, Rows]] = ({}, {})
         self._waiting = [0, 0]  # numbers in the rows of each side
-        self._ready: list[tuple[Pair, Rows, Rows]] = []
+        self._ready: list[tuple[PiecePair, Rows, Rows]] = []
         self._together = 0  # numbers in the rows of one side that are ready
-        self._open: tuple[dict[FedTokens, list[Pair]], ...] = ({}, {})
+        self._open: tuple[dict[InputTokens, list[PiecePair]], ...] = ({}, {})
         for pair in pairs:
             for side, piece in enumerate(pair):
                 self._open[side].setdefault(piece, []).append(pair)
 
-    def run(self, base: Arriving, candidate: Arriving) -> None:
+    def run(self, base: ScoredRowStream, candidate: ScoredRowStream) -> None:
         """Let both models score all their pieces."""
-        going: list[tuple[int, Arriving]] = [(0, base), (1, candidate)]
+        going: list[tuple[int, ScoredRowStream]] = [(0, base), (1, candidate)]
         while going:
             going = [(side, rows) for side, rows in going if self._next(side, rows)]
         if not self.reason:
             self._compare_ready()
 
-    def _next(self, side: int, arriving: Arriving) -> bool:
+    def _next(self, side: int, arriving: ScoredRowStream) -> bool:
         """Take a model's next piece, and let go of it before another one is made."""
         arrived = next(arriving, None)
         if arrived is not None:
@@ -158,10 +161,10 @@ class _Meeting:
             if all(piece in rows for piece, rows in zip(pair, self._rows, strict=True)):
                 self._compare(pair)
 
-    def _compare(self, pair: Pair) -> None:
+    def _compare(self, pair: PiecePair) -> None:
         base, candidate = (rows[piece] for piece, rows in zip(pair, self._rows, strict=True))
         if base.shape != candidate.shape:
-            self._give_up(other_widths(base.shape[1], candidate.shape[1]))
+            self._give_up(vocabulary_mismatch_text(base.shape[1], candidate.shape[1]))
             return
         self._ready.append((pair, base, candidate))
         self._together += base.numel()
@@ -176,7 +179,7 @@ class _Meeting:
         """Compare what has met: many short pieces together take little longer than one of them."""
         import torch
 
-        from evalguard.models.hf.device_divergence import divergence_of
+        from evalguard.models.hf.device_divergence import compare_rows
 
         if not self._ready:
             return
@@ -185,7 +188,7 @@ class _Meeting:
         self._together = 0
         base, candidate = (side[0] if len(side) == 1 else torch.cat(side) for side in sides)
         ids = np.concatenate([pair[0].scored_ids for pair in pairs])
-        found = divergence_of(base, candidate, ids)
+        found = compare_rows(base, candidate, ids)
         lengths = [pair[0].n_scored for pair in pairs]
         self.divergences.update(zip(pairs, cut(found, lengths), strict=True))
 
@@ -200,7 +203,7 @@ class _Meeting:
 # Why the distributions of two models cannot be compared.
 
 
-def other_tokens(request: Request, base: int, candidate: int) -> str:
+def token_mismatch_text(request: Request, base: int, candidate: int) -> str:
     """Two models that score other tokens of the same request; so many of them each."""
     other = "in other windows" if base == candidate else f"({base} and {candidate} of them)"
     return (
@@ -209,7 +212,7 @@ def other_tokens(request: Request, base: int, candidate: int) -> str:
     )
 
 
-def other_widths(base: int, candidate: int) -> str:
+def vocabulary_mismatch_text(base: int, candidate: int) -> str:
     """Two models that give so many probabilities at a position."""
     return f"the base gives {base:,} probabilities at every position, the candidate {candidate:,}"
 
@@ -217,7 +220,7 @@ def other_widths(base: int, candidate: int) -> str:
 # One model scored on its own: the base leaves a reference, the candidate is compared with it.
 
 
-def make_reference(
+def score_with_references(
     model: RowSource, requests: Sequence[Request], *, top_k: int, samples: int, seed: int
 ) -> tuple[list[Response], list[Reference | None]]:
     """Score one block and keep what a candidate's distributions can be compared with.
@@ -228,15 +231,17 @@ def make_reference(
     Raises:
         EvaluationError: the model fails.
     """
-    return with_room([model], lambda: _referenced(model, requests, top_k, samples, seed))
+    return retry_with_smaller_batches(
+        [model], lambda: _score_with_references(model, requests, top_k, samples, seed)
+    )
 
 
-def _referenced(
+def _score_with_references(
     model: RowSource, requests: Sequence[Request], top_k: int, samples: int, seed: int
 ) -> tuple[list[Response], list[Reference | None]]:
     pieces = model.pieces(requests)
-    answers: dict[FedTokens, ScoredTokens] = {}
-    kept: dict[FedTokens, Reference] = {}
+    answers: dict[InputTokens, ScoredTokens] = {}
+    kept: dict[InputTokens, Reference] = {}
     for scored, rows in model.rows(requests, (piece for of in pieces for piece in of)):
         answers[scored.fed] = scored
         # The draws depend on the piece alone, not on what was scored before it.
@@ -254,7 +259,7 @@ def _referenced(
     ]
 
 
-def compare_with_reference(
+def score_against_references(
     model: RowSource, requests: Sequence[Request], references: Sequence[Reference | None]
 ) -> tuple[list[Response], ComparedAnswer]:
     """Score one block of the candidate and compare it with what was kept of the base.
@@ -265,14 +270,16 @@ def compare_with_reference(
     Raises:
         EvaluationError: the model fails.
     """
-    return with_room([model], lambda: _compared(model, requests, references))
+    return retry_with_smaller_batches(
+        [model], lambda: _score_against_references(model, requests, references)
+    )
 
 
-def _compared(
+def _score_against_references(
     model: RowSource, requests: Sequence[Request], references: Sequence[Reference | None]
 ) -> tuple[list[Response], ComparedAnswer]:
     pieces = model.pieces(requests)
-    reason = _unmatched_reference(requests, pieces, references)
+    reason = _reference_mismatch(requests, pieces, references)
     if reason:
         return model.score(requests), ComparedAnswer(reason=reason)
     parts = [
@@ -280,24 +287,26 @@ def _compared(
         for of, kept in zip(pieces, references, strict=True)
     ]
     # Almost always one: two contexts of the base may have been cut to one of the candidate.
-    wanted: dict[FedTokens, dict[bytes, Reference]] = {}
+    wanted: dict[InputTokens, dict[bytes, Reference]] = {}
     for of, own in zip(pieces, parts, strict=True):
         for piece, part in zip(of, own, strict=True):
-            wanted.setdefault(piece, {})[_key(part)] = part
-    answers: dict[FedTokens, ScoredTokens] = {}
-    found: dict[tuple[FedTokens, bytes], Divergence] = {}
+            wanted.setdefault(piece, {})[_reference_key(part)] = part
+    answers: dict[InputTokens, ScoredTokens] = {}
+    found: dict[tuple[InputTokens, bytes], Divergence] = {}
     for scored, rows in model.rows(requests, wanted):
         answers[scored.fed] = scored
         for key, part in wanted[scored.fed].items():
             if rows.shape[1] == part.vocabulary_size:
                 found[scored.fed, key] = divergence_from(part, rows.cpu().numpy())
             else:
-                reason = other_widths(part.vocabulary_size, rows.shape[1])
+                reason = vocabulary_mismatch_text(part.vocabulary_size, rows.shape[1])
     responses = model.answer(requests, pieces, answers)
     if reason:
         return responses, ComparedAnswer(reason=reason)
     divergences = tuple(
-        join_positions([found[piece, _key(part)] for piece, part in zip(of, own, strict=True)])
+        join_positions(
+            [found[piece, _reference_key(part)] for piece, part in zip(of, own, strict=True)]
+        )
         if of
         else None
         for of, own in zip(pieces, parts, strict=True)
@@ -305,18 +314,18 @@ def _compared(
     return responses, ComparedAnswer(divergences=divergences)
 
 
-def _unmatched_reference(
+def _reference_mismatch(
     requests: Sequence[Request],
-    pieces: Sequence[Sequence[FedTokens]],
+    pieces: Sequence[Sequence[InputTokens]],
     references: Sequence[Reference | None],
 ) -> str:
     for request, of, kept in zip(requests, pieces, references, strict=True):
         scored = np.concatenate([np.empty(0, dtype=np.int64), *(piece.scored_ids for piece in of)])
         ours = scored[:0] if kept is None else kept.token_ids
         if not np.array_equal(ours, scored):
-            return other_tokens(request, ours.size, scored.size)
+            return token_mismatch_text(request, ours.size, scored.size)
     return ""
 
 
-def _key(part: Reference) -> bytes:
+def _reference_key(part: Reference) -> bytes:
     return part.token_logprobs.tobytes()

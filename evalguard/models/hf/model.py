@@ -11,24 +11,24 @@ from lm_eval import utils
 
 from evalguard.errors import EvaluationError, SettingError
 from evalguard.models.checkpoint_files import RecordingLoader, refuse_random_weights
-from evalguard.models.config_overrides import overridden, override_config
+from evalguard.models.config_overrides import apply_overrides, override_config
 from evalguard.models.hf.batch_cuts import (
-    RAN_OUT,
-    NoRoomError,
+    OUT_OF_MEMORY,
+    BatchTooLargeError,
     cut_by_number,
     cut_by_tokens,
-    with_room,
+    retry_with_smaller_batches,
 )
 from evalguard.models.hf.batch_scoring import BatchScoring
 from evalguard.models.hf.moved_batch import PackedBatch, pad_batch
-from evalguard.models.hf.prefix_tree import sharing_plan
+from evalguard.models.hf.prefix_tree import plan_sharing
 from evalguard.models.hf.scored_tokens import (
-    FedTokens,
+    InputTokens,
     ScoredTokens,
     UnscorablePairError,
+    longrope_switch_length,
     pair_answer,
-    refuse_nothing,
-    switch_length,
+    refuse_empty_side,
     text_answer,
 )
 
@@ -44,7 +44,7 @@ IdPair = tuple[Sequence[int], Sequence[int]]
 DEFAULT_TOKEN_BUDGET = 1024
 # What a forward pass costs beside its tokens, as a share of the budget: at a budget from which on
 # more tokens at a time are no faster, it is a few percent.
-_PASS_SHARE = 1 / 32
+_PASS_COST_SHARE = 1 / 32
 
 
 class PieceScoring(BatchScoring):
@@ -76,8 +76,8 @@ class PieceScoring(BatchScoring):
         """
         fed = self._all_fed(pairs)
         if self._only_encoding:
-            return [_unscored(piece) for piece in fed]
-        found = with_room([self], lambda: self.score_batches(self.batches(fed)))
+            return [_without_scores(piece) for piece in fed]
+        found = retry_with_smaller_batches([self], lambda: self.score_batches(self.batches(fed)))
         answers = {scored.fed: scored for scored in found}
         return [answers[piece] for piece in fed]
 
@@ -90,22 +90,22 @@ class PieceScoring(BatchScoring):
         finally:
             self._only_encoding = False
 
-    def batches(self, pieces: Iterable[FedTokens]) -> Iterator[PackedBatch]:
+    def batches(self, pieces: Iterable[InputTokens]) -> Iterator[PackedBatch]:
         """Cut the distinct pieces into batches; those that share prefixes first, in trees.
 
         Raises:
             FallbackError: trees of these pieces turn out to be scored otherwise, or so does the
                 longest of them at its scored positions only.
         """
-        switch = switch_length(self.config)
+        switch = longrope_switch_length(self.config)
         distinct = set(pieces)
         self.check_rows(distinct)
         beyond = {p for p in distinct if switch is not None and len(p.ids) - 1 > switch}
         for group in (beyond, distinct - beyond):
-            alone: Iterable[FedTokens] = group
+            alone: Iterable[InputTokens] = group
             if self.sharing is not None:
                 # a trunk below the length at which frequencies switch would have the others
-                plan = sharing_plan(
+                plan = plan_sharing(
                     group, widest=self.token_budget, cut=self._cut, trunks=group is not beyond
                 )
                 with self.giving_up():
@@ -113,7 +113,7 @@ class PieceScoring(BatchScoring):
                 alone = plan.alone
             yield from self.plain_batches(alone)
 
-    def plain_batches(self, pieces: Iterable[FedTokens]) -> Iterator[PackedBatch]:
+    def plain_batches(self, pieces: Iterable[InputTokens]) -> Iterator[PackedBatch]:
         """Cut distinct pieces into batches with a row for each, the longest first."""
         longest_first = sorted(
             pieces, key=lambda piece: (-len(piece.ids), piece.ids, piece.n_scored)
@@ -123,7 +123,7 @@ class PieceScoring(BatchScoring):
             yield pad_batch(longest_first[start : start + size])
             start += size
 
-    def make_room(self, found: NoRoomError) -> bool:
+    def make_room(self, found: BatchTooLargeError) -> bool:
         """Cut smaller batches from now on, after one that was too large; whether that can be."""
         if self.sequences is None:
             if found.tokens > self.token_budget:  # what cannot be cut any smaller
@@ -135,21 +135,21 @@ class PieceScoring(BatchScoring):
                 return False
             self.sequences = min(self.sequences, found.sequences // 2)
             most = f"{self.sequences} sequences"
-        self.room_note = f"{RAN_OUT}: batches were halved, to {most} at last"
+        self.room_note = f"{OUT_OF_MEMORY}: batches were halved, to {most} at last"
         return True
 
     def _cut(self, lengths: Sequence[int]) -> list[int]:
         if self.sequences is not None:
             return cut_by_number(len(lengths), self.sequences)
         budget = self.token_budget
-        return cut_by_tokens(lengths, budget=budget, per_batch=budget * _PASS_SHARE)
+        return cut_by_tokens(lengths, budget=budget, per_batch=budget * _PASS_COST_SHARE)
 
-    def _all_fed(self, pairs: Sequence[IdPair]) -> list[FedTokens]:
+    def _all_fed(self, pairs: Sequence[IdPair]) -> list[InputTokens]:
         fed = []
         # Looked up once: lm-eval and transformers go through their configs every time.
         longest, embedded = self.max_length, self.embedded
         for position, (context, continuation) in enumerate(pairs):
-            refuse_nothing(context, continuation, position=position)
+            refuse_empty_side(context, continuation, position=position)
             try:
                 fed.append(self._input_tokens(context, continuation, longest))
                 if embedded is not None and max(fed[-1].ids) >= embedded:
@@ -160,24 +160,24 @@ class PieceScoring(BatchScoring):
 
     def _input_tokens(
         self, context: Sequence[int], continuation: Sequence[int], longest: int
-    ) -> FedTokens:
+    ) -> InputTokens:
         if len(continuation) > longest:
             raise EvaluationError(
                 f"a continuation of {len(continuation)} tokens does not fit the model's context "
                 f"of {longest}",
                 hint="raise max_length in model_args if the model allows it",
             )
-        return FedTokens.of_pair(context, continuation, longest)
+        return InputTokens.of_pair(context, continuation, longest)
 
 
-def _unscored(piece: FedTokens) -> ScoredTokens:
+def _without_scores(piece: InputTokens) -> ScoredTokens:
     return ScoredTokens(fed=piece, logprobs=np.zeros(piece.n_scored), is_greedy=False)
 
 
 # lm-eval's Hugging Face model, made fair for comparisons and with per-token answers.
 
 
-Pair = tuple[tuple[str, str] | None, list[int], list[int]]
+EncodedRequest = tuple[tuple[str, str] | None, list[int], list[int]]
 
 
 class GuardedHFLM(PieceScoring):
@@ -245,7 +245,7 @@ class GuardedHFLM(PieceScoring):
 
     def _get_config(self, pretrained: str, **where: Any) -> None:
         super()._get_config(pretrained, **where)
-        overridden(self._config, self._config_overrides, pretrained, **where)
+        apply_overrides(self._config, self._config_overrides, pretrained, **where)
 
     def _create_model(self, pretrained: str, **arguments: Any) -> None:
         other_loader = arguments.get("autogptq") or arguments.get("gptqmodel")
@@ -259,7 +259,7 @@ class GuardedHFLM(PieceScoring):
             super()._create_model(pretrained, **arguments)
             return
         # transformers lays unknown arguments over a config only if it reads that config itself
-        for name in [n for n in arguments if n not in OWN_ARGUMENTS and hasattr(self.config, n)]:
+        for name in [n for n in arguments if n not in LOADER_ARGUMENTS and hasattr(self.config, n)]:
             override_config(self._config, {name: arguments.pop(name)})
         arguments["config"] = self._config
         if not self._allow_pickle:
@@ -334,7 +334,7 @@ class GuardedHFLM(PieceScoring):
 
     def _loglikelihood_tokens(
         self,
-        requests: list[Pair],
+        requests: list[EncodedRequest],
         disable_tqdm: bool = False,  # noqa: ARG002 - lm-eval's signature
         override_bs: int | None = None,
     ) -> list[tuple[float, bool]]:
@@ -350,7 +350,7 @@ class GuardedHFLM(PieceScoring):
 
 
 # of lm-eval and transformers, never attributes of a config
-OWN_ARGUMENTS = frozenset(
+LOADER_ARGUMENTS = frozenset(
     {
         "revision", "dtype", "trust_remote_code", "parallelize", "gpus", "max_memory_per_gpu",
         "max_cpu_memory", "offload_folder", "tp_plan", "peft", "delta", "autogptq", "gptqmodel",

@@ -12,17 +12,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from evalguard.models.hf.batch_cuts import NoRoomError
-from evalguard.models.hf.scored_tokens import FedTokens, ScoredTokens
+from evalguard.models.hf.batch_cuts import BatchTooLargeError
+from evalguard.models.hf.scored_tokens import InputTokens, ScoredTokens
 from evalguard.models.identity import device_name, model_dtype
-from evalguard.models.machine import room
+from evalguard.models.machine import measure_free_memory
 
 if TYPE_CHECKING:
     from evalguard.core.settings import Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MovedBatch:
+class DeviceBatch:
     """A ``PackedBatch`` and its tensors on a device.
 
     Attributes:
@@ -38,13 +38,13 @@ class MovedBatch:
     targets: torch.Tensor
 
     @classmethod
-    def of(cls, batch: PackedBatch, device: torch.device) -> MovedBatch:
+    def of(cls, batch: PackedBatch, device: torch.device) -> DeviceBatch:
         """Move a batch; a GPU is not waited for."""
         return cls(
             batch=batch,
-            input_ids=move_batch(batch.input_ids, device),
-            places=move_batch(torch.from_numpy(np.stack(batch.places)), device),
-            targets=move_batch(torch.from_numpy(batch.targets), device),
+            input_ids=move_tensor(batch.input_ids, device),
+            places=move_tensor(torch.from_numpy(np.stack(batch.places)), device),
+            targets=move_tensor(torch.from_numpy(batch.targets), device),
         )
 
     def at_places(self, outputs: torch.Tensor) -> torch.Tensor:
@@ -74,7 +74,7 @@ class MovedBatch:
         return rows, positions + (shape[1] - self.input_ids.shape[1])
 
 
-def move_batch(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+def move_tensor(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Return a tensor on a device."""
     if device.type != "cuda":
         return tensor.to(device)
@@ -85,10 +85,12 @@ def move_batch(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 # From log-probabilities of the whole vocabulary to what is kept of them: the scored tokens'.
 
 
-_OF_NUMPY = (torch.float32, torch.float64)
+_NUMPY_DTYPES = (torch.float32, torch.float64)
 
 
-def choose_tokens(rows: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def pick_target_logprobs(
+    rows: torch.Tensor, targets: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the targets' log-probabilities, and whether each target is the most probable token.
 
     Of equally probable tokens the first counts as the most probable, as in lm-eval. Nothing waits
@@ -99,7 +101,7 @@ def choose_tokens(rows: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tens
         targets: token ids, shape (n,), on the same device.
     """
     told = rows.gather(1, targets.unsqueeze(1)).squeeze(1)
-    if rows.device.type == "cpu" and rows.dtype in _OF_NUMPY:
+    if rows.device.type == "cpu" and rows.dtype in _NUMPY_DTYPES:
         # torch takes ten times as long for the place of a maximum on a CPU
         best = torch.from_numpy(rows.numpy().argmax(axis=1))
     else:
@@ -107,8 +109,8 @@ def choose_tokens(rows: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tens
     return told, best == targets
 
 
-def answers_of_tokens(
-    reads: Sequence[Read], told: torch.Tensor, greedy: torch.Tensor
+def split_by_piece(
+    reads: Sequence[PieceRead], told: torch.Tensor, greedy: torch.Tensor
 ) -> list[ScoredTokens]:
     """Cut the answers of many pieces apart; ``told`` and ``greedy`` have shape (N,)."""
     logprobs, flags = told.double().cpu().numpy(), greedy.tolist()
@@ -140,11 +142,11 @@ class LastLayer:
 
     def __init__(self, modules: Sequence[torch.nn.Module]) -> None:
         self._modules = tuple(modules)
-        self._batch: MovedBatch | None = None
+        self._batch: DeviceBatch | None = None
         self._shapes: list[torch.Size] = []  # of what was taken apart
 
     @contextmanager
-    def at(self, batch: MovedBatch) -> Iterator[None]:
+    def at(self, batch: DeviceBatch) -> Iterator[None]:
         """Let the modules see the positions of a batch that are read, and no others."""
         with self._set(batch), ExitStack() as hooks:
             for module in self._modules:
@@ -161,7 +163,7 @@ class LastLayer:
             yield
 
     @contextmanager
-    def _set(self, batch: MovedBatch | None) -> Iterator[None]:
+    def _set(self, batch: DeviceBatch | None) -> Iterator[None]:
         before, self._batch = self._batch, batch
         try:
             yield
@@ -184,14 +186,14 @@ class LastLayer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Read:
+class PieceRead:
     """Where the answers for one piece stand in a batch.
 
     ``positions``, shape (n_scored,), are the places in ``row`` whose outputs predict the scored
     tokens, in reading order.
     """
 
-    piece: FedTokens
+    piece: InputTokens
     row: int
     positions: NDArray[np.int64]
 
@@ -208,7 +210,7 @@ class PackedBatch:
     """
 
     input_ids: torch.Tensor
-    reads: tuple[Read, ...]
+    reads: tuple[PieceRead, ...]
 
     @property
     def n_read(self) -> int:
@@ -228,7 +230,7 @@ class PackedBatch:
         return np.concatenate([read.piece.scored_ids for read in self.reads])
 
 
-def pad_batch(pieces: Sequence[FedTokens]) -> PackedBatch:
+def pad_batch(pieces: Sequence[InputTokens]) -> PackedBatch:
     """Put each piece into a row of its own; the last token of a piece is only predicted."""
     width = max(len(piece.ids) for piece in pieces) - 1
     ids = np.zeros((len(pieces), width), dtype=np.int64)
@@ -237,7 +239,7 @@ def pad_batch(pieces: Sequence[FedTokens]) -> PackedBatch:
         end = len(piece.ids) - 1
         ids[row, :end] = piece.ids[:-1]
         positions = np.arange(end - piece.n_scored, end)
-        reads.append(Read(piece=piece, row=row, positions=positions))
+        reads.append(PieceRead(piece=piece, row=row, positions=positions))
     return PackedBatch(input_ids=torch.from_numpy(ids), reads=tuple(reads))
 
 
@@ -282,10 +284,10 @@ def measure_token_budget(lm: Any) -> int:
         lm: a ``PieceScoring``.
     """
     on_cpu = lm.device.type == "cpu"
-    return fastest(_Timed(lm).seconds, _ON_CPU if on_cpu else _ON_GPU)
+    return find_fastest_budget(_BatchTimer(lm).seconds, _ON_CPU if on_cpu else _ON_GPU)
 
 
-def fastest(seconds: Callable[[int], float | None], search: BudgetSearch) -> int:
+def find_fastest_budget(seconds: Callable[[int], float | None], search: BudgetSearch) -> int:
     """Return the smallest budget whose rate is within ``search.clearly`` of the best one tried.
 
     Args:
@@ -297,7 +299,7 @@ def fastest(seconds: Callable[[int], float | None], search: BudgetSearch) -> int
     if short is None or short * 8 > search.seconds / 2:
         return search.first
     rates: dict[int, float] = {}
-    for budget in _doubling(search):
+    for budget in _doubled_budgets(search):
         took = seconds(budget)
         if took is None:
             break
@@ -309,34 +311,34 @@ def fastest(seconds: Callable[[int], float | None], search: BudgetSearch) -> int
     return next((budget for budget, rate in rates.items() if rate >= enough), search.first)
 
 
-def budget_facts(lm: Any) -> dict[str, Value]:
+def describe_budget_conditions(lm: Any) -> dict[str, Value]:
     """What a measured budget depends on, and holds for."""
     config = getattr(lm.config, "text_config", None) or lm.config
     return {
         "device": device_name(lm),
         "model_type": str(getattr(config, "model_type", "")),
-        "hidden_size": _number(config, "hidden_size"),
-        "layers": _number(config, "num_hidden_layers"),
-        "vocabulary": _number(config, "vocab_size"),
+        "hidden_size": _config_number(config, "hidden_size"),
+        "layers": _config_number(config, "num_hidden_layers"),
+        "vocabulary": _config_number(config, "vocab_size"),
         "dtype": model_dtype(lm),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
     }
 
 
-def _number(config: Any, name: str) -> int:
+def _config_number(config: Any, name: str) -> int:
     found = getattr(config, name, None)
     return found if isinstance(found, int) else 0
 
 
-def _doubling(search: BudgetSearch) -> Iterator[int]:
+def _doubled_budgets(search: BudgetSearch) -> Iterator[int]:
     budget = search.first
     while budget <= search.last:
         yield budget
         budget *= 2
 
 
-class _Timed:
+class _BatchTimer:
     """Times of a model for batches of synthetic text."""
 
     def __init__(self, lm: Any) -> None:
@@ -348,7 +350,7 @@ class _Timed:
 
     def seconds(self, tokens: int) -> float | None:
         """The best time of several for a batch of so many tokens; None: there is no room for it."""
-        free = room(str(self._lm.device))
+        free = measure_free_memory(str(self._lm.device))
         if self._taken and free is not None and self._taken * tokens > _SHARE_OF_ROOM * free:
             return None
         batch = self._batch(tokens)
@@ -356,7 +358,7 @@ class _Timed:
         try:
             while len(took) < _TIMES or sum(took) < _SECONDS:
                 took.append(self._once(batch))
-        except NoRoomError:
+        except BatchTooLargeError:
             return None
         return min(took)
 
@@ -386,4 +388,4 @@ class _Timed:
             generator=torch.Generator().manual_seed(_SEED),
         )
         scored = min(_SCORED, length)
-        return pad_batch([FedTokens(ids=tuple(ids), n_scored=scored) for ids in drawn.tolist()])
+        return pad_batch([InputTokens(ids=tuple(ids), n_scored=scored) for ids in drawn.tolist()])

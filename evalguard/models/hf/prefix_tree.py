@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.models.hf.batch_cuts import join_neighbours
-from evalguard.models.hf.scored_tokens import FedTokens
+from evalguard.models.hf.scored_tokens import InputTokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class PrefixTree:
             (n_scored,).
     """
 
-    pieces: tuple[FedTokens, ...]
+    pieces: tuple[InputTokens, ...]
     trunk: tuple[int, ...] = ()
     ids: NDArray[np.int64]
     depths: NDArray[np.int64]
@@ -55,7 +55,7 @@ class PrefixTree:
         return (index <= index[:, None]) & (index[:, None] < self.ends)
 
 
-def prefix_tree(pieces: Iterable[FedTokens], *, after: int = 0) -> PrefixTree:
+def build_prefix_tree(pieces: Iterable[InputTokens], *, after: int = 0) -> PrefixTree:
     """Lay out distinct pieces in one row, whether they share anything or not.
 
     Args:
@@ -63,7 +63,7 @@ def prefix_tree(pieces: Iterable[FedTokens], *, after: int = 0) -> PrefixTree:
         after: length of the trunk, a beginning of all pieces that ends before the first token whose
             output is read.
     """
-    ordered = in_order(pieces)
+    ordered = sort_pieces(pieces)
     ids: list[int] = []
     depths: list[int] = []
     ends: list[int] = []
@@ -72,7 +72,7 @@ def prefix_tree(pieces: Iterable[FedTokens], *, after: int = 0) -> PrefixTree:
     before: Sequence[int] = ()
     for piece in ordered:
         fed = piece.ids[after:-1]
-        shared = shared_length(before, fed)
+        shared = shared_prefix_length(before, fed)
         for index in path[shared:]:
             ends[index] = len(ids)
         path[shared:] = range(len(ids), len(ids) + len(fed) - shared)
@@ -93,12 +93,12 @@ def prefix_tree(pieces: Iterable[FedTokens], *, after: int = 0) -> PrefixTree:
     )
 
 
-def in_order(pieces: Iterable[FedTokens]) -> list[FedTokens]:
+def sort_pieces(pieces: Iterable[InputTokens]) -> list[InputTokens]:
     """Sort pieces by what is fed of them: each shares the most with its neighbours."""
     return sorted(pieces, key=lambda piece: (piece.ids[:-1], piece.ids[-1], piece.n_scored))
 
 
-def shared_length(first: Sequence[int], second: Sequence[int]) -> int:
+def shared_prefix_length(first: Sequence[int], second: Sequence[int]) -> int:
     """Number of tokens at the beginning in which two sequences agree."""
     low, high = 0, min(len(first), len(second))
     if first[:high] == second[:high]:
@@ -116,13 +116,13 @@ def shared_length(first: Sequence[int], second: Sequence[int]) -> int:
 
 
 # What one row for two has to save of the smaller one: a row that is shared needs a mask.
-_WORTH = 0.2
+_LEAST_SAVING_OF_ROW = 0.2
 # Room for continuations beside the longest piece, where that alone is as wide as a row may be.
-_WIDER = 1.25
+_WIDTH_ALLOWANCE = 1.25
 # At this width masked attention costs as much as everything else: every token is held against
 # every other one of its row, relative or not. Measured with a small model (hidden 192) on a CPU;
 # of a large one wide rows are cheaper than that.
-_QUADRATIC_AT = 1536
+_QUADRATIC_WIDTH = 1536
 
 
 def row_cost(width: int, *, before: int = 0) -> float:
@@ -131,26 +131,26 @@ def row_cost(width: int, *, before: int = 0) -> float:
     Args:
         before: tokens before the row that all of it sees, computed already.
     """
-    return width * (1 + (before + width) / _QUADRATIC_AT)
+    return width * (1 + (before + width) / _QUADRATIC_WIDTH)
 
 
-def shared_rows(pieces: Iterable[FedTokens], *, widest: int) -> list[list[FedTokens]]:
+def divide_into_rows(pieces: Iterable[InputTokens], *, widest: int) -> list[list[InputTokens]]:
     """Divide distinct pieces into rows, in the order of their tokens; some rows have one piece.
 
     Neighbours are put together, those that share most first, as long as one row costs clearly less
     than two and is not wider than ``widest`` tokens (or little wider than the longest piece).
     """
-    ordered = in_order(pieces)
+    ordered = sort_pieces(pieces)
     widths = [len(piece.ids) - 1 for piece in ordered]
-    most = max([widest, *(int(_WIDER * width) for width in widths)])
+    most = max([widest, *(int(_WIDTH_ALLOWANCE * width) for width in widths)])
 
     def join(first: int, second: int, shared: int) -> int | None:
         both = first + second - shared
         saved = row_cost(first) + row_cost(second) - row_cost(both)
-        pays = saved >= _WORTH * row_cost(min(first, second))
+        pays = saved >= _LEAST_SAVING_OF_ROW * row_cost(min(first, second))
         return both if pays and both <= most else None
 
-    shared = [shared_length(one.ids[:-1], two.ids[:-1]) for one, two in pairwise(ordered)]
+    shared = [shared_prefix_length(one.ids[:-1], two.ids[:-1]) for one, two in pairwise(ordered)]
     return [ordered[start:end] for start, end in join_neighbours(widths, shared, join)]
 
 
@@ -158,9 +158,9 @@ def shared_rows(pieces: Iterable[FedTokens], *, widest: int) -> list[list[FedTok
 
 
 # A trunk is read first only if that saves as much: masks and a forward pass cost something, too.
-_WORTH_SHARING = 0.8
+_MOST_COST_WITH_TRUNK = 0.8
 
-Cut = Callable[[Sequence[int]], Sequence[int]]
+BatchCut = Callable[[Sequence[int]], Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,11 +173,11 @@ class SharingPlan:
     """
 
     passes: tuple[tuple[PrefixTree, ...], ...]
-    alone: tuple[FedTokens, ...]
+    alone: tuple[InputTokens, ...]
 
 
-def sharing_plan(
-    pieces: Iterable[FedTokens], *, widest: int, cut: Cut, trunks: bool = True
+def plan_sharing(
+    pieces: Iterable[InputTokens], *, widest: int, cut: BatchCut, trunks: bool = True
 ) -> SharingPlan:
     """Plan forward passes over distinct pieces; a function of their token ids alone.
 
@@ -187,21 +187,21 @@ def sharing_plan(
             of rows in each pass.
         trunks: whether what many rows begin with may be read before them.
     """
-    rows = shared_rows(pieces, widest=widest)
-    found = groves(rows) if trunks else [Grove(trunk=0, rows=tuple(rows))]
+    rows = divide_into_rows(pieces, widest=widest)
+    found = group_by_trunk(rows) if trunks else [TrunkGroup(trunk=0, rows=tuple(rows))]
     standing: list[tuple[PrefixTree, ...]] = []
-    free: list[Row] = []
+    free: list[RowPieces] = []
     for grove in found:
-        if grove.trunk and _worth(grove):
-            standing += _forests(grove, cut)
+        if grove.trunk and _trunk_pays_off(grove):
+            standing += _passes_on_trunk(grove, cut)
         else:
             free += grove.rows
-    trees = [prefix_tree(row) for row in free if len(row) > 1]
+    trees = [build_prefix_tree(row) for row in free if len(row) > 1]
     alone = tuple(row[0] for row in free if len(row) == 1)
     return SharingPlan(passes=(*standing, *_passes(trees, cut)), alone=alone)
 
 
-def _passes(trees: Sequence[PrefixTree], cut: Cut) -> Iterator[tuple[PrefixTree, ...]]:
+def _passes(trees: Sequence[PrefixTree], cut: BatchCut) -> Iterator[tuple[PrefixTree, ...]]:
     """Trees of about the same width side by side, the widest first."""
     ordered = sorted(trees, key=lambda tree: (-tree.width, tree.pieces[0].ids))
     sizes = cut([ceil(row_cost(tree.width)) for tree in ordered])
@@ -209,84 +209,84 @@ def _passes(trees: Sequence[PrefixTree], cut: Cut) -> Iterator[tuple[PrefixTree,
         yield tuple(ordered[start:end])
 
 
-def _forests(grove: Grove, cut: Cut) -> Iterator[tuple[PrefixTree, ...]]:
+def _passes_on_trunk(grove: TrunkGroup, cut: BatchCut) -> Iterator[tuple[PrefixTree, ...]]:
     """Rows on one trunk, several to a pass: in one row, so that the trunk is there once."""
     trunk = grove.trunk
-    of_width = [(prefix_tree(row, after=trunk).width, row) for row in grove.rows]
+    of_width = [(build_prefix_tree(row, after=trunk).width, row) for row in grove.rows]
     of_width.sort(key=lambda one: (-one[0], one[1][0].ids))
     sizes = cut([ceil(row_cost(width, before=trunk)) for width, _ in of_width])
     for start, end in _ranges(sizes):
         together = [piece for _, row in of_width[start:end] for piece in row]
-        yield (prefix_tree(together, after=trunk),)
+        yield (build_prefix_tree(together, after=trunk),)
 
 
 def _ranges(sizes: Sequence[int]) -> Iterable[tuple[int, int]]:
     return pairwise(accumulate(sizes, initial=0))
 
 
-def _worth(grove: Grove) -> bool:
+def _trunk_pays_off(grove: TrunkGroup) -> bool:
     """Whether a trunk that is read first saves enough."""
-    trunk, widths = grove.trunk, [prefix_tree(row).width for row in grove.rows]
+    trunk, widths = grove.trunk, [build_prefix_tree(row).width for row in grove.rows]
     together = row_cost(trunk) + sum(row_cost(width - trunk, before=trunk) for width in widths)
-    return together <= _WORTH_SHARING * sum(row_cost(width) for width in widths)
+    return together <= _MOST_COST_WITH_TRUNK * sum(row_cost(width) for width in widths)
 
 
 # Trunks: long beginnings that many rows have in common, as the examples of few-shot prompts.
 
 
 # A shorter one is not worth a forward pass of its own.
-_SHORTEST = 64
+_SHORTEST_TRUNK = 64
 
-Row = list[FedTokens]
+RowPieces = list[InputTokens]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grove:
+class TrunkGroup:
     """Rows that begin alike: ``trunk`` is the length of that beginning, 0 for a row by itself."""
 
     trunk: int
-    rows: tuple[Row, ...]
+    rows: tuple[RowPieces, ...]
 
 
-def groves(rows: Sequence[Row]) -> list[Grove]:
+def group_by_trunk(rows: Sequence[RowPieces]) -> list[TrunkGroup]:
     """Put rows together whose common beginning is better read once, before all of them.
 
     Args:
-        rows: as of ``shared_rows``, in the order of their tokens.
+        rows: as of ``divide_into_rows``, in the order of their tokens.
     """
-    alone = [_Together(count=1, trunk=_readable(row)) for row in rows]
-    shared = [shared_length(one[-1].ids, two[0].ids) for one, two in pairwise(rows)]
-    ranges = join_neighbours(alone, shared, _Together.joined)
+    alone = [_JoinedRows(count=1, trunk=_longest_trunk(row)) for row in rows]
+    shared = [shared_prefix_length(one[-1].ids, two[0].ids) for one, two in pairwise(rows)]
+    ranges = join_neighbours(alone, shared, _JoinedRows.joined)
     found = []
     for start, end in ranges:
         of = tuple(rows[start:end])
-        found.append(Grove(trunk=_common(of) if len(of) > 1 else 0, rows=of))
+        found.append(TrunkGroup(trunk=_common_trunk(of) if len(of) > 1 else 0, rows=of))
     return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Together:
+class _JoinedRows:
     count: int
     trunk: int  # the longest that these rows can have
 
-    def joined(self, other: _Together, shared: int) -> _Together | None:
+    def joined(self, other: _JoinedRows, shared: int) -> _JoinedRows | None:
         """These rows with others, unless the longer trunks that they have by themselves save more.
 
         Reading a trunk of t tokens once for n rows saves (n - 1) t tokens.
         """
         trunk = min(shared, self.trunk, other.trunk)
         lost = (self.count - 1) * (self.trunk - trunk) + (other.count - 1) * (other.trunk - trunk)
-        if trunk < _SHORTEST or lost >= trunk:
+        if trunk < _SHORTEST_TRUNK or lost >= trunk:
             return None
-        return _Together(count=self.count + other.count, trunk=trunk)
+        return _JoinedRows(count=self.count + other.count, trunk=trunk)
 
 
-def _readable(row: Row) -> int:
+def _longest_trunk(row: RowPieces) -> int:
     """The longest trunk of one row: it ends before the first token that is read of any piece."""
     first = min(len(piece.ids) - 1 - piece.n_scored for piece in row)
-    return min(first, shared_length(row[0].ids, row[-1].ids))
+    return min(first, shared_prefix_length(row[0].ids, row[-1].ids))
 
 
-def _common(rows: Sequence[Row]) -> int:
-    between = shared_length(rows[0][0].ids, rows[-1][-1].ids)
-    return min(between, *(_readable(row) for row in rows))
+def _common_trunk(rows: Sequence[RowPieces]) -> int:
+    between = shared_prefix_length(rows[0][0].ids, rows[-1][-1].ids)
+    return min(between, *(_longest_trunk(row) for row in rows))

@@ -10,19 +10,19 @@ from typing import Any
 import torch
 
 from evalguard.errors import EvaluationError
-from evalguard.models.hf.moved_batch import LastLayer, MovedBatch
+from evalguard.models.hf.moved_batch import DeviceBatch, LastLayer
 
 # Logits that are held at a time. On a CPU a block that the allocator takes from the heap: larger
 # ones are mapped anew each time, and touching their pages costs as much as the arithmetic. On a GPU
 # every further block costs a forward pass of one token.
 ON_CPU = 7 * 2**20
-_ON_GPU = 2**28
+_LOGITS_ON_GPU = 2**28
 # Rows of logits from which on the weights of an output embedding are not what is waited for.
-TOGETHER = 64
-_WIDEST = 2**18  # vocabulary of a head that does not show its own
+ROWS_AT_ONCE = 64
+_ASSUMED_VOCABULARY = 2**18  # vocabulary of a head that does not show its own
 
-Hidden = torch.Tensor
-Replace = Callable[[Hidden], Hidden]
+HiddenRows = torch.Tensor
+ReplaceRows = Callable[[HiddenRows], HiddenRows]
 
 
 class NoScoredRowsError(EvaluationError):
@@ -69,10 +69,10 @@ class ScoredRows:
         self._most = most_logits
         self._layer = layer
         self._together = together
-        self._replacing: list[Replace] = []
+        self._replacing: list[ReplaceRows] = []
         self.checked = 0
 
-    def hidden(self, batch: MovedBatch, run: Callable[[], torch.Tensor]) -> Hidden:
+    def hidden(self, batch: DeviceBatch, run: Callable[[], torch.Tensor]) -> HiddenRows:
         """Run one batch of which no logits are made yet; return the hidden rows of its places.
 
         Their shape is (1, n, hidden). The output embedding is given no row at all.
@@ -83,9 +83,9 @@ class ScoredRows:
         Raises:
             NoScoredRowsError: as ``logits``.
         """
-        kept: list[Hidden] = []
+        kept: list[HiddenRows] = []
 
-        def gather(hidden: Hidden) -> Hidden:
+        def gather(hidden: HiddenRows) -> HiddenRows:
             kept.append(self._rows(hidden, batch))
             return kept[0][:, :0]
 
@@ -94,9 +94,9 @@ class ScoredRows:
 
     def logits(
         self,
-        batch: MovedBatch,
+        batch: DeviceBatch,
         run: Callable[[], torch.Tensor],
-        before: Sequence[Hidden] = (),
+        before: Sequence[HiddenRows] = (),
     ) -> Iterator[torch.Tensor]:
         """Run one batch; yield the logits of its places, in order, in blocks (n, vocabulary).
 
@@ -108,9 +108,9 @@ class ScoredRows:
             NoScoredRowsError: there is no output embedding, or it was not called once, with a row
                 per position.
         """
-        waiting: list[Hidden] = []
+        waiting: list[HiddenRows] = []
 
-        def gather(hidden: Hidden) -> Hidden:
+        def gather(hidden: HiddenRows) -> HiddenRows:
             rows = torch.cat([*before, self._rows(hidden, batch)], dim=1)
             first, *others = torch.split(rows, self._at_a_time(hidden), dim=1)
             waiting.extend(others)
@@ -131,7 +131,7 @@ class ScoredRows:
         with self._layer.whole() if self._layer else nullcontext():
             self._pass(lambda hidden: hidden[:1, :rows], lambda: self._forward(**inputs))
 
-    def _rows(self, hidden: Hidden, batch: MovedBatch) -> Hidden:
+    def _rows(self, hidden: HiddenRows, batch: DeviceBatch) -> HiddenRows:
         """The hidden rows at the batch's places, shape (1, n, hidden)."""
         count, width = batch.input_ids.shape
         if hidden.dim() != 3 or hidden.shape[0] != count or hidden.shape[1] < width:
@@ -142,24 +142,24 @@ class ScoredRows:
     def width(self) -> int:
         """Numbers of a row of logits, as far as the output embedding shows it."""
         weight = getattr(self._model.get_output_embeddings(), "weight", None)
-        return max(1, weight.shape[0]) if isinstance(weight, torch.Tensor) else _WIDEST
+        return max(1, weight.shape[0]) if isinstance(weight, torch.Tensor) else _ASSUMED_VOCABULARY
 
     @property
     def together(self) -> int:
         """Rows up to which several passes have their logits made at once."""
         return min(self._together, max(1, (self._most or ON_CPU) // self.width))
 
-    def _at_a_time(self, hidden: Hidden) -> int:
-        most = self._most or (ON_CPU if hidden.device.type == "cpu" else _ON_GPU)
+    def _at_a_time(self, hidden: HiddenRows) -> int:
+        most = self._most or (ON_CPU if hidden.device.type == "cpu" else _LOGITS_ON_GPU)
         return max(1, most // self.width)
 
     def _over(
-        self, batch: MovedBatch, replace: Replace, run: Callable[[], torch.Tensor]
+        self, batch: DeviceBatch, replace: ReplaceRows, run: Callable[[], torch.Tensor]
     ) -> torch.Tensor:
         with self._layer.at(batch) if self._layer else nullcontext():
             return self._pass(replace, run)
 
-    def _pass(self, replace: Replace, run: Callable[[], torch.Tensor]) -> torch.Tensor:
+    def _pass(self, replace: ReplaceRows, run: Callable[[], torch.Tensor]) -> torch.Tensor:
         with self._given(replace) as given:
             logits = run()
         if len(given) != 1:
@@ -169,7 +169,7 @@ class ScoredRows:
         return logits[0]
 
     @contextmanager
-    def _given(self, replace: Replace) -> Iterator[list[int]]:
+    def _given(self, replace: ReplaceRows) -> Iterator[list[int]]:
         """Replace what the output embedding is given; the list takes the rows of each call.
 
         Within a pass there may be another one, whose rows are not this one's.

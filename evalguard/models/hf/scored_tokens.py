@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from evalguard.core.scorer import Request, Response
 from evalguard.errors import EvaluationError
-from evalguard.models.hf.batch_cuts import NoRoomError
+from evalguard.models.hf.batch_cuts import BatchTooLargeError
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +27,9 @@ class UnscorablePairError(EvaluationError):
         self.position = position
 
 
-def refuse_nothing(context: Sequence[int], continuation: Sequence[int], *, position: int) -> None:
+def refuse_empty_side(
+    context: Sequence[int], continuation: Sequence[int], *, position: int
+) -> None:
     """Refuse a pair of which one side encodes to nothing.
 
     Raises:
@@ -45,7 +47,7 @@ def refuse_nothing(context: Sequence[int], continuation: Sequence[int], *, posit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FedTokens:
+class InputTokens:
     """Token ids fed for one request or window: context and continuation, after truncation.
 
     The last ``n_scored`` of ``ids`` are the continuation.
@@ -66,7 +68,7 @@ class FedTokens:
     @classmethod
     def of_pair(
         cls, context: Sequence[int], continuation: Sequence[int], max_length: int | None
-    ) -> FedTokens:
+    ) -> InputTokens:
         """Cut a pair from the left as lm-eval does: max_length inputs predict max_length tokens."""
         ids = (*context, *continuation)
         truncated = max_length is not None and len(ids) > max_length + 1
@@ -84,7 +86,7 @@ class FedTokens:
 class ScoredTokens:
     """A model's answer for one piece: natural log-probabilities, float64, shape (n_scored,)."""
 
-    fed: FedTokens
+    fed: InputTokens
     logprobs: NDArray[np.float64]
     is_greedy: bool
 
@@ -99,7 +101,7 @@ def text_answer(windows: Sequence[ScoredTokens]) -> float:
     return sum(float(window.logprobs.sum()) for window in windows)
 
 
-def token_hash(pieces: Sequence[FedTokens]) -> str:
+def hash_input_tokens(pieces: Sequence[InputTokens]) -> str:
     """Hash of the ids of one request's pieces and of where each continuation begins."""
     digest = hashlib.sha256()
     for piece in pieces:
@@ -113,14 +115,14 @@ def token_hash(pieces: Sequence[FedTokens]) -> str:
 _DEFAULT_GENERATED = 256  # lm-eval's, where neither task nor model says
 
 
-def responses(
+def build_responses(
     lm: Any,
     kind: str,
     arguments: Sequence[tuple[Any, ...]],
     answers: Sequence[Any],
-    fed: Sequence[Pair],
+    fed: Sequence[RecordedPair],
 ) -> list[Response]:
-    """Pair every answer with the token ids that were fed for it.
+    """RecordedPair every answer with the token ids that were fed for it.
 
     Args:
         lm: the model; a ``GuardedHFLM`` has per-token answers in ``lm.scored``.
@@ -131,16 +133,17 @@ def responses(
     """
     if kind == "generate_until":
         return [
-            _generated(lm, asked, answer) for asked, answer in zip(arguments, answers, strict=True)
+            _generation_response(lm, asked, answer)
+            for asked, answer in zip(arguments, answers, strict=True)
         ]
     scored: list[list[ScoredTokens]] = getattr(lm, "scored", None) or []
     if len(scored) == len(answers):
-        pieces: list[list[FedTokens]] | None = [[p.fed for p in request] for request in scored]
+        pieces: list[list[InputTokens]] | None = [[p.fed for p in request] for request in scored]
     else:
         scored = []
         pieces = _recorded_pieces(lm, kind, arguments, fed)
     return [
-        _likelihood(
+        _likelihood_response(
             answer,
             pieces[index] if pieces is not None else None,
             scored[index] if scored else None,
@@ -149,33 +152,37 @@ def responses(
     ]
 
 
-def make_responses(kind: str, scored: Sequence[Sequence[ScoredTokens]]) -> list[Response]:
-    """Put the scored pieces of each request together, as ``responses`` does."""
+def build_likelihood_responses(
+    kind: str, scored: Sequence[Sequence[ScoredTokens]]
+) -> list[Response]:
+    """Put the scored pieces of each request together, as ``build_responses`` does."""
     whole = kind == "loglikelihood_rolling"
     return [
-        _likelihood(text_answer(of) if whole else pair_answer(*of), [one.fed for one in of], of)
+        _likelihood_response(
+            text_answer(of) if whole else pair_answer(*of), [one.fed for one in of], of
+        )
         for of in scored
     ]
 
 
 def _recorded_pieces(
-    lm: Any, kind: str, arguments: Sequence[tuple[Any, ...]], fed: Sequence[Pair]
-) -> list[list[FedTokens]] | None:
+    lm: Any, kind: str, arguments: Sequence[tuple[Any, ...]], fed: Sequence[RecordedPair]
+) -> list[list[InputTokens]] | None:
     if not fed:
         return None
     # an encoder-decoder model cuts context and continuation each for itself
     causal = getattr(lm, "backend", "causal") == "causal"
     max_length = getattr(lm, "max_length", None) if causal else None
     if kind == "loglikelihood":
-        matched = input_tokens_per_request(fed, arguments, max_length)
+        matched = match_inputs_to_requests(fed, arguments, max_length)
         return None if matched is None else [[piece] for piece in matched]
     encoded = getattr(lm, "rolling_ids", None) or lm.tok_encode
     counts = [len(encoded(text)) for (text,) in arguments]
-    return input_tokens_per_text(fed, counts, max_length)
+    return match_inputs_to_texts(fed, counts, max_length)
 
 
-def _likelihood(
-    answer: Any, pieces: Sequence[FedTokens] | None, scored: Sequence[ScoredTokens] | None
+def _likelihood_response(
+    answer: Any, pieces: Sequence[InputTokens] | None, scored: Sequence[ScoredTokens] | None
 ) -> Response:
     # (log-likelihood, is greedy) for a continuation, the bare log-likelihood for a whole text
     value, greedy = answer if isinstance(answer, (tuple, list)) else (answer, None)
@@ -186,28 +193,28 @@ def _likelihood(
         loglikelihood=float(value),
         is_greedy=None if greedy is None else bool(greedy),
         token_logprobs=logprobs,
-        token_hash="" if pieces is None else token_hash(pieces),
+        token_hash="" if pieces is None else hash_input_tokens(pieces),
         n_tokens=sum(len(piece.ids) for piece in pieces or ()),
         truncated=any(piece.truncated for piece in pieces or ()),
     )
 
 
-def _generated(lm: Any, asked: tuple[Any, ...], text: str) -> Response:
+def _generation_response(lm: Any, asked: tuple[Any, ...], text: str) -> Response:
     ids = list(lm.tok_encode(asked[0])) if hasattr(lm, "tok_encode") else []
     if not all(isinstance(part, int) for part in ids[:1]):
         ids = []
-    room = _room(lm, asked[1])
+    room = _context_room(lm, asked[1])
     truncated = room is not None and len(ids) > room
-    fed = FedTokens(ids=tuple(ids[-room:] if truncated and room else ids), n_scored=0)
+    fed = InputTokens(ids=tuple(ids[-room:] if truncated and room else ids), n_scored=0)
     return Response(
         text=str(text),
-        token_hash=token_hash([fed]) if ids else "",
+        token_hash=hash_input_tokens([fed]) if ids else "",
         n_tokens=len(fed.ids),
         truncated=truncated,
     )
 
 
-def _room(lm: Any, options: dict[str, Any]) -> int | None:
+def _context_room(lm: Any, options: dict[str, Any]) -> int | None:
     """Tokens of context that fit beside what may be generated; None where unknown."""
     max_length = getattr(lm, "max_length", None)
     if max_length is None:
@@ -229,7 +236,7 @@ def encode_request(lm: Any, request: Request) -> tuple[int, ...]:
     return tuple(ids) if all(isinstance(part, int) for part in ids[:1]) else ()
 
 
-def _pair(lm: Any, arguments: tuple[Any, ...]) -> list[int]:
+def _encode_continuation(lm: Any, arguments: tuple[Any, ...]) -> list[int]:
     context, continuation = arguments
     if context:
         before, scored = lm._encode_pair(context, continuation)
@@ -239,43 +246,43 @@ def _pair(lm: Any, arguments: tuple[Any, ...]) -> list[int]:
     return ids if ids[:1] == [lm.prefix_token_id] else [lm.prefix_token_id, *ids]
 
 
-def _rolling(lm: Any, arguments: tuple[Any, ...]) -> list[int]:
+def _encode_whole_text(lm: Any, arguments: tuple[Any, ...]) -> list[int]:
     text = arguments[0]
     if hasattr(lm, "rolling_ids"):
         return [lm.prefix_token_id, *lm.rolling_ids(text)]
     return [lm.prefix_token_id, *lm.tok_encode(text)]
 
 
-def _context(lm: Any, arguments: tuple[Any, ...]) -> list[int]:
+def _encode_context(lm: Any, arguments: tuple[Any, ...]) -> list[int]:
     return list(lm.tok_encode(arguments[0]))
 
 
 _ENCODERS = {
-    "loglikelihood": _pair,
-    "loglikelihood_rolling": _rolling,
-    "generate_until": _context,
+    "loglikelihood": _encode_continuation,
+    "loglikelihood_rolling": _encode_whole_text,
+    "generate_until": _encode_context,
 }
 
 
 # See which token ids any lm-eval model really feeds.
 
 
-Pair = tuple[Any, Sequence[int], Sequence[int]]
+RecordedPair = tuple[Any, Sequence[int], Sequence[int]]
 
 
 @contextlib.contextmanager
-def record_inputs(lm: Any) -> Iterator[list[Pair]]:
+def record_input_tokens(lm: Any) -> Iterator[list[RecordedPair]]:
     """Record every (key, context ids, continuation ids) given to ``lm._loglikelihood_tokens``.
 
     Models without that method (generate-only, some APIs) record nothing.
     """
-    seen: list[Pair] = []
+    seen: list[RecordedPair] = []
     original = getattr(lm, "_loglikelihood_tokens", None)
     if original is None:
         yield seen
         return
 
-    def recording(requests: Sequence[Pair], *arguments: Any, **options: Any) -> Any:
+    def recording(requests: Sequence[RecordedPair], *arguments: Any, **options: Any) -> Any:
         seen.extend(requests)
         return original(requests, *arguments, **options)
 
@@ -286,9 +293,9 @@ def record_inputs(lm: Any) -> Iterator[list[Pair]]:
         del lm._loglikelihood_tokens
 
 
-def input_tokens_per_request(
-    pairs: Sequence[Pair], arguments: Sequence[tuple[Any, ...]], max_length: int | None
-) -> list[FedTokens] | None:
+def match_inputs_to_requests(
+    pairs: Sequence[RecordedPair], arguments: Sequence[tuple[Any, ...]], max_length: int | None
+) -> list[InputTokens] | None:
     """Match recorded pairs to likelihood requests, in the order asked; None if they do not match.
 
     Args:
@@ -301,12 +308,12 @@ def input_tokens_per_request(
     for (key, _, _), asked in zip(pairs, arguments, strict=True):
         if key is not None and tuple(key) != tuple(asked):
             return None
-    return [FedTokens.of_pair(context, cont, max_length) for _, context, cont in pairs]
+    return [InputTokens.of_pair(context, cont, max_length) for _, context, cont in pairs]
 
 
-def input_tokens_per_text(
-    pairs: Sequence[Pair], scored_counts: Sequence[int], max_length: int | None
-) -> list[list[FedTokens]] | None:
+def match_inputs_to_texts(
+    pairs: Sequence[RecordedPair], scored_counts: Sequence[int], max_length: int | None
+) -> list[list[InputTokens]] | None:
     """Split recorded rolling windows by text; None if they do not add up.
 
     ``scored_counts`` holds the number of tokens each text has: its windows score each token once.
@@ -314,19 +321,19 @@ def input_tokens_per_text(
     if not _are_ids(pairs):
         return None
     remaining = iter(pairs)
-    texts: list[list[FedTokens]] = []
+    texts: list[list[InputTokens]] = []
     for count in scored_counts:
-        windows: list[FedTokens] = []
+        windows: list[InputTokens] = []
         while sum(window.n_scored for window in windows) < count:
             pair = next(remaining, None)
             if pair is None:
                 return None
-            windows.append(FedTokens.of_pair(pair[1], pair[2], max_length))
+            windows.append(InputTokens.of_pair(pair[1], pair[2], max_length))
         texts.append(windows)
     return texts if next(remaining, None) is None else None
 
 
-def _are_ids(pairs: Sequence[Pair]) -> bool:
+def _are_ids(pairs: Sequence[RecordedPair]) -> bool:
     return all(isinstance(part, int) for _, ctx, cont in pairs for part in (*ctx[:1], *cont[:1]))
 
 
@@ -345,14 +352,14 @@ def generated_length(options: Mapping[str, Any], default: int) -> int:
 # Rotary position embeddings whose frequencies depend on the longest sequence of a batch.
 
 
-def switch_length(config: Any) -> int | None:
+def longrope_switch_length(config: Any) -> int | None:
     """Return the length above which a model with "longrope" uses other frequencies, or None.
 
     The longest sequence of a batch decides for all of them.
     """
     lengths = [
         int(rope["original_max_position_embeddings"])
-        for rope in _ropes(config)
+        for rope in _rope_parameters(config)
         if rope.get("rope_type") == "longrope" and rope.get("original_max_position_embeddings")
     ]
     return min(lengths, default=None)
@@ -363,21 +370,21 @@ def scales_with_length(config: Any, max_length: int) -> bool:
 
     They also stay at those of the longest sequence read, until a short one resets them.
     """
-    trained = getattr(_text(config), "max_position_embeddings", None) or max_length
+    trained = getattr(_text_config(config), "max_position_embeddings", None) or max_length
     return max_length > trained and any(
-        "dynamic" in str(rope.get("rope_type")) for rope in _ropes(config)
+        "dynamic" in str(rope.get("rope_type")) for rope in _rope_parameters(config)
     )
 
 
-def _ropes(config: Any) -> Iterator[Mapping[str, Any]]:
-    declared = getattr(_text(config), "rope_parameters", None) or {}
+def _rope_parameters(config: Any) -> Iterator[Mapping[str, Any]]:
+    declared = getattr(_text_config(config), "rope_parameters", None) or {}
     if "rope_type" in declared:
         yield declared
     else:  # one for each type of layer
         yield from (rope for rope in declared.values() if isinstance(rope, Mapping))
 
 
-def _text(config: Any) -> Any:
+def _text_config(config: Any) -> Any:
     return getattr(config, "text_config", None) or config
 
 
@@ -389,17 +396,17 @@ class RowSource(Protocol):
 
     def score(self, requests: Sequence[Request]) -> list[Response]: ...
 
-    def pieces(self, requests: Sequence[Request]) -> list[list[FedTokens]]: ...
+    def pieces(self, requests: Sequence[Request]) -> list[list[InputTokens]]: ...
 
     def rows(
-        self, requests: Sequence[Request], pieces: Iterable[FedTokens]
+        self, requests: Sequence[Request], pieces: Iterable[InputTokens]
     ) -> Iterator[tuple[ScoredTokens, torch.Tensor]]: ...
 
-    def make_room(self, found: NoRoomError) -> bool: ...
+    def make_room(self, found: BatchTooLargeError) -> bool: ...
 
     def answer(
         self,
         requests: Sequence[Request],
-        pieces: Sequence[Sequence[FedTokens]],
-        known: Mapping[FedTokens, ScoredTokens],
+        pieces: Sequence[Sequence[InputTokens]],
+        known: Mapping[InputTokens, ScoredTokens],
     ) -> list[Response]: ...

@@ -54,7 +54,7 @@ from evalguard.run.bisection.subject import (
 )
 from evalguard.run.judging import GateJudgement, build_report
 from evalguard.run.meter import error_text
-from evalguard.run.scoring.scoring import Scored, score_sides
+from evalguard.run.scoring.scoring import ScoredSide, score_sides
 from evalguard.run.sources import ModelSource
 from evalguard.store.run_folder import write_document
 from evalguard.store.run_tables import read_result
@@ -365,7 +365,7 @@ class BisectFindings:
         return self.judged is not None and self.judged.judgement.gate.state != "regressed"
 
     @property
-    def scored(self) -> tuple[Scored, Scored]:
+    def scored(self) -> tuple[ScoredSide, ScoredSide]:
         """The base, and the candidate as it was last scored on all tasks."""
         return self.finished.scored if self.judged is None else self.judged.scored
 
@@ -373,7 +373,7 @@ class BisectFindings:
         self,
         subject: Subject,
         candidate: ModelSource,
-        scored: tuple[Scored, Scored],
+        scored: tuple[ScoredSide, ScoredSide],
         inside: tuple[str, ...] = (),
     ) -> SearchPlan:
         """A search with what is left of the budget."""

@@ -21,7 +21,7 @@ from evalguard.run.choices import with_start_date
 from evalguard.run.compare import compare_sides
 from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.result import CompareResult, finish_resumed_run, finish_run
-from evalguard.run.stored_run import stored_run
+from evalguard.run.stored_run import read_stored_run
 from evalguard.store.run_tables import read_result
 
 # What may be another one when a bisection goes on: it changes no answer that is known.
@@ -81,7 +81,9 @@ def resume_bisection(run: str | Path, **given: Any) -> CompareResult:
                 hint=f"these may be others: {', '.join(MAY_CHANGE)}",
             )
     there = read_result(folder, schema=COMPARE_SCHEMA)
-    before = stored_run(folder).report  # a damaged one is refused now, not after the models ran
+    before = read_stored_run(
+        folder
+    ).report  # a damaged one is refused now, not after the models ran
     request = StoredRequest.read(folder)
     options = make_options(request.options, **_resolve_outputs(given))
     unkept = replace(options, write=False, use_history=False)

@@ -15,17 +15,17 @@ from evalguard.conversion.planning import plan_conversion
 from evalguard.core.settings import Constraint, Setting, Target, Value, Variant
 from evalguard.errors import EvalguardError, EvaluationError
 from evalguard.models.checkpoint_files import hub_snapshot
-from evalguard.models.checkpoint_tensors import shape_differences
+from evalguard.models.checkpoint_tensors import compare_shapes
 from evalguard.models.comparison import (
     ConfigDifference,
-    config_differences,
+    compare_configs,
     load_tokenizer,
-    plain,
     puts_bos_first,
+    to_json_value,
     tokenizer_files,
 )
-from evalguard.models.load_failures import quiet
-from evalguard.models.loading import effective_config, empty_model, laid_over
+from evalguard.models.load_failures import silence_libraries
+from evalguard.models.loading import build_empty_model, config_model_args, read_effective_config
 from evalguard.run.bisection.model_differences import (
     DerivedWeights,
     HFSide,
@@ -271,9 +271,11 @@ def config_settings(base: HFSide, candidate: HFSide) -> tuple[list[Setting], lis
     settings: list[Setting] = []
     notes: list[str] = []
     covered = {
-        name for side in (base, candidate) for name in laid_over(side.config, side.model_args)
+        name
+        for side in (base, candidate)
+        for name in config_model_args(side.config, side.model_args)
     }
-    for one in config_differences(base.config, candidate.config):
+    for one in compare_configs(base.config, candidate.config):
         if one.path.partition(".")[0] in covered:
             continue
         if not one.known:
@@ -314,12 +316,12 @@ def find_config_leftovers(
     given = {**candidate.model_args, **arguments}
     trusted = {"trust_remote_code": candidate.variant.trust_remote_code}
     try:
-        made = effective_config(given, {**candidate.overrides, **values}, **trusted)
+        made = read_effective_config(given, {**candidate.overrides, **values}, **trusted)
     except EvalguardError as error:
         return (f"the config of the base cannot be reached with settings: {error}",)
     return tuple(
         f"config.{one.path} stays {one.candidate!r} where the base has {one.base!r}"
-        for one in config_differences(base.config, made)
+        for one in compare_configs(base.config, made)
         if one.known
     )
 
@@ -338,13 +340,13 @@ def _same_shapes(candidate: HFSide, values: Mapping[str, Value]) -> bool:
     if candidate.model is None:
         return True
     try:
-        config = effective_config(
+        config = read_effective_config(
             candidate.model_args, {**candidate.overrides, **values}, **trusted
         )
-        changed = empty_model(config, candidate.model_args, **trusted)
+        changed = build_empty_model(config, candidate.model_args, **trusted)
     except EvalguardError:
         return False
-    return not shape_differences(candidate.model, changed)
+    return not compare_shapes(candidate.model, changed)
 
 
 # Settings from the generation configs of two models, which only generating tasks read.
@@ -382,12 +384,16 @@ def generation_settings(base: HFSide, candidate: HFSide) -> list[Setting]:
 def _generation_values(side: HFSide, folder: Path | None) -> dict[str, Value]:
     from transformers import GenerationConfig
 
-    with quiet():
+    with silence_libraries():
         if folder is None:
             config: Any = GenerationConfig.from_model_config(side.config)
         else:
             config = GenerationConfig.from_pretrained(str(folder))
-    return {name: plain(value) for name, value in vars(config).items() if not name.startswith("_")}
+    return {
+        name: to_json_value(value)
+        for name, value in vars(config).items()
+        if not name.startswith("_")
+    }
 
 
 def _generation_folder(model_args: Mapping[str, Value]) -> Path | None:

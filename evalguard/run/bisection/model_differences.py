@@ -18,18 +18,18 @@ from evalguard.errors import EvaluationError
 from evalguard.models.arguments import HF_TYPES, load_dtype
 from evalguard.models.checkpoint_files import (
     CheckpointFiles,
-    checkpoint_files,
+    find_checkpoint_files,
     hub_snapshot,
-    list_stored_tensors,
+    open_stored_tensors,
 )
 from evalguard.models.checkpoint_tensors import (
     CheckpointComparison,
     compare_checkpoints,
-    loading_names,
-    shape_differences,
+    compare_shapes,
+    map_loading_names,
 )
-from evalguard.models.comparison import WEIGHT_KINDS, WeightPlace, plain, weight_places
-from evalguard.models.loading import effective_config, empty_model, laid_over
+from evalguard.models.comparison import WEIGHT_KINDS, WeightPlace, locate_weights, to_json_value
+from evalguard.models.loading import build_empty_model, config_model_args, read_effective_config
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -67,10 +67,10 @@ class HFSide:
         """
         wanted = plan_conversion(variant)
         trusted = {"trust_remote_code": variant.trust_remote_code}
-        config = effective_config(wanted.model_args, wanted.config_overrides, **trusted)
+        config = read_effective_config(wanted.model_args, wanted.config_overrides, **trusted)
         model, why_no_model, files, why_no_files = None, "", None, ""
         try:
-            model = empty_model(config, wanted.model_args, **trusted)
+            model = build_empty_model(config, wanted.model_args, **trusted)
         except EvaluationError as error:
             why_no_model = str(error)
         try:
@@ -78,7 +78,7 @@ class HFSide:
         except EvaluationError as error:
             why_no_files = str(error)
         with ExitStack() as stack:
-            stored = {} if files is None else list_stored_tensors(files, stack)
+            stored = {} if files is None else open_stored_tensors(files, stack)
             dtype = load_dtype(wanted.model_args, config, stored)
         return cls(
             variant=variant,
@@ -100,7 +100,7 @@ class HFSide:
     @property
     def quantisation(self) -> Value:
         """How its weights are quantised when it is loaded; None if they are not."""
-        told = plain(getattr(self.config, "quantization_config", None))
+        told = to_json_value(getattr(self.config, "quantization_config", None))
         return told or self.model_args.get("quantization_config")
 
     @property
@@ -136,7 +136,7 @@ def why_not_derivable(variant: Variant) -> str:
 def _checkpoint_files(model_args: Mapping[str, Value], allow_pickle: bool) -> CheckpointFiles:
     if model_args.get("gguf_file"):
         raise EvaluationError(f"the weights are in {model_args['gguf_file']}")
-    return checkpoint_files(checkpoint_name(model_args), allow_pickle=allow_pickle)
+    return find_checkpoint_files(checkpoint_name(model_args), allow_pickle=allow_pickle)
 
 
 # Settings from the arguments that two models are loaded with.
@@ -164,7 +164,7 @@ def argument_settings(base: HFSide, candidate: HFSide) -> tuple[list[Setting], l
         given = [_argument_value(name, side) for side in (base, candidate)]
         if name == "device" and None in given:
             notes.append("device: only one of the two models names one")
-        elif plain(given[0]) != plain(given[1]):
+        elif to_json_value(given[0]) != to_json_value(given[1]):
             settings.append(argument_setting(name, given[0], given[1]))
     return settings, notes
 
@@ -202,10 +202,10 @@ def _argument_value(name: str, side: HFSide) -> Value:
     for kind in GuardedHFLM.__mro__:
         known = inspect.signature(kind.__init__).parameters.get(name)
         if known is not None and known.default is not known.empty:
-            return plain(known.default)
+            return to_json_value(known.default)
     # transformers takes it for an attribute of the config
-    laid = name in laid_over(side.config, {name: True})
-    return plain(getattr(side.config, name)) if laid else None
+    laid = name in config_model_args(side.config, {name: True})
+    return to_json_value(getattr(side.config, name)) if laid else None
 
 
 # Settings from the weights of two models: by kind, by layer, by module, or as a whole.
@@ -258,7 +258,7 @@ def _why_whole(base: HFSide, candidate: HFSide) -> tuple[str, str]:
         return "model", f"the architectures differ ({kinds[0]}, {kinds[1]})"
     assert base.model is not None
     assert candidate.model is not None
-    shapes = shape_differences(base.model, candidate.model)
+    shapes = compare_shapes(base.model, candidate.model)
     if shapes:
         shown = "; ".join(shapes[:3]) + ("; ..." if len(shapes) > 3 else "")
         return "model", f"{len(shapes)} tensors have other names or shapes ({shown})"
@@ -307,7 +307,7 @@ def _grouped_settings(base: HFSide, candidate: HFSide) -> DerivedWeights:
         return _whole_checkpoint(base, candidate, "weights", why)
     if found.same:
         notes.append(f"weights: {len(found.same)} tensors are the same in both and were left out")
-    groups = _Groups.of(weight_places(model), base.checkpoint)
+    groups = _Groups.of(locate_weights(model), base.checkpoint)
     settings = groups.coarsest(found.differing)
     return DerivedWeights(settings=settings, groups=groups.finer, notes=notes)
 
@@ -316,7 +316,7 @@ def _all_stored(side: HFSide) -> tuple[str, ...]:
     assert side.model is not None
     assert side.files is not None
     with ExitStack() as stack:
-        names = loading_names(side.model, list_stored_tensors(side.files, stack))
+        names = map_loading_names(side.model, open_stored_tensors(side.files, stack))
     return tuple(dict.fromkeys(name for into in names.values() for name in into.names))
 
 

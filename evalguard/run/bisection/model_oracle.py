@@ -23,7 +23,7 @@ from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import Assignment, Setting, Value, Variant, digest_of
 from evalguard.errors import EvalguardError, EvaluationError, UsageError
 from evalguard.harness.tasks import load_tasks
-from evalguard.models.tokenizers import forget_texts
+from evalguard.models.tokenizers import clear_shared_texts
 from evalguard.report.progress import ProgressLine
 from evalguard.run.bisection.block_scoring import AssignedCandidate, DocumentBlock
 from evalguard.run.bisection.oracle import OracleContext, OracleRequest, SearchScale
@@ -33,7 +33,7 @@ from evalguard.run.choices import Choices
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.evaluate import Evaluator
 from evalguard.run.scoring.loading_facts import KnownModel, KnownModels
-from evalguard.run.scoring.scoring import Scored
+from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.sources import ModelSource, with_location
 from evalguard.store.block_cache import ScoreCache, open_cache_dir
 
@@ -274,7 +274,7 @@ class ProbeContext:
         cache_dir = open_cache_dir(options.cache_dir)
         # Before the task brings in libraries, which set variables of their own.
         models = KnownModels.kept_in(cache_dir) if options.use_cache else None
-        stack.callback(forget_texts)
+        stack.callback(clear_shared_texts)
         if models is not None:
             stack.callback(models.left)
         ends = [side.description for side in inquiry.scored if side.description is not None]
@@ -340,7 +340,7 @@ def adopt_compared_ends(
     oracle: ModelOracle,
     reference: AssignedCandidate,
     place: ProbeContext,
-    scored: tuple[Scored, Scored],
+    scored: tuple[ScoredSide, ScoredSide],
     tables: tuple[ScoreTable, ScoreTable] | None,
     *,
     as_compared: bool,

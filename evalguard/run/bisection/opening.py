@@ -39,10 +39,10 @@ from evalguard.run.bisection.reused_model import ReusedModel
 from evalguard.run.bisection.runner import ProbeRunner
 from evalguard.run.choices import Choices, limit_cache
 from evalguard.run.meter import Meter
-from evalguard.run.sample_size.sequential import TAKING_TURNS
-from evalguard.run.scoring.cached_blocks import KeptBlocks
-from evalguard.run.scoring.referencing import SAMPLES, References
-from evalguard.run.scoring.scoring import Scored
+from evalguard.run.sample_size.sequential import TURN_GROWTH
+from evalguard.run.scoring.cached_blocks import SafeBlockCache
+from evalguard.run.scoring.referencing import SAMPLES, BaseReferences
+from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.sources import ModelSource
 from evalguard.stats.sequential.finding import FACTOR, document_order, planned_looks
 from evalguard.store.block_cache import ReferenceCache
@@ -169,7 +169,7 @@ def _local_runner(place: ProbeContext, jobs: int) -> LocalRunner:
 def _block_scoring(
     place: ProbeContext,
     reference: AssignedCandidate,
-    scored: tuple[Scored, Scored],
+    scored: tuple[ScoredSide, ScoredSide],
     rows: list[int],
     runner: ProbeRunner,
 ) -> tuple[BlockScoring, bool]:
@@ -191,7 +191,7 @@ def _block_scoring(
     return asking, parts is not None
 
 
-def _is_cached(place: ProbeContext, side: Scored, block: RequestBlock) -> bool:
+def _is_cached(place: ProbeContext, side: ScoredSide, block: RequestBlock) -> bool:
     identity = None if side.description is None else side.description.identity
     cache = place.evaluator.cache
     if cache is None or identity is None:
@@ -220,7 +220,7 @@ def _build_oracle(
         asking=asking,
         runner=runner,
         records=ProbeRecords(
-            kept=KeptBlocks(evaluator.cache, evaluator.note),
+            kept=SafeBlockCache(evaluator.cache, evaluator.note),
             journal=journal,
             timeout=place.options.timeout,
         ),
@@ -243,7 +243,7 @@ def _population(place: ProbeContext, reference: AssignedCandidate) -> int:
     return reference.requests.n_documents if early and reference.requests is not None else 0
 
 
-def _table(side: Scored, key: Key) -> ScoreTable:
+def _table(side: ScoredSide, key: Key) -> ScoreTable:
     found = next((table for table in side.tables if table.key == key), None)
     if found is None:
         raise UsageError(
@@ -253,7 +253,7 @@ def _table(side: Scored, key: Key) -> ScoreTable:
     return found
 
 
-def _journal_header(scored: tuple[Scored, Scored], choices: Choices) -> dict[str, Value]:
+def _journal_header(scored: tuple[ScoredSide, ScoredSide], choices: Choices) -> dict[str, Value]:
     return {
         "evalguard": evalguard.__version__,
         "base": scored[0].identity.digest,
@@ -310,7 +310,7 @@ def _possible_parts(
     order = document_order(requests.doc_ids, task=requests.task, seed=seed)
     if len(scored) == len(order):
         yield ()
-    for factor in (FACTOR, TAKING_TURNS):
+    for factor in (FACTOR, TURN_GROWTH):
         looks = planned_looks(len(order), factor=factor)
         # From any look on, all that is left may have been asked at once.
         reached = [looks[:at] for at in range(1, len(looks) + 1)]
@@ -332,7 +332,7 @@ def collect_base_references(
     asking: BlockScoring,
     runner: ProbeRunner,
     stack: ExitStack,
-) -> References:
+) -> BaseReferences:
     """Have the base leave its most probable tokens, block by block; those that are kept stand.
 
     Args:
@@ -347,13 +347,13 @@ def collect_base_references(
     source = replace(held_to.base, policy=place.policy)
     blocks = asking.cut(AssignedCandidate(source=source, known=None), runner)
 
-    def made(scorer: Scorer) -> References:
+    def made(scorer: Scorer) -> BaseReferences:
         if not scorer.describe().gives_rows:
             raise EvaluationError(f"{source.name} shows no distributions")
         key = place.evaluator.key(scorer)
-        references = References(
+        references = BaseReferences(
             top_k=place.choices.distributions.top_k,
-            kept=KeptBlocks(
+            kept=SafeBlockCache(
                 ReferenceCache(_reference_folder(key, place, stack)), place.evaluator.note
             ),
             key=key,
@@ -366,7 +366,9 @@ def collect_base_references(
     return runner.ask(source, made)
 
 
-def references_for_block(references: References, block: RequestBlock) -> Sequence[Reference | None]:
+def references_for_block(
+    references: BaseReferences, block: RequestBlock
+) -> Sequence[Reference | None]:
     """What the base left for a block of an assignment.
 
     Raises:
@@ -381,7 +383,9 @@ def references_for_block(references: References, block: RequestBlock) -> Sequenc
     return found
 
 
-def _collect_block(references: References, block: RequestBlock, scorer: DistributionScorer) -> None:
+def _collect_block(
+    references: BaseReferences, block: RequestBlock, scorer: DistributionScorer
+) -> None:
     _, left = scorer.score_reference(block.requests, top_k=references.top_k, samples=SAMPLES)
     references.put(block, left)
 

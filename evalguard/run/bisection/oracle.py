@@ -30,7 +30,7 @@ from evalguard.errors import Interrupted
 from evalguard.run.choices import Choices
 from evalguard.run.meter import Meter
 from evalguard.run.options import CompareOptions
-from evalguard.run.scoring.scoring import Scored
+from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.sources import ModelSource, Source
 
 
@@ -54,7 +54,7 @@ class OracleRequest:
     """
 
     candidate: ModelSource
-    scored: tuple[Scored, Scored]
+    scored: tuple[ScoredSide, ScoredSide]
     key: Key
     held_to: SearchedLimit | None = None
 

@@ -36,7 +36,7 @@ from evalguard.run.bisection.runner import (
     check_batches,
     refusal_of,
 )
-from evalguard.run.scoring.cached_blocks import KeptBlocks
+from evalguard.run.scoring.cached_blocks import SafeBlockCache
 from evalguard.run.sources import ModelSource
 from evalguard.store.journal import Journal, JournalEntry
 
@@ -220,7 +220,7 @@ class ProbeRecords:
         timeout: seconds that a call may take: more than before is another try.
     """
 
-    kept: KeptBlocks[Sequence[Response]]
+    kept: SafeBlockCache[Sequence[Response]]
     journal: Journal | None
     timeout: float | None = None
 

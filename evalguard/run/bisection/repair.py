@@ -25,7 +25,7 @@ from evalguard.run.choices import Choices
 from evalguard.run.judging import GateJudgement, judge_scores
 from evalguard.run.options import CompareOptions, option_words, typed_text
 from evalguard.run.scoring.divergences import DistributionChoice
-from evalguard.run.scoring.scoring import Scored, score_model, score_models
+from evalguard.run.scoring.scoring import ScoredSide, score_models, side_of_model
 from evalguard.run.sources import ModelSource
 from evalguard.store.run_folder import write_text
 
@@ -35,7 +35,7 @@ class JudgedRepair:
     """A repaired candidate with its scores and the gate's answer."""
 
     source: ModelSource
-    scored: tuple[Scored, Scored]
+    scored: tuple[ScoredSide, ScoredSide]
     judgement: GateJudgement
     reset: tuple[str, ...]
 
@@ -89,7 +89,7 @@ def judge_repaired(
     else:
         alone = replace(choices, distributions=DistributionChoice(mode="off"), memory="auto")
         (evaluation,) = score_models([named], alone, options)
-    scored = (finished.scored[0], score_model(named, evaluation))
+    scored = (finished.scored[0], side_of_model(named, evaluation))
     judgement, _ = judge_scores(scored, choices, options)
     return JudgedRepair(source=source, scored=scored, judgement=judgement, reset=tuple(reset))
 
@@ -143,7 +143,7 @@ class RefinedCandidate:
 
 def score_candidate_alone(
     finished: FinishedComparison, source: ModelSource, subject: Subject
-) -> tuple[Scored, Scored]:
+) -> tuple[ScoredSide, ScoredSide]:
     """The base, and this model's scores of the subject's task; of a limit, beside the base.
 
     Raises:
@@ -156,7 +156,7 @@ def score_candidate_alone(
         off = DistributionChoice(mode="off")
         alone = replace(choices, distributions=off, memory="auto")
         (evaluation,) = score_models([source], alone, finished.options)
-    return finished.scored[0], score_model(source, evaluation)
+    return finished.scored[0], side_of_model(source, evaluation)
 
 
 # Repair: the lines of a guard file that put the culprits right, and the command that shows it.

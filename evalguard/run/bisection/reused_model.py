@@ -15,13 +15,13 @@ from evalguard.core.scorer import Scorer, ScoringPolicy
 from evalguard.core.settings import Variant, digest_of
 from evalguard.errors import BuildError, EvalguardError, EvaluationError, SettingError, WorkerError
 from evalguard.models.arguments import HF_TYPES
-from evalguard.models.machine import fits
+from evalguard.models.machine import fits_in_memory
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.edited_model import same_loading
-from evalguard.run.scoring.loading_facts import UNSETTLED
+from evalguard.run.scoring.loading_facts import PLACEMENT_ARGUMENTS
 from evalguard.run.sources import ModelSource
 from evalguard.worker.client import WorkerScorer
-from evalguard.worker.line import Line
+from evalguard.worker.line import WorkerConnection
 from evalguard.worker.messages import VARIANT
 
 # What is wrong with an assignment itself, in whatever process.
@@ -173,7 +173,9 @@ def _is_traceless(variant: Variant) -> bool:
     A hook may patch a library, as may code from the hub; other loaders bring libraries that do.
     """
     wanted = plan_conversion(variant)
-    foreign = variant.trust_remote_code or any(wanted.model_args.get(n) for n in UNSETTLED)
+    foreign = variant.trust_remote_code or any(
+        wanted.model_args.get(n) for n in PLACEMENT_ARGUMENTS
+    )
     return variant.model in HF_TYPES and not wanted.calls and not foreign
 
 
@@ -200,9 +202,9 @@ class StartedWorkers:
         self._timeout = timeout
         self._number = next(_numbers)
         self._started = 0
-        self._ready: Line | None = None
+        self._ready: WorkerConnection | None = None
 
-    def take(self, name: str, env: Mapping[str, str | None]) -> Line:
+    def take(self, name: str, env: Mapping[str, str | None]) -> WorkerConnection:
         """A worker for a model with these changes to the environment.
 
         Raises:
@@ -217,7 +219,7 @@ class StartedWorkers:
 
     def prepare(self, name: str) -> None:
         """Let the next worker get ready, where there is memory for it."""
-        if self._ready is None and fits(_ROOM_TO_PREPARE, "cpu"):
+        if self._ready is None and fits_in_memory(_ROOM_TO_PREPARE, "cpu"):
             with contextlib.suppress(WorkerError):  # whoever needs one says what is wrong
                 self._ready = self._start(name, {}, warm=True)
 
@@ -227,9 +229,11 @@ class StartedWorkers:
         if ready is not None:
             ready.hang_up()
 
-    def _start(self, name: str, env: Mapping[str, str | None], *, warm: bool = False) -> Line:
+    def _start(
+        self, name: str, env: Mapping[str, str | None], *, warm: bool = False
+    ) -> WorkerConnection:
         # Two logs in turn: a worker that gets ready must not write among another one's last words.
         self._started += 1
         log = f"worker-{os.getpid()}-probe{self._number}{'ab'[self._started % 2]}.log"
         path = self._cache_dir / "logs" / log
-        return Line(name, env=env, log=path, timeout=self._timeout, warm=warm)
+        return WorkerConnection(name, env=env, log=path, timeout=self._timeout, warm=warm)

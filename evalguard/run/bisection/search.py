@@ -38,7 +38,7 @@ from evalguard.run.bisection.oracle import (
 )
 from evalguard.run.bisection.subject import FinishedComparison, Subject
 from evalguard.run.meter import error_text
-from evalguard.run.scoring.scoring import Scored
+from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.sources import ModelSource
 
 
@@ -59,7 +59,7 @@ class SearchPlan:
 
     subject: Subject
     candidate: ModelSource
-    scored: tuple[Scored, Scored]
+    scored: tuple[ScoredSide, ScoredSide]
     seed: int
     budget: float | None
     thorough: bool

@@ -29,8 +29,8 @@ from evalguard.run.choices import Choices
 from evalguard.run.meter import Meter
 from evalguard.run.options import CompareOptions, describe_options, make_options
 from evalguard.run.scoring.divergences import TaskDivergences
-from evalguard.run.scoring.scoring import Scored
-from evalguard.run.sources import KeptSource, ModelSource, Source
+from evalguard.run.scoring.scoring import ScoredSide
+from evalguard.run.sources import BaselineSource, ModelSource, Source
 from evalguard.store.run_folder import write_document
 
 
@@ -43,7 +43,7 @@ class FinishedComparison:
 
     named: tuple[str, str]
     sources: tuple[Source, Source]
-    scored: tuple[Scored, Scored]
+    scored: tuple[ScoredSide, ScoredSide]
     choices: Choices
     options: CompareOptions
     report: CompareReport
@@ -289,7 +289,7 @@ def tolerated_drift(comparison: Comparison, gate: GateResult) -> float:
     return min(unseen, margin) if inside else margin
 
 
-def drift_of(scored: tuple[Scored, Scored], subject: Subject) -> float:
+def drift_of(scored: tuple[ScoredSide, ScoredSide], subject: Subject) -> float:
     """Drift of another candidate, in the comparison's sigma, of a limit in its own unit.
 
     NaN where a limit's divergences were not measured.
@@ -449,7 +449,7 @@ def why_unsearchable(base: Source, candidate: Source) -> UsageError | None:
         )
     if isinstance(base, ModelSource):
         return None
-    kept = "a stored base" if isinstance(base, KeptSource) else "a finished lm-eval run"
+    kept = "a stored base" if isinstance(base, BaselineSource) else "a finished lm-eval run"
     return UsageError(
         f"the candidate {candidate.name} declares no settings, and they can be derived from two "
         f"models only: {base.name} is {kept}, without its model",

@@ -29,13 +29,13 @@ from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EvaluationError, StoreErr
 from evalguard.errors import nearest as nearest_name
 from evalguard.report.floor import floor_document, render_floor
 from evalguard.run.choices import Choices
-from evalguard.run.compare import prepare
-from evalguard.run.floor.floor_runs import FloorRun, measure
-from evalguard.run.floor.stored_floors import FLOORS, environment_of, model_key
+from evalguard.run.compare import resolve_request
+from evalguard.run.floor.floor_runs import FloorRun, score_variations
+from evalguard.run.floor.stored_floors import FLOORS_FOLDER, floor_environment, floor_model_key
 from evalguard.run.meter import interruptible
 from evalguard.run.options import CompareOptions, make_options
-from evalguard.run.record import run_environment
-from evalguard.run.sources import ModelSource, Source, model_identity
+from evalguard.run.record import read_environment
+from evalguard.run.sources import ModelSource, Source, identify_model
 from evalguard.stats.compare import margin_of
 from evalguard.stats.drift import estimate_drift
 from evalguard.store.block_cache import open_cache_dir
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-_UNPROVEN = (
+_UNPROVEN_MODEL = (
     "the model cannot prove its weights, so that its floor is not kept; save the JSON document "
     "(--json) and give it to a comparison with --floor"
 )
@@ -80,8 +80,8 @@ def floor(
         options, cand_model_args=options.base_model_args, cand_set=options.base_set
     )
     with interruptible("reading what is to be measured"):
-        sources, choices = prepare(str(base), str(base), twice)
-    return _floor(_model(sources[0]), choices, options, vary)
+        sources, choices = resolve_request(str(base), str(base), twice)
+    return _measure_floor(_require_model(sources[0]), choices, options, vary)
 
 
 def floor_of_pair(
@@ -100,8 +100,8 @@ def floor_of_pair(
     """
     options = make_options(options, **given)
     with interruptible("reading what is to be measured"):
-        sources, choices = prepare(str(base), str(candidate), options)
-    first, second = (_model(source) for source in sources)
+        sources, choices = resolve_request(str(base), str(candidate), options)
+    first, second = (_require_model(source) for source in sources)
     variants = [dataclasses.replace(source.variant, name="") for source in (first, second)]
     if variants[0] != variants[1]:
         raise UsageError(
@@ -109,10 +109,10 @@ def floor_of_pair(
             "model with the same arguments and settings",
             hint="name one model twice, or leave --aa out",
         )
-    return _floor(first, choices, options, vary)
+    return _measure_floor(first, choices, options, vary)
 
 
-def _model(source: Source) -> ModelSource:
+def _require_model(source: Source) -> ModelSource:
     if not isinstance(source, ModelSource):
         raise UsageError(
             f"'{source.name}' is a finished lm-eval run: a floor needs the model, which is scored "
@@ -123,7 +123,7 @@ def _model(source: Source) -> ModelSource:
     return dataclasses.replace(source, name=source.variant.name)
 
 
-def _factors(vary: Collection[str]) -> tuple[Factor, ...]:
+def _read_factors(vary: Collection[str]) -> tuple[Factor, ...]:
     names = (vary,) if isinstance(vary, str) else tuple(vary)
     for name in names:
         if name not in FACTORS:
@@ -134,19 +134,19 @@ def _factors(vary: Collection[str]) -> tuple[Factor, ...]:
     return tuple(factor for factor in FACTORS if factor in names)
 
 
-def _floor(
+def _measure_floor(
     source: ModelSource, choices: Choices, options: CompareOptions, vary: Collection[str]
 ) -> FloorResult:
-    factors = _factors(vary)
+    factors = _read_factors(vary)
     with interruptible("measuring the floor"):
-        run = measure(source, choices, options, factors)
-    report = _report(source, run, choices, options)
+        run = score_variations(source, choices, options, factors)
+    report = _build_report(source, run, choices, options)
     if options.write:
         report = _store(report, options)
     return FloorResult(report)
 
 
-def _report(
+def _build_report(
     source: ModelSource, run: FloorRun, choices: Choices, options: CompareOptions
 ) -> FloorReport:
     gate = choices.gate
@@ -156,11 +156,11 @@ def _report(
         raise EvaluationError(
             f"no variation of {source.name} could be measured: {reasons or 'none was asked for'}"
         )
-    described = environment_of(run.description)
+    described = floor_environment(run.description)
     without = {table.key for table in run.tables} - {floor.key for floor in floors}
     return FloorReport(
-        model=model_identity(source, run.description),
-        model_key=model_key(run.description),
+        model=identify_model(source, run.description),
+        model_key=floor_model_key(run.description),
         environment_key=digest_of(described),
         environment=described,
         task_keys=run.keys,
@@ -178,7 +178,7 @@ def _report(
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         not_compared=run.not_compared,
         notes=tuple(dict.fromkeys((*choices.notes, *run.notes))),
-        surroundings=run_environment() | {"model": dict(run.description.environment)},
+        surroundings=read_environment() | {"model": dict(run.description.environment)},
         command=redacted_text(options.command),
         version=evalguard.__version__,
     )
@@ -203,8 +203,8 @@ def _with_margin(floor: MetricFloor, tables: Sequence[ScoreTable], gate: Gate) -
 def _store(report: FloorReport, options: CompareOptions) -> FloorReport:
     """Store the floor, one file per task; a full disk costs the file, not the numbers."""
     if not report.model_key:
-        return dataclasses.replace(report, notes=(*report.notes, _UNPROVEN))
-    store = FloorStore(open_cache_dir(options.cache_dir) / FLOORS)
+        return dataclasses.replace(report, notes=(*report.notes, _UNPROVEN_MODEL))
+    store = FloorStore(open_cache_dir(options.cache_dir) / FLOORS_FOLDER)
     kept: list[str] = []
     try:
         for task in dict.fromkeys(floor.task for floor in report.floors):

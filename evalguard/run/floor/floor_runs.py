@@ -23,15 +23,15 @@ from evalguard.errors import EvaluationError, FallbackError, UsageError
 from evalguard.harness.requests import TaskRequests
 from evalguard.models.arguments import HF_TYPES
 from evalguard.run.choices import Choices
-from evalguard.run.floor.stored_floors import group_keys, task_keys
-from evalguard.run.groups import cluster_documents, with_groups
+from evalguard.run.floor.stored_floors import floor_group_keys, floor_task_keys
+from evalguard.run.groups import add_aggregates, cluster_documents
 from evalguard.run.judging import compare_by_document, split_comparable
 from evalguard.run.options import CompareOptions
-from evalguard.run.scoring.divergences import TaskDivergences, distributions_of
+from evalguard.run.scoring.divergences import TaskDivergences, compare_task_distributions
 from evalguard.run.scoring.evaluate import Evaluation
-from evalguard.run.scoring.lazy_scorer import with_fallback
+from evalguard.run.scoring.lazy_scorer import score_with_fallback
 from evalguard.run.scoring.measuring import ScoringPlan
-from evalguard.run.scoring.sessions import Sessions, bench
+from evalguard.run.scoring.sessions import Sessions, open_run_context
 from evalguard.run.sources import ModelSource
 from evalguard.stats.contributions import document_differences
 
@@ -54,7 +54,7 @@ class FloorRun:
     notes: tuple[str, ...]
 
 
-def measure(
+def score_variations(
     source: ModelSource, choices: Choices, options: CompareOptions, factors: Collection[Factor]
 ) -> FloorRun:
     """Score a model as usual and under every variation that can be had here.
@@ -65,15 +65,15 @@ def measure(
     """
 
     def run(choices: Choices) -> FloorRun:
-        with bench(choices, options) as place:
-            return _Measuring(source, choices, Sessions(place)).run(factors)
+        with open_run_context(choices, options) as place:
+            return _FloorMeasurement(source, choices, Sessions(place)).run(factors)
 
-    measured, notes = with_fallback([source], choices, run)
+    measured, notes = score_with_fallback([source], choices, run)
     return replace(measured, notes=(*measured.notes, *notes))
 
 
 @dataclass(slots=True)
-class _Measuring:
+class _FloorMeasurement:
     source: ModelSource
     choices: Choices
     sessions: Sessions
@@ -105,7 +105,7 @@ class _Measuring:
         return FloorRun(
             description=default.description,
             tables=tables,
-            keys={**self.group_keys, **task_keys(tables)},
+            keys={**self.group_keys, **floor_task_keys(tables)},
             variations=tuple(self.variations),
             unmeasured=tuple(self.unmeasured),
             shifts=tuple(self.shifts),
@@ -135,7 +135,7 @@ class _Measuring:
         self.shifts += self._shifts(variation, usual, varied)
         measured = {t: found for t, found in evaluation.divergences.items() if t not in inert}
         confidence = self.choices.gate.confidence
-        for found in distribution_shifts(variation, measured, usual, confidence=confidence):
+        for found in measure_distribution_shifts(variation, measured, usual, confidence=confidence):
             if isinstance(found, Unmeasured):
                 self.unmeasured.append(found)
             else:
@@ -155,7 +155,7 @@ class _Measuring:
         together = self.choices.distributions.mode != "off"
         models = [self.source, source] if together else [source]
         evaluation = ScoringPlan(sessions, base_again=True).evaluate(models)[-1]
-        problem = not_taken(variation, evaluation.description)
+        problem = why_not_taken(variation, evaluation.description)
         if problem:
             raise EvaluationError(problem)
         return evaluation
@@ -212,9 +212,9 @@ class _Measuring:
         self.not_compared = (*self.not_compared, *new)
         tasks = {table.task for table in default}
         groups = [group for group in self.groups if tasks.issuperset(group.tasks)]
-        compared = with_groups(of_tasks, (groups, groups), left_out=self.not_compared, gate=gate)
+        compared = add_aggregates(of_tasks, (groups, groups), left_out=self.not_compared, gate=gate)
         comparisons = [one.comparison for one in compared]
-        self.group_keys |= group_keys(task_keys(default), comparisons)
+        self.group_keys |= floor_group_keys(floor_task_keys(default), comparisons)
         return comparisons
 
     def _inert(self, variation: Variation, task: str) -> str:
@@ -249,10 +249,10 @@ class _Measuring:
 # How far variations move an unchanged model's next-token distributions.
 
 
-_KL = "kl"
+_KL_METRIC = "kl"
 
 
-def distribution_shifts(
+def measure_distribution_shifts(
     variation: Variation,
     divergences: Mapping[str, TaskDivergences],
     tables: Sequence[ScoreTable],
@@ -266,18 +266,20 @@ def distribution_shifts(
             generate are passed over.
         tables: of the usual run, which know the clusters of documents.
     """
-    for compared in distributions_of(divergences.values(), tables, confidence=confidence):
-        shift = _shift(variation, compared)
+    for compared in compare_task_distributions(divergences.values(), tables, confidence=confidence):
+        shift = _distribution_shift(variation, compared)
         yield shift or Unmeasured(
             factor=variation.factor,
             name=variation.name,
             reason=compared.failure,
             task=compared.task,
-            metric=_KL,
+            metric=_KL_METRIC,
         )
 
 
-def _shift(variation: Variation, compared: DistributionComparison) -> DistributionShift | None:
+def _distribution_shift(
+    variation: Variation, compared: DistributionComparison
+) -> DistributionShift | None:
     largest, same = compared.kl_at(100.0), compared.same_top1
     if compared.kl.value is None or largest.value is None or same.value is None:
         return None
@@ -291,14 +293,14 @@ def _shift(variation: Variation, compared: DistributionComparison) -> Distributi
         kl_bounds=compared.kl.bounds,
         kl_max=largest.value,
         top1_changed=1.0 - same.value,
-        top1_changed_interval=_complement(same.interval),
+        top1_changed_interval=_complement_interval(same.interval),
         bit_identical=compared.bit_identical,
         confidence=compared.confidence,
         caveats=compared.caveats,
     )
 
 
-def _complement(interval: tuple[float, float] | None) -> tuple[float, float] | None:
+def _complement_interval(interval: tuple[float, float] | None) -> tuple[float, float] | None:
     return None if interval is None else (1.0 - interval[1], 1.0 - interval[0])
 
 
@@ -314,10 +316,12 @@ _NAMES: dict[Factor, str] = {
     "attention": "attention",
     "softmax_dtype": "softmax",
 }
-Planned = tuple[list[Variation], list[Unmeasured]]
+PlannedVariations = tuple[list[Variation], list[Unmeasured]]
 
 
-def plan_variations(description: ModelDescription, factors: Collection[Factor]) -> Planned:
+def plan_variations(
+    description: ModelDescription, factors: Collection[Factor]
+) -> PlannedVariations:
     """Say which variations a model can be scored under here, and why not under others.
 
     Args:
@@ -333,9 +337,11 @@ def plan_variations(description: ModelDescription, factors: Collection[Factor]) 
         if isinstance(found, str):
             unmeasured.append(Unmeasured(factor=factor, name=_NAMES[factor], reason=found))
             continue
-        default = _default(description, factor)
+        default = _default_value(description, factor)
         varied += [
-            Variation(factor=factor, name=_name(factor, value), value=value, default=default)
+            Variation(
+                factor=factor, name=_variation_name(factor, value), value=value, default=default
+            )
             for value in found
         ]
     return varied, unmeasured
@@ -368,7 +374,7 @@ def apply_variation(
     return replace(source, name=name, variant=variant, policy=policy)
 
 
-def not_taken(variation: Variation, description: ModelDescription) -> str:
+def why_not_taken(variation: Variation, description: ModelDescription) -> str:
     """Why a variation that was applied is none, by what the loaded model shows; "" if it took."""
     if variation.factor == "repeat":
         return ""
@@ -378,14 +384,14 @@ def not_taken(variation: Variation, description: ModelDescription) -> str:
     return f"it did not take: {variation.value} was asked for, and the model has {found}"
 
 
-def _default(description: ModelDescription, factor: Factor) -> Value:
+def _default_value(description: ModelDescription, factor: Factor) -> Value:
     """What a factor is in the default run."""
     found = description.computation.get(factor)
     budget = description.computation.get("token_budget")
     return f"{budget} tokens" if factor == "batch_size" and found is None and budget else found
 
 
-def _name(factor: Factor, value: Value) -> str:
+def _variation_name(factor: Factor, value: Value) -> str:
     return {
         "batch_size": f"batch size {value}",
         "threads": f"{value} thread{'s' if value != 1 else ''}",
@@ -443,7 +449,7 @@ def _attentions(description: ModelDescription) -> Sequence[Value] | str:
         return "the model names no implementation of its attention"
     known = ["eager", "sdpa"]
     on_gpu = description.computation.get("device") == "cuda"
-    if on_gpu and _dtype(description) in _NARROW and find_spec("flash_attn") is not None:
+    if on_gpu and _main_dtype(description) in _NARROW and find_spec("flash_attn") is not None:
         known.append("flash_attention_2")
     return [name for name in known if name != default]
 
@@ -452,13 +458,13 @@ def _softmax_dtypes(description: ModelDescription) -> Sequence[Value] | str:
     default = description.computation.get("softmax_dtype")
     if default is None or description.model_type not in HF_TYPES:
         return f"model type '{description.model_type}' has a softmax of its own"
-    own = _dtype(description)
+    own = _main_dtype(description)
     if own not in _NARROW:
         return f"the model's own dtype is {own or 'unknown'}, which is no narrower than float32"
     return [own]
 
 
-def _dtype(description: ModelDescription) -> str:
+def _main_dtype(description: ModelDescription) -> str:
     """The dtype of most weights."""
     return description.dtype.partition("+")[0]
 

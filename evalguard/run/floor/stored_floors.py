@@ -25,8 +25,8 @@ from evalguard.store.block_cache import default_cache_dir
 from evalguard.store.files import FloorStore
 from evalguard.store.run_tables import read_result
 
-_HINT = "make one with: evalguard floor --base MODEL --json > FILE"
-Key = tuple[str, str, str]
+_FLOOR_HINT = "make one with: evalguard floor --base MODEL --json > FILE"
+FloorKey = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class MeasuredFloor:
     environment: Mapping[str, Value]
     tasks: Mapping[str, str]
     measured: str
-    floors: Mapping[Key, MetricFloor]
+    floors: Mapping[FloorKey, MetricFloor]
     distributions: Mapping[str, TaskDistributionFloor] = field(default_factory=dict)
 
 
@@ -54,8 +54,8 @@ def read_floor(content: Mapping[str, Any], where: str) -> MeasuredFloor:
     try:
         if content["schema"] != FLOOR_SCHEMA:
             raise ValueError(f"schema {content['schema']!r} is not {FLOOR_SCHEMA}")
-        floors = [_metric_floor(entry) for entry in content["floors"]]
-        distributions = [_kl_floor(entry) for entry in content.get("distribution_floors", ())]
+        floors = [_read_metric_floor(entry) for entry in content["floors"]]
+        distributions = [_read_kl_floor(entry) for entry in content.get("distribution_floors", ())]
         return MeasuredFloor(
             model=str(content["model"]["key"]),
             environment_key=str(content["environment_key"]),
@@ -66,10 +66,10 @@ def read_floor(content: Mapping[str, Any], where: str) -> MeasuredFloor:
             distributions={floor.task: floor for floor in distributions},
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise UsageError(f"{where} is not a measured floor: {error!r}", hint=_HINT) from error
+        raise UsageError(f"{where} is not a measured floor: {error!r}", hint=_FLOOR_HINT) from error
 
 
-def given_floor(options: CompareOptions) -> MeasuredFloor | None:
+def read_given_floor(options: CompareOptions) -> MeasuredFloor | None:
     """Read the floor that the user gave; None without one.
 
     Raises:
@@ -77,48 +77,48 @@ def given_floor(options: CompareOptions) -> MeasuredFloor | None:
     """
     if options.floor is None:
         return None
-    content = read_result(options.floor.expanduser(), schema=FLOOR_SCHEMA, hint=_HINT)
+    content = read_result(options.floor.expanduser(), schema=FLOOR_SCHEMA, hint=_FLOOR_HINT)
     return read_floor(content, str(options.floor))
 
 
-def _metric_floor(entry: Mapping[str, Any]) -> MetricFloor:
+def _read_metric_floor(entry: Mapping[str, Any]) -> MetricFloor:
     spread = entry["document_sd"]
     return MetricFloor(
         task=str(entry["task"]),
         filter=str(entry["filter"]),
         metric=str(entry["metric"]),
-        n=_count(entry["n"]),
-        sigma=_size(entry["sigma"]),
-        sigma_upper=_size(entry["sigma_upper"]),
-        document_sd=None if spread is None else _size(spread),
+        n=_read_count(entry["n"]),
+        sigma=_drift_size(entry["sigma"]),
+        sigma_upper=_drift_size(entry["sigma_upper"]),
+        document_sd=None if spread is None else _drift_size(spread),
         variation=str(entry["variation"]),
-        bit_identical=_flag(entry["bit_identical"]),
+        bit_identical=_read_flag(entry["bit_identical"]),
     )
 
 
-def _size(value: Any) -> float:
+def _drift_size(value: Any) -> float:
     """A size of drift; null stands for an infinite one, which JSON cannot hold."""
-    number = _number(value)
+    number = _read_number(value)
     if number < 0.0:
         raise ValueError(f"{value!r} is not a size of a drift")
     return number
 
 
-def _kl_floor(entry: Mapping[str, Any]) -> TaskDistributionFloor:
+def _read_kl_floor(entry: Mapping[str, Any]) -> TaskDistributionFloor:
     return TaskDistributionFloor(
         task=str(entry["task"]),
-        n=_count(entry["n"]),
-        positions=_count(entry["positions"]),
-        kl=_number(entry["kl"]),
-        kl_upper=_number(entry["kl_upper"]),
-        kl_max=_number(entry["kl_max"]),
-        top1_changed=_size(entry["top1_changed"]),
+        n=_read_count(entry["n"]),
+        positions=_read_count(entry["positions"]),
+        kl=_read_number(entry["kl"]),
+        kl_upper=_read_number(entry["kl_upper"]),
+        kl_max=_read_number(entry["kl_max"]),
+        top1_changed=_drift_size(entry["top1_changed"]),
         variation=str(entry["variation"]),
-        bit_identical=_flag(entry["bit_identical"]),
+        bit_identical=_read_flag(entry["bit_identical"]),
     )
 
 
-def _number(value: Any) -> float:
+def _read_number(value: Any) -> float:
     """A number, a KL say, which may be estimated below 0; null stands for an infinite one."""
     if value is None:
         return math.inf
@@ -127,13 +127,13 @@ def _number(value: Any) -> float:
     return float(value)
 
 
-def _count(value: Any) -> int:
+def _read_count(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ValueError(f"{value!r} is not a number of documents or tokens")
     return value
 
 
-def _flag(value: Any) -> bool:
+def _read_flag(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"{value!r} is neither true nor false")
     return value
@@ -142,11 +142,11 @@ def _flag(value: Any) -> bool:
 # Floors that were measured before, held against the drifts of a comparison.
 
 
-FLOORS = "floors"
+FLOORS_FOLDER = "floors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BesideFloors:
+class FloorComparison:
     """Drifts beside the floors of their base, and notes on floors that do not fit."""
 
     comparisons: tuple[Comparison, ...]
@@ -154,13 +154,13 @@ class BesideFloors:
     notes: tuple[str, ...]
 
 
-def beside_floors(
+def compare_with_floors(
     comparisons: Sequence[Comparison],
     distributions: Sequence[DistributionComparison],
     tables: Sequence[ScoreTable],
     description: ModelDescription | None,
     options: CompareOptions,
-) -> BesideFloors:
+) -> FloorComparison:
     """Hold every drift against the floor of the base, where one is known.
 
     Args:
@@ -170,20 +170,22 @@ def beside_floors(
     Raises:
         UsageError: if ``options.floor`` cannot be read.
     """
-    base = _Base.of(tables, description, comparisons)
-    given = given_floor(options)
+    base = _FloorTarget.of(tables, description, comparisons)
+    given = read_given_floor(options)
     floors, notes = (
-        _find_stored(base, options) if given is None else _given(given, str(options.floor), base)
+        _find_stored(base, options)
+        if given is None
+        else _given_floors(given, str(options.floor), base)
     )
-    return BesideFloors(
-        comparisons=tuple(_beside(comparison, floors) for comparison in comparisons),
-        distributions=tuple(_kl_beside(distribution, floors) for distribution in distributions),
+    return FloorComparison(
+        comparisons=tuple(_add_floor(comparison, floors) for comparison in comparisons),
+        distributions=tuple(_add_kl_floor(distribution, floors) for distribution in distributions),
         notes=notes,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Base:
+class _FloorTarget:
     """What a floor has to fit: the base's model, environment and tasks, "" where unknown."""
 
     model: str
@@ -197,22 +199,22 @@ class _Base:
         tables: Sequence[ScoreTable],
         description: ModelDescription | None,
         comparisons: Sequence[Comparison],
-    ) -> _Base:
-        keys = task_keys(tables)
-        environment = {} if description is None else environment_of(description)
+    ) -> _FloorTarget:
+        keys = floor_task_keys(tables)
+        environment = {} if description is None else floor_environment(description)
         return cls(
-            model="" if description is None else model_key(description),
+            model="" if description is None else floor_model_key(description),
             environment_key=digest_of(environment) if environment else "",
             environment=environment,
-            tasks={**group_keys(keys, comparisons), **keys},
+            tasks={**floor_group_keys(keys, comparisons), **keys},
         )
 
 
 # Per task the floor that fits it, and what is to be said.
-Found = tuple[dict[str, MeasuredFloor], tuple[str, ...]]
+FloorsByTask = tuple[dict[str, MeasuredFloor], tuple[str, ...]]
 
 
-def _given(measured: MeasuredFloor, path: str, base: _Base) -> Found:
+def _given_floors(measured: MeasuredFloor, path: str, base: _FloorTarget) -> FloorsByTask:
     """The floor that the user gave: of another environment it is used, of another model not."""
     if base.model and measured.model and base.model != measured.model:
         return {}, (f"the floor in {path} is not used: it was measured on another model",)
@@ -223,9 +225,9 @@ def _given(measured: MeasuredFloor, path: str, base: _Base) -> Found:
             "proven"
         )
     elif base.environment_key != measured.environment_key:
-        differs = _difference(measured.environment, base.environment)
+        differs = _version_difference(measured.environment, base.environment)
         notes.append(f"the floor in {path} was measured in another environment ({differs})")
-    found, others = _fitting(measured, base)
+    found, others = _fitting_tasks(measured, base)
     if others:
         notes.append(
             f"the floor in {path} is not used for {', '.join(others)}: it was measured on other "
@@ -237,24 +239,24 @@ def _given(measured: MeasuredFloor, path: str, base: _Base) -> Found:
     return found, tuple(notes)
 
 
-def _find_stored(base: _Base, options: CompareOptions) -> Found:
+def _find_stored(base: _FloorTarget, options: CompareOptions) -> FloorsByTask:
     """The floors that were kept for this base in this environment."""
     if not base.model:
         return {}, ()
-    store = FloorStore((options.cache_dir or default_cache_dir()).absolute() / FLOORS)
+    store = FloorStore((options.cache_dir or default_cache_dir()).absolute() / FLOORS_FOLDER)
     found: dict[str, MeasuredFloor] = {}
     elsewhere: dict[str, list[str]] = {}
     for task, key in base.tasks.items():
         content = store.get(base.model, key, base.environment_key)
         if content is not None:
-            measured = _readable(content, store)
-            found |= {} if measured is None else _fitting(measured, base)[0]
+            measured = _read_stored_floor(content, store)
+            found |= {} if measured is None else _fitting_tasks(measured, base)[0]
             continue
         for other in store.others(base.model, key, base.environment_key):
-            measured = _readable(other, store)
+            measured = _read_stored_floor(other, store)
             if measured is None:
                 continue
-            differs = _difference(measured.environment, base.environment)
+            differs = _version_difference(measured.environment, base.environment)
             elsewhere.setdefault(differs, []).append(task)
     notes = [
         f"a floor of this base on {', '.join(dict.fromkeys(tasks))} was measured in another "
@@ -264,7 +266,7 @@ def _find_stored(base: _Base, options: CompareOptions) -> Found:
     return found, (*store.problems, *notes)
 
 
-def _readable(content: Mapping[str, Any], store: FloorStore) -> MeasuredFloor | None:
+def _read_stored_floor(content: Mapping[str, Any], store: FloorStore) -> MeasuredFloor | None:
     """Read a kept floor; one that is damaged must not cost the verdict."""
     try:
         return read_floor(content, "a kept floor")
@@ -273,20 +275,22 @@ def _readable(content: Mapping[str, Any], store: FloorStore) -> MeasuredFloor | 
         return None
 
 
-def _fitting(measured: MeasuredFloor, base: _Base) -> tuple[dict[str, MeasuredFloor], list[str]]:
+def _fitting_tasks(
+    measured: MeasuredFloor, base: _FloorTarget
+) -> tuple[dict[str, MeasuredFloor], list[str]]:
     """The tasks that ask the same, with the floor, and the tasks that ask something else."""
     same = {task for task, key in base.tasks.items() if measured.tasks.get(task) == key}
     others = [task for task in base.tasks if task in measured.tasks and task not in same]
     return dict.fromkeys(same, measured), others
 
 
-def _difference(theirs: Mapping[str, Value], ours: Mapping[str, Value]) -> str:
+def _version_difference(theirs: Mapping[str, Value], ours: Mapping[str, Value]) -> str:
     """Return "torch 2.9.0, here 2.13.0"."""
     names = [name for name in {**ours, **theirs} if theirs.get(name) != ours.get(name)]
     return "; ".join(f"{name} {theirs.get(name)}, here {ours.get(name)}" for name in names)
 
 
-def _beside(comparison: Comparison, floors: Mapping[str, MeasuredFloor]) -> Comparison:
+def _add_floor(comparison: Comparison, floors: Mapping[str, MeasuredFloor]) -> Comparison:
     measured = floors.get(comparison.task)
     if measured is None or comparison.sigma is None:
         return comparison
@@ -297,7 +301,7 @@ def _beside(comparison: Comparison, floors: Mapping[str, MeasuredFloor]) -> Comp
     return replace(comparison, floor=found)
 
 
-def _kl_beside(
+def _add_kl_floor(
     distribution: DistributionComparison, floors: Mapping[str, MeasuredFloor]
 ) -> DistributionComparison:
     measured = floors.get(distribution.task)
@@ -312,13 +316,13 @@ def _kl_beside(
 
 
 # Of a score's identity, what makes the model; the rest is how and where it computes.
-_OF_MODEL = ("model", "weights", "tokenizer", "code", "settings", "dtype")
+_MODEL_KEYS = ("model", "weights", "tokenizer", "code", "settings", "dtype")
 # model_args that say how or where to compute, or that the effective dtype stands for.
-_NOT_OF_MODEL = frozenset({"attn_implementation", "device", "dtype"})
-_PACKAGES = ("torch", "transformers")
+_VARIED_KEYS = frozenset({"attn_implementation", "device", "dtype"})
+_COMPUTING_PACKAGES = ("torch", "transformers")
 
 
-def model_key(description: ModelDescription) -> str:
+def floor_model_key(description: ModelDescription) -> str:
     """Digest of what makes a model's scores, but for what a floor varies; "" if unproven."""
     identity = description.identity
     if identity is None:
@@ -327,13 +331,13 @@ def model_key(description: ModelDescription) -> str:
     kept = arguments if isinstance(arguments, Mapping) else {}
     return digest_of(
         {
-            **{name: identity.get(name) for name in _OF_MODEL},
-            "model_args": {k: v for k, v in kept.items() if k not in _NOT_OF_MODEL},
+            **{name: identity.get(name) for name in _MODEL_KEYS},
+            "model_args": {k: v for k, v in kept.items() if k not in _VARIED_KEYS},
         }
     )
 
 
-def environment_of(description: ModelDescription) -> dict[str, Value]:
+def floor_environment(description: ModelDescription) -> dict[str, Value]:
     """What rounding depends on: device, dtype, torch's switches, the packages that compute."""
     packages = description.environment.get("packages")
     versions = packages if isinstance(packages, Mapping) else {}
@@ -342,11 +346,11 @@ def environment_of(description: ModelDescription) -> dict[str, Value]:
         "device": description.environment.get("device") or description.device,
         "dtype": description.dtype,
         "arithmetic": identity.get("arithmetic"),
-        **{name: versions.get(name) for name in _PACKAGES},
+        **{name: versions.get(name) for name in _COMPUTING_PACKAGES},
     }
 
 
-def task_keys(tables: Sequence[ScoreTable]) -> dict[str, str]:
+def floor_task_keys(tables: Sequence[ScoreTable]) -> dict[str, str]:
     """Digest per task of its first document, prompt and target, which all its metrics share.
 
     The number of documents is not a part of it: a floor measured on a few counts for all.
@@ -355,10 +359,10 @@ def task_keys(tables: Sequence[ScoreTable]) -> dict[str, str]:
     for table in tables:
         if table.n and (table.task not in first or table.doc_ids[0] < first[table.task].doc_ids[0]):
             first[table.task] = table
-    return {task: _key(table) for task, table in first.items()}
+    return {task: _task_key(table) for task, table in first.items()}
 
 
-def group_keys(keys: Mapping[str, str], comparisons: Sequence[Comparison]) -> dict[str, str]:
+def floor_group_keys(keys: Mapping[str, str], comparisons: Sequence[Comparison]) -> dict[str, str]:
     """Digest of the tasks in each group whose aggregate was compared, from theirs."""
     return {
         aggregate.task: digest_of([keys[task] for task in aggregate.subtasks])
@@ -367,6 +371,6 @@ def group_keys(keys: Mapping[str, str], comparisons: Sequence[Comparison]) -> di
     }
 
 
-def _key(table: ScoreTable) -> str:
+def _task_key(table: ScoreTable) -> str:
     hashes = (table.doc_hashes[0], table.prompt_hashes[0], table.target_hashes[0])
     return digest_of([table.task, *hashes, table.run.get("generation_kwargs")])

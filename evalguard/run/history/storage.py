@@ -16,11 +16,11 @@ from evalguard.core.reports.history import HistoryAddition, HistoryPruning
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import digest_of
 from evalguard.errors import EvalguardError, MisalignedRunsError, UsageError
-from evalguard.run.base import tables_of
-from evalguard.run.scoring.scoring import Scored
-from evalguard.run.stored_run import stored_run
+from evalguard.run.base import read_score_tables
+from evalguard.run.scoring.scoring import ScoredSide
+from evalguard.run.stored_run import read_stored_run
 from evalguard.store.history.database import remove_runs
-from evalguard.store.history.history_file import HistoryFile, KeptMetric
+from evalguard.store.history.history_file import HistoryFile, StoredMetric
 
 ScoreTables = Sequence[ScoreTable]
 
@@ -37,7 +37,10 @@ def prepare_history(path: Path | None) -> None:
 
 
 def store_in_history(
-    report: CompareReport, scored: tuple[Scored, Scored], allow: frozenset[str], path: Path | None
+    report: CompareReport,
+    scored: tuple[ScoredSide, ScoredSide],
+    allow: frozenset[str],
+    path: Path | None,
 ) -> CompareReport:
     """Keep a comparison; where that fails, the numbers are reported with the reason.
 
@@ -115,7 +118,7 @@ def build_night_metric(comparison: Comparison, gate: GateResult) -> NightMetric:
 
 def build_stored_metrics(
     report: CompareReport, tables: tuple[ScoreTables, ScoreTables], allow: frozenset[str]
-) -> list[KeptMetric]:
+) -> list[StoredMetric]:
     """The metrics of a report with their documents, where both sides have them."""
     base, candidate = ({table.key: table for table in side} for side in tables)
     return list(_stored_metrics(report, base, candidate, allow))
@@ -126,13 +129,13 @@ def _stored_metrics(
     base: Mapping[MetricKey, ScoreTable],
     candidate: Mapping[MetricKey, ScoreTable],
     allow: frozenset[str],
-) -> Iterator[KeptMetric]:
+) -> Iterator[StoredMetric]:
     for comparison in report.comparisons:
         key = comparison.key
         documents = None
         if comparison.outcome != "failed" and key in base and key in candidate:
             documents = _document_scores(base[key], candidate[key], allow)
-        yield KeptMetric(metric=build_night_metric(comparison, report.gate), documents=documents)
+        yield StoredMetric(metric=build_night_metric(comparison, report.gate), documents=documents)
 
 
 def _document_scores(
@@ -163,10 +166,10 @@ def add_run(file: Path, run: Path) -> HistoryAddition:
         UsageError: this is not a run folder, or its samples are of an earlier evalguard.
         StoreError: something is damaged, or the history cannot be written.
     """
-    stored = stored_run(run)
+    stored = read_stored_run(run)
     report = stored.report
     tables = [
-        tuple(table for of in tables_of(stored, side) for table in of.tables)
+        tuple(table for of in read_score_tables(stored, side) for table in of.tables)
         for side in ("base", "candidate")
     ]
     # They were paired when they were compared: what differed then was declared.

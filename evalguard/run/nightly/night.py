@@ -20,7 +20,7 @@ from evalguard.run.nightly.pair_process import PairExecutor
 from evalguard.run.nightly.pair_worker import PairWork, dump_pair, read_pair
 from evalguard.run.nightly.pairs import NightPair, build_failed_pair, build_pair_night, hours_text
 from evalguard.run.options import CompareOptions
-from evalguard.run.stored_run import stored_run
+from evalguard.run.stored_run import read_stored_run
 from evalguard.store.journal import NightJournal
 
 # A pair that takes the whole night down would otherwise be begun again for ever.
@@ -167,7 +167,7 @@ class RunningNight:
         """A verdict whose run folder is whole, of a process that died before it said so here."""
         for file in sorted(self.folder.glob("*/result.json"), reverse=True):
             try:
-                report = stored_run(file).report
+                report = read_stored_run(file).report
             except EvalguardError:
                 continue
             if (report.base.name, report.candidate.name) == pair.names:

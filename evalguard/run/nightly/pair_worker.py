@@ -25,7 +25,7 @@ from evalguard.garbage import freeze_gc, freeze_gc_at_exit, raise_gc_threshold
 from evalguard.report.contract.compare import replace_non_finite
 from evalguard.run.options import CompareOptions, describe_options, make_options
 from evalguard.worker.messages import Call
-from evalguard.worker.server import serve_desk
+from evalguard.worker.server import serve_calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logging.basicConfig(level=options.log_level, format="%(name)s: %(message)s")
     leave_signals_to_the_night()
     try:
-        serve_desk(options.requests, options.replies, PairDesk())
+        serve_calls(options.requests, options.replies, PairDesk())
     except KeyboardInterrupt:
         return Interrupted.exit_code
     return EXIT_PASSED

@@ -21,7 +21,7 @@ from evalguard.core.reports.night import (
     TrendPoint,
 )
 from evalguard.errors import EvalguardError, Interrupted
-from evalguard.integrations.jobs import Bounds
+from evalguard.integrations.jobs import SendingLimits
 from evalguard.integrations.sending import save_night
 from evalguard.report.night import pair_name
 from evalguard.report.progress import ProgressLine
@@ -29,15 +29,15 @@ from evalguard.report.view.report import tracked_view
 from evalguard.report.words.plain_text import printable
 from evalguard.run.nightly.pairs import NightPair
 from evalguard.run.options import CompareOptions
-from evalguard.run.publishing.tracking import INTERRUPTED, chosen_sinks, track_run
-from evalguard.run.stored_run import stored_run
+from evalguard.run.publishing.tracking import TRACKING_INTERRUPTED, choose_sinks, track_run
+from evalguard.run.stored_run import read_stored_run
 from evalguard.store.history.history_file import HistoryFile
 
 _LOG = logging.getLogger(__name__)
 
 
-def nightly_report(
-    night: TrackedNight, *, quiet: bool = False, bounds: Bounds | None = None
+def send_night_report(
+    night: TrackedNight, *, quiet: bool = False, bounds: SendingLimits | None = None
 ) -> Sent:
     """Save a report on a night at W&B, and say where; what fails there is the answer's reason."""
     try:
@@ -88,7 +88,7 @@ def track_night(
         saved = (
             Sent(sink="wandb", state="failed", reason=gone)
             if gone
-            else nightly_report(_build_night(report, found), quiet=options.quiet)
+            else send_night_report(_build_night(report, found), quiet=options.quiet)
         )
         lines.append(f"the night: {tracked_view(saved, None)}")
     command = sync_command([sent for one in found for sent in one.sent])
@@ -102,7 +102,7 @@ def _sent_line(pair: PairNight, sent: Sent) -> str:
 
 
 def _pair_sinks(pair: NightPair, options: CompareOptions) -> tuple[SinkName, ...]:
-    return chosen_sinks(options.track or pair.guard.run.track or ())
+    return choose_sinks(options.track or pair.guard.run.track or ())
 
 
 def _send_pair(
@@ -111,7 +111,7 @@ def _send_pair(
     if pair.run_folder is None or not sinks:
         return ()
     try:
-        stored = stored_run(Path(pair.run_folder))
+        stored = read_stored_run(Path(pair.run_folder))
         stored.check_files()  # its samples are sent, too
     except EvalguardError as error:
         return tuple(Sent(sink=sink, state="failed", reason=str(error)) for sink in sinks)
@@ -195,7 +195,7 @@ class NightSender:
     def gone(self, sink: SinkName) -> str:
         """Why a tracker is not tried any more; "" while it is."""
         reason = self.reasons.get(sink, "")
-        if reason == INTERRUPTED:
+        if reason == TRACKING_INTERRUPTED:
             return reason
         if self.failures[sink] < MOST_FAILURES:
             return ""
@@ -203,7 +203,7 @@ class NightSender:
 
     def _sent(self, run: CompareReport, sink: SinkName) -> Sent:
         gone = self.gone(sink)
-        if gone == INTERRUPTED:
+        if gone == TRACKING_INTERRUPTED:
             return Sent(sink=sink, state="failed", reason=gone)
         (sent,) = track_run(
             run, (sink,), job_type="nightly", group=self.group, quiet=self.quiet, unreached=gone

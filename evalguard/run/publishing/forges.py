@@ -11,8 +11,8 @@ from typing import Any, Literal, Protocol
 
 from evalguard.core.redaction import redacted_text
 from evalguard.errors import EvalguardError, StoreError
-from evalguard.integrations.github import job_of, put_comment
-from evalguard.integrations.gitlab import gitlab_job_of, put_note
+from evalguard.integrations.github import put_comment, read_github_job
+from evalguard.integrations.gitlab import put_note, read_gitlab_job
 from evalguard.report.ci import annotation_command, neutralize_commands
 from evalguard.report.ci import render_annotations as annotated
 from evalguard.report.markdown import COMMENT_BYTES, comment_marker, failure_markdown
@@ -20,15 +20,15 @@ from evalguard.report.markdown import render_markdown as markdown
 from evalguard.report.terminal import render_terminal as page
 from evalguard.report.view.report import build_report_view
 from evalguard.report.words.plain_text import printable
-from evalguard.run.stored_run import report_of, stored_run
+from evalguard.run.stored_run import read_stored_run, rebuild_report
 from evalguard.store.run_tables import read_document
 
-_COMPARE = "evalguard.compare/1"
-_ERROR = "evalguard.error/1"
+_COMPARE_SCHEMA = "evalguard.compare/1"
+_ERROR_SCHEMA = "evalguard.error/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class ShownResult:
     """A result; ``annotations`` and ``outputs`` are GitHub's."""
 
     passed: bool
@@ -39,7 +39,7 @@ class Shown:
     outputs: Mapping[str, str] = field(default_factory=dict)
 
 
-def show_result(result: Path, *, marker: str) -> Shown:
+def show_result(result: Path, *, marker: str) -> ShownResult:
     """Read a result.
 
     Args:
@@ -50,13 +50,13 @@ def show_result(result: Path, *, marker: str) -> Shown:
         UsageError: ``result`` is none of these.
         StoreError: it is damaged, or was changed.
     """
-    content = read_document(result, schemas=(_COMPARE, _ERROR))
-    if content["schema"] == _ERROR:
-        return _failed(content, marker)
+    content = read_document(result, schemas=(_COMPARE_SCHEMA, _ERROR_SCHEMA))
+    if content["schema"] == _ERROR_SCHEMA:
+        return _show_error(content, marker)
     # What --json printed lies anywhere; a run folder may have been moved.
-    report = stored_run(result).report if result.is_dir() else report_of(result, content)
+    report = read_stored_run(result).report if result.is_dir() else rebuild_report(result, content)
     view = build_report_view(report)
-    return Shown(
+    return ShownResult(
         passed=view.passed and view.exit_code == 0,
         summary=markdown(view),
         comment=markdown(view, most=COMMENT_BYTES, marker=marker),
@@ -72,14 +72,14 @@ def show_result(result: Path, *, marker: str) -> Shown:
     )
 
 
-def _failed(content: Mapping[str, Any], marker: str) -> Shown:
+def _show_error(content: Mapping[str, Any], marker: str) -> ShownResult:
     """An error of the command: nothing is known about the candidate."""
-    error = _as_error(content.get("error"))
+    error = _read_error(content.get("error"))
     code = content.get("exit_code")
     number = code if isinstance(code, int) else EvalguardError.exit_code
-    message, hint = _harmless(str(error)), _harmless(error.hint)
+    message, hint = _escape_text(str(error)), _escape_text(error.hint)
     text = failure_markdown(message, hint, exit_code=number)
-    return Shown(
+    return ShownResult(
         passed=False,
         summary=text,
         comment=failure_markdown(message, hint, exit_code=number, marker=marker),
@@ -95,24 +95,24 @@ def _failed(content: Mapping[str, Any], marker: str) -> Shown:
     )
 
 
-def _as_error(found: object) -> EvalguardError:
+def _read_error(found: object) -> EvalguardError:
     told = found if isinstance(found, dict) else {}
     return EvalguardError(
         str(told.get("message", "it ended without a result")), hint=str(told.get("hint", ""))
     )
 
 
-def _harmless(text: str) -> str:
+def _escape_text(text: str) -> str:
     return "\n".join(printable(line) for line in redacted_text(text).split("\n"))
 
 
 # A result as the comment of a pull or merge request: one way for every forge.
 
 
-Commenting = Literal["always", "failures", "never"]
+CommentMode = Literal["always", "failures", "never"]
 
 
-class Put(Protocol):
+class CommentWriter(Protocol):
     """Writes a forge's comment."""
 
     def __call__(self, body: str, *, create: bool) -> str:
@@ -120,7 +120,7 @@ class Put(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Commented:
+class CommentOutcome:
     """What became of a comment.
 
     Attributes:
@@ -133,8 +133,13 @@ class Commented:
 
 
 def post_comment(
-    shown: Shown, put: Put | None, *, comment: Commenting, page: str, lacking: StoreError | None
-) -> Commented:
+    shown: ShownResult,
+    put: CommentWriter | None,
+    *,
+    comment: CommentMode,
+    page: str,
+    lacking: StoreError | None,
+) -> CommentOutcome:
     """Write the comment of a result.
 
     Args:
@@ -145,23 +150,23 @@ def post_comment(
         lacking: why there is nothing to write with; None where there is.
     """
     if comment == "never" or put is None:
-        return Commented()
+        return CommentOutcome()
     if lacking is not None:
-        return Commented(problem=lacking)
+        return CommentOutcome(problem=lacking)
     link = f"\n[The job]({page})\n" if page else ""
     try:
-        return Commented(
+        return CommentOutcome(
             address=put(shown.comment + link, create=comment == "always" or not shown.passed)
         )
     except StoreError as error:
-        return Commented(problem=error)
+        return CommentOutcome(problem=error)
 
 
 # A finished comparison shown on GitHub: summary, annotations, outputs, comment.
 
 
 def show_on_github(
-    result: Path, *, name: str, comment: Commenting, environment: Mapping[str, str]
+    result: Path, *, name: str, comment: CommentMode, environment: Mapping[str, str]
 ) -> str:
     """Show a result in the job that runs, and return what its log gets.
 
@@ -176,12 +181,12 @@ def show_on_github(
         StoreError: the summary or the outputs cannot be written. A comment that cannot be posted
             is a warning in the log: it takes nothing from the verdict.
     """
-    job = job_of(environment)
+    job = read_github_job(environment)
     shown = show_result(result, marker=comment_marker(name))
     lines = [neutralize_commands(shown.log, secrets.token_hex(16)), shown.annotations.rstrip("\n")]
     job.add_summary(shown.summary)
     put = partial(put_comment, job) if job.pull_request is not None else None
-    lacking = None if job.token else _NO_TOKEN
+    lacking = None if job.token else _NO_GITHUB_TOKEN
     done = post_comment(shown, put, comment=comment, page=job.page, lacking=lacking)
     if done.problem is not None:
         lines.append(
@@ -191,7 +196,7 @@ def show_on_github(
     return "\n".join(lines)
 
 
-_NO_TOKEN = StoreError(
+_NO_GITHUB_TOKEN = StoreError(
     "the comment was not posted: there is no GITHUB_TOKEN",
     hint="env: {GITHUB_TOKEN: ${{ github.token }}}",
 )
@@ -201,7 +206,7 @@ _NO_TOKEN = StoreError(
 
 
 def show_on_gitlab(
-    result: Path, *, name: str, comment: Commenting, environment: Mapping[str, str]
+    result: Path, *, name: str, comment: CommentMode, environment: Mapping[str, str]
 ) -> str:
     """Show a result in the job that runs, and return what its log gets.
 
@@ -212,7 +217,7 @@ def show_on_gitlab(
         UsageError: ``result`` is none. A note that cannot be posted is a warning in the log: it
             takes nothing from the verdict.
     """
-    job = gitlab_job_of(environment)
+    job = read_gitlab_job(environment)
     shown = show_result(result, marker=comment_marker(name))
     lines = [shown.log.rstrip("\n")]
     put = partial(put_note, job) if job.merge_request is not None else None

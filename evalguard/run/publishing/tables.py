@@ -31,44 +31,44 @@ from evalguard.report.contract.compare import compare_document
 from evalguard.report.html.metrics import render_forest_page
 from evalguard.report.words.meaning import derive_meaning
 from evalguard.report.words.plain_text import printable
-from evalguard.run.stored_run import documents_of
+from evalguard.run.stored_run import open_documents
 
-_METRIC = (
+_METRIC_COLUMNS = (
     "task", "metric", "filter", "documents", "base", "candidate", "sigma", "sigma_low",
     "sigma_high", "p_value", "outcome",
 )  # fmt: skip
-_PROBE = (
+_PROBE_COLUMNS = (
     "search", "probe", "at candidate value", "documents", "documents so far", "sigma", "error",
     "outcome", "reason", "cost", "drift", "drift error", "unit",
 )  # fmt: skip
-_CULPRIT = (
+_CULPRIT_COLUMNS = (
     "setting", "reference", "candidate", "target", "task", "metric", "sigma_alone",
     "sigma_in_context", "shapley_sigma", "role", "alone", "in_context",
     "shapley", "unit",
 )  # fmt: skip
 
 
-def tables(report: CompareReport) -> dict[str, TrackedTable]:
+def build_tables(report: CompareReport) -> dict[str, TrackedTable]:
     """Return the tables by name; none without rows."""
-    found = {"metrics": _metrics(report), "moved_documents": list_moved_documents(report)}
+    found = {"metrics": _metrics_table(report), "moved_documents": list_moved_documents(report)}
     if report.bisect is not None:
-        found["bisect/probes"] = _probes(report.bisect)
-        found["bisect/culprits"] = _culprits(report.bisect)
+        found["bisect/probes"] = _probes_table(report.bisect)
+        found["bisect/culprits"] = _culprits_table(report.bisect)
     return {name: table for name, table in found.items() if table.rows}
 
 
-def _metrics(report: CompareReport) -> TrackedTable:
+def _metrics_table(report: CompareReport) -> TrackedTable:
     rows = []
     for one in report.comparisons:
         low, high = one.sigma_interval or (None, None)
         values = (one.base, one.candidate, one.sigma, low, high, one.p_value)
-        cells = map(is_finite, values)
+        cells = map(finite_or_none, values)
         rows.append((one.task, one.metric, one.filter, one.n_used, *cells, one.outcome))
-    return TrackedTable(columns=_METRIC, rows=tuple(rows))
+    return TrackedTable(columns=_METRIC_COLUMNS, rows=tuple(rows))
 
 
-def _probes(bisect: BisectReport) -> TrackedTable:
-    return TrackedTable(columns=_PROBE, rows=tuple(_probe_rows(bisect)))
+def _probes_table(bisect: BisectReport) -> TrackedTable:
+    return TrackedTable(columns=_PROBE_COLUMNS, rows=tuple(_probe_rows(bisect)))
 
 
 def _probe_rows(bisect: BisectReport) -> Iterator[tuple[Any, ...]]:
@@ -81,61 +81,61 @@ def _probe_rows(bisect: BisectReport) -> Iterator[tuple[Any, ...]]:
                 ", ".join(probe.settings) or "none",
                 probe.documents,
                 probe.documents_so_far,
-                *_in_sigma(search.unit, probe.drift_sigma, probe.error_sigma),
+                *_sigma_columns(search.unit, probe.drift_sigma, probe.error_sigma),
                 probe.outcome,
                 probe.reason,
                 probe.cost,
-                is_finite(probe.drift_sigma),
-                is_finite(probe.error_sigma),
+                finite_or_none(probe.drift_sigma),
+                finite_or_none(probe.error_sigma),
                 search.unit,
             )
 
 
-def _culprits(bisect: BisectReport) -> TrackedTable:
+def _culprits_table(bisect: BisectReport) -> TrackedTable:
     rows = [
         (
             one.setting,
-            _text(one.reference),
-            _text(one.candidate),
+            _setting_text(one.reference),
+            _setting_text(one.candidate),
             one.target,
             one.task,
             one.metric,
-            *_in_sigma(one.unit, one.sigma_alone, one.sigma_in_context, one.shapley_sigma),
+            *_sigma_columns(one.unit, one.sigma_alone, one.sigma_in_context, one.shapley_sigma),
             one.role,
-            is_finite(one.sigma_alone),
-            is_finite(one.sigma_in_context),
-            is_finite(one.shapley_sigma),
+            finite_or_none(one.sigma_alone),
+            finite_or_none(one.sigma_in_context),
+            finite_or_none(one.shapley_sigma),
             one.unit,
         )
         for one in bisect.culprits
     ]
-    return TrackedTable(columns=_CULPRIT, rows=tuple(rows))
+    return TrackedTable(columns=_CULPRIT_COLUMNS, rows=tuple(rows))
 
 
-def _in_sigma(unit: str, *drifts: float | None) -> tuple[float | None, ...]:
+def _sigma_columns(unit: str, *drifts: float | None) -> tuple[float | None, ...]:
     """Drifts for columns that are called sigma: None in any other unit."""
-    return tuple(is_finite(drift) if unit == SIGMA else None for drift in drifts)
+    return tuple(finite_or_none(drift) if unit == SIGMA else None for drift in drifts)
 
 
-def is_finite(value: float | None) -> float | None:
+def finite_or_none(value: float | None) -> float | None:
     """A number that JSON can hold; None for any other."""
     return value if value is not None and math.isfinite(value) else None
 
 
-def _text(value: Value) -> str:
+def _setting_text(value: Value) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
 # The documents that moved most, with what was asked and answered, as a table.
 
 
-_COLUMNS = (
+_DOCUMENT_COLUMNS = (
     "task", "metric", "document", "sigma", "share", "base score", "candidate score", "prompt",
     "target", "base answer", "candidate answer",
 )  # fmt: skip
 _LONGEST_TEXT = 2_000
 
-Documents = Mapping[str, RunDocuments | None]
+DocumentsByTask = Mapping[str, RunDocuments | None]
 
 
 def list_moved_documents(report: CompareReport) -> TrackedTable:
@@ -144,13 +144,13 @@ def list_moved_documents(report: CompareReport) -> TrackedTable:
     What was asked and answered is there where the run folder holds it.
     """
     named = [(c, one) for c in report.comparisons if c.influence for one in c.influence.documents]
-    documents = _documents(report, [one.task for _, one in named])
-    rows = [_row(comparison, one, documents.get(one.task)) for comparison, one in named]
-    return TrackedTable(columns=_COLUMNS, rows=tuple(rows))
+    documents = _open_documents(report, [one.task for _, one in named])
+    rows = [_document_row(comparison, one, documents.get(one.task)) for comparison, one in named]
+    return TrackedTable(columns=_DOCUMENT_COLUMNS, rows=tuple(rows))
 
 
-def _documents(report: CompareReport, tasks: Sequence[str]) -> Documents:
-    read = documents_of(report)
+def _open_documents(report: CompareReport, tasks: Sequence[str]) -> DocumentsByTask:
+    read = open_documents(report)
     found: dict[str, RunDocuments | None] = {}
     for task in dict.fromkeys(tasks):
         try:
@@ -160,92 +160,92 @@ def _documents(report: CompareReport, tasks: Sequence[str]) -> Documents:
     return found
 
 
-def _row(
+def _document_row(
     comparison: Comparison, one: InfluentialDocument, documents: RunDocuments | None
 ) -> tuple[Any, ...]:
-    index = None if documents is None else _index(documents, one.doc_id)
+    index = None if documents is None else _document_index(documents, one.doc_id)
     start = (one.task, comparison.metric, one.doc_id, one.contribution, one.share)
     if documents is None or index is None:
         return (*start, "", "", "", "", "", "")
     return (
         *start,
-        _score(documents, "base", index, comparison),
-        _score(documents, "candidate", index, comparison),
-        _moved_text(documents.of("base", "prompt")[index]),
-        _moved_text(documents.columns["target"][index]),
-        _answers(documents, "base", index),
-        _answers(documents, "candidate", index),
+        _score_text(documents, "base", index, comparison),
+        _score_text(documents, "candidate", index, comparison),
+        _shorten(documents.of("base", "prompt")[index]),
+        _shorten(documents.columns["target"][index]),
+        _answers_text(documents, "base", index),
+        _answers_text(documents, "candidate", index),
     )
 
 
-def _index(documents: RunDocuments, doc_id: int) -> int | None:
+def _document_index(documents: RunDocuments, doc_id: int) -> int | None:
     place = bisect.bisect_left(documents.doc_ids, doc_id)
     there = place < len(documents) and documents.doc_ids[place] == doc_id
     return place if there else None
 
 
-def _score(documents: RunDocuments, side: Side, index: int, comparison: Comparison) -> str:
+def _score_text(documents: RunDocuments, side: Side, index: int, comparison: Comparison) -> str:
     text = documents.of(side, "scores")[index]
     if text is None:
         return ""
     item = json.loads(text).get(comparison.filter, {}).get(comparison.metric)
-    return "" if item is None else _moved_text(json.dumps(item))
+    return "" if item is None else _shorten(json.dumps(item))
 
 
-def _answers(documents: RunDocuments, side: Side, index: int) -> str:
+def _answers_text(documents: RunDocuments, side: Side, index: int) -> str:
     """What a side generated, else the log-likelihoods that it gave."""
     texts = documents.of(side, "text")[index] or ()
     said = [text for text in texts if text is not None]
     if said:
-        return _moved_text(" | ".join(said))
+        return _shorten(" | ".join(said))
     scores = documents.of(side, "loglikelihood")[index] or ()
     return ", ".join("" if score is None else f"{score:.4f}" for score in scores)[:_LONGEST_TEXT]
 
 
-def _moved_text(value: object) -> str:
+def _shorten(value: object) -> str:
     return "" if value is None else printable(str(value)[:_LONGEST_TEXT])
 
 
 # A report's numbers under the names that trackers show them by.
 
 
-Number = float | int | bool | None
+TrackedNumber = float | int | bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Numbers:
+class TrackedNumbers:
     """Finite ``scalars``; ``words`` are outcomes, and numbers that are infinite."""
 
     scalars: Mapping[str, float]
     words: Mapping[str, str]
 
 
-def numbers(report: CompareReport) -> Numbers:
+def collect_numbers(report: CompareReport) -> TrackedNumbers:
     """Return all numbers of a report that trend over runs, unrounded."""
-    found: dict[str, Number] = {}
+    found: dict[str, TrackedNumber] = {}
     words: dict[str, str] = {}
     for comparison in report.comparisons:
-        place = metric_name(comparison)
-        found |= {f"{place}/{name}": value for name, value in _of_comparison(comparison)}
+        place = tracked_metric_name(comparison)
+        found |= {f"{place}/{name}": value for name, value in _comparison_numbers(comparison)}
         words[f"{place}/outcome"] = comparison.outcome
     for distribution in report.distributions:
         task = distribution.task
-        found |= {f"{task}/{name}": value for name, value in _of_distribution(distribution)}
-    found |= dict(_of_report(report))
+        found |= {f"{task}/{name}": value for name, value in _distribution_numbers(distribution)}
+    found |= dict(_report_numbers(report))
     there = {name: float(value) for name, value in found.items() if value is not None}
     words |= {name: str(value) for name, value in there.items() if not math.isfinite(value)}
     scalars = {name: value for name, value in there.items() if math.isfinite(value)}
-    return Numbers(scalars=scalars, words=words)
+    return TrackedNumbers(scalars=scalars, words=words)
 
 
-def metric_name(comparison: Comparison) -> str:
+def tracked_metric_name(comparison: Comparison) -> str:
     """ "lambada_openai/perplexity"; a filter follows the metric as lm-eval writes it."""
     named = comparison.filter not in ("", "none")
     filter_ = f",{comparison.filter}" if named else ""
     return f"{comparison.task}/{comparison.metric}{filter_}"
 
 
-def _of_comparison(comparison: Comparison) -> Iterator[tuple[str, Number]]:
+def _comparison_numbers(comparison: Comparison) -> Iterator[tuple[str, TrackedNumber]]:
     for name in ("base", "base_stderr", "candidate", "candidate_stderr", "sigma"):
         yield name, getattr(comparison, name)
     low, high = comparison.sigma_interval or (None, None)
@@ -258,7 +258,9 @@ def _of_comparison(comparison: Comparison) -> Iterator[tuple[str, Number]]:
     yield "flips_won", won
 
 
-def _of_distribution(distribution: DistributionComparison) -> Iterator[tuple[str, Number]]:
+def _distribution_numbers(
+    distribution: DistributionComparison,
+) -> Iterator[tuple[str, TrackedNumber]]:
     yield "kl_mean", distribution.kl.value
     yield "kl_stderr", distribution.kl.stderr
     yield "kl_p99", distribution.kl_at(99).value
@@ -267,7 +269,7 @@ def _of_distribution(distribution: DistributionComparison) -> Iterator[tuple[str
     yield "same_top1", distribution.same_top1.value
 
 
-def _of_report(report: CompareReport) -> Iterator[tuple[str, Number]]:
+def _report_numbers(report: CompareReport) -> Iterator[tuple[str, TrackedNumber]]:
     yield "gate/passed", report.gate.passed
     yield "gate/exit_code", report.exit_code
     if report.across_tasks is not None:
@@ -286,7 +288,7 @@ def _of_report(report: CompareReport) -> Iterator[tuple[str, Number]]:
 
 
 # What people look into later; the tokens of all documents may be gigabytes.
-_FILES = ("result.json", "report.html", "junit.xml", "samples/*.parquet")
+_FILE_PATTERNS = ("result.json", "report.html", "junit.xml", "samples/*.parquet")
 LARGEST_FILE = 100_000_000
 _LONGEST_TAG = 64
 
@@ -300,8 +302,8 @@ def build_tracked_run(
         job_type: None: "bisect" where it holds a bisection, else "compare".
         group: None: the pull request or pipeline that CI's variables name.
     """
-    found, files = numbers(report), _files(report)
-    left_out = _too_large(report)
+    found, files = collect_numbers(report), _files_to_send(report)
+    left_out = _files_too_large(report)
     summary = {
         **found.words,
         "state": report.gate.state,
@@ -312,23 +314,23 @@ def build_tracked_run(
     return TrackedRun(
         name=printable(f"{report.base.name} vs {report.candidate.name}"),
         job_type=job_type or ("bisect" if report.bisect else "compare"),
-        group=origin(os.environ).group if group is None else group,
-        tags=_tags(report),
-        config=_config(report),
+        group=read_origin(os.environ).group if group is None else group,
+        tags=_run_tags(report),
+        config=_run_config(report),
         scalars=found.scalars,
         summary=summary,
-        tables=tables(report),
+        tables=build_tables(report),
         pages={"forest": render_forest_page(report)} if report.comparisons else {},
         files=files,
-        alert=_alert(report),
+        alert=_gate_alert(report),
     )
 
 
-def _config(report: CompareReport) -> dict[str, Any]:
+def _run_config(report: CompareReport) -> dict[str, Any]:
     """Both variants with their settings, the gate and the environment, without secrets."""
     whole = compare_document(report)
     gate = report.gate
-    where = origin(os.environ)
+    where = read_origin(os.environ)
     config = {
         "base": whole["base"],
         "candidate": whole["candidate"],
@@ -350,35 +352,35 @@ def _config(report: CompareReport) -> dict[str, Any]:
     return cast("dict[str, Any]", redact_value(config))
 
 
-def _tags(report: CompareReport) -> tuple[str, ...]:
+def _run_tags(report: CompareReport) -> tuple[str, ...]:
     names = (report.gate.state, report.base.name, report.candidate.name)
     return tuple(dict.fromkeys(printable(name)[:_LONGEST_TAG] for name in names if name))
 
 
-def _alert(report: CompareReport) -> Alert | None:
+def _gate_alert(report: CompareReport) -> Alert | None:
     if report.gate.state != "regressed":
         return None
     title = printable(f"{report.candidate.name} regressed against {report.base.name}")
     return Alert(title=title, text=redacted_text(derive_meaning(report).sentence))
 
 
-def _files(report: CompareReport) -> dict[str, str]:
+def _files_to_send(report: CompareReport) -> dict[str, str]:
     return {
         name: str(path.absolute())
-        for name, path in _there(report)
+        for name, path in _existing_files(report)
         if path.stat().st_size <= LARGEST_FILE
     }
 
 
-def _too_large(report: CompareReport) -> list[str]:
-    return [name for name, path in _there(report) if path.stat().st_size > LARGEST_FILE]
+def _files_too_large(report: CompareReport) -> list[str]:
+    return [name for name, path in _existing_files(report) if path.stat().st_size > LARGEST_FILE]
 
 
-def _there(report: CompareReport) -> list[tuple[str, Path]]:
+def _existing_files(report: CompareReport) -> list[tuple[str, Path]]:
     if report.run_folder is None:
         return []
     folder = Path(report.run_folder)
-    paths = [path for pattern in _FILES for path in sorted(folder.glob(pattern))]
+    paths = [path for pattern in _FILE_PATTERNS for path in sorted(folder.glob(pattern))]
     return [(str(path.relative_to(folder)), path) for path in paths]
 
 
@@ -389,7 +391,7 @@ _PULL_REQUEST = re.compile(r"refs/pull/(\d+)/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class CiOrigin:
     """What belongs together, and where to look it up; "" where nothing says so.
 
     Attributes:
@@ -403,31 +405,31 @@ class Origin:
     url: str = ""
 
 
-def origin(variables: Mapping[str, str]) -> Origin:
+def read_origin(variables: Mapping[str, str]) -> CiOrigin:
     """Read it off the variables of GitHub Actions or GitLab CI."""
     if variables.get("GITHUB_ACTIONS"):
-        return _github(variables)
+        return _github_origin(variables)
     if variables.get("GITLAB_CI"):
-        return _gitlab(variables)
-    return Origin()
+        return _gitlab_origin(variables)
+    return CiOrigin()
 
 
-def _github(variables: Mapping[str, str]) -> Origin:
+def _github_origin(variables: Mapping[str, str]) -> CiOrigin:
     pull_request = _PULL_REQUEST.match(variables.get("GITHUB_REF", ""))
     run = variables.get("GITHUB_RUN_ID", "")
     repository = variables.get("GITHUB_REPOSITORY", "")
     server = variables.get("GITHUB_SERVER_URL", "")
-    return Origin(
+    return CiOrigin(
         group=f"pull request {pull_request[1]}" if pull_request else f"workflow {run}",
         commit=variables.get("GITHUB_SHA", ""),
         url=f"{server}/{repository}/actions/runs/{run}" if server and repository and run else "",
     )
 
 
-def _gitlab(variables: Mapping[str, str]) -> Origin:
+def _gitlab_origin(variables: Mapping[str, str]) -> CiOrigin:
     merge_request = variables.get("CI_MERGE_REQUEST_IID")
     pipeline = variables.get("CI_PIPELINE_ID", "")
-    return Origin(
+    return CiOrigin(
         group=f"merge request {merge_request}" if merge_request else f"pipeline {pipeline}",
         commit=variables.get("CI_COMMIT_SHA", ""),
         url=variables.get("CI_PIPELINE_URL", ""),

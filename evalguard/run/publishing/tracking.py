@@ -19,13 +19,13 @@ from evalguard.core.reports.compare import (
     TrackedRun,
 )
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, Interrupted, UsageError, nearest
-from evalguard.integrations.jobs import Bounds
+from evalguard.integrations.jobs import SendingLimits
 from evalguard.integrations.sending import send_run
 from evalguard.integrations.wandb_sink import wandb_is_configured
 from evalguard.report.progress import ProgressLine
 from evalguard.report.view.report import tracked_views
 from evalguard.run.publishing.tables import build_tracked_run
-from evalguard.run.stored_run import stored_run
+from evalguard.run.stored_run import read_stored_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +61,12 @@ def track_stored(run: Path, names: Sequence[str] = (), *, quiet: bool = False) -
             "--track none sends the run nowhere, and sending is all that evalguard track does",
             hint="name a tracker: --track wandb, trackio or mlflow",
         )
-    sinks = chosen_sinks(names)
+    sinks = choose_sinks(names)
     if not sinks:
         raise UsageError(
             "no tracker is configured", hint="name one: --track wandb, trackio or mlflow"
         )
-    stored = stored_run(run)
+    stored = read_stored_run(run)
     stored.check_files()  # its samples are sent, too
     return TrackResult(track_run(stored.report, sinks, quiet=quiet))
 
@@ -74,7 +74,7 @@ def track_stored(run: Path, names: Sequence[str] = (), *, quiet: bool = False) -
 # Which trackers a comparison is sent to.
 
 
-def chosen_sinks(names: Sequence[str], *, unasked: bool = True) -> tuple[SinkName, ...]:
+def choose_sinks(names: Sequence[str], *, unasked: bool = True) -> tuple[SinkName, ...]:
     """Return where to send: the names, else W&B where it is configured.
 
     Args:
@@ -88,7 +88,7 @@ def chosen_sinks(names: Sequence[str], *, unasked: bool = True) -> tuple[SinkNam
 # Names of trackers, as an option or a guard file gives them.
 
 
-NONE = "none"
+NO_TRACKER = "none"
 
 
 def check_track(names: Sequence[str]) -> tuple[str, ...]:
@@ -97,16 +97,16 @@ def check_track(names: Sequence[str]) -> tuple[str, ...]:
     Raises:
         UsageError: one is unknown, or "none" stands beside another.
     """
-    known = (*SINKS, NONE)
+    known = (*SINKS, NO_TRACKER)
     for name in names:
         if name not in known:
             raise UsageError(
                 f"there is no tracker '{name}'{nearest(name, known)}",
                 hint=f"one of {', '.join(known)}",
             )
-    if NONE in names and len(set(names)) > 1:
+    if NO_TRACKER in names and len(set(names)) > 1:
         raise UsageError(
-            f"track: none stands beside {', '.join(n for n in names if n != NONE)}",
+            f"track: none stands beside {', '.join(n for n in names if n != NO_TRACKER)}",
             hint="none means that nothing is sent anywhere",
         )
     return tuple(dict.fromkeys(names))
@@ -115,7 +115,7 @@ def check_track(names: Sequence[str]) -> tuple[str, ...]:
 # Tracking: send a finished comparison to trackers; whatever happens there, the verdict stands.
 
 
-INTERRUPTED = "interrupted"
+TRACKING_INTERRUPTED = "interrupted"
 _LOG = logging.getLogger(__name__)
 
 
@@ -126,7 +126,7 @@ def track_run(
     job_type: JobType | None = None,
     group: str | None = None,
     quiet: bool = False,
-    bounds: Bounds | None = None,
+    bounds: SendingLimits | None = None,
     unreached: str = "",
 ) -> CompareReport:
     """Send a report to each of the sinks; return it with what became of it there.
@@ -148,17 +148,20 @@ def track_run(
                         f"sending the run to {SINK_TITLES[sink]} (Ctrl-C leaves that out)"
                     )
                 run = partial(build_tracked_run, report, job_type=job_type, group=group)
-                done.append(_sent(report, sink, run, bounds, unreached))
+                done.append(_send_to_sink(report, sink, run, bounds, unreached))
         except (KeyboardInterrupt, Interrupted):
-            done += [Sent(sink=s, state="failed", reason=INTERRUPTED) for s in sinks[len(done) :]]
+            done += [
+                Sent(sink=s, state="failed", reason=TRACKING_INTERRUPTED)
+                for s in sinks[len(done) :]
+            ]
     return replace(report, tracked=(*report.tracked, *done)) if done else report
 
 
-def _sent(
+def _send_to_sink(
     report: CompareReport,
     sink: SinkName,
     run: Callable[[], TrackedRun],
-    bounds: Bounds | None,
+    bounds: SendingLimits | None,
     unreached: str,
 ) -> Sent:
     folder = Path(report.run_folder).parent if report.run_folder else Path.cwd()

@@ -15,21 +15,21 @@ from evalguard.errors import MisalignedRunsError
 from evalguard.harness.requests import TaskRequests, documents_of
 from evalguard.harness.tables import TaskScores
 from evalguard.run.choices import Choices
-from evalguard.run.scoring.cached_blocks import SingleModelScoring
+from evalguard.run.scoring.cached_blocks import SingleModelScorer
 from evalguard.run.scoring.evaluate import Evaluation, Evaluator
-from evalguard.run.scoring.scoring import Scored
+from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.scoring.sessions import Session
 from evalguard.run.sources import ModelSource, StoredSource
 from evalguard.stats.caveats import unusable
 from evalguard.stats.sequential.finding import Finding, StoppingRule, cannot_stop, find
 from evalguard.stats.sequential.stopped import carry_over, complete, stopped_comparison
 
-Key = tuple[str, str, str]
-Tables = Mapping[Key, ScoreTable]
+SampleKey = tuple[str, str, str]
+TablesByKey = Mapping[SampleKey, ScoreTable]
 
 
 @dataclass(slots=True, kw_only=True)
-class Draw:
+class TaskSample:
     """One task of a sequential run.
 
     Attributes:
@@ -45,7 +45,7 @@ class Draw:
     looks: tuple[int, ...]
     place: int = 0
     finished: bool = False
-    findings: dict[Key, Finding | None] = field(default_factory=dict)
+    findings: dict[SampleKey, Finding | None] = field(default_factory=dict)
     reason: str = ""
 
     @property
@@ -78,11 +78,11 @@ class Draw:
 
     def look(
         self,
-        base: Tables,
-        candidate: Tables,
+        base: TablesByKey,
+        candidate: TablesByKey,
         rule: StoppingRule,
         choices: Choices,
-        base_of_all: Tables,
+        base_of_all: TablesByKey,
     ) -> None:
         """Judge the documents drawn so far; go on where they do not decide the gated metrics.
 
@@ -96,8 +96,8 @@ class Draw:
         undecided = False
         for key in [key for key in base if key in candidate]:
             gated = choices.gate.covers(key[0], key[2])
-            reason = cannot_stop(base[key]) or _incomplete(base[key], self.drawn)
-            paired = None if reason else _paired(base[key], candidate[key], choices.allow)
+            reason = cannot_stop(base[key]) or _incomplete_note(base[key], self.drawn)
+            paired = None if reason else _pair_tables(base[key], candidate[key], choices.allow)
             if reason and gated:
                 self._ask_all(f"{key[2]}: {reason}")
                 return
@@ -114,7 +114,7 @@ class Draw:
                 with_interval=not gated,
             )
             self.findings[key] = carry_over(self.findings.get(key), now, margin=own.margin)
-            undecided = undecided or (gated and not _decided(self.findings[key]))
+            undecided = undecided or (gated and not _is_decided(self.findings[key]))
         self.finished = not undecided
         if undecided:
             self.place += 1
@@ -126,11 +126,13 @@ class Draw:
         self.place += 1
 
 
-def _decided(finding: Finding | None) -> bool:
+def _is_decided(finding: Finding | None) -> bool:
     return finding is not None and finding.side is not None
 
 
-def _paired(base: ScoreTable, candidate: ScoreTable, allow: frozenset[str]) -> PairedScores | None:
+def _pair_tables(
+    base: ScoreTable, candidate: ScoreTable, allow: frozenset[str]
+) -> PairedScores | None:
     """Both sides of a metric; None where they give no number, however many documents there are."""
     try:
         paired = pair(base, candidate, allow=allow)
@@ -139,7 +141,7 @@ def _paired(base: ScoreTable, candidate: ScoreTable, allow: frozenset[str]) -> P
     return None if unusable(paired) else paired
 
 
-def _incomplete(table: ScoreTable, drawn: Sequence[int]) -> str:
+def _incomplete_note(table: ScoreTable, drawn: Sequence[int]) -> str:
     same = set(table.doc_ids.tolist()) == set(drawn)
     return "" if same else "some documents have no value for it, so that N is not known"
 
@@ -148,13 +150,13 @@ def _incomplete(table: ScoreTable, drawn: Sequence[int]) -> str:
 
 
 @dataclass(slots=True)
-class _Task:
+class _ModelTask:
     requests: TaskRequests
     responses: dict[tuple[int, int], Response] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
-class RequestedTask:
+class SequentialModel:
     """One model of a sequential run.
 
     ``evaluator`` is its own: notes of two models that take turns must not mix.
@@ -163,21 +165,21 @@ class RequestedTask:
     source: ModelSource
     evaluator: Evaluator
     description: ModelDescription | None = None
-    _tasks: dict[str, _Task] = field(default_factory=dict)
+    _tasks: dict[str, _ModelTask] = field(default_factory=dict)
 
     def begin(self, session: Session, tasks: Iterable[str]) -> Mapping[str, TaskRequests]:
         """Build what the tasks ask of this model, which has to be loaded; once."""
         if self.description is None:
             self.description = session.scorer.describe()
             for task in tasks:
-                self._tasks[task] = _Task(self.evaluator.requests(task, session.scorer))
+                self._tasks[task] = _ModelTask(self.evaluator.requests(task, session.scorer))
         return {name: task.requests for name, task in self._tasks.items()}
 
     def ask(self, session: Session, task: str, doc_ids: Collection[int]) -> None:
         """Let the model answer these documents."""
         asked = self._tasks[task]
         part = documents_of(asked.requests, doc_ids)
-        alone = SingleModelScoring(session.name, session.scorer, self.evaluator)
+        alone = SingleModelScorer(session.name, session.scorer, self.evaluator)
         responses = self.evaluator.score_requests([part], alone)[0]
         for request, response in zip(part.requests, responses, strict=True):
             asked.responses[request.doc_id, request.index] = response
@@ -207,49 +209,50 @@ class RequestedTask:
 SideTables = tuple[tuple[ScoreTable, ...], tuple[NotCompared, ...], Mapping[str, DocumentFields]]
 
 
-def of_run(source: StoredSource, draw: Draw) -> SideTables:
+def tables_of_run(source: StoredSource, draw: TaskSample) -> SideTables:
     """A finished run's scores of the documents drawn so far."""
-    tables = tuple(_picked(table, draw) for table in of_task(source, draw.task))
+    tables = tuple(_pick_rows(table, draw) for table in tables_of_task(source, draw.task))
     left_out = tuple(left for left in source.run.not_compared if left.task == draw.task)
     fields = {task: of for task, of in source.run.fields.items() if task == draw.task}
     return tables, left_out, fields
 
 
-def of_task(source: StoredSource, task: str) -> tuple[ScoreTable, ...]:
+def tables_of_task(source: StoredSource, task: str) -> tuple[ScoreTable, ...]:
     """A finished run's scores of a task."""
     return tuple(table for table in source.run.tables if table.task == task)
 
 
-def only_sampled(side: Scored, draws: Mapping[str, Draw]) -> Scored:
+def only_sampled(side: ScoredSide, draws: Mapping[str, TaskSample]) -> ScoredSide:
     """A finished run's side, with the documents that the other side was asked."""
     tables = tuple(
-        _picked(table, draws[table.task]) if table.task in draws else table for table in side.tables
+        _pick_rows(table, draws[table.task]) if table.task in draws else table
+        for table in side.tables
     )
     samples = {
-        task: _picked_samples(of, draws[task]) if task in draws else of
+        task: _pick_samples(of, draws[task]) if task in draws else of
         for task, of in side.samples.items()
     }
     return replace(side, tables=tables, samples=samples)
 
 
-def _picked_samples(of: TaskScores, draw: Draw) -> TaskScores:
+def _pick_samples(of: TaskScores, draw: TaskSample) -> TaskScores:
     if draw.complete:
         return of
     drawn = set(draw.drawn)
     return replace(
         of,
-        tables=tuple(_picked(table, draw) for table in of.tables),
+        tables=tuple(_pick_rows(table, draw) for table in of.tables),
         samples=tuple(row for row in of.samples if row["doc_id"] in drawn),
     )
 
 
-def _picked(table: ScoreTable, draw: Draw) -> ScoreTable:
+def _pick_rows(table: ScoreTable, draw: TaskSample) -> ScoreTable:
     if draw.complete:
         return table
     return pick_rows(table, np.flatnonzero(np.isin(table.doc_ids, np.asarray(draw.drawn))))
 
 
-def by_key(tables: Iterable[ScoreTable]) -> Tables:
+def index_tables(tables: Iterable[ScoreTable]) -> TablesByKey:
     """Tables by task, filter and metric."""
     return {table.key: table for table in tables}
 
@@ -268,7 +271,7 @@ class Stops:
     """
 
     rule: StoppingRule
-    findings: Mapping[Key, Finding]
+    findings: Mapping[SampleKey, Finding]
     looks: Mapping[str, tuple[int, ...]]
     run: SequentialRun
 

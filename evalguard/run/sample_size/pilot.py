@@ -16,7 +16,7 @@ from evalguard.core.reports.plan import AimFacts
 from evalguard.core.scores import ScoreTable
 from evalguard.errors import MisalignedRunsError, UsageError
 from evalguard.run.choices import Choices
-from evalguard.run.scoring.scoring import Scored
+from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.sources import ModelSource, Source
 from evalguard.stats.compare import compare_scores, failed_comparison
 from evalguard.stats.pilot import (
@@ -29,7 +29,7 @@ from evalguard.stats.pilot import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Aim:
+class PlanAim:
     """What a plan is made for: a gate with its margins, and a power."""
 
     gate: Gate
@@ -46,7 +46,7 @@ class Aim:
         return (1.0 - self.confidence) / 2.0
 
     @classmethod
-    def of(cls, gate: Gate, power: float) -> Aim:
+    def of(cls, gate: Gate, power: float) -> PlanAim:
         """The aim of a gate.
 
         Raises:
@@ -79,10 +79,10 @@ class Aim:
 
 
 def plan_metrics(
-    scored: tuple[Scored, Scored],
+    scored: tuple[ScoredSide, ScoredSide],
     sources: tuple[Source, Source],
     choices: Choices,
-    aim: Aim,
+    aim: PlanAim,
 ) -> tuple[tuple[MetricPlan, ...], bool]:
     """Plan every metric that either side has, from the scores of a pilot.
 
@@ -99,15 +99,15 @@ def plan_metrics(
             pilot = pilot_of_comparison(comparison, confidence=aim.confidence)
         else:
             base, candidate = _same_documents(bases[key], candidates[key], sources)
-            pilot, comparison = _pilot(base, candidate, choices, aim)
-        plan = aim.plan(pilot, planned_documents(bases.get(key) or candidates[key], choices))
+            pilot, comparison = _metric_pilot(base, candidate, choices, aim)
+        plan = aim.plan(pilot, count_planned_documents(bases.get(key) or candidates[key], choices))
         failed = failed or comparison.outcome == "failed" or plan.pilot.problem != pilot.problem
         plans.append(plan)
     return tuple(plans), failed
 
 
-def _pilot(
-    base: ScoreTable, candidate: ScoreTable, choices: Choices, aim: Aim
+def _metric_pilot(
+    base: ScoreTable, candidate: ScoreTable, choices: Choices, aim: PlanAim
 ) -> tuple[Pilot, Comparison]:
     try:
         paired = pair(base, candidate, allow=choices.allow)
@@ -125,13 +125,13 @@ def _same_documents(
     """Of a finished run beside a model, take the documents that the pilot drew."""
     first, second = (isinstance(source, ModelSource) for source in sources)
     if first and not second:
-        return _without_limit(base), _without_limit(_at(candidate, base))
+        return _without_limit(base), _without_limit(_rows_of_other(candidate, base))
     if second and not first:
-        return _without_limit(_at(base, candidate)), _without_limit(candidate)
+        return _without_limit(_rows_of_other(base, candidate)), _without_limit(candidate)
     return base, candidate
 
 
-def _at(table: ScoreTable, other: ScoreTable) -> ScoreTable:
+def _rows_of_other(table: ScoreTable, other: ScoreTable) -> ScoreTable:
     table = order_rows(table, table.source or "the finished run")
     return pick_rows(table, np.flatnonzero(np.isin(table.doc_ids, other.doc_ids)))
 
@@ -141,7 +141,7 @@ def _without_limit(table: ScoreTable) -> ScoreTable:
     return dataclasses.replace(table, run=run)
 
 
-def planned_documents(table: ScoreTable, choices: Choices) -> int:
+def count_planned_documents(table: ScoreTable, choices: Choices) -> int:
     """Documents of the run that is planned: all of the task, or as many as the limit says."""
     total, limit = table.n_total or table.n, choices.task_options.limit
     if limit is not None:

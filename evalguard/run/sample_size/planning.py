@@ -23,13 +23,13 @@ from evalguard.core.settings import Value, Variant
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, UsageError
 from evalguard.report.plan import plan_document, render_plan
 from evalguard.run.choices import Choices
-from evalguard.run.compare import prepare
-from evalguard.run.meter import NOTHING_KEPT, interruptible
+from evalguard.run.compare import resolve_request
+from evalguard.run.meter import NOTHING_CACHED, interruptible
 from evalguard.run.options import CompareOptions, make_options
-from evalguard.run.record import run_environment
-from evalguard.run.sample_size.pilot import Aim, plan_metrics
+from evalguard.run.record import read_environment
+from evalguard.run.sample_size.pilot import PlanAim, plan_metrics
 from evalguard.run.scoring.lazy_scorer import open_scorer
-from evalguard.run.scoring.scoring import Scored, score_sides
+from evalguard.run.scoring.scoring import ScoredSide, score_sides
 from evalguard.run.sources import ModelSource, Source
 from evalguard.stats.pilot import MetricPlan
 from evalguard.stats.probability import expected_total
@@ -75,15 +75,15 @@ def plan(
     )
     if pilot < 2:
         raise UsageError(f"a pilot of {pilot} documents shows no scatter", hint="take 64 or more")
-    with interruptible("reading what is to be planned", hint=NOTHING_KEPT):
-        sources, choices = prepare(str(base), str(candidate), options)
-    aim = Aim.of(choices.gate, power)
+    with interruptible("reading what is to be planned", hint=NOTHING_CACHED):
+        sources, choices = resolve_request(str(base), str(candidate), options)
+    aim = PlanAim.of(choices.gate, power)
     sampled = dataclasses.replace(choices.task_options, sample=pilot)
     choices = dataclasses.replace(choices, task_options=sampled)
-    watch = Stopwatch()
-    with interruptible("scoring the pilot", hint=NOTHING_KEPT):
+    watch = ScorerStopwatch()
+    with interruptible("scoring the pilot", hint=NOTHING_CACHED):
         scored = score_sides(sources, choices, options, opener=watch.open)
-    scored = _plannable(scored[0]), _plannable(scored[1])
+    scored = _drop_unplannable(scored[0]), _drop_unplannable(scored[1])
     metrics, failed = plan_metrics(scored, sources, choices, aim)
     roles = _scored_roles(sources)
     facts = PilotFacts(kind="lm-eval runs")
@@ -93,19 +93,19 @@ def plan(
         base=scored[0].identity,
         candidate=scored[1].identity,
         metrics=metrics,
-        costs=_costs(watch, roles, metrics, confidence=aim.confidence),
+        costs=_task_costs(watch, roles, metrics, confidence=aim.confidence),
         load_seconds=dict(zip(roles, watch.load_seconds[-len(roles) :], strict=True)),
         pilot=facts,
         aim=aim.facts(metrics),
         exit_code=EXIT_FAILED if failed or not metrics else EXIT_PASSED,
         not_compared=tuple(dict.fromkeys(left for side in scored for left in side.not_compared)),
-        notes=_notes((*choices.notes, *_clusters_ignored(choices)), scored),
-        **signature(options),
+        notes=_plan_notes((*choices.notes, *_clusters_note(choices)), scored),
+        **sign_plan(options),
     )
     return PlanResult(report)
 
 
-def _plannable(side: Scored) -> Scored:
+def _drop_unplannable(side: ScoredSide) -> ScoredSide:
     """Leave out metrics whose scatter only resampling shows: a plan knows no formula for them."""
     left_out = tuple(
         NotCompared(
@@ -124,7 +124,7 @@ def _plannable(side: Scored) -> Scored:
     )
 
 
-def _clusters_ignored(choices: Choices) -> tuple[str, ...]:
+def _clusters_note(choices: Choices) -> tuple[str, ...]:
     if not choices.clusters.declared:
         return ()
     return (
@@ -133,17 +133,17 @@ def _clusters_ignored(choices: Choices) -> tuple[str, ...]:
     )
 
 
-def signature(options: CompareOptions) -> dict[str, Any]:
+def sign_plan(options: CompareOptions) -> dict[str, Any]:
     """When, with what and by which command a plan was made."""
     return {
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "environment": run_environment(),
+        "environment": read_environment(),
         "command": redacted_text(options.command),
         "version": evalguard.__version__,
     }
 
 
-def _notes(own: tuple[str, ...], scored: tuple[Scored, Scored]) -> tuple[str, ...]:
+def _plan_notes(own: tuple[str, ...], scored: tuple[ScoredSide, ScoredSide]) -> tuple[str, ...]:
     of_sides = (
         note
         if note in scored[0].notes and note in scored[1].notes
@@ -159,8 +159,12 @@ def _scored_roles(sources: Sequence[Source]) -> list[Role]:
     return [role for role, source in pairs if isinstance(source, ModelSource)]
 
 
-def _costs(
-    watch: Stopwatch, roles: Sequence[Role], metrics: Sequence[MetricPlan], *, confidence: float
+def _task_costs(
+    watch: ScorerStopwatch,
+    roles: Sequence[Role],
+    metrics: Sequence[MetricPlan],
+    *,
+    confidence: float,
 ) -> tuple[TaskCost, ...]:
     """What the planned run costs, task by task; a task without metrics costs what it costs too."""
     planned = {metric.pilot.task: metric.n for metric in metrics}
@@ -180,7 +184,7 @@ _WARM_REQUESTS = 4
 
 
 @dataclass(slots=True)
-class Timed:
+class ModelTiming:
     """What one model did for one task. ``hidden`` if any response did not tell its tokens."""
 
     seconds: float = 0.0
@@ -221,7 +225,7 @@ class TimedScorer:
         self._scorer = scorer
         self._clock = clock
         self._warm: set[str] = set()
-        self.tasks: dict[str, Timed] = defaultdict(Timed)
+        self.tasks: dict[str, ModelTiming] = defaultdict(ModelTiming)
 
     def describe(self) -> ModelDescription:
         """Return what was loaded."""
@@ -254,7 +258,7 @@ class TimedScorer:
 
 
 @dataclass(slots=True)
-class Stopwatch:
+class ScorerStopwatch:
     """Opens scorers, in the order they are asked for, and keeps what they measured."""
 
     clock: Callable[[], float] = time.perf_counter

@@ -10,36 +10,36 @@ from evalguard.errors import UsageError
 from evalguard.harness.requests import TaskRequests
 from evalguard.run.choices import Choices
 from evalguard.run.groups import cluster_documents
-from evalguard.run.judging import comparable
+from evalguard.run.judging import drop_incomparable
 from evalguard.run.meter import Meter
 from evalguard.run.options import CompareOptions
 from evalguard.run.sample_size.draws import (
-    Draw,
-    RequestedTask,
+    SequentialModel,
     SideTables,
     Stops,
-    Tables,
-    by_key,
-    of_run,
-    of_task,
+    TablesByKey,
+    TaskSample,
+    index_tables,
     only_sampled,
+    tables_of_run,
+    tables_of_task,
 )
 from evalguard.run.scoring.evaluate import Evaluation
-from evalguard.run.scoring.lazy_scorer import Opener, with_fallback
+from evalguard.run.scoring.lazy_scorer import ScorerOpener, score_with_fallback
 from evalguard.run.scoring.scoring import (
-    Scored,
-    check_asked_alike,
+    ScoredSide,
     check_scores,
-    only_requested,
-    score_model,
-    score_stored_base,
+    check_stored_requests,
+    limit_to_candidate_tasks,
+    side_of_model,
+    side_of_stored,
 )
-from evalguard.run.scoring.sessions import Loaded, Sessions, bench, loaded_together
-from evalguard.run.sources import KeptSource, ModelSource, Source, StoredSource
+from evalguard.run.scoring.sessions import LoadedModels, Sessions, load_together, open_run_context
+from evalguard.run.sources import BaselineSource, ModelSource, Source, StoredSource
 from evalguard.stats.sequential.finding import FACTOR, StoppingRule, document_order, planned_looks
 
 # Models that take turns in memory are loaded anew for every look: then each look doubles.
-TAKING_TURNS = 10.0**0.3
+TURN_GROWTH = 10.0**0.3
 
 
 def score_in_looks(
@@ -47,9 +47,9 @@ def score_in_looks(
     choices: Choices,
     options: CompareOptions,
     *,
-    opener: Opener | None = None,
+    opener: ScorerOpener | None = None,
     meter: Meter | None = None,
-) -> tuple[tuple[Scored, Scored], Stops]:
+) -> tuple[tuple[ScoredSide, ScoredSide], Stops]:
     """Ask random documents of every task, look after look, until its gated metrics are decided.
 
     Both models stay loaded where there is room for them; else they take turns, and the looks are
@@ -60,8 +60,8 @@ def score_in_looks(
             stay in the score cache, and the same seed asks for the same blocks again.
     """
     models = [source for source in sources if isinstance(source, ModelSource)]
-    (scored, stops), notes = with_fallback(
-        models, choices, lambda choices: _in_looks(sources, choices, options, opener, meter)
+    (scored, stops), notes = score_with_fallback(
+        models, choices, lambda choices: _score_looks(sources, choices, options, opener, meter)
     )
     base, candidate = (
         replace(side, notes=(*side.notes, *notes)) if isinstance(source, ModelSource) else side
@@ -70,26 +70,26 @@ def score_in_looks(
     return (base, candidate), stops
 
 
-def _in_looks(
+def _score_looks(
     sources: tuple[Source, Source],
     choices: Choices,
     options: CompareOptions,
-    opener: Opener | None,
+    opener: ScorerOpener | None,
     meter: Meter | None,
-) -> tuple[tuple[Scored, Scored], Stops]:
+) -> tuple[tuple[ScoredSide, ScoredSide], Stops]:
     assert choices.sequential_alpha is not None
     models = [source for source in sources if isinstance(source, ModelSource)]
-    with bench(choices, options, opener=opener, meter=meter) as place:
+    with open_run_context(choices, options, opener=opener, meter=meter) as place:
         for source in sources:
-            if isinstance(source, KeptSource):
-                check_asked_alike(source, place.evaluator, choices)
+            if isinstance(source, BaselineSource):
+                check_stored_requests(source, place.evaluator, choices)
         sessions = Sessions(place)
-        with loaded_together(sessions, models) as loaded:
+        with load_together(sessions, models) as loaded:
             asked = [
-                RequestedTask(source=model, evaluator=replace(place.evaluator, notes=[]))
+                SequentialModel(source=model, evaluator=replace(place.evaluator, notes=[]))
                 for model in models
             ]
-            run = _Run(
+            run = _SequentialRun(
                 sources=sources,
                 choices=choices,
                 loaded=loaded,
@@ -104,19 +104,19 @@ def _in_looks(
 
 
 @dataclass(slots=True, kw_only=True)
-class _Run:
+class _SequentialRun:
     """The tasks of a sequential run, in the middle of it."""
 
     sources: tuple[Source, Source]
     choices: Choices
-    loaded: Loaded
-    asked: Sequence[RequestedTask]
+    loaded: LoadedModels
+    asked: Sequence[SequentialModel]
     alpha: float
-    draws: dict[str, Draw] = field(default_factory=dict)
+    draws: dict[str, TaskSample] = field(default_factory=dict)
     rule: StoppingRule | None = None
 
     @property
-    def active(self) -> list[Draw]:
+    def active(self) -> list[TaskSample]:
         """The tasks that are not decided yet."""
         return [draw for draw in self.draws.values() if not draw.finished]
 
@@ -141,17 +141,17 @@ class _Run:
                 note = f"{draw.task}: not decided yet, on to {len(draw.drawn):,} documents"
                 self.loaded.sessions.evaluator.progress.note(note)
 
-    def scored(self) -> tuple[Scored, Scored]:
+    def scored(self) -> tuple[ScoredSide, ScoredSide]:
         """Both sides, with the documents that were drawn."""
         drawn = {draw.task: draw.drawn for draw in self.draws.values()}
         asked = iter(self.asked)
         base, candidate = (
-            only_sampled(score_stored_base(source), self.draws)
+            only_sampled(side_of_stored(source), self.draws)
             if isinstance(source, StoredSource)
-            else score_model(source, self._checked(source, next(asked).evaluation(drawn)))
+            else side_of_model(source, self._checked(source, next(asked).evaluation(drawn)))
             for source in self.sources
         )
-        return only_requested(base, candidate), candidate
+        return limit_to_candidate_tasks(base, candidate), candidate
 
     def _checked(self, source: ModelSource, evaluation: Evaluation) -> Evaluation:
         return check_scores(evaluation, source, self.loaded.sessions)
@@ -195,9 +195,9 @@ class _Run:
                 saved += left_out * pace
         return saved
 
-    def _draw(self, requests: TaskRequests) -> Draw:
+    def _draw(self, requests: TaskRequests) -> TaskSample:
         seed = self.choices.task_options.seed
-        factor = TAKING_TURNS if self.loaded.taking_turns else FACTOR
+        factor = TURN_GROWTH if self.loaded.taking_turns else FACTOR
         looks, reason = planned_looks(requests.n_documents, factor=factor), ""
         grouped = [
             group.name
@@ -208,17 +208,17 @@ class _Run:
             looks, reason = looks[-1:], f"the gate judges its group {grouped[0]} as a whole"
         documents = set(requests.doc_ids)
         runs = [source for source in self.sources if isinstance(source, StoredSource)]
-        tables = [table for source in runs for table in of_task(source, requests.task)]
+        tables = [table for source in runs for table in tables_of_task(source, requests.task)]
         if any(set(table.doc_ids.tolist()) != documents for table in tables):
             looks, reason = looks[-1:], "the finished run has other documents"
-        return Draw(
+        return TaskSample(
             task=requests.task,
             order=document_order(requests.doc_ids, task=requests.task, seed=seed),
             looks=looks,
             reason=reason,
         )
 
-    def _rule(self, sides: Iterable[tuple[Tables, Tables]]) -> StoppingRule:
+    def _rule(self, sides: Iterable[tuple[TablesByKey, TablesByKey]]) -> StoppingRule:
         """The rule for as many gated metrics as may stop early, as the first documents show."""
         gate = self.choices.gate
         keys = [key for base, other in sides for key in base if key in other]
@@ -230,13 +230,13 @@ class _Run:
             real=gate.fail_on == "real",
         )
 
-    def _tables(self, draw: Draw) -> tuple[Tables, Tables]:
+    def _tables(self, draw: TaskSample) -> tuple[TablesByKey, TablesByKey]:
         """Both sides' scores of the documents drawn so far, by metric."""
         asked = iter(self.asked)
         sides: list[SideTables] = []
         for source in self.sources:
             if isinstance(source, StoredSource):
-                sides.append(of_run(source, draw))
+                sides.append(tables_of_run(source, draw))
             else:
                 scores = next(asked).scores(draw.task, draw.drawn)
                 sides.append((scores.tables, scores.not_compared, {draw.task: scores.fields}))
@@ -244,16 +244,20 @@ class _Run:
         fields = {**candidate_fields, **fields}  # a history keeps none
         clusters = self.choices.clusters
         return (
-            by_key(cluster_documents(comparable(base, left), fields, clusters)),
-            by_key(
-                cluster_documents(comparable(candidate, left_of_base), candidate_fields, clusters)
+            index_tables(cluster_documents(drop_incomparable(base, left), fields, clusters)),
+            index_tables(
+                cluster_documents(
+                    drop_incomparable(candidate, left_of_base), candidate_fields, clusters
+                )
             ),
         )
 
-    def _base_of_all(self, draw: Draw) -> Tables:
+    def _base_of_all(self, draw: TaskSample) -> TablesByKey:
         """The base's scores of all documents, where they come from a finished run."""
         base = self.sources[0]
-        return by_key(of_task(base, draw.task)) if isinstance(base, StoredSource) else {}
+        return (
+            index_tables(tables_of_task(base, draw.task)) if isinstance(base, StoredSource) else {}
+        )
 
 
 # Whether a run may stop early, and what is refused because all documents have to tell it.
@@ -273,10 +277,10 @@ def check_sequential(
                 "--sequential-alpha has no effect without --sequential", hint="give both"
             )
         return choices
-    for problem, hint in _unkept(choices, options):
+    for problem, hint in _unsupported_choices(choices, options):
         raise UsageError(problem, hint=hint)
     note = "distributions are not compared: a sequential run asks for scores alone"
-    if not worth_looking(sources, choices):
+    if not can_stop_early(sources, choices):
         note = (
             "both sides are finished runs: stopping early would save nothing, so that all "
             "documents are compared"
@@ -284,7 +288,7 @@ def check_sequential(
     return replace(choices, notes=(*choices.notes, note))
 
 
-def _unkept(choices: Choices, options: CompareOptions) -> Iterator[tuple[str, str]]:
+def _unsupported_choices(choices: Choices, options: CompareOptions) -> Iterator[tuple[str, str]]:
     """What was asked for that a part of the documents cannot tell, each with what to do."""
     alpha, gate = choices.sequential_alpha, choices.gate
     if alpha is not None and not 0.0 < alpha < 0.5:
@@ -311,7 +315,7 @@ def _unkept(choices: Choices, options: CompareOptions) -> Iterator[tuple[str, st
         )
 
 
-def worth_looking(sources: Sequence[Source], choices: Choices) -> bool:
+def can_stop_early(sources: Sequence[Source], choices: Choices) -> bool:
     """Whether a sequential run was asked for, and has any model that could be asked less."""
     asked = choices.sequential_alpha is not None
     return asked and any(isinstance(source, ModelSource) for source in sources)

@@ -15,9 +15,9 @@ from evalguard.core.reports.plan import PilotFacts, PlanReport
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, UsageError
 from evalguard.report.contract.compare import COMPARE_SCHEMA
 from evalguard.run.options import CompareOptions, make_options
-from evalguard.run.sample_size.pilot import Aim
-from evalguard.run.sample_size.planning import DEFAULT_POWER, PlanResult, signature
-from evalguard.run.stored_run import report_of
+from evalguard.run.sample_size.pilot import PlanAim
+from evalguard.run.sample_size.planning import DEFAULT_POWER, PlanResult, sign_plan
+from evalguard.run.stored_run import rebuild_report
 from evalguard.stats.compare import failed_comparison
 from evalguard.stats.pilot import pilot_of_comparison
 from evalguard.store.run_tables import read_result
@@ -51,12 +51,14 @@ def plan_from_run(
             hint="give a number of documents, 2 or more",
         )
     document = read_result(Path(run).expanduser(), schema=COMPARE_SCHEMA)
-    report_of(Path(run), document)  # refused where it contradicts itself
+    rebuild_report(Path(run), document)  # refused where it contradicts itself
     try:
         entries = document["comparisons"]
-        comparisons = [_comparison(entry) for entry in entries if not _stopped_early(entry)]
-        gate = _gate(document["gate"], entries, options)
-        sides = [_side(document[role]) for role in ("base", "candidate")]
+        comparisons = [
+            _stored_comparison(entry) for entry in entries if not _has_stopped_early(entry)
+        ]
+        gate = _stored_gate(document["gate"], entries, options)
+        sides = [_stored_identity(document[role]) for role in ("base", "candidate")]
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{run}: its result.json is damaged: {error!r}") from error
     if entries and not comparisons:
@@ -64,7 +66,7 @@ def plan_from_run(
             f"{run} stopped early on every task, and knows standard errors roughly only",
             hint="plan from the models themselves: --base and --cand",
         )
-    aim = Aim.of(gate, power)
+    aim = PlanAim.of(gate, power)
     chosen = [c for c in comparisons if not options.tasks or c.task in options.tasks]
     if not chosen:
         known = ", ".join(dict.fromkeys(c.task for c in comparisons)) or "none"
@@ -85,25 +87,25 @@ def plan_from_run(
         pilot=PilotFacts(kind="evalguard run", folder=str(run)),
         aim=aim.facts(plans),
         exit_code=EXIT_FAILED if failed else EXIT_PASSED,
-        notes=(_NO_TIME, *_left_out(entries)),
-        **signature(options),
+        notes=(_NO_TIME, *_left_out_notes(entries)),
+        **sign_plan(options),
     )
     return PlanResult(report)
 
 
-def _gate(
+def _stored_gate(
     stored: Mapping[str, Any], entries: Sequence[Mapping[str, Any]], options: CompareOptions
 ) -> Gate:
     """The stored gate's margins and confidence, where the options do not say otherwise."""
     # what is stored has to be possible, whether it counts or not
     gate = Gate(
-        margin=_number(stored["margin"]),
+        margin=_stored_number(stored["margin"]),
         margins=tuple(
             (f"{entry['task']}/{entry['metric']}", Margin.parse(entry["margin_text"]))
             for entry in entries
             if entry.get("margin_text")
         ),
-        confidence=_number(stored["confidence"]),
+        confidence=_stored_number(stored["confidence"]),
     )
     if options.margin is not None:
         gate = dataclasses.replace(gate, margins=())
@@ -115,7 +117,7 @@ def _gate(
         raise UsageError(str(error)) from error
 
 
-def _side(stored: Mapping[str, Any]) -> RunIdentity:
+def _stored_identity(stored: Mapping[str, Any]) -> RunIdentity:
     return RunIdentity(
         name=str(stored["name"]),
         digest=str(stored["digest"]),
@@ -123,11 +125,11 @@ def _side(stored: Mapping[str, Any]) -> RunIdentity:
     )
 
 
-def _comparison(entry: Mapping[str, Any]) -> Comparison:
+def _stored_comparison(entry: Mapping[str, Any]) -> Comparison:
     """What a plan needs of a stored comparison; a number that JSON cannot hold is null there."""
     flips = entry.get("flips")
     names = ("base", "base_stderr", "candidate", "paired_stderr")
-    numbers = {n: None if entry[n] is None else _number(entry[n]) for n in names}
+    numbers = {n: None if entry[n] is None else _stored_number(entry[n]) for n in names}
     bare = failed_comparison(
         (str(entry["task"]), str(entry["filter"]), str(entry["metric"])),
         str(entry["reason"]),
@@ -144,20 +146,20 @@ def _comparison(entry: Mapping[str, Any]) -> Comparison:
     )
 
 
-def _stopped_early(entry: Mapping[str, Any]) -> bool:
+def _has_stopped_early(entry: Mapping[str, Any]) -> bool:
     """Whether its standard errors are estimates for more documents than were asked."""
     stopping = entry.get("stopping")
     return stopping is not None and int(stopping["n_used"]) < int(stopping["n_total"])
 
 
-def _left_out(entries: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    names = [f"{entry['task']} {entry['metric']}" for entry in entries if _stopped_early(entry)]
+def _left_out_notes(entries: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    names = [f"{entry['task']} {entry['metric']}" for entry in entries if _has_stopped_early(entry)]
     if not names:
         return ()
     return (f"not planned, because the run stopped early there: {', '.join(names)}",)
 
 
-def _number(value: Any) -> float:
+def _stored_number(value: Any) -> float:
     number = float(value)
     if not math.isfinite(number):
         raise ValueError(f"{value!r} is not a number")

@@ -11,18 +11,18 @@ from typing import Any
 
 from evalguard.core.scorer import ComparedAnswer
 from evalguard.errors import FallbackError, StoreError, UsageError
-from evalguard.run.scoring.cached_blocks import KeptBlocks
-from evalguard.run.scoring.divergences import Divergences
+from evalguard.run.scoring.cached_blocks import SafeBlockCache
+from evalguard.run.scoring.divergences import DivergenceTables
 from evalguard.run.scoring.evaluate import Evaluation
 from evalguard.run.scoring.fairness import check_vocabularies
 from evalguard.run.scoring.referencing import (
     SAMPLES,
-    Against,
-    FromFile,
-    Referenced,
-    References,
-    StoredBase,
-    facts_of,
+    BaseReferences,
+    FileBase,
+    ReferencedCandidate,
+    ReferenceScorer,
+    ReferencingBase,
+    describe_reference,
 )
 from evalguard.run.scoring.sessions import Session, Sessions
 from evalguard.run.sources import ModelSource
@@ -31,18 +31,18 @@ from evalguard.store.reference_file import ReferenceWriter
 
 
 @dataclass(frozen=True, slots=True)
-class ByReference:
+class ReferenceScoring:
     """Two models that are never loaded at the same time.
 
     ``kept`` holds finished divergences.
     """
 
     sessions: Sessions
-    kept: KeptBlocks[ComparedAnswer]
+    kept: SafeBlockCache[ComparedAnswer]
 
     def evaluate(
         self, base: ModelSource, candidate: ModelSource
-    ) -> tuple[list[Evaluation], Divergences]:
+    ) -> tuple[list[Evaluation], DivergenceTables]:
         """Score the base, or read its file; then score the candidate against it.
 
         Raises:
@@ -54,21 +54,21 @@ class ByReference:
         with ExitStack() as stack:
             if file is not None and found_file:
                 policy = base.policy or self.sessions.choices.policy
-                stored = StoredBase(file, base, policy)
+                stored = ReferenceScorer(file, base, policy)
                 stack.callback(stored.close)
                 self.sessions.bench.follow(stored)
-                references = References(top_k=stored.top_k, key=stored.key, file=stored)
-                block_scorer = FromFile(base=(base.name, stored), references=references)
+                references = BaseReferences(top_k=stored.top_k, key=stored.key, file=stored)
+                block_scorer = FileBase(base=(base.name, stored), references=references)
                 (ours,) = self.sessions.evaluator.evaluate_with(block_scorer)
             else:
                 ours, references = self._scored(base, file, stack)
-            with _starting_again(file, found_file):
+            with _discard_on_restart(file, found_file):
                 theirs, found = self._against(candidate, references, ours)
         return [ours, theirs], found
 
     def _scored(
         self, base: ModelSource, file: Path | None, run: ExitStack
-    ) -> tuple[Evaluation, References]:
+    ) -> tuple[Evaluation, BaseReferences]:
         """Score the base, and keep its references.
 
         Args:
@@ -80,18 +80,18 @@ class ByReference:
 
     def _referenced(
         self, session: Session, file: Path | None, run: ExitStack
-    ) -> tuple[Evaluation, References]:
+    ) -> tuple[Evaluation, BaseReferences]:
         evaluator = self.sessions.evaluator
-        check_shown(session)
+        check_shows_distributions(session)
         with ExitStack() as stack:
             references = self._references(session, run)
             top_k = references.top_k
             writer = None
             if file is not None:
-                facts = facts_of(session.source, session.scorer.describe(), top_k)
+                facts = describe_reference(session.source, session.scorer.describe(), top_k)
                 facts |= {"samples": SAMPLES}
-                writer = stack.enter_context(_written(file, facts, evaluator.note))
-            referenced = Referenced(
+                writer = stack.enter_context(_open_writer(file, facts, evaluator.note))
+            referenced = ReferencingBase(
                 base=(session.name, session.scorer),
                 evaluator=evaluator,
                 references=references,
@@ -100,18 +100,18 @@ class ByReference:
             (ours,) = evaluator.evaluate_with(referenced)
         return ours, references
 
-    def references(self, session: Session, folder: Path | None = None) -> References:
+    def references(self, session: Session, folder: Path | None = None) -> BaseReferences:
         """Return what is kept of a base, in the cache or another folder."""
-        return References(
+        return BaseReferences(
             top_k=self.sessions.choices.distributions.top_k,
-            kept=KeptBlocks(
+            kept=SafeBlockCache(
                 ReferenceCache(folder or self.sessions.bench.cache_dir / "references"),
                 self.sessions.evaluator.note,
             ),
             key=self.sessions.evaluator.key(session.scorer),
         )
 
-    def _references(self, session: Session, run: ExitStack) -> References:
+    def _references(self, session: Session, run: ExitStack) -> BaseReferences:
         if self.sessions.evaluator.key(session.scorer) is not None:
             return self.references(session)
         folder = run.enter_context(TemporaryDirectory(prefix="evalguard-references-"))
@@ -119,7 +119,7 @@ class ByReference:
 
     def evaluate_open(
         self, first: Session, second: Session
-    ) -> tuple[list[Evaluation], Divergences]:
+    ) -> tuple[list[Evaluation], DivergenceTables]:
         """Score the second model against what is kept of the first one.
 
         Raises:
@@ -131,18 +131,18 @@ class ByReference:
         return [ours, theirs], found
 
     def _against(
-        self, candidate: ModelSource, references: References, base: Evaluation
-    ) -> tuple[Evaluation, Divergences]:
+        self, candidate: ModelSource, references: BaseReferences, base: Evaluation
+    ) -> tuple[Evaluation, DivergenceTables]:
         with self.sessions.opened(candidate) as session:
             return self._compared(session, references, base)
 
     def _compared(
-        self, session: Session, references: References, base: Evaluation
-    ) -> tuple[Evaluation, Divergences]:
-        check_shown(session)
+        self, session: Session, references: BaseReferences, base: Evaluation
+    ) -> tuple[Evaluation, DivergenceTables]:
+        check_shows_distributions(session)
         if "tokens" not in self.sessions.choices.declared:
             check_vocabularies(base.description, session.scorer.describe())
-        against = Against(
+        against = ReferencedCandidate(
             candidate=(session.name, session.scorer),
             evaluator=self.sessions.evaluator,
             references=references,
@@ -153,7 +153,7 @@ class ByReference:
 
 
 @contextmanager
-def _starting_again(file: Path | None, found: bool) -> Iterator[None]:
+def _discard_on_restart(file: Path | None, found: bool) -> Iterator[None]:
     """Where both models have to start again, the file of a base that was scored otherwise goes.
 
     Args:
@@ -168,7 +168,7 @@ def _starting_again(file: Path | None, found: bool) -> Iterator[None]:
         if file is None:
             raise
         if found:
-            option = _PLAINER[error.giving_up]
+            option = _PLAINER_OPTIONS[error.giving_up]
             raise UsageError(
                 f"{file} holds a base that was scored otherwise than this candidate can be: "
                 f"{error}",
@@ -178,11 +178,11 @@ def _starting_again(file: Path | None, found: bool) -> Iterator[None]:
         raise
 
 
-_PLAINER = {"share_prefixes": "--no-share-prefixes", "scorer": "--scorer harness"}
+_PLAINER_OPTIONS = {"share_prefixes": "--no-share-prefixes", "scorer": "--scorer harness"}
 
 
 @contextmanager
-def _written(
+def _open_writer(
     file: Path, facts: Mapping[str, Any], note: Callable[[str], None]
 ) -> Iterator[ReferenceWriter]:
     """Write a reference file; a disk that refuses it in the end costs the file and no score."""
@@ -194,7 +194,7 @@ def _written(
             note(f"no reference file was written: {error}")
 
 
-def check_shown(session: Session) -> None:
+def check_shows_distributions(session: Session) -> None:
     """Refuse a model that shows no distributions.
 
     Raises:

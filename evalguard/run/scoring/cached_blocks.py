@@ -15,24 +15,24 @@ from evalguard.harness.blocks import RequestBlock
 from evalguard.harness.requests import TaskRequests
 from evalguard.store.block_cache import BlockCache
 
-Content = TypeVar("Content")
+BlockContent = TypeVar("BlockContent")
 
 
 @dataclass(slots=True)
-class KeptBlocks(Generic[Content]):
+class SafeBlockCache(Generic[BlockContent]):
     """A cache that costs no verdict: a disk that refuses, or a damaged file, is only said.
 
     ``cache`` is None where nothing is read or kept. ``note`` takes what is to be said. ``lost``
     says whether something could not be kept.
     """
 
-    cache: BlockCache[Content] | None
+    cache: BlockCache[BlockContent] | None
     note: Callable[[str], None]
     lost: bool = False
     _said: int = 0
     _described: set[tuple[str, str, str]] = field(default_factory=set)
 
-    def get(self, key: str | None, block: str) -> Content | None:
+    def get(self, key: str | None, block: str) -> BlockContent | None:
         """Return a finished block, or None; ``key`` None: nothing of this model is kept."""
         if self.cache is None or key is None:
             return None
@@ -44,7 +44,7 @@ class KeptBlocks(Generic[Content]):
         """Whether a block seems to be there; nothing is read."""
         return self.cache is not None and key is not None and self.cache.holds(key, block)
 
-    def put(self, key: str | None, block: str, content: Content) -> None:
+    def put(self, key: str | None, block: str, content: BlockContent) -> None:
         """Keep a finished block where that is possible."""
         if self.cache is None or key is None:
             return
@@ -90,7 +90,7 @@ class BlockEntry:
     ``models`` are those that the block is of, by their names.
     """
 
-    kept: KeptBlocks[Any]
+    kept: SafeBlockCache[Any]
     key: str | None
     block: str
     models: Sequence[tuple[str, Scorer]]
@@ -109,7 +109,7 @@ class BlockEntry:
 
 
 @contextmanager
-def turn(entries: Sequence[BlockEntry]) -> Iterator[bool]:
+def lock_blocks(entries: Sequence[BlockEntry]) -> Iterator[bool]:
     """Hold all of these blocks, or none: yields False where another process holds one of them."""
     with ExitStack() as stack:
         yield all(
@@ -120,7 +120,7 @@ def turn(entries: Sequence[BlockEntry]) -> Iterator[bool]:
 # Alone: one model answers by itself, from the score cache where it can.
 
 
-class Keeping(Protocol):
+class BlockCaching(Protocol):
     """What answers and keeps blocks, as ``Evaluator`` does."""
 
     def entry(self, block: RequestBlock, model: tuple[str, Scorer]) -> BlockEntry: ...
@@ -133,12 +133,12 @@ class Keeping(Protocol):
 
 
 @dataclass(slots=True)
-class SingleModelScoring:
+class SingleModelScorer:
     """One model answers by itself."""
 
     name: str
     scorer: Scorer
-    evaluator: Keeping
+    evaluator: BlockCaching
 
     @property
     def models(self) -> Sequence[tuple[str, Scorer]]:
@@ -149,22 +149,22 @@ class SingleModelScoring:
         """The model's answers."""
         return (self.evaluator.entry(blocks[0], self.models[0]),)
 
-    def find_cached(self, blocks: Sequence[RequestBlock]) -> Answered | None:
+    def find_cached(self, blocks: Sequence[RequestBlock]) -> ScoredBlocks | None:
         """Return the answers where they are kept."""
         found = self.evaluator.find_cached(blocks[0], self.scorer)
-        return None if found is None else Answered(responses=(found,), kept=(True,))
+        return None if found is None else ScoredBlocks(responses=(found,), kept=(True,))
 
-    def answer(self, blocks: Sequence[RequestBlock]) -> Answered:
+    def answer(self, blocks: Sequence[RequestBlock]) -> ScoredBlocks:
         """Answer a block, from the cache where it is there."""
         responses, cached = self.evaluator.score_block(blocks[0], self.scorer)
-        return Answered(responses=(responses,), kept=(cached,))
+        return ScoredBlocks(responses=(responses,), kept=(cached,))
 
 
 # Answering: how a block of documents is answered, by one model or by several side by side.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class ScoredBlocks:
     """One block's answers, of every model that goes through the documents together.
 
     ``kept`` says of each model whether its answers had been kept.
@@ -189,10 +189,10 @@ class BlockScorer(Protocol):
     def entries(self, blocks: Sequence[RequestBlock]) -> Sequence[BlockEntry]:
         """Return what block_scorer these blocks may put into caches."""
 
-    def find_cached(self, blocks: Sequence[RequestBlock]) -> Answered | None:
+    def find_cached(self, blocks: Sequence[RequestBlock]) -> ScoredBlocks | None:
         """Return what is kept, where nothing has to be scored."""
 
-    def answer(self, blocks: Sequence[RequestBlock]) -> Answered:
+    def answer(self, blocks: Sequence[RequestBlock]) -> ScoredBlocks:
         """Answer blocks: take what is kept, and score the rest."""
 
 
@@ -202,9 +202,9 @@ class BlockScorer(Protocol):
 # Looking again costs a few system calls a block; a block takes from tenths of a second to minutes.
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 # A process that was stopped, or a dead machine's lock on a network disk, must not hold up a run.
-PATIENCE = 15 * 60.0
+BLOCK_PATIENCE = 15 * 60.0
 
-Place = tuple[int, int]
+BlockIndex = tuple[int, int]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -221,7 +221,7 @@ class TaskProgress:
     left: list[tuple[RequestBlock, ...]]
     total: int = field(init=False)
     done: int = 0
-    _answers: list[dict[Place, Response]] = field(init=False)
+    _answers: list[dict[BlockIndex, Response]] = field(init=False)
 
     def __post_init__(self) -> None:
         """Begin with no answers."""
@@ -244,7 +244,7 @@ class TaskProgress:
     def run(
         self,
         block_scorer: BlockScorer,
-        advance: Callable[[int, Answered], None],
+        advance: Callable[[int, ScoredBlocks], None],
         *,
         alone: bool = False,
     ) -> None:
@@ -259,7 +259,7 @@ class TaskProgress:
             entries = block_scorer.entries(blocks)
             answered = block_scorer.find_cached(blocks)
             if answered is None:
-                with turn(entries) as ours:
+                with lock_blocks(entries) as ours:
                     # This looks into the caches once more: it may have been finished meanwhile.
                     answered = block_scorer.answer(blocks) if ours or alone else None
             if answered is None:
@@ -291,7 +291,7 @@ def wait_for_others(
     pause, since = FIRST_PAUSE, time.monotonic()
     left = _blocks_left(running)
     while left:
-        patient = time.monotonic() - since < PATIENCE
+        patient = time.monotonic() - since < BLOCK_PATIENCE
         if not patient:
             say("another process is not getting on with its documents: they are scored here too")
         for task_progress in running:
@@ -302,7 +302,7 @@ def wait_for_others(
             pause, since = FIRST_PAUSE, time.monotonic()
         elif left:
             if pause == FIRST_PAUSE:
-                say(f"waiting for {_documents(running)} that another process is scoring")
+                say(f"waiting for {_document_range(running)} that another process is scoring")
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -311,6 +311,6 @@ def _blocks_left(running: Sequence[TaskProgress]) -> int:
     return sum(len(task_progress.left) for task_progress in running)
 
 
-def _documents(running: Sequence[TaskProgress]) -> str:
+def _document_range(running: Sequence[TaskProgress]) -> str:
     number = sum(task_progress.total - task_progress.done for task_progress in running)
     return f"{number:,} documents of {', '.join(p.task for p in running if p.left)}"

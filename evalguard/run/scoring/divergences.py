@@ -19,7 +19,7 @@ from evalguard.run.options import CompareOptions, DistributionMode, MemoryUse
 from evalguard.run.sources import Source, StoredSource
 from evalguard.stats.distribution import compare_distributions
 
-GENERATES = "it generates text, and only scored tokens have distributions to be compared"
+GENERATION_ONLY = "it generates text, and only scored tokens have distributions to be compared"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class TaskDivergences:
 
 
 @dataclass(slots=True)
-class Divergences:
+class DivergenceTables:
     """What was measured so far, by task and document."""
 
     reasons: dict[str, str] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Divergences:
 
     def _of(self, task: str) -> TaskDivergences:
         if task in self.reasons or task not in self._found:
-            return TaskDivergences(task=task, reason=self.reasons.get(task, GENERATES))
+            return TaskDivergences(task=task, reason=self.reasons.get(task, GENERATION_ONLY))
         documents = tuple(
             DocumentDivergence(doc_id=doc_id, requests=tuple(of for _, of in sorted(asked.items())))
             for doc_id, asked in sorted(self._found[task].items())
@@ -166,7 +166,7 @@ def choose_memory(
 # From what was measured at every position to one comparison of distributions per task.
 
 
-def distributions_of(
+def compare_task_distributions(
     divergences: Iterable[TaskDivergences],
     tables: Sequence[ScoreTable],
     *,
@@ -181,11 +181,13 @@ def distributions_of(
         tables: of one side, with the clusters of their documents.
     """
     return tuple(
-        _compared(one, tables, confidence) for one in divergences if one.reason != GENERATES
+        _compare_task(one, tables, confidence)
+        for one in divergences
+        if one.reason != GENERATION_ONLY
     )
 
 
-def _compared(
+def _compare_task(
     measured: TaskDivergences, tables: Sequence[ScoreTable], confidence: float
 ) -> DistributionComparison:
     if measured.reason:
@@ -197,7 +199,7 @@ def _compared(
             confidence=confidence,
             failure=measured.reason,
         )
-    clusters, field = _clusters(measured, tables)
+    clusters, field = _cluster_labels(measured, tables)
     return compare_distributions(
         measured.task,
         measured.documents,
@@ -207,7 +209,7 @@ def _compared(
     )
 
 
-def _clusters(
+def _cluster_labels(
     measured: TaskDivergences, tables: Sequence[ScoreTable]
 ) -> tuple[Mapping[int, str] | None, str]:
     """Each document's label, and the field it comes from; None where each stands alone.

@@ -22,12 +22,12 @@ from evalguard.errors import EvaluationError, SettingError
 from evalguard.models.arguments import HF_TYPES
 from evalguard.models.load_failures import AssignedModel
 from evalguard.models.loading import load_lm
-from evalguard.models.machine import computing_with
+from evalguard.models.machine import use_threads
 from evalguard.run.scoring.loading_facts import (
-    VARIABLES,
-    code_digests,
-    unknown_dependencies,
-    weights_of,
+    VARIABLES_KEY,
+    digest_code,
+    digest_weights,
+    list_unknown_dependencies,
 )
 from evalguard.store.fact_cache import BudgetStore
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import torch
 
 
-_EDITS = ("weights", "generation", "attr", "dtype", "call")  # targets inside the loaded model
+_EDIT_KINDS = ("weights", "generation", "attr", "dtype", "call")  # targets inside the loaded model
 _TINY_PARAMETERS = 20_000_000
 
 
@@ -48,7 +48,7 @@ class EditedModel:
     """
 
     lm: Any
-    wanted: WantedModel
+    wanted: LoadPlan
     policy: ScoringPolicy
     cache_dir: Path
     known: KnownDigests | None
@@ -64,7 +64,7 @@ class EditedModel:
             return
         self.as_loaded = AsLoaded(self.lm, model)
 
-    def carry(self, wanted: WantedModel) -> AssignedModel:
+    def carry(self, wanted: LoadPlan) -> AssignedModel:
         """Edit the model, as it was loaded, so that it carries a variant's settings.
 
         Raises:
@@ -73,26 +73,26 @@ class EditedModel:
         """
         variant, plan = wanted.variant, wanted.plan
         effective = read_arguments(self.lm, plan, wanted.model_args)
-        model = _model_to_edit(self.lm, wanted)
+        model = _editable_model(self.lm, wanted)
         code: dict[str, Any] = {
             "code_folder": variant.code_folder,
             "allow_code": variant.allow_code,
         }
         if model is not None:
-            take_weights(model, plan.weights, reader(variant))
+            take_weights(model, plan.weights, tensor_reader(variant))
             apply(model, plan, **code)
         effective |= read_edits(model, plan, **code)
         if self.as_loaded is not None:
-            self.as_loaded.set_aside(_fit_here)
-        threads = _threads(self.policy, self.lm)
-        lower = give_budget(self.lm, self.policy, threads=threads, cache_dir=self.cache_dir)
+            self.as_loaded.set_aside(_fits_in_memory)
+        threads = _thread_count(self.policy, self.lm)
+        lower = set_token_budget(self.lm, self.policy, threads=threads, cache_dir=self.cache_dir)
         return AssignedModel(
             effective={setting.name: effective[setting.name] for setting in variant.settings},
             provenance=self._provenance(wanted, effective),
             threads=threads,
             caveats=(
-                *_not_kept(unknown_dependencies(variant, plan, wanted.model_args)),
-                *_built_anew(unknown_in_build(variant, plan)),
+                *_not_cached_note(list_unknown_dependencies(variant, plan, wanted.model_args)),
+                *_rebuilt_note(unknown_in_build(variant, plan)),
             ),
             on_smaller_budget=lower,
         )
@@ -108,20 +108,20 @@ class EditedModel:
             EvaluationError: as ``carry`` does.
         """
         with contextlib.redirect_stdout(sys.stderr):
-            wanted = WantedModel.of(variant, cache_dir=self.cache_dir, known=self.known)
+            wanted = LoadPlan.of(variant, cache_dir=self.cache_dir, known=self.known)
             if self.as_loaded is None or wanted.plan.calls or not wanted.loads_as(self.wanted):
                 return None
             return self.carry(wanted) if self.as_loaded.restore() else None
 
     def _provenance(
-        self, wanted: WantedModel, effective: Mapping[str, Value]
+        self, wanted: LoadPlan, effective: Mapping[str, Value]
     ) -> dict[str, Value] | None:
         """What weights and code of the model are; None where that cannot be proven.
 
         Raises:
             EvaluationError: they were others before.
         """
-        found = proofs_of(wanted.variant, wanted.plan, wanted.model_args, self.known)
+        found = prove_files(wanted.variant, wanted.plan, wanted.model_args, self.known)
         if found is None:
             return None
         # What loading downloads was not there before; variables that it sets were others.
@@ -142,34 +142,34 @@ class EditedModel:
 def _without_variables(proofs: Mapping[str, Value]) -> dict[str, Value]:
     code = proofs["code"]
     assert isinstance(code, dict)
-    return {**proofs, "code": {name: one for name, one in code.items() if name != VARIABLES}}
+    return {**proofs, "code": {name: one for name, one in code.items() if name != VARIABLES_KEY}}
 
 
-def _built_anew(unknown: tuple[str, ...]) -> tuple[str, ...]:
-    return (f"every run builds it anew: {unknown[0]}{_more(unknown)}",) if unknown else ()
+def _rebuilt_note(unknown: tuple[str, ...]) -> tuple[str, ...]:
+    return (f"every run builds it anew: {unknown[0]}{_and_more(unknown)}",) if unknown else ()
 
 
-def _more(unknown: tuple[str, ...]) -> str:
+def _and_more(unknown: tuple[str, ...]) -> str:
     return f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
 
 
-def _not_kept(unknown: tuple[str, ...]) -> tuple[str, ...]:
+def _not_cached_note(unknown: tuple[str, ...]) -> tuple[str, ...]:
     if not unknown:
         return ()
     return (
-        f"its scores are not kept for other runs: {unknown[0]}{_more(unknown)}, so what they "
+        f"its scores are not kept for other runs: {unknown[0]}{_and_more(unknown)}, so what they "
         "depend on cannot be known",
     )
 
 
-def reader(variant: Variant) -> ReadTensors:
+def tensor_reader(variant: Variant) -> ReadTensors:
     """Return what reads tensors of other checkpoints for a variant's ``weights:`` settings."""
-    from evalguard.models.checkpoint_tensors import checkpoint_tensors
+    from evalguard.models.checkpoint_tensors import read_checkpoint_tensors
 
-    return functools.partial(checkpoint_tensors, allow_pickle=variant.allow_pickle)
+    return functools.partial(read_checkpoint_tensors, allow_pickle=variant.allow_pickle)
 
 
-def _threads(policy: ScoringPolicy, lm: Any) -> int:
+def _thread_count(policy: ScoringPolicy, lm: Any) -> int:
     """CPU threads of a model: as asked, else one for a tiny model, else torch's own number (0).
 
     A tiny model's matrices are too small to share: a second thread costs more than it brings, and
@@ -180,10 +180,10 @@ def _threads(policy: ScoringPolicy, lm: Any) -> int:
     return policy.threads or int(0 < parameters < _TINY_PARAMETERS)
 
 
-def _fit_here(size: int) -> bool:
-    from evalguard.models.machine import fits
+def _fits_in_memory(size: int) -> bool:
+    from evalguard.models.machine import fits_in_memory
 
-    return fits(size, "cpu")
+    return fits_in_memory(size, "cpu")
 
 
 def _torch_model(lm: Any) -> torch.nn.Module | None:
@@ -192,12 +192,12 @@ def _torch_model(lm: Any) -> torch.nn.Module | None:
     return torch_model(lm)
 
 
-def _model_to_edit(lm: Any, wanted: WantedModel) -> torch.nn.Module | None:
+def _editable_model(lm: Any, wanted: LoadPlan) -> torch.nn.Module | None:
     if not wanted.plan.edits_model:
         return None
     model = _torch_model(lm)
     if model is None:
-        names = [n for n, (t, _) in wanted.plan.targets.items() if t.kind in _EDITS]
+        names = [n for n, (t, _) in wanted.plan.targets.items() if t.kind in _EDIT_KINDS]
         raise SettingError(
             f"setting '{names[0]}' edits a torch model, and model type "
             f"'{wanted.variant.model}' has none in this process",
@@ -209,7 +209,7 @@ def _model_to_edit(lm: Any, wanted: WantedModel) -> torch.nn.Module | None:
 # The token budget of a model that was loaded: asked for, remembered, or measured now.
 
 
-def give_budget(
+def set_token_budget(
     lm: Any, policy: ScoringPolicy, *, threads: int, cache_dir: Path
 ) -> Callable[[int], None]:
     """Give a model that cuts batches by tokens its budget.
@@ -219,17 +219,17 @@ def give_budget(
     """
     if not getattr(lm, "own_path", False) or lm.sequences is not None:
         return lambda _: None
-    from evalguard.models.hf.moved_batch import budget_facts
+    from evalguard.models.hf.moved_batch import describe_budget_conditions
 
     store = BudgetStore(cache_dir / "devices")
-    with computing_with(threads):
-        facts = budget_facts(lm)
+    with use_threads(threads):
+        facts = describe_budget_conditions(lm)
         budget = policy.token_budget or store.find_or_measure(facts, lambda: measure_budget(lm))
     lm.token_budget = budget
 
     def lower(to: int) -> None:
         if (store.get(facts) or 0) > to:
-            _remember(store, facts, to)
+            _store_budget(store, facts, to)
 
     return lower
 
@@ -241,20 +241,20 @@ def measure_budget(lm: Any) -> int:
     return measure_token_budget(lm)
 
 
-def _remember(store: BudgetStore, facts: dict[str, Any], budget: int) -> None:
+def _store_budget(store: BudgetStore, facts: dict[str, Any], budget: int) -> None:
     # A folder that cannot be written costs the next run a measurement; the score cache says so.
     with contextlib.suppress(OSError):
         store.put(facts, budget)
 
 
-# WantedModel: a variant as it has to be loaded, planned and built, with what proves its files.
+# LoadPlan: a variant as it has to be loaded, planned and built, with what proves its files.
 
 
-_TAKEN = "weights:"  # digests of checkpoints that settings take weights from
+_TAKEN_PREFIX = "weights:"  # digests of checkpoints that settings take weights from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WantedModel:
+class LoadPlan:
     """What loading a variant takes.
 
     Attributes:
@@ -271,7 +271,7 @@ class WantedModel:
     @classmethod
     def of(
         cls, variant: Variant, *, cache_dir: Path, known: KnownDigests | None = None
-    ) -> WantedModel:
+    ) -> LoadPlan:
         """Plan a variant, build it if it is not built yet, and digest its files.
 
         Raises:
@@ -282,10 +282,10 @@ class WantedModel:
         model_args: Mapping[str, Value] = wanted.model_args
         if variant.build is not None:
             model_args = with_build(model_args, str(build(variant, wanted, cache_dir)))
-        proofs = proofs_of(variant, wanted, model_args, known)
+        proofs = prove_files(variant, wanted, model_args, known)
         return cls(variant=variant, plan=wanted, model_args=model_args, proofs=proofs)
 
-    def loads_as(self, other: WantedModel) -> bool:
+    def loads_as(self, other: LoadPlan) -> bool:
         """Whether both are the same model, from the same files, until settings edit it."""
         files = [
             None if one.proofs is None else _without_taken(one.proofs["weights"])
@@ -300,10 +300,10 @@ def same_loading(one: Variant, other: Variant) -> bool:
     Raises:
         SettingError: settings that cannot be planned.
     """
-    return digest_of(_loading(one)) == digest_of(_loading(other))
+    return digest_of(_loading_settings(one)) == digest_of(_loading_settings(other))
 
 
-def _loading(variant: Variant) -> dict[str, Value]:
+def _loading_settings(variant: Variant) -> dict[str, Value]:
     wanted = plan_conversion(variant)
     return {
         "model": variant.model,
@@ -317,23 +317,23 @@ def _loading(variant: Variant) -> dict[str, Value]:
     }
 
 
-def proofs_of(
+def prove_files(
     variant: Variant,
     wanted: ConversionPlan,
     model_args: Mapping[str, Value],
     known: KnownDigests | None,
 ) -> dict[str, Value] | None:
     """Digests of the weights and of the code; None where one of them cannot be proven."""
-    weights = weights_of(variant, model_args, known, checkpoints=wanted.checkpoints)
+    weights = digest_weights(variant, model_args, known, checkpoints=wanted.checkpoints)
     if weights is None:
         return None
-    code = code_digests(variant, wanted, model_args, known)
+    code = digest_code(variant, wanted, model_args, known)
     return None if code is None else {"weights": weights, "code": dict(code)}
 
 
 def _without_taken(weights: Value) -> dict[str, Value]:
     assert isinstance(weights, dict)
-    return {name: digest for name, digest in weights.items() if not name.startswith(_TAKEN)}
+    return {name: digest for name, digest in weights.items() if not name.startswith(_TAKEN_PREFIX)}
 
 
 # Load a variant in this process: plan, build, load, edit, read back.
@@ -341,7 +341,7 @@ def _without_taken(weights: Value) -> dict[str, Value]:
 # The adapters do not know each other; this is where they meet.
 
 
-def open_scorer(
+def load_scorer(
     variant: Variant,
     policy: ScoringPolicy,
     *,
@@ -368,7 +368,7 @@ def open_scorer(
     # recipes, hooks and libraries may print; stdout belongs to results
     with contextlib.redirect_stdout(sys.stderr):
         check_environment(plan_conversion(variant).env)
-        wanted = WantedModel.of(variant, cache_dir=cache_dir, known=known)
+        wanted = LoadPlan.of(variant, cache_dir=cache_dir, known=known)
         lm = load_lm(
             variant.model,
             wanted.model_args,

@@ -17,13 +17,13 @@ from evalguard.harness.requests import TaskRequests, documents_of, random_subset
 from evalguard.harness.tables import TaskScores, score_tables
 from evalguard.harness.tasks import TaskSet
 from evalguard.report.progress import ProgressLine
-from evalguard.run.meter import KEPT, NOTHING_KEPT, Meter, interruptible
+from evalguard.run.meter import BLOCKS_CACHED, NOTHING_CACHED, Meter, interruptible
 from evalguard.run.scoring.cached_blocks import (
-    Answered,
     BlockEntry,
     BlockScorer,
-    KeptBlocks,
-    SingleModelScoring,
+    SafeBlockCache,
+    ScoredBlocks,
+    SingleModelScorer,
     TaskProgress,
     wait_for_others,
 )
@@ -31,7 +31,7 @@ from evalguard.run.scoring.divergences import TaskDivergences
 from evalguard.run.scoring.lazy_scorer import LazyScorer
 from evalguard.store.block_cache import ScoreCache
 
-Pairs = tuple[tuple[Request, Response], ...]
+AnsweredRequests = tuple[tuple[Request, Response], ...]
 
 _ROLLING_BOS = {
     "lm-eval": "whole texts: the likelihood of BOS given BOS counts, as in lm-eval (--rolling-bos "
@@ -52,7 +52,7 @@ class TaskScoring:
 
     documents: int = 0
     seed: int = 0
-    aside: dict[tuple[str, str], Pairs] = field(default_factory=dict)
+    aside: dict[tuple[str, str], AnsweredRequests] = field(default_factory=dict)
 
     def scores(
         self,
@@ -73,30 +73,30 @@ class TaskScoring:
             drawn = frozenset(random_subset(asked, self.documents, seed=self.seed).doc_ids)
             pairs = zip(asked.requests, told, strict=True)
             self.aside[model, asked.task] = tuple(p for p in pairs if p[0].doc_id in drawn)
-        scores = only_sound(score_tables(asked, told, source=model), asked.requests, told)
+        scores = drop_unsound_scores(score_tables(asked, told, source=model), asked.requests, told)
         if description is None:
             return scores
         tables = tuple(_with_reading(table, description) for table in scores.tables)
         return replace(scores, tables=tables)
 
 
-def model_reading(environment: Mapping[str, Value], max_length: int = 0) -> dict[str, Value]:
+def describe_reading(environment: Mapping[str, Value], max_length: int = 0) -> dict[str, Value]:
     """What token ids follow from, as ``ScoreTable.reading`` has it, of a model's environment."""
     packages = environment.get("packages")
     found: dict[str, Value] = {
         "lm_eval": packages.get("lm_eval") if isinstance(packages, Mapping) else None,
         "max_length": max_length or None,
-        **{name: environment.get(name) for name in _OF_READING},
+        **{name: environment.get(name) for name in _READING_KEYS},
     }
     return {name: value for name, value in found.items() if value is not None}
 
 
-_OF_READING = ("add_bos_token", "prefix_token_id", "rolling_bos")
+_READING_KEYS = ("add_bos_token", "prefix_token_id", "rolling_bos")
 
 
 def _with_reading(table: ScoreTable, description: ModelDescription) -> ScoreTable:
     """Say what token ids follow from, and how whole texts were read where that matters."""
-    reading = model_reading(description.environment, description.max_length)
+    reading = describe_reading(description.environment, description.max_length)
     table = replace(table, reading=reading)
     rolling_bos = description.environment.get("rolling_bos")
     if rolling_bos is None or table.run.get("output_type") != "loglikelihood_rolling":
@@ -144,11 +144,11 @@ class Evaluator:
     meter: Meter = field(default_factory=Meter)
     scoring: TaskScoring = field(default_factory=TaskScoring)
     notes: list[str] = field(default_factory=list)
-    _kept: KeptBlocks[Sequence[Response]] = field(init=False)
+    _kept: SafeBlockCache[Sequence[Response]] = field(init=False)
 
     def __post_init__(self) -> None:
         """Open the score cache."""
-        self._kept = KeptBlocks(self.cache, self.note)
+        self._kept = SafeBlockCache(self.cache, self.note)
 
     def evaluate(self, name: str, scorer: Scorer) -> Evaluation:
         """Let a model answer every task.
@@ -157,7 +157,7 @@ class Evaluator:
             EvaluationError: if the model cannot answer; finished blocks stay in the cache.
             Interrupted: on Ctrl-C, with what was kept and how to go on.
         """
-        return self.evaluate_with(SingleModelScoring(name, scorer, self))[0]
+        return self.evaluate_with(SingleModelScorer(name, scorer, self))[0]
 
     def evaluate_with(self, block_scorer: BlockScorer) -> list[Evaluation]:
         """Let models answer every task, each task's documents side by side.
@@ -286,7 +286,7 @@ class Evaluator:
         models = [name for name, _ in block_scorer.models]
         names = " and ".join(models)
 
-        def advance(documents: int, answered: Answered) -> None:
+        def advance(documents: int, answered: ScoredBlocks) -> None:
             self.progress.advance(documents, cached=answered.cached)
             self.meter.count(models, task_progress.task, documents, answered)
 
@@ -331,13 +331,13 @@ class Evaluator:
 
     def _resume_hint(self, models: Sequence[tuple[str, Scorer]]) -> str:
         kept = not self._kept.lost and all(self.key(scorer) is not None for _, scorer in models)
-        return KEPT if kept else NOTHING_KEPT
+        return BLOCKS_CACHED if kept else NOTHING_CACHED
 
 
 # Scores of documents on which a model gave no number are no scores, whatever the metric.
 
 
-def only_sound(
+def drop_unsound_scores(
     scores: TaskScores, requests: Sequence[Request], responses: Sequence[Response]
 ) -> TaskScores:
     """Give NaN to every metric of a document with a likelihood that is none (NaN or +inf).
@@ -348,17 +348,19 @@ def only_sound(
     broken = {
         request.doc_id
         for request, response in zip(requests, responses, strict=True)
-        if response.loglikelihood is not None and _is_none(response.loglikelihood)
+        if response.loglikelihood is not None and _is_no_likelihood(response.loglikelihood)
     }
     if not broken:
         return scores
-    return replace(scores, tables=tuple(_without(table, broken) for table in scores.tables))
+    return replace(
+        scores, tables=tuple(_without_documents(table, broken) for table in scores.tables)
+    )
 
 
-def _is_none(loglikelihood: float) -> bool:
+def _is_no_likelihood(loglikelihood: float) -> bool:
     return math.isnan(loglikelihood) or loglikelihood == math.inf
 
 
-def _without(table: ScoreTable, broken: set[int]) -> ScoreTable:
+def _without_documents(table: ScoreTable, broken: set[int]) -> ScoreTable:
     values = np.where(np.isin(table.doc_ids, sorted(broken)), math.nan, table.values)
     return replace(table, values=values)

@@ -11,12 +11,12 @@ from evalguard.errors import MisalignedRunsError
 TokenIds = tuple[int, ...]
 
 _SHOWN_IDS = 8
-_BATCHES = {
+_BATCH_UNITS = {
     "batch_size": "sequences per pass",
     "token_budget": "padded tokens per pass",
     "shares_prefixes": "shared prefixes",
 }
-_HINT = (
+_TOKENIZER_HINT = (
     "give both the same tokenizer (model_args: tokenizer); if the difference is under test, "
     "declare it: --allow-differing tokens, or differs: [tokens] on the pair"
 )
@@ -37,7 +37,7 @@ def check_vocabularies(base: ModelDescription, candidate: ModelDescription) -> N
     raise MisalignedRunsError(
         f"the vocabularies of base and candidate differ ({sizes}): they would read different "
         "tokens",
-        hint=_HINT,
+        hint=_TOKENIZER_HINT,
     )
 
 
@@ -65,13 +65,13 @@ def check_encodings(
     request, ours, theirs = differing[0]
     raise MisalignedRunsError(
         f"base and candidate encode {len(differing)} of {len(requests)} requests differently "
-        f"(first: {request.task}, doc_id {request.doc_id}: token ids {_shown(ours)} and "
-        f"{_shown(theirs)})",
-        hint=_HINT,
+        f"(first: {request.task}, doc_id {request.doc_id}: token ids {_ids_text(ours)} and "
+        f"{_ids_text(theirs)})",
+        hint=_TOKENIZER_HINT,
     )
 
 
-def other_batches(
+def note_batch_differences(
     base: ModelDescription | None, candidate: ModelDescription | None
 ) -> tuple[str, ...]:
     """Say where two models that have answered were not scored in the same batches.
@@ -85,8 +85,8 @@ def other_batches(
     if one.get("scorer") is None or two.get("scorer") is None:
         return ()
     apart = [
-        f"{name}: {_plain(one.get(key))} and {_plain(two.get(key))}"
-        for key, name in _BATCHES.items()
+        f"{name}: {_plain_text(one.get(key))} and {_plain_text(two.get(key))}"
+        for key, name in _BATCH_UNITS.items()
         if one.get(key) != two.get(key)
     ]
     if not apart:
@@ -97,11 +97,11 @@ def other_batches(
     )
 
 
-def _plain(value: Value) -> str:
+def _plain_text(value: Value) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:,}" if isinstance(value, int) else str(value or "not fixed")
 
 
-def _shown(ids: TokenIds) -> str:
+def _ids_text(ids: TokenIds) -> str:
     return " ".join(map(str, ids[:_SHOWN_IDS])) + (" ..." if len(ids) > _SHOWN_IDS else "")

@@ -27,7 +27,7 @@ from evalguard.models.arguments import HF_TYPES
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.run.choices import Choices
 from evalguard.run.options import CompareOptions
-from evalguard.run.scoring.edited_model import open_scorer as open_here
+from evalguard.run.scoring.edited_model import load_scorer as open_here
 from evalguard.run.scoring.loading_facts import KnownModel
 from evalguard.run.sources import ModelSource
 from evalguard.store.fact_cache import FileDigests, open_facts
@@ -163,7 +163,7 @@ class LazyScorer:
         """Hold what was loaded against what is known of it."""
         known = self._description
         self._remember(found)
-        if _identity(found) != _identity(known):
+        if _identity_digest(found) != _identity_digest(known):
             raise OtherModelError(
                 f"{self._name} is not what it was when it was loaded before, though nothing that "
                 "it is loaded from has changed",
@@ -176,10 +176,10 @@ class LazyScorer:
             self._description = found
 
 
-def in_this_process(scorer: Scorer) -> LMScorer | None:
+def local_scorer(scorer: Scorer) -> LMScorer | None:
     """Return a model that runs in this process, loaded if it is not; None for another one."""
     if isinstance(scorer, LazyScorer):
-        return in_this_process(scorer.loaded) if scorer.here else None
+        return local_scorer(scorer.loaded) if scorer.here else None
     return scorer if isinstance(scorer, LMScorer) else None
 
 
@@ -193,7 +193,7 @@ def is_loaded(scorer: Scorer) -> bool:
     return scorer.is_loaded if isinstance(scorer, LazyScorer) else True
 
 
-def _identity(description: ModelDescription) -> str | None:
+def _identity_digest(description: ModelDescription) -> str | None:
     return None if description.identity is None else digest_of(dict(description.identity))
 
 
@@ -202,12 +202,12 @@ def _identity(description: ModelDescription) -> str | None:
 # And where one is not what was known of it, all are scored once more, now that that is put right.
 
 
-T = TypeVar("T")
+FallbackResult = TypeVar("FallbackResult")
 
 
-def with_fallback(
-    sources: Sequence[ModelSource], choices: Choices, score: Callable[[Choices], T]
-) -> tuple[T, tuple[str, ...]]:
+def score_with_fallback(
+    sources: Sequence[ModelSource], choices: Choices, score: Callable[[Choices], FallbackResult]
+) -> tuple[FallbackResult, tuple[str, ...]]:
     """Score models alike; start again with less where one cannot do what the policy asks.
 
     Blocks that were answered before stay in the score cache, where nothing mixes them up with
@@ -236,14 +236,16 @@ def with_fallback(
             if put_right > len(sources):
                 raise
         except FallbackError as error:
-            policy = _plainer(choices.policy, error)
+            policy = _plainer_policy(choices.policy, error)
             if policy == choices.policy:
                 raise
             choices = replace(choices, policy=policy)
-            notes = (*notes, f"{_INSTEAD[error.giving_up]} ({error})")
+            notes = (*notes, f"{_PLAINER_NOTES[error.giving_up]} ({error})")
 
 
-def check_alike(name: str, told: ModelDescription, before: Sequence[ModelDescription]) -> None:
+def check_same_policy(
+    name: str, told: ModelDescription, before: Sequence[ModelDescription]
+) -> None:
     """Refuse a model that cannot be scored as those before it.
 
     Args:
@@ -261,13 +263,13 @@ def check_alike(name: str, told: ModelDescription, before: Sequence[ModelDescrip
         )
 
 
-def _plainer(policy: ScoringPolicy, error: FallbackError) -> ScoringPolicy:
+def _plainer_policy(policy: ScoringPolicy, error: FallbackError) -> ScoringPolicy:
     if error.giving_up == "share_prefixes":
         return replace(policy, share_prefixes=False)
     return replace(policy, scorer="full logits")
 
 
-_INSTEAD = {
+_PLAINER_NOTES = {
     "share_prefixes": "shared prefixes are read again for every continuation, by all models",
     "scorer": "logits are computed at every position, not only at the scored ones, by all models",
 }
@@ -276,7 +278,7 @@ _INSTEAD = {
 # Where a model runs: in this process, or in a worker of its own.
 
 
-class Opener(Protocol):
+class ScorerOpener(Protocol):
     """Loads a variant, as ``open_scorer`` does."""
 
     def __call__(

@@ -22,17 +22,17 @@ from evalguard.core.settings import Value, Variant, digest_of
 from evalguard.errors import GIVEN_UP, FallbackError
 from evalguard.harness.blocks import requests_digest
 from evalguard.models.arguments import HF_TYPES
-from evalguard.models.checkpoint_files import current_commit, hub_snapshot, split_revision
-from evalguard.models.identity import surroundings
+from evalguard.models.checkpoint_files import find_current_commit, hub_snapshot, split_revision
+from evalguard.models.identity import describe_surroundings
 from evalguard.store.fact_cache import FactCache, FileDigests, open_facts
 from evalguard.worker.codec import WireError
 from evalguard.worker.messages import DESCRIPTION, TOKEN_IDS, VARIANT
 
 # Where the layers go depends on the memory that is free; other loaders bring code of their own.
-UNSETTLED = ("parallelize", "tp_plan", "device_map", "gpus", "autogptq", "gptqmodel")
+PLACEMENT_ARGUMENTS = ("parallelize", "tp_plan", "device_map", "gpus", "autogptq", "gptqmodel")
 
 
-def loading_facts(
+def collect_loading_facts(
     variant: Variant,
     policy: ScoringPolicy,
     *,
@@ -60,16 +60,16 @@ def loading_facts(
     if variant.model not in HF_TYPES or variant.trust_remote_code:
         return None
     wanted = plan_conversion(variant)
-    if any(wanted.model_args.get(name) for name in UNSETTLED):
+    if any(wanted.model_args.get(name) for name in PLACEMENT_ARGUMENTS):
         return None
     model_args = wanted.model_args
     if variant.build is not None:
         with contextlib.redirect_stdout(sys.stderr):
             model_args = with_build(model_args, str(build(variant, wanted, cache_dir)))
-    weights = weights_of(variant, model_args, known, checkpoints=wanted.checkpoints)
+    weights = digest_weights(variant, model_args, known, checkpoints=wanted.checkpoints)
     if weights is None or not _has_settled(model_args, weights, wanted.checkpoints):
         return None
-    code = code_digests(variant, wanted, model_args, known)
+    code = digest_code(variant, wanted, model_args, known)
     if code is None:
         return None
     told: Value = VARIANT.encode(variant)
@@ -106,14 +106,14 @@ def _has_settled(
 def _is_current(source: str, revision: str, subfolder: str, digest: Value) -> bool:
     if Path(source).expanduser().exists():
         return True
-    commit = current_commit(source, revision, subfolder)
+    commit = find_current_commit(source, revision, subfolder)
     return commit is not None and str(digest).split()[0] == f"{source}@{commit}"
 
 
 # KnownModel: what was read off a model when it was loaded before, from the same inputs.
 
 
-TokenIds = Sequence[tuple[int, ...]]
+TokenIdLists = Sequence[tuple[int, ...]]
 
 # A sample of requests has far fewer tokens; more would be read as slowly as they are encoded.
 _MOST_TOKENS = 1_000_000
@@ -175,7 +175,7 @@ class KnownModel:
             return None
         return list(ids) if ids is not None and len(ids) == len(requests) else None
 
-    def encode_as(self, requests: Sequence[Request], ids: TokenIds) -> None:
+    def encode_as(self, requests: Sequence[Request], ids: TokenIdLists) -> None:
         """Remember how the model encoded these requests."""
         if sum(map(len, ids)) <= _MOST_TOKENS:
             told = TOKEN_IDS.encode(tuple(tuple(of) for of in ids))
@@ -199,15 +199,15 @@ class KnownModels:
     @classmethod
     def kept_in(cls, cache_dir: Path) -> KnownModels:
         """What a cache folder knows, as seen from here and now."""
-        now = surroundings()
-        return cls(cache_dir, open_facts(cache_dir), _left_behind.get(digest_of(now), now))
+        now = describe_surroundings()
+        return cls(cache_dir, open_facts(cache_dir), _remains.get(digest_of(now), now))
 
     def left(self) -> None:
         """Take what the run itself brought in (libraries, variables that they set) for no change.
 
         The next run of this process finds the same models then.
         """
-        _left_behind[digest_of(surroundings())] = self.around
+        _remains[digest_of(describe_surroundings())] = self.around
 
     def of(self, variant: Variant, policy: ScoringPolicy, *, worker: bool) -> KnownModel | None:
         """Return what is known of a model; None where that could be another one by now.
@@ -215,7 +215,7 @@ class KnownModels:
         Raises:
             EvalguardError: as loading does, for a variant that cannot be planned or built.
         """
-        found = loading_facts(
+        found = collect_loading_facts(
             variant,
             policy,
             cache_dir=self.cache_dir,
@@ -235,7 +235,7 @@ def _has_secret(variant: Variant) -> bool:
 
 
 # Surroundings as a run left them (their digest) -> as it found them.
-_left_behind: dict[str, Mapping[str, Value]] = {}
+_remains: dict[str, Mapping[str, Value]] = {}
 
 
 # Digests of the files and the code that a model is loaded from.
@@ -245,7 +245,7 @@ _left_behind: dict[str, Mapping[str, Value]] = {}
 _LARGEST_IN_GIT = 20_000_000
 
 
-def weights_of(
+def digest_weights(
     variant: Variant,
     model_args: Mapping[str, Value],
     known: KnownDigests | None = None,
@@ -264,35 +264,39 @@ def weights_of(
         if not isinstance(source, str) or not source:
             continue
         if Path(source).expanduser().exists():
-            weights[name] = _folder(Path(source).expanduser(), known)
+            weights[name] = _folder_digest(Path(source).expanduser(), known)
         elif name == "pretrained" and variant.model in HF_TYPES:
             revision = str(model_args.get("revision") or "main")
-            weights[name] = _commit(source, revision, str(model_args.get("subfolder") or ""), known)
+            weights[name] = _hub_commit(
+                source, revision, str(model_args.get("subfolder") or ""), known
+            )
         elif name != "tokenizer":
             weights[name] = None
-        elif commit := _commit(source, "main", "", known):
+        elif commit := _hub_commit(source, "main", "", known):
             weights["tokenizer's commit"] = commit  # rules that are no code are in the identity
     for checkpoint in checkpoints:
         source, revision = split_revision(checkpoint)
         folder = Path(source).expanduser()
-        digest = _folder(folder, known) if folder.exists() else None
-        weights[f"weights:{checkpoint}"] = digest or _commit(source, revision, "", known)
+        digest = _folder_digest(folder, known) if folder.exists() else None
+        weights[f"weights:{checkpoint}"] = digest or _hub_commit(source, revision, "", known)
     if "pretrained" not in weights or None in weights.values():
         return None
     return weights
 
 
-def _folder(path: Path, known: KnownDigests | None) -> str:
+def _folder_digest(path: Path, known: KnownDigests | None) -> str:
     """Digest of a model folder, and of weights that an index names and that lie out of its sight.
 
     That is: in hidden folders, or elsewhere (``../shared/model-1.safetensors``).
     """
     digest = digest_path(path, known)
-    more = [[name, digest_path(path / name, known)] for name in sorted(set(_out_of_sight(path)))]
+    more = [
+        [name, digest_path(path / name, known)] for name in sorted(set(_weights_elsewhere(path)))
+    ]
     return digest_of([digest, *more]) if more else digest
 
 
-def _out_of_sight(folder: Path) -> Iterator[str]:
+def _weights_elsewhere(folder: Path) -> Iterator[str]:
     for index in folder.rglob("*.index.json") if folder.is_dir() else ():
         try:
             names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
@@ -304,13 +308,15 @@ def _out_of_sight(folder: Path) -> Iterator[str]:
                 yield str(name)
 
 
-def _commit(source: str, revision: str, subfolder: str, known: KnownDigests | None) -> str | None:
+def _hub_commit(
+    source: str, revision: str, subfolder: str, known: KnownDigests | None
+) -> str | None:
     """A hub model by its commit, which stands for its files; None if it is not here."""
     snapshot = hub_snapshot(source, revision, subfolder)
-    return None if snapshot is None else f"{source}@{snapshot.name}{_edits(snapshot, known)}"
+    return None if snapshot is None else f"{source}@{snapshot.name}{_local_edits(snapshot, known)}"
 
 
-def _edits(snapshot: Path, known: KnownDigests | None) -> str:
+def _local_edits(snapshot: Path, known: KnownDigests | None) -> str:
     """What was changed by hand in the local copy of a hub's commit, "" if nothing was.
 
     The hub's cache calls every file by what it downloaded: a large one by its SHA-256, a small one
@@ -341,7 +347,7 @@ _LIBRARIES = (
 )  # fmt: skip
 
 
-def code_digests(
+def digest_code(
     variant: Variant,
     wanted: ConversionPlan,
     model_args: Mapping[str, Value],
@@ -349,9 +355,9 @@ def code_digests(
 ) -> dict[str, str] | None:
     """Digests of the code that a variant runs: hooks, a checkpoint's own, the libraries.
 
-    None where what it depends on cannot be known: ``unknown_dependencies`` says what.
+    None where what it depends on cannot be known: ``list_unknown_dependencies`` says what.
     """
-    if unknown_dependencies(variant, wanted, model_args):
+    if list_unknown_dependencies(variant, wanted, model_args):
         return None
     digests = {
         call.function: code_digest(call.function, folder=variant.code_folder)
@@ -364,16 +370,16 @@ def code_digests(
     imported = {name for reading in readings for name in reading.packages}
     return {
         **digests,
-        VARIABLES: digest_of(sorted({one.environment for one in readings} - {""})),
-        **package_digests((*_LIBRARIES, *sorted(imported - {*_LIBRARIES})), known),
+        VARIABLES_KEY: digest_of(sorted({one.environment for one in readings} - {""})),
+        **digest_packages((*_LIBRARIES, *sorted(imported - {*_LIBRARIES})), known),
     }
 
 
 # Of what environment variables the code reads: loading a model may set some of them.
-VARIABLES = "variables"
+VARIABLES_KEY = "variables"
 
 
-def unknown_dependencies(
+def list_unknown_dependencies(
     variant: Variant, wanted: ConversionPlan, model_args: Mapping[str, Value]
 ) -> tuple[str, ...]:
     """What a variant's code depends on that cannot be known, each with its place."""
@@ -409,16 +415,20 @@ def _remote_code(
         return
     for name in ("pretrained", "tokenizer"):
         source = str(model_args.get(name) or "")
-        folder = _checkpoint(source, str(model_args.get("revision") or "main")) if source else None
+        folder = (
+            _checkpoint_folder(source, str(model_args.get("revision") or "main"))
+            if source
+            else None
+        )
         if folder is None:
             continue
-        references = {one for config in _CONFIGS for one in _auto_map(folder / config)}
+        references = {one for config in _CONFIG_FILES for one in _auto_map(folder / config)}
         if (folder / "custom_generate" / "generate.py").is_file():
             references.add("custom_generate/generate.")
         for reference in sorted(references):
             place, _, module = reference.rpartition("--")
             revision = str(model_args.get("code_revision") or "main")
-            home = _checkpoint(place, revision) if place else folder
+            home = _checkpoint_folder(place, revision) if place else folder
             file = None if home is None else home / f"{module.partition('.')[0]}.py"
             if file is None or not file.is_file():
                 yield reference, None
@@ -426,13 +436,13 @@ def _remote_code(
                 yield reference, read_sources(file, file.parent, handed=True)
 
 
-_CONFIGS = (
+_CONFIG_FILES = (
     "config.json", "generation_config.json", "preprocessor_config.json", "processor_config.json",
     "tokenizer_config.json",
 )  # fmt: skip
 
 
-def _checkpoint(source: str, revision: str) -> Path | None:
+def _checkpoint_folder(source: str, revision: str) -> Path | None:
     """The folder of a checkpoint, of one of the hub as it was downloaded."""
     folder = Path(source).expanduser()
     return folder if folder.is_dir() else hub_snapshot(source, revision)
@@ -448,7 +458,7 @@ def _auto_map(config: Path) -> Iterator[str]:
         yield from (one for one in several if isinstance(one, str))
 
 
-def package_digests(names: Sequence[str], known: KnownDigests | None = None) -> dict[str, str]:
+def digest_packages(names: Sequence[str], known: KnownDigests | None = None) -> dict[str, str]:
     """Digests of the Python and compiled files of installed packages; of this process, once.
 
     What was imported stays what it is, whatever is edited afterwards.

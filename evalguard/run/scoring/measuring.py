@@ -16,29 +16,29 @@ from evalguard.models.arguments import HF_TYPES
 from evalguard.models.hf.lockstep import score_in_lockstep
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.run.meter import interruptible
-from evalguard.run.scoring.by_reference import ByReference
-from evalguard.run.scoring.cached_blocks import Answered, BlockEntry, KeptBlocks
-from evalguard.run.scoring.divergences import GENERATES, Divergences
+from evalguard.run.scoring.by_reference import ReferenceScoring
+from evalguard.run.scoring.cached_blocks import BlockEntry, SafeBlockCache, ScoredBlocks
+from evalguard.run.scoring.divergences import GENERATION_ONLY, DivergenceTables
 from evalguard.run.scoring.evaluate import Evaluation, Evaluator
-from evalguard.run.scoring.lazy_scorer import in_this_process, runs_here
-from evalguard.run.scoring.referencing import References
-from evalguard.run.scoring.sessions import Session, Sessions, beside
+from evalguard.run.scoring.lazy_scorer import local_scorer, runs_here
+from evalguard.run.scoring.referencing import BaseReferences
+from evalguard.run.scoring.sessions import Session, Sessions, is_loaded_beside
 from evalguard.run.sources import ModelSource
 from evalguard.store.block_cache import DivergenceCache
 
-_BY_REFERENCE = "--distributions reference measures them, one model at a time"
-_SCORES_ONLY = "--distributions off compares the scores alone"
+_REFERENCE_HINT = "--distributions reference measures them, one model at a time"
+_SCORES_HINT = "--distributions off compares the scores alone"
 
 
 @dataclass(frozen=True, slots=True)
-class Hindrance:
+class LockstepObstacle:
     """Why two models cannot be scored in lock-step; ``apart``: whether a reference would do."""
 
     reason: str
     apart: bool = False
 
     def __str__(self) -> str:
-        return f"{self.reason}; {_BY_REFERENCE}" if self.apart else self.reason
+        return f"{self.reason}; {_REFERENCE_HINT}" if self.apart else self.reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class ScoringPlan:
         if self._instead(hindrance):
             return self._by_reference_instead(hindrance, base, candidate)
         note = self._not_measured(hindrance)
-        return [_noted(evaluation, (note,)) for evaluation in self._each(sources)]
+        return [_with_notes(evaluation, (note,)) for evaluation in self._each(sources)]
 
     @property
     def _evaluator(self) -> Evaluator:
@@ -94,7 +94,7 @@ class ScoringPlan:
 
     def _side_by_side(self, base: ModelSource, candidate: ModelSource) -> list[Evaluation]:
         with self.sessions.opened(base) as first:
-            hindrance = _not_here(first) or self._no_room(first, candidate)
+            hindrance = _local_obstacle(first) or self._no_room(first, candidate)
             if hindrance is None:
                 with self.sessions.opened(candidate) as second:
                     return self._both_open(first, second)
@@ -103,26 +103,26 @@ class ScoringPlan:
             ours = None if instead else self._scores(first)
         if ours is None:
             return self._by_reference_instead(hindrance, base, candidate)
-        return [_noted(ours, (note,)), _noted(self._alone(candidate), (note,))]
+        return [_with_notes(ours, (note,)), _with_notes(self._alone(candidate), (note,))]
 
     def _both_open(self, first: Session, second: Session) -> list[Evaluation]:
-        hindrance = _not_here(second) or _other_vocabulary(first, second)
+        hindrance = _local_obstacle(second) or _other_vocabulary(first, second)
         if hindrance is not None:
             note = self._not_measured(hindrance)
-            return [_noted(self._scores(session), (note,)) for session in (first, second)]
-        lockstep = Lockstep(
+            return [_with_notes(self._scores(session), (note,)) for session in (first, second)]
+        lockstep = LockstepScoring(
             base=(first.name, first.scorer),
             candidate=(second.name, second.scorer),
             evaluator=self._evaluator,
             divergences_kept=self._kept_divergences(),
             seed=self.sessions.choices.policy.seed,
         )
-        by_reference = ByReference(self.sessions, self._kept_divergences())
-        way: Way = "lockstep"
+        by_reference = ReferenceScoring(self.sessions, self._kept_divergences())
+        way: ScoringWay = "lockstep"
         if self.sessions.choices.distributions.mode == "auto":
             with interruptible("looking into the cache"):
                 references = by_reference.references(first)
-                way = cheapest_way(
+                way = choose_scoring_way(
                     lockstep,
                     references,
                     needed=self._needed or self.base_again,
@@ -130,14 +130,14 @@ class ScoringPlan:
                 )
         if way == "scores":
             both = (self._scores(first), self._scores(second))
-            return [_noted(evaluation, (FROM_CACHE,)) for evaluation in both]
+            return [_with_notes(evaluation, (BASE_FROM_CACHE,)) for evaluation in both]
         if way == "reference":
             return self._measured(*by_reference.evaluate_open(first, second))
         with _memory_hint():
             found = self._evaluator.evaluate_with(lockstep)
         return self._measured(found, lockstep.divergences)
 
-    def _instead(self, hindrance: Hindrance) -> bool:
+    def _instead(self, hindrance: LockstepObstacle) -> bool:
         """Whether a reference takes the place of lock-step: where a limit needs numbers.
 
         Of a base that is met again there is one anyway.
@@ -147,35 +147,38 @@ class ScoringPlan:
         return distributions.mode == "auto" and hindrance.apart and wanted
 
     def _by_reference_instead(
-        self, hindrance: Hindrance, base: ModelSource, candidate: ModelSource
+        self, hindrance: LockstepObstacle, base: ModelSource, candidate: ModelSource
     ) -> list[Evaluation]:
         note = f"distributions are compared by reference: {hindrance.reason}"
-        return [_noted(found, (note,)) for found in self._one_by_one(base, candidate)]
+        return [_with_notes(found, (note,)) for found in self._one_by_one(base, candidate)]
 
     def _one_by_one(self, base: ModelSource, candidate: ModelSource) -> list[Evaluation]:
-        by_reference = ByReference(self.sessions, self._kept_divergences())
+        by_reference = ReferenceScoring(self.sessions, self._kept_divergences())
         return self._measured(*by_reference.evaluate(base, candidate))
 
     def _scores(self, session: Session) -> Evaluation:
         return self._evaluator.evaluate(session.name, session.scorer)
 
-    def _measured(self, found: Sequence[Evaluation], of: Divergences) -> list[Evaluation]:
+    def _measured(self, found: Sequence[Evaluation], of: DivergenceTables) -> list[Evaluation]:
         """Give the candidate what was measured, and say which tasks have no positions."""
         base, candidate = found
         divergences = of.of(self._evaluator.tasks.names)
         notes = tuple(
             f"distributions of {task} are not compared: {one.reason}"
             for task, one in divergences.items()
-            if one.reason == GENERATES
+            if one.reason == GENERATION_ONLY
         )
-        return [_noted(base, notes), replace(_noted(candidate, notes), divergences=divergences)]
+        return [
+            _with_notes(base, notes),
+            replace(_with_notes(candidate, notes), divergences=divergences),
+        ]
 
-    def _kept_divergences(self) -> KeptBlocks[ComparedAnswer]:
+    def _kept_divergences(self) -> SafeBlockCache[ComparedAnswer]:
         place = self.sessions.bench.cache_dir / "divergences"
         cache = DivergenceCache(place) if self._evaluator.cache is not None else None
-        return KeptBlocks(cache, self._evaluator.note)
+        return SafeBlockCache(cache, self._evaluator.note)
 
-    def _not_measured(self, hindrance: Hindrance) -> str:
+    def _not_measured(self, hindrance: LockstepObstacle) -> str:
         """The note that distributions are not compared.
 
         Raises:
@@ -183,34 +186,36 @@ class ScoringPlan:
         """
         if self.sessions.choices.distributions.mode != "auto":
             raise UsageError(
-                f"distributions cannot be compared side by side: {hindrance}", hint=_SCORES_ONLY
+                f"distributions cannot be compared side by side: {hindrance}", hint=_SCORES_HINT
             )
         return f"distributions are not compared: {hindrance}"
 
-    def _apart(self, sources: Sequence[ModelSource]) -> Hindrance | None:
+    def _apart(self, sources: Sequence[ModelSource]) -> LockstepObstacle | None:
         """Why two models cannot both be loaded into this process; None if they can."""
         if self.sessions.choices.policy.scorer == "harness":
-            return Hindrance("lm-eval's own path (--scorer harness) shows none")
+            return LockstepObstacle("lm-eval's own path (--scorer harness) shows none")
         for source in sources:
             if source.variant.model not in HF_TYPES:
-                return _no_rows(source.name, source.variant.model)
+                return _no_distributions(source.name, source.variant.model)
         if self.sessions.bench.options.worker == "always":
-            return Hindrance("models run in worker processes", apart=True)
+            return LockstepObstacle("models run in worker processes", apart=True)
         for source in sources:
             if plan_conversion(source.variant).needs_worker:
-                return Hindrance(f"{source.name} runs in a worker process", apart=True)
+                return LockstepObstacle(f"{source.name} runs in a worker process", apart=True)
         if self.sessions.choices.memory == "sequential":
-            return Hindrance("--memory sequential loads one model at a time", apart=True)
+            return LockstepObstacle("--memory sequential loads one model at a time", apart=True)
         return None
 
-    def _no_room(self, first: Session, candidate: ModelSource) -> Hindrance | None:
+    def _no_room(self, first: Session, candidate: ModelSource) -> LockstepObstacle | None:
         """Why a second model does not fit beside the first one; None if it does, or has to."""
         if self.sessions.choices.distributions.mode == "lockstep":
             return None
-        if beside(self.sessions, first, candidate):
+        if is_loaded_beside(self.sessions, first, candidate):
             return None
         device = first.scorer.describe().device
-        return Hindrance(f"{candidate.name} does not fit on {device} beside {first.name}", True)
+        return LockstepObstacle(
+            f"{candidate.name} does not fit on {device} beside {first.name}", True
+        )
 
 
 @contextmanager
@@ -225,45 +230,51 @@ def _memory_hint() -> Iterator[None]:
         raise
 
 
-def _not_here(session: Session) -> Hindrance | None:
+def _local_obstacle(session: Session) -> LockstepObstacle | None:
     """Why a model's distributions cannot be had in this process; None if they can."""
     told = session.scorer.describe()
     if not told.gives_rows:
-        return _no_rows(session.name, told.model_type)
+        return _no_distributions(session.name, told.model_type)
     if runs_here(session.scorer):
         return None
-    return Hindrance(f"{session.name} does not run in this process", apart=True)
+    return LockstepObstacle(f"{session.name} does not run in this process", apart=True)
 
 
-def _no_rows(name: str, model_type: str) -> Hindrance:
-    return Hindrance(f"{name}, of type {model_type}, shows none; causal models of type hf do")
+def _no_distributions(name: str, model_type: str) -> LockstepObstacle:
+    return LockstepObstacle(
+        f"{name}, of type {model_type}, shows none; causal models of type hf do"
+    )
 
 
-def _other_vocabulary(first: Session, second: Session) -> Hindrance | None:
+def _other_vocabulary(first: Session, second: Session) -> LockstepObstacle | None:
     base, candidate = first.scorer.describe(), second.scorer.describe()
     if base.vocabulary_digest == candidate.vocabulary_digest:
         return None
-    return Hindrance("the vocabularies of base and candidate differ")
+    return LockstepObstacle("the vocabularies of base and candidate differ")
 
 
-def _noted(evaluation: Evaluation, notes: Sequence[str]) -> Evaluation:
+def _with_notes(evaluation: Evaluation, notes: Sequence[str]) -> Evaluation:
     return replace(evaluation, notes=(*evaluation.notes, *notes))
 
 
 # Whether two models' distributions can be compared without running the base once more.
 
 
-Way = Literal["lockstep", "reference", "scores"]
+ScoringWay = Literal["lockstep", "reference", "scores"]
 
-FROM_CACHE = (
+BASE_FROM_CACHE = (
     "distributions are not compared: the base's scores are from the cache; --distributions "
     "lockstep runs it again, --distributions reference keeps what is needed"
 )
 
 
-def cheapest_way(
-    lockstep: Lockstep, references: References, *, needed: bool, base_recurs: bool = False
-) -> Way:
+def choose_scoring_way(
+    lockstep: LockstepScoring,
+    references: BaseReferences,
+    *,
+    needed: bool,
+    base_recurs: bool = False,
+) -> ScoringWay:
     """Choose how two models are scored where the user left it open.
 
     A base whose scores are all kept is not run for its distributions, unless a limit of the gate
@@ -278,7 +289,7 @@ def cheapest_way(
         "lockstep" where both have to be run, or nothing has to; "reference" where what is kept of
         the base is enough; "scores" where nothing is.
     """
-    pairs, base = list(_pairs(lockstep)), lockstep.base
+    pairs, base = list(_block_pairs(lockstep)), lockstep.base
     if needed:
         return "lockstep"
     if not all(lockstep.evaluator.entry(ours, base).is_there for ours, _ in pairs):
@@ -292,7 +303,7 @@ def cheapest_way(
     return "reference" if kept else "scores"
 
 
-def _pairs(lockstep: Lockstep) -> Iterator[tuple[RequestBlock, RequestBlock]]:
+def _block_pairs(lockstep: LockstepScoring) -> Iterator[tuple[RequestBlock, RequestBlock]]:
     """Both models' blocks of all tasks, side by side."""
     evaluator = lockstep.evaluator
     for task in evaluator.tasks.names:
@@ -302,11 +313,11 @@ def _pairs(lockstep: Lockstep) -> Iterator[tuple[RequestBlock, RequestBlock]]:
         yield from zip(ours, theirs, strict=True)
 
 
-# Lockstep: both models of a comparison answer block by block, and their distributions meet.
+# LockstepScoring: both models of a comparison answer block by block, and their distributions meet.
 
 
 @dataclass(slots=True, kw_only=True)
-class Lockstep:
+class LockstepScoring:
     """Answers of two models in this process, with the divergences of their distributions.
 
     Attributes:
@@ -319,9 +330,9 @@ class Lockstep:
     base: tuple[str, Scorer]
     candidate: tuple[str, Scorer]
     evaluator: Evaluator
-    divergences_kept: KeptBlocks[ComparedAnswer]
+    divergences_kept: SafeBlockCache[ComparedAnswer]
     seed: int
-    divergences: Divergences = field(default_factory=Divergences)
+    divergences: DivergenceTables = field(default_factory=DivergenceTables)
 
     @property
     def models(self) -> Sequence[tuple[str, Scorer]]:
@@ -337,10 +348,10 @@ class Lockstep:
         )
         if not self._compares(base):
             return answers
-        name = _name(base, candidate)
+        name = _pair_name(base, candidate)
         return (*answers, BlockEntry(self.divergences_kept, self._key(), name, self.models))
 
-    def find_cached(self, blocks: Sequence[RequestBlock]) -> Answered | None:
+    def find_cached(self, blocks: Sequence[RequestBlock]) -> ScoredBlocks | None:
         """Return the answers of both where they and their divergences are kept."""
         base, candidate = blocks
         compared = self._compared(base, candidate)
@@ -352,9 +363,9 @@ class Lockstep:
             return None
         if compared is not None:
             self.divergences.add(candidate.requests, compared)
-        return Answered(responses=(ours, theirs), kept=(True, True))
+        return ScoredBlocks(responses=(ours, theirs), kept=(True, True))
 
-    def answer(self, blocks: Sequence[RequestBlock]) -> Answered:
+    def answer(self, blocks: Sequence[RequestBlock]) -> ScoredBlocks:
         """Answer a block by both models; every forward pass is done once."""
         base, candidate = blocks
         if not self._compares(base):
@@ -368,9 +379,9 @@ class Lockstep:
         )
         self.evaluator.store_answers(base, self.base[1], ours)
         self.evaluator.store_answers(candidate, self.candidate[1], theirs)
-        self.divergences_kept.put(self._key(), _name(base, candidate), compared)
+        self.divergences_kept.put(self._key(), _pair_name(base, candidate), compared)
         self.divergences.add(candidate.requests, compared)
-        return Answered(responses=(ours, theirs), kept=(False, False))
+        return ScoredBlocks(responses=(ours, theirs), kept=(False, False))
 
     def _compares(self, base: RequestBlock) -> bool:
         """Whether this block has distributions that are to be compared."""
@@ -380,16 +391,16 @@ class Lockstep:
     def _compared(self, base: RequestBlock, candidate: RequestBlock) -> ComparedAnswer | None:
         if not self._compares(base):
             return None
-        return self.divergences_kept.get(self._key(), _name(base, candidate))
+        return self.divergences_kept.get(self._key(), _pair_name(base, candidate))
 
-    def _apart(self, base: RequestBlock, candidate: RequestBlock) -> Answered:
+    def _apart(self, base: RequestBlock, candidate: RequestBlock) -> ScoredBlocks:
         """Answers of each model for itself; those that are kept where they are."""
         ours, ours_kept = self.evaluator.score_block(base, self.base[1])
         theirs, theirs_kept = self.evaluator.score_block(candidate, self.candidate[1])
-        return Answered(responses=(ours, theirs), kept=(ours_kept, theirs_kept))
+        return ScoredBlocks(responses=(ours, theirs), kept=(ours_kept, theirs_kept))
 
     def _loaded(self) -> tuple[LMScorer, LMScorer]:
-        base, candidate = (in_this_process(scorer) for _, scorer in self.models)
+        base, candidate = (local_scorer(scorer) for _, scorer in self.models)
         assert base is not None
         assert candidate is not None
         return base, candidate
@@ -399,5 +410,5 @@ class Lockstep:
         return None if None in keys else digest_of([*keys, "lockstep"])
 
 
-def _name(base: RequestBlock, candidate: RequestBlock) -> str:
+def _pair_name(base: RequestBlock, candidate: RequestBlock) -> str:
     return digest_of([base.digest, candidate.digest])

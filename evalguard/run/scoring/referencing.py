@@ -23,15 +23,15 @@ from evalguard.core.settings import digest_of
 from evalguard.errors import EvaluationError, StoreError, UsageError
 from evalguard.harness.blocks import RequestBlock, requests_digest
 from evalguard.models.identity import (
-    describe_args,
-    describe_policy,
+    args_for_identity,
     package_versions,
-    requested_batches,
+    policy_for_identity,
+    requested_batching,
 )
-from evalguard.run.scoring.cached_blocks import Answered, BlockEntry, KeptBlocks
-from evalguard.run.scoring.divergences import Divergences
+from evalguard.run.scoring.cached_blocks import BlockEntry, SafeBlockCache, ScoredBlocks
+from evalguard.run.scoring.divergences import DivergenceTables
 from evalguard.run.scoring.evaluate import Evaluator
-from evalguard.run.scoring.loading_facts import weights_of
+from evalguard.run.scoring.loading_facts import digest_weights
 from evalguard.run.sources import ModelSource
 from evalguard.store.reference_file import ReferenceFile, ReferenceWriter
 from evalguard.worker.codec import WireError
@@ -44,7 +44,7 @@ _UNPROVEN = "unproven"
 
 
 @dataclass(slots=True, kw_only=True)
-class References:
+class BaseReferences:
     """What is kept of the base: blocks of references, found again by task and block.
 
     Attributes:
@@ -56,8 +56,8 @@ class References:
 
     top_k: int
     key: str | None = None
-    kept: KeptBlocks[Sequence[Reference | None]] | None = None
-    file: StoredBase | None = None
+    kept: SafeBlockCache[Sequence[Reference | None]] | None = None
+    file: ReferenceScorer | None = None
     _blocks: dict[tuple[str, int], str] = field(default_factory=dict)
 
     @property
@@ -67,7 +67,7 @@ class References:
 
     def known(self, block: RequestBlock) -> Sequence[Reference | None] | None:
         """The references of the base's block, and remember that it is this one."""
-        self._blocks[_task(block), block.index] = block.digest
+        self._blocks[_task_of_block(block), block.index] = block.digest
         return self._get(block, block.digest)
 
     def entries(
@@ -85,7 +85,7 @@ class References:
 
     def digest_beside(self, block: RequestBlock) -> str:
         """The digest of the base's block beside a candidate's."""
-        return self._blocks[_task(block), block.index]
+        return self._blocks[_task_of_block(block), block.index]
 
     def beside(self, block: RequestBlock) -> Sequence[Reference | None] | None:
         """The references of the base's block beside a candidate's."""
@@ -93,18 +93,18 @@ class References:
 
     def _get(self, block: RequestBlock, digest: str) -> Sequence[Reference | None] | None:
         if self.file is not None:
-            return self.file.references(_task(block), digest)
+            return self.file.references(_task_of_block(block), digest)
         found = None if self.kept is None else self.kept.get(self.name, digest)
         return found if found is not None and len(found) == len(block.requests) else None
 
 
 @dataclass(slots=True, kw_only=True)
-class Referenced:
+class ReferencingBase:
     """Answers of the base, which leave a reference; ``writer`` takes them for a file."""
 
     base: tuple[str, Scorer]
     evaluator: Evaluator
-    references: References
+    references: BaseReferences
     writer: ReferenceWriter | None = None
 
     @property
@@ -117,7 +117,7 @@ class Referenced:
         answers = self.evaluator.entry(blocks[0], self.base)
         return (answers, *self.references.entries(blocks[0], self.models))
 
-    def find_cached(self, blocks: Sequence[RequestBlock]) -> Answered | None:
+    def find_cached(self, blocks: Sequence[RequestBlock]) -> ScoredBlocks | None:
         """Return the answers where they and the references are kept."""
         references = self._references(blocks[0])
         found = None if references is None else self.evaluator.find_cached(blocks[0], self.base[1])
@@ -125,7 +125,7 @@ class Referenced:
             return None
         return self._written(blocks[0], found, references, cached=True)
 
-    def answer(self, blocks: Sequence[RequestBlock]) -> Answered:
+    def answer(self, blocks: Sequence[RequestBlock]) -> ScoredBlocks:
         """Answer a block, and keep its references."""
         block, scorer = blocks[0], cast(DistributionScorer, self.base[1])
         references = self._references(block)
@@ -151,25 +151,27 @@ class Referenced:
         references: Sequence[Reference | None],
         *,
         cached: bool,
-    ) -> Answered:
+    ) -> ScoredBlocks:
         if self.writer is not None:
             try:
-                place = (self.evaluator.tasks.names.index(_task(block)), block.index)
-                self.writer.add(_task(block), block.digest, responses, references, place=place)
+                place = (self.evaluator.tasks.names.index(_task_of_block(block)), block.index)
+                self.writer.add(
+                    _task_of_block(block), block.digest, responses, references, place=place
+                )
             except StoreError as error:
                 # The scores are in memory: they do not depend on a file that others may want.
                 self.writer.give_up()
                 self.writer = None
                 self.evaluator.note(f"no reference file was written: {error}")
-        return Answered(responses=(responses,), kept=(cached,))
+        return ScoredBlocks(responses=(responses,), kept=(cached,))
 
 
 @dataclass(slots=True, kw_only=True)
-class FromFile:
+class FileBase:
     """Answers of a base that is not loaded, from its reference file."""
 
-    base: tuple[str, StoredBase]
-    references: References
+    base: tuple[str, ReferenceScorer]
+    references: BaseReferences
 
     @property
     def models(self) -> Sequence[tuple[str, Scorer]]:
@@ -180,25 +182,25 @@ class FromFile:
         """Nothing: what is in the file is not kept once more."""
         return ()
 
-    def find_cached(self, blocks: Sequence[RequestBlock]) -> Answered | None:
+    def find_cached(self, blocks: Sequence[RequestBlock]) -> ScoredBlocks | None:
         """Read a block."""
         return self.answer(blocks)
 
-    def answer(self, blocks: Sequence[RequestBlock]) -> Answered:
+    def answer(self, blocks: Sequence[RequestBlock]) -> ScoredBlocks:
         """Read a block."""
         self.references.known(blocks[0])
-        return Answered(responses=(self.base[1].score(blocks[0].requests),), kept=(True,))
+        return ScoredBlocks(responses=(self.base[1].score(blocks[0].requests),), kept=(True,))
 
 
 @dataclass(slots=True, kw_only=True)
-class Against:
+class ReferencedCandidate:
     """Answers of the candidate, which are held against the base's references."""
 
     candidate: tuple[str, Scorer]
     evaluator: Evaluator
-    references: References
-    divergences_kept: KeptBlocks[ComparedAnswer]
-    divergences: Divergences = field(default_factory=Divergences)
+    references: BaseReferences
+    divergences_kept: SafeBlockCache[ComparedAnswer]
+    divergences: DivergenceTables = field(default_factory=DivergenceTables)
 
     @property
     def models(self) -> Sequence[tuple[str, Scorer]]:
@@ -214,7 +216,7 @@ class Against:
         name = self._name(block)
         return (answers, BlockEntry(self.divergences_kept, self._key(), name, self.models))
 
-    def find_cached(self, blocks: Sequence[RequestBlock]) -> Answered | None:
+    def find_cached(self, blocks: Sequence[RequestBlock]) -> ScoredBlocks | None:
         """Return the answers where they and how they diverge are kept."""
         compared = self._compared(blocks[0])
         if compared is None and self._compares(blocks[0]):
@@ -224,9 +226,9 @@ class Against:
             return None
         if compared is not None:
             self.divergences.add(blocks[0].requests, compared)
-        return Answered(responses=(found,), kept=(True,))
+        return ScoredBlocks(responses=(found,), kept=(True,))
 
-    def answer(self, blocks: Sequence[RequestBlock]) -> Answered:
+    def answer(self, blocks: Sequence[RequestBlock]) -> ScoredBlocks:
         """Answer a block, and compare it with what was kept of the base."""
         block, scorer = blocks[0], cast(DistributionScorer, self.candidate[1])
         if not self._compares(block):
@@ -234,16 +236,16 @@ class Against:
         compared = self._compared(block)
         references = self.references.beside(block) if compared is None else None
         if references is None:
-            self.divergences.add(block.requests, compared or _LOST)
+            self.divergences.add(block.requests, compared or _REFERENCE_LOST)
             return self._alone(block)
         scored, compared = scorer.score_against(block.requests, references)
         self.evaluator.store_answers(block, scorer, scored)
         self.divergences_kept.put(self._key(), self._name(block), compared)
         self.divergences.add(block.requests, compared)
-        return Answered(responses=(scored,), kept=(False,))
+        return ScoredBlocks(responses=(scored,), kept=(False,))
 
     def _compares(self, block: RequestBlock) -> bool:
-        given_up = _task(block) in self.divergences.reasons
+        given_up = _task_of_block(block) in self.divergences.reasons
         return block.kind != "generate_until" and not given_up
 
     def _compared(self, block: RequestBlock) -> ComparedAnswer | None:
@@ -254,9 +256,9 @@ class Against:
     def _name(self, block: RequestBlock) -> str:
         return digest_of([self.references.digest_beside(block), block.digest])
 
-    def _alone(self, block: RequestBlock) -> Answered:
+    def _alone(self, block: RequestBlock) -> ScoredBlocks:
         responses, cached = self.evaluator.score_block(block, self.candidate[1])
-        return Answered(responses=(responses,), kept=(cached,))
+        return ScoredBlocks(responses=(responses,), kept=(cached,))
 
     def _key(self) -> str | None:
         own = self.evaluator.key(self.candidate[1])
@@ -265,20 +267,20 @@ class Against:
         return digest_of([self.references.name, own, "reference"])
 
 
-def _task(block: RequestBlock) -> str:
+def _task_of_block(block: RequestBlock) -> str:
     return block.requests[0].task
 
 
-_LOST = ComparedAnswer(reason="what was to be kept of the base could not be kept")
+_REFERENCE_LOST = ComparedAnswer(reason="what was to be kept of the base could not be kept")
 
 
 # StoredBase: a base that is not loaded, because a reference file says what it answered.
 
 
-_AS_MADE = "use the tasks and options that it was made with, or make another one"
+_SAME_OPTIONS_HINT = "use the tasks and options that it was made with, or make another one"
 
 
-class StoredBase:
+class ReferenceScorer:
     """Answers as the base did when the file was written; a Scorer.
 
     Attributes:
@@ -294,7 +296,7 @@ class StoredBase:
         self._file = ReferenceFile(path)
         self.path = path
         try:
-            self._described = _description(path, self._file.facts)
+            self._described = _read_description(path, self._file.facts)
             self.top_k = int(self._file.facts["top_k"])
             _check_same_base(path, self._described.identity or {}, source, policy)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -325,7 +327,7 @@ class StoredBase:
             raise EvaluationError(
                 f"{self.path} does not hold the base's answers to documents {first} to {last} of "
                 f"task '{task}' as they are asked here",
-                hint=_AS_MADE,
+                hint=_SAME_OPTIONS_HINT,
             )
         return found[0]
 
@@ -354,7 +356,9 @@ class StoredBase:
         self._file.close()
 
 
-def facts_of(source: ModelSource, description: ModelDescription, top_k: int) -> dict[str, Any]:
+def describe_reference(
+    source: ModelSource, description: ModelDescription, top_k: int
+) -> dict[str, Any]:
     """What a reference file says of its base.
 
     Raises:
@@ -375,7 +379,7 @@ def facts_of(source: ModelSource, description: ModelDescription, top_k: int) -> 
     }
 
 
-def _description(path: Path, facts: Mapping[str, Any]) -> ModelDescription:
+def _read_description(path: Path, facts: Mapping[str, Any]) -> ModelDescription:
     """The base's description, with a caveat where it was scored by other packages."""
     try:
         told = DESCRIPTION.decode(facts["description"])
@@ -404,7 +408,7 @@ def _check_same_base(
     wanted = plan_conversion(source.variant)
     here: dict[str, Any] = {
         "settings": {n: [str(target), v] for n, (target, v) in wanted.targets.items()},
-        "policy": {**describe_policy(policy), **requested_batches(policy)},
+        "policy": {**policy_for_identity(policy), **requested_batching(policy)},
     }
     there: dict[str, Any] = {
         "settings": {name: of[:2] for name, of in told["settings"].items()},
@@ -412,20 +416,20 @@ def _check_same_base(
     }
     if source.variant.build is None:
         here |= {
-            "weights": weights_of(source.variant, wanted.model_args),
-            "model_args": describe_args(wanted.model_args),
+            "weights": digest_weights(source.variant, wanted.model_args),
+            "model_args": args_for_identity(wanted.model_args),
         }
         there |= {"weights": told["weights"], "model_args": told["model_args"]}
     differing = [name for name in here if here[name] != there[name]]
     if differing:
         raise UsageError(
             f"{path} is not a reference of '{source.name}' as it is here: other "
-            f"{' and '.join(differing)} ({_shown(there, here, differing[0])})",
+            f"{' and '.join(differing)} ({_first_difference(there, here, differing[0])})",
             hint="name the base and the options that it was made with, or another file",
         )
 
 
-def _shown(there: Mapping[str, Any], here: Mapping[str, Any], name: str) -> str:
+def _first_difference(there: Mapping[str, Any], here: Mapping[str, Any], name: str) -> str:
     """The first value that differs, in the file and here."""
     ours, theirs = here[name] or {}, there[name] or {}
     key = next(k for k in {**theirs, **ours} if ours.get(k) != theirs.get(k))

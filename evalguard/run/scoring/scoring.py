@@ -24,22 +24,22 @@ from evalguard.run.meter import Meter, interruptible
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.divergences import TaskDivergences
 from evalguard.run.scoring.evaluate import Evaluation, Evaluator
-from evalguard.run.scoring.lazy_scorer import Opener, with_fallback
+from evalguard.run.scoring.lazy_scorer import ScorerOpener, score_with_fallback
 from evalguard.run.scoring.measuring import ScoringPlan
-from evalguard.run.scoring.sessions import RunContext, Sessions, bench
+from evalguard.run.scoring.sessions import RunContext, Sessions, open_run_context
 from evalguard.run.sources import (
-    KeptSource,
+    BaselineSource,
     ModelSource,
     RunSource,
     Source,
     StoredSource,
-    model_identity,
-    run_identity,
+    identify_model,
+    identify_run,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scored:
+class ScoredSide:
     """One side with its scores, whether they were just made or read from a finished run.
 
     ``description`` is the model's own; None for a finished run.
@@ -61,11 +61,11 @@ class Scored:
     notes: tuple[str, ...] = ()
 
 
-def score_model(source: ModelSource, evaluation: Evaluation) -> Scored:
+def side_of_model(source: ModelSource, evaluation: Evaluation) -> ScoredSide:
     """The side of a model that has answered."""
     scores = evaluation.scores
-    return Scored(
-        identity=model_identity(source, evaluation.description),
+    return ScoredSide(
+        identity=identify_model(source, evaluation.description),
         tables=tuple(table for task in scores.values() for table in task.tables),
         description=evaluation.description,
         fields={task: of.fields for task, of in scores.items()},
@@ -78,11 +78,11 @@ def score_model(source: ModelSource, evaluation: Evaluation) -> Scored:
     )
 
 
-def score_finished_run(source: RunSource) -> Scored:
+def side_of_lmeval_run(source: RunSource) -> ScoredSide:
     """The side of a finished lm-eval run."""
     run = source.run
-    return Scored(
-        identity=run_identity(source),
+    return ScoredSide(
+        identity=identify_run(source),
         tables=run.tables,
         fields=run.fields,
         samples={
@@ -96,15 +96,19 @@ def score_finished_run(source: RunSource) -> Scored:
     )
 
 
-def score_stored_base(source: StoredSource) -> Scored:
+def side_of_stored(source: StoredSource) -> ScoredSide:
     """The side of a run that is finished, whoever made it."""
-    return score_kept_base(source) if isinstance(source, KeptSource) else score_finished_run(source)
+    return (
+        side_of_baseline(source)
+        if isinstance(source, BaselineSource)
+        else side_of_lmeval_run(source)
+    )
 
 
-def score_kept_base(source: KeptSource) -> Scored:
+def side_of_baseline(source: BaselineSource) -> ScoredSide:
     """The side of a base whose scores were kept."""
     run = source.run
-    return Scored(
+    return ScoredSide(
         identity=replace(run.identity, name=source.name),
         tables=run.tables,
         fields=run.fields,
@@ -123,7 +127,7 @@ def score_kept_base(source: KeptSource) -> Scored:
     )
 
 
-def only_requested(base: Scored, candidate: Scored) -> Scored:
+def limit_to_candidate_tasks(base: ScoredSide, candidate: ScoredSide) -> ScoredSide:
     """A kept base with the tasks that the candidate was asked; any other side as it is."""
     if base.identity.kind != "stored run":
         return base
@@ -159,7 +163,7 @@ def check_batch_size(source: ModelSource, bench: RunContext) -> str:
         scorer = bench.load(replace(source, name=name, policy=policy))
         try:
             blocks = bench.evaluator.first_blocks(scorer, bench.options.check_batch_size)
-            answers.append(_likelihoods(scorer, blocks))
+            answers.append(_score_likelihoods(scorer, blocks))
         finally:
             scorer.close()
     together, alone = answers
@@ -167,18 +171,18 @@ def check_batch_size(source: ModelSource, bench: RunContext) -> str:
     if difference.size == 0:
         return "no likelihood requests, so the batch size was not checked"
     return (
-        f"{_batches(usual)} against batch size 1 on {difference.size:,} requests: "
+        f"{_batch_text(usual)} against batch size 1 on {difference.size:,} requests: "
         f"largest difference {np.abs(difference).max():.2g} nats, mean {difference.mean():.2g}"
     )
 
 
-def _batches(policy: ScoringPolicy) -> str:
+def _batch_text(policy: ScoringPolicy) -> str:
     if policy.batch_size is None:
         return "batches by tokens"
     return f"batch size {policy.batch_size}"
 
 
-def _likelihoods(scorer: Scorer, blocks: Sequence[RequestBlock]) -> np.ndarray:
+def _score_likelihoods(scorer: Scorer, blocks: Sequence[RequestBlock]) -> np.ndarray:
     responses: list[Response] = []
     for block in blocks:
         if block.kind != "generate_until":
@@ -196,13 +200,13 @@ _ABSOLUTE, _RELATIVE = 1e-4, 1e-6
 # much larger than what another one does.
 _TIMES_NOISE = 4.0
 
-_OTHERWISE = (
+_NOT_VERIFIED = (
     "{task}: its scores were not verified: --rolling-bos once reads whole texts otherwise than "
     "lm-eval's own path"
 )
 
-Key = tuple[str, int, int]
-Answers = Mapping[Key, Response]
+RequestKey = tuple[str, int, int]
+ResponsesByRequest = Mapping[RequestKey, Response]
 
 
 def check_scorer(source: ModelSource, bench: RunContext) -> tuple[str, ...]:
@@ -233,23 +237,27 @@ def check_scorer(source: ModelSource, bench: RunContext) -> tuple[str, ...]:
         if model == source.name and any(r.kind == "loglikelihood_rolling" for r, _ in pairs)
     }
     asked = [request for pairs in kept.values() for request, _ in pairs]
-    again = _by_harness(source, bench, asked)
-    ours = {_key(request): told for pairs in kept.values() for request, told in pairs}
-    found = {task: _compared([r for r, _ in pairs], ours, again) for task, pairs in kept.items()}
-    noise = _compared([], ours, again)
+    again = _score_by_harness(source, bench, asked)
+    ours = {_request_key(request): told for pairs in kept.values() for request, told in pairs}
+    found = {
+        task: _compare_responses([r for r, _ in pairs], ours, again) for task, pairs in kept.items()
+    }
+    noise = _compare_responses([], ours, again)
     if not all(one.rounding and not one.flips for one in found.values()):
         # in a narrow dtype: what other batches do to lm-eval's own path
-        noise = _compared(asked, _by_harness(source, bench, asked, batch_size=1), again)
+        noise = _compare_responses(
+            asked, _score_by_harness(source, bench, asked, batch_size=1), again
+        )
     return tuple(
-        _OTHERWISE.format(task=task)
+        _NOT_VERIFIED.format(task=task)
         if task in whole and policy.rolling_bos == "once"
-        else _said(source.name, task, one, noise)
+        else _difference_text(source.name, task, one, noise)
         for task, one in found.items()
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _Difference:
     """Two paths' answers: the ``largest`` difference, and whether float32 rounding explains it."""
 
     documents: int
@@ -258,8 +266,10 @@ class _Found:
     flips: int
 
 
-def _compared(asked: Sequence[Request], ours: Answers, theirs: Answers) -> _Found:
-    pairs = [(ours[_key(request)], theirs[_key(request)]) for request in asked]
+def _compare_responses(
+    asked: Sequence[Request], ours: ResponsesByRequest, theirs: ResponsesByRequest
+) -> _Difference:
+    pairs = [(ours[_request_key(request)], theirs[_request_key(request)]) for request in asked]
     one, two = (
         np.array([answer.loglikelihood for answer in side], dtype=np.float64)
         for side in ([first for first, _ in pairs], [second for _, second in pairs])
@@ -268,7 +278,7 @@ def _compared(asked: Sequence[Request], ours: Answers, theirs: Answers) -> _Foun
     with np.errstate(invalid="ignore"):
         apart = np.where(same, 0.0, np.abs(one - two))
         allowed = _ABSOLUTE + _RELATIVE * np.abs(two)
-    return _Found(
+    return _Difference(
         documents=len({(request.task, request.doc_id) for request in asked}),
         largest=float(apart.max(initial=0.0)),
         rounding=bool((same | (apart <= allowed)).all()),
@@ -276,7 +286,7 @@ def _compared(asked: Sequence[Request], ours: Answers, theirs: Answers) -> _Foun
     )
 
 
-def _said(model: str, task: str, found: _Found, noise: _Found) -> str:
+def _difference_text(model: str, task: str, found: _Difference, noise: _Difference) -> str:
     if not found.documents:
         return f"{task} has no likelihood requests, so that its scores were not verified"
     greedy = f"greedy answers that differ: {found.flips}" if found.flips else "greedy answers agree"
@@ -299,28 +309,28 @@ def _said(model: str, task: str, found: _Found, noise: _Found) -> str:
     )
 
 
-def _by_harness(
+def _score_by_harness(
     source: ModelSource, bench: RunContext, asked: Sequence[Request], batch_size: int | None = None
-) -> Answers:
+) -> ResponsesByRequest:
     """Answers of lm-eval's own path, one kind of request of one task after the other."""
     if not asked:
         return {}
     usual = source.policy or bench.choices.policy
     policy = replace(usual, scorer="harness", batch_size=batch_size or usual.batch_size)
     scorer = bench.load_apart(replace(source, name=f"{source.name} to verify", policy=policy))
-    told: dict[Key, Response] = {}
+    told: dict[RequestKey, Response] = {}
     try:
         ordered = sorted(asked, key=lambda request: (request.task, request.kind))
         for _, group in groupby(ordered, key=lambda request: (request.task, request.kind)):
             requests = list(group)
             answers = scorer.score(requests)
-            told |= {_key(r): answer for r, answer in zip(requests, answers, strict=True)}
+            told |= {_request_key(r): answer for r, answer in zip(requests, answers, strict=True)}
     finally:
         scorer.close()
     return told
 
 
-def _key(request: Request) -> Key:
+def _request_key(request: Request) -> RequestKey:
     return request.task, request.doc_id, request.index
 
 
@@ -332,9 +342,9 @@ def score_models(
     choices: Choices,
     options: CompareOptions,
     *,
-    opener: Opener | None = None,
+    opener: ScorerOpener | None = None,
     meter: Meter | None = None,
-    stored: KeptSource | None = None,
+    stored: BaselineSource | None = None,
 ) -> list[Evaluation]:
     """Score each model on all tasks, and compare the distributions of two where that can be done.
 
@@ -353,9 +363,9 @@ def score_models(
         return []
 
     def score(choices: Choices) -> list[Evaluation]:
-        with bench(choices, options, opener=opener, meter=meter) as place:
+        with open_run_context(choices, options, opener=opener, meter=meter) as place:
             if stored is not None:
-                check_asked_alike(stored, place.evaluator, choices)
+                check_stored_requests(stored, place.evaluator, choices)
             sessions = Sessions(place)
             evaluations = ScoringPlan(sessions).evaluate(sources)
             return [
@@ -363,7 +373,7 @@ def score_models(
                 for evaluation, source in zip(evaluations, sources, strict=True)
             ]
 
-    evaluations, notes = with_fallback(sources, choices, score)
+    evaluations, notes = score_with_fallback(sources, choices, score)
     return [replace(one, notes=(*one.notes, *notes)) for one in evaluations]
 
 
@@ -372,10 +382,10 @@ def score_sides(
     choices: Choices,
     options: CompareOptions,
     *,
-    opener: Opener | None = None,
+    opener: ScorerOpener | None = None,
     meter: Meter | None = None,
-    base: Scored | None = None,
-) -> tuple[Scored, Scored]:
+    base: ScoredSide | None = None,
+) -> tuple[ScoredSide, ScoredSide]:
     """Score the sides that are models; the others have their scores.
 
     Args:
@@ -385,18 +395,18 @@ def score_sides(
     """
     asked = sources if base is None else sources[1:]
     models = [source for source in asked if isinstance(source, ModelSource)]
-    stored = next((source for source in sources if isinstance(source, KeptSource)), None)
+    stored = next((source for source in sources if isinstance(source, BaselineSource)), None)
     evaluations = iter(
         score_models(models, choices, options, opener=opener, meter=meter, stored=stored)
     )
     found = [
-        score_stored_base(source)
+        side_of_stored(source)
         if isinstance(source, StoredSource)
-        else score_model(source, next(evaluations))
+        else side_of_model(source, next(evaluations))
         for source in asked
     ]
     first, candidate = found if base is None else (base, *found)
-    return only_requested(first, candidate), candidate
+    return limit_to_candidate_tasks(first, candidate), candidate
 
 
 def check_scores(evaluation: Evaluation, source: ModelSource, sessions: Sessions) -> Evaluation:
@@ -421,7 +431,7 @@ def check_scores(evaluation: Evaluation, source: ModelSource, sessions: Sessions
 # document.
 
 
-def check_asked_alike(base: KeptSource, evaluator: Evaluator, choices: Choices) -> None:
+def check_stored_requests(base: BaselineSource, evaluator: Evaluator, choices: Choices) -> None:
     """Refuse a stored base that answered something else.
 
     Prompts that a chat template makes are the model's own: of these only the tasks are compared.
@@ -431,7 +441,7 @@ def check_asked_alike(base: KeptSource, evaluator: Evaluator, choices: Choices) 
         MisalignedRunsError: for other documents, prompts, targets or task options.
     """
     tables = {table.task: table for table in sorted(base.run.tables, key=lambda one: one.n)}
-    _check_tasks(base, evaluator, asked=dict.fromkeys((*_tasks(base), *tables)))
+    _check_tasks(base, evaluator, asked=dict.fromkeys((*_tasks_of_base(base), *tables)))
     if evaluator.chat:
         return
     for task in evaluator.tasks.names:
@@ -441,12 +451,12 @@ def check_asked_alike(base: KeptSource, evaluator: Evaluator, choices: Choices) 
             _check_documents(base, tables[task], requests, choices)
 
 
-def _tasks(base: KeptSource) -> list[str]:
+def _tasks_of_base(base: BaselineSource) -> list[str]:
     tables = [table.task for table in base.run.tables]
     return [*tables, *(left.task for left in base.run.not_compared)]
 
 
-def _check_tasks(base: KeptSource, evaluator: Evaluator, *, asked: dict[str, None]) -> None:
+def _check_tasks(base: BaselineSource, evaluator: Evaluator, *, asked: dict[str, None]) -> None:
     absent = [task for task in evaluator.tasks.names if task not in asked]
     if absent:
         shown = ", ".join(absent[:5]) + (f" and {len(absent) - 5} more" if absent[5:] else "")
@@ -458,7 +468,7 @@ def _check_tasks(base: KeptSource, evaluator: Evaluator, *, asked: dict[str, Non
 
 
 def _check_documents(
-    base: KeptSource, table: ScoreTable, requests: TaskRequests, choices: Choices
+    base: BaselineSource, table: ScoreTable, requests: TaskRequests, choices: Choices
 ) -> None:
     """Pair the documents without scores: what forbids it is what would forbid it at the end."""
     asked = requested_documents(requests)

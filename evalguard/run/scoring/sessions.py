@@ -12,8 +12,8 @@ from evalguard.conversion.building import this_run
 from evalguard.core.scorer import ModelDescription, Request, Scorer, ScoringPolicy
 from evalguard.errors import FallbackError
 from evalguard.harness.tasks import load_tasks
-from evalguard.models.machine import checkpoint_bytes, fits, weight_bytes
-from evalguard.models.tokenizers import forget_texts
+from evalguard.models.machine import checkpoint_bytes, fits_in_memory, weight_bytes
+from evalguard.models.tokenizers import clear_shared_texts
 from evalguard.report.progress import ProgressLine
 from evalguard.run.choices import Choices, limit_cache
 from evalguard.run.groups import check_clusters
@@ -23,8 +23,8 @@ from evalguard.run.scoring.evaluate import Evaluator, TaskScoring
 from evalguard.run.scoring.fairness import TokenIds, check_encodings, check_vocabularies
 from evalguard.run.scoring.lazy_scorer import (
     LazyScorer,
-    Opener,
-    check_alike,
+    ScorerOpener,
+    check_same_policy,
     is_loaded,
     needs_worker,
     open_scorer,
@@ -153,7 +153,7 @@ class RunContext:
     choices: Choices
     options: CompareOptions
     cache_dir: Path
-    opener: Opener
+    opener: ScorerOpener
     known: KnownModels | None = None
     _opened: list[Scorer] = field(default_factory=list)
 
@@ -171,7 +171,9 @@ class RunContext:
             raise known.gave_up
         scorer = self._open(source, policy) if known is None else self._lazy(source, policy, known)
         try:
-            check_alike(source.name, scorer.describe(), [one.describe() for one in self._opened])
+            check_same_policy(
+                source.name, scorer.describe(), [one.describe() for one in self._opened]
+            )
         except FallbackError:
             scorer.close()
             raise
@@ -232,11 +234,11 @@ class RunContext:
 
 
 @contextmanager
-def bench(
+def open_run_context(
     choices: Choices,
     options: CompareOptions,
     *,
-    opener: Opener | None = None,
+    opener: ScorerOpener | None = None,
     meter: Meter | None = None,
 ) -> Iterator[RunContext]:
     """Load the tasks, and open score cache and progress for a run.
@@ -254,7 +256,7 @@ def bench(
     # opener wants to see every model loaded.
     known = KnownModels.kept_in(cache_dir) if options.use_cache and opener is None else None
     with ProgressLine(quiet=options.quiet) as progress, ExitStack() as stack:
-        stack.callback(forget_texts)
+        stack.callback(clear_shared_texts)
         if known is not None:
             stack.callback(known.left)
         names = ", ".join(choices.tasks)
@@ -286,11 +288,11 @@ def bench(
 # Loaded: both models in memory, or taking turns.
 
 
-Beside = TypeVar("Beside")
+PerModel = TypeVar("PerModel")
 
 
 @dataclass(slots=True)
-class Loaded:
+class LoadedModels:
     """The models of a run that asks them several times.
 
     Attributes:
@@ -312,7 +314,7 @@ class Loaded:
         """How often a model was loaded so far; one whose answers are all kept is not."""
         return self._released + sum(is_loaded(session.scorer) for session in self.open)
 
-    def each(self, beside: Sequence[Beside]) -> Iterator[tuple[Beside, Session]]:
+    def each(self, beside: Sequence[PerModel]) -> Iterator[tuple[PerModel, Session]]:
         """Every model while it is loaded, with what belongs to it."""
         if self.open:
             yield from zip(beside, self.open, strict=True)
@@ -329,12 +331,12 @@ class Loaded:
 
 
 @contextmanager
-def loaded_together(sessions: Sessions, models: Sequence[ModelSource]) -> Iterator[Loaded]:
+def load_together(sessions: Sessions, models: Sequence[ModelSource]) -> Iterator[LoadedModels]:
     """Load one or two models; where the second is not to be beside the first, none stays."""
     with ExitStack() as stack:
         first = stack.enter_context(sessions.opened(models[0]))
-        loaded = Loaded(sessions, models, [first])
-        if len(models) > 1 and beside(sessions, first, models[1]):
+        loaded = LoadedModels(sessions, models, [first])
+        if len(models) > 1 and is_loaded_beside(sessions, first, models[1]):
             loaded.open.append(stack.enter_context(sessions.opened(models[1])))
         elif len(models) > 1:
             stack.close()
@@ -342,15 +344,15 @@ def loaded_together(sessions: Sessions, models: Sequence[ModelSource]) -> Iterat
         yield loaded
 
 
-def beside(sessions: Sessions, first: Session, other: ModelSource) -> bool:
+def is_loaded_beside(sessions: Sessions, first: Session, other: ModelSource) -> bool:
     """Whether another model is to be loaded beside a first one."""
     memory = sessions.choices.memory
-    return memory == "lockstep" or (memory == "auto" and room_beside(first, other))
+    return memory == "lockstep" or (memory == "auto" and fits_beside(first, other))
 
 
-def room_beside(first: Session, other: ModelSource) -> bool:
+def fits_beside(first: Session, other: ModelSource) -> bool:
     """Whether another model fits beside a first one, be that loaded or to be loaded."""
     told = first.scorer.describe()
     own = weight_bytes(told.parameters, told.dtype)
     needed = max(own, checkpoint_bytes(other.variant.model_args.get("pretrained")))
-    return fits(needed + (0 if is_loaded(first.scorer) else own), told.device)
+    return fits_in_memory(needed + (0 if is_loaded(first.scorer) else own), told.device)

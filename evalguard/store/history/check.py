@@ -13,17 +13,17 @@ import numpy as np
 
 from evalguard.core.history import MetricKey, NightMetric, NightRun
 from evalguard.core.reports.history import HistoryCheck, HistoryExport
-from evalguard.store.files import DamagedBlockError, HalfFile, make_folder, refusal
-from evalguard.store.history.database import connect, history_error, transaction
+from evalguard.store.files import DamagedBlockError, HalfFile, disk_error, make_folder
+from evalguard.store.history.database import connect, transaction, translate_errors
 from evalguard.store.history.history_file import HistoryFile
 from evalguard.store.history.packing import VectorReader, read_texts
 from evalguard.store.history.schema import (
     METRIC_COLUMNS,
     RUN_COLUMNS,
-    VERSION,
-    columns,
+    SCHEMA_VERSION,
     metric_of,
     run_of,
+    select_columns,
 )
 
 if TYPE_CHECKING:
@@ -42,17 +42,17 @@ def check_history(path: Path) -> HistoryCheck:
     """
     connection = connect(path, create=False)
     try:
-        with history_error(path, "read"), transaction(connection, writes=False):
-            problems = list(_pages(connection))
-            problems += _rows(connection)
-            problems += _vectors(connection)
-            problems += _texts(connection)
-            counts = [_count(connection, table) for table in ("runs", "metrics", "vectors")]
+        with translate_errors(path, "read"), transaction(connection, writes=False):
+            problems = list(_check_pages(connection))
+            problems += _check_rows(connection)
+            problems += _check_vectors(connection)
+            problems += _check_texts(connection)
+            counts = [_count_rows(connection, table) for table in ("runs", "metrics", "vectors")]
     finally:
         connection.close()
     return HistoryCheck(
         file=str(path),
-        version=VERSION,
+        version=SCHEMA_VERSION,
         runs=counts[0],
         metrics=counts[1],
         vectors=counts[2],
@@ -61,7 +61,7 @@ def check_history(path: Path) -> HistoryCheck:
     )
 
 
-def _pages(connection: sqlite3.Connection) -> Iterator[str]:
+def _check_pages(connection: sqlite3.Connection) -> Iterator[str]:
     """What sqlite3 itself finds: pages, indexes, rows without what they refer to."""
     try:
         for (line,) in connection.execute(f"PRAGMA integrity_check({_MOST_SHOWN})"):
@@ -73,12 +73,12 @@ def _pages(connection: sqlite3.Connection) -> Iterator[str]:
         yield str(error)
 
 
-def _rows(connection: sqlite3.Connection) -> Iterator[str]:
+def _check_rows(connection: sqlite3.Connection) -> Iterator[str]:
     """Rows that are not what was written."""
     tables = (("runs", RUN_COLUMNS, _run_problem), ("metrics", METRIC_COLUMNS, _metric_problem))
     for table, names, problem_of in tables:
         try:
-            for row in connection.execute(f"SELECT {columns(table, names)} FROM {table}"):
+            for row in connection.execute(f"SELECT {select_columns(table, names)} FROM {table}"):
                 yield from problem_of(row)
         except sqlite3.DatabaseError as error:
             yield f"not all of {table} can be read: {error}"
@@ -101,7 +101,7 @@ def _metric_problem(row: tuple[Any, ...]) -> Iterator[str]:
         yield f"run {row[0]}, {' '.join(map(str, row[2:5]))}: {error}"
 
 
-def _vectors(connection: sqlite3.Connection) -> Iterator[str]:
+def _check_vectors(connection: sqlite3.Connection) -> Iterator[str]:
     try:
         ids = [number for (number,) in connection.execute("SELECT id FROM vectors")]
     except sqlite3.DatabaseError as error:
@@ -119,7 +119,7 @@ def _vectors(connection: sqlite3.Connection) -> Iterator[str]:
             reader.known.pop(number, None)
 
 
-def _texts(connection: sqlite3.Connection) -> Iterator[str]:
+def _check_texts(connection: sqlite3.Connection) -> Iterator[str]:
     try:
         for (number,) in connection.execute("SELECT id FROM texts").fetchall():
             try:
@@ -130,7 +130,7 @@ def _texts(connection: sqlite3.Connection) -> Iterator[str]:
         yield f"not all texts can be read: {error}"
 
 
-def _count(connection: sqlite3.Connection, table: str) -> int:
+def _count_rows(connection: sqlite3.Connection, table: str) -> int:
     try:
         return int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
     except sqlite3.DatabaseError:
@@ -142,9 +142,9 @@ def _count(connection: sqlite3.Connection, table: str) -> int:
 
 _HINT = "name another folder"
 # A metric's base and candidate are numbers.
-_NAMES = {"number": "run", "base": "base_model", "candidate": "candidate_model"}
-_RUN = {_NAMES.get(f.name, f.name): f for f in dataclasses.fields(NightRun)}
-_METRIC = {f.name: f for f in dataclasses.fields(NightMetric)}
+_EXPORTED_NAMES = {"number": "run", "base": "base_model", "candidate": "candidate_model"}
+_RUN_FIELDS = {_EXPORTED_NAMES.get(f.name, f.name): f for f in dataclasses.fields(NightRun)}
+_METRIC_FIELDS = {f.name: f for f in dataclasses.fields(NightMetric)}
 
 
 def export_history(path: Path, folder: Path, *, documents: bool = True) -> HistoryExport:
@@ -161,18 +161,18 @@ def export_history(path: Path, folder: Path, *, documents: bool = True) -> Histo
     with HistoryFile(path) as history:
         try:
             make_folder(folder)
-            nights = _nights(history)
-            written["nights.parquet"] = _write(folder / "nights.parquet", iter([nights]))
+            nights = _night_table(history)
+            written["nights.parquet"] = _write_tables(folder / "nights.parquet", iter([nights]))
             if documents:
-                written["documents.parquet"] = _write(
-                    folder / "documents.parquet", _documents(history)
+                written["documents.parquet"] = _write_tables(
+                    folder / "documents.parquet", _document_tables(history)
                 )
         except OSError as error:
-            raise refusal("write the history to", folder, error, hint=_HINT) from error
+            raise disk_error("write the history to", folder, error, hint=_HINT) from error
     return HistoryExport(file=str(path), written={str(folder / n): r for n, r in written.items()})
 
 
-def _write(path: Path, tables: Iterator[pa.Table]) -> int:
+def _write_tables(path: Path, tables: Iterator[pa.Table]) -> int:
     import pyarrow.parquet as pq
 
     rows = 0
@@ -194,21 +194,21 @@ def _write(path: Path, tables: Iterator[pa.Table]) -> int:
     return rows
 
 
-def _nights(history: HistoryFile) -> pa.Table:
+def _night_table(history: HistoryFile) -> pa.Table:
     import pyarrow as pa
 
     rows = [(run, metric) for run in history.runs() for metric in history.metrics(run.number)]
     columns: dict[str, list[Any]] = {}
-    for name, field in _RUN.items():
+    for name, field in _RUN_FIELDS.items():
         columns[name] = [getattr(run, field.name) for run, _ in rows]
-    for name in _METRIC:
+    for name in _METRIC_FIELDS:
         columns[name] = [getattr(metric, name) for _, metric in rows]
     columns["sigma_stderr"] = [metric.stderr for _, metric in rows]
     fields = [pa.field(name, _arrow_type(name)) for name in columns]
     return pa.table(columns, schema=pa.schema(fields))
 
 
-def _documents(history: HistoryFile) -> Iterator[pa.Table]:
+def _document_tables(history: HistoryFile) -> Iterator[pa.Table]:
     yield _document_table(history, 0, ("", "", ""))
     for run in history.runs():
         for metric in history.metrics(run.number):
@@ -240,7 +240,7 @@ def _arrow_type(name: str) -> pa.DataType:
     """The type of a column, whatever is in it: a history without nights has the same ones."""
     import pyarrow as pa
 
-    field = _RUN.get(name) or _METRIC.get(name)
+    field = _RUN_FIELDS.get(name) or _METRIC_FIELDS.get(name)
     written = "float | None" if field is None else str(field.type)
     if "float" in written:
         return pa.float64()

@@ -11,13 +11,13 @@ from pathlib import Path
 from urllib.parse import quote
 
 from evalguard.errors import EvalguardError, StoreError, UsageError
-from evalguard.store.files import make_folder, refusal
-from evalguard.store.history.schema import APPLICATION_ID, VECTOR_COLUMNS, VERSION, migrate
+from evalguard.store.files import disk_error, make_folder
+from evalguard.store.history.schema import APPLICATION_ID, SCHEMA_VERSION, VECTOR_COLUMNS, migrate
 
 PATIENCE = 30.0
 """Seconds to wait for another process that writes."""
 
-_ANOTHER = "name another file with --history"
+_OTHER_FILE_HINT = "name another file with --history"
 
 
 def connect(path: Path, *, create: bool, patience: float = PATIENCE) -> sqlite3.Connection:
@@ -31,7 +31,7 @@ def connect(path: Path, *, create: bool, patience: float = PATIENCE) -> sqlite3.
         StoreError: the disk refuses, or another process keeps writing.
     """
     _check_place(path, create=create)
-    with history_error(path, "write" if create else "read"):
+    with translate_errors(path, "write" if create else "read"):
         mode = "rwc" if create else "rw"
         connection = sqlite3.connect(
             f"file:{quote(str(path.absolute()))}?mode={mode}",
@@ -63,12 +63,14 @@ def _check_place(path: Path, *, create: bool) -> None:
         try:
             make_folder(path.parent)
         except OSError as error:
-            raise refusal("start a history in", path.parent, error, hint=_ANOTHER) from error
+            raise disk_error(
+                "start a history in", path.parent, error, hint=_OTHER_FILE_HINT
+            ) from error
         return
     except OSError as error:
         raise UsageError(f"the history {path} cannot be read: {error.strerror}") from error
     if not stat.S_ISREG(found.st_mode):
-        raise UsageError(f"{path} is not a file, so it is not a history", hint=_ANOTHER)
+        raise UsageError(f"{path} is not a file, so it is not a history", hint=_OTHER_FILE_HINT)
     if found.st_size:
         return
     # sqlite3 would take it for a new file, and throw the log away, with all that is in it.
@@ -95,8 +97,8 @@ def _prepare(connection: sqlite3.Connection, path: Path, patience: float) -> Non
     with transaction(connection, writes=False):
         version = _version(connection, path)
         _check_schema(connection, path)
-    if version < VERSION:
-        _bring_up(connection, path, patience)
+    if version < SCHEMA_VERSION:
+        _upgrade(connection, path, patience)
     connection.execute("PRAGMA synchronous = FULL")
 
 
@@ -107,16 +109,16 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
     Raises:
         UsageError: it is another program's database, or made by a newer evalguard.
     """
-    made_by = _number(connection, "PRAGMA application_id")
-    version = _number(connection, "PRAGMA user_version")
+    made_by = _query_number(connection, "PRAGMA application_id")
+    version = _query_number(connection, "PRAGMA user_version")
     if made_by != APPLICATION_ID:
-        if made_by or version or _number(connection, "SELECT count(*) FROM sqlite_master"):
-            raise UsageError(f"{path} is a database of another program", hint=_ANOTHER)
+        if made_by or version or _query_number(connection, "SELECT count(*) FROM sqlite_master"):
+            raise UsageError(f"{path} is a database of another program", hint=_OTHER_FILE_HINT)
         return 0
-    if version > VERSION:
+    if version > SCHEMA_VERSION:
         raise UsageError(
             f"the history {path} was written by a newer evalguard (version {version} of its "
-            f"tables; this one knows {VERSION})",
+            f"tables; this one knows {SCHEMA_VERSION})",
             hint="update evalguard, or name another file with --history",
         )
     return version
@@ -132,19 +134,20 @@ def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
     query = "SELECT type, name FROM sqlite_master WHERE type NOT IN ('table', 'index') LIMIT 1"
     for kind, name in connection.execute(query):
         raise UsageError(
-            f"{path} holds a {kind} ('{name}'), which no history of evalguard does", hint=_ANOTHER
+            f"{path} holds a {kind} ('{name}'), which no history of evalguard does",
+            hint=_OTHER_FILE_HINT,
         )
 
 
-def _bring_up(connection: sqlite3.Connection, path: Path, patience: float) -> None:
+def _upgrade(connection: sqlite3.Connection, path: Path, patience: float) -> None:
     _set_wal(connection, patience)
     with transaction(connection):
         version = _version(connection, path)  # another process may have been faster
-        if version < VERSION:
+        if version < SCHEMA_VERSION:
             migrate(connection, version)
     with transaction(connection, writes=False):
         version = _version(connection, path)
-    if version != VERSION:
+    if version != SCHEMA_VERSION:
         raise StoreError(f"the history {path} stays at an earlier version", hint=RESCUE)
 
 
@@ -155,14 +158,14 @@ def _set_wal(connection: sqlite3.Connection, patience: float) -> None:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError as error:
-            if not busy(error) or time.monotonic() > end:
+            if not is_busy(error) or time.monotonic() > end:
                 raise
             time.sleep(0.02)
         else:
             return
 
 
-def _number(connection: sqlite3.Connection, statement: str) -> int:
+def _query_number(connection: sqlite3.Connection, statement: str) -> int:
     return int(connection.execute(statement).fetchone()[0])
 
 
@@ -173,7 +176,7 @@ RESCUE = (
     "nothing was written to it; `evalguard history check` shows what is left, and `sqlite3 FILE "
     ".recover | sqlite3 NEW` takes what can be read into a new file"
 )
-_ELSEWHERE = "--history FILE keeps it elsewhere"
+_ELSEWHERE_HINT = "--history FILE keeps it elsewhere"
 
 
 class DamagedHistoryError(UsageError):
@@ -181,7 +184,7 @@ class DamagedHistoryError(UsageError):
 
 
 @contextmanager
-def history_error(path: Path, doing: str) -> Iterator[None]:
+def translate_errors(path: Path, doing: str) -> Iterator[None]:
     """Turn errors of sqlite3 into errors of evalguard.
 
     Args:
@@ -190,38 +193,42 @@ def history_error(path: Path, doing: str) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise _known(path, doing, error) from error
+        raise _to_evalguard_error(path, doing, error) from error
     except UnicodeDecodeError as error:  # sqlite3's message quotes bytes of the file
         raise DamagedHistoryError(f"the history {path} is damaged", hint=RESCUE) from error
 
 
-def busy(error: sqlite3.Error) -> bool:
+def is_busy(error: sqlite3.Error) -> bool:
     """Whether it is another process that is in the way ("locking protocol": many at once)."""
     return any(word in str(error) for word in ("locked", "busy", "locking protocol"))
 
 
-def _known(path: Path, doing: str, error: sqlite3.Error) -> EvalguardError:
+def _to_evalguard_error(path: Path, doing: str, error: sqlite3.Error) -> EvalguardError:
     said = str(error)
-    if busy(error):
+    if is_busy(error):
         return StoreError(
             f"cannot {doing} the history {path}: another process has been writing to it all along",
             hint="try again when it has finished",
         )
     if "full" in said:
-        return StoreError(f"cannot {doing} the history {path}: the disk is full", hint=_ELSEWHERE)
+        return StoreError(
+            f"cannot {doing} the history {path}: the disk is full", hint=_ELSEWHERE_HINT
+        )
     if "readonly" in said or "unable to open" in said:
         return StoreError(
             f"cannot {doing} the history {path}: it, or its folder, cannot be written to",
-            hint=_ELSEWHERE,
+            hint=_ELSEWHERE_HINT,
         )
     if "not a database" in said:
         return DamagedHistoryError(
-            f"{path} is not a history: it is not a sqlite3 file", hint=_ELSEWHERE
+            f"{path} is not a history: it is not a sqlite3 file", hint=_ELSEWHERE_HINT
         )
     if "malformed" in said:
         return DamagedHistoryError(f"the history {path} is damaged ({said})", hint=RESCUE)
     if isinstance(error, sqlite3.OperationalError) and "disk I/O" in said:
-        return StoreError(f"cannot {doing} the history {path}: the disk fails", hint=_ELSEWHERE)
+        return StoreError(
+            f"cannot {doing} the history {path}: the disk fails", hint=_ELSEWHERE_HINT
+        )
     return DamagedHistoryError(f"the history {path} cannot be used ({said})", hint=RESCUE)
 
 
@@ -240,30 +247,30 @@ def remove_runs(path: Path, numbers: Sequence[int]) -> None:
     """
     connection = connect(path, create=False)
     try:
-        with history_error(path, "write"):
+        with translate_errors(path, "write"):
             with transaction(connection):
-                _remove(connection, numbers)
+                _delete_runs(connection, numbers)
             connection.execute("VACUUM")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     finally:
         connection.close()
 
 
-def _remove(connection: sqlite3.Connection, numbers: Sequence[int]) -> None:
+def _delete_runs(connection: sqlite3.Connection, numbers: Sequence[int]) -> None:
     rows = [(number,) for number in numbers]
     connection.executemany("DELETE FROM metrics WHERE run = ?", rows)
     connection.executemany("DELETE FROM runs WHERE number = ?", rows)
-    used = _used(VECTOR_COLUMNS)
+    used = _used_ids(VECTOR_COLUMNS)
     # Vectors that are packed against another one need it, whoever else has forgotten that.
     needed = f"SELECT reference FROM vectors WHERE reference IS NOT NULL AND id IN ({used})"
     connection.execute(f"DELETE FROM vectors WHERE id NOT IN ({used} UNION {needed})")
-    connection.execute(f"DELETE FROM texts WHERE id NOT IN ({_used(_TEXT_COLUMNS)})")
+    connection.execute(f"DELETE FROM texts WHERE id NOT IN ({_used_ids(_TEXT_COLUMNS)})")
     connection.execute(
         "DELETE FROM environments WHERE digest NOT IN (SELECT environment FROM runs)"
     )
 
 
-def _used(columns: Sequence[str]) -> str:
+def _used_ids(columns: Sequence[str]) -> str:
     """Query of all ids that metrics name in some columns."""
     return " UNION ".join(
         f"SELECT {name} FROM metrics WHERE {name} IS NOT NULL" for name in columns

@@ -25,34 +25,34 @@ from evalguard.store.history.database import (
     RESCUE,
     DamagedHistoryError,
     connect,
-    history_error,
     transaction,
+    translate_errors,
 )
 from evalguard.store.history.packing import VectorReader, requests_text, store_documents
 from evalguard.store.history.schema import (
     METRIC_COLUMNS,
     RUN_COLUMNS,
     VECTOR_COLUMNS,
-    columns,
     metric_of,
     metric_values,
     run_of,
     run_values,
     seal_of,
+    select_columns,
 )
 
 _Made = TypeVar("_Made")
-_RUNS = columns("runs", RUN_COLUMNS)
-_METRICS = columns("metrics", METRIC_COLUMNS)
-_OF_METRIC = "task = ? AND filter = ? AND metric = ?"
+_RUNS = select_columns("runs", RUN_COLUMNS)
+_METRICS = select_columns("metrics", METRIC_COLUMNS)
+_WHERE_METRIC = "task = ? AND filter = ? AND metric = ?"
 _VECTORS = [METRIC_COLUMNS.index(name) for name in VECTOR_COLUMNS]
 _AGGREGATION = METRIC_COLUMNS.index("aggregation")
 _HASHES = {name: METRIC_COLUMNS.index(name) for name in HASH_FIELDS}
-_ASKED = METRIC_COLUMNS.index("asked")
+_REQUESTS = METRIC_COLUMNS.index("asked")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptMetric:
+class StoredMetric:
     """A metric to be kept, with its documents where each of them has a score."""
 
     metric: NightMetric
@@ -78,7 +78,7 @@ class HistoryFile:
         self._connection = connect(path, create=create, patience=patience)
 
     def add(
-        self, run: NightRun, metrics: Sequence[KeptMetric], environment: Mapping[str, Value]
+        self, run: NightRun, metrics: Sequence[StoredMetric], environment: Mapping[str, Value]
     ) -> int:
         """Keep a run; return its number.
 
@@ -92,7 +92,7 @@ class HistoryFile:
         """
         content = json.dumps(dict(environment), sort_keys=True)
         connection = self._connection
-        with history_error(self.path, "write"), transaction(connection):
+        with translate_errors(self.path, "write"), transaction(connection):
             connection.execute(
                 "INSERT OR IGNORE INTO environments VALUES (?, ?)", (run.environment, content)
             )
@@ -128,7 +128,7 @@ class HistoryFile:
         """One metric of all runs of a pair, the oldest first."""
         query = (
             f"SELECT {_RUNS}, {_METRICS} FROM metrics JOIN runs ON runs.number = metrics.run "
-            f"WHERE {_OF_METRIC} AND runs.base = ? AND runs.candidate = ? "
+            f"WHERE {_WHERE_METRIC} AND runs.base = ? AND runs.candidate = ? "
             "ORDER BY runs.created, runs.number"
         )
         return tuple(self._sound(self._rows(query, (*key, *pair)), _night))
@@ -148,7 +148,7 @@ class HistoryFile:
         Raises:
             StoreError: it cannot be written to.
         """
-        with history_error(self.path, "write"), transaction(self._connection):
+        with translate_errors(self.path, "write"), transaction(self._connection):
             pass
 
     def documents(
@@ -162,7 +162,7 @@ class HistoryFile:
         Raises:
             UsageError: they are damaged.
         """
-        query = f"SELECT {_METRICS} FROM metrics WHERE {_OF_METRIC} AND run = ?"
+        query = f"SELECT {_METRICS} FROM metrics WHERE {_WHERE_METRIC} AND run = ?"
         reader = VectorReader(self._connection, {})
         found: dict[int, DocumentScores] = {}
         for run in runs:
@@ -177,7 +177,7 @@ class HistoryFile:
                     )
                     if hashes:
                         ids = {name: row[place] for name, place in _HASHES.items()}
-                        scores = replace(scores, hashes=reader.hashes(ids, row[_ASKED]))
+                        scores = replace(scores, hashes=reader.hashes(ids, row[_REQUESTS]))
                     found[run] = scores
         return found
 
@@ -205,7 +205,7 @@ class HistoryFile:
     ) -> None:
         self.close()
 
-    def _add_metric(self, run: int, place: int, kept: KeptMetric) -> None:
+    def _add_metric(self, run: int, place: int, kept: StoredMetric) -> None:
         values = dict.fromkeys(METRIC_COLUMNS) | metric_values(kept.metric)
         values |= {"run": run, "place": place, "asked": ""}
         if kept.documents is not None:
@@ -231,13 +231,13 @@ class HistoryFile:
                 self.problems.setdefault(f"{where}{names}: {error}")
 
     def _rows(self, query: str, values: Sequence[Any]) -> list[Any]:
-        with history_error(self.path, "read"):
+        with translate_errors(self.path, "read"):
             return self._connection.execute(query, values).fetchall()
 
     @contextmanager
     def _whole(self, run: int, key: MetricKey) -> Iterator[None]:
         try:
-            with history_error(self.path, "read"):
+            with translate_errors(self.path, "read"):
                 yield
         except DamagedBlockError as error:
             raise DamagedHistoryError(

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from evalguard.core.history import HASH_FIELDS, DocumentHashes, DocumentScores
 from evalguard.store.files import DamagedBlockError
 
-VERSION = 1
+PACKING_VERSION = 1
 _HEADER = struct.Struct("<BBII")
 _CONSTANT, _BITS, _FLOAT32, _FLOAT64, _INT64 = range(5)
 _COMPRESSED, _AGAINST = 0x40, 0x80
@@ -38,8 +38,8 @@ _CODINGS = 0x0F
 _WIDTHS = {_FLOAT32: 4, _FLOAT64: 8, _INT64: 8}
 # A few bytes may say that they are as many: a gigabyte when it is unpacked, and not all memory.
 _MOST_VALUES = 2**27
-_ONE = np.float64(1.0).view(np.uint64)
-_LEVEL = 6
+_BITS_OF_ONE = np.float64(1.0).view(np.uint64)
+_COMPRESSION_LEVEL = 6
 
 Floats = NDArray[np.float64]
 Numbers = NDArray[Any]
@@ -53,21 +53,23 @@ def pack(values: Numbers, reference: Floats | None = None) -> bytes:
             same one is needed to unpack them.
     """
     if values.dtype != np.float64:
-        return _packed(_INT64, values.shape[0], _planes(np.diff(values.view(np.int64), prepend=0)))
+        return _with_header(
+            _INT64, values.shape[0], _split_planes(np.diff(values.view(np.int64), prepend=0))
+        )
     bits = values.view(np.uint64)
     n = values.shape[0]
     if n and bool(np.all(bits == bits[0])):
-        return _packed(_CONSTANT, n, values[:1].astype("<f8").tobytes())
-    if bool(np.all((bits == 0) | (bits == _ONE))):
-        return _packed(_BITS, n, np.packbits(values == 1.0).tobytes())
+        return _with_header(_CONSTANT, n, values[:1].astype("<f8").tobytes())
+    if bool(np.all((bits == 0) | (bits == _BITS_OF_ONE))):
+        return _with_header(_BITS, n, np.packbits(values == 1.0).tobytes())
     coding = _FLOAT32 if _fits_float32(values) else _FLOAT64
-    plain = _packed(coding, n, _planes(_spelled(values, coding)))
+    plain = _with_header(coding, n, _split_planes(_to_integers(values, coding)))
     if reference is None or reference.shape != values.shape:
         return plain
     if coding == _FLOAT32 and not _fits_float32(reference):
         coding = _FLOAT64
-    left = _spelled(values, coding) - _spelled(reference, coding)
-    against = _packed(coding | _AGAINST, n, _planes(_zigzag(left)))
+    left = _to_integers(values, coding) - _to_integers(reference, coding)
+    against = _with_header(coding | _AGAINST, n, _split_planes(_zigzag(left)))
     return min(plain, against, key=len)
 
 
@@ -82,37 +84,37 @@ def unpack(packed: bytes, reference: Floats | None = None) -> Numbers:
     Raises:
         DamagedBlockError: the bytes are not those that ``pack`` made, or the reference is missing.
     """
-    coding, n, body = _checked(packed)
+    coding, n, body = _open_packed(packed)
     kind = coding & _CODINGS
     if kind == _CONSTANT:
         return np.full(n, np.frombuffer(body, "<f8")[0])
     if kind == _BITS:
         return np.unpackbits(np.frombuffer(body, np.uint8), count=n).astype(np.float64)
-    words = _joined(body, n, _WIDTHS[kind])
+    words = _join_planes(body, n, _WIDTHS[kind])
     if kind == _INT64:
         return np.cumsum(words.view(np.int64), dtype=np.int64)
     if coding & _AGAINST:
         if reference is None or reference.shape != (n,):
             raise DamagedBlockError("the scores that it was packed against are not there")
-        words = _unzigzag(words) + _spelled(reference, kind)
+        words = _unzigzag(words) + _to_integers(reference, kind)
     return words.view(np.float32 if kind == _FLOAT32 else np.float64).astype(np.float64)
 
 
-def _packed(coding: int, n: int, body: bytes) -> bytes:
-    smaller = zlib.compress(body, _LEVEL)
+def _with_header(coding: int, n: int, body: bytes) -> bytes:
+    smaller = zlib.compress(body, _COMPRESSION_LEVEL)
     if len(smaller) < len(body):
         coding, body = coding | _COMPRESSED, smaller
-    head = _HEADER.pack(VERSION, coding, n, 0)
-    return _HEADER.pack(VERSION, coding, n, zlib.crc32(head + body)) + body
+    head = _HEADER.pack(PACKING_VERSION, coding, n, 0)
+    return _HEADER.pack(PACKING_VERSION, coding, n, zlib.crc32(head + body)) + body
 
 
-def _checked(packed: bytes) -> tuple[int, int, bytes]:
+def _open_packed(packed: bytes) -> tuple[int, int, bytes]:
     """Coding, length and uncompressed body of what is whole."""
     if len(packed) < _HEADER.size:
         raise DamagedBlockError("it is cut")
     version, coding, n, check = _HEADER.unpack_from(packed)
     body = packed[_HEADER.size :]
-    if version != VERSION:
+    if version != PACKING_VERSION:
         raise DamagedBlockError(f"it is packed in a way of another evalguard (layout {version})")
     if zlib.crc32(_HEADER.pack(version, coding, n, 0) + body) != check:
         raise DamagedBlockError("it was changed or cut")
@@ -138,7 +140,7 @@ def _fits_float32(values: Floats) -> bool:
     return np.array_equal(back.view(np.uint64), values.view(np.uint64))
 
 
-def _spelled(values: Numbers, coding: int) -> Numbers:
+def _to_integers(values: Numbers, coding: int) -> Numbers:
     """The unsigned integers that the bits of the values spell."""
     if coding == _FLOAT32:
         return values.astype(np.float32).view(np.uint32)
@@ -155,14 +157,14 @@ def _unzigzag(words: Numbers) -> Numbers:
     return (words >> 1) ^ (0 - (words & 1))
 
 
-def _planes(words: Numbers) -> bytes:
+def _split_planes(words: Numbers) -> bytes:
     """All first bytes, then all second ones ..."""
     unsigned = words.astype(words.dtype.newbyteorder("<"), copy=False)
     rows = np.frombuffer(unsigned.tobytes(), np.uint8).reshape(-1, words.itemsize)
     return rows.T.tobytes()
 
 
-def _joined(body: bytes, n: int, width: int) -> Numbers:
+def _join_planes(body: bytes, n: int, width: int) -> Numbers:
     planes = np.frombuffer(body, np.uint8).reshape(width, n)
     words = np.frombuffer(planes.T.tobytes(), f"<u{width}")
     return words.astype(np.uint32 if width == 4 else np.uint64)
@@ -173,14 +175,14 @@ def _joined(body: bytes, n: int, width: int) -> Numbers:
 
 # Hexadecimal texts of one length take half of their digits; anything else is JSON.
 _HEX = re.compile(r"(?:[0-9a-f]{2})+")
-_MOST_BYTES = 2**31
+_LARGEST_TEXTS = 2**31
 
 
 def store_texts(connection: sqlite3.Connection, texts: Sequence[str]) -> int | None:
     """Keep a list of texts; return its id, None for an empty one."""
     if not texts:
         return None
-    packed = _pack(texts)
+    packed = _pack_texts(texts)
     digest = hashlib.blake2b(packed, digest_size=16).digest()
     found = connection.execute("SELECT id FROM texts WHERE digest = ?", (digest,)).fetchone()
     if found is not None:
@@ -205,20 +207,20 @@ def read_texts(connection: sqlite3.Connection, number: int | None) -> tuple[str,
         raise DamagedBlockError(f"texts {number} are gone")
     if hashlib.blake2b(row[1], digest_size=16).digest() != row[0]:
         raise DamagedBlockError(f"texts {number} are not what was kept")
-    return _unpack(row[1])
+    return _unpack_texts(row[1])
 
 
-def _pack(texts: Sequence[str]) -> bytes:
+def _pack_texts(texts: Sequence[str]) -> bytes:
     width = len(texts[0])
     if all(len(text) == width and _HEX.fullmatch(text) for text in texts):
         return width.to_bytes(4, "little") + bytes.fromhex("".join(texts))
     return bytes(4) + zlib.compress(json.dumps(list(texts)).encode())
 
 
-def _unpack(packed: bytes) -> tuple[str, ...]:
+def _unpack_texts(packed: bytes) -> tuple[str, ...]:
     width, body = int.from_bytes(packed[:4], "little"), packed[4:]
     if not width:
-        return tuple(json.loads(zlib.decompressobj().decompress(body, _MOST_BYTES)))
+        return tuple(json.loads(zlib.decompressobj().decompress(body, _LARGEST_TEXTS)))
     digits = body.hex()
     return tuple(digits[start : start + width] for start in range(0, len(digits), width))
 
@@ -230,7 +232,7 @@ def store_documents(
     connection: sqlite3.Connection, documents: DocumentScores
 ) -> dict[str, int | None]:
     """Keep the vectors and hashes of a metric's documents; return their ids by column."""
-    base = _keep(connection, documents.base)
+    base = _store_vector(connection, documents.base)
     hashes = documents.hashes
     kept: dict[str, int | None] = (
         {}
@@ -238,11 +240,13 @@ def store_documents(
         else {name: store_texts(connection, getattr(hashes, name)) for name in HASH_FIELDS}
     )
     return kept | {
-        "doc_ids": _keep(connection, documents.doc_ids),
-        "prints": _keep(connection, documents.prints),
+        "doc_ids": _store_vector(connection, documents.doc_ids),
+        "prints": _store_vector(connection, documents.prints),
         "base_scores": base,
-        "candidate_scores": _keep(connection, documents.candidate, (base, documents.base)),
-        "weights": None if documents.weights is None else _keep(connection, documents.weights),
+        "candidate_scores": _store_vector(connection, documents.candidate, (base, documents.base)),
+        "weights": None
+        if documents.weights is None
+        else _store_vector(connection, documents.weights),
     }
 
 
@@ -254,7 +258,7 @@ def requests_text(hashes: DocumentHashes | None) -> str:
     return json.dumps(told, sort_keys=True, default=str)
 
 
-def _keep(
+def _store_vector(
     connection: sqlite3.Connection, values: Numbers, reference: tuple[int, Floats] | None = None
 ) -> int:
     digest = digest_of_vector(values)

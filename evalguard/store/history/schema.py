@@ -22,7 +22,7 @@ from evalguard.store.files import DamagedBlockError
 APPLICATION_ID = 0x45474849
 """What sqlite3 keeps in the head of the file: "EGHI"."""
 
-_FIRST = """
+_FIRST_TABLES = """
 CREATE TABLE environments (
   digest TEXT PRIMARY KEY,
   content TEXT NOT NULL
@@ -88,11 +88,11 @@ CREATE INDEX metrics_of_a_run ON metrics (run);
 """
 
 
-def _make(connection: sqlite3.Connection) -> None:
-    _run(connection, _FIRST)
+def _create_tables(connection: sqlite3.Connection) -> None:
+    _run_script(connection, _FIRST_TABLES)
 
 
-def _seal(connection: sqlite3.Connection) -> None:
+def _add_seals(connection: sqlite3.Connection) -> None:
     """Version 2: which metrics were accepted by a waiver; a seal in every row."""
     connection.execute("ALTER TABLE metrics ADD COLUMN accepted TEXT NOT NULL DEFAULT ''")
     for table, key in (("runs", ("number",)), ("metrics", ("task", "filter", "metric", "run"))):
@@ -106,20 +106,20 @@ CREATE TABLE texts (
   digest BLOB NOT NULL UNIQUE,
   packed BLOB NOT NULL
 )"""
-_KEPT_HASHES = ("doc_hashes", "prompt_hashes", "target_hashes", "asked_hashes", "token_hashes")
+_HASH_COLUMNS = ("doc_hashes", "prompt_hashes", "target_hashes", "asked_hashes", "token_hashes")
 
 
-def _keep_hashes(connection: sqlite3.Connection) -> None:
+def _add_hashes(connection: sqlite3.Connection) -> None:
     """Version 3: full hashes of the documents, and how they were asked."""
     connection.execute(_TEXTS)
-    for name in _KEPT_HASHES:
+    for name in _HASH_COLUMNS:
         connection.execute(f"ALTER TABLE metrics ADD COLUMN {name} INTEGER REFERENCES texts")
     connection.execute("ALTER TABLE metrics ADD COLUMN asked TEXT NOT NULL DEFAULT ''")
     key = ("task", "filter", "metric", "run")
-    seal_all(connection, "metrics", key, added=(*_KEPT_HASHES, "asked"))
+    seal_all(connection, "metrics", key, added=(*_HASH_COLUMNS, "asked"))
 
 
-def _keep_margins(connection: sqlite3.Connection) -> None:
+def _add_margins(connection: sqlite3.Connection) -> None:
     """Version 4: each metric's own margin."""
     connection.execute("ALTER TABLE metrics ADD COLUMN margin REAL")
     connection.execute("ALTER TABLE metrics ADD COLUMN margin_text TEXT NOT NULL DEFAULT ''")
@@ -130,12 +130,12 @@ def _keep_margins(connection: sqlite3.Connection) -> None:
 # The step from version k to k + 1 is the k-th; version 0 is a file without tables. A step is never
 # changed once files were made by it.
 STEPS: tuple[Callable[[sqlite3.Connection], None], ...] = (
-    _make,
-    _seal,
-    _keep_hashes,
-    _keep_margins,
+    _create_tables,
+    _add_seals,
+    _add_hashes,
+    _add_margins,
 )
-VERSION = len(STEPS)
+SCHEMA_VERSION = len(STEPS)
 
 
 def migrate(connection: sqlite3.Connection, version: int) -> None:
@@ -147,10 +147,10 @@ def migrate(connection: sqlite3.Connection, version: int) -> None:
     for step in STEPS[version:]:
         step(connection)
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    connection.execute(f"PRAGMA user_version = {VERSION}")
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
-def _run(connection: sqlite3.Connection, script: str) -> None:
+def _run_script(connection: sqlite3.Connection, script: str) -> None:
     """Statements one by one: ``executescript`` would commit the transaction that is open."""
     for statement in script.split(";"):
         if statement.strip():
@@ -166,12 +166,12 @@ RUN_COLUMNS = tuple(f.name for f in dataclasses.fields(NightRun))
 METRIC_FIELDS = tuple(f.name for f in dataclasses.fields(NightMetric))
 VECTOR_COLUMNS = ("doc_ids", "prints", "base_scores", "candidate_scores", "weights")
 # Added since; the others stand where the first version has them.
-_LATER = ("accepted", "margin", "margin_text")
+_ADDED_LATER = ("accepted", "margin", "margin_text")
 # In the order in which the tables have them.
 METRIC_COLUMNS = (
     "run",
     "place",
-    *(name for name in METRIC_FIELDS if name not in _LATER),
+    *(name for name in METRIC_FIELDS if name not in _ADDED_LATER),
     "aggregation",
     *VECTOR_COLUMNS,
     "accepted",
@@ -183,7 +183,7 @@ METRIC_COLUMNS = (
 _METRIC_BOOLS = ("higher_is_better", "significant", "certain", "bit_identical", "gated")
 
 
-def columns(table: str, names: Sequence[str]) -> str:
+def select_columns(table: str, names: Sequence[str]) -> str:
     """Columns of a table and its seal, for a SELECT."""
     return ", ".join(f"{table}.{name}" for name in (*names, "seal"))
 
@@ -209,7 +209,7 @@ def run_of(values: Sequence[Any]) -> NightRun:
     Raises:
         DamagedBlockError: they are not what was written.
     """
-    fields = _whole(RUN_COLUMNS, values)
+    fields = _check_seal(RUN_COLUMNS, values)
     fields["passed"] = bool(fields["passed"])
     return NightRun(**fields)
 
@@ -220,7 +220,7 @@ def metric_of(values: Sequence[Any]) -> NightMetric:
     Raises:
         DamagedBlockError: they are not what was written.
     """
-    fields = _whole(METRIC_COLUMNS, values)
+    fields = _check_seal(METRIC_COLUMNS, values)
     for name in METRIC_COLUMNS:
         if name not in METRIC_FIELDS:
             del fields[name]
@@ -253,7 +253,7 @@ def seal_all(
         )
 
 
-def _whole(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
+def _check_seal(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
     *row, seal = values
     if seal_of(row) != seal:
         raise DamagedBlockError("it is not what was written")

@@ -21,7 +21,7 @@ from evalguard.harness.finished_runs.run import LmEvalRun, read_run, stored_grou
 from evalguard.harness.surroundings import TaskOptions
 from evalguard.harness.tables import score_tables
 from evalguard.harness.tasks import load_tasks
-from evalguard.run.groups import with_groups, without_aggregate
+from evalguard.run.groups import add_aggregates, list_missing_aggregates
 from evalguard.run.judging import compare_by_document
 
 Side = tuple[Sequence[ScoreTable], Sequence[TaskGroup]]
@@ -53,7 +53,7 @@ def stored(run: LmEvalRun) -> Side:
 
 
 def compared(base: Side, candidate: Side, **options: Any) -> dict[tuple[str, str], Comparison]:
-    found = with_groups(
+    found = add_aggregates(
         # the made-up models hash their own name into the token ids
         compare_by_document(
             base[0], candidate[0], gate=GATE, allow=frozenset({"tokens", "reading"})
@@ -111,7 +111,9 @@ def test_a_task_that_a_group_holds_twice_counts_twice_as_in_lm_eval(
 
 def test_what_a_group_aggregates_and_no_subtask_has_is_named(run_tasks: Path) -> None:
     side = scored(run_tasks, "m", ["gr_twice"])
-    (absent,) = without_aggregate(compare_by_document(side[0], side[0], gate=GATE), (side[1], ()))
+    (absent,) = list_missing_aggregates(
+        compare_by_document(side[0], side[0], gate=GATE), (side[1], ())
+    )
     assert (absent.task, absent.filter, absent.metric) == ("gr_twice", "", "f1")
     assert absent.reason == "the group aggregates it, and none of its subtasks has it"
 

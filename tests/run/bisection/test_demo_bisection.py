@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from evalguard.run.meter import demo_config
+from evalguard.run.meter import find_demo_guard
 
 pytestmark = pytest.mark.nightly
 GUILTY = {"attn_scale", "final_softcap", "rope_theta"}
 
 
 def test_the_demo_names_its_guilty_settings_exactly_and_what_that_cost(tmp_path: Path) -> None:
-    words = ["compare", "--config", demo_config(), "--base", "orig", "--cand", "fla-port"]
+    words = ["compare", "--config", find_demo_guard(), "--base", "orig", "--cand", "fla-port"]
     places = ["--cache-dir", tmp_path / "cache", "--output-path", tmp_path / "out"]
     ran = subprocess.run(
         [sys.executable, "-m", "evalguard", *map(str, [*words, *places]), "--threads", "1", "-v"],
