@@ -28,7 +28,7 @@ def init_command(file: Path, force: bool) -> Job:
 
 
 def _init(file: Path, force: bool) -> CommandResult:
-    from evalguard.config.entries import write_template
+    from evalguard.run.listing import write_template
 
     write_template(file, force=force)
     named = "" if file == Path("evalguard.yaml") else f" --config {file}"
