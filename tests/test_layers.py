@@ -175,7 +175,7 @@ def test_the_map_names_files_and_functions_that_are_there() -> None:
     assert len(named) > 20
     for file, name in named:
         path = PACKAGE / file
-        if "/" not in file or not name and file.startswith("tests/"):
+        if "/" not in file or (not name and file.startswith("tests/")):
             continue
         source = path.read_text(encoding="utf-8")
         last = name.rpartition(".")[2]
