@@ -14,7 +14,7 @@ from evalguard.harness.surroundings import TaskOptions
 from evalguard.harness.tasks import TaskSet, load_tasks
 from evalguard.models.tokenizers import EncodedTexts
 from evalguard.report.progress import ProgressLine
-from evalguard.run.scoring.cached_blocks import SingleModelScorer
+from evalguard.run.scoring.cached_blocks import LoadedModel, SingleModelScorer
 from evalguard.run.scoring.edited_model import load_scorer
 from evalguard.run.scoring.evaluate import Evaluator
 
@@ -69,7 +69,7 @@ class Ours:
     def score(self, requests: TaskRequests) -> list[Response]:
         """Answer a task's requests in the blocks that a comparison has; texts are encoded anew."""
         vars(self.scorer)["_lm"].texts = EncodedTexts()
-        alone = SingleModelScorer("benchmark", self.scorer, self._evaluator)
+        alone = SingleModelScorer(LoadedModel("benchmark", self.scorer), self._evaluator)
         return self._evaluator.score_requests([requests], alone)[0]
 
     def fed(self, requests: TaskRequests) -> list[tuple[int, ...]]:

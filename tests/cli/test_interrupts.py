@@ -126,8 +126,11 @@ def signalled(monkeypatch: pytest.MonkeyPatch) -> Any:
             "evalguard.run.compare.resolve_choices",
             "interrupted while reading what is to be compared",
         ),
-        ("evalguard.run.scoring.sessions.load_tasks", "interrupted while loading tasks (sw_long)"),
-        ("evalguard.run.scoring.sessions.open_scorer", "interrupted while loading orig (base)"),
+        (
+            "evalguard.run.scoring.run_context.load_tasks",
+            "interrupted while loading tasks (sw_long)",
+        ),
+        ("evalguard.run.scoring.run_context.open_scorer", "interrupted while loading orig (base)"),
         ("evalguard.harness.tasks.build_requests", "interrupted while building the requests"),
         (
             "evalguard.run.scoring.evaluate.score_tables",

@@ -87,7 +87,7 @@ def run(task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> R
         def opened_scorer(variant: Variant, *given: object, **more: object) -> Planted:
             return Planted(variant.assignment)
 
-        monkeypatch.setattr("evalguard.run.scoring.sessions.open_scorer", opened_scorer)
+        monkeypatch.setattr("evalguard.run.scoring.run_context.open_scorer", opened_scorer)
         monkeypatch.setattr("evalguard.run.compare.check_models", lambda sources: None)
         own = partial(attach_bisection, open_oracle=opened)
         monkeypatch.setattr("evalguard.run.result.attach_bisection", own)

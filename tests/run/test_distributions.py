@@ -18,7 +18,7 @@ from evalguard.errors import EvaluationError, Interrupted, UsageError
 from evalguard.models import lm_scorer
 from evalguard.run.choices import resolve_choices
 from evalguard.run.options import CompareOptions
-from evalguard.run.scoring import sessions as loaded
+from evalguard.run.scoring import run_context as loaded
 from evalguard.run.scoring.divergences import GENERATION_ONLY
 from evalguard.run.scoring.evaluate import Evaluation
 from evalguard.run.scoring.scoring import score_models

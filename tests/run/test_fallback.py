@@ -61,7 +61,7 @@ def opened(task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             scorer.shares = policy.share_prefixes and not scorer.cannot
             return scorer
 
-        monkeypatch.setattr("evalguard.run.scoring.sessions.open_scorer", load)
+        monkeypatch.setattr("evalguard.run.scoring.run_context.open_scorer", load)
         fields = {"tasks": ("sw_word",), "include_path": (task_folder,), "quiet": True}
         fields |= {"distributions": "off", "cache_dir": tmp_path}
         options = CompareOptions(**{**fields, **given})

@@ -17,8 +17,8 @@ from evalguard.core.settings import Variant
 from evalguard.errors import UsageError
 from evalguard.run.choices import resolve_choices
 from evalguard.run.options import CompareOptions
-from evalguard.run.scoring import sessions as bench
-from evalguard.run.scoring import sessions as loaded
+from evalguard.run.scoring import run_context as bench
+from evalguard.run.scoring import run_context as loaded
 from evalguard.run.scoring.evaluate import Evaluation
 from evalguard.run.scoring.measuring import BASE_FROM_CACHE
 from evalguard.run.scoring.scoring import score_models

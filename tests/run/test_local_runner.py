@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from evalguard.core.settings import Variant
 from evalguard.errors import EvaluationError, WorkerError
 from evalguard.harness.blocks import RequestBlock
 from evalguard.run.bisection import local_runner
-from evalguard.run.bisection.local_runner import LocalRunner
+from evalguard.run.bisection.local_runner import LocalRunner, SlotEvent, WorkerSlot
 from evalguard.run.bisection.runner import BlockSchedule, FailedWork, ProbeWork, ScoredBlock
 from evalguard.run.sources import ModelSource
 from evalguard.worker.process import WorkerProcess
@@ -179,12 +180,13 @@ def test_a_first_probe_that_never_ends_is_ended_too(
 
 
 def test_an_error_after_a_probe_that_ended_just_in_time_is_its_own() -> None:
-    runner = LocalRunner(lambda: Fake(("load b",)))
-    list(runner.run([work("a", 1)]))
-    runner._lanes[0].overdue = "far longer than any probe before it"
-    with pytest.raises(EvaluationError, match="b cannot be loaded"):
-        runner.ask(source("b"), lambda scorer: scorer.describe())
-    runner.close()
+    slot, out = WorkerSlot(1, lambda: Fake(("load b",))), SimpleQueue[SlotEvent]()
+    slot.overdue = "far longer than any probe before it"
+    slot.ask(source("b"), lambda scorer: None, out)
+    slot.stop()
+    error = out.get(timeout=60)
+    assert isinstance(error, EvaluationError)
+    assert "b cannot be loaded" in str(error)
 
 
 def test_a_question_may_take_as_long_as_it_likes_once_the_model_is_loaded(

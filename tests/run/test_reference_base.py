@@ -31,7 +31,7 @@ def models(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the models that were loaded."""
-    from evalguard.run.scoring import sessions as bench
+    from evalguard.run.scoring import run_context as bench
 
     names, original = [], bench.open_scorer
 

@@ -37,7 +37,7 @@ def score(task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             policies.append(policy)
             return scorers[variant.name]
 
-        monkeypatch.setattr("evalguard.run.scoring.sessions.open_scorer", opened)
+        monkeypatch.setattr("evalguard.run.scoring.run_context.open_scorer", opened)
         policies.clear()
         fields = {"tasks": ("sw_word",), "include_path": (task_folder,), "quiet": True}
         options = CompareOptions(**{**fields, "cache_dir": tmp_path, **given})

@@ -55,7 +55,7 @@ def run(task_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> R
         ) -> FakeScorer:
             return scorers[variant.name]
 
-        monkeypatch.setattr("evalguard.run.scoring.sessions.open_scorer", opened)
+        monkeypatch.setattr("evalguard.run.scoring.run_context.open_scorer", opened)
         fields = {"tasks": ("sw_long",), "include_path": (task_folder,), "quiet": True,
                   "sequential": True, "cache_dir": tmp_path}  # fmt: skip
         options = CompareOptions(**{**fields, **given})
@@ -118,7 +118,7 @@ def test_a_second_run_takes_every_look_from_the_cache(run: Run) -> None:
 def test_models_that_do_not_fit_together_take_turns_at_wider_looks(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evalguard.run.scoring.sessions.fits_beside", lambda *_: False)
+    monkeypatch.setattr("evalguard.run.scoring.run_context.fits_beside", lambda *_: False)
     scorers = {"a": FakeScorer("m"), "b": Worse("m")}
     _, stops = run("a", "b", scorers, use_cache=False)
     task = stops.run.tasks[0]
@@ -140,7 +140,7 @@ def test_the_time_saved_is_that_of_the_documents_left_out_at_the_pace_measured(r
 def test_loading_models_again_counts_against_the_time_saved(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evalguard.run.scoring.sessions.fits_beside", lambda *_: False)
+    monkeypatch.setattr("evalguard.run.scoring.run_context.fits_beside", lambda *_: False)
     monkeypatch.setattr("evalguard.run.meter.Meter.seconds_per_load", lambda _: 1000.0)
     _, stops = run("a", "b", {"a": FakeScorer("m"), "b": Worse("m")}, use_cache=False)
     assert stops.run.early

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Protocol, cast
 
@@ -32,35 +32,59 @@ from evalguard.run.bisection.runner import (
 from evalguard.run.sources import ModelSource, with_location
 from evalguard.worker.process import kill_workers_of, stuck_workers_of
 
+POLL_SECONDS = 0.5  # seconds between two looks at who is late
+_STOP_SECONDS = 10.0  # seconds that a slot whose worker was ended may take to notice
+# A probe may take this many times as long as anything before it, and never less than the seconds.
+_TIMES, LEAST = 20.0, 600.0
+UNKNOWN_PATIENCE = 3600.0  # seconds: where nothing before it says how long one takes
 
-@dataclass(slots=True, kw_only=True)
-class MemoryRetryRunner:
-    """Lanes, of which one goes on alone where memory does not hold several models.
+
+class LocalRunner:
+    """Slots, each with a worker process that stays between probes.
 
     Models side by side share a machine's memory, and who gets none of it, or is killed for it, is
     whoever asked last: that says nothing about its settings, and nor does a worker that is killed
-    from outside. What fails once more, alone, does so for reasons of its own.
+    from outside. Such a probe is run again alone; what fails once more does so for reasons of its
+    own.
+
+    Args:
+        opened: makes the model of a slot.
+        jobs: number of slots.
+        watch: whether to end probes that take far longer than those before them; not where the
+            user gave a limit, which the workers keep by themselves.
+        say: takes what a person is to know.
     """
 
-    lanes: LocalRunner
-    say: Callable[[str], None]
-    _crowded: bool = field(default=False)  # memory was seen to hold fewer models than there are
+    def __init__(
+        self,
+        opened: Callable[[], SwitchableModel],
+        *,
+        jobs: int = 1,
+        watch: bool = True,
+        say: Callable[[str], None] = lambda _text: None,
+    ) -> None:
+        self._slots = [WorkerSlot(number + 1, opened) for number in range(jobs)]
+        self._watch = watch
+        self._say = say
+        self._crowded = False  # memory was seen to hold fewer models than there are slots
+        self._longest_load = self._longest_document = 0.0
+        self._loading = self._scoring = 0.0
 
     @property
     def jobs(self) -> int:
-        """How many units run at the same time."""
-        return 1 if self._crowded else self.lanes.jobs
+        """How many units run at the same time; see ``ProbeRunner``."""
+        return 1 if self._crowded else len(self._slots)
 
     @property
     def loads(self) -> Loads:
-        """How the models came about so far."""
-        return self.lanes.loads
+        """How the models of all slots came about; see ``ProbeRunner``."""
+        return sum((slot.loads for slot in self._slots), Loads())
 
     def run(self, works: Sequence[ProbeWork]) -> Generator[ScoredBlock | FailedWork, None, None]:
-        """Answer all blocks of all works; see ``Runner``."""
+        """Answer all blocks of all works; see ``ProbeRunner``."""
         short: list[ProbeWork] = []  # of memory
         done: dict[int, list[RequestBlock]] = {}
-        with closing(self.lanes.run(works, alone=self._crowded)) as events:
+        with closing(self._run_once(works, slots=self.jobs)) as events:
             for event in events:
                 if self._may_do_alone(event):
                     short += [event.work] * (event.work not in short)
@@ -69,36 +93,40 @@ class MemoryRetryRunner:
                     done.setdefault(id(event.work), []).append(event.block)
                 yield event
         for work in short:
-            yield from self._again(work, done.get(id(work), ()))
+            yield from self._run_alone(work, done.get(id(work), ()))
 
     def ask(self, source: ModelSource, question: Callable[[Scorer], Reply]) -> Reply:
-        """Load a model and ask it something; see ``Runner``."""
+        """Load a model and ask it something; see ``ProbeRunner``."""
         try:
-            return self.lanes.ask(source, question)
+            return self._ask_once(source, question)
         except EvalguardError as error:
             if not self._had_company(error):
                 raise
-        self.lanes.release()
-        found = self.lanes.ask(source, question)
-        self._learn(source)
+        self._release()
+        found = self._ask_once(source, question)
+        self._note_crowded(source)
         return found
 
     def close(self) -> None:
-        """End all processes; see ``Runner``."""
-        self.lanes.close()
+        """End all processes; see ``ProbeRunner``."""
+        for slot in self._slots:
+            slot.stop()
+        for slot in self._slots:
+            slot.thread.join(_STOP_SECONDS)
+        self._kill(self._slots)
 
-    def _again(
+    def _run_alone(
         self, work: ProbeWork, done: Sequence[RequestBlock]
     ) -> Generator[ScoredBlock | FailedWork, None, None]:
         left = replace(work, blocks=tuple(one for one in work.blocks if one not in done))
         failed = False
-        self.lanes.release()
-        with closing(self.lanes.run([left], alone=True)) as events:
+        self._release()
+        with closing(self._run_once([left], slots=1)) as events:
             for event in events:
                 failed |= isinstance(event, FailedWork) or _shrank_batches(event)
                 yield replace(event, work=work)
         if not failed:
-            self._learn(work.source)
+            self._note_crowded(work.source)
 
     def _may_do_alone(self, event: ScoredBlock | FailedWork) -> bool:
         if isinstance(event, FailedWork):
@@ -109,77 +137,25 @@ class MemoryRetryRunner:
         """Whether memory ran out for a reason that may be gone when nothing runs beside it."""
         return was_killed(error) or (self.jobs > 1 and ran_out_of_memory(error))
 
-    def _learn(self, source: ModelSource) -> None:
+    def _note_crowded(self, source: ModelSource) -> None:
         """It runs alone: so do all others from now on."""
         if self.jobs > 1:
             self._crowded = True
-            self.say(
+            self._say(
                 "memory ran out, or a worker was killed, while several models were asked, and "
                 f"{source.name} runs alone: from now on one model is asked at a time"
             )
 
-
-def _shrank_batches(done: ScoredBlock) -> bool:
-    """Whether a model took to smaller batches than all are scored in, for want of memory."""
-    policy = done.work.source.policy
-    if policy is None:
-        return False
-    try:
-        check_batches(policy, done.description)
-    except Untestable as refusal:
-        return refusal.kind == "out_of_memory"
-    return False
-
-
-# LocalRunner: probes in worker processes of this machine.
-
-
-POLL_SECONDS = 0.5  # seconds between two looks at who is late
-_STOP_SECONDS = 10.0  # seconds that a lane whose worker was ended may take to notice
-# A probe may take this many times as long as anything before it, and never less than the seconds.
-_TIMES, LEAST = 20.0, 600.0
-UNKNOWN_PATIENCE = 3600.0  # seconds: where nothing before it says how long one takes
-
-
-class LocalRunner:
-    """Some lanes, each with a worker process that stays between probes.
-
-    Args:
-        opened: makes the model of a lane.
-        jobs: number of lanes.
-        watch: whether to end probes that take far longer than those before them; not where the
-            user gave a limit, which the workers keep by themselves.
-    """
-
-    def __init__(
-        self, opened: Callable[[], SwitchableModel], *, jobs: int = 1, watch: bool = True
-    ) -> None:
-        self.jobs = jobs
-        self._lanes = [WorkerSlot(number + 1, opened) for number in range(jobs)]
-        self._watch = watch
-        self._longest_load = self._longest_document = 0.0
-        self._loading = self._scoring = 0.0
-
-    @property
-    def loads(self) -> Loads:
-        """How the models of all lanes came about; see ``Runner``."""
-        return sum((lane.loads for lane in self._lanes), Loads())
-
-    def run(
-        self, works: Sequence[ProbeWork], *, alone: bool = False
+    def _run_once(
+        self, works: Sequence[ProbeWork], *, slots: int
     ) -> Generator[ScoredBlock | FailedWork, None, None]:
-        """Answer all blocks of all works; see ``Runner``.
-
-        Args:
-            alone: by the first lane only.
-        """
+        """Answer all blocks of all works by the first slots, whatever fails."""
         out: SimpleQueue[SlotEvent] = SimpleQueue()
         schedule = BlockSchedule(works, loading=self._loading, scoring=self._scoring)
-        most = 1 if alone else len(self._lanes)
-        lanes = self._lanes[: max(1, min(most, sum(len(w.blocks) for w in works)))]
-        for lane in lanes:
-            lane.drain(schedule, out)
-        busy = len(lanes)
+        busy_slots = self._slots[: max(1, min(slots, sum(len(w.blocks) for w in works)))]
+        for slot in busy_slots:
+            slot.drain(schedule, out)
+        busy = len(busy_slots)
         try:
             while busy:
                 event = self._next(out)
@@ -195,11 +171,10 @@ class LocalRunner:
                 schedule.stop()
                 self._end(out, busy)
 
-    def ask(self, source: ModelSource, question: Callable[[Scorer], Reply]) -> Reply:
-        """Load a model and ask it something; see ``Runner``."""
+    def _ask_once(self, source: ModelSource, question: Callable[[Scorer], Reply]) -> Reply:
         answers: list[Reply] = []
         out: SimpleQueue[SlotEvent] = SimpleQueue()
-        self._lanes[0].ask(source, lambda scorer: answers.append(question(scorer)), out)
+        self._slots[0].ask(source, lambda scorer: answers.append(question(scorer)), out)
         busy = 1
         try:
             event = self._next(out)
@@ -209,24 +184,16 @@ class LocalRunner:
                 self._end(out, busy)
         if isinstance(event, BaseException):
             raise event
-        self._longest_load = max(self._longest_load, self._lanes[0].loading)
+        self._longest_load = max(self._longest_load, self._slots[0].loading)
         return answers[0]
 
-    def release(self) -> None:
-        """Let go of the models of all lanes, and wait until they are gone; used between runs."""
+    def _release(self) -> None:
+        """Let go of the models of all slots, and wait until they are gone; used between runs."""
         out: SimpleQueue[SlotEvent] = SimpleQueue()
-        for lane in self._lanes:
-            lane.release(out)
-        for _ in self._lanes:
+        for slot in self._slots:
+            slot.release(out)
+        for _ in self._slots:
             self._next(out)
-
-    def close(self) -> None:
-        """End all processes; see ``Runner``."""
-        for lane in self._lanes:
-            lane.stop()
-        for lane in self._lanes:
-            lane.thread.join(_STOP_SECONDS)
-        self._kill(self._lanes)
 
     def _next(self, out: SimpleQueue[SlotEvent]) -> SlotEvent:
         """Wait for what comes next; meanwhile end probes that are far too late."""
@@ -234,16 +201,16 @@ class LocalRunner:
             try:
                 return out.get(timeout=POLL_SECONDS)
             except Empty:
-                for lane in self._lanes:
-                    if why := self._late(lane):
-                        lane.overdue = why
-                        place = stuck_workers_of([lane.thread])
-                        lane.overdue += f", in {place}" if place else ""
-                        self._kill([lane])
+                for slot in self._slots:
+                    if why := self._late(slot):
+                        slot.overdue = why
+                        place = stuck_workers_of([slot.thread])
+                        slot.overdue += f", in {place}" if place else ""
+                        self._kill([slot])
 
-    def _late(self, lane: WorkerSlot) -> str:
-        """Why a lane has taken too long; "" where it has not."""
-        since, documents = lane.since, lane.documents
+    def _late(self, slot: WorkerSlot) -> str:
+        """Why a slot has taken too long; "" where it has not."""
+        since, documents = slot.since, slot.documents
         if not (self._watch and since):
             return ""
         known = self._longest_document * documents if documents else self._longest_load
@@ -264,21 +231,33 @@ class LocalRunner:
         self._longest_document = max(self._longest_document, per_document)
 
     def _end(self, out: SimpleQueue[SlotEvent], busy: int) -> None:
-        """End what is under way, and wait until the lanes have noticed."""
+        """End what is under way, and wait until the slots have noticed."""
         until = time.monotonic() + _STOP_SECONDS
         while busy and time.monotonic() < until:
-            self._kill(self._lanes)
+            self._kill(self._slots)
             try:
                 busy -= out.get(timeout=0.1) is None
             except Empty:
                 continue
 
     @staticmethod
-    def _kill(lanes: Sequence[WorkerSlot]) -> None:
-        kill_workers_of([lane.thread for lane in lanes])
+    def _kill(slots: Sequence[WorkerSlot]) -> None:
+        kill_workers_of([slot.thread for slot in slots])
 
 
-# Lane: one thread that owns one model at a time, in a worker process of its own.
+def _shrank_batches(done: ScoredBlock) -> bool:
+    """Whether a model took to smaller batches than all are scored in, for want of memory."""
+    policy = done.work.source.policy
+    if policy is None:
+        return False
+    try:
+        check_batches(policy, done.description)
+    except Untestable as refusal:
+        return refusal.kind == "out_of_memory"
+    return False
+
+
+# WorkerSlot: one thread that owns one model at a time, in a worker process of its own.
 
 
 SlotEvent = ScoredBlock | FailedWork | BaseException | None
@@ -299,7 +278,7 @@ class SwitchableModel(Protocol):
 
 
 class WorkerSlot:
-    """Loads and scores in a thread of its own, so that lanes wait for their workers side by side.
+    """Loads and scores in a thread of its own, so that slots wait for their workers side by side.
 
     Attributes:
         since: when what is under way began (``time.monotonic``); 0 where nothing is.

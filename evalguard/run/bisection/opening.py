@@ -31,7 +31,7 @@ from evalguard.run.bisection.block_scoring import (
     cut_as_compared,
     join_document_blocks,
 )
-from evalguard.run.bisection.local_runner import LocalRunner, MemoryRetryRunner
+from evalguard.run.bisection.local_runner import LocalRunner
 from evalguard.run.bisection.model_oracle import ModelOracle, ProbeContext, adopt_compared_ends
 from evalguard.run.bisection.oracle import OracleContext, OracleRequest, SearchedLimit, SearchScale
 from evalguard.run.bisection.probes import FailureStreak, ProbeRecords, Probes
@@ -73,9 +73,7 @@ def open_model_oracle(
     tables = _searched_tables(inquiry)
     with ExitStack() as stack:
         place = ProbeContext.opened(inquiry, surroundings, stack)
-        workers = runner or MemoryRetryRunner(
-            lanes=_local_runner(place, jobs), say=surroundings.say
-        )
+        workers = runner or _local_runner(place, jobs, surroundings.say)
         stack.callback(workers.close)
         book = _journal(inquiry, surroundings, stack)
         reference = place.assigned({one.name: one.reference for one in place.declared})
@@ -159,11 +157,11 @@ def _expect_times(oracle: ModelOracle, inquiry: OracleRequest, meter: Meter | No
         oracle.expected_document = meter.seconds_per_document(name, task) or 0.0
 
 
-def _local_runner(place: ProbeContext, jobs: int) -> LocalRunner:
+def _local_runner(place: ProbeContext, jobs: int, say: Callable[[str], None]) -> LocalRunner:
     def opened() -> ReusedModel:
         return ReusedModel(place.policy, place.options, place.cache_dir)
 
-    return LocalRunner(opened, jobs=jobs, watch=place.options.timeout is None)
+    return LocalRunner(opened, jobs=jobs, watch=place.options.timeout is None, say=say)
 
 
 def _block_scoring(

@@ -93,19 +93,19 @@ class ProbeRunner(Protocol):
         """End all processes. May be called twice."""
 
 
-# Schedule: which lane takes which block next.
+# Schedule: which slot takes which block next.
 
 
 @dataclass(slots=True)
 class _RemainingBlocks:
     work: ProbeWork
     blocks: deque[RequestBlock]
-    lanes: int = 0
+    slots: int = 0
 
 
 @dataclass(slots=True)
 class BlockSchedule:
-    """Blocks that are left, by work; lanes on several threads take from it.
+    """Blocks that are left, by work; slots on several threads take from it.
 
     Attributes:
         loading: seconds that loading takes, and ``scoring`` a block; 0 where nothing is known.
@@ -124,10 +124,10 @@ class BlockSchedule:
     def take(
         self, loaded: ModelSource | None, before: ProbeWork | None
     ) -> tuple[ProbeWork, RequestBlock] | None:
-        """The next block for a lane, or None where nothing is left that is worth its while.
+        """The next block for a slot, or None where nothing is left that is worth its while.
 
         Args:
-            loaded: the model that the lane has loaded.
+            loaded: the model that the slot has loaded.
             before: the work that its last block was of.
         """
         with self._lock:
@@ -135,7 +135,7 @@ class BlockSchedule:
             if found is None:
                 return None
             if found.work is not before:
-                found.lanes += 1
+                found.slots += 1
             return found.work, found.blocks.popleft()
 
     def drop(self, work: ProbeWork) -> None:
@@ -163,14 +163,14 @@ class BlockSchedule:
             if loaded is not None and left.work.source.variant == loaded.variant:
                 return left
         for left in open_:
-            if not left.lanes:
+            if not left.slots:
                 return left
         most = max(open_, key=lambda left: len(left.blocks), default=None)
         return most if most is not None and self._helps(most) else None
 
     def _helps(self, left: _RemainingBlocks) -> bool:
-        """Whether one more lane would finish before those that work on it already."""
-        alone = len(left.blocks) * self.scoring / left.lanes
+        """Whether one more slot would finish before those that work on it already."""
+        alone = len(left.blocks) * self.scoring / left.slots
         return not self.scoring or alone > self.loading + self.scoring
 
 

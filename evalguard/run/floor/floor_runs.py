@@ -31,7 +31,7 @@ from evalguard.run.scoring.divergences import TaskDivergences, compare_task_dist
 from evalguard.run.scoring.evaluate import Evaluation
 from evalguard.run.scoring.lazy_scorer import score_with_fallback
 from evalguard.run.scoring.measuring import ScoringPlan
-from evalguard.run.scoring.sessions import Sessions, open_run_context
+from evalguard.run.scoring.run_context import RunContext, open_run_context
 from evalguard.run.sources import ModelSource
 from evalguard.stats.contributions import document_differences
 
@@ -65,8 +65,8 @@ def score_variations(
     """
 
     def run(choices: Choices) -> FloorRun:
-        with open_run_context(choices, options) as place:
-            return _FloorMeasurement(source, choices, Sessions(place)).run(factors)
+        with open_run_context(choices, options) as context:
+            return _FloorMeasurement(source, choices, context).run(factors)
 
     measured, notes = score_with_fallback([source], choices, run)
     return replace(measured, notes=(*measured.notes, *notes))
@@ -76,7 +76,7 @@ def score_variations(
 class _FloorMeasurement:
     source: ModelSource
     choices: Choices
-    sessions: Sessions
+    context: RunContext
     variations: list[Variation] = field(default_factory=list)
     unmeasured: list[Unmeasured] = field(default_factory=list)
     shifts: list[Shift] = field(default_factory=list)
@@ -88,11 +88,11 @@ class _FloorMeasurement:
     notes: list[str] = field(default_factory=list)
 
     def run(self, factors: Collection[Factor]) -> FloorRun:
-        with self.sessions.opened(self.source) as session:
-            evaluator = self.sessions.evaluator
-            default = evaluator.evaluate(self.source.name, session.scorer)
+        with self.context.open_model(self.source) as model:
+            evaluator = self.context.evaluator
+            default = evaluator.evaluate(*model)
             self.requests = {
-                task: evaluator.requests(task, session.scorer) for task in default.scores
+                task: evaluator.requests(task, model.scorer) for task in default.scores
             }
         self.groups = default.groups
         scores = default.scores.values()
@@ -148,13 +148,13 @@ class _FloorMeasurement:
             EvaluationError: if it cannot be loaded or scored so, or the variation did not take.
         """
         source = apply_variation(variation, self.source, self.choices.policy)
-        sessions = self.sessions
+        context = self.context
         if variation.factor == "repeat":  # kept scores would be the same ones
-            evaluator = replace(sessions.evaluator, cache=None)
-            sessions = Sessions(replace(sessions.bench, evaluator=evaluator))
+            evaluator = replace(context.evaluator, cache=None)
+            context = context.with_evaluator(evaluator)
         together = self.choices.distributions.mode != "off"
         models = [self.source, source] if together else [source]
-        evaluation = ScoringPlan(sessions, base_again=True).evaluate(models)[-1]
+        evaluation = ScoringPlan(context, base_again=True).evaluate(models)[-1]
         problem = why_not_taken(variation, evaluation.description)
         if problem:
             raise EvaluationError(problem)
@@ -225,7 +225,7 @@ class _FloorMeasurement:
             return "generated text is not read from a log-softmax"
         # whole texts are cut into windows, so that their requests say little about batches
         if variation.factor == "batch_size" and "loglikelihood_rolling" not in kinds:
-            blocks = self.sessions.evaluator.blocks(requests)
+            blocks = self.context.evaluator.blocks(requests)
             most = max(len(block.requests) for block in blocks)
             sizes = (variation.value, variation.default)
             if all(isinstance(size, int) and most <= size for size in sizes):

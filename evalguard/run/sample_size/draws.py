@@ -15,10 +15,9 @@ from evalguard.errors import MisalignedRunsError
 from evalguard.harness.requests import TaskRequests, documents_of
 from evalguard.harness.tables import TaskScores
 from evalguard.run.choices import Choices
-from evalguard.run.scoring.cached_blocks import SingleModelScorer
+from evalguard.run.scoring.cached_blocks import LoadedModel, SingleModelScorer
 from evalguard.run.scoring.evaluate import Evaluation, Evaluator
 from evalguard.run.scoring.scoring import ScoredSide
-from evalguard.run.scoring.sessions import Session
 from evalguard.run.sources import ModelSource, StoredSource
 from evalguard.stats.caveats import unusable
 from evalguard.stats.sequential.finding import Finding, StoppingRule, cannot_stop, find
@@ -167,19 +166,19 @@ class SequentialModel:
     description: ModelDescription | None = None
     _tasks: dict[str, _ModelTask] = field(default_factory=dict)
 
-    def begin(self, session: Session, tasks: Iterable[str]) -> Mapping[str, TaskRequests]:
+    def begin(self, model: LoadedModel, tasks: Iterable[str]) -> Mapping[str, TaskRequests]:
         """Build what the tasks ask of this model, which has to be loaded; once."""
         if self.description is None:
-            self.description = session.scorer.describe()
+            self.description = model.scorer.describe()
             for task in tasks:
-                self._tasks[task] = _ModelTask(self.evaluator.requests(task, session.scorer))
+                self._tasks[task] = _ModelTask(self.evaluator.requests(task, model.scorer))
         return {name: task.requests for name, task in self._tasks.items()}
 
-    def ask(self, session: Session, task: str, doc_ids: Collection[int]) -> None:
+    def ask(self, model: LoadedModel, task: str, doc_ids: Collection[int]) -> None:
         """Let the model answer these documents."""
         asked = self._tasks[task]
         part = documents_of(asked.requests, doc_ids)
-        alone = SingleModelScorer(session.name, session.scorer, self.evaluator)
+        alone = SingleModelScorer(model, self.evaluator)
         responses = self.evaluator.score_requests([part], alone)[0]
         for request, response in zip(part.requests, responses, strict=True):
             asked.responses[request.doc_id, request.index] = response

@@ -26,6 +26,7 @@ from evalguard.run.sample_size.draws import (
 )
 from evalguard.run.scoring.evaluate import Evaluation
 from evalguard.run.scoring.lazy_scorer import ScorerOpener, score_with_fallback
+from evalguard.run.scoring.run_context import LoadedModels, load_together, open_run_context
 from evalguard.run.scoring.scoring import (
     ScoredSide,
     check_scores,
@@ -34,7 +35,6 @@ from evalguard.run.scoring.scoring import (
     side_of_model,
     side_of_stored,
 )
-from evalguard.run.scoring.sessions import LoadedModels, Sessions, load_together, open_run_context
 from evalguard.run.sources import BaselineSource, ModelSource, Source, StoredSource
 from evalguard.stats.sequential.finding import FACTOR, StoppingRule, document_order, planned_looks
 
@@ -79,14 +79,13 @@ def _score_looks(
 ) -> tuple[tuple[ScoredSide, ScoredSide], Stops]:
     assert choices.sequential_alpha is not None
     models = [source for source in sources if isinstance(source, ModelSource)]
-    with open_run_context(choices, options, opener=opener, meter=meter) as place:
+    with open_run_context(choices, options, opener=opener, meter=meter) as context:
         for source in sources:
             if isinstance(source, BaselineSource):
-                check_stored_requests(source, place.evaluator, choices)
-        sessions = Sessions(place)
-        with load_together(sessions, models) as loaded:
+                check_stored_requests(source, context.evaluator, choices)
+        with load_together(context, models) as loaded:
             asked = [
-                SequentialModel(source=model, evaluator=replace(place.evaluator, notes=[]))
+                SequentialModel(source=model, evaluator=replace(context.evaluator, notes=[]))
                 for model in models
             ]
             run = _SequentialRun(
@@ -122,12 +121,12 @@ class _SequentialRun:
 
     def ask(self) -> None:
         """Let every model answer the next documents of every task that is not decided."""
-        evaluator = self.loaded.sessions.evaluator
-        for asked, session in self.loaded.each(self.asked):
-            requests = asked.begin(session, evaluator.tasks.names)
+        evaluator = self.loaded.context.evaluator
+        for asked, model in self.loaded.each(self.asked):
+            requests = asked.begin(model, evaluator.tasks.names)
             self.draws = self.draws or {task: self._draw(of) for task, of in requests.items()}
             for draw in self.active:
-                asked.ask(session, draw.task, draw.fresh)
+                asked.ask(model, draw.task, draw.fresh)
 
     def look(self) -> None:
         """Judge the tasks that are not decided yet, on what was answered so far."""
@@ -139,7 +138,7 @@ class _SequentialRun:
             draw.look(base, candidate, self.rule, self.choices, self._base_of_all(draw))
             if not draw.finished:
                 note = f"{draw.task}: not decided yet, on to {len(draw.drawn):,} documents"
-                self.loaded.sessions.evaluator.progress.note(note)
+                self.loaded.context.evaluator.progress.note(note)
 
     def scored(self) -> tuple[ScoredSide, ScoredSide]:
         """Both sides, with the documents that were drawn."""
@@ -154,7 +153,7 @@ class _SequentialRun:
         return limit_to_candidate_tasks(base, candidate), candidate
 
     def _checked(self, source: ModelSource, evaluation: Evaluation) -> Evaluation:
-        return check_scores(evaluation, source, self.loaded.sessions)
+        return check_scores(evaluation, source, self.loaded.context)
 
     def stops(self) -> Stops:
         """Where every task stopped."""
@@ -183,7 +182,7 @@ class _SequentialRun:
 
         Documents come in random order: those asked are like the others.
         """
-        meter = self.loaded.sessions.evaluator.meter
+        meter = self.loaded.context.evaluator.meter
         more_loads = max(self.loaded.loads - len(self.asked), 0)
         saved = -more_loads * meter.seconds_per_load()
         for draw in self.draws.values():
@@ -201,7 +200,7 @@ class _SequentialRun:
         looks, reason = planned_looks(requests.n_documents, factor=factor), ""
         grouped = [
             group.name
-            for group in self.loaded.sessions.evaluator.tasks.aggregates
+            for group in self.loaded.context.evaluator.tasks.aggregates
             if requests.task in group.tasks
         ]
         if grouped:

@@ -11,7 +11,7 @@ from typing import Any
 
 from evalguard.core.scorer import ComparedAnswer
 from evalguard.errors import FallbackError, StoreError, UsageError
-from evalguard.run.scoring.cached_blocks import SafeBlockCache
+from evalguard.run.scoring.cached_blocks import LoadedModel, SafeBlockCache
 from evalguard.run.scoring.divergences import DivergenceTables
 from evalguard.run.scoring.evaluate import Evaluation
 from evalguard.run.scoring.fairness import check_vocabularies
@@ -24,7 +24,7 @@ from evalguard.run.scoring.referencing import (
     ReferencingBase,
     describe_reference,
 )
-from evalguard.run.scoring.sessions import Session, Sessions
+from evalguard.run.scoring.run_context import RunContext
 from evalguard.run.sources import ModelSource
 from evalguard.store.block_cache import ReferenceCache
 from evalguard.store.reference_file import ReferenceWriter
@@ -37,7 +37,7 @@ class ReferenceScoring:
     ``kept`` holds finished divergences.
     """
 
-    sessions: Sessions
+    context: RunContext
     kept: SafeBlockCache[ComparedAnswer]
 
     def evaluate(
@@ -49,17 +49,17 @@ class ReferenceScoring:
             UsageError: for a file that is damaged, or of another base.
             EvaluationError, Interrupted: as loading and scoring do.
         """
-        file = self.sessions.choices.distributions.file
+        file = self.context.choices.distributions.file
         found_file = file is not None and file.exists()
         with ExitStack() as stack:
             if file is not None and found_file:
-                policy = base.policy or self.sessions.choices.policy
+                policy = base.policy or self.context.choices.policy
                 stored = ReferenceScorer(file, base, policy)
                 stack.callback(stored.close)
-                self.sessions.bench.follow(stored)
+                self.context.match_batches_of(stored)
                 references = BaseReferences(top_k=stored.top_k, key=stored.key, file=stored)
-                block_scorer = FileBase(base=(base.name, stored), references=references)
-                (ours,) = self.sessions.evaluator.evaluate_with(block_scorer)
+                block_scorer = FileBase(base=LoadedModel(base.name, stored), references=references)
+                (ours,) = self.context.evaluator.evaluate_with(block_scorer)
             else:
                 ours, references = self._scored(base, file, stack)
             with _discard_on_restart(file, found_file):
@@ -75,24 +75,28 @@ class ReferenceScoring:
             file: where they are to be written, too.
             run: ends with the run, and with it what nothing would recognise later.
         """
-        with self.sessions.opened(base) as session:
-            return self._referenced(session, file, run)
+        with self.context.open_model(base) as model:
+            return self._referenced(model, run, file, base)
 
     def _referenced(
-        self, session: Session, file: Path | None, run: ExitStack
+        self,
+        model: LoadedModel,
+        run: ExitStack,
+        file: Path | None = None,
+        source: ModelSource | None = None,
     ) -> tuple[Evaluation, BaseReferences]:
-        evaluator = self.sessions.evaluator
-        check_shows_distributions(session)
+        evaluator = self.context.evaluator
+        check_shows_distributions(model)
         with ExitStack() as stack:
-            references = self._references(session, run)
+            references = self._references(model, run)
             top_k = references.top_k
             writer = None
-            if file is not None:
-                facts = describe_reference(session.source, session.scorer.describe(), top_k)
+            if file is not None and source is not None:
+                facts = describe_reference(source, model.scorer.describe(), top_k)
                 facts |= {"samples": SAMPLES}
                 writer = stack.enter_context(_open_writer(file, facts, evaluator.note))
             referenced = ReferencingBase(
-                base=(session.name, session.scorer),
+                base=model,
                 evaluator=evaluator,
                 references=references,
                 writer=writer,
@@ -100,25 +104,25 @@ class ReferenceScoring:
             (ours,) = evaluator.evaluate_with(referenced)
         return ours, references
 
-    def references(self, session: Session, folder: Path | None = None) -> BaseReferences:
+    def references(self, model: LoadedModel, folder: Path | None = None) -> BaseReferences:
         """Return what is kept of a base, in the cache or another folder."""
         return BaseReferences(
-            top_k=self.sessions.choices.distributions.top_k,
+            top_k=self.context.choices.distributions.top_k,
             kept=SafeBlockCache(
-                ReferenceCache(folder or self.sessions.bench.cache_dir / "references"),
-                self.sessions.evaluator.note,
+                ReferenceCache(folder or self.context.cache_dir / "references"),
+                self.context.evaluator.note,
             ),
-            key=self.sessions.evaluator.key(session.scorer),
+            key=self.context.evaluator.key(model.scorer),
         )
 
-    def _references(self, session: Session, run: ExitStack) -> BaseReferences:
-        if self.sessions.evaluator.key(session.scorer) is not None:
-            return self.references(session)
+    def _references(self, model: LoadedModel, run: ExitStack) -> BaseReferences:
+        if self.context.evaluator.key(model.scorer) is not None:
+            return self.references(model)
         folder = run.enter_context(TemporaryDirectory(prefix="evalguard-references-"))
-        return self.references(session, Path(folder))
+        return self.references(model, Path(folder))
 
     def evaluate_open(
-        self, first: Session, second: Session
+        self, first: LoadedModel, second: LoadedModel
     ) -> tuple[list[Evaluation], DivergenceTables]:
         """Score the second model against what is kept of the first one.
 
@@ -126,29 +130,29 @@ class ReferenceScoring:
             UsageError, EvaluationError, Interrupted: as ``evaluate``.
         """
         with ExitStack() as run:
-            ours, references = self._referenced(first, None, run)
+            ours, references = self._referenced(first, run)
             theirs, found = self._compared(second, references, ours)
         return [ours, theirs], found
 
     def _against(
         self, candidate: ModelSource, references: BaseReferences, base: Evaluation
     ) -> tuple[Evaluation, DivergenceTables]:
-        with self.sessions.opened(candidate) as session:
-            return self._compared(session, references, base)
+        with self.context.open_model(candidate) as model:
+            return self._compared(model, references, base)
 
     def _compared(
-        self, session: Session, references: BaseReferences, base: Evaluation
+        self, model: LoadedModel, references: BaseReferences, base: Evaluation
     ) -> tuple[Evaluation, DivergenceTables]:
-        check_shows_distributions(session)
-        if "tokens" not in self.sessions.choices.declared:
-            check_vocabularies(base.description, session.scorer.describe())
+        check_shows_distributions(model)
+        if "tokens" not in self.context.choices.declared:
+            check_vocabularies(base.description, model.scorer.describe())
         against = ReferencedCandidate(
-            candidate=(session.name, session.scorer),
-            evaluator=self.sessions.evaluator,
+            candidate=model,
+            evaluator=self.context.evaluator,
             references=references,
             divergences_kept=self.kept,
         )
-        (theirs,) = self.sessions.evaluator.evaluate_with(against)
+        (theirs,) = self.context.evaluator.evaluate_with(against)
         return theirs, against.divergences
 
 
@@ -194,16 +198,16 @@ def _open_writer(
             note(f"no reference file was written: {error}")
 
 
-def check_shows_distributions(session: Session) -> None:
+def check_shows_distributions(model: LoadedModel) -> None:
     """Refuse a model that shows no distributions.
 
     Raises:
         UsageError: naming its type.
     """
-    told = session.scorer.describe()
+    told = model.scorer.describe()
     if not told.gives_rows:
         raise UsageError(
-            f"no reference can be made with {session.name}, of type {told.model_type}: it shows no "
+            f"no reference can be made with {model.name}, of type {told.model_type}: it shows no "
             "distributions; causal models of type hf do",
             hint="--distributions off compares the scores alone",
         )

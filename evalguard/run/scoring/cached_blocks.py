@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from evalguard.core.scorer import ModelDescription, Response, Scorer
 from evalguard.core.settings import Value
@@ -16,6 +16,13 @@ from evalguard.harness.requests import TaskRequests
 from evalguard.store.block_cache import BlockCache
 
 BlockContent = TypeVar("BlockContent")
+
+
+class LoadedModel(NamedTuple):
+    """A model while it is loaded; ``name`` is its name in reports."""
+
+    name: str
+    scorer: Scorer
 
 
 @dataclass(slots=True)
@@ -93,7 +100,7 @@ class BlockEntry:
     kept: SafeBlockCache[Any]
     key: str | None
     block: str
-    models: Sequence[tuple[str, Scorer]]
+    models: Sequence[LoadedModel]
 
     def describe(self, task: str) -> None:
         """Write down for people which models and which task this is of."""
@@ -123,7 +130,7 @@ def lock_blocks(entries: Sequence[BlockEntry]) -> Iterator[bool]:
 class BlockCaching(Protocol):
     """What answers and keeps blocks, as ``Evaluator`` does."""
 
-    def entry(self, block: RequestBlock, model: tuple[str, Scorer]) -> BlockEntry: ...
+    def entry(self, block: RequestBlock, model: LoadedModel) -> BlockEntry: ...
 
     def find_cached(self, block: RequestBlock, scorer: Scorer) -> Sequence[Response] | None: ...
 
@@ -136,27 +143,26 @@ class BlockCaching(Protocol):
 class SingleModelScorer:
     """One model answers by itself."""
 
-    name: str
-    scorer: Scorer
+    model: LoadedModel
     evaluator: BlockCaching
 
     @property
-    def models(self) -> Sequence[tuple[str, Scorer]]:
+    def models(self) -> Sequence[LoadedModel]:
         """The one model."""
-        return ((self.name, self.scorer),)
+        return (self.model,)
 
     def entries(self, blocks: Sequence[RequestBlock]) -> Sequence[BlockEntry]:
         """The model's answers."""
-        return (self.evaluator.entry(blocks[0], self.models[0]),)
+        return (self.evaluator.entry(blocks[0], self.model),)
 
     def find_cached(self, blocks: Sequence[RequestBlock]) -> ScoredBlocks | None:
         """Return the answers where they are kept."""
-        found = self.evaluator.find_cached(blocks[0], self.scorer)
+        found = self.evaluator.find_cached(blocks[0], self.model.scorer)
         return None if found is None else ScoredBlocks(responses=(found,), kept=(True,))
 
     def answer(self, blocks: Sequence[RequestBlock]) -> ScoredBlocks:
         """Answer a block, from the cache where it is there."""
-        responses, cached = self.evaluator.score_block(blocks[0], self.scorer)
+        responses, cached = self.evaluator.score_block(blocks[0], self.model.scorer)
         return ScoredBlocks(responses=(responses,), kept=(cached,))
 
 
@@ -183,7 +189,7 @@ class BlockScorer(Protocol):
     """How blocks are answered; each model has its own blocks, of the same documents."""
 
     @property
-    def models(self) -> Sequence[tuple[str, Scorer]]:
+    def models(self) -> Sequence[LoadedModel]:
         """Names and scorers of the models that answer."""
 
     def entries(self, blocks: Sequence[RequestBlock]) -> Sequence[BlockEntry]:

@@ -21,6 +21,7 @@ from evalguard.run.meter import BLOCKS_CACHED, NOTHING_CACHED, Meter, interrupti
 from evalguard.run.scoring.cached_blocks import (
     BlockEntry,
     BlockScorer,
+    LoadedModel,
     SafeBlockCache,
     ScoredBlocks,
     SingleModelScorer,
@@ -157,7 +158,7 @@ class Evaluator:
             EvaluationError: if the model cannot answer; finished blocks stay in the cache.
             Interrupted: on Ctrl-C, with what was kept and how to go on.
         """
-        return self.evaluate_with(SingleModelScorer(name, scorer, self))[0]
+        return self.evaluate_with(SingleModelScorer(LoadedModel(name, scorer), self))[0]
 
     def evaluate_with(self, block_scorer: BlockScorer) -> list[Evaluation]:
         """Let models answer every task, each task's documents side by side.
@@ -265,9 +266,9 @@ class Evaluator:
         self.store_answers(block, scorer, responses)
         return responses, False
 
-    def entry(self, block: RequestBlock, model: tuple[str, Scorer]) -> BlockEntry:
+    def entry(self, block: RequestBlock, model: LoadedModel) -> BlockEntry:
         """Where a model's answers to a block are kept."""
-        return BlockEntry(self._kept, self.key(model[1]), block.digest, (model,))
+        return BlockEntry(self._kept, self.key(model.scorer), block.digest, (model,))
 
     def note(self, text: str) -> None:
         """Say something about this evaluation, once."""
@@ -315,7 +316,7 @@ class Evaluator:
             )
 
     def _scored(
-        self, task_progress: TaskProgress, models: Sequence[tuple[str, Scorer]]
+        self, task_progress: TaskProgress, models: Sequence[LoadedModel]
     ) -> list[TaskScores]:
         """Score a task that every model has answered."""
         names = " and ".join(name for name, _ in models)
@@ -329,7 +330,7 @@ class Evaluator:
                 )
             ]
 
-    def _resume_hint(self, models: Sequence[tuple[str, Scorer]]) -> str:
+    def _resume_hint(self, models: Sequence[LoadedModel]) -> str:
         kept = not self._kept.lost and all(self.key(scorer) is not None for _, scorer in models)
         return BLOCKS_CACHED if kept else NOTHING_CACHED
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from evalguard.conversion.planning import plan_conversion
-from evalguard.core.scorer import ComparedAnswer, Scorer
+from evalguard.core.scorer import ComparedAnswer
 from evalguard.core.settings import digest_of
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.harness.blocks import RequestBlock
@@ -17,12 +17,17 @@ from evalguard.models.hf.lockstep import score_in_lockstep
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.run.meter import interruptible
 from evalguard.run.scoring.by_reference import ReferenceScoring
-from evalguard.run.scoring.cached_blocks import BlockEntry, SafeBlockCache, ScoredBlocks
+from evalguard.run.scoring.cached_blocks import (
+    BlockEntry,
+    LoadedModel,
+    SafeBlockCache,
+    ScoredBlocks,
+)
 from evalguard.run.scoring.divergences import GENERATION_ONLY, DivergenceTables
 from evalguard.run.scoring.evaluate import Evaluation, Evaluator
 from evalguard.run.scoring.lazy_scorer import local_scorer, runs_here
 from evalguard.run.scoring.referencing import BaseReferences
-from evalguard.run.scoring.sessions import Session, Sessions, is_loaded_beside
+from evalguard.run.scoring.run_context import RunContext, is_loaded_beside
 from evalguard.run.sources import ModelSource
 from evalguard.store.block_cache import DivergenceCache
 
@@ -48,7 +53,7 @@ class ScoringPlan:
     ``base_again``: run the base for its distributions even where its scores are kept.
     """
 
-    sessions: Sessions
+    context: RunContext
     base_again: bool = False
 
     def evaluate(self, sources: Sequence[ModelSource]) -> list[Evaluation]:
@@ -58,7 +63,7 @@ class ScoringPlan:
             UsageError: for a way of comparing distributions that these models do not allow.
             EvaluationError, Interrupted: as loading and scoring do.
         """
-        mode = self.sessions.choices.distributions.mode
+        mode = self.context.choices.distributions.mode
         if len(sources) != 2 or mode == "off":
             return self._each(sources)
         base, candidate = sources
@@ -74,29 +79,29 @@ class ScoringPlan:
 
     @property
     def _evaluator(self) -> Evaluator:
-        return self.sessions.evaluator
+        return self.context.evaluator
 
     @property
     def _needed(self) -> bool:
         """Whether the verdict depends on distributions."""
-        return self.sessions.choices.gate.needs_distributions
+        return self.context.choices.gate.needs_distributions
 
     def _each(self, sources: Sequence[ModelSource]) -> list[Evaluation]:
         """Score every model by itself, one after the other unless all are to be loaded."""
-        if self.sessions.choices.memory == "lockstep":
-            with self.sessions.together(sources) as sessions:
-                return [self._scores(session) for session in sessions]
+        if self.context.choices.memory == "lockstep":
+            with self.context.open_models(sources) as models:
+                return [self._scores(model) for model in models]
         return [self._alone(source) for source in sources]
 
     def _alone(self, source: ModelSource) -> Evaluation:
-        with self.sessions.opened(source) as session:
-            return self._scores(session)
+        with self.context.open_model(source) as model:
+            return self._scores(model)
 
     def _side_by_side(self, base: ModelSource, candidate: ModelSource) -> list[Evaluation]:
-        with self.sessions.opened(base) as first:
+        with self.context.open_model(base) as first:
             hindrance = _local_obstacle(first) or self._no_room(first, candidate)
             if hindrance is None:
-                with self.sessions.opened(candidate) as second:
+                with self.context.open_model(candidate) as second:
                     return self._both_open(first, second)
             instead = self._instead(hindrance)
             note = "" if instead else self._not_measured(hindrance)
@@ -105,28 +110,28 @@ class ScoringPlan:
             return self._by_reference_instead(hindrance, base, candidate)
         return [_with_notes(ours, (note,)), _with_notes(self._alone(candidate), (note,))]
 
-    def _both_open(self, first: Session, second: Session) -> list[Evaluation]:
+    def _both_open(self, first: LoadedModel, second: LoadedModel) -> list[Evaluation]:
         hindrance = _local_obstacle(second) or _other_vocabulary(first, second)
         if hindrance is not None:
             note = self._not_measured(hindrance)
-            return [_with_notes(self._scores(session), (note,)) for session in (first, second)]
+            return [_with_notes(self._scores(model), (note,)) for model in (first, second)]
         lockstep = LockstepScoring(
-            base=(first.name, first.scorer),
-            candidate=(second.name, second.scorer),
+            base=first,
+            candidate=second,
             evaluator=self._evaluator,
             divergences_kept=self._kept_divergences(),
-            seed=self.sessions.choices.policy.seed,
+            seed=self.context.choices.policy.seed,
         )
-        by_reference = ReferenceScoring(self.sessions, self._kept_divergences())
+        by_reference = ReferenceScoring(self.context, self._kept_divergences())
         way: ScoringWay = "lockstep"
-        if self.sessions.choices.distributions.mode == "auto":
+        if self.context.choices.distributions.mode == "auto":
             with interruptible("looking into the cache"):
                 references = by_reference.references(first)
                 way = choose_scoring_way(
                     lockstep,
                     references,
                     needed=self._needed or self.base_again,
-                    base_recurs=self.sessions.choices.distributions.base_recurs,
+                    base_recurs=self.context.choices.distributions.base_recurs,
                 )
         if way == "scores":
             both = (self._scores(first), self._scores(second))
@@ -142,7 +147,7 @@ class ScoringPlan:
 
         Of a base that is met again there is one anyway.
         """
-        distributions = self.sessions.choices.distributions
+        distributions = self.context.choices.distributions
         wanted = self._needed or distributions.base_recurs
         return distributions.mode == "auto" and hindrance.apart and wanted
 
@@ -153,11 +158,11 @@ class ScoringPlan:
         return [_with_notes(found, (note,)) for found in self._one_by_one(base, candidate)]
 
     def _one_by_one(self, base: ModelSource, candidate: ModelSource) -> list[Evaluation]:
-        by_reference = ReferenceScoring(self.sessions, self._kept_divergences())
+        by_reference = ReferenceScoring(self.context, self._kept_divergences())
         return self._measured(*by_reference.evaluate(base, candidate))
 
-    def _scores(self, session: Session) -> Evaluation:
-        return self._evaluator.evaluate(session.name, session.scorer)
+    def _scores(self, model: LoadedModel) -> Evaluation:
+        return self._evaluator.evaluate(*model)
 
     def _measured(self, found: Sequence[Evaluation], of: DivergenceTables) -> list[Evaluation]:
         """Give the candidate what was measured, and say which tasks have no positions."""
@@ -174,7 +179,7 @@ class ScoringPlan:
         ]
 
     def _kept_divergences(self) -> SafeBlockCache[ComparedAnswer]:
-        place = self.sessions.bench.cache_dir / "divergences"
+        place = self.context.cache_dir / "divergences"
         cache = DivergenceCache(place) if self._evaluator.cache is not None else None
         return SafeBlockCache(cache, self._evaluator.note)
 
@@ -184,7 +189,7 @@ class ScoringPlan:
         Raises:
             UsageError: if the user asked for it.
         """
-        if self.sessions.choices.distributions.mode != "auto":
+        if self.context.choices.distributions.mode != "auto":
             raise UsageError(
                 f"distributions cannot be compared side by side: {hindrance}", hint=_SCORES_HINT
             )
@@ -192,25 +197,25 @@ class ScoringPlan:
 
     def _apart(self, sources: Sequence[ModelSource]) -> LockstepObstacle | None:
         """Why two models cannot both be loaded into this process; None if they can."""
-        if self.sessions.choices.policy.scorer == "harness":
+        if self.context.choices.policy.scorer == "harness":
             return LockstepObstacle("lm-eval's own path (--scorer harness) shows none")
         for source in sources:
             if source.variant.model not in HF_TYPES:
                 return _no_distributions(source.name, source.variant.model)
-        if self.sessions.bench.options.worker == "always":
+        if self.context.options.worker == "always":
             return LockstepObstacle("models run in worker processes", apart=True)
         for source in sources:
             if plan_conversion(source.variant).needs_worker:
                 return LockstepObstacle(f"{source.name} runs in a worker process", apart=True)
-        if self.sessions.choices.memory == "sequential":
+        if self.context.choices.memory == "sequential":
             return LockstepObstacle("--memory sequential loads one model at a time", apart=True)
         return None
 
-    def _no_room(self, first: Session, candidate: ModelSource) -> LockstepObstacle | None:
+    def _no_room(self, first: LoadedModel, candidate: ModelSource) -> LockstepObstacle | None:
         """Why a second model does not fit beside the first one; None if it does, or has to."""
-        if self.sessions.choices.distributions.mode == "lockstep":
+        if self.context.choices.distributions.mode == "lockstep":
             return None
-        if is_loaded_beside(self.sessions, first, candidate):
+        if is_loaded_beside(self.context, first, candidate):
             return None
         device = first.scorer.describe().device
         return LockstepObstacle(
@@ -230,14 +235,14 @@ def _memory_hint() -> Iterator[None]:
         raise
 
 
-def _local_obstacle(session: Session) -> LockstepObstacle | None:
+def _local_obstacle(model: LoadedModel) -> LockstepObstacle | None:
     """Why a model's distributions cannot be had in this process; None if they can."""
-    told = session.scorer.describe()
+    told = model.scorer.describe()
     if not told.gives_rows:
-        return _no_distributions(session.name, told.model_type)
-    if runs_here(session.scorer):
+        return _no_distributions(model.name, told.model_type)
+    if runs_here(model.scorer):
         return None
-    return LockstepObstacle(f"{session.name} does not run in this process", apart=True)
+    return LockstepObstacle(f"{model.name} does not run in this process", apart=True)
 
 
 def _no_distributions(name: str, model_type: str) -> LockstepObstacle:
@@ -246,7 +251,7 @@ def _no_distributions(name: str, model_type: str) -> LockstepObstacle:
     )
 
 
-def _other_vocabulary(first: Session, second: Session) -> LockstepObstacle | None:
+def _other_vocabulary(first: LoadedModel, second: LoadedModel) -> LockstepObstacle | None:
     base, candidate = first.scorer.describe(), second.scorer.describe()
     if base.vocabulary_digest == candidate.vocabulary_digest:
         return None
@@ -327,15 +332,15 @@ class LockstepScoring:
         divergences: what was measured so far.
     """
 
-    base: tuple[str, Scorer]
-    candidate: tuple[str, Scorer]
+    base: LoadedModel
+    candidate: LoadedModel
     evaluator: Evaluator
     divergences_kept: SafeBlockCache[ComparedAnswer]
     seed: int
     divergences: DivergenceTables = field(default_factory=DivergenceTables)
 
     @property
-    def models(self) -> Sequence[tuple[str, Scorer]]:
+    def models(self) -> Sequence[LoadedModel]:
         """Base and candidate."""
         return (self.base, self.candidate)
 

@@ -16,7 +16,6 @@ from evalguard.core.scorer import (
     ModelDescription,
     Request,
     Response,
-    Scorer,
     ScoringPolicy,
 )
 from evalguard.core.settings import digest_of
@@ -28,7 +27,12 @@ from evalguard.models.identity import (
     policy_for_identity,
     requested_batching,
 )
-from evalguard.run.scoring.cached_blocks import BlockEntry, SafeBlockCache, ScoredBlocks
+from evalguard.run.scoring.cached_blocks import (
+    BlockEntry,
+    LoadedModel,
+    SafeBlockCache,
+    ScoredBlocks,
+)
 from evalguard.run.scoring.divergences import DivergenceTables
 from evalguard.run.scoring.evaluate import Evaluator
 from evalguard.run.scoring.loading_facts import digest_weights
@@ -70,9 +74,7 @@ class BaseReferences:
         self._blocks[_task_of_block(block), block.index] = block.digest
         return self._get(block, block.digest)
 
-    def entries(
-        self, block: RequestBlock, models: Sequence[tuple[str, Scorer]]
-    ) -> Sequence[BlockEntry]:
+    def entries(self, block: RequestBlock, models: Sequence[LoadedModel]) -> Sequence[BlockEntry]:
         """Where the references of the base's block are kept."""
         return (
             () if self.kept is None else (BlockEntry(self.kept, self.name, block.digest, models),)
@@ -102,13 +104,13 @@ class BaseReferences:
 class ReferencingBase:
     """Answers of the base, which leave a reference; ``writer`` takes them for a file."""
 
-    base: tuple[str, Scorer]
+    base: LoadedModel
     evaluator: Evaluator
     references: BaseReferences
     writer: ReferenceWriter | None = None
 
     @property
-    def models(self) -> Sequence[tuple[str, Scorer]]:
+    def models(self) -> Sequence[LoadedModel]:
         """The base."""
         return (self.base,)
 
@@ -120,14 +122,16 @@ class ReferencingBase:
     def find_cached(self, blocks: Sequence[RequestBlock]) -> ScoredBlocks | None:
         """Return the answers where they and the references are kept."""
         references = self._references(blocks[0])
-        found = None if references is None else self.evaluator.find_cached(blocks[0], self.base[1])
+        found = (
+            None if references is None else self.evaluator.find_cached(blocks[0], self.base.scorer)
+        )
         if references is None or found is None:
             return None
         return self._written(blocks[0], found, references, cached=True)
 
     def answer(self, blocks: Sequence[RequestBlock]) -> ScoredBlocks:
         """Answer a block, and keep its references."""
-        block, scorer = blocks[0], cast(DistributionScorer, self.base[1])
+        block, scorer = blocks[0], cast(DistributionScorer, self.base.scorer)
         references = self._references(block)
         if references is not None:
             responses, cached = self.evaluator.score_block(block, scorer)
@@ -170,11 +174,11 @@ class ReferencingBase:
 class FileBase:
     """Answers of a base that is not loaded, from its reference file."""
 
-    base: tuple[str, ReferenceScorer]
+    base: LoadedModel
     references: BaseReferences
 
     @property
-    def models(self) -> Sequence[tuple[str, Scorer]]:
+    def models(self) -> Sequence[LoadedModel]:
         """The base."""
         return (self.base,)
 
@@ -189,21 +193,21 @@ class FileBase:
     def answer(self, blocks: Sequence[RequestBlock]) -> ScoredBlocks:
         """Read a block."""
         self.references.known(blocks[0])
-        return ScoredBlocks(responses=(self.base[1].score(blocks[0].requests),), kept=(True,))
+        return ScoredBlocks(responses=(self.base.scorer.score(blocks[0].requests),), kept=(True,))
 
 
 @dataclass(slots=True, kw_only=True)
 class ReferencedCandidate:
     """Answers of the candidate, which are held against the base's references."""
 
-    candidate: tuple[str, Scorer]
+    candidate: LoadedModel
     evaluator: Evaluator
     references: BaseReferences
     divergences_kept: SafeBlockCache[ComparedAnswer]
     divergences: DivergenceTables = field(default_factory=DivergenceTables)
 
     @property
-    def models(self) -> Sequence[tuple[str, Scorer]]:
+    def models(self) -> Sequence[LoadedModel]:
         """The candidate."""
         return (self.candidate,)
 
@@ -221,7 +225,7 @@ class ReferencedCandidate:
         compared = self._compared(blocks[0])
         if compared is None and self._compares(blocks[0]):
             return None
-        found = self.evaluator.find_cached(blocks[0], self.candidate[1])
+        found = self.evaluator.find_cached(blocks[0], self.candidate.scorer)
         if found is None:
             return None
         if compared is not None:
@@ -230,7 +234,7 @@ class ReferencedCandidate:
 
     def answer(self, blocks: Sequence[RequestBlock]) -> ScoredBlocks:
         """Answer a block, and compare it with what was kept of the base."""
-        block, scorer = blocks[0], cast(DistributionScorer, self.candidate[1])
+        block, scorer = blocks[0], cast(DistributionScorer, self.candidate.scorer)
         if not self._compares(block):
             return self._alone(block)
         compared = self._compared(block)
@@ -257,11 +261,11 @@ class ReferencedCandidate:
         return digest_of([self.references.digest_beside(block), block.digest])
 
     def _alone(self, block: RequestBlock) -> ScoredBlocks:
-        responses, cached = self.evaluator.score_block(block, self.candidate[1])
+        responses, cached = self.evaluator.score_block(block, self.candidate.scorer)
         return ScoredBlocks(responses=(responses,), kept=(cached,))
 
     def _key(self) -> str | None:
-        own = self.evaluator.key(self.candidate[1])
+        own = self.evaluator.key(self.candidate.scorer)
         if own is None or self.references.key is None:
             return None
         return digest_of([self.references.name, own, "reference"])

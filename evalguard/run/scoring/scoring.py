@@ -26,7 +26,7 @@ from evalguard.run.scoring.divergences import TaskDivergences
 from evalguard.run.scoring.evaluate import Evaluation, Evaluator
 from evalguard.run.scoring.lazy_scorer import ScorerOpener, score_with_fallback
 from evalguard.run.scoring.measuring import ScoringPlan
-from evalguard.run.scoring.sessions import RunContext, Sessions, open_run_context
+from evalguard.run.scoring.run_context import RunContext, open_run_context
 from evalguard.run.sources import (
     BaselineSource,
     ModelSource,
@@ -148,21 +148,21 @@ def limit_to_candidate_tasks(base: ScoredSide, candidate: ScoredSide) -> ScoredS
 # The batch-size check: does a model score a document the same alone and in a batch?
 
 
-def check_batch_size(source: ModelSource, bench: RunContext) -> str:
+def check_batch_size(source: ModelSource, context: RunContext) -> str:
     """Score the first documents of every task in batches and one by one.
 
     Returns:
         One sentence with the largest and the mean difference in natural-log likelihood.
     """
-    usual = bench.choices.policy
+    usual = context.choices.policy
     answers = []
     for policy, name in (
         (usual, f"{source.name} to check its batch size"),
         (replace(usual, batch_size=1), f"{source.name} at batch size 1"),
     ):
-        scorer = bench.load(replace(source, name=name, policy=policy))
+        scorer = context.load(replace(source, name=name, policy=policy))
         try:
-            blocks = bench.evaluator.first_blocks(scorer, bench.options.check_batch_size)
+            blocks = context.evaluator.first_blocks(scorer, context.options.check_batch_size)
             answers.append(_score_likelihoods(scorer, blocks))
         finally:
             scorer.close()
@@ -209,7 +209,7 @@ RequestKey = tuple[str, int, int]
 ResponsesByRequest = Mapping[RequestKey, Response]
 
 
-def check_scorer(source: ModelSource, bench: RunContext) -> tuple[str, ...]:
+def check_scorer(source: ModelSource, context: RunContext) -> tuple[str, ...]:
     """Score the documents that were set aside once more, by lm-eval's own path.
 
     Returns:
@@ -220,24 +220,24 @@ def check_scorer(source: ModelSource, bench: RunContext) -> tuple[str, ...]:
     """
     if source.variant.model not in HF_TYPES:
         return (f"model type '{source.variant.model}' is scored by lm-eval's own path alone",)
-    if bench.choices.policy.scorer == "harness":
+    if context.choices.policy.scorer == "harness":
         return ("scored by lm-eval's own path, which nothing was held against",)
-    policy = source.policy or bench.choices.policy
+    policy = source.policy or context.choices.policy
     unlike = {"generate_until"}
     if policy.rolling_bos == "once":
         unlike.add("loglikelihood_rolling")
     kept = {
         task: [pair for pair in pairs if pair[0].kind not in unlike]
-        for (model, task), pairs in bench.evaluator.scoring.aside.items()
+        for (model, task), pairs in context.evaluator.scoring.aside.items()
         if model == source.name
     }
     whole = {
         task
-        for (model, task), pairs in bench.evaluator.scoring.aside.items()
+        for (model, task), pairs in context.evaluator.scoring.aside.items()
         if model == source.name and any(r.kind == "loglikelihood_rolling" for r, _ in pairs)
     }
     asked = [request for pairs in kept.values() for request, _ in pairs]
-    again = _score_by_harness(source, bench, asked)
+    again = _score_by_harness(source, context, asked)
     ours = {_request_key(request): told for pairs in kept.values() for request, told in pairs}
     found = {
         task: _compare_responses([r for r, _ in pairs], ours, again) for task, pairs in kept.items()
@@ -246,7 +246,7 @@ def check_scorer(source: ModelSource, bench: RunContext) -> tuple[str, ...]:
     if not all(one.rounding and not one.flips for one in found.values()):
         # in a narrow dtype: what other batches do to lm-eval's own path
         noise = _compare_responses(
-            asked, _score_by_harness(source, bench, asked, batch_size=1), again
+            asked, _score_by_harness(source, context, asked, batch_size=1), again
         )
     return tuple(
         _NOT_VERIFIED.format(task=task)
@@ -310,14 +310,17 @@ def _difference_text(model: str, task: str, found: _Difference, noise: _Differen
 
 
 def _score_by_harness(
-    source: ModelSource, bench: RunContext, asked: Sequence[Request], batch_size: int | None = None
+    source: ModelSource,
+    context: RunContext,
+    asked: Sequence[Request],
+    batch_size: int | None = None,
 ) -> ResponsesByRequest:
     """Answers of lm-eval's own path, one kind of request of one task after the other."""
     if not asked:
         return {}
-    usual = source.policy or bench.choices.policy
+    usual = source.policy or context.choices.policy
     policy = replace(usual, scorer="harness", batch_size=batch_size or usual.batch_size)
-    scorer = bench.load_apart(replace(source, name=f"{source.name} to verify", policy=policy))
+    scorer = context.load_apart(replace(source, name=f"{source.name} to verify", policy=policy))
     told: dict[RequestKey, Response] = {}
     try:
         ordered = sorted(asked, key=lambda request: (request.task, request.kind))
@@ -363,13 +366,12 @@ def score_models(
         return []
 
     def score(choices: Choices) -> list[Evaluation]:
-        with open_run_context(choices, options, opener=opener, meter=meter) as place:
+        with open_run_context(choices, options, opener=opener, meter=meter) as context:
             if stored is not None:
-                check_stored_requests(stored, place.evaluator, choices)
-            sessions = Sessions(place)
-            evaluations = ScoringPlan(sessions).evaluate(sources)
+                check_stored_requests(stored, context.evaluator, choices)
+            evaluations = ScoringPlan(context).evaluate(sources)
             return [
-                check_scores(evaluation, source, sessions)
+                check_scores(evaluation, source, context)
                 for evaluation, source in zip(evaluations, sources, strict=True)
             ]
 
@@ -409,19 +411,19 @@ def score_sides(
     return limit_to_candidate_tasks(first, candidate), candidate
 
 
-def check_scores(evaluation: Evaluation, source: ModelSource, sessions: Sessions) -> Evaluation:
+def check_scores(evaluation: Evaluation, source: ModelSource, context: RunContext) -> Evaluation:
     """Add what checks of the batch size and of the scorer say, if there are to be any.
 
     Raises:
         EvaluationError: lm-eval's own path gives other scores.
     """
-    options, notes = sessions.bench.options, evaluation.notes
+    options, notes = context.options, evaluation.notes
     if options.check_batch_size:
         with interruptible(f"checking the batch size of {source.name}"):
-            notes = (*notes, check_batch_size(source, sessions.bench))
+            notes = (*notes, check_batch_size(source, context))
     if options.verify_scorer:
         with interruptible(f"verifying the scores of {source.name}"):
-            notes = (*notes, *check_scorer(source, sessions.bench))
+            notes = (*notes, *check_scorer(source, context))
     return replace(evaluation, notes=notes)
 
 

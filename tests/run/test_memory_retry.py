@@ -15,7 +15,7 @@ from evalguard.core.scorer import ModelDescription, Request, ScoringPolicy
 from evalguard.core.settings import Variant
 from evalguard.errors import EvalguardError, EvaluationError, WorkerError
 from evalguard.harness.blocks import RequestBlock
-from evalguard.run.bisection.local_runner import LocalRunner, MemoryRetryRunner
+from evalguard.run.bisection.local_runner import LocalRunner
 from evalguard.run.bisection.runner import ProbeWork, ScoredBlock
 from evalguard.run.sources import ModelSource
 
@@ -51,7 +51,7 @@ class Memory:
 
 @dataclass
 class Model:
-    """One lane's model in the memory that all share."""
+    """One slot's model in the memory that all share."""
 
     memory: Memory
     held: str = ""
@@ -82,17 +82,16 @@ def work(name: str, blocks: int = 2) -> ProbeWork:
     return ProbeWork(source=source(name), blocks=tuple(block(number) for number in range(blocks)))
 
 
-Made = Callable[..., tuple[MemoryRetryRunner, list[str]]]
+Made = Callable[..., tuple[LocalRunner, list[str]]]
 
 
 @pytest.fixture
 def made() -> Any:
-    runners: list[MemoryRetryRunner] = []
+    runners: list[LocalRunner] = []
 
-    def make(memory: Memory, jobs: int = 2) -> tuple[MemoryRetryRunner, list[str]]:
+    def make(memory: Memory, jobs: int = 2) -> tuple[LocalRunner, list[str]]:
         said: list[str] = []
-        lanes = LocalRunner(lambda: Model(memory), jobs=jobs)
-        runners.append(MemoryRetryRunner(lanes=lanes, say=said.append))
+        runners.append(LocalRunner(lambda: Model(memory), jobs=jobs, say=said.append))
         return runners[-1], said
 
     yield make
@@ -154,10 +153,7 @@ def test_without_others_beside_it_memory_that_ran_out_is_believed_at_once(made: 
 
 
 def test_a_question_for_which_memory_ran_out_is_asked_again_alone(made: Made) -> None:
-    memory = Memory()
-    runner, said = made(memory)
-    memory.inside.add("another lane's")
-    runner.lanes._lanes[1]._model = Model(memory, held="another lane's")
+    runner, said = made(Memory(refusals=1))
     assert runner.ask(source("a"), lambda scorer: 7) == 7
     assert "a runs alone" in said[0]
     with pytest.raises(EvaluationError, match="out of memory"):
@@ -187,7 +183,7 @@ def test_smaller_batches_for_want_of_memory_are_tried_again_in_the_right_ones(
             return Shrunk(source.name, self.tokens)
 
     memory, said = Memory(), list[str]()
-    runner = MemoryRetryRunner(lanes=LocalRunner(lambda: Short(memory), jobs=2), say=said.append)
+    runner = LocalRunner(lambda: Short(memory), jobs=2, say=said.append)
     policy = ScoringPolicy(batch_size=0, token_budget=1024)
     one = replace(work("a", 1), source=replace(source("a"), policy=policy))
     (event,) = runner.run([one])

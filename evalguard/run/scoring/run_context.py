@@ -1,4 +1,4 @@
-"""Sessions: which models are loaded when, each held against those before it."""
+"""Which models are loaded when, each compared with those before it."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from evalguard.run.choices import Choices, limit_cache
 from evalguard.run.groups import check_clusters
 from evalguard.run.meter import Meter, interruptible
 from evalguard.run.options import CompareOptions
+from evalguard.run.scoring.cached_blocks import LoadedModel
 from evalguard.run.scoring.evaluate import Evaluator, TaskScoring
 from evalguard.run.scoring.fairness import TokenIds, check_encodings, check_vocabularies
 from evalguard.run.scoring.lazy_scorer import (
@@ -38,113 +39,10 @@ _ENCODED_DOCUMENTS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
-    """A model while it is loaded."""
-
-    source: ModelSource
-    scorer: Scorer
-
-    @property
-    def name(self) -> str:
-        """The model's name in reports."""
-        return self.source.name
-
-
-@dataclass(slots=True)
-class Sessions:
-    """Loads the models of a comparison, one after the other or side by side.
+class RunContext:
+    """Where models are loaded and scored, one after the other or side by side, on the same tasks.
 
     A model is refused as soon as it is loaded if it cannot be compared with the first one.
-    """
-
-    bench: RunContext
-    _before: list[ModelDescription] = field(default_factory=list)
-    _encoded: list[TokenIds] = field(default_factory=list)
-
-    @property
-    def evaluator(self) -> Evaluator:
-        """Scores whichever model is loaded."""
-        return self.bench.evaluator
-
-    @property
-    def choices(self) -> Choices:
-        """What was chosen for the run."""
-        return self.bench.choices
-
-    @contextmanager
-    def opened(self, source: ModelSource) -> Iterator[Session]:
-        """Load a model; release it in the end.
-
-        Raises:
-            EvaluationError: if it cannot be loaded; MisalignedRunsError if it reads other tokens.
-            UsageError: for clusters that no document has.
-        """
-        scorer = self.bench.load(source)
-        try:
-            self._check_clusters(scorer)
-            self._check_fair(scorer)
-            yield Session(source=source, scorer=scorer)
-            self._say_unloaded(source, scorer)
-        finally:
-            scorer.close()
-
-    @contextmanager
-    def together(self, sources: Sequence[ModelSource]) -> Iterator[tuple[Session, ...]]:
-        """Load several models, so that all are there at the same time."""
-        with ExitStack() as stack:
-            yield tuple(stack.enter_context(self.opened(source)) for source in sources)
-
-    def _say_unloaded(self, source: ModelSource, scorer: Scorer) -> None:
-        if isinstance(scorer, LazyScorer) and scorer.from_cache and not scorer.is_loaded:
-            kept = f"{source.name}: all {len(scorer.from_cache):,} blocks kept, not loaded"
-            self.evaluator.progress.note(kept)
-
-    def _check_clusters(self, scorer: Scorer) -> None:
-        """Refuse a field that no document has before anything is scored, not after."""
-        if self._before or not self.choices.clusters.declared:
-            return
-        with interruptible("building the requests"):
-            names = self.evaluator.tasks.names
-            fields = {task: self.evaluator.requests(task, scorer).fields for task in names}
-        check_clusters(self.choices.clusters, fields)
-
-    def _check_fair(self, scorer: Scorer) -> None:
-        """Hold this model's tokenizer against the first one's, unless they are meant to differ.
-
-        A setting such as add_bos_token is meant to change token ids, not what they stand for:
-        different vocabularies have to be declared.
-        """
-        if "tokens" in self.choices.declared:
-            return
-        description = scorer.describe()
-        for before in self._before[:1]:
-            check_vocabularies(before, description)
-        if "tokens" in self.choices.allow:
-            self._before.append(description)
-            return
-        with interruptible("building the requests"):
-            requests = self._sample(scorer)
-            encoded = scorer.encode(requests)
-        if self._before:
-            check_encodings(requests, self._encoded, encoded)
-        else:
-            self._encoded = encoded
-        self._before.append(description)
-
-    def _sample(self, scorer: Scorer) -> list[Request]:
-        """The first requests of every task; none where each model has prompts of its own."""
-        if self.evaluator.chat:
-            return []
-        blocks = self.evaluator.first_blocks(scorer, _ENCODED_DOCUMENTS)
-        return [request for block in blocks for request in block.requests]
-
-
-# Bench: what all models of one run share; tasks, score cache, progress, and how one is loaded.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunContext:
-    """Where models are loaded and scored, one after the other, on the same tasks.
 
     ``known`` is what is remembered of models; None: every model is loaded.
     """
@@ -156,6 +54,79 @@ class RunContext:
     opener: ScorerOpener
     known: KnownModels | None = None
     _opened: list[Scorer] = field(default_factory=list)
+    _descriptions: list[ModelDescription] = field(default_factory=list)
+    _encoded: list[TokenIds] = field(default_factory=list)
+
+    def with_evaluator(self, evaluator: Evaluator) -> RunContext:
+        """The same models, scored by another evaluator and compared with one another anew."""
+        return replace(self, evaluator=evaluator, _descriptions=[], _encoded=[])
+
+    @contextmanager
+    def open_model(self, source: ModelSource) -> Iterator[LoadedModel]:
+        """Load a model; release it in the end.
+
+        Raises:
+            EvaluationError: if it cannot be loaded; MisalignedRunsError if it reads other tokens.
+            UsageError: for clusters that no document has.
+        """
+        scorer = self.load(source)
+        try:
+            self._check_clusters(scorer)
+            self._check_fair(scorer)
+            yield LoadedModel(source.name, scorer)
+            self._note_unloaded(source, scorer)
+        finally:
+            scorer.close()
+
+    @contextmanager
+    def open_models(self, sources: Sequence[ModelSource]) -> Iterator[tuple[LoadedModel, ...]]:
+        """Load several models, so that all are there at the same time."""
+        with ExitStack() as stack:
+            yield tuple(stack.enter_context(self.open_model(source)) for source in sources)
+
+    def _note_unloaded(self, source: ModelSource, scorer: Scorer) -> None:
+        if isinstance(scorer, LazyScorer) and scorer.from_cache and not scorer.is_loaded:
+            blocks = len(scorer.from_cache)
+            self.evaluator.progress.note(f"{source.name}: all {blocks:,} blocks kept, not loaded")
+
+    def _check_clusters(self, scorer: Scorer) -> None:
+        """Refuse a field that no document has before anything is scored, not after."""
+        if self._descriptions or not self.choices.clusters.declared:
+            return
+        with interruptible("building the requests"):
+            names = self.evaluator.tasks.names
+            fields = {task: self.evaluator.requests(task, scorer).fields for task in names}
+        check_clusters(self.choices.clusters, fields)
+
+    def _check_fair(self, scorer: Scorer) -> None:
+        """Compare this model's tokenizer with the first one's, unless they are meant to differ.
+
+        A setting such as add_bos_token is meant to change token ids, not what they stand for:
+        different vocabularies have to be declared.
+        """
+        if "tokens" in self.choices.declared:
+            return
+        description = scorer.describe()
+        for before in self._descriptions[:1]:
+            check_vocabularies(before, description)
+        if "tokens" in self.choices.allow:
+            self._descriptions.append(description)
+            return
+        with interruptible("building the requests"):
+            requests = self._sample(scorer)
+            encoded = scorer.encode(requests)
+        if self._descriptions:
+            check_encodings(requests, self._encoded, encoded)
+        else:
+            self._encoded.extend(encoded)
+        self._descriptions.append(description)
+
+    def _sample(self, scorer: Scorer) -> list[Request]:
+        """The first requests of every task; none where each model has prompts of its own."""
+        if self.evaluator.chat:
+            return []
+        blocks = self.evaluator.first_blocks(scorer, _ENCODED_DOCUMENTS)
+        return [request for block in blocks for request in block.requests]
 
     def load(self, source: ModelSource) -> Scorer:
         """Load a model, or put that off where all about it is known; the caller closes it.
@@ -177,7 +148,7 @@ class RunContext:
         except FallbackError:
             scorer.close()
             raise
-        self.follow(scorer)
+        self.match_batches_of(scorer)
         return scorer
 
     def load_apart(self, source: ModelSource) -> Scorer:
@@ -217,7 +188,7 @@ class RunContext:
         known.facts.problems.clear()
         return scorer
 
-    def follow(self, scorer: Scorer) -> None:
+    def match_batches_of(self, scorer: Scorer) -> None:
         """Let every model that is loaded from now on have this one's batches."""
         self._opened.append(scorer)
 
@@ -299,9 +270,9 @@ class LoadedModels:
         open: those that stay in memory; empty where the models take turns.
     """
 
-    sessions: Sessions
+    context: RunContext
     models: Sequence[ModelSource]
-    open: list[Session]
+    open: list[LoadedModel]
     _released: int = 0
 
     @property
@@ -312,17 +283,17 @@ class LoadedModels:
     @property
     def loads(self) -> int:
         """How often a model was loaded so far; one whose answers are all kept is not."""
-        return self._released + sum(is_loaded(session.scorer) for session in self.open)
+        return self._released + sum(is_loaded(model.scorer) for model in self.open)
 
-    def each(self, beside: Sequence[PerModel]) -> Iterator[tuple[PerModel, Session]]:
+    def each(self, beside: Sequence[PerModel]) -> Iterator[tuple[PerModel, LoadedModel]]:
         """Every model while it is loaded, with what belongs to it."""
         if self.open:
             yield from zip(beside, self.open, strict=True)
             return
-        for model, own in zip(self.models, beside, strict=True):
-            with self.sessions.opened(model) as session:
-                yield own, session
-                self._released += is_loaded(session.scorer)
+        for source, own in zip(self.models, beside, strict=True):
+            with self.context.open_model(source) as model:
+                yield own, model
+                self._released += is_loaded(model.scorer)
 
     def take_turns(self) -> None:
         """Let no model stay in memory; those that are open have been released."""
@@ -331,26 +302,26 @@ class LoadedModels:
 
 
 @contextmanager
-def load_together(sessions: Sessions, models: Sequence[ModelSource]) -> Iterator[LoadedModels]:
+def load_together(context: RunContext, models: Sequence[ModelSource]) -> Iterator[LoadedModels]:
     """Load one or two models; where the second is not to be beside the first, none stays."""
     with ExitStack() as stack:
-        first = stack.enter_context(sessions.opened(models[0]))
-        loaded = LoadedModels(sessions, models, [first])
-        if len(models) > 1 and is_loaded_beside(sessions, first, models[1]):
-            loaded.open.append(stack.enter_context(sessions.opened(models[1])))
+        first = stack.enter_context(context.open_model(models[0]))
+        loaded = LoadedModels(context, models, [first])
+        if len(models) > 1 and is_loaded_beside(context, first, models[1]):
+            loaded.open.append(stack.enter_context(context.open_model(models[1])))
         elif len(models) > 1:
             stack.close()
             loaded.take_turns()
         yield loaded
 
 
-def is_loaded_beside(sessions: Sessions, first: Session, other: ModelSource) -> bool:
+def is_loaded_beside(context: RunContext, first: LoadedModel, other: ModelSource) -> bool:
     """Whether another model is to be loaded beside a first one."""
-    memory = sessions.choices.memory
+    memory = context.choices.memory
     return memory == "lockstep" or (memory == "auto" and fits_beside(first, other))
 
 
-def fits_beside(first: Session, other: ModelSource) -> bool:
+def fits_beside(first: LoadedModel, other: ModelSource) -> bool:
     """Whether another model fits beside a first one, be that loaded or to be loaded."""
     told = first.scorer.describe()
     own = weight_bytes(told.parameters, told.dtype)
