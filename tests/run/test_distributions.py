@@ -255,7 +255,7 @@ def test_nothing_is_kept_of_models_that_nothing_could_recognise(
     from evalguard.run.scoring import loading_facts
 
     for module in (wanted_model, loading_facts):
-        monkeypatch.setattr(module, "weights_of", lambda *_, **__: None)
+        monkeypatch.setattr(module, "digest_weights", lambda *_, **__: None)
     first = score("llama", "other", distributions=mode)
     assert kl(first).size >= 300
     assert not list(tmp_path.rglob("*.parquet"))

@@ -16,12 +16,12 @@ from evalguard.worker.process import STACK_SIGNAL, find_stuck_function
 
 STUCK = """
 import ctypes, subprocess, sys
-from evalguard.worker.process import tell_when_asked
+from evalguard.worker.process import dump_stack_on_signal
 
 def of_the_user():
     print("there", flush=True); {body}
 
-tell_when_asked()
+dump_stack_on_signal()
 of_the_user()
 """
 # It keeps the interpreter to itself: no thread of Python's runs any more.
