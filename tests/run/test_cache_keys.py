@@ -271,7 +271,7 @@ AROUND: dict[str, Change] = {
        ("torch", "transformers", "tokenizers", "lm_eval", "numpy", "evalguard", "accelerate")},
     "evalguard's own code": setting_of(identity, "scoring_code", "edited"),
     "kind of device": setting_of(identity, "device_name", "cuda (another)"),
-    "what attention became": setting_of(identity, "attention", "flash_attention_2"),
+    "what attention became": setting_of(identity, "attention_implementation", "flash_attention_2"),
 }  # fmt: skip
 
 CHANGES = {f"{of}: {name}": change for of, table in
