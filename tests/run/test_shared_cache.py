@@ -15,10 +15,15 @@ from evalguard.harness.surroundings import TaskOptions
 from evalguard.harness.tasks import TaskSet, load_tasks
 from evalguard.report.progress import ProgressLine
 from evalguard.run.scoring import cached_blocks as passage
+from evalguard.run.scoring.cached_blocks import LoadedModel
 from evalguard.run.scoring.evaluate import Evaluation, Evaluator
 from evalguard.store.block_cache import ScoreCache
 
 BLOCKS = 17  # 300 documents of sw_long, 24 of sw_word
+
+
+def called_m(scorer: FakeScorer) -> LoadedModel:
+    return LoadedModel("m", scorer)
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +115,7 @@ def test_what_was_put_off_is_read_or_scored_when_its_holder_is_done(
     theirs, mine = FakeScorer(), FakeScorer()
     block = holder.blocks(holder.requests("sw_long", theirs))[0]
     looked: list[float] = []
-    turn = holder.entry(block, ("m", theirs)).kept.locked(holder.key(theirs), block.digest)
+    turn = holder.entry(block, called_m(theirs)).kept.locked(holder.key(theirs), block.digest)
     turn.__enter__()
 
     def sleep(seconds: float) -> None:
@@ -135,7 +140,7 @@ def test_a_holder_that_does_not_get_on_holds_nobody_up(
     mine = FakeScorer()
     block = holder.blocks(holder.requests("sw_word", mine))[0]
     monkeypatch.setattr(passage, "BLOCK_PATIENCE", 0.05)
-    with holder.entry(block, ("m", mine)).kept.locked(holder.key(mine), block.digest):
+    with holder.entry(block, called_m(mine)).kept.locked(holder.key(mine), block.digest):
         evaluation = evaluator(tasks, tmp_path, said).evaluate("m", mine)
     assert len(mine.scored) == BLOCKS
     assert set(evaluation.scores) == {"sw_long", "sw_word"}
@@ -161,7 +166,9 @@ def test_a_model_compared_with_itself_does_not_wait_for_itself(
     mine = evaluator(tasks, tmp_path)
     scorer = FakeScorer()
     block = mine.blocks(mine.requests("sw_word", scorer))[0]
-    with lock_blocks([mine.entry(block, ("m", scorer)), mine.entry(block, ("m", scorer))]) as ours:
+    with lock_blocks(
+        [mine.entry(block, called_m(scorer)), mine.entry(block, called_m(scorer))]
+    ) as ours:
         assert ours
 
 
@@ -171,15 +178,21 @@ def test_all_blocks_or_none_are_held(tasks: TaskSet, tmp_path: Path) -> None:
     mine, theirs = evaluator(tasks, tmp_path), evaluator(tasks, tmp_path)
     base, candidate, other = FakeScorer("base"), FakeScorer("cand"), FakeScorer("other")
     block = mine.blocks(mine.requests("sw_word", base))[0]
-    with lock_blocks([theirs.entry(block, ("m", candidate))]) as first:
+    with lock_blocks([theirs.entry(block, called_m(candidate))]) as first:
         assert first
         with lock_blocks(
-            [mine.entry(block, ("m", base)), mine.entry(block, ("m", candidate))]
+            [
+                mine.entry(block, called_m(base)),
+                mine.entry(block, called_m(candidate)),
+            ]
         ) as both:
             assert not both
         # what was held for a moment is free again
         with lock_blocks(
-            [theirs.entry(block, ("m", base)), theirs.entry(block, ("m", other))]
+            [
+                theirs.entry(block, called_m(base)),
+                theirs.entry(block, called_m(other)),
+            ]
         ) as free:
             assert free
 
