@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +17,7 @@ from evalguard.cli.parameters import PATH, Age, Size, add_options
 from evalguard.errors import UsageError
 
 if TYPE_CHECKING:
-    from evalguard.run.listing import CacheResult
+    from evalguard.run.listing import CacheResult, KeptEnvironment
 
 
 _SHARED = (
@@ -106,6 +108,60 @@ def _pruned(
     if rules["model"] == "":
         raise UsageError("--model is empty", hint="evalguard cache ls shows the names")
     return _cache_result(prune_cache(cache_dir, prune_rules(**rules), dry_run=dry_run), as_json)
+
+
+@click.group("envs", short_help="List or remove environments of models.", no_args_is_help=True)
+def envs_command() -> None:
+    """Look into the virtual environments that were made for models with requirements."""
+
+
+@envs_command.command("ls", short_help="List them.")
+@add_options(*_SHARED)
+def envs_ls_command(cache_dir: Path | None, as_json: bool) -> Job:
+    """List environments, the most recently used first."""
+    return partial(_environments, cache_dir, as_json)
+
+
+def _environments(cache_dir: Path | None, as_json: bool) -> CommandResult:
+    from evalguard.run.listing import find_environments
+
+    return _environments_result(find_environments(cache_dir), as_json)
+
+
+@envs_command.command("rm", short_help="Remove some.")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--older-than", type=Age(), metavar="AGE", help="What was not used for this time.")
+@click.option("--all", "everything", is_flag=True, help="All of them.")
+@add_options(*_SHARED)
+def envs_rm_command(
+    names: tuple[str, ...],
+    older_than: float | None,
+    everything: bool,
+    cache_dir: Path | None,
+    as_json: bool,
+) -> Job:
+    """Remove environments by the beginning of their names, or by age; they can be made again."""
+    if not (names or everything or older_than is not None):
+        raise UsageError(
+            "nothing is named", hint="give NAME, --older-than AGE or --all; evalguard envs ls lists"
+        )
+    return partial(_removed, names, older_than, cache_dir, as_json)
+
+
+def _removed(
+    names: tuple[str, ...], older_than: float | None, cache_dir: Path | None, as_json: bool
+) -> CommandResult:
+    from evalguard.run.listing import drop_environments
+
+    return _environments_result(drop_environments(cache_dir, names, older_than=older_than), as_json)
+
+
+def _environments_result(found: list[KeptEnvironment], as_json: bool) -> CommandResult:
+    from evalguard.run.listing import render_environments
+
+    if as_json:
+        return CommandResult(lambda: json.dumps([asdict(one) for one in found], indent=2))
+    return CommandResult(partial(render_environments, found))
 
 
 def _cache_result(found: CacheResult, as_json: bool) -> CommandResult:

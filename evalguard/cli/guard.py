@@ -71,16 +71,19 @@ def _schema() -> CommandResult:
 
 @click.command("models", short_help="List the models, settings and pairs of the guard file.")
 @CONFIG
+@click.option("--types", is_flag=True, help="List model types instead: which can run here.")
 @_JSON
 @DEBUG
-def models_command(config: Path | None, as_json: bool) -> Job:
-    """List the models, settings and pairs of the guard file."""
-    return partial(_models, config, as_json)
+def models_command(config: Path | None, types: bool, as_json: bool) -> Job:
+    """List the models, settings and pairs of the guard file, or the types that a model can have."""
+    return partial(_models, config, types, as_json)
 
 
-def _models(config: Path | None, as_json: bool) -> CommandResult:
-    from evalguard.run.listing import describe_models, render_models
+def _models(config: Path | None, types: bool, as_json: bool) -> CommandResult:
+    from evalguard.run.listing import describe_models, describe_types, render_models, render_types
 
+    if types:
+        return CommandResult(partial(_as_json if as_json else render_types, describe_types()))
     return CommandResult(partial(_as_json if as_json else render_models, describe_models(config)))
 
 

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import click
 
 import evalguard
-from evalguard.cli.cache import cache_command
+from evalguard.cli.cache import cache_command, envs_command
 from evalguard.cli.compare import bisect_command, compare_command, demo_command
 from evalguard.cli.guard import (
     check_command,
@@ -50,7 +50,14 @@ _COMMANDS = {
     "Start here": (demo_command, compare_command, bisect_command, report_command),
     "Prepare": (init_command, check_command, plan_command, floor_command),
     "Run in CI and every night": (nightly_command, history_command, github_command, gitlab_command),
-    "Look up": (models_command, tasks_command, schema_command, cache_command, track_command),
+    "Look up": (
+        models_command,
+        tasks_command,
+        schema_command,
+        cache_command,
+        envs_command,
+        track_command,
+    ),
 }
 
 

@@ -22,9 +22,10 @@ from evalguard.config.schema import (
     ModelEntry,
     PairEntry,
     SettingEntry,
+    setting_target,
 )
 from evalguard.config.yaml_nodes import Loc
-from evalguard.core.settings import Target, Value
+from evalguard.core.settings import Value
 from evalguard.errors import UsageError, nearest
 
 _TRUST = "trust_remote_code"
@@ -38,7 +39,7 @@ def check_entry(name: str, entry: ModelEntry, document: Document) -> Iterator[Pr
     for key, setting in entry.settings.items():
         loc = (*here, "settings", key, "target")
         try:
-            target = Target.parse(setting.target)
+            target = setting_target(key, setting)
         except UsageError as error:
             yield document.problem(loc, f"setting '{key}': {error}", error.hint)
             continue
@@ -55,7 +56,7 @@ def check_model(model: Inherited, document: Document) -> Iterator[Problem]:
     """
     seen: dict[str, str] = {}
     for name, setting in model.entry.settings.items():
-        target = Target.parse(setting.target)
+        target = setting_target(name, setting)
         loc = model.place("settings", name)
         other = seen.setdefault(str(target), name)
         if other != name:

@@ -12,7 +12,7 @@ import yaml
 
 from evalguard.config.entries import PATH_ARGS, is_written_as_path, resolve_path
 from evalguard.config.guard import CodeUse, Guard, Problem, refuse
-from evalguard.config.schema import GuardFile, ModelEntry, SettingEntry
+from evalguard.config.schema import GuardFile, ModelEntry, SettingEntry, setting_target
 from evalguard.config.task_code import find_task_code, is_task_file
 from evalguard.config.yaml_nodes import NULL_TAG, Loc, Walk, compose, line_of
 from evalguard.core.settings import Target, Value, Variant
@@ -140,7 +140,7 @@ def _named(model: Inherited) -> Iterator[tuple[Loc, str, Value]]:
         if name in PATH_ARGS and not (name == "pretrained" and entry.build is not None):
             yield model.place("model_args", name), f"{name} of '{model.name}'", value
     for key, setting in entry.settings.items():
-        target = Target.parse(setting.target)
+        target = setting_target(key, setting)
         of_path = target.kind == "model_args" and target.path in PATH_ARGS
         if of_path or target.kind == "weights":
             loc = model.place("settings", key)
@@ -363,6 +363,10 @@ def _uses(model: Inherited) -> Iterator[tuple[str, Loc]]:
     if entry.build is not None:
         does = f"calls {entry.build.call}" if entry.build.call else "runs a command"
         yield f"the build recipe {does}", ("build",)
+    if entry.python is not None:
+        yield f"the model runs in {entry.python}", ("python",)
+    if entry.requirements:
+        yield f"installs {', '.join(entry.requirements)}", ("requirements",)
     if why := model_type_danger(entry.model):
         yield f"model type {entry.model} {why}", ("model",)
     else:
@@ -370,13 +374,15 @@ def _uses(model: Inherited) -> Iterator[tuple[str, Loc]]:
             if why := argument_danger(name, value):
                 yield f"model_args.{name} {why}", ("model_args", name)
     for name, setting in entry.settings.items():
-        if why := _setting_use(setting, Target.parse(setting.target)):
+        if why := _setting_use(setting, setting_target(name, setting)):
             yield f"setting '{name}' {why}", ("settings", name)
 
 
 def _setting_use(setting: SettingEntry, target: Target) -> str:
     if target.kind == "call":
         return f"calls {target.path}"
+    if target.kind == "package":
+        return f"installs {target.path}"
     values = (setting.reference, setting.candidate, *setting.alternatives)
     whys = (_value_danger(target, value) for value in values)
     why = next(filter(None, whys), "")

@@ -26,10 +26,24 @@ from evalguard.config.guard import (
     RunOptions,
     raise_problems,
 )
-from evalguard.config.schema import BuildEntry, GateEntry, GuardFile, PairEntry
+from evalguard.config.schema import (
+    BuildEntry,
+    GateEntry,
+    GuardFile,
+    ModelEntry,
+    PairEntry,
+    setting_target,
+)
 from evalguard.core.comparison import Margin
 from evalguard.core.limits import Limit, Waiver
-from evalguard.core.settings import BuildRecipe, Constraint, Setting, Target, Value, Variant
+from evalguard.core.settings import (
+    BuildRecipe,
+    Constraint,
+    OwnEnvironment,
+    Setting,
+    Value,
+    Variant,
+)
 from evalguard.errors import EvalguardError, GuardFileError, nearest
 
 _ENDINGS = (".yaml", ".yml")
@@ -292,7 +306,7 @@ def variant_of(model: Inherited, *, folder: Path, code_allowed: bool) -> Variant
     whatever the file says; ``require_code_allowed`` tells the user.
     """
     entry = model.entry
-    targets = {name: Target.parse(setting.target) for name, setting in entry.settings.items()}
+    targets = {name: setting_target(name, setting) for name, setting in entry.settings.items()}
 
     def resolved(name: str, value: Value) -> Value:
         target = targets[name]
@@ -326,11 +340,22 @@ def variant_of(model: Inherited, *, folder: Path, code_allowed: bool) -> Variant
         constraints=constraints,
         assignment={setting.name: setting.candidate for setting in settings},
         build=None if entry.build is None else _recipe(entry.build, folder),
+        environment=_environment(entry, folder),
         trust_remote_code=entry.trust_remote_code and code_allowed,
         allow_pickle=entry.allow_pickle and code_allowed,
         allow_code=code_allowed,
         code_folder=str(folder),
     )
+
+
+def _environment(entry: ModelEntry, folder: Path) -> OwnEnvironment | None:
+    if not entry.python and not entry.requirements:
+        return None
+    python = entry.python or ""
+    if "/" in python:
+        # not resolved: the link in a virtual environment says which one it is
+        python = str((folder / python).expanduser().absolute())
+    return OwnEnvironment(python=python, requirements=tuple(entry.requirements))
 
 
 def _recipe(build: BuildEntry, folder: Path) -> BuildRecipe:

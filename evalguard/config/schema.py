@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, WithJsonSchema
 
 from evalguard.config.entries import GuardEntry, Name, Names, Paths, RunEntry, Text
 from evalguard.core.comparison import MARGIN_PATTERN, Margin
+from evalguard.core.settings import TARGETS_HINT, Target
+from evalguard.errors import UsageError
 
 
 def _margin(value: Any) -> Any:
@@ -125,6 +128,7 @@ class GateEntry(GuardEntry):
 # Kept in step with evalguard.core.settings.Target.parse by a test.
 TARGET_PATTERN = (
     r"^(model_args\.[\s\S]+|config\.[\s\S]+|generation\.[\s\S]+|env\.[\s\S]+|build\.[\s\S]+"
+    r"|package\.[\s\S]+"
     r"|attr:[\s\S]+\.[^.]+|dtype:[\s\S]+|weights:[\s\S]+|call:[\s\S]+:[^\W\d]\w*)$"
 )
 
@@ -138,15 +142,28 @@ class SettingEntry(GuardEntry):
     reference: JsonValue = Field(description="The value the original model has.")
     candidate: JsonValue = Field(description="The value the converted model has.")
     target: str = Field(
+        default="",
         description="Where it is applied: model_args.X, config.X, attr:GLOB.X, dtype:GLOB, "
-        "weights:GLOB, generation.X, env.X, build.X or call:pkg.mod:function.",
-        json_schema_extra={"pattern": TARGET_PATTERN},
+        "weights:GLOB, generation.X, env.X, build.X, package.X or call:pkg.mod:function. Default: "
+        "what the setting's name says.",
+        json_schema_extra={"pattern": f"{TARGET_PATTERN}|^$"},
     )
     alternatives: list[JsonValue] = Field(
         default_factory=list,
         description="Other values that would do, the best first: tried in place of the candidate's "
         "value if that is a culprit.",
     )
+
+
+def setting_target(name: str, entry: SettingEntry) -> Target:
+    """The target of a setting: the one that is written, else what its name says.
+
+    Raises:
+        UsageError: neither is one.
+    """
+    if not entry.target and not re.match(TARGET_PATTERN, name):
+        raise UsageError("it has no target, and its name is none", hint=TARGETS_HINT)
+    return Target.parse(entry.target or name)
 
 
 class ConstraintEntry(GuardEntry):
@@ -188,7 +205,10 @@ class ModelEntry(GuardEntry):
     extends: Name | None = Field(
         default=None, description="A model of this file to inherit everything from."
     )
-    model: Text = Field(default="hf", description="Any lm-eval model type.")
+    model: Text = Field(
+        default="hf",
+        description="Any lm-eval model type, or one of evalguard's (evalguard models --types).",
+    )
     model_args: dict[Text, JsonValue] = Field(
         default_factory=dict,
         description="Arguments of the model type. Relative local paths start at this file.",
@@ -200,6 +220,15 @@ class ModelEntry(GuardEntry):
         default_factory=list, description="Assignments of the settings that cannot be built."
     )
     build: BuildEntry | None = Field(default=None, description="How to make the model.")
+    python: Text | None = Field(
+        default=None,
+        description="Interpreter in which the model runs: a path or a name. Default: evalguard's.",
+    )
+    requirements: list[Text] = Field(
+        default_factory=list,
+        description="Packages of a virtual environment in which the model runs, as pip takes them; "
+        "evalguard makes and keeps it.",
+    )
     trust_remote_code: bool = Field(
         default=False, description="Run the Python code that comes with this model. Not inherited."
     )

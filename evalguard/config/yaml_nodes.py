@@ -265,6 +265,10 @@ def guard_text(models: Mapping[str, Variant], more: Mapping[str, Value], *, head
 
 def _entry(variant: Variant) -> dict[str, Value]:
     entry: dict[str, Value] = {"model": variant.model, "model_args": dict(variant.model_args)}
+    if variant.environment is not None:
+        own = variant.environment
+        entry |= {"python": own.python} if own.python else {}
+        entry |= {"requirements": [*own.requirements]} if own.requirements else {}
     if variant.settings:
         entry["settings"] = {
             setting.name: {

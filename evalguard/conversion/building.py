@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from evalguard.errors import BuildError, UsageError, nearest
 
 _LAST_LINES = 15
 _CALL_PROCESS = (
-    "import json, sys; job = json.load(sys.stdin); sys.path[:] = job['path']; "
+    "import json, sys; job = json.load(sys.stdin); sys.path[:] = job['path'] or sys.path; "
     "from evalguard.conversion.taken_weights import run; run(job)"
 )
 
@@ -46,6 +46,20 @@ class _Job:
     inputs: Mapping[str, Value]
     files: Mapping[str, str]
     unknown: tuple[str, ...]
+    python: str = sys.executable
+    variables: Mapping[str, str | None] = field(default_factory=dict)
+
+    @property
+    def import_path(self) -> list[str]:
+        """What a call finds packages in; [] in another interpreter, which knows by itself."""
+        if self.python != sys.executable:
+            return []
+        return [str(Path(entry or ".").absolute()) for entry in sys.path]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        changed = {**os.environ, **self.variables, "PYTHONDONTWRITEBYTECODE": "1"}
+        return {name: value for name, value in changed.items() if value is not None}
 
     @property
     def digest(self) -> str:
@@ -57,12 +71,19 @@ class _Job:
                 "inputs": dict(self.inputs),
                 "files": dict(self.files),
                 "evalguard": evalguard.__version__,
+                **({} if self.python == sys.executable else {"python": self.python}),
             }
         )
 
 
 def build(
-    variant: Variant, plan: ConversionPlan, cache_dir: Path, *, timeout: float | None = None
+    variant: Variant,
+    plan: ConversionPlan,
+    cache_dir: Path,
+    *,
+    timeout: float | None = None,
+    python: str = sys.executable,
+    variables: Mapping[str, str | None] | None = None,
 ) -> Path:
     """Return the path of what a variant's build recipe makes, building it if it is not cached.
 
@@ -80,6 +101,8 @@ def build(
     Args:
         cache_dir: builds live in ``cache_dir/builds``, their logs beside them.
         timeout: seconds after which the recipe is stopped; None means never.
+        python: interpreter of the recipe, for a model with an environment of its own.
+        variables: changes to its environment; None takes a variable away.
 
     Raises:
         UsageError: code from this guard file is not allowed to run.
@@ -95,7 +118,11 @@ def build(
             "allowed to run",
             hint="name the guard file with --config and allow code, if you trust it",
         )
-    job = _resolve(variant.build, plan.build_inputs)
+    job = replace(
+        _resolve(variant.build, plan.build_inputs, python),
+        python=python,
+        variables=dict(variables or {}),
+    )
     builds = cache_dir.absolute() / "builds"
     builds.mkdir(parents=True, exist_ok=True)
     entry = builds / (job.digest + (this_run() if job.unknown else ""))
@@ -140,10 +167,10 @@ def _run(
         command = [fill_placeholders(item, values) for item in job.recipe.command]
         given = ""
     else:
-        command = [sys.executable, "-c", _CALL_PROCESS]
+        command = [job.python, "-c", _CALL_PROCESS]
         given = json.dumps(
             {
-                "path": [str(Path(entry or ".").absolute()) for entry in sys.path],
+                "path": job.import_path,
                 "call": job.recipe.call,
                 "folder": job.recipe.folder,
                 "inputs": dict(job.inputs),
@@ -156,7 +183,7 @@ def _run(
                 command, cwd=work, stdin=subprocess.PIPE, stdout=sink,
                 stderr=subprocess.STDOUT, start_new_session=True,
                 # compiled files could outlive an edit within the same second
-                env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+                env=job.environment,
             )  # fmt: skip
         except OSError as error:
             raise BuildError(
@@ -196,7 +223,9 @@ def _failure(variant: Variant, what: str, log: Path) -> BuildError:
     )
 
 
-def _resolve(recipe: BuildRecipe, inputs: Mapping[str, Value]) -> _Job:
+def _resolve(
+    recipe: BuildRecipe, inputs: Mapping[str, Value], python: str = sys.executable
+) -> _Job:
     """Make paths absolute and take the digests of all local files that the recipe reads."""
     output = Path(recipe.output)
     if output.is_absolute() or ".." in output.parts or not output.parts:
@@ -205,10 +234,7 @@ def _resolve(recipe: BuildRecipe, inputs: Mapping[str, Value]) -> _Job:
             hint="write a relative path, e.g. output: model",
         )
     files: dict[str, str] = {}
-    resolved = {
-        name: _local(value, recipe.folder, files, {}) if isinstance(value, str) else value
-        for name, value in inputs.items()
-    }
+    resolved = {name: _local_value(value, recipe.folder, files) for name, value in inputs.items()}
     unknown: dict[str, None] = {}
     command = tuple(_local(item, recipe.folder, files, unknown) for item in recipe.command)
     # --base=/path, sh -c "convert --base /path", python -m module
@@ -218,7 +244,7 @@ def _resolve(recipe: BuildRecipe, inputs: Mapping[str, Value]) -> _Job:
     if tool is not None and command[0] not in ("python", "python3"):
         _note(Path(tool), recipe.folder, files, unknown)
     if command and command[0] in ("python", "python3"):
-        command = (sys.executable, *command[1:])
+        command = (python, *command[1:])
     for name in placeholders(command):
         if name not in resolved and name != "output":
             raise BuildError(
@@ -240,6 +266,17 @@ def _resolve(recipe: BuildRecipe, inputs: Mapping[str, Value]) -> _Job:
         folder=str(Path(recipe.folder).absolute()),
     )
     return _Job(recipe=absolute, inputs=resolved, files=files, unknown=tuple(unknown))
+
+
+def _local_value(value: Value, folder: str, files: dict[str, str]) -> Value:
+    """Make local paths absolute and note their digests, wherever they stand in an input."""
+    if isinstance(value, str):
+        return _local(value, folder, files, {})
+    if isinstance(value, list):
+        return [_local_value(item, folder, files) for item in value]
+    if isinstance(value, dict):
+        return {name: _local_value(item, folder, files) for name, item in value.items()}
+    return value
 
 
 def _look_into(

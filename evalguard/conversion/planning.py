@@ -65,6 +65,7 @@ class ConversionPlan:
         generation: setting name -> (attribute of the generation config, value).
         env: environment variables that must be set before any import; None means "must be unset".
         build_inputs: inputs of the build recipe, the ``build.X`` settings laid over the fixed ones.
+        packages: version of each package of the model's own environment that a setting names.
         targets: setting name -> (target, value), for reading back.
     """
 
@@ -77,6 +78,7 @@ class ConversionPlan:
     generation: Mapping[str, tuple[str, Value]] = field(default_factory=dict)
     env: Mapping[str, str | None] = field(default_factory=dict)
     build_inputs: Mapping[str, Value] = field(default_factory=dict)
+    packages: Mapping[str, str] = field(default_factory=dict)
     targets: Mapping[str, tuple[Target, Value]] = field(default_factory=dict)
 
     @property
@@ -142,6 +144,7 @@ def plan_conversion(variant: Variant) -> ConversionPlan:
         ),
         env={t.path: _environment_text(n, v) for n, (t, v) in targets.items() if t.kind == "env"},
         build_inputs=_build_inputs(variant, by_path["build"]),
+        packages=_package_versions(variant, targets),
         targets=targets,
     )
 
@@ -214,6 +217,32 @@ def _environment_text(setting: str, value: Value) -> str | None:
     if isinstance(value, bool):
         return "1" if value else "0"
     return None if value is None else str(value)
+
+
+def _package_versions(
+    variant: Variant, targets: Mapping[str, tuple[Target, Value]]
+) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, (target, value) in targets.items():
+        if target.kind != "package":
+            continue
+        own = variant.environment
+        if own is None or not own.requirements:
+            raise SettingError(
+                f"setting '{name}' is the version of a package, and '{variant.name}' has no "
+                "environment of its own",
+                hint=f"add requirements: [{target.path}] to this model",
+            )
+        if not isinstance(value, str) or not _VERSION.fullmatch(value):
+            raise SettingError(
+                f"setting '{name}': {value!r} is not a version",
+                hint='write it in quotes, e.g. "4.3.0"',
+            )
+        found[target.path] = value
+    return found
+
+
+_VERSION = re.compile(r"[0-9][0-9A-Za-z.+!-]*")
 
 
 def _build_inputs(variant: Variant, overrides: Mapping[str, Value]) -> dict[str, Value]:

@@ -14,11 +14,24 @@ Value = None | bool | int | float | str | list["Value"] | dict[str, "Value"]
 Assignment = Mapping[str, Value]
 
 TargetKind = Literal[
-    "model_args", "config", "attr", "dtype", "weights", "generation", "env", "build", "call"
+    "model_args",
+    "config",
+    "attr",
+    "dtype",
+    "weights",
+    "generation",
+    "env",
+    "build",
+    "call",
+    "package",
 ]
 TARGET_KINDS: tuple[str, ...] = get_args(TargetKind)
-_DOTTED = ("model_args", "config", "generation", "env", "build")
+_DOTTED = ("model_args", "config", "generation", "env", "build", "package")
 _GLOBBED = ("dtype", "weights")
+TARGETS_HINT = (
+    "targets: model_args.X, config.X, attr:GLOB.X, dtype:GLOB, weights:GLOB, generation.X, env.X, "
+    "build.X, package.X, call:pkg.mod:function"
+)
 
 # model_args that change what a tokenizer emits: a setting on one of them declares that base and
 # candidate are meant to read different token ids.
@@ -42,7 +55,8 @@ LENGTH_ARGS = frozenset({"max_length"})
 class Target:
     """Where a setting is applied.
 
-    ``model_args.X``, ``config.X``, ``generation.X``, ``env.X`` and ``build.X`` have ``path`` X;
+    ``model_args.X``, ``config.X``, ``generation.X``, ``env.X``, ``build.X`` and ``package.X`` (the
+    version of a package in the model's own environment) have ``path`` X;
     ``attr:GLOB.X`` has
     ``path`` GLOB and ``attribute`` X; ``dtype:GLOB``, ``weights:GLOB`` and
     ``call:pkg.mod:function`` have ``path`` only.
@@ -84,8 +98,7 @@ class Target:
         head = kind if colon else text.partition(".")[0]
         raise UsageError(
             f"unknown target '{text}'{nearest(head, TARGET_KINDS)}",
-            hint="targets: model_args.X, config.X, attr:GLOB.X, dtype:GLOB, weights:GLOB, "
-            "generation.X, env.X, build.X, call:pkg.mod:function",
+            hint=TARGETS_HINT,
         )
 
     def __str__(self) -> str:
@@ -156,6 +169,20 @@ class BuildRecipe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnEnvironment:
+    """The interpreter in which a model runs, where that is not evalguard's own.
+
+    Attributes:
+        python: an interpreter that is there: a path, or a name that is looked for on PATH.
+        requirements: packages as pip takes them; a virtual environment is made for them, with
+            ``python`` where one is named.
+    """
+
+    python: str = ""
+    requirements: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
     """A model under a name, with the values that its settings have in this evaluation.
 
@@ -163,7 +190,7 @@ class Variant:
     already resolved). ``assignment`` holds the current value of every setting by name.
     ``code_folder`` is the folder from which ``call:`` files are resolved ("" if the user named no
     file). ``trust_remote_code`` and ``allow_pickle`` are off unless the user said so for this
-    model.
+    model. ``environment``: where it runs, None: in evalguard's own environment.
     """
 
     name: str
@@ -173,6 +200,7 @@ class Variant:
     constraints: tuple[Constraint, ...] = ()
     assignment: Assignment = field(default_factory=dict)
     build: BuildRecipe | None = None
+    environment: OwnEnvironment | None = None
     trust_remote_code: bool = False
     allow_pickle: bool = False
     allow_code: bool = False
@@ -216,8 +244,13 @@ class Variant:
                 "build": build
                 and [list(build.command), build.call, build.output, dict(build.inputs)],
                 "trust_remote_code": self.trust_remote_code,
+                **self._environment_facts(),
             }
         )
+
+    def _environment_facts(self) -> dict[str, object]:
+        own = self.environment
+        return {} if own is None else {"environment": [own.python, *own.requirements]}
 
 
 def digest_of(value: object) -> str:

@@ -10,7 +10,6 @@ from typing import Any
 from evalguard.config.entries import resolve_path
 from evalguard.config.guard import GuardSet
 from evalguard.errors import UsageError
-from evalguard.models.arguments import HF_TYPES
 from evalguard.run.base import is_stored_base, read_baseline
 from evalguard.run.bisection.subject import FinishedComparison, StoredRequest
 from evalguard.run.choices import Choices, resolve_choices, with_start_date
@@ -23,6 +22,7 @@ from evalguard.run.preflight import check_measurable, check_models, find_guards
 from evalguard.run.result import DEFAULT_OUTPUT, CompareResult, finish_run
 from evalguard.run.sample_size.draws import Stops
 from evalguard.run.sample_size.sequential import can_stop_early, check_sequential, score_in_looks
+from evalguard.run.scoring.own_environment import shares_prefixes
 from evalguard.run.scoring.scoring import ScoredSide, score_sides
 from evalguard.run.sources import (
     BaselineSource,
@@ -164,7 +164,7 @@ class RecurringBase:
         """
         if not isinstance(base, ModelSource) or self._question != _question(choices):
             return None
-        shows_none = base.variant.model not in HF_TYPES or choices.distributions.mode == "off"
+        shows_none = not shares_prefixes(base.variant) or choices.distributions.mode == "off"
         return self._scored if shows_none else None
 
     def keep(self, scored: ScoredSide, choices: Choices) -> None:

@@ -18,8 +18,10 @@ from evalguard.config.schema import build_guard_schema
 from evalguard.conversion.building import changed_since_build
 from evalguard.core.redaction import redact_value, shown_value
 from evalguard.core.settings import CacheCheck, CacheListing, CachePruning, Value
+from evalguard.core.text import size_text
 from evalguard.errors import EXIT_PASSED, EXIT_REGRESSED, UsageError, nearest
 from evalguard.harness.tasks import task_names
+from evalguard.models.runtimes.types import RUNTIME_TYPES
 from evalguard.report.cache import cache_document, cache_text
 from evalguard.report.words.plain_text import printable
 from evalguard.run.floor.stored_floors import read_floor
@@ -36,14 +38,22 @@ from evalguard.store.cache_items import CacheItem, find_items, take_inventory
 from evalguard.store.fact_cache import BudgetStore, FactCache
 from evalguard.store.files import FileLock, FloorStore, set_aside
 from evalguard.store.pruning import PruneRules, prune
+from evalguard.worker.environments import (
+    KeptEnvironment,
+    list_environments,
+    remove_environments,
+)
 
 __all__ = [
+    "KeptEnvironment",
     "TaskList",
     "describe_models",
+    "describe_types",
     "list_tasks",
     "read_guard_schema",
     "render_models",
     "render_tasks",
+    "render_types",
     "write_template",
 ]
 
@@ -88,6 +98,36 @@ def describe_models(config: Path | None) -> list[dict[str, Value]]:
 def render_models(models: Sequence[dict[str, Value]]) -> str:
     """Return the models as text, one paragraph each."""
     return "\n\n".join(_model_paragraph(model) for model in models)
+
+
+def describe_types() -> list[dict[str, Value]]:
+    """Return evalguard's own model types as JSON values: name, purpose, what is missing here."""
+    return [
+        {
+            "type": name,
+            "purpose": kind.purpose,
+            "missing": list(kind.missing),
+            "requirements": list(kind.requirements),
+        }
+        for name, kind in RUNTIME_TYPES.items()
+    ]
+
+
+def render_types(types: Sequence[dict[str, Value]]) -> str:
+    """Return the types as text, and where lm-eval's stand."""
+    lines = ["hf", "  ready: Hugging Face models, by evalguard's fast scorer"]
+    for one in types:
+        missing, needed = one["missing"], one["requirements"]
+        assert isinstance(missing, list)
+        assert isinstance(needed, list)
+        state = "ready" if not missing else f"pip install {' '.join(map(str, needed))}"
+        lines += [str(one["type"]), f"  {state}: {one['purpose']}"]
+    lines += [
+        "",
+        "Any model of a guard file may have an environment of its own instead",
+        "(requirements: [PACKAGE, ...]). lm-eval's other types run as lm-eval loads them.",
+    ]
+    return "\n".join(lines)
 
 
 def _model_paragraph(model: dict[str, Value]) -> str:
@@ -229,6 +269,36 @@ _CHECKS_BY_KIND: Mapping[str, Callable[[CacheItem, Path], str | None]] = {
     "floors": _check_floor,
     "builds": _check_build,
 }
+
+
+# Environments of models.
+
+
+def find_environments(cache_dir: Path | None) -> list[KeptEnvironment]:
+    """Return the environments that were made for models, the most recently used first."""
+    return list_environments(cache_dir or default_cache_dir())
+
+
+def drop_environments(
+    cache_dir: Path | None, names: Sequence[str], *, older_than: float | None = None
+) -> list[KeptEnvironment]:
+    """Remove environments; return those that are gone.
+
+    Raises:
+        UsageError: a name that is none's.
+    """
+    return remove_environments(cache_dir or default_cache_dir(), names, older_than=older_than)
+
+
+def render_environments(found: Sequence[KeptEnvironment]) -> str:
+    """Return environments as text, two lines each."""
+    lines = []
+    for one in found:
+        lines += [
+            f"{Path(one.path).name[:16]}  Python {one.python}, {size_text(one.size)}",
+            f"  {', '.join(one.requirements)}",
+        ]
+    return "\n".join(lines) or "There are none."
 
 
 # The cache, looked into, checked and cleared out.

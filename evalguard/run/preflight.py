@@ -20,6 +20,7 @@ from evalguard.models.checkpoint_files import check_model_folder, find_local_fol
 from evalguard.report.words.plain_text import printable
 from evalguard.run.choices import Choices
 from evalguard.run.options import CompareOptions
+from evalguard.run.scoring.own_environment import shows_distributions
 from evalguard.run.sources import (
     BaselineSource,
     ModelSource,
@@ -169,7 +170,7 @@ def _check_rolling_bos(sources: Sequence[Source], choices: Choices) -> None:
             hint="leave out one of the two",
         )
     for source in sources:
-        if isinstance(source, ModelSource) and source.variant.model not in HF_TYPES:
+        if isinstance(source, ModelSource) and not shows_distributions(source.variant):
             raise UsageError(
                 f"--rolling-bos once works with model type hf, and '{source.name}' is of type "
                 f"'{source.variant.model}': lm-eval's own code reads its texts",

@@ -19,6 +19,7 @@ from evalguard.core.settings import (
     TARGET_KINDS,
     BuildRecipe,
     Constraint,
+    OwnEnvironment,
     Setting,
     Target,
     Value,
@@ -77,6 +78,8 @@ _BUILD = record(
     folder=TEXT,
 )
 
+_ENVIRONMENT = record(OwnEnvironment, python=TEXT, requirements=sequence(TEXT))
+
 VARIANT: Codec[Variant] = name_root(
     "variant",
     record(
@@ -88,6 +91,7 @@ VARIANT: Codec[Variant] = name_root(
         constraints=sequence(_CONSTRAINT),
         assignment=_VALUE_MAP,
         build=optional(_BUILD),
+        environment=optional(_ENVIRONMENT),
         trust_remote_code=BOOLEAN,
         allow_pickle=BOOLEAN,
         allow_code=BOOLEAN,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evalguard.core.divergence import Divergence, cut, join_positions
 from evalguard.core.reference import Reference, divergence_from, reference
@@ -84,8 +85,11 @@ def _score_pairwise(
     meeting = _RowPairing(list(pairs))
     with seed_generators(seed):
         meeting.run(
-            base.rows(base_requests, (ours for ours, _ in pairs)),
-            candidate.rows(candidate_requests, (theirs for _, theirs in pairs)),
+            cast(ScoredRowStream, base.rows(base_requests, (ours for ours, _ in pairs))),
+            cast(
+                ScoredRowStream,
+                candidate.rows(candidate_requests, (theirs for _, theirs in pairs)),
+            ),
         )
     responses = base.answer(base_requests, base_pieces, meeting.answers[0])
     answers = candidate.answer(candidate_requests, candidate_pieces, meeting.answers[1])
@@ -247,7 +251,7 @@ def _score_with_references(
         # The draws depend on the piece alone, not on what was scored before it.
         own = zlib.crc32(np.array(scored.fed.ids, dtype="<i8").tobytes())
         kept[scored.fed] = reference(
-            rows.cpu().numpy(),
+            _as_array(rows),
             scored.fed.scored_ids,
             top_k=top_k,
             samples=samples,
@@ -297,7 +301,7 @@ def _score_against_references(
         answers[scored.fed] = scored
         for key, part in wanted[scored.fed].items():
             if rows.shape[1] == part.vocabulary_size:
-                found[scored.fed, key] = divergence_from(part, rows.cpu().numpy())
+                found[scored.fed, key] = divergence_from(part, _as_array(rows))
             else:
                 reason = vocabulary_mismatch_text(part.vocabulary_size, rows.shape[1])
     responses = model.answer(requests, pieces, answers)
@@ -325,6 +329,10 @@ def _reference_mismatch(
         if not np.array_equal(ours, scored):
             return token_mismatch_text(request, ours.size, scored.size)
     return ""
+
+
+def _as_array(rows: Rows | NDArray[np.float32]) -> NDArray[np.float32]:
+    return rows if isinstance(rows, np.ndarray) else rows.cpu().numpy()
 
 
 def _reference_key(part: Reference) -> bytes:

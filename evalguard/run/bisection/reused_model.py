@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -14,11 +15,11 @@ from evalguard.core.reports.bisection import Loads
 from evalguard.core.scorer import Scorer, ScoringPolicy
 from evalguard.core.settings import Variant, digest_of
 from evalguard.errors import BuildError, EvalguardError, EvaluationError, SettingError, WorkerError
-from evalguard.models.arguments import HF_TYPES
 from evalguard.models.machine import fits_in_memory
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.edited_model import same_loading
 from evalguard.run.scoring.loading_facts import PLACEMENT_ARGUMENTS
+from evalguard.run.scoring.own_environment import prepare_worker, shares_prefixes
 from evalguard.run.sources import ModelSource
 from evalguard.worker.client import WorkerScorer
 from evalguard.worker.line import WorkerConnection
@@ -136,11 +137,12 @@ class ReusedModel:
     def _started(self, variant: Variant, policy: ScoringPolicy) -> WorkerScorer:
         with contextlib.suppress(EvalguardError):  # it has ended all the same
             self._release()
-        self._used_by, self._env = variant, plan_conversion(variant).env
-        line = self._workers.take(variant.name, self._env)
+        place = prepare_worker(variant, self._cache_dir)
+        self._used_by, self._env = variant, place.env
+        line = self._workers.take(variant.name, place.env, place.python)
         worker = WorkerScorer.over(line)
         try:
-            self._load(worker, variant, policy)
+            self._load(worker, place.variant, policy)
         except BaseException:
             line.hang_up()
             raise
@@ -176,7 +178,7 @@ def _is_traceless(variant: Variant) -> bool:
     foreign = variant.trust_remote_code or any(
         wanted.model_args.get(n) for n in PLACEMENT_ARGUMENTS
     )
-    return variant.model in HF_TYPES and not wanted.calls and not foreign
+    return shares_prefixes(variant) and not wanted.calls and not foreign
 
 
 # StartedWorkers: a process for the next model, and one more that gets ready meanwhile.
@@ -204,7 +206,9 @@ class StartedWorkers:
         self._started = 0
         self._ready: WorkerConnection | None = None
 
-    def take(self, name: str, env: Mapping[str, str | None]) -> WorkerConnection:
+    def take(
+        self, name: str, env: Mapping[str, str | None], python: str = sys.executable
+    ) -> WorkerConnection:
         """A worker for a model with these changes to the environment.
 
         Raises:
@@ -215,7 +219,7 @@ class StartedWorkers:
             return ready
         if ready is not None:
             ready.hang_up()
-        return self._start(name, env)
+        return self._start(name, env, python=python)
 
     def prepare(self, name: str) -> None:
         """Let the next worker get ready, where there is memory for it."""
@@ -230,10 +234,17 @@ class StartedWorkers:
             ready.hang_up()
 
     def _start(
-        self, name: str, env: Mapping[str, str | None], *, warm: bool = False
+        self,
+        name: str,
+        env: Mapping[str, str | None],
+        *,
+        python: str = sys.executable,
+        warm: bool = False,
     ) -> WorkerConnection:
         # Two logs in turn: a worker that gets ready must not write among another one's last words.
         self._started += 1
         log = f"worker-{os.getpid()}-probe{self._number}{'ab'[self._started % 2]}.log"
         path = self._cache_dir / "logs" / log
-        return WorkerConnection(name, env=env, log=path, timeout=self._timeout, warm=warm)
+        return WorkerConnection(
+            name, python=python, env=env, log=path, timeout=self._timeout, warm=warm
+        )

@@ -23,12 +23,12 @@ from evalguard.core.scorer import (
 )
 from evalguard.core.settings import Variant, digest_of
 from evalguard.errors import EvaluationError, FallbackError
-from evalguard.models.arguments import HF_TYPES
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.run.choices import Choices
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.edited_model import load_scorer as open_here
 from evalguard.run.scoring.loading_facts import KnownModel
+from evalguard.run.scoring.own_environment import is_runtime, prepare_worker, shares_prefixes
 from evalguard.run.sources import ModelSource
 from evalguard.store.fact_cache import FileDigests, open_facts
 from evalguard.store.files import safe_name
@@ -223,7 +223,7 @@ def score_with_fallback(
     Raises:
         EvalguardError: as ``score``.
     """
-    if any(source.variant.model not in HF_TYPES for source in sources):
+    if not all(shares_prefixes(source.variant) for source in sources):
         choices = replace(choices, policy=replace(choices.policy, share_prefixes=False))
     notes: tuple[str, ...] = ()
     put_right = 0
@@ -297,15 +297,16 @@ def open_scorer(
     Raises:
         EvaluationError: if the model cannot be loaded or a setting did not take.
     """
-    needs = plan_conversion(variant)
     if not needs_worker(variant, options):
         known = FileDigests(open_facts(cache_dir)) if options.use_cache else None
         return open_here(variant, policy, cache_dir=cache_dir, known=known)
+    place = prepare_worker(variant, cache_dir)
     return WorkerScorer(
-        variant,
+        place.variant,
         policy,
         cache_dir=cache_dir,
-        env=needs.env,
+        env=place.env,
+        python=place.python,
         call_timeout=options.timeout,
         log=cache_dir / "logs" / f"worker-{os.getpid()}-{safe_name(variant.name)}.log",
     )
@@ -313,4 +314,5 @@ def open_scorer(
 
 def needs_worker(variant: Variant, options: CompareOptions) -> bool:
     """Whether a variant is to run in a process of its own."""
-    return options.worker == "always" or plan_conversion(variant).needs_worker
+    own = is_runtime(variant) or plan_conversion(variant).needs_worker
+    return own or options.worker == "always"

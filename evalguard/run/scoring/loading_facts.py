@@ -24,6 +24,7 @@ from evalguard.harness.blocks import requests_digest
 from evalguard.models.arguments import HF_TYPES
 from evalguard.models.checkpoint_files import find_current_commit, hub_snapshot, split_revision
 from evalguard.models.identity import describe_surroundings
+from evalguard.run.scoring.own_environment import shares_prefixes
 from evalguard.store.fact_cache import FactCache, FileDigests, open_facts
 from evalguard.worker.codec import WireError
 from evalguard.worker.messages import DESCRIPTION, TOKEN_IDS, VARIANT
@@ -57,7 +58,7 @@ def collect_loading_facts(
     Raises:
         EvalguardError: as loading does, for a variant that cannot be planned or built.
     """
-    if variant.model not in HF_TYPES or variant.trust_remote_code:
+    if not shares_prefixes(variant) or variant.trust_remote_code:
         return None
     wanted = plan_conversion(variant)
     if any(wanted.model_args.get(name) for name in PLACEMENT_ARGUMENTS):

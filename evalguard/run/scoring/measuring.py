@@ -12,7 +12,6 @@ from evalguard.core.scorer import ComparedAnswer
 from evalguard.core.settings import digest_of
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.harness.blocks import RequestBlock
-from evalguard.models.arguments import HF_TYPES
 from evalguard.models.hf.lockstep import score_in_lockstep
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.run.meter import interruptible
@@ -26,6 +25,7 @@ from evalguard.run.scoring.cached_blocks import (
 from evalguard.run.scoring.divergences import GENERATION_ONLY, DivergenceTables
 from evalguard.run.scoring.evaluate import Evaluation, Evaluator
 from evalguard.run.scoring.lazy_scorer import local_scorer, runs_here
+from evalguard.run.scoring.own_environment import is_runtime, shows_distributions
 from evalguard.run.scoring.referencing import BaseReferences
 from evalguard.run.scoring.run_context import RunContext, is_loaded_beside
 from evalguard.run.sources import ModelSource
@@ -200,12 +200,12 @@ class ScoringPlan:
         if self.context.choices.policy.scorer == "harness":
             return LockstepObstacle("lm-eval's own path (--scorer harness) shows none")
         for source in sources:
-            if source.variant.model not in HF_TYPES:
+            if not shows_distributions(source.variant):
                 return _no_distributions(source.name, source.variant.model)
         if self.context.options.worker == "always":
             return LockstepObstacle("models run in worker processes", apart=True)
         for source in sources:
-            if plan_conversion(source.variant).needs_worker:
+            if is_runtime(source.variant) or plan_conversion(source.variant).needs_worker:
                 return LockstepObstacle(f"{source.name} runs in a worker process", apart=True)
         if self.context.choices.memory == "sequential":
             return LockstepObstacle("--memory sequential loads one model at a time", apart=True)

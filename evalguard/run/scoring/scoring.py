@@ -26,6 +26,7 @@ from evalguard.run.scoring.divergences import TaskDivergences
 from evalguard.run.scoring.evaluate import Evaluation, Evaluator
 from evalguard.run.scoring.lazy_scorer import ScorerOpener, score_with_fallback
 from evalguard.run.scoring.measuring import ScoringPlan
+from evalguard.run.scoring.own_environment import is_runtime
 from evalguard.run.scoring.run_context import RunContext, open_run_context
 from evalguard.run.sources import (
     BaselineSource,
@@ -218,6 +219,8 @@ def check_scorer(source: ModelSource, context: RunContext) -> tuple[str, ...]:
     Raises:
         EvaluationError: a difference is more than rounding.
     """
+    if is_runtime(source.variant):
+        return (f"{source.name} is not scored again: lm-eval's own path does not load it",)
     if source.variant.model not in HF_TYPES:
         return (f"model type '{source.variant.model}' is scored by lm-eval's own path alone",)
     if context.choices.policy.scorer == "harness":

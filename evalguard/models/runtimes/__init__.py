@@ -1,0 +1,1 @@
+"""Model types that need neither lm-eval nor evalguard's environment: one file a library."""

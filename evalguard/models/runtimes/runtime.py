@@ -1,0 +1,167 @@
+"""Runtime: what a library has to give so that evalguard can score a model with it.
+
+The files of this room import numpy and, where it is used, their one library: they run in a worker
+whose interpreter has neither lm-eval nor evalguard's other dependencies.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalguard.core.settings import Value
+from evalguard.errors import UsageError, nearest
+
+Logits = NDArray[np.float32]
+
+
+class Runtime(ABC):
+    """A causal language model as token ids in, logits out.
+
+    Attributes:
+        max_length: tokens that it may read at once.
+        vocabulary_size: logits at every position.
+        prefix_token_id: read before a text that has no context; lm-eval's prefix token.
+        eot_token_id: ends a generated text.
+        dtype, device: of the computation, by name.
+        parameters: number of weights, 0 where the library does not say.
+        module: the torch module that ``attr:``, ``dtype:`` and ``call:`` settings edit, or None.
+        files: what its weights and tokenizer were read from; empty where that is not known, and
+            then its scores are not kept.
+        caveats: what a reader of its scores has to know.
+    """
+
+    max_length: int
+    vocabulary_size: int
+    prefix_token_id: int
+    eot_token_id: int
+    dtype: str = ""
+    device: str = "cpu"
+    parameters: int = 0
+    module: Any = None
+    files: tuple[Path, ...] = ()
+    caveats: tuple[str, ...] = ()
+
+    @abstractmethod
+    def encode(self, text: str, special: bool | None = None) -> list[int]:
+        """Token ids of a text; ``special``: whether BOS is put first, None: as the model has it."""
+
+    @abstractmethod
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens left out."""
+
+    @abstractmethod
+    def decode_special(self, token: int) -> str:
+        """How a special token is written in a text; "" where it cannot be."""
+
+    @abstractmethod
+    def logits(self, ids: Sequence[int], first: int) -> Logits:
+        """Logits after the tokens ``ids[first:]``, float32, shape (len(ids) - first, V).
+
+        Args:
+            ids: at most ``max_length``.
+            first: position of the first row that is wanted.
+        """
+
+    @property
+    def effective(self) -> Mapping[str, Value]:
+        """Arguments as the loaded model has them, by name, as far as it shows them."""
+        return {}
+
+    @property
+    def vocabulary(self) -> Mapping[str, int]:
+        """Texts of all tokens with their ids; {} where the library does not show them."""
+        return {}
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, str]],  # noqa: ARG002
+        add_generation_prompt: bool,  # noqa: ARG002
+    ) -> str:
+        """Apply the model's chat template; a runtime without one says so."""
+        raise UsageError(
+            "this model type applies no chat template",
+            hint="leave out --apply_chat_template, or compare with model: hf",
+        )
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release the model. May be called twice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeArguments:
+    """The model_args of a runtime, taken one by one, so that none is ignored without a word.
+
+    Attributes:
+        given: as they stand in the guard file, settings laid over them.
+        device: of the run; "" leaves it to the runtime.
+        threads: CPU threads; 0 leaves them to the runtime.
+        code_allowed: whether code that comes with a checkpoint may run.
+        pickle_allowed: whether pickled weights may be loaded.
+    """
+
+    model_type: str
+    given: Mapping[str, Value]
+    device: str = ""
+    threads: int = 0
+    code_allowed: bool = False
+    pickle_allowed: bool = False
+    taken: set[str] = field(default_factory=set)
+
+    def take(self, name: str, default: Value = None) -> Any:
+        """Return an argument, or its default."""
+        self.taken.add(name)
+        found = self.given.get(name)
+        return default if found is None else found
+
+    def choose(self, name: str, choices: Sequence[str], default: str) -> str:
+        """Return an argument that has to be one of some words.
+
+        Raises:
+            UsageError: it is another one.
+        """
+        found = str(self.take(name, default))
+        if found not in choices:
+            raise UsageError(
+                f"model_args.{name}: '{found}' is not known{nearest(found, choices)}",
+                hint=f"one of: {', '.join(choices)}",
+            )
+        return found
+
+    def path(self, name: str = "pretrained") -> Path:
+        """Return an argument that has to be a file or folder on this machine.
+
+        Raises:
+            UsageError: it is missing, or there is nothing.
+        """
+        found = self.take(name)
+        if not isinstance(found, str) or not found:
+            raise UsageError(
+                f"model type '{self.model_type}' needs model_args.{name}: a path",
+                hint=f"write model_args: {{{name}: PATH}}",
+            )
+        path = Path(found).expanduser()
+        if not path.exists():
+            raise UsageError(f"model_args.{name}: there is nothing at {path}")
+        return path
+
+    def check_all_taken(self) -> None:
+        """Refuse arguments that the runtime does not know.
+
+        Raises:
+            UsageError: naming the first, and the nearest right name.
+        """
+        for name in self.given:
+            if name not in self.taken:
+                raise UsageError(
+                    f"model type '{self.model_type}' takes no argument '{name}'"
+                    f"{nearest(name, self.taken)}",
+                    hint=f"its arguments: {', '.join(sorted(self.taken))}",
+                )

@@ -1,0 +1,234 @@
+"""RuntimeScorer: a runtime behind the protocol that every model has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalguard.core.reference import Reference
+from evalguard.core.scorer import (
+    ComparedAnswer,
+    ModelDescription,
+    Request,
+    Response,
+    ScoringPolicy,
+)
+from evalguard.core.settings import Value, Variant
+from evalguard.errors import EvalguardError, EvaluationError
+from evalguard.models.hf.batch_cuts import BatchTooLargeError
+from evalguard.models.hf.lockstep import score_against_references, score_with_references
+from evalguard.models.hf.scored_tokens import (
+    InputTokens,
+    ScoredTokens,
+    build_likelihood_responses,
+    generated_length,
+    hash_input_tokens,
+)
+from evalguard.models.runtimes.encoding import TextEncoder
+from evalguard.models.runtimes.runtime import Runtime
+
+_DEFAULT_GENERATED = 256  # lm-eval's, where neither task nor model says
+_SAMPLING = ("temperature", "top_p", "top_k", "do_sample")
+# Options of a generation that greedy decoding honours, or that mean nothing to it.
+_GREEDY_OPTIONS = frozenset(
+    {"until", "max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens", *_SAMPLING}
+)
+
+Rows = NDArray[np.float32]
+
+
+class RuntimeScorer:
+    """Scores requests with a runtime, one sequence after the other.
+
+    Args:
+        description: of the loaded model; see ``describe_runtime``.
+    """
+
+    def __init__(
+        self, runtime: Runtime, policy: ScoringPolicy, description: ModelDescription
+    ) -> None:
+        self._runtime: Runtime | None = runtime
+        self._policy = policy
+        self._description = description
+        self._encoder = TextEncoder(runtime, policy.rolling_bos)
+
+    def describe(self) -> ModelDescription:
+        """Return what was loaded, with every setting's effective value."""
+        return self._description
+
+    def encode(self, requests: Sequence[Request]) -> list[tuple[int, ...]]:
+        """Return the token ids each request would feed (untruncated)."""
+        self._open()
+        return [self._encoder.encode(request) for request in requests]
+
+    def score(self, requests: Sequence[Request]) -> list[Response]:
+        """Score one block of requests, all of one kind; the answers in the order asked.
+
+        Raises:
+            EvaluationError: the runtime fails, or a request asks for what it cannot do.
+        """
+        if not requests:
+            return []
+        if requests[0].kind == "generate_until":
+            return [self._generate(request) for request in requests]
+        pieces = self.pieces(requests)
+        wanted = (piece for of in pieces for piece in of)
+        return self.answer(
+            requests, pieces, {one.fed: one for one, _ in self.rows(requests, wanted)}
+        )
+
+    def score_reference(
+        self, requests: Sequence[Request], *, top_k: int, samples: int
+    ) -> tuple[list[Response], list[Reference | None]]:
+        """Score a block and keep ``top_k`` tokens of every distribution."""
+        return score_with_references(
+            self, requests, top_k=top_k, samples=samples, seed=self._policy.seed
+        )
+
+    def score_against(
+        self, requests: Sequence[Request], references: Sequence[Reference | None]
+    ) -> tuple[list[Response], ComparedAnswer]:
+        """Score a block and compare its distributions with the base's references."""
+        return score_against_references(self, requests, references)
+
+    def pieces(self, requests: Sequence[Request]) -> list[list[InputTokens]]:
+        """What is fed for each request, window by window; nothing is scored.
+
+        Raises:
+            EvaluationError: a request has nothing to score.
+        """
+        self._open()
+        return [self._encoder.pieces(request, place) for place, request in enumerate(requests)]
+
+    def rows(
+        self,
+        requests: Sequence[Request],  # noqa: ARG002  a RowSource is told what they are of
+        pieces: Iterable[InputTokens],
+    ) -> Iterator[tuple[ScoredTokens, Rows]]:
+        """Score distinct pieces; yield each answer with its log-probabilities, (n_scored, V)."""
+        for piece in dict.fromkeys(pieces):
+            first = len(piece.ids) - 1 - piece.n_scored
+            rows = log_softmax(self._logits(piece.ids[:-1], first))
+            chosen = rows[np.arange(piece.n_scored), piece.scored_ids].astype(np.float64)
+            greedy = bool((rows.argmax(axis=1) == piece.scored_ids).all())
+            yield ScoredTokens(fed=piece, logprobs=chosen, is_greedy=greedy), rows
+
+    def answer(
+        self,
+        requests: Sequence[Request],
+        pieces: Sequence[Sequence[InputTokens]],
+        known: Mapping[InputTokens, ScoredTokens],
+    ) -> list[Response]:
+        """Answers to a block of which the pieces are scored."""
+        return build_likelihood_responses(
+            requests[0].kind, [[known[p] for p in of] for of in pieces]
+        )
+
+    def make_room(self, found: BatchTooLargeError) -> bool:  # noqa: ARG002
+        """Sequences are read one by one: no smaller batch can be cut."""
+        return False
+
+    def reassign(self, variant: Variant) -> bool:  # noqa: ARG002
+        """Another assignment is another load."""
+        return False
+
+    def render_chat(
+        self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool
+    ) -> str:
+        """Apply the model's chat template to a conversation."""
+        return self._open().render_chat(messages, add_generation_prompt)
+
+    def close(self) -> None:
+        """Release the model. May be called twice."""
+        runtime, self._runtime = self._runtime, None
+        if runtime is not None:
+            runtime.close()
+
+    def _open(self) -> Runtime:
+        if self._runtime is None:
+            raise EvaluationError("this model was closed")
+        return self._runtime
+
+    def _logits(self, ids: Sequence[int], first: int) -> Rows:
+        """Logits of the runtime, whose errors become evalguard's.
+
+        Raises:
+            EvaluationError: it fails, or gives another shape.
+        """
+        runtime = self._open()
+        try:
+            found = runtime.logits(ids, first)
+        except (EvalguardError, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            raise EvaluationError(
+                f"the model failed on {len(ids)} tokens: {type(error).__name__}: {error}"
+            ) from error
+        wanted = (len(ids) - first, runtime.vocabulary_size)
+        if found.shape != wanted:
+            raise EvaluationError(f"the model gave logits of {found.shape} in place of {wanted}")
+        return np.ascontiguousarray(found, dtype=np.float32)
+
+    def _generate(self, request: Request) -> Response:
+        """Greedy decoding, ended as lm-eval ends it: at a stop sequence, EOS or the length."""
+        runtime = self._open()
+        context, given_options = request.arguments
+        options = dict(given_options) if isinstance(given_options, dict) else {}
+        _refuse_sampling(options)
+        most = generated_length(options, _DEFAULT_GENERATED)
+        if self._policy.max_gen_toks is not None:
+            most = min(most, self._policy.max_gen_toks)
+        room = runtime.max_length - most
+        if room < 1:
+            raise EvaluationError(
+                f"{most} tokens are to be generated by a model that reads {runtime.max_length}",
+                hint="--max-gen-toks N generates fewer",
+            )
+        given: Value = options.get("until") or []
+        stops = [str(one) for one in given] if isinstance(given, list) else [str(given)]
+        whole = self._encoder.tok_encode(str(context))
+        ids = whole[-room:]
+        made: list[int] = []
+        while len(made) < most:
+            row = self._logits([*ids, *made], len(ids) + len(made) - 1)
+            token = int(row[0].argmax())
+            if token == runtime.eot_token_id:
+                break
+            made.append(token)
+            if any(stop and stop in runtime.decode(made) for stop in stops):
+                break
+        text = runtime.decode(made)
+        for stop in filter(None, stops):
+            text = text.split(stop)[0]
+        fed = InputTokens(ids=tuple(ids), n_scored=0)
+        return Response(
+            text=text,
+            token_hash=hash_input_tokens([fed]),
+            n_tokens=len(ids),
+            truncated=len(whole) > room,
+        )
+
+
+def log_softmax(logits: Rows) -> Rows:
+    """Natural log-probabilities of rows of logits, float32, shape (n, V)."""
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    sums = np.exp(shifted, dtype=np.float64).sum(axis=1, keepdims=True)
+    found: Rows = (shifted - np.log(sums)).astype(np.float32)
+    return found
+
+
+def _refuse_sampling(options: Mapping[str, Any]) -> None:
+    if options.get("do_sample") and float(options.get("temperature") or 1.0) > 0.0:
+        raise EvaluationError(
+            "this model type decodes greedily, and the task samples (do_sample)",
+            hint="compare the task with model: hf, or give temperature 0",
+        )
+    unknown = sorted(set(options) - _GREEDY_OPTIONS)
+    if unknown:
+        raise EvaluationError(
+            f"this model type knows no generation argument '{unknown[0]}'",
+            hint="compare the task with model: hf",
+        )

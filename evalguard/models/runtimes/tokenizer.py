@@ -1,0 +1,103 @@
+"""The tokenizer of a Hugging Face folder, by transformers or by the package tokenizers alone."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from evalguard.errors import EvaluationError, UsageError
+
+_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "merges.txt",
+          "special_tokens_map.json", "added_tokens.json", "chat_template.jinja")  # fmt: skip
+
+
+class FolderTokenizer:
+    """Texts to token ids and back.
+
+    Attributes:
+        bos, eos: ids of special tokens; None where the folder names none.
+        files: what it was read from.
+
+    Raises:
+        UsageError: there is no tokenizer, or its code is not allowed to run.
+        EvaluationError: no package here reads it.
+    """
+
+    def __init__(self, folder: Path, *, trust_remote_code: bool = False) -> None:
+        if not folder.is_dir():
+            raise UsageError(f"no tokenizer folder at {folder}")
+        self.files = tuple(folder / name for name in _FILES if (folder / name).is_file())
+        self._own: Any = None
+        self._plain: Any = None
+        if importlib.util.find_spec("transformers"):
+            from transformers import AutoTokenizer
+
+            self._own = AutoTokenizer.from_pretrained(
+                str(folder), trust_remote_code=trust_remote_code
+            )
+            self.bos, self.eos = self._own.bos_token_id, self._own.eos_token_id
+        elif importlib.util.find_spec("tokenizers") and (folder / "tokenizer.json").is_file():
+            from tokenizers import Tokenizer
+
+            self._plain = Tokenizer.from_file(str(folder / "tokenizer.json"))
+            named = _read_json(folder / "tokenizer_config.json")
+            self.bos, self.eos = (self._id_of(named.get(f"{one}_token")) for one in ("bos", "eos"))
+        else:
+            raise EvaluationError(
+                f"nothing here reads the tokenizer in {folder}",
+                hint="add transformers, or tokenizers, to the requirements of this model",
+            )
+
+    def _id_of(self, token: Any) -> int | None:
+        text = token.get("content") if isinstance(token, Mapping) else token
+        found: int | None = None if text is None else self._plain.token_to_id(text)
+        return found
+
+    def encode(self, text: str, special: bool | None = None) -> list[int]:
+        """Token ids; ``special`` None: as the tokenizer does by itself."""
+        added = True if special is None else special
+        if self._own is not None:
+            return list(self._own.encode(text, add_special_tokens=added))
+        return list(self._plain.encode(text, add_special_tokens=added).ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, special ones left out."""
+        tool = self._own if self._own is not None else self._plain
+        return str(tool.decode(list(ids), skip_special_tokens=True))
+
+    def decode_special(self, token: int) -> str:
+        """How a special token is written."""
+        tool = self._own if self._own is not None else self._plain
+        return str(tool.decode([token], skip_special_tokens=False))
+
+    @property
+    def vocabulary(self) -> Mapping[str, int]:
+        """Texts of all tokens with their ids."""
+        found: dict[str, int] = (self._own or self._plain).get_vocab()
+        return found
+
+    def render_chat(
+        self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool
+    ) -> str:
+        """Apply the folder's chat template.
+
+        Raises:
+            EvaluationError: there is none, or nothing that applies it.
+        """
+        if self._own is None or not getattr(self._own, "chat_template", None):
+            raise EvaluationError("this tokenizer has no chat template, or needs transformers")
+        return str(
+            self._own.apply_chat_template(
+                list(messages), tokenize=False, add_generation_prompt=add_generation_prompt
+            )
+        )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found

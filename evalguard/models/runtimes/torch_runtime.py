@@ -1,0 +1,143 @@
+"""What runtimes over torch share: the folder's tokenizer, dtype and device, and rows of logits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from evalguard.core.settings import Value
+from evalguard.errors import EvaluationError, UsageError, nearest
+from evalguard.models.runtimes.runtime import Logits, Runtime, RuntimeArguments
+from evalguard.models.runtimes.tokenizer import FolderTokenizer
+
+if TYPE_CHECKING:
+    import torch
+
+_DTYPES = ("float32", "bfloat16", "float16", "float64")
+
+
+class TorchRuntime(Runtime):
+    """A torch module with the tokenizer of a Hugging Face folder.
+
+    Args:
+        add_bos: whether BOS is put before a text; None: as the tokenizer does by itself.
+        prefix: token before a text without context; None: BOS, else EOS.
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        tokenizer: FolderTokenizer,
+        *,
+        max_length: int,
+        vocabulary_size: int,
+        add_bos: bool | None = None,
+        prefix: int | None = None,
+    ) -> None:
+        self.module = module.eval()
+        self._tokenizer = tokenizer
+        self._add_bos = add_bos
+        self.max_length, self.vocabulary_size = max_length, vocabulary_size
+        known = [one for one in (prefix, tokenizer.bos, tokenizer.eos) if one is not None]
+        if not known:
+            raise EvaluationError(
+                "the tokenizer has neither BOS nor EOS, so a text without context has no first "
+                "token",
+                hint="set model_args.prefix_token_id",
+            )
+        self.prefix_token_id = int(known[0])
+        self.eot_token_id = int(tokenizer.eos) if tokenizer.eos is not None else -1
+        sizes: dict[str, int] = {}
+        for tensor in module.parameters():
+            name = str(tensor.dtype).removeprefix("torch.")
+            sizes[name] = sizes.get(name, 0) + tensor.numel()
+        self.dtype = "+".join(sorted(sizes, key=lambda name: -sizes[name]))
+        self.parameters = sum(sizes.values())
+        first = next(module.parameters(), None)
+        self.device = "cpu" if first is None else str(first.device)
+
+    def encode(self, text: str, special: bool | None = None) -> list[int]:
+        """Token ids of a text."""
+        return self._tokenizer.encode(text, self._add_bos if special is None else special)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids."""
+        return self._tokenizer.decode(ids)
+
+    def decode_special(self, token: int) -> str:
+        """How a special token is written."""
+        return self._tokenizer.decode_special(token)
+
+    @property
+    def vocabulary(self) -> Mapping[str, int]:
+        """Texts of all tokens with their ids."""
+        return self._tokenizer.vocabulary
+
+    def render_chat(
+        self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool
+    ) -> str:
+        """Apply the folder's chat template."""
+        return self._tokenizer.render_chat(messages, add_generation_prompt)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Logits of token ids, shape (1, n) -> (1, n, V)."""
+        found: torch.Tensor = self.module(ids)
+        return found
+
+    def logits(self, ids: Sequence[int], first: int) -> Logits:
+        """Logits of one text."""
+        import torch
+
+        with torch.inference_mode():
+            rows = self.forward(torch.tensor([list(ids)], device=self.device))[0, first:]
+            return np.asarray(rows.float().cpu().numpy(), dtype=np.float32)
+
+    def close(self) -> None:
+        """Let go of the module."""
+        self.module = None
+
+
+def take_common(arguments: RuntimeArguments) -> dict[str, Any]:
+    """Take the arguments that all runtimes over torch have.
+
+    Returns:
+        folder, dtype (a torch dtype or None), device, max_length, add_bos, prefix.
+
+    Raises:
+        UsageError: a dtype that is none, or no folder.
+    """
+    import torch
+
+    folder = arguments.path()
+    named = arguments.take("dtype")
+    if named not in (None, "auto", *_DTYPES):
+        raise UsageError(
+            f"model_args.dtype: '{named}' is no dtype here{nearest(str(named), _DTYPES)}",
+            hint=f"one of: {', '.join(_DTYPES)}",
+        )
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    return {
+        "folder": folder,
+        "tokenizer": Path(str(arguments.take("tokenizer", str(folder)))),
+        "dtype": None if named in (None, "auto") else getattr(torch, named),
+        "device": arguments.take("device", arguments.device)
+        or ("cuda" if torch.cuda.is_available() else "cpu"),
+        "max_length": arguments.take("max_length"),
+        "add_bos": arguments.take("add_bos_token"),
+        "prefix": arguments.take("prefix_token_id"),
+    }
+
+
+def weight_files(folder: Path) -> tuple[Path, ...]:
+    """Configuration and weights of a checkpoint folder."""
+    patterns = ("*.safetensors", "*.json", "*.bin", "*.pth", "*.pt", "*.py")
+    return tuple(sorted({file for pattern in patterns for file in folder.glob(pattern)}))
+
+
+def effective_dtype(runtime: Runtime) -> Mapping[str, Value]:
+    """The dtype of most weights, as an argument."""
+    return {"dtype": runtime.dtype.partition("+")[0]}

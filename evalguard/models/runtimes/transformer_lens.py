@@ -1,0 +1,229 @@
+"""TransformerLens: HookedTransformer (2.x, 3.x) and TransformerBridge (3.x, 4.x).
+
+A HookedTransformer is built from a folder without the hub: the library's own conversion of the
+configuration and of the weights, with all folding off, so that its weights are the checkpoint's.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evalguard.core.settings import Value
+from evalguard.errors import EvaluationError, UsageError
+from evalguard.models.runtimes.runtime import Runtime, RuntimeArguments
+from evalguard.models.runtimes.tokenizer import FolderTokenizer
+from evalguard.models.runtimes.torch_runtime import (
+    TorchRuntime,
+    effective_dtype,
+    take_common,
+    weight_files,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+# Fields of HookedTransformerConfig that a conversion is known to get wrong: settings of a run.
+_CONFIG_ARGUMENTS = (
+    "attn_scale", "attn_scores_soft_cap", "output_logits_soft_cap", "use_attn_scale", "attn_types",
+    "window_size", "eps", "rotary_base", "act_fn", "use_local_attn",
+)  # fmt: skip
+_ARCHITECTURES = {
+    "Gemma2ForCausalLM": ("google/gemma-2-2b-it", "convert_gemma_weights"),
+    "LlamaForCausalLM": ("meta-llama/Llama-2-7b-hf", "convert_llama_weights"),
+    "GPT2LMHeadModel": ("gpt2", "convert_gpt2_weights"),
+}
+
+
+def load(arguments: RuntimeArguments) -> Runtime:
+    """Load a checkpoint folder.
+
+    model_args: ``pretrained``, ``api`` (hooked, bridge; default: bridge where there is one),
+    ``compatibility_mode`` (of a bridge), ``attn_implementation``, ``dtype``, ``device``,
+    ``max_length``, ``add_bos_token``, ``prefix_token_id``, and of a HookedTransformer the fields
+    of its configuration by name, e.g. ``attn_scale: 16``.
+
+    Raises:
+        EvaluationError: this version has no such class, or cannot convert the model.
+    """
+    _prepare_import()
+    common = take_common(arguments)
+    bridge = _bridge_class()
+    api = arguments.choose("api", ("hooked", "bridge"), "bridge" if bridge else "hooked")
+    overrides = {n: v for n in _CONFIG_ARGUMENTS if (v := arguments.take(n)) is not None}
+    compatibility = bool(arguments.take("compatibility_mode", False))
+    attention = arguments.take("attn_implementation")
+    arguments.check_all_taken()
+    if api == "bridge":
+        if overrides:
+            raise UsageError(
+                f"model_args.{next(iter(overrides))} is a field of HookedTransformer's "
+                "configuration, which a bridge does not read",
+                hint="api: hooked, or leave it out",
+            )
+        if bridge is None:
+            raise _no_class("TransformerBridge", "3.0 and later")
+        module = _boot(bridge, common, compatibility, attention)
+    else:
+        module = _build_hooked(common, overrides)
+    return _LensRuntime(module, common, arguments, api, overrides, compatibility)
+
+
+def _prepare_import() -> None:
+    """TransformerLens 2.x reads a name that transformers 5 no longer has."""
+    import transformers
+
+    if not hasattr(transformers, "TRANSFORMERS_CACHE"):
+        transformers.TRANSFORMERS_CACHE = None
+
+
+def _bridge_class() -> Any:
+    if importlib.util.find_spec("transformer_lens.model_bridge") is None:
+        return None
+    module = importlib.import_module("transformer_lens.model_bridge")
+    return getattr(module, "TransformerBridge", None)
+
+
+def _no_class(name: str, versions: str) -> EvaluationError:
+    import importlib.metadata
+
+    version = importlib.metadata.version("transformer-lens")
+    return EvaluationError(
+        f"transformer-lens {version} has no {name}",
+        hint=f"{name} is in {versions}: requirements: [transformer-lens==VERSION]",
+    )
+
+
+def _boot(bridge: Any, common: Mapping[str, Any], compatibility: bool, attention: Any) -> Any:
+    known = inspect.signature(bridge.boot_transformers).parameters
+    options: dict[str, Any] = {"device": common["device"]}
+    if common["dtype"] is not None and "dtype" in known:
+        options["dtype"] = common["dtype"]
+    module = bridge.boot_transformers(str(common["folder"]), **options)
+    if attention is not None:
+        module.original_model.set_attn_implementation(attention)
+    if compatibility:
+        module.enable_compatibility_mode()
+    return module
+
+
+def _build_hooked(common: Mapping[str, Any], overrides: Mapping[str, Value]) -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    lens = importlib.import_module("transformer_lens")
+    if importlib.util.find_spec("transformer_lens.loading_from_pretrained") is None:
+        raise _no_class("HookedTransformer", "3.x and earlier")
+    loading = importlib.import_module("transformer_lens.loading_from_pretrained")
+    folder = Path(common["folder"])
+    told = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    architecture = (told.get("architectures") or ["none"])[0]
+    if architecture not in _ARCHITECTURES:
+        raise UsageError(
+            f"no HookedTransformer of {architecture} from a folder here",
+            hint=f"one of: {', '.join(_ARCHITECTURES)}; or api: bridge",
+        )
+    like, converter = _ARCHITECTURES[architecture]
+    dtype = common["dtype"] or torch.float32
+    original = AutoModelForCausalLM.from_pretrained(
+        str(folder), dtype=dtype, attn_implementation="eager"
+    )
+    fields = loading.convert_hf_model_config(like)
+    fields |= _sizes(told, original.config)
+    fields |= {"dtype": dtype, "device": common["device"], "tokenizer_name": None, **overrides}
+    config = lens.HookedTransformerConfig.from_dict(fields)
+    convert = getattr(loading, converter, None) or getattr(
+        importlib.import_module("transformer_lens.pretrained.weight_conversions"), converter
+    )
+    module = lens.HookedTransformer(config, move_to_device=True)
+    module.load_and_process_state_dict(
+        convert(original, config),
+        fold_ln=False,
+        center_writing_weights=False,
+        center_unembed=False,
+        fold_value_biases=False,
+        refactor_factored_attn_matrices=False,
+    )
+    return module.to(dtype)
+
+
+def _sizes(told: Mapping[str, Any], config: Any) -> dict[str, Any]:
+    """What the folder says of sizes, under TransformerLens' names."""
+    heads = int(config.num_attention_heads)
+    head = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
+    groups = getattr(config, "num_key_value_heads", None)
+    rope = getattr(config, "rope_parameters", None) or told.get("rope_parameters") or told
+    found: dict[str, Any] = {
+        "d_model": int(config.hidden_size),
+        "d_head": head,
+        "n_heads": heads,
+        "n_layers": int(config.num_hidden_layers),
+        "n_ctx": int(config.max_position_embeddings),
+        "d_vocab": int(config.vocab_size),
+        "d_vocab_out": int(config.vocab_size),
+        "d_mlp": int(getattr(config, "intermediate_size", None) or 4 * config.hidden_size),
+        "original_architecture": told["architectures"][0],
+    }
+    if groups is not None:
+        found["n_key_value_heads"] = int(groups)
+    if hasattr(config, "rms_norm_eps"):
+        found["eps"] = float(config.rms_norm_eps)
+        found["rotary_dim"] = head
+        found["rotary_base"] = float(_rope_theta(rope))
+    if hasattr(config, "sliding_window") and "layer_types" in told:
+        found["window_size"] = config.sliding_window
+    layers = int(config.num_hidden_layers)
+    if "Gemma2" in told["architectures"][0]:
+        # The library's own pattern, repeated: whether it fits the checkpoint is what is compared.
+        found["attn_types"] = (["global", "local"] * layers)[:layers]
+    return found
+
+
+def _rope_theta(rope: Mapping[str, Any]) -> float:
+    if "rope_theta" in rope:
+        return float(rope["rope_theta"])
+    nested = [v for v in rope.values() if isinstance(v, Mapping) and "rope_theta" in v]
+    return float(nested[0]["rope_theta"]) if nested else 1e4
+
+
+class _LensRuntime(TorchRuntime):
+    def __init__(
+        self,
+        module: Any,
+        common: Mapping[str, Any],
+        arguments: RuntimeArguments,
+        api: str,
+        overrides: Mapping[str, Value],
+        compatibility: bool,
+    ) -> None:
+        tokenizer = FolderTokenizer(common["tokenizer"], trust_remote_code=arguments.code_allowed)
+        super().__init__(
+            module,
+            tokenizer,
+            max_length=int(common["max_length"] or module.cfg.n_ctx),
+            vocabulary_size=int(module.cfg.d_vocab_out if api == "hooked" else module.cfg.d_vocab),
+            add_bos=common["add_bos"],
+            prefix=common["prefix"],
+        )
+        self._api, self._compatibility = api, compatibility
+        self._overrides = overrides
+        self.files = (*weight_files(common["folder"]), *tokenizer.files)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.module(ids, return_type="logits")
+        return found
+
+    @property
+    def effective(self) -> Mapping[str, Value]:
+        shown = {name: getattr(self.module.cfg, name, None) for name in self._overrides}
+        return {
+            **effective_dtype(self),
+            "api": self._api,
+            "compatibility_mode": self._compatibility,
+            **shown,
+        }

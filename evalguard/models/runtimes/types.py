@@ -1,0 +1,87 @@
+"""Model types that evalguard brings, and what each of them needs."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from evalguard.errors import EvaluationError
+from evalguard.models.runtimes.runtime import Runtime, RuntimeArguments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeType:
+    """One model type.
+
+    Attributes:
+        module: file of this room that loads it.
+        imports: modules of which all have to be there; a tuple inside: one of them.
+        requirements: what installs them.
+        purpose: one line for people.
+    """
+
+    module: str
+    imports: tuple[str | tuple[str, ...], ...]
+    requirements: tuple[str, ...]
+    purpose: str
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Modules that are not in this environment."""
+        absent = []
+        for one in self.imports:
+            options = (one,) if isinstance(one, str) else one
+            if not any(importlib.util.find_spec(name) for name in options):
+                absent.append(" or ".join(options))
+        return tuple(absent)
+
+
+# "transformers" is what model: hf becomes in an environment of its own.
+RUNTIME_TYPES: Mapping[str, RuntimeType] = {
+    "transformers": RuntimeType(
+        module="hf",
+        imports=("torch", "transformers"),
+        requirements=("torch", "transformers"),
+        purpose="transformers of another version, in an environment of its own",
+    ),
+    "transformer_lens": RuntimeType(
+        module="transformer_lens",
+        imports=("transformer_lens",),
+        requirements=("transformer-lens",),
+        purpose="HookedTransformer (2.x, 3.x) and TransformerBridge (3.x, 4.x)",
+    ),
+    "llama_cpp": RuntimeType(
+        module="llama_cpp",
+        imports=(("xllamacpp", "llama_cpp"),),
+        requirements=("xllamacpp",),
+        purpose="GGUF files by llama.cpp: KV types, flash attention, threads",
+    ),
+    "rwkv": RuntimeType(
+        module="rwkv",
+        imports=("torch", "rwkv"),
+        requirements=("torch", "rwkv"),
+        purpose="RWKV-7 by rwkv-pip, one sequence at a time",
+    ),
+}
+
+
+def load_runtime(model_type: str, arguments: RuntimeArguments) -> Runtime:
+    """Load a model of one of these types in this process.
+
+    Raises:
+        EvaluationError: its packages are missing, with what installs them; or it does not load.
+        UsageError: an argument that does not exist.
+    """
+    kind = RUNTIME_TYPES[model_type]
+    missing = kind.missing
+    if missing:
+        raise EvaluationError(
+            f"model type '{model_type}' needs {', '.join(missing)}, which is not installed here",
+            hint=f"pip install {' '.join(kind.requirements)}, or requirements: "
+            f"[{', '.join(kind.requirements)}] on the model",
+        )
+    module = importlib.import_module(f"evalguard.models.runtimes.{kind.module}")
+    runtime: Runtime = module.load(arguments)
+    return runtime

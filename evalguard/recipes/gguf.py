@@ -1,0 +1,270 @@
+"""Hugging Face checkpoint to GGUF, with a type for all tensors and for single ones.
+
+    build:
+      call: evalguard.recipes.gguf:convert
+      output: model.gguf
+      inputs: {source: orig, type: Q8_0, overrides: {"blk.*.ffn_down.weight": F16}}
+
+Needs the packages ``gguf`` and ``safetensors``. The file format and the names of its keys are
+those of llama.cpp (docs/gguf.md in its repository); weights of q and k are permuted because
+llama.cpp rotates pairs of neighbours where Hugging Face rotates halves.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalguard.errors import UsageError, nearest
+
+_ARCHITECTURES = {
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "llama",
+    "Qwen2ForCausalLM": "qwen2",
+}
+_LAYER_TENSORS = {
+    "input_layernorm.weight": "attn_norm.weight",
+    "self_attn.q_proj.weight": "attn_q.weight",
+    "self_attn.k_proj.weight": "attn_k.weight",
+    "self_attn.v_proj.weight": "attn_v.weight",
+    "self_attn.o_proj.weight": "attn_output.weight",
+    "self_attn.q_proj.bias": "attn_q.bias",
+    "self_attn.k_proj.bias": "attn_k.bias",
+    "self_attn.v_proj.bias": "attn_v.bias",
+    "post_attention_layernorm.weight": "ffn_norm.weight",
+    "mlp.gate_proj.weight": "ffn_gate.weight",
+    "mlp.up_proj.weight": "ffn_up.weight",
+    "mlp.down_proj.weight": "ffn_down.weight",
+}
+_WHOLE_TENSORS = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+}
+# What the package gguf can write; K-quants need llama.cpp's own tool.
+TYPES = ("F32", "F16", "BF16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0")
+_NORMAL, _UNKNOWN, _CONTROL, _USER, _BYTE = 1, 2, 3, 4, 6  # kinds of tokens in a GGUF file
+
+Array = NDArray[Any]
+
+
+def convert(
+    output: str,
+    source: str,
+    type: str = "F16",
+    overrides: Mapping[str, str] | None = None,
+    eps: float | None = None,
+    rope_base: float | None = None,
+    add_bos: bool | None = None,
+) -> None:
+    """Write a GGUF file.
+
+    Args:
+        source: folder with config.json, safetensors and tokenizer.json.
+        type: of every matrix; vectors stay F32, as llama.cpp's converter has it.
+        overrides: pattern of GGUF tensor names -> type, the first match counts.
+        eps, rope_base: in place of the checkpoint's, to plant or to mend a fault.
+        add_bos: whether a text is to begin with BOS; None: as the tokenizer does.
+
+    Raises:
+        UsageError: an architecture, type or tokenizer that this does not write.
+    """
+    from gguf import GGMLQuantizationType, GGUFWriter
+
+    folder = Path(source)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    architecture = _architecture(config)
+    rules = {**dict(overrides or {}), "*": type}
+    for name in rules.values():
+        if name not in TYPES:
+            raise UsageError(f"GGUF type '{name}' is not written here{nearest(name, TYPES)}",
+                             hint=f"one of: {', '.join(TYPES)}")  # fmt: skip
+    writer = GGUFWriter(output, architecture)
+    _write_sizes(writer, config, eps, rope_base)
+    _write_tokenizer(writer, folder, config, add_bos)
+    for name, tensor in _tensors(folder, config):
+        kind = GGMLQuantizationType[_type_of(name, tensor, rules)]
+        writer.add_tensor(name, _encode(tensor, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _architecture(config: Mapping[str, Any]) -> str:
+    found = (config.get("architectures") or ["none"])[0]
+    if found not in _ARCHITECTURES:
+        raise UsageError(
+            f"no GGUF recipe for {found}{nearest(found, _ARCHITECTURES)}",
+            hint="llama.cpp's convert_hf_to_gguf.py as build: {command: ...} converts more",
+        )
+    return _ARCHITECTURES[found]
+
+
+def _head_size(config: Mapping[str, Any]) -> int:
+    return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
+
+
+def _write_sizes(
+    writer: Any, config: Mapping[str, Any], eps: float | None, rope_base: float | None
+) -> None:
+    rope = config.get("rope_parameters") or config
+    if (kind := rope.get("rope_type", "default")) != "default":
+        raise UsageError(f"no GGUF recipe for rope type '{kind}'")
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config.get("num_key_value_heads") or config["num_attention_heads"])
+    writer.add_key_length(_head_size(config))
+    writer.add_value_length(_head_size(config))
+    writer.add_rope_dimension_count(_head_size(config))
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"] if eps is None else eps)
+    writer.add_rope_freq_base(rope.get("rope_theta", 1e4) if rope_base is None else rope_base)
+
+
+def _tensors(folder: Path, config: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:
+    """GGUF name and float32 values of every tensor."""
+    heads = int(config["num_attention_heads"])
+    groups = int(config.get("num_key_value_heads") or heads)
+    for name, tensor in _read_checkpoint(folder):
+        if name in _WHOLE_TENSORS:
+            yield _WHOLE_TENSORS[name], tensor
+            continue
+        parts = name.split(".", 3)
+        if parts[:2] != ["model", "layers"] or parts[-1] not in _LAYER_TENSORS:
+            raise UsageError(f"no GGUF recipe for the tensor {name}")
+        if ".q_proj." in name and config["architectures"][0] != "Qwen2ForCausalLM":
+            tensor = _interleave(tensor, heads)
+        if ".k_proj." in name and config["architectures"][0] != "Qwen2ForCausalLM":
+            tensor = _interleave(tensor, groups)
+        yield f"blk.{parts[2]}.{_LAYER_TENSORS[parts[-1]]}", tensor
+
+
+def _interleave(weight: Array, heads: int) -> Array:
+    """Rows of each head from halves to pairs: (first, second half) -> neighbours."""
+    rows = weight.shape[0]
+    halves = weight.reshape(heads, 2, rows // heads // 2, *weight.shape[1:])
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(weight.shape)
+
+
+def _read_checkpoint(folder: Path) -> Iterator[tuple[str, Array]]:
+    from safetensors import safe_open
+
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise UsageError(f"no safetensors in {folder}")
+    for file in files:
+        with safe_open(file, framework=_framework()) as opened:
+            for name in opened.keys():  # noqa: SIM118  not a mapping
+                yield name, _as_float32(opened.get_tensor(name))
+
+
+def _framework() -> str:
+    """bfloat16 needs torch; numpy has no such type."""
+    import importlib.util
+
+    return "pt" if importlib.util.find_spec("torch") else "np"
+
+
+def _as_float32(tensor: Any) -> Array:
+    if hasattr(tensor, "detach"):
+        return np.asarray(tensor.detach().float().numpy(), dtype=np.float32)
+    return np.asarray(tensor, dtype=np.float32)
+
+
+def _type_of(name: str, tensor: Array, rules: Mapping[str, str]) -> str:
+    if tensor.ndim == 1:
+        return "F32"
+    return next(kind for pattern, kind in rules.items() if fnmatchcase(name, pattern))
+
+
+def _encode(tensor: Array, kind: Any) -> Array:
+    """Values of a type, as bytes; a row that its blocks do not divide stays F16 in llama.cpp."""
+    from gguf.quants import QuantError, quantize
+
+    try:
+        return np.asarray(quantize(tensor, kind))
+    except QuantError as error:
+        raise UsageError(
+            f"a tensor of shape {tensor.shape} cannot be {kind.name}: {error}",
+            hint='keep it as it is: overrides: {"PATTERN": F16}',
+        ) from error
+
+
+# The tokenizer: byte-level BPE as "gpt2", BPE over sentencepiece's blanks as "llama".
+
+
+def _write_tokenizer(
+    writer: Any, folder: Path, config: Mapping[str, Any], add_bos: bool | None
+) -> None:
+    told = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    model = told["model"]
+    if model.get("type") != "BPE":
+        # The runtime takes the checkpoint's own tokenizer then (model_args: tokenizer).
+        writer.add_tokenizer_model("no_vocab")
+        return
+    size = int(config["vocab_size"])
+    added = {one["id"]: one for one in told.get("added_tokens", ())}
+    texts = {number: text for text, number in model["vocab"].items()}
+    texts |= {number: one["content"] for number, one in added.items()}
+    tokens = [texts.get(number, f"[PAD{number}]") for number in range(size)]
+    whole_bytes = bool(model.get("byte_fallback"))
+    kinds = [
+        _kind_of(number, text, added, texts, whole_bytes) for number, text in enumerate(tokens)
+    ]
+    writer.add_tokenizer_model("llama" if whole_bytes else "gpt2")
+    if not whole_bytes:
+        writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types(kinds)
+    merges = [m if isinstance(m, str) else " ".join(m) for m in model["merges"]]
+    if whole_bytes:
+        writer.add_token_scores(_scores(tokens, model["merges"]))
+        prepends = any(
+            one.get("type") == "Prepend"
+            for one in (told.get("normalizer") or {}).get("normalizers", ())
+        )
+        writer.add_add_space_prefix(prepends)
+    else:
+        writer.add_token_merges(merges)
+    if config.get("bos_token_id") is not None:
+        writer.add_bos_token_id(int(config["bos_token_id"]))
+    eos = config.get("eos_token_id")
+    if eos is not None:
+        writer.add_eos_token_id(int(eos[0] if isinstance(eos, list) else eos))
+    template = told.get("post_processor") or {}
+    begins = [next(iter(one)) for one in template.get("single", ())][:1] == ["SpecialToken"]
+    writer.add_add_bos_token(begins if add_bos is None else add_bos)
+
+
+def _kind_of(
+    number: int,
+    text: str,
+    added: Mapping[int, Mapping[str, Any]],
+    texts: Mapping[int, str],
+    whole_bytes: bool,
+) -> int:
+    if number not in texts:
+        return _USER
+    if text == "<unk>":
+        return _UNKNOWN
+    if number in added:
+        return _CONTROL if added[number].get("special") else _USER
+    return _BYTE if whole_bytes and len(text) == 6 and text.startswith("<0x") else _NORMAL
+
+
+def _scores(tokens: list[str], merges: list[Any]) -> list[float]:
+    """llama.cpp joins the pair whose result has the highest score: earlier merges score higher."""
+    order = {"".join(m.split(" ") if isinstance(m, str) else m): -float(rank)
+             for rank, m in enumerate(merges)}  # fmt: skip
+    lowest = -float(len(merges)) - 1.0
+    return [order.get(token, lowest) for token in tokens]

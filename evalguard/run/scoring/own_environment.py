@@ -1,0 +1,270 @@
+"""Models that run outside evalguard's environment, or outside lm-eval."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from evalguard.conversion.attributes import apply
+from evalguard.conversion.digests import digest_path
+from evalguard.conversion.planning import ConversionPlan, plan_conversion, with_build
+from evalguard.conversion.readback import check_environment, read_edits
+from evalguard.core.scorer import ModelDescription, Scorer, ScoringPolicy
+from evalguard.core.settings import Value, Variant, digest_of
+from evalguard.errors import EvalguardError, EvaluationError, SettingError
+from evalguard.models.arguments import HF_TYPES
+from evalguard.models.runtimes.runtime import Runtime, RuntimeArguments
+from evalguard.models.runtimes.scorer import RuntimeScorer
+from evalguard.models.runtimes.types import RUNTIME_TYPES, load_runtime
+
+_EDIT_KINDS = ("attr", "dtype", "call")
+_UNSUPPORTED = ("weights", "generation", "config")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerPlace:
+    """Where a variant's worker runs.
+
+    Attributes:
+        variant: with what its recipe built in its place.
+        python: the worker's interpreter.
+        env: changes to its environment.
+    """
+
+    variant: Variant
+    python: str
+    env: Mapping[str, str | None]
+
+
+def is_runtime(variant: Variant) -> bool:
+    """Whether a variant is loaded by one of evalguard's runtimes, in a worker."""
+    return variant.model in RUNTIME_TYPES or variant.environment is not None
+
+
+def shares_prefixes(variant: Variant) -> bool:
+    """Whether a variant may be scored by the fast Hugging Face path, which shares prefixes."""
+    return variant.model in HF_TYPES and variant.environment is None
+
+
+def shows_distributions(variant: Variant) -> bool:
+    """Whether a variant's type shows whole distributions."""
+    return variant.model in HF_TYPES or is_runtime(variant)
+
+
+def prepare_worker(variant: Variant, cache_dir: Path) -> WorkerPlace:
+    """Make the environment of a variant, and build it there, if that is not done yet.
+
+    Raises:
+        EvalguardError: as ``prepare_interpreter`` and ``build``.
+    """
+    plan = plan_conversion(variant)
+    if not is_runtime(variant):
+        return WorkerPlace(variant=variant, python=sys.executable, env=plan.env)
+    python, env = sys.executable, dict(plan.env)
+    if variant.environment is not None:
+        from evalguard.worker.environments import prepare_interpreter, worker_variables
+
+        found = prepare_interpreter(
+            variant.environment, plan.packages, cache_dir, name=variant.name
+        )
+        python, env = found.python, {**worker_variables(cache_dir), **env}
+    if variant.build is not None:
+        from evalguard.conversion.building import build
+
+        with contextlib.redirect_stdout(sys.stderr):
+            made = build(variant, plan, cache_dir, python=python, variables=env)
+        variant = replace(variant, model_args=with_build(variant.model_args, str(made)))
+    return WorkerPlace(variant=variant, python=python, env=env)
+
+
+# In the worker: numpy and the model's own library are all that may be imported here.
+
+
+def load_runtime_scorer(variant: Variant, policy: ScoringPolicy) -> Scorer:
+    """Load a variant by its runtime, and prove that every setting took.
+
+    ``variant`` comes from ``prepare_worker``: it is built.
+
+    Raises:
+        UsageError: an argument that does not exist.
+        SettingError: a setting that could not be applied or did not take.
+        EvaluationError: the package is missing, or the model cannot be loaded.
+    """
+    model_type = "transformers" if variant.model in HF_TYPES else variant.model
+    if model_type not in RUNTIME_TYPES:
+        raise EvaluationError(
+            f"model type '{variant.model}' runs in evalguard's own environment only",
+            hint="leave out python and requirements, or use one of: hf, "
+            + ", ".join(name for name in RUNTIME_TYPES if name != "transformers"),
+        )
+    with contextlib.redirect_stdout(sys.stderr):
+        plan = plan_conversion(variant)
+        check_environment(plan.env)
+        _refuse_unsupported(plan)
+        arguments = RuntimeArguments(
+            model_type=variant.model,
+            given=plan.model_args,
+            device=policy.device,
+            threads=policy.threads,
+            code_allowed=variant.trust_remote_code,
+            pickle_allowed=variant.allow_pickle,
+        )
+        try:
+            runtime = load_runtime(model_type, arguments)
+        except (EvalguardError, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            raise EvaluationError(
+                f"'{variant.name}' cannot be loaded: {type(error).__name__}: {error}"
+            ) from error
+        effective = _carry_settings(runtime, variant, plan)
+        description = describe_runtime(runtime, variant, plan, policy, effective)
+    return RuntimeScorer(runtime, policy, description)
+
+
+def _refuse_unsupported(plan: ConversionPlan) -> None:
+    for name, (target, _) in plan.targets.items():
+        if target.kind in _UNSUPPORTED:
+            raise SettingError(
+                f"setting '{name}' ({target}) works with model: hf in evalguard's own environment",
+                hint="use model_args.X, attr:GLOB.X, dtype:GLOB, env.X, build.X or package.X",
+            )
+
+
+def _carry_settings(runtime: Runtime, variant: Variant, plan: ConversionPlan) -> dict[str, Value]:
+    """Edit the loaded module, and read every setting back."""
+    effective: dict[str, Value] = {}
+    code: dict[str, Any] = {"code_folder": variant.code_folder, "allow_code": variant.allow_code}
+    if plan.edits_model:
+        if runtime.module is None:
+            names = [n for n, (t, _) in plan.targets.items() if t.kind in _EDIT_KINDS]
+            raise SettingError(
+                f"setting '{names[0]}' edits a torch module, and model type '{variant.model}' has "
+                "none",
+                hint="use model_args.X, env.X, build.X or package.X",
+            )
+        apply(runtime.module, plan, **code)
+    effective |= read_edits(runtime.module, plan, **code)
+    shown = runtime.effective
+    for name, (target, value) in plan.targets.items():
+        if target.kind == "package":
+            effective[name] = _read_version(name, target.path, value)
+        elif target.kind == "model_args":
+            found = shown.get(target.path, value)
+            if value is not None and found != value:
+                raise SettingError(
+                    f"setting '{name}' did not take: {target} is {found!r} after loading, asked "
+                    f"was {value!r}"
+                )
+            effective[name] = found
+    return {setting.name: effective[setting.name] for setting in variant.settings}
+
+
+def _read_version(setting: str, package: str, asked: Value) -> str:
+    try:
+        found = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        found = "not installed"
+    if found != asked:
+        raise SettingError(
+            f"setting '{setting}' did not take: {package} is {found}, asked was {asked}"
+        )
+    return found
+
+
+def describe_runtime(
+    runtime: Runtime,
+    variant: Variant,
+    plan: ConversionPlan,
+    policy: ScoringPolicy,
+    effective: Mapping[str, Value],
+) -> ModelDescription:
+    """Read off a loaded runtime what it is; without files, its scores are not kept."""
+    packages = _installed_packages()
+    environment: dict[str, Value] = {
+        "python": platform.python_version(),
+        "packages": packages,
+        "prefix_token_id": runtime.prefix_token_id,
+        "add_bos_token": runtime.encode("a")[:1] == [runtime.prefix_token_id],
+        "rolling_bos": _rolling_bos(runtime, policy),
+    }
+    entries = sorted(runtime.vocabulary.items())
+    vocabulary = ""
+    if entries:
+        from evalguard.models.tokenizers import entries_digest
+
+        vocabulary = entries_digest(entries)
+    return ModelDescription(
+        model_type=variant.model,
+        effective=dict(effective),
+        identity=_identity(runtime, variant, plan, policy, effective, packages),
+        vocabulary_digest=vocabulary,
+        vocabulary_size=len(entries) or runtime.vocabulary_size,
+        max_length=runtime.max_length,
+        dtype=runtime.dtype,
+        device=runtime.device,
+        parameters=runtime.parameters,
+        gives_rows=True,
+        environment=environment,
+        computation={"device": runtime.device.partition(":")[0], "threads": policy.threads or None},
+        caveats=runtime.caveats,
+    )
+
+
+def _rolling_bos(runtime: Runtime, policy: ScoringPolicy) -> Value:
+    adds = runtime.encode("a")[:1] == [runtime.prefix_token_id]
+    return policy.rolling_bos if adds else None
+
+
+def _identity(
+    runtime: Runtime,
+    variant: Variant,
+    plan: ConversionPlan,
+    policy: ScoringPolicy,
+    effective: Mapping[str, Value],
+    packages: Mapping[str, Value],
+) -> dict[str, Value] | None:
+    """Everything that can change a score; None where files, code or a hook are not proven."""
+    if not runtime.files or plan.calls or variant.trust_remote_code:
+        return None
+    paths = {"pretrained", "tokenizer"}
+    return {
+        "weights": {file.name: digest_path(file) for file in runtime.files},
+        "code": _package_digest(),
+        "model": variant.model,
+        "model_args": {k: v for k, v in plan.model_args.items() if k not in paths},
+        "settings": {
+            name: [str(target), value, effective[name]]
+            for name, (target, value) in plan.targets.items()
+        },
+        "dtype": runtime.dtype,
+        "device": runtime.device,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "packages": digest_of(dict(packages)),
+        "env": dict(plan.env),
+        "policy": {
+            "rolling_bos": policy.rolling_bos,
+            "max_gen_toks": policy.max_gen_toks,
+            "threads": policy.threads,
+            "seed": policy.seed,
+        },
+    }
+
+
+def _installed_packages() -> dict[str, Value]:
+    found = ((one.name, one.version) for one in importlib.metadata.distributions())
+    return {str(name): str(version) for name, version in sorted(found) if name}
+
+
+def _package_digest() -> str:
+    """Digest of evalguard's files that score here."""
+    import evalguard.models.runtimes as room
+
+    return digest_path(Path(room.__file__).parent)
