@@ -5,19 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 from small_world import SmallWorld
-
-from evalguard.harness.tasks import TaskIndex
-
-
-@pytest.fixture
-def few_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out lm-eval's own 14,000 names, which take many seconds to read."""
-    read = TaskIndex._read
-    monkeypatch.setattr(
-        TaskIndex, "_read", lambda self, include_defaults: read(self, include_defaults=False)
-    )
 
 
 def test_a_task_that_does_not_exist_names_the_nearest(refused_pair: Any, few_tasks: None) -> None:

@@ -86,17 +86,7 @@ def test_a_guard_file_that_is_not_there(refused: Any) -> None:
     assert "no such guard file" in refused(2, "models", "--config", "gone.yaml").err
 
 
-@pytest.fixture
-def few_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    from evalguard.harness.tasks import TaskIndex
-
-    read = TaskIndex._read
-    monkeypatch.setattr(
-        TaskIndex, "_read", lambda self, include_defaults: read(self, include_defaults=False)
-    )
-
-
-def test_tasks_are_listed_by_pattern(run: Any, world: Any, few_names: None) -> None:
+def test_tasks_are_listed_by_pattern(run: Any, world: Any, few_tasks: None) -> None:
     words = ("--config", world.guard)
     assert run("tasks", "sw_*", *words).out.split() == [
         "sw_choice", "sw_f1", "sw_long", "sw_mcc", "sw_text", "sw_word"
@@ -104,11 +94,11 @@ def test_tasks_are_listed_by_pattern(run: Any, world: Any, few_names: None) -> N
     assert json.loads(run("tasks", "sw_[wt]*", *words, "--json").out) == ["sw_text", "sw_word"]
 
 
-def test_tasks_of_a_folder_on_the_command_line(run: Any, world: Any, few_names: None) -> None:
+def test_tasks_of_a_folder_on_the_command_line(run: Any, world: Any, few_tasks: None) -> None:
     assert run("tasks", "sw_word", "--include_path", world.tasks).out == "sw_word\n"
 
 
-def test_a_pattern_that_matches_nothing_says_so(run: Any, world: Any, few_names: None) -> None:
+def test_a_pattern_that_matches_nothing_says_so(run: Any, world: Any, few_tasks: None) -> None:
     ran = run("tasks", "sw_wrod", "--config", world.guard)
     assert (ran.code, ran.out) == (2, "")
     assert "no task matches 'sw_wrod'; did you mean 'sw_word'?" in ran.err

@@ -41,15 +41,15 @@ def models(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 
 @pytest.fixture
 def forward(monkeypatch: pytest.MonkeyPatch) -> Forward:
-    from evalguard.models.hf.model import GuardedHFLM
+    from lm_eval.models.huggingface import HFLM
 
-    count, original = Forward(), GuardedHFLM._model_call
+    count, original = Forward(), HFLM._model_call
 
     def counted(self: Any, inputs: Any, *more: Any, **options: Any) -> Any:
         count.sequences += len(inputs)
         return original(self, inputs, *more, **options)
 
-    monkeypatch.setattr(GuardedHFLM, "_model_call", counted)
+    monkeypatch.setattr(HFLM, "_model_call", counted)
     return count
 
 

@@ -153,7 +153,21 @@ def test_without_others_beside_it_memory_that_ran_out_is_believed_at_once(made: 
 
 
 def test_a_question_for_which_memory_ran_out_is_asked_again_alone(made: Made) -> None:
-    runner, said = made(Memory(refusals=1))
+    met = threading.Barrier(2)
+
+    class Both(Memory):
+        """Each lane waits with its first model until the other one has one, too."""
+
+        def take(self, name: str) -> None:
+            super().take(name)
+            if name in ("b", "c"):
+                met.wait(60)
+
+    memory = Both(room=2)
+    runner, said = made(memory)
+    list(runner.run([work("b", 1), work("c", 1)]))
+    assert memory.inside == {"b", "c"}
+    memory.room = 1
     assert runner.ask(source("a"), lambda scorer: 7) == 7
     assert "a runs alone" in said[0]
     with pytest.raises(EvaluationError, match="out of memory"):
