@@ -10,6 +10,8 @@ import jsonschema
 import pytest
 import yaml
 
+from evalguard.config.entries import TEMPLATE
+
 
 def test_init_then_models_works_in_an_empty_folder(run: Any) -> None:
     made = run("init")
@@ -31,7 +33,7 @@ def test_init_leaves_a_file_alone_unless_forced(run: Any) -> None:
     assert "--force" in ran.err
     assert Path("evalguard.yaml").read_text() == "mine"
     assert run("init", "--force").code == 0
-    assert Path("evalguard.yaml").read_text() != "mine"
+    assert Path("evalguard.yaml").read_text() == TEMPLATE
 
 
 def test_init_takes_another_name_and_says_how_to_use_it(run: Any) -> None:

@@ -63,30 +63,12 @@ def test_lm_evals_own_task_files_are_read_only_where_a_name_needs_them(
 
 
 @pytest.mark.slow
-def test_unknown_task_names_the_nearest_and_where_was_searched(task_folder: Path) -> None:
-    with pytest.raises(UsageError, match="'eg_lastwrod'; did you mean 'eg_lastword'") as error:
-        load(task_folder, "eg_rolling", "eg_lastwrod")
-    assert str(task_folder) in str(error.value)
-    assert "lm-eval's own" in str(error.value)
-    assert error.value.exit_code == 2
-
-
-@pytest.mark.slow
 def test_own_task_of_lm_eval_without_its_data_names_the_dataset(task_folder: Path) -> None:
     with pytest.raises(EvaluationError, match="lambada_openai") as error:
         load(task_folder, "lambada_openai")
     assert "'EleutherAI/lambada_openai" in str(error.value)
     assert "HF_HUB_OFFLINE" in error.value.hint
     assert error.value.exit_code == 3
-
-
-@pytest.mark.slow
-def test_broken_task_file_is_named_when_its_task_is_missed(tmp_path: Path) -> None:
-    path = tmp_path / "eg_broken.yaml"
-    path.write_text("task: eg_broken\nmetric_list: [\n")
-    with pytest.raises(UsageError) as error:
-        load(tmp_path, "eg_broken")
-    assert str(path) in error.value.hint
 
 
 @pytest.mark.slow

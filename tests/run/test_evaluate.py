@@ -94,15 +94,6 @@ def test_an_interruption_keeps_finished_blocks_and_the_second_run_scores_the_res
     assert values(evaluation) == values(whole)
 
 
-def test_an_error_of_the_model_keeps_finished_blocks_too(tasks: TaskSet, tmp_path: Path) -> None:
-    failing = FakeScorer(fails={1: EvaluationError("out of memory")})
-    with pytest.raises(EvaluationError, match="out of memory"):
-        evaluator(tasks, tmp_path).evaluate("m", failing)
-    rest = FakeScorer()
-    evaluator(tasks, tmp_path).evaluate("m", rest)
-    assert len(rest.scored) == BLOCKS
-
-
 @pytest.mark.parametrize("cached", [True, False])
 def test_where_nothing_is_kept_nothing_is_promised(
     tasks: TaskSet, tmp_path: Path, cached: bool

@@ -38,33 +38,32 @@ def test_scores_from_the_cache_are_held_against_it_too(score: Score) -> None:  #
     assert said(first[0]) == said(again[0])
 
 
-def test_other_scores_are_refused(
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        pytest.param(
+            lambda told, greedy: (told - 0.01, greedy),
+            "other scores than lm-eval's own path gives: sw_w",
+            id="scores",
+        ),
+        pytest.param(
+            lambda told, greedy: (told, torch.ones_like(greedy)),
+            r"answers that differ: [123];.* and 0 greedy",
+            id="greedy answers",
+        ),
+    ],
+)
+def test_other_scores_and_other_greedy_answers_are_refused(
     score: Score,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
+    change: Any,
+    message: str,
 ) -> None:
     original = batch_scoring.pick_target_logprobs
-
-    def wrong(rows: torch.Tensor, targets: torch.Tensor) -> Any:
-        told, greedy = original(rows, targets)
-        return told - 0.01, greedy
-
-    monkeypatch.setattr(batch_scoring, "pick_target_logprobs", wrong)
-    with pytest.raises(EvaluationError, match="other scores than lm-eval's own path gives: sw_w"):
-        score("llama", "other", tasks=("sw_word",), verify_scorer=3, distributions="off")
-
-
-def test_other_greedy_answers_are_refused_too(
-    score: Score,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    original = batch_scoring.pick_target_logprobs
-
-    def wrong(rows: torch.Tensor, targets: torch.Tensor) -> Any:
-        told, greedy = original(rows, targets)
-        return told, torch.ones_like(greedy)
-
-    monkeypatch.setattr(batch_scoring, "pick_target_logprobs", wrong)
-    with pytest.raises(EvaluationError, match=r"answers that differ: [123];.* and 0 greedy"):
+    monkeypatch.setattr(
+        batch_scoring, "pick_target_logprobs", lambda *rows: change(*original(*rows))
+    )
+    with pytest.raises(EvaluationError, match=message):
         score("llama", "other", tasks=("sw_word",), verify_scorer=3, distributions="off")
 
 

@@ -148,7 +148,9 @@ def test_a_holder_that_does_not_get_on_holds_nobody_up(
     assert evaluation.notes == ()  # it changes no number
 
 
-def test_a_process_that_fails_frees_its_block(tasks: TaskSet, tmp_path: Path) -> None:
+def test_a_process_that_fails_keeps_finished_blocks_and_frees_its_own(
+    tasks: TaskSet, tmp_path: Path
+) -> None:
     failing = FakeScorer(fails={1: EvaluationError("out of memory")})
     with pytest.raises(EvaluationError, match="out of memory"):
         evaluator(tasks, tmp_path).evaluate("m", failing)
