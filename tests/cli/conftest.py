@@ -37,6 +37,16 @@ def kept_scores(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No model may be loaded."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr("evalguard.run.scoring.sessions.open_scorer", refuse)
+
+
+@pytest.fixture
 def few_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out lm-eval's own 14,000 names, which take many seconds to read."""
     import lm_eval.tasks

@@ -9,7 +9,8 @@ import pytest
 
 from evalguard.core.text import HF_HINT, unwritable
 from evalguard.errors import EvaluationError
-from evalguard.harness.tasks import TaskOptions, load_tasks
+from evalguard.harness.surroundings import TaskOptions
+from evalguard.harness.tasks import load_tasks
 from evalguard.models.load_failures import explain_load_failures
 
 HOME = {"HOME": "/home/mara"}

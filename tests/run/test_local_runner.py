@@ -15,33 +15,15 @@ import pytest
 from fake_models import FakeScorer
 from hypothesis import given
 from hypothesis import strategies as st
+from probe_works import source, work
 
 from evalguard.core.reports.bisection import Loads
-from evalguard.core.scorer import Request
-from evalguard.core.settings import Variant
 from evalguard.errors import EvaluationError, WorkerError
-from evalguard.harness.blocks import RequestBlock
 from evalguard.run.bisection import local_runner
 from evalguard.run.bisection.local_runner import LocalRunner, WorkerSlot
 from evalguard.run.bisection.runner import BlockSchedule, FailedWork, ProbeWork, ScoredBlock
 from evalguard.run.sources import ModelSource
 from evalguard.worker.process import WorkerProcess
-
-
-def source(name: str) -> ModelSource:
-    variant = Variant(name=name, model="fake", model_args={"name": name})
-    return ModelSource(name=name, variant=variant)
-
-
-def block(number: int) -> RequestBlock:
-    request = Request(
-        task="t", doc_id=number, index=0, kind="loglikelihood", arguments=("a", f"{number}")
-    )
-    return RequestBlock(index=number, requests=(request,), digest=f"b{number}", doc_ids=(number,))
-
-
-def work(name: str, blocks: int) -> ProbeWork:
-    return ProbeWork(source=source(name), blocks=tuple(block(number) for number in range(blocks)))
 
 
 class Fake:

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 from fake_models import FakeScorer
+from probe_works import source, work
 
 from evalguard.core.reports.bisection import Loads
-from evalguard.core.scorer import ModelDescription, Request, ScoringPolicy
-from evalguard.core.settings import Variant
+from evalguard.core.scorer import ModelDescription, ScoringPolicy
 from evalguard.errors import EvalguardError, EvaluationError, WorkerError
-from evalguard.harness.blocks import RequestBlock
 from evalguard.run.bisection.local_runner import LocalRunner
-from evalguard.run.bisection.runner import ProbeWork, ScoredBlock
+from evalguard.run.bisection.runner import ScoredBlock
 from evalguard.run.sources import ModelSource
 
 FULL = EvaluationError("OutOfMemoryError: CUDA out of memory")
@@ -67,19 +66,6 @@ class Model:
     def close(self) -> None:
         self.memory.inside.discard(self.held)
         self.held = ""
-
-
-def source(name: str) -> ModelSource:
-    return ModelSource(name=name, variant=Variant(name=name, model="fake", model_args={"n": name}))
-
-
-def block(number: int) -> RequestBlock:
-    request = Request(task="t", doc_id=number, index=0, kind="loglikelihood", arguments=("a", "b"))
-    return RequestBlock(index=number, requests=(request,), digest=f"b{number}", doc_ids=(number,))
-
-
-def work(name: str, blocks: int = 2) -> ProbeWork:
-    return ProbeWork(source=source(name), blocks=tuple(block(number) for number in range(blocks)))
 
 
 Made = Callable[..., tuple[LocalRunner, list[str]]]
