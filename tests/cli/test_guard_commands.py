@@ -84,10 +84,6 @@ def test_a_broken_guard_file_is_named_with_its_line(refused: Any) -> None:
     assert "did you mean 'model'?" in ran.err
 
 
-def test_a_guard_file_that_is_not_there(refused: Any) -> None:
-    assert "no such guard file" in refused(2, "models", "--config", "gone.yaml").err
-
-
 def test_tasks_are_listed_by_pattern(run: Any, world: Any, few_tasks: None) -> None:
     words = ("--config", world.guard)
     assert run("tasks", "sw_*", *words).out.split() == [

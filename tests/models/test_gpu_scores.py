@@ -27,11 +27,6 @@ def scorer(folder: Path, policy: ScoringPolicy = POLICY, **model_args: Any) -> O
     return open_hf(folder, policy, **model_args)
 
 
-@pytest.fixture(params=["llama", "gemma2"])
-def folder(request: pytest.FixtureRequest, tiny_llama: Path, tiny_gemma2: Path) -> Path:
-    return tiny_llama if request.param == "llama" else tiny_gemma2
-
-
 @pytest.mark.parametrize("share_prefixes", [True, False])
 def test_float32_scores_are_those_of_the_cpu(folder: Path, share_prefixes: bool) -> None:
     there = replace(POLICY, share_prefixes=share_prefixes)

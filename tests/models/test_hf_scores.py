@@ -16,11 +16,6 @@ from evalguard.core.scorer import Request, Response, ScoringPolicy
 from evalguard.errors import EvaluationError
 
 
-@pytest.fixture(params=["llama", "gemma2"])
-def folder(request: pytest.FixtureRequest, tiny_llama: Path, tiny_gemma2: Path) -> Path:
-    return tiny_llama if request.param == "llama" else tiny_gemma2
-
-
 @pytest.mark.parametrize("batch_size", [1, 7])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_pairs_score_as_in_lm_eval(folder: Path, batch_size: int, dtype: str) -> None:

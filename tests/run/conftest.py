@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from scored_models import Score, source
 from small_world import make_world, write_tasks
+
+if TYPE_CHECKING:
+    from evalguard.harness.tasks import TaskSet
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
@@ -17,6 +20,15 @@ os.environ["HF_DATASETS_OFFLINE"] = "1"
 @pytest.fixture(scope="session")
 def task_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tasks(tmp_path_factory.mktemp("pipeline") / "tasks")
+
+
+@pytest.fixture(scope="module")
+def tasks(task_folder: Path) -> TaskSet:
+    """A task of 300 documents, and one of 24."""
+    from evalguard.harness.surroundings import TaskOptions
+    from evalguard.harness.tasks import load_tasks
+
+    return load_tasks(["sw_long", "sw_word"], options=TaskOptions(include_paths=(task_folder,)))
 
 
 @pytest.fixture(scope="module")
