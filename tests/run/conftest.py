@@ -41,7 +41,6 @@ def models(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the models that are loaded, in order."""
-    from evalguard.run.scoring import sessions
 
     names: list[str] = []
     original = sessions.open_scorer

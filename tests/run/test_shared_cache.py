@@ -14,9 +14,14 @@ from evalguard.errors import EvaluationError
 from evalguard.harness.tasks import TaskSet
 from evalguard.report.progress import ProgressLine
 from evalguard.run.scoring import cached_blocks as passage
+from evalguard.run.scoring.cached_blocks import LoadedModel
 from evalguard.run.scoring.evaluate import Evaluator
 
 BLOCKS = 17  # 300 documents of sw_long, 24 of sw_word
+
+
+def called_m(scorer: FakeScorer) -> LoadedModel:
+    return LoadedModel("m", scorer)
 
 
 @pytest.fixture(autouse=True)
