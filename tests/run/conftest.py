@@ -43,13 +43,13 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the models that are loaded, in order."""
 
     names: list[str] = []
-    original = sessions.open_scorer
+    original = run_context.open_scorer
 
     def noted(variant: Any, *given: Any, **more: Any) -> Any:
         names.append(variant.name)
         return original(variant, *given, **more)
 
-    monkeypatch.setattr(sessions, "open_scorer", noted)
+    monkeypatch.setattr(run_context, "open_scorer", noted)
     return names
 
 
