@@ -41,6 +41,7 @@ def models(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the models that are loaded, in order."""
+    from evalguard.run.scoring import run_context
 
     names: list[str] = []
     original = run_context.open_scorer
