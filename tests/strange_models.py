@@ -7,15 +7,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from opened_models import OpenedScorer, load_hf
 from tiny_models import save_llama
 from transformers import LlamaForCausalLM
 from transformers.modeling_outputs import CausalLMOutput
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 from evalguard.core.scorer import ScoringPolicy
-from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.load_failures import AssignedModel
-from evalguard.models.loading import load_lm
 
 
 class WithoutItsModule(LlamaForCausalLM):  # type: ignore[misc]
@@ -158,11 +157,8 @@ STRANGE = {
 }
 
 
-def open_strange(kind: type[LlamaForCausalLM], folder: Path, policy: ScoringPolicy) -> LMScorer:
+def open_strange(kind: type[LlamaForCausalLM], folder: Path, policy: ScoringPolicy) -> OpenedScorer:
     """Load a tiny Llama, and let it compute as ``kind`` does."""
-    arguments = {"pretrained": str(save_llama(folder)), "dtype": "float32"}
-    lm: Any = load_lm("hf", arguments, {}, policy, trust_remote_code=False, allow_pickle=False)
+    lm = load_hf(save_llama(folder), policy)
     lm._model = kind.from_pretrained(folder, dtype=torch.float32).eval()
-    return LMScorer(
-        lm, policy, model_type="hf", model_args=arguments, assigned=AssignedModel(provenance={})
-    )
+    return OpenedScorer(lm, policy, model_type="hf", assigned=AssignedModel(provenance={}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -74,13 +73,6 @@ def test_with_every_setting_back_at_its_reference_the_port_is_the_original(cache
     result = demo(cache, cand_set=dict.fromkeys(names, "reference"))
     assert result.exit_code == 0
     assert all(comparison.bit_identical for comparison in result.comparisons)
-
-
-def test_the_worker_gives_the_same_numbers(cache: Path) -> None:
-    here, there = (demo(cache, limit=200, worker=w, use_cache=False) for w in ("auto", "always"))
-    assert [dataclasses.asdict(c) for c in here.comparisons] == [
-        dataclasses.asdict(c) for c in there.comparisons
-    ]
 
 
 def test_the_demo_names_exactly_the_guilty_settings_and_what_it_cost(cache: Path) -> None:

@@ -30,7 +30,7 @@ from evalguard.core.reports.night import (
 from evalguard.core.text import inline
 from evalguard.report.contract.compare import replace_non_finite
 from evalguard.report.page import command_lines, render_page
-from evalguard.report.words.labels import format_percent
+from evalguard.report.words.labels import format_percent, key_document
 from evalguard.report.words.plain_text import printable, wrap_text
 from evalguard.report.words.rounding import format_count, format_sigma_interval, format_with_stderr
 
@@ -417,9 +417,9 @@ def _changes_document(changes: PairChanges) -> dict[str, Any]:
         "base": changes.base,
         "candidate": changes.candidate,
         "was": changes.was,
-        "regressed": [_key_document(key) for key in changes.regressed],
-        "still": [_key_document(key) for key in changes.still],
-        "recovered": [_key_document(key) for key in changes.recovered],
+        "regressed": [key_document(key) for key in changes.regressed],
+        "still": [key_document(key) for key in changes.still],
+        "recovered": [key_document(key) for key in changes.recovered],
         "failed": changes.failed,
         "steps": [_metric_document(step) for step in changes.steps],
         "broken": [_metric_document(one) for one in changes.broken],
@@ -429,8 +429,4 @@ def _changes_document(changes: PairChanges) -> dict[str, Any]:
 
 def _metric_document(one: NightStep | BrokenTonight) -> dict[str, Any]:
     values = asdict(one)
-    return {**_key_document(values.pop("key")), **values}
-
-
-def _key_document(key: tuple[str, str, str]) -> dict[str, str]:
-    return {"task": key[0], "filter": key[1], "metric": key[2]}
+    return {**key_document(values.pop("key")), **values}

@@ -75,7 +75,7 @@ class WorkerConnection:
     ) -> None:
         self.name = name
         self.timeout = timeout
-        self._silence = silence
+        self.silence = silence
         self._numbers = itertools.count(1)
         self._peak_memory: int | None = None
         self._greeted = False
@@ -128,7 +128,7 @@ class WorkerConnection:
             self._greet()
         form = CALLS[name]
         call = Call(number=next(self._numbers), name=name, argument=form.argument.encode(argument))
-        reply = self._exchange(frame_message(call), doing, silence=self._silence)
+        reply = self._exchange(frame_message(call), doing, silence=self.silence)
         if isinstance(reply, Refusal) and reply.number == call.number:
             raise to_exception(reply.failure, model=self.name, log=str(self._process.log))
         if not isinstance(reply, Answer) or reply.number != call.number:
@@ -174,7 +174,7 @@ class WorkerConnection:
 
     def _greet(self) -> None:
         doing = "starting"
-        hello = self._exchange(b"", doing, silence=max(self._silence, START_SILENCE))
+        hello = self._exchange(b"", doing, silence=max(self.silence, START_SILENCE))
         if not isinstance(hello, Hello):
             raise self.broken(WorkerError(f"began with {type(hello).__name__}, not Hello"), doing)
         if (hello.evalguard, hello.protocol) != (evalguard.__version__, PROTOCOL):

@@ -75,6 +75,10 @@ def test_forty_command_lines_answer_as_recorded(
                     if old.get(key) != new.get(key)
                 ]
             elif part == "screen" and old and new:
+                # Markdown leaves a digest bare that has no letter: nobody takes it for a commit.
+                old, new = (
+                    [line.replace("`DIGEST`", "DIGEST") for line in one] for one in (old, new)
+                )
                 lines = difflib.unified_diff(old, new, lineterm="", n=0)
                 changed += [
                     f"{name}: {line}" for line in lines if line[:2] not in ("--", "++", "@@")

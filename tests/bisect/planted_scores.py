@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.bisect.oracle import Untestable
+from evalguard.bisect.result import BisectResult
 
 Drift = Callable[[frozenset[str]], float]
 N = 320
@@ -53,6 +54,10 @@ class PlantedScores:
         worse = self._drift(candidate_settings) * YARDSTICK
         scores: NDArray[np.float64] = (self._base - worse + noise)[documents]
         return scores
+
+
+def named(result: BisectResult) -> set[str]:
+    return {culprit.name for culprit in result.culprits}
 
 
 def effects(**each: float) -> Drift:

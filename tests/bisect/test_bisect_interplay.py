@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planted_scores import NAMES, YARDSTICK, Drift, PlantedScores
+from planted_scores import NAMES, YARDSTICK, Drift, PlantedScores, named
 
 from evalguard.bisect.choice import Component
 from evalguard.bisect.find import find_culprits
@@ -17,10 +17,6 @@ from evalguard.bisect.verification import blame_setting
 
 def searched(oracle: PlantedScores, seed: int = 0) -> BisectResult:
     return find_culprits(oracle, NAMES, margin=1.0, yardstick=YARDSTICK, seed=seed)
-
-
-def named(result: BisectResult) -> set[str]:
-    return {culprit.name for culprit in result.culprits}
 
 
 def interplay(c: float, h: float, both: float) -> Drift:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planted_scores import NAMES, YARDSTICK, N, PlantedScores, effects
+from planted_scores import NAMES, YARDSTICK, N, PlantedScores, effects, named
 
 from evalguard.bisect.find import find_culprits
 from evalguard.bisect.oracle import Accepted, Event, Expected, ProbeEnded, ProbeStarted, Untestable
@@ -23,10 +23,6 @@ TWO = effects(c=2.5, h=3.5)
 
 def searched(oracle: PlantedScores, **more: object) -> BisectResult:
     return find_culprits(oracle, NAMES, margin=1.0, yardstick=YARDSTICK, seed=3, **more)  # type: ignore[arg-type]
-
-
-def named(result: BisectResult) -> set[str]:
-    return {culprit.name for culprit in result.culprits}
 
 
 def test_the_same_question_has_the_same_answer() -> None:

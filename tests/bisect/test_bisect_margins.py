@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from planted_scores import NAMES, YARDSTICK, PlantedScores, effects
+from planted_scores import NAMES, YARDSTICK, PlantedScores, effects, named
 
 from evalguard.bisect.choice import Component
 from evalguard.bisect.find import find_culprits
@@ -16,10 +16,6 @@ from evalguard.errors import UsageError
 
 def searched(oracle: PlantedScores, seed: int = 0, *, margin: float = 1.0) -> BisectResult:
     return find_culprits(oracle, NAMES, margin=margin, yardstick=YARDSTICK, seed=seed)
-
-
-def named(result: BisectResult) -> set[str]:
-    return {culprit.name for culprit in result.culprits}
 
 
 def alone(one: int) -> Component:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planted_scores import NAMES, YARDSTICK, N, PlantedScores, effects
+from planted_scores import NAMES, YARDSTICK, N, PlantedScores, effects, named
 
 from evalguard.bisect.blocks import order_documents
 from evalguard.bisect.find import find_culprits
@@ -23,10 +23,6 @@ GUILTY = {"c", "h"}
 
 def searched(oracle: Oracle, **more: object) -> BisectResult:
     return find_culprits(oracle, NAMES, margin=1.0, yardstick=YARDSTICK, seed=3, **more)  # type: ignore[arg-type]
-
-
-def named(result: BisectResult) -> set[str]:
-    return {culprit.name for culprit in result.culprits}
 
 
 class InBlocks(PlantedScores):

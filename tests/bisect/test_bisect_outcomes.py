@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planted_scores import NAMES, YARDSTICK, Drift, PlantedScores, effects
+from planted_scores import NAMES, YARDSTICK, Drift, PlantedScores, effects, named
 
 from evalguard.bisect.find import find_culprits
 from evalguard.bisect.result import BisectResult
@@ -16,10 +16,6 @@ def searched(drift: Drift, *, jitter: float = 0.0, seed: int = 0, **more: object
         PlantedScores(drift, jitter=jitter, seed=seed), NAMES,
         margin=1.0, yardstick=YARDSTICK, seed=seed, **more,
     )  # type: ignore[arg-type]  # fmt: skip
-
-
-def named(result: BisectResult) -> set[str]:
-    return {culprit.name for culprit in result.culprits}
 
 
 def only_together(inside: frozenset[str]) -> float:

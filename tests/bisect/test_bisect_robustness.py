@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planted_scores import NAMES, YARDSTICK, Drift, effects
+from planted_scores import NAMES, YARDSTICK, Drift, effects, named
 
 from evalguard.bisect.estimates import deviations
 from evalguard.bisect.find import find_culprits
@@ -43,10 +43,6 @@ class Real:
 
 def searched(oracle: Real, names: tuple[str, ...] = NAMES, **more: object) -> BisectResult:
     return find_culprits(oracle, names, margin=1.0, yardstick=YARDSTICK, seed=1, **more)  # type: ignore[arg-type]
-
-
-def named(result: BisectResult) -> set[str]:
-    return {culprit.name for culprit in result.culprits}
 
 
 @pytest.mark.parametrize("n", [8, 9, 24, 61])

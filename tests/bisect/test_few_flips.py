@@ -7,6 +7,7 @@ import pytest
 from flipped_scores import DOCUMENT, YARDSTICK, FlippedScores, N, with_all, with_any
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from planted_scores import named
 
 from evalguard.bisect.blocks import Flips, blocks_for
 from evalguard.bisect.find import find_culprits
@@ -23,10 +24,6 @@ def searched(
     return find_culprits(
         oracle, names, margin=allowed * DOCUMENT, yardstick=YARDSTICK, seed=seed
     )  # fmt: skip
-
-
-def named(result: BisectResult) -> set[str]:
-    return {culprit.name for culprit in result.culprits}
 
 
 @settings(max_examples=15, deadline=None)

@@ -37,6 +37,31 @@ def kept_scores(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No model may be loaded."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr("evalguard.run.scoring.run_context.open_scorer", refuse)
+
+
+@pytest.fixture
+def few_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out lm-eval's own 14,000 names, which take many seconds to read."""
+    import lm_eval.tasks
+
+    read = lm_eval.tasks.TaskManager
+    monkeypatch.setattr(
+        lm_eval.tasks,
+        "TaskManager",
+        lambda include_path, include_defaults: read(
+            include_path=include_path, include_defaults=False
+        ),
+    )
+
+
+@pytest.fixture
 def run(
     kept_scores: Path,
     tmp_path: Path,

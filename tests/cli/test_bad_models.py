@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -33,31 +32,6 @@ def test_a_missing_folder_in_a_guard_file_is_found_before_anything_runs(
     assert "loading" not in ran.err
 
 
-def test_a_folder_that_is_not_a_model_says_what_it_holds(
-    refused: Any, world: SmallWorld, tmp_path: Path
-) -> None:
-    words = ("--tasks", "sw_word", "--include-path", world.tasks)
-    sides = ("--base", world.models["llama"], "--cand", world.tasks)
-    ran = refused(2, "compare", *sides, *words)
-    assert "is not a model folder: it has no config.json" in ran.err
-    assert "it holds: long.jsonl, sw_choice.yaml" in ran.err
-
-
-def test_a_file_is_no_model(refused_pair: Any, world: SmallWorld) -> None:
-    ran = refused_pair(2, "orig", world.models["llama"] / "config.json")
-    assert "is a file, not a model folder" in ran.err
-
-
-def test_a_damaged_weight_file_is_an_evaluation_that_failed(
-    refused_pair: Any, world: SmallWorld, tmp_path: Path
-) -> None:
-    copy = shutil.copytree(world.models["llama"], tmp_path / "damaged")
-    (copy / "model.safetensors").write_bytes(b"\xff" * 40)
-    ran = refused_pair(3, "orig", copy, "--tasks", "sw_word")
-    assert "model.safetensors is damaged or incomplete" in ran.err
-    assert "loading" not in ran.err
-
-
 def test_a_word_that_is_neither_name_nor_model_lists_the_names(refused_pair: Any) -> None:
     ran = refused_pair(2, "orig", "unheard-of")
     assert "no folder unheard-of, and no such model in the local Hugging Face cache" in ran.err
@@ -65,22 +39,9 @@ def test_a_word_that_is_neither_name_nor_model_lists_the_names(refused_pair: Any
     assert "loading" not in ran.err
 
 
-def test_a_misspelt_name_gets_the_nearest(refused_pair: Any) -> None:
-    ran = refused_pair(2, "orig", "shrap")
-    assert "no model 'shrap' in" in ran.err
-    assert "did you mean 'sharp'?" in ran.err
-
-
 @pytest.mark.parametrize("name", ["", " "])
 def test_an_empty_name_is_refused(refused_pair: Any, name: str) -> None:
     assert "--cand is empty" in refused_pair(2, "orig", name).err
-
-
-def test_an_unknown_model_type_gets_the_nearest(refused: Any, world: SmallWorld) -> None:
-    llama = world.models["llama"]
-    words = ("--tasks", "sw_word", "--include-path", world.tasks, "--model", "vlm")
-    ran = refused(2, "compare", "--base", llama, "--cand", llama, *words)
-    assert "there is no model type 'vlm'; did you mean 'vllm'?" in ran.err
 
 
 def test_vocabularies_that_differ(refused_pair: Any) -> None:

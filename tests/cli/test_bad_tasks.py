@@ -5,24 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 from small_world import SmallWorld
 
-from evalguard.harness.tasks import TaskIndex
 
-
-@pytest.fixture
-def few_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out lm-eval's own 14,000 names, which take many seconds to read."""
-    read = TaskIndex._read
-    monkeypatch.setattr(
-        TaskIndex, "_read", lambda self, include_defaults: read(self, include_defaults=False)
-    )
-
-
-def test_a_task_that_does_not_exist_names_the_nearest(refused_pair: Any, few_tasks: None) -> None:
+def test_a_task_that_does_not_exist_names_the_nearest_and_where_was_searched(
+    refused_pair: Any, world: SmallWorld, few_tasks: None
+) -> None:
     ran = refused_pair(2, "orig", "same", "--tasks", "sw_wrod")
     assert "no lm-eval task, group or tag 'sw_wrod'; did you mean 'sw_word'?" in ran.err
+    assert str(world.tasks) in ran.err
     assert "lm-eval's own" in ran.err
     assert "loading orig" not in ran.err
 
@@ -32,12 +23,6 @@ def test_no_tasks_at_all_says_where_to_name_them(refused: Any, world: SmallWorld
     ran = refused(2, "compare", "--base", llama, "--cand", llama)
     assert "no tasks to compare on" in ran.err
     assert "--tasks A,B" in ran.err
-
-
-def test_a_folder_of_tasks_that_does_not_exist(refused_pair: Any) -> None:
-    ran = refused_pair(2, "orig", "same", "--include_path", "nowhere")
-    assert "task folder" in ran.err
-    assert "nowhere' does not exist" in ran.err
 
 
 def test_a_task_folder_that_a_guard_file_names_is_looked_for_beside_it(

@@ -169,16 +169,6 @@ def test_the_stored_limit_counts_where_none_is_given(against: Run, made: dict[st
     assert {one["n"] for one in found["comparisons"]} == {20}
 
 
-@pytest.fixture
-def unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No model may be loaded."""
-
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("a model was loaded")
-
-    monkeypatch.setattr("evalguard.run.scoring.run_context.open_scorer", refuse)
-
-
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

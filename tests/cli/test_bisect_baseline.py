@@ -38,16 +38,6 @@ def searched(run: Run, world: SmallWorld) -> Run:
     return ran
 
 
-@pytest.fixture
-def unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No model may be loaded."""
-
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("a model was loaded")
-
-    monkeypatch.setattr("evalguard.run.scoring.run_context.open_scorer", refuse)
-
-
 @pytest.mark.slow
 def test_a_stored_base_gives_the_culprits_that_its_model_gives(
     searched: Run, run: Run, world: SmallWorld, made: str, history: Path

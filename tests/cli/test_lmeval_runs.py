@@ -186,22 +186,6 @@ def test_a_metric_that_one_run_lacks_is_a_failure_of_that_metric(
     assert "only the base has this metric, not the candidate" in " ".join(ran.out.split())
 
 
-def test_a_task_that_a_run_does_not_have_names_the_nearest(refused: Any, base_run: Path) -> None:
-    ran = refused(2, "compare", "--base", base_run, "--cand", base_run, "--tasks", "sw_wrod")
-    assert "has no samples of task 'sw_wrod'; did you mean 'sw_word'?" in ran.err
-
-
-def test_a_run_without_samples_says_how_to_make_them(
-    refused: Any, base_run: Path, tmp_path: Path
-) -> None:
-    (results,) = base_run.rglob("results_*.json")
-    (tmp_path / "bare").mkdir()
-    (tmp_path / "bare" / results.name).write_text(results.read_text())
-    ran = refused(2, "compare", "--base", tmp_path / "bare", "--cand", base_run)
-    assert "has no samples files beside it" in ran.err
-    assert "--log_samples" in ran.err
-
-
 def test_options_of_a_model_have_no_effect_on_a_run_and_are_refused(
     refused: Any, base_run: Path
 ) -> None:

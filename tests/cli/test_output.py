@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,8 @@ def test_a_terminal_gets_colour_unless_it_is_not_wanted(
     monkeypatch.setenv("COLUMNS", "100")
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("evalguard.cli.output._is_terminal", lambda stream: True)
+    for stream in (sys.stdout, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
     assert ("\x1b[" in compare("orig", "sharp").out) == colored
     assert ("\x1b[" in compare("orig", "none-such").err) == colored
 

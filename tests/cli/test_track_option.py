@@ -55,14 +55,6 @@ def test_the_guard_file_may_say_that_nothing_is_sent(
     assert found.document["tracked"] == []
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [(("--track", "wanbd"), "wandb"), (("--track", "none", "--track", "mlflow"), "none stands")],
-)
-def test_other_names_are_refused(refused_pair: Run, words: tuple[str, ...], said: str) -> None:
-    assert said in refused_pair(2, "orig", "same", *words).err
-
-
 def test_a_tracker_that_is_not_installed_changes_no_verdict(
     compare: Run, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,14 +46,7 @@ def test_the_template_shows_every_kind_of_target_and_stays_valid_uncommented(
     assert guard.include_paths
 
 
-def test_the_template_never_overwrites_unless_forced(tmp_path: Path) -> None:
-    path = tmp_path / "evalguard.yaml"
-    path.write_text("mine")
-    with pytest.raises(UsageError, match="exists and is left alone"):
-        write_template(path)
-    assert path.read_text() == "mine"
-    write_template(path, force=True)
-    assert path.read_text() == TEMPLATE
+def test_the_template_never_takes_the_place_of_a_folder(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is a folder"):
         write_template(tmp_path, force=True)
 

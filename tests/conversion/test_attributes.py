@@ -92,29 +92,25 @@ def test_filling_a_tied_parameter_leaves_the_module_outside_alone() -> None:
     assert not model.layers[0].proj.weight.any()
 
 
-def test_a_value_that_does_not_broadcast_is_refused() -> None:
-    with pytest.raises(SettingError, match=r"shape \(3,\) and cannot take"):
-        set_attribute(Model(), edit("frequencies", [1.0, 2.0]))
-
-
-def test_an_unknown_attribute_gets_the_nearest_name() -> None:
-    with pytest.raises(SettingError, match=r"layers\.0\.scalin does not exist.*'scaling'"):
-        set_attribute(Model(), edit("scalin", 1.0))
-
-
-def test_a_submodule_is_refused() -> None:
-    with pytest.raises(SettingError, match="is a submodule"):
-        set_attribute(Model(), edit("proj", 1.0))
+@pytest.mark.parametrize(
+    ("attribute", "value", "message"),
+    [
+        pytest.param("frequencies", [1.0, 2.0], r"shape \(3,\) and cannot take", id="no broadcast"),
+        pytest.param("scalin", 1.0, r"layers\.0\.scalin does not exist.*'scaling'", id="unknown"),
+        pytest.param("proj", 1.0, "is a submodule", id="submodule"),
+        pytest.param("fixed", 2.0, "cannot be set", id="read-only property"),
+    ],
+)
+def test_what_cannot_be_set_is_refused_with_the_reason(
+    attribute: str, value: Value, message: str
+) -> None:
+    with pytest.raises(SettingError, match=message):
+        set_attribute(Model(), edit(attribute, value))
 
 
 def test_an_absent_parameter_is_refused() -> None:
     with pytest.raises(SettingError, match="absent in this model"):
         set_attribute(Model(), edit("bias", 1.0, "layers.*.proj"))
-
-
-def test_a_read_only_property_is_refused() -> None:
-    with pytest.raises(SettingError, match="cannot be set"):
-        set_attribute(Model(), edit("fixed", 2.0))
 
 
 def test_a_value_that_does_not_stay_is_found_when_read_back() -> None:

@@ -9,7 +9,6 @@ import pytest
 import torch
 from variants import variant
 
-from evalguard.conversion import code
 from evalguard.conversion.attributes import apply
 from evalguard.conversion.code import code_digest, load_function
 from evalguard.conversion.planning import plan_conversion
@@ -118,41 +117,28 @@ def test_a_function_of_an_installed_module_can_be_named() -> None:
     assert load_function("textwrap:dedent", folder="", allowed=True)("  a") == "a"
 
 
-@pytest.fixture
-def own_imports(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test imports is forgotten after it."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(code, "_user_folders", set())
-    monkeypatch.setattr(code, "_imported", {})
-    monkeypatch.setitem(sys.modules, "eg_hooks", sys)
-    monkeypatch.delitem(sys.modules, "eg_hooks")
-    monkeypatch.setitem(sys.modules, "eg_hooks.convert", sys)
-    monkeypatch.delitem(sys.modules, "eg_hooks.convert")
-
-
-def package(folder: Path, answer: str) -> str:
-    (folder / "eg_hooks").mkdir(parents=True)
-    (folder / "eg_hooks/convert.py").write_text(f"def take(*_):\n    return {answer!r}\n")
+def package(folder: Path, name: str, answer: str) -> str:
+    """A package of a name that no other test imports: a process imports a name once."""
+    (folder / name).mkdir(parents=True)
+    (folder / name / "convert.py").write_text(f"def take(*_):\n    return {answer!r}\n")
     return str(folder)
 
 
-@pytest.mark.usefixtures("own_imports")
 def test_a_module_beside_the_guard_file_is_found_from_any_folder(tmp_path: Path) -> None:
-    where, folder = "eg_hooks.convert:take", package(tmp_path / "a", "a")
+    where, folder = "eg_moved.convert:take", package(tmp_path / "a", "eg_moved", "a")
     before = code_digest(where, folder=folder)
     assert before != ""
-    assert "eg_hooks" not in sys.modules
+    assert "eg_moved" not in sys.modules
     assert load_function(where, folder=folder, allowed=True)() == "a"
     assert code_digest(where, folder=folder) == before
-    Path(folder, "eg_hooks/convert.py").write_text("def take():\n    return 'edited'\n")
+    Path(folder, "eg_moved/convert.py").write_text("def take():\n    return 'edited'\n")
     assert code_digest(where, folder=folder) != before
     assert load_function(where, folder=folder, allowed=True)() == "edited"
 
 
-@pytest.mark.usefixtures("own_imports")
 def test_modules_of_one_name_beside_two_guard_files_are_not_mixed_up(tmp_path: Path) -> None:
-    where = "eg_hooks.convert:take"
-    folders = [package(tmp_path / name, name) for name in "ab"]
+    where = "eg_twins.convert:take"
+    folders = [package(tmp_path / name, "eg_twins", name) for name in "ab"]
     digests = [code_digest(where, folder=folder) for folder in folders]
     assert load_function(where, folder=folders[0], allowed=True)() == "a"
     assert [code_digest(where, folder=folder) for folder in folders] == digests
@@ -161,7 +147,6 @@ def test_modules_of_one_name_beside_two_guard_files_are_not_mixed_up(tmp_path: P
         load_function(where, folder=folders[1], allowed=True)
 
 
-@pytest.mark.usefixtures("own_imports")
 def test_what_is_installed_wins_over_a_module_beside_the_guard_file(tmp_path: Path) -> None:
     (tmp_path / "textwrap.py").write_text("raise SystemExit('imported')")
     where = "textwrap:dedent"

@@ -9,8 +9,8 @@ import pytest
 
 from evalguard.core.text import HF_HINT, unwritable
 from evalguard.errors import EvaluationError
-from evalguard.harness import tasks
-from evalguard.harness.tasks import TaskIndex
+from evalguard.harness.surroundings import TaskOptions
+from evalguard.harness.tasks import load_tasks
 from evalguard.models.load_failures import explain_load_failures
 
 HOME = {"HOME": "/home/mara"}
@@ -54,10 +54,16 @@ def test_tasks_and_models_say_which_variable_helps(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path))
+    (tmp_path / "t.yaml").write_text("task: t\n")
     error = refused(errno.EACCES, str(tmp_path / "datasets"))
-    of_task = tasks._load_error(TaskIndex([]), "t", error)
-    assert f"task 't' cannot be loaded: {tmp_path}/datasets" in str(of_task)
-    assert of_task.hint == HF_HINT
+
+    def load(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("lm_eval.tasks.TaskManager.load", load)
+    with pytest.raises(EvaluationError, match=r"task 't' cannot be loaded: .*/datasets") as of_task:
+        load_tasks(["t"], options=TaskOptions(include_paths=(tmp_path,)))
+    assert of_task.value.hint == HF_HINT
     with (
         pytest.raises(EvaluationError, match="datasets cannot be written: no write") as of_model,
         explain_load_failures("org/model", {}, {}),

@@ -13,6 +13,9 @@ import numpy as np
 from grouped_tasks import write_groups
 
 from evalguard.core.scorer import Request, Response
+from evalguard.harness.requests import TaskRequests
+from evalguard.harness.surroundings import TaskOptions
+from evalguard.harness.tasks import load_tasks
 
 N = 24
 _WORDS = "the quick brown fox jumps over a lazy dog while seven wizards box it up"
@@ -190,3 +193,9 @@ def render_chat(messages: Sequence[Mapping[str, str]], add_generation_prompt: bo
     """A chat template."""
     text = "".join(f"<{message['role']}>{message['content']}" for message in messages)
     return text + ("<assistant>" if add_generation_prompt else "")
+
+
+def build(folder: Path, name: str, **options: Any) -> TaskRequests:
+    """The requests of a task of a folder."""
+    chosen = TaskOptions(include_paths=(folder,), **options)
+    return load_tasks([name], options=chosen).requests(name)

@@ -10,18 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from local_tasks import render_chat
+from local_tasks import build, render_chat
 
 from evalguard.core.scorer import Request, Response
 from evalguard.harness.blocks import BlockCut, RequestBlock, cut_blocks, text_lengths
 from evalguard.harness.requests import TaskRequests, documents_of, random_subset
 from evalguard.harness.surroundings import TaskOptions
 from evalguard.harness.tasks import load_tasks
-
-
-def build(folder: Path, name: str, **options: object) -> TaskRequests:
-    chosen = TaskOptions(include_paths=(folder,), **options)  # type: ignore[arg-type]
-    return load_tasks([name], options=chosen).requests(name)
 
 
 def texts(*lengths: int, choices: int = 1) -> tuple[Request, ...]:

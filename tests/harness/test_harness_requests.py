@@ -7,17 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from local_tasks import N, render_chat, write_task, write_tasks
+from local_tasks import N, build, render_chat, write_task, write_tasks
 
 from evalguard.errors import EvaluationError
-from evalguard.harness.requests import TaskRequests, build_requests
+from evalguard.harness.requests import build_requests
 from evalguard.harness.surroundings import TaskOptions
 from evalguard.harness.tasks import load_tasks
-
-
-def build(folder: Path, name: str, **options: object) -> TaskRequests:
-    chosen = TaskOptions(include_paths=(folder,), **options)  # type: ignore[arg-type]
-    return load_tasks([name], options=chosen).requests(name)
 
 
 def test_base_and_candidate_get_the_same_few_shot_examples(task_folder: Path) -> None:

@@ -5,20 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from local_tasks import N, answers
+from local_tasks import N, answers, build
 
 from evalguard.errors import UsageError
-from evalguard.harness.requests import TaskRequests
 from evalguard.harness.surroundings import TaskOptions
 from evalguard.harness.tables import score_tables
-from evalguard.harness.tasks import load_tasks
 
 TASKS = ("eg_lastword", "eg_rolling", "eg_choice", "eg_generate")
-
-
-def build(folder: Path, name: str, **options: object) -> TaskRequests:
-    chosen = TaskOptions(include_paths=(folder,), **options)  # type: ignore[arg-type]
-    return load_tasks([name], options=chosen).requests(name)
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lm_eval.tasks import TaskManager
@@ -10,7 +11,7 @@ from local_tasks import write_task, write_tasks
 
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.harness.surroundings import TaskOptions
-from evalguard.harness.tasks import TaskIndex, TaskSet, load_tasks, task_names
+from evalguard.harness.tasks import TaskSet, load_tasks, task_names
 
 
 def load(folder: Path, *names: str, **options: object) -> TaskSet:
@@ -47,27 +48,18 @@ def test_path_of_a_task_file_is_a_task(task_folder: Path) -> None:
 def test_lm_evals_own_task_files_are_read_only_where_a_name_needs_them(
     task_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, asked = TaskIndex._read, []
+    asked = []
 
-    def without_defaults(self: TaskIndex, include_defaults: bool) -> TaskManager:
+    def without_defaults(include_path: Any, include_defaults: bool) -> TaskManager:
         asked.append(include_defaults)
-        return read(self, include_defaults=False)
+        return TaskManager(include_path=include_path, include_defaults=False)
 
-    monkeypatch.setattr(TaskIndex, "_read", without_defaults)
+    monkeypatch.setattr("lm_eval.tasks.TaskManager", without_defaults)
     load(task_folder, "eg_rolling", "eg_group")
     assert not any(asked)
     with pytest.raises(UsageError):
         load(task_folder, "eg_nowhere")
     assert asked[-1]
-
-
-@pytest.mark.slow
-def test_unknown_task_names_the_nearest_and_where_was_searched(task_folder: Path) -> None:
-    with pytest.raises(UsageError, match="'eg_lastwrod'; did you mean 'eg_lastword'") as error:
-        load(task_folder, "eg_rolling", "eg_lastwrod")
-    assert str(task_folder) in str(error.value)
-    assert "lm-eval's own" in str(error.value)
-    assert error.value.exit_code == 2
 
 
 @pytest.mark.slow
@@ -77,15 +69,6 @@ def test_own_task_of_lm_eval_without_its_data_names_the_dataset(task_folder: Pat
     assert "'EleutherAI/lambada_openai" in str(error.value)
     assert "HF_HUB_OFFLINE" in error.value.hint
     assert error.value.exit_code == 3
-
-
-@pytest.mark.slow
-def test_broken_task_file_is_named_when_its_task_is_missed(tmp_path: Path) -> None:
-    path = tmp_path / "eg_broken.yaml"
-    path.write_text("task: eg_broken\nmetric_list: [\n")
-    with pytest.raises(UsageError) as error:
-        load(tmp_path, "eg_broken")
-    assert str(path) in error.value.hint
 
 
 @pytest.mark.slow

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-
-from evalguard.models.lm_scorer import LMScorer
+from opened_models import OpenedScorer
 
 # What torch raises on a CPU and on a GPU, and Python itself.
 EXHAUSTED = (
@@ -17,7 +16,7 @@ EXHAUSTED = (
 
 
 def with_memory_for(
-    scorer: LMScorer, tokens: int, error: BaseException = EXHAUSTED[0]
+    scorer: OpenedScorer, tokens: int, error: BaseException = EXHAUSTED[0]
 ) -> list[int]:
     """Let a model fail on larger batches; the list takes the tokens of each pass that is done."""
     passed: list[int] = []
@@ -28,5 +27,5 @@ def with_memory_for(
             raise error
         passed.append(size)
 
-    scorer._lm.model.register_forward_pre_hook(check, with_kwargs=True)
+    scorer.lm.model.register_forward_pre_hook(check, with_kwargs=True)
     return passed

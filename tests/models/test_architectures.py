@@ -10,20 +10,18 @@ from typing import Any
 import pytest
 from architectures import ARCHITECTURES, save_architecture, save_bidirectional
 from lm_requests import CONTEXTS, lm_eval_answers, pair_requests, rolling_requests
+from opened_models import OpenedScorer, open_hf
 
 from evalguard.core.scorer import Request, ScoringPolicy
 from evalguard.errors import EvaluationError
 from evalguard.models.lm_scorer import LMScorer
-from evalguard.models.loading import load_lm
 
 POLICY = ScoringPolicy(batch_size=8, device="cpu", rolling_bos="lm-eval")
 ALONE = replace(POLICY, batch_size=1)
 
 
-def scorer(folder: Path, policy: ScoringPolicy = POLICY, **model_args: Any) -> LMScorer:
-    arguments = {"pretrained": str(folder), "dtype": "float32", **model_args}
-    lm = load_lm("hf", arguments, {}, policy, trust_remote_code=False, allow_pickle=False)
-    return LMScorer(lm, policy, model_type="hf", model_args=arguments)
+def scorer(folder: Path, policy: ScoringPolicy = POLICY, **model_args: Any) -> OpenedScorer:
+    return open_hf(folder, policy, **model_args)
 
 
 def generations() -> list[Request]:
@@ -102,10 +100,9 @@ def test_a_text_longer_than_the_positions_that_there_are_says_what_to_do(tmp_pat
 
 def test_padding_that_the_model_does_not_embed_is_never_fed(tmp_path: Path) -> None:
     folder = save_architecture(tmp_path, "gpt2: learned positions")
+    expected = [answer.text for answer in scorer(folder).score(generations())]
     model = scorer(folder)
-    expected = [answer.text for answer in model.score(generations())]
-    model._lm.tokenizer.add_special_tokens({"pad_token": "<|beyond|>"})
-    model._lm._padding_matters = None
+    model.lm.tokenizer.add_special_tokens({"pad_token": "<|beyond|>"})
     assert [answer.text for answer in model.score(generations())] == expected
 
 

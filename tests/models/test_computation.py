@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from opened_models import open_hf
 
 from evalguard.core.scorer import Request, ScoringPolicy
 from evalguard.models.description import read_computation
 from evalguard.models.lm_scorer import LMScorer
-from evalguard.models.load_failures import AssignedModel
-from evalguard.models.loading import load_lm
 
 ASKED = Request(
     task="t", doc_id=0, index=0, kind="loglikelihood", arguments=("Mara carried the", " lantern")
@@ -21,11 +20,7 @@ ASKED = Request(
 
 
 def opened(folder: Path, policy: ScoringPolicy, **model_args: Any) -> LMScorer:
-    arguments = {"pretrained": str(folder), "dtype": "bfloat16", **model_args}
-    lm = load_lm("hf", arguments, {}, policy, trust_remote_code=False, allow_pickle=False)
-    return LMScorer(
-        lm, policy, model_type="hf", model_args=arguments, assigned=AssignedModel(provenance={})
-    )
+    return open_hf(folder, policy, dtype="bfloat16", **model_args)
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])

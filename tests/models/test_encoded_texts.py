@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from lm_requests import TEXTS, pair_requests, rolling_requests
+from opened_models import OpenedScorer, open_hf
 from tokenizer_kinds import KINDS, LLAMA3, tokenizer_of
 from tokenizers import (
     Regex,
@@ -24,11 +25,8 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from evalguard.core.scorer import ScoringPolicy
 from evalguard.errors import EvaluationError
-from evalguard.models import tokenizers as encoded_texts
 from evalguard.models.hf.encoded_once import EncodingCacheHFLM
 from evalguard.models.hf.lockstep import score_in_lockstep
-from evalguard.models.lm_scorer import LMScorer
-from evalguard.models.loading import load_lm
 from evalguard.models.tokenizers import (
     EncodedTexts,
     clear_shared_texts,
@@ -218,22 +216,20 @@ def test_what_was_encoded_first_goes_first_where_there_is_no_room() -> None:
     assert texts.get("a", None) == [2**31 - 1]
 
 
-def open_scorer(folder: Path, **more: Any) -> LMScorer:
-    arguments = {"pretrained": str(folder), "dtype": "float32", **more}
-    policy = ScoringPolicy(device="cpu", threads=1, token_budget=64)
-    lm = load_lm("hf", arguments, {}, policy, trust_remote_code=False, allow_pickle=False)
-    return LMScorer(lm, policy, model_type="hf", model_args=arguments)
+def open_scorer(folder: Path, **more: Any) -> OpenedScorer:
+    return open_hf(folder, ScoringPolicy(device="cpu", threads=1, token_budget=64), **more)
 
 
 def test_models_with_one_tokenizer_share_texts_and_others_do_not(tiny_llama: Path) -> None:
     clear_shared_texts()
     first, second = open_scorer(tiny_llama), open_scorer(tiny_llama)
     without = open_scorer(tiny_llama, add_bos_token=False)
-    assert first._lm.texts is second._lm.texts
-    assert first._lm.texts is not without._lm.texts
-    assert shared_texts(shareable_tokenizer_digest(first._lm)) is first._lm.texts
+    assert first.lm.texts is second.lm.texts
+    assert first.lm.texts is not without.lm.texts
+    digest = shareable_tokenizer_digest(first.lm)
+    assert shared_texts(digest) is first.lm.texts
     clear_shared_texts()
-    assert encoded_texts._texts_by_tokenizer == {}
+    assert shared_texts(digest) is not first.lm.texts
 
 
 def test_two_models_side_by_side_encode_every_text_once(
@@ -242,7 +238,7 @@ def test_two_models_side_by_side_encode_every_text_once(
     clear_shared_texts()
     base, candidate = open_scorer(tiny_llama), open_scorer(tiny_llama)
     plain = open_scorer(tiny_llama)
-    plain._lm.texts = None
+    plain.lm.texts = None
     for requests in (pair_requests(), rolling_requests()):
         encodings.clear()
         ours, theirs, _ = score_in_lockstep(base, candidate, requests, requests, seed=1)

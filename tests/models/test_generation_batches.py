@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 import torch
 from lm_requests import CONTEXTS, lm_eval_answers
+from opened_models import open_hf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from evalguard.core.scorer import Request, ScoringPolicy
 from evalguard.models.hf.batch_scoring import pad_after_stop
-from evalguard.models.lm_scorer import LMScorer
-from evalguard.models.loading import load_lm
 
 POLICY = ScoringPolicy(batch_size=8, device="cpu")
 MOST = 12
@@ -31,9 +30,7 @@ def generations(contexts: Sequence[str], until: Sequence[str]) -> list[Request]:
 
 
 def in_a_batch(folder: Path, requests: Sequence[Request], **model_args: Any) -> list[str | None]:
-    arguments = {"pretrained": str(folder), "dtype": "float32", **model_args}
-    lm = load_lm("hf", arguments, {}, POLICY, trust_remote_code=False, allow_pickle=False)
-    model = LMScorer(lm, POLICY, model_type="hf", model_args=arguments)
+    model = open_hf(folder, POLICY, **model_args)
     return [answer.text for answer in model.score(requests)]
 
 

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 import torch
 from lm_requests import lm_eval_answers, pair_requests, rolling_requests
+from opened_models import OpenedScorer, open_hf
 
 from evalguard.core.scorer import ScoringPolicy
-from evalguard.models.lm_scorer import LMScorer
-from evalguard.models.loading import load_lm
 from evalguard.models.machine import peak_device_memory
 
 pytestmark = [
@@ -24,15 +23,8 @@ pytestmark = [
 POLICY = ScoringPolicy(device="cuda", token_budget=256)
 
 
-def scorer(folder: Path, policy: ScoringPolicy = POLICY, **model_args: Any) -> LMScorer:
-    arguments = {"pretrained": str(folder), "dtype": "float32", **model_args}
-    lm = load_lm("hf", arguments, {}, policy, trust_remote_code=False, allow_pickle=False)
-    return LMScorer(lm, policy, model_type="hf", model_args=arguments)
-
-
-@pytest.fixture(params=["llama", "gemma2"])
-def folder(request: pytest.FixtureRequest, tiny_llama: Path, tiny_gemma2: Path) -> Path:
-    return tiny_llama if request.param == "llama" else tiny_gemma2
+def scorer(folder: Path, policy: ScoringPolicy = POLICY, **model_args: Any) -> OpenedScorer:
+    return open_hf(folder, policy, **model_args)
 
 
 @pytest.mark.parametrize("share_prefixes", [True, False])

@@ -10,24 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from lm_requests import TEXTS, lm_eval_answers, pair_requests, rolling_requests
+from opened_models import POLICY, open_hf
 
 from evalguard.core.scorer import Request, Response, ScoringPolicy
 from evalguard.errors import EvaluationError
-from evalguard.models.lm_scorer import LMScorer
-from evalguard.models.loading import load_lm
-
-POLICY = ScoringPolicy(batch_size=4, device="cpu")
-
-
-def scorer(folder: Path, policy: ScoringPolicy = POLICY, **model_args: Any) -> LMScorer:
-    arguments = {"pretrained": str(folder), "dtype": "float32", **model_args}
-    lm = load_lm("hf", arguments, {}, policy, trust_remote_code=False, allow_pickle=False)
-    return LMScorer(lm, policy, model_type="hf", model_args=arguments)
-
-
-@pytest.fixture(params=["llama", "gemma2"])
-def folder(request: pytest.FixtureRequest, tiny_llama: Path, tiny_gemma2: Path) -> Path:
-    return tiny_llama if request.param == "llama" else tiny_gemma2
 
 
 @pytest.mark.parametrize("batch_size", [1, 7])
@@ -39,7 +25,7 @@ def test_pairs_score_as_in_lm_eval(folder: Path, batch_size: int, dtype: str) ->
     )
     # in bfloat16 any other forward pass gives other scores; test_prefix_sharing has them
     policy = replace(POLICY, batch_size=batch_size, share_prefixes=dtype == "float32")
-    found = scorer(folder, policy, dtype=dtype).score(requests)
+    found = open_hf(folder, policy, dtype=dtype).score(requests)
     assert [a.loglikelihood for a in found] == pytest.approx([e[0] for e in expected], abs=1e-4)
     assert [a.is_greedy for a in found] == [e[1] for e in expected]
 
@@ -65,7 +51,7 @@ def test_whole_texts_score_as_in_lm_eval(
     folder: Path, scorer_name: Any, model_args: dict[str, Any]
 ) -> None:
     requests = rolling_requests(WHOLE_TEXTS)
-    found = scorer(folder, replace(POLICY, scorer=scorer_name), **model_args).score(requests)
+    found = open_hf(folder, replace(POLICY, scorer=scorer_name), **model_args).score(requests)
     # its logits cache mixes up windows of one token sequence that are split in two ways
     model_args = {**model_args, "logits_cache": False}
     expected = lm_eval_answers(folder, requests, batch_size=4, **model_args)
@@ -74,12 +60,12 @@ def test_whole_texts_score_as_in_lm_eval(
 
 def test_windows_of_all_texts_share_batches_the_longest_first(tiny_llama: Path) -> None:
     policy = replace(POLICY, batch_size=None, token_budget=256, share_prefixes=False)
-    model = scorer(tiny_llama, policy)
+    model = open_hf(tiny_llama, policy)
     requests = rolling_requests([text * times for times in (1, 5, 2) for text in TEXTS])
     windows = {piece for of in model.pieces(requests) for piece in of}
     model.score(requests)  # the longest is scored at all positions, too
     shapes: list[tuple[int, ...]] = []
-    model._lm.model.get_input_embeddings().register_forward_pre_hook(
+    model.lm.model.get_input_embeddings().register_forward_pre_hook(
         lambda _, given: shapes.append(tuple(given[0].shape))
     )
     model.score(requests)
@@ -90,12 +76,12 @@ def test_windows_of_all_texts_share_batches_the_longest_first(tiny_llama: Path) 
 
 
 def test_with_bos_once_a_whole_text_does_not_score_bos_given_bos(tiny_llama: Path) -> None:
-    twice = scorer(tiny_llama)
-    once = scorer(tiny_llama, replace(POLICY, rolling_bos="once")).score(
+    twice = open_hf(tiny_llama)
+    once = open_hf(tiny_llama, replace(POLICY, rolling_bos="once")).score(
         rolling_requests(["She waited."])
     )[0]
     junk = twice.score(rolling_requests(["She waited."]))[0]
-    without = scorer(tiny_llama, add_bos_token=False).score(rolling_requests(["She waited."]))[0]
+    without = open_hf(tiny_llama, add_bos_token=False).score(rolling_requests(["She waited."]))[0]
     assert junk.token_logprobs is not None
     assert once.token_logprobs is not None
     assert len(once.token_logprobs) == len(junk.token_logprobs) - 1
@@ -106,7 +92,7 @@ def test_with_bos_once_a_whole_text_does_not_score_bos_given_bos(tiny_llama: Pat
 
 def test_how_whole_texts_are_read_is_told_where_the_tokenizer_adds_bos(tiny_llama: Path) -> None:
     def told(policy: ScoringPolicy = POLICY, **model_args: Any) -> Any:
-        return scorer(tiny_llama, policy, **model_args).describe().environment.get("rolling_bos")
+        return open_hf(tiny_llama, policy, **model_args).describe().environment.get("rolling_bos")
 
     assert told() == "lm-eval"
     assert told(replace(POLICY, rolling_bos="once")) == "once"
@@ -114,7 +100,7 @@ def test_how_whole_texts_are_read_is_told_where_the_tokenizer_adds_bos(tiny_llam
 
 
 def test_with_bos_once_an_empty_text_scores_zero_on_no_tokens(tiny_llama: Path) -> None:
-    answer = scorer(tiny_llama, replace(POLICY, rolling_bos="once")).score(rolling_requests([""]))[
+    answer = open_hf(tiny_llama, replace(POLICY, rolling_bos="once")).score(rolling_requests([""]))[
         0
     ]
     assert answer.loglikelihood == 0.0
@@ -124,7 +110,7 @@ def test_with_bos_once_an_empty_text_scores_zero_on_no_tokens(tiny_llama: Path) 
 
 @pytest.mark.parametrize("requests", [pair_requests(), rolling_requests()])
 def test_token_logprobs_add_up_to_the_total(tiny_llama: Path, requests: list[Request]) -> None:
-    for answer in scorer(tiny_llama).score(requests):
+    for answer in open_hf(tiny_llama).score(requests):
         assert answer.token_logprobs is not None
         assert answer.token_logprobs.dtype == np.float64
         assert answer.loglikelihood == pytest.approx(answer.token_logprobs.sum(), abs=1e-12)
@@ -135,7 +121,7 @@ def likelihoods(answers: list[Response]) -> list[float | None]:
 
 
 def test_order_and_duplicates_of_requests_change_no_bit(tiny_llama: Path) -> None:
-    model, requests = scorer(tiny_llama), pair_requests()
+    model, requests = open_hf(tiny_llama), pair_requests()
     expected = likelihoods(model.score(requests))
     order = list(range(len(requests)))
     random.Random(3).shuffle(order)
@@ -146,7 +132,7 @@ def test_order_and_duplicates_of_requests_change_no_bit(tiny_llama: Path) -> Non
 
 def test_one_token_sequence_split_twice_gives_each_split_its_own_score(tiny_llama: Path) -> None:
     # lm-eval's logits cache answers -12.418 for -11.785 here (harness facts, point 7)
-    model = scorer(tiny_llama)
+    model = open_hf(tiny_llama)
     splits = [("She sat on the", " crates"), ("She sat on", " the crates")]
     together = model.score(
         [
@@ -164,11 +150,11 @@ def test_one_token_sequence_split_twice_gives_each_split_its_own_score(tiny_llam
 
 
 def test_truncation_is_reported_and_hashed_as_fed(tiny_llama: Path) -> None:
-    answers = scorer(tiny_llama).score(pair_requests())
+    answers = open_hf(tiny_llama).score(pair_requests())
     cut = {i for i, answer in enumerate(answers) if answer.truncated}
     assert cut == {16, 17, 18, 19}  # the four continuations of the longest context
     assert all(answers[i].n_tokens == 49 for i in cut)  # 48 inputs and the last target
-    short = scorer(tiny_llama, max_length=8).score(pair_requests()[:1])[0]
+    short = open_hf(tiny_llama, max_length=8).score(pair_requests()[:1])[0]
     assert short.truncated
     assert short.token_hash != answers[0].token_hash
 
@@ -180,18 +166,18 @@ def test_a_continuation_that_cannot_fit_is_an_error_that_names_its_document(
     long = replace(long, doc_id=7, arguments=("a", TEXTS[0]))
     message = r"task 'choice', document 7: .* does not fit the model's context of 8"
     with pytest.raises(EvaluationError, match=message):
-        scorer(tiny_llama, max_length=8).score([fits, long])
+        open_hf(tiny_llama, max_length=8).score([fits, long])
 
 
 def test_an_empty_continuation_is_an_error(tiny_llama: Path) -> None:
     request = replace(pair_requests()[0], arguments=("Mara", ""))
     with pytest.raises(EvaluationError, match="0 continuation tokens"):
-        scorer(tiny_llama).score([request])
+        open_hf(tiny_llama).score([request])
 
 
 def test_batches_by_tokens_score_as_batches_by_number(tiny_llama: Path) -> None:
-    model = scorer(tiny_llama, replace(POLICY, batch_size=None, token_budget=100))
-    fixed = likelihoods(scorer(tiny_llama).score(pair_requests()))
+    model = open_hf(tiny_llama, replace(POLICY, batch_size=None, token_budget=100))
+    fixed = likelihoods(open_hf(tiny_llama).score(pair_requests()))
     assert likelihoods(model.score(pair_requests())) == pytest.approx(fixed, abs=1e-4)
     assert model.describe().computation["token_budget"] == 100
     assert model.describe().computation["batch_size"] is None
@@ -202,7 +188,7 @@ def test_the_harness_scores_by_its_own_path_what_the_fast_scorer_does(
     folder: Path, rolling_bos: Any
 ) -> None:
     policy = replace(POLICY, rolling_bos=rolling_bos)
-    fast, own = scorer(folder, policy), scorer(folder, replace(policy, scorer="harness"))
+    fast, own = open_hf(folder, policy), open_hf(folder, replace(policy, scorer="harness"))
     assert own.describe().computation["scorer"] == "harness"
     assert not own.describe().gives_rows
     for requests in (pair_requests(), rolling_requests()):
@@ -215,7 +201,7 @@ def test_the_harness_scores_by_its_own_path_what_the_fast_scorer_does(
 
 def test_the_harness_scores_to_the_last_bit_as_in_lm_eval(folder: Path) -> None:
     policy = replace(POLICY, scorer="harness")
-    own = scorer(folder, policy)
+    own = open_hf(folder, policy)
     for requests in (pair_requests(), rolling_requests()):
         expected = lm_eval_answers(folder, requests, batch_size=4, logits_cache=False)
         if requests[0].kind == "loglikelihood":
@@ -224,8 +210,8 @@ def test_the_harness_scores_to_the_last_bit_as_in_lm_eval(folder: Path) -> None:
 
 
 def test_nan_weights_give_nan_scores_not_errors(tiny_llama: Path) -> None:
-    model = scorer(tiny_llama)
-    model._lm.model.lm_head.weight.data.fill_(float("nan"))
+    model = open_hf(tiny_llama)
+    model.lm.model.lm_head.weight.data.fill_(float("nan"))
     answer = model.score(pair_requests()[:1])[0]
     assert answer.loglikelihood is not None
     assert np.isnan(answer.loglikelihood)
@@ -235,7 +221,7 @@ def test_nan_weights_give_nan_scores_not_errors(tiny_llama: Path) -> None:
 def test_libraries_print_nothing_on_stdout(
     tiny_llama: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    model = scorer(tiny_llama, replace(POLICY, batch_size=None))
+    model = open_hf(tiny_llama, replace(POLICY, batch_size=None))
     model.score(pair_requests()[:3])
     model.score(rolling_requests())
     assert capfd.readouterr().out == ""

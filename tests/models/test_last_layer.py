@@ -10,8 +10,8 @@ import pytest
 import torch
 from architectures import save_architecture
 from lm_requests import pair_requests, rolling_requests
+from opened_models import POLICY, open_hf
 from strange_models import AddsTheMean, LateInLast, MixingLast, open_strange
-from test_lm_scorer import POLICY, open_hf
 
 from evalguard.errors import FallbackError
 from evalguard.models.lm_scorer import LMScorer
@@ -22,7 +22,7 @@ PLAIN = replace(POLICY, share_prefixes=False)
 
 def narrowed(scorer: LMScorer) -> list[str]:
     """Names of the modules that are given the scored positions only."""
-    model = scorer._lm.model
+    model = scorer.lm.model
     names = {module: name for name, module in model.named_modules()}
     hooked: set[str] = set()
 
@@ -86,7 +86,7 @@ def test_of_the_last_layer_what_works_position_by_position_sees_the_scored_ones(
 def test_keys_and_values_are_made_of_all_positions(tiny_llama: Path) -> None:
     model = open_hf(tiny_llama, PLAIN)
     model.score(pair_requests())  # the longest is held against all positions, too
-    layer = model._lm.model.model.layers[-1]
+    layer = model.lm.model.model.layers[-1]
     keys, rest = given(layer.self_attn.k_proj), given(layer.mlp)
     requests = pair_requests()
     pieces = {piece for of in model.pieces(requests) for piece in of}
@@ -97,7 +97,7 @@ def test_keys_and_values_are_made_of_all_positions(tiny_llama: Path) -> None:
 
 def test_what_looks_at_other_positions_is_given_all_of_them(tmp_path: Path) -> None:
     model = open_strange(MixingLast, tmp_path, PLAIN)
-    assert isinstance(model._lm.model.model.layers[-1].mlp, AddsTheMean)
+    assert isinstance(model.lm.model.model.layers[-1].mlp, AddsTheMean)
     assert narrowed(model) == [
         "model.layers.1.mlp.down_proj",
         "model.layers.1.mlp.gate_proj",
@@ -109,10 +109,10 @@ def test_what_looks_at_other_positions_is_given_all_of_them(tmp_path: Path) -> N
 def test_modules_with_hooks_of_others_are_left_alone(tiny_llama: Path) -> None:
     model = open_hf(tiny_llama, PLAIN)
     seen: list[int] = []
-    model._lm.model.model.layers[-1].mlp.down_proj.register_forward_hook(
+    model.lm.model.model.layers[-1].mlp.down_proj.register_forward_hook(
         lambda _, __, made: seen.append(made.shape[0] * made.shape[1])
     )
-    model._lm.unsettle()
+    model.lm.unsettle()
     model.score(pair_requests())
     seen.clear()
     requests = pair_requests()

@@ -15,23 +15,14 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 from lm_eval.models.huggingface import HFLM
 from lm_requests import CONTEXTS, lm_eval_answers, pair_requests, rolling_requests
+from opened_models import POLICY, load_hf, open_hf
 from tiny_models import save_t5
 
-from evalguard.core.scorer import Request, ScoringPolicy
+from evalguard.core.scorer import Request
 from evalguard.errors import EvaluationError
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.load_failures import AssignedModel
 from evalguard.models.loading import load_lm
-
-POLICY = ScoringPolicy(batch_size=4, device="cpu")
-
-
-def open_hf(folder: Path, policy: ScoringPolicy = POLICY, **model_args: Any) -> LMScorer:
-    arguments = {"pretrained": str(folder), "dtype": "float32", **model_args}
-    lm = load_lm("hf", arguments, {}, policy, trust_remote_code=False, allow_pickle=False)
-    return LMScorer(
-        lm, policy, model_type="hf", model_args=arguments, assigned=AssignedModel(provenance={})
-    )
 
 
 def open_plain(folder: Path) -> LMScorer:
@@ -98,7 +89,7 @@ def test_generation_is_lm_evals_and_hashes_its_context(tiny_llama: Path) -> None
 
 def test_a_cap_on_generated_tokens_holds(tiny_llama: Path) -> None:
     model = open_hf(tiny_llama, replace(POLICY, max_gen_toks=2))
-    tokenizer = model._lm.tokenizer
+    tokenizer = model.lm.tokenizer
     for request in (generation("Mara", until=[], max_gen_toks=20), generation("Mara", until=[])):
         text = model.score([request])[0].text
         assert text is not None
@@ -176,7 +167,7 @@ def test_a_missing_chat_template_is_an_error_and_a_present_one_renders(tiny_llam
     messages = [{"role": "user", "content": "hello"}]
     with pytest.raises(EvaluationError, match="chat template"):
         model.render_chat(messages, True)
-    model._lm.tokenizer.chat_template = "{% for m in messages %}[{{ m['content'] }}]{% endfor %}"
+    model.lm.tokenizer.chat_template = "{% for m in messages %}[{{ m['content'] }}]{% endfor %}"
     assert model.render_chat(messages, True) == "[hello]"
 
 
@@ -192,8 +183,8 @@ def test_description_tells_what_was_loaded(tiny_llama: Path) -> None:
     model = open_hf(tiny_llama)
     told = model.describe()
     assert (told.dtype, told.device, told.max_length) == ("float32", "cpu", 48)
-    assert told.vocabulary_size == model._lm.model.config.vocab_size
-    assert told.parameters == sum(p.numel() for p in model._lm.model.parameters())
+    assert told.vocabulary_size == model.lm.model.config.vocab_size
+    assert told.parameters == sum(p.numel() for p in model.lm.model.parameters())
     assert told.caveats == ()
     assert told.identity is not None
     assert told.identity["policy"] == {
@@ -206,9 +197,9 @@ def test_identity_does_not_change_by_scoring(tiny_llama: Path) -> None:
     from evalguard.models.tokenizers import tokenizer_digest
 
     model = open_hf(tiny_llama)
-    before = tokenizer_digest(model._lm)
+    before = tokenizer_digest(model.lm)
     model.score([generation("Mara", until=["."], max_gen_toks=4)])
-    assert tokenizer_digest(model._lm) == before
+    assert tokenizer_digest(model.lm) == before
 
 
 def test_bos_changes_the_tokenizer_digest(tiny_llama: Path) -> None:
@@ -258,8 +249,7 @@ def test_torchs_arithmetic_switches_are_part_of_the_identity(
 
 def test_weights_that_parallelize_copies_are_counted_once(tiny_llama: Path) -> None:
     whole = open_hf(tiny_llama).describe().parameters
-    arguments = {"pretrained": str(tiny_llama), "dtype": "float32"}
-    lm = load_lm("hf", arguments, {}, POLICY, trust_remote_code=False, allow_pickle=False)
+    lm = load_hf(tiny_llama)
     # as where input and output embedding, which are one, come to lie on two devices
     lm.model.lm_head.weight = torch.nn.Parameter(lm.model.model.embed_tokens.weight.clone())
     spread = LMScorer(lm, POLICY, model_type="hf", assigned=AssignedModel(provenance={}))

@@ -14,14 +14,13 @@ import pytest
 import torch
 from architectures import ARCHITECTURES, save_architecture
 from lm_requests import pair_requests, rolling_requests
+from opened_models import POLICY, open_hf
 from plain_forward import naive_kl, plain_model
 from safetensors.torch import load_file, save_file
-from test_lm_scorer import POLICY, open_hf
 
 from evalguard.core.divergence import Divergence
 from evalguard.core.scorer import ComparedAnswer, Request, Response
 from evalguard.errors import EvaluationError
-from evalguard.models import lm_scorer
 from evalguard.models.hf import lockstep
 from evalguard.models.hf.lockstep import score_in_lockstep
 from evalguard.models.lm_scorer import LMScorer
@@ -117,7 +116,7 @@ def test_every_piece_goes_through_each_model_once(tiny_llama: Path, port: Path) 
     calls: list[int] = []
     for scorer in (base, candidate):
         scorer.score(requests)  # the first trees are scored in plain batches, too
-        scorer._lm.model.register_forward_pre_hook(
+        scorer.lm.model.register_forward_pre_hook(
             lambda _, args, of: calls.append((*args, of.get("input_ids"))[0].numel()),
             with_kwargs=True,
         )
@@ -176,23 +175,24 @@ def test_rows_alive_at_once_are_those_of_one_piece_or_as_many_as_are_compared_to
     monkeypatch.setattr(lockstep, "TOGETHER", together)
     alive: dict[int, int] = {}
     most: list[int] = []
-    original = lm_scorer._as_float32
+    rows = LMScorer.rows
 
-    def watched(scored: Any, rows: Any) -> Any:
-        scored, array = original(scored, rows)
+    def noted(scored: Any) -> Any:
+        array = scored[1]
         alive[id(array)] = array.numel()
         weakref.finalize(array, alive.pop, id(array))
         most.append(sum(alive.values()))
-        return scored, array
+        return scored
 
-    monkeypatch.setattr(lm_scorer, "_as_float32", watched)
+    # map itself keeps none of them, as a generator would
+    monkeypatch.setattr(LMScorer, "rows", lambda *asked: map(noted, rows(*asked)))
     requests = rolling_requests(["The boat came at last. " * 60] * 2 + ["Nobody. " * 90])
     base = open_hf(tiny_llama)
     pieces = [piece for of in base.pieces(requests) for piece in of]
     assert len(pieces) == 30
     compared(base, open_hf(port), requests)
     longest = max(piece.n_scored for piece in pieces)
-    assert max(most) <= 2 * (together + longest * base._lm.model.config.vocab_size)
+    assert max(most) <= 2 * (together + longest * base.lm.model.config.vocab_size)
     assert alive == {}
 
 
@@ -217,12 +217,12 @@ def test_batches_too_different_are_given_up_and_still_scored(
     tiny_llama: Path, port: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base, candidate, requests = open_hf(tiny_llama), open_hf(port), pair_requests()
-    backwards = candidate._lm.batches
+    backwards = candidate.lm.batches
 
     def reversed_batches(pieces: Any) -> Any:
         return iter(list(backwards(pieces))[::-1])
 
-    monkeypatch.setattr(candidate._lm, "batches", reversed_batches)
+    monkeypatch.setattr(candidate.lm, "batches", reversed_batches)
     _, _, patient = compared(base, candidate, requests)
     assert patient.reason == ""
     monkeypatch.setattr(lockstep, "MOST_WAITING", 1000)
@@ -233,7 +233,7 @@ def test_batches_too_different_are_given_up_and_still_scored(
 
 def test_models_of_other_widths_are_not_compared(tiny_llama: Path, port: Path) -> None:
     candidate = open_hf(port)
-    candidate._lm.model.resize_token_embeddings(400)
+    candidate.lm.model.resize_token_embeddings(400)
     _, others, found = compared(open_hf(tiny_llama), candidate, pair_requests())
     assert "the candidate 400" in found.reason
     assert len(others) == len(pair_requests())

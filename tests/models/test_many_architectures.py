@@ -18,12 +18,12 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from lm_requests import CONTEXTS, pair_requests, rolling_requests
 from numpy.typing import NDArray
+from opened_models import OpenedScorer, open_hf
 from tiny_models import TEXT
 from tokenizer_kinds import KINDS, tokenizer_of
 
 from evalguard.core.scorer import Request, ScoringPolicy
 from evalguard.models.lm_scorer import LMScorer
-from evalguard.models.loading import load_lm
 
 pytestmark = pytest.mark.slow
 
@@ -51,12 +51,8 @@ def plain(folder: Path, **model_args: Any) -> HFLM:
     return HFLM(str(folder), softmax_dtype="float32", device="cpu", logits_cache=False, **given)
 
 
-def ours(folder: Path, **model_args: Any) -> LMScorer:
-    arguments = {
-        "pretrained": str(folder), "dtype": "float32", "max_length": LENGTH, **model_args
-    }  # fmt: skip
-    lm = load_lm("hf", arguments, {}, POLICY, trust_remote_code=False, allow_pickle=False)
-    return LMScorer(lm, POLICY, model_type="hf", model_args=arguments)
+def ours(folder: Path, **model_args: Any) -> OpenedScorer:
+    return open_hf(folder, POLICY, **{"max_length": LENGTH, **model_args})
 
 
 def answers(lm: HFLM, requests: Sequence[Request]) -> list[Any]:
@@ -118,7 +114,7 @@ def test_attention_is_that_which_was_asked_for(name: str, attention: str, tmp_pa
     folder = save_architecture(tmp_path, name)
     given = {"attn_implementation": attention}
     model, reference = ours(folder, **given), plain(folder, **given)
-    assert model._lm.model.config._attn_implementation == attention
+    assert model.lm.model.config._attn_implementation == attention
     assert_same(model, reference, pair_requests(), rolling_requests())
 
 

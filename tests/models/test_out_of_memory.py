@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from lm_requests import pair_requests, rolling_requests
+from opened_models import POLICY, open_hf
 from small_memory import EXHAUSTED, with_memory_for
-from test_lm_scorer import POLICY, open_hf
 from test_lockstep import bits, compared
 
 from evalguard.errors import EvaluationError, FallbackError
@@ -127,7 +127,8 @@ def test_another_failure_is_none_of_memory(tiny_llama: Path) -> None:
 def test_a_model_that_has_no_room_for_the_few_tokens_it_is_tried_on_says_so(
     tiny_llama: Path,
 ) -> None:
-    model = open_hf(tiny_llama, replace(BY_TOKENS, share_prefixes=True))
+    policy = replace(BY_TOKENS, share_prefixes=True)
+    model = open_hf(tiny_llama, policy)
     with_memory_for(model, 1)
     with pytest.raises(EvaluationError, match="memory ran out in reading a few tokens: Runtime"):
-        model._read_off()
+        LMScorer(model.lm, policy, model_type="hf")

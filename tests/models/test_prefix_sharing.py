@@ -11,22 +11,15 @@ import pytest
 import torch
 from architectures import save_architecture
 from lm_requests import lm_eval_answers
+from opened_models import POLICY, OpenedScorer, load_hf, open_hf
 from tiny_models import save_gemma2, save_llama
 
 from evalguard.core.scorer import Request, ScoringPolicy
 from evalguard.errors import FallbackError
 from evalguard.models.hf.attention_reach import TreeBatch
 from evalguard.models.lm_scorer import LMScorer
-from evalguard.models.loading import load_lm
 
-POLICY = ScoringPolicy(batch_size=4, device="cpu")
 WORDS = ("lantern", "harbour", "keeper", "boat", "bells", "crates", "fog", "dawn", "pier", "light")
-
-
-def opened(folder: Path, policy: ScoringPolicy = POLICY, **model_args: Any) -> LMScorer:
-    arguments = {"pretrained": str(folder), "dtype": "float32", **model_args}
-    lm = load_lm("hf", arguments, {}, policy, trust_remote_code=False, allow_pickle=False)
-    return LMScorer(lm, policy, model_type="hf", model_args=arguments)
 
 
 def choices(documents: int, words: int, *, examples: int = 0) -> list[Request]:
@@ -44,9 +37,9 @@ def choices(documents: int, words: int, *, examples: int = 0) -> list[Request]:
     ]  # fmt: skip
 
 
-def tokens_read(scorer: LMScorer, requests: list[Request]) -> int:
+def tokens_read(scorer: OpenedScorer, requests: list[Request]) -> int:
     read: list[int] = []
-    hook = scorer._lm.model.register_forward_pre_hook(
+    hook = scorer.lm.model.register_forward_pre_hook(
         lambda _, args, named: read.append((*args, named.get("input_ids"))[0].numel()),
         with_kwargs=True,
     )
@@ -55,12 +48,12 @@ def tokens_read(scorer: LMScorer, requests: list[Request]) -> int:
     return sum(read)
 
 
-def trees_of(scorer: LMScorer, requests: list[Request]) -> list[Any]:
+def trees_of(scorer: OpenedScorer, requests: list[Request]) -> list[Any]:
     pieces = [piece for of in scorer.pieces(requests) for piece in of]
-    return [batch for batch in scorer._lm.batches(pieces) if isinstance(batch, TreeBatch)]
+    return [batch for batch in scorer.lm.batches(pieces) if isinstance(batch, TreeBatch)]
 
 
-def assert_as_in_lm_eval(scorer: LMScorer, folder: Path, requests: list[Request]) -> None:
+def assert_as_in_lm_eval(scorer: OpenedScorer, folder: Path, requests: list[Request]) -> None:
     found = scorer.score(requests)
     expected = lm_eval_answers(folder, requests, batch_size=1, logits_cache=False)
     assert [a.loglikelihood for a in found] == pytest.approx([e[0] for e in expected], abs=1e-4)
@@ -89,7 +82,7 @@ SHARING = (
 @pytest.mark.parametrize("attention", [pytest.param("eager", marks=pytest.mark.slow), "sdpa"])
 def test_trees_score_as_in_lm_eval(tmp_path: Path, name: str, attention: str) -> None:
     folder = save_architecture(tmp_path, name)
-    scorer = opened(folder, attn_implementation=attention)
+    scorer = open_hf(folder, attn_implementation=attention)
     assert scorer.describe().computation["shares_prefixes"] is True
     assert_as_in_lm_eval(scorer, folder, choices(6, 9))
 
@@ -99,7 +92,7 @@ def test_trees_score_as_in_lm_eval(tmp_path: Path, name: str, attention: str) ->
 )
 def test_layers_of_several_kinds_score_as_in_lm_eval(tmp_path: Path, name: str) -> None:
     folder = save_architecture(tmp_path, name)
-    scorer = opened(folder)
+    scorer = open_hf(folder)
     assert scorer.describe().computation["shares_prefixes"] is True
     assert_as_in_lm_eval(scorer, folder, choices(20, 8, examples=60))
 
@@ -109,7 +102,7 @@ def test_windows_of_some_layers_or_of_all_score_as_in_lm_eval(
     tmp_path: Path, layers: list[str] | None
 ) -> None:
     folder = save_gemma2(tmp_path, max_length=192, layer_types=layers)
-    assert_as_in_lm_eval(opened(folder), folder, choices(4, 20, examples=70))
+    assert_as_in_lm_eval(open_hf(folder), folder, choices(4, 20, examples=70))
 
 
 @pytest.mark.parametrize(
@@ -125,7 +118,7 @@ def test_windows_of_some_layers_or_of_all_score_as_in_lm_eval(
 def test_a_model_that_cannot_read_trees_is_scored_in_plain_batches_and_says_so(
     tmp_path: Path, name: str, reason: str
 ) -> None:
-    described = opened(save_architecture(tmp_path, name)).describe()
+    described = open_hf(save_architecture(tmp_path, name)).describe()
     assert described.computation["shares_prefixes"] is False
     assert described.identity is None or described.identity["policy"]["shares_prefixes"] is False
     assert any("shared prefixes" in caveat and reason in caveat for caveat in described.caveats)
@@ -134,15 +127,15 @@ def test_a_model_that_cannot_read_trees_is_scored_in_plain_batches_and_says_so(
 def test_prefixes_are_shared_only_if_asked_and_no_caveat_says_they_are_not(tmp_path: Path) -> None:
     folder = save_llama(tmp_path)
     policy = ScoringPolicy(batch_size=4, device="cpu", share_prefixes=False)
-    described = opened(folder, policy).describe()
+    described = open_hf(folder, policy).describe()
     assert described.computation["shares_prefixes"] is False
     assert described.caveats == ()
 
 
 def test_what_continuations_share_is_read_once(tmp_path: Path) -> None:
     folder = save_llama(tmp_path, max_length=128)
-    plain = opened(folder, ScoringPolicy(batch_size=1, device="cpu", share_prefixes=False))
-    trees = opened(folder, ScoringPolicy(batch_size=1, device="cpu"))
+    plain = open_hf(folder, ScoringPolicy(batch_size=1, device="cpu", share_prefixes=False))
+    trees = open_hf(folder, ScoringPolicy(batch_size=1, device="cpu"))
     requests = choices(4, 30)
     trees.score(requests)  # the first trees are scored in plain batches, too
     assert tokens_read(trees, requests) < 0.4 * tokens_read(plain, requests)
@@ -151,7 +144,7 @@ def test_what_continuations_share_is_read_once(tmp_path: Path) -> None:
 def test_examples_before_all_documents_are_read_once(tmp_path: Path) -> None:
     folder = save_llama(tmp_path, max_length=400)
     requests = choices(12, 8, examples=100)
-    scorer = opened(folder)
+    scorer = open_hf(folder)
     assert_as_in_lm_eval(scorer, folder, requests)
     longest = max(len(ids) for ids in scorer.encode(requests))
     assert tokens_read(scorer, requests) < 4 * longest
@@ -161,7 +154,7 @@ def test_examples_before_all_documents_are_read_once(tmp_path: Path) -> None:
 def test_examples_stand_before_windows_as_in_lm_eval(tmp_path: Path, name: str) -> None:
     folder = save_architecture(tmp_path, name, max_position_embeddings=400, sliding_window=90)
     requests = choices(40, 8, examples=70)
-    scorer = opened(folder)
+    scorer = open_hf(folder)
     assert any(batch.trunk for batch in trees_of(scorer, requests))
     assert_as_in_lm_eval(scorer, folder, requests)
 
@@ -176,20 +169,18 @@ def test_lengths_at_which_rotary_frequencies_switch_share_no_trunk(tmp_path: Pat
         original_max_position_embeddings=120,
     )  # fmt: skip
     requests = [*choices(5, 12, examples=50), *choices(5, 3, examples=34)]
-    assert_as_in_lm_eval(opened(folder), folder, requests)
+    assert_as_in_lm_eval(open_hf(folder), folder, requests)
 
 
 def test_documents_that_share_nothing_are_read_in_plain_batches(tmp_path: Path) -> None:
-    scorer = opened(save_llama(tmp_path, max_length=128))
+    scorer = open_hf(save_llama(tmp_path, max_length=128))
     requests = choices(8, 30)[::4]
     assert not trees_of(scorer, requests)
 
 
 def test_a_model_that_ignores_positions_is_scored_in_plain_batches(tmp_path: Path) -> None:
     folder = save_llama(tmp_path)
-    lm: Any = load_lm(
-        "hf", {"pretrained": str(folder)}, {}, POLICY, trust_remote_code=False, allow_pickle=False
-    )
+    lm = load_hf(folder)
     breaking(lm.model, lambda named: named.pop("position_ids", None))
     described = LMScorer(lm, POLICY, model_type="hf").describe()
     assert described.computation["shares_prefixes"] is False
@@ -199,9 +190,7 @@ def test_a_model_that_ignores_positions_is_scored_in_plain_batches(tmp_path: Pat
 def test_activations_quantised_together_are_scored_in_plain_batches(tmp_path: Path) -> None:
     """Dynamic int8: a scale for the whole pass, so that other passes give other scores."""
     folder = save_llama(tmp_path)
-    lm: Any = load_lm(
-        "hf", {"pretrained": str(folder)}, {}, POLICY, trust_remote_code=False, allow_pickle=False
-    )
+    lm = load_hf(folder)
 
     def rounded(_: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         scale = inputs[0].abs().amax() / 127
@@ -223,8 +212,8 @@ def test_a_fault_that_only_long_trees_show_is_found_before_anything_is_answered(
         if mask is not None and mask.shape[-1] > 40:
             named["attention_mask"] = torch.ones_like(mask).tril()
 
-    scorer = opened(save_llama(tmp_path, max_length=128))
-    breaking(scorer._lm.model, forget_mask)
+    scorer = open_hf(save_llama(tmp_path, max_length=128))
+    breaking(scorer.lm.model, forget_mask)
     scorer.score(choices(3, 5))
     with pytest.raises(FallbackError, match="differ from those of plain batches") as caught:
         scorer.score(choices(3, 30))
@@ -233,7 +222,7 @@ def test_a_fault_that_only_long_trees_show_is_found_before_anything_is_answered(
 
 def test_a_model_without_room_for_a_row_as_wide_as_a_tree_falls_back(tmp_path: Path) -> None:
     """As BigBird, whose token types are a row of as many as it has positions."""
-    scorer = opened(save_llama(tmp_path, max_length=128))
+    scorer = open_hf(save_llama(tmp_path, max_length=128))
     requests = choices(3, 12)
     longest = max(len(ids) for ids in scorer.encode(requests))
 
@@ -241,7 +230,7 @@ def test_a_model_without_room_for_a_row_as_wide_as_a_tree_falls_back(tmp_path: P
         if "input_ids" in named and named["input_ids"].shape[1] > longest:
             raise IndexError("a row of more tokens than the longest piece has")
 
-    breaking(scorer._lm.model, refuse_wide_rows)
+    breaking(scorer.lm.model, refuse_wide_rows)
     with pytest.raises(FallbackError, match="cannot be read: IndexError: a row of") as caught:
         scorer.score(requests)
     assert caught.value.giving_up == "share_prefixes"
@@ -251,10 +240,10 @@ def test_a_model_without_room_for_a_row_as_wide_as_a_tree_falls_back(tmp_path: P
 def test_in_bfloat16_trees_are_no_farther_from_float32_than_plain_batches(tmp_path: Path) -> None:
     folder = save_llama(tmp_path, max_length=128)
     requests = choices(24, 12)
-    truth = [a.loglikelihood for a in opened(folder).score(requests)]
+    truth = [a.loglikelihood for a in open_hf(folder).score(requests)]
 
     def error(policy: ScoringPolicy) -> float:
-        found = opened(folder, policy, dtype="bfloat16").score(requests)
+        found = open_hf(folder, policy, dtype="bfloat16").score(requests)
         apart = np.array([a.loglikelihood for a in found]) - truth
         return float(np.sqrt(np.mean(apart**2)))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from lm_requests import pair_requests, rolling_requests
-from test_lm_scorer import open_hf
+from opened_models import open_hf
 from test_lockstep import bits, compared, nudged
 
 from evalguard.core.scorer import DistributionScorer

@@ -11,6 +11,7 @@ import pytest
 import torch
 from architectures import save_architecture
 from lm_requests import pair_requests, rolling_requests
+from opened_models import POLICY, open_hf
 from strange_models import (
     STRANGE,
     LateByPosition,
@@ -20,7 +21,6 @@ from strange_models import (
     TwiceForMany,
     open_strange,
 )
-from test_lm_scorer import POLICY, open_hf
 
 from evalguard.errors import FallbackError
 from evalguard.models.hf import last_layer_probe as rows_check
@@ -44,7 +44,7 @@ def assert_close(found: list[Any], expected: list[Any]) -> None:
 def widths(scorer: LMScorer) -> list[tuple[int, ...]]:
     """Shapes of what comes out of the output embedding from now on."""
     seen: list[tuple[int, ...]] = []
-    scorer._lm.model.get_output_embeddings().register_forward_hook(
+    scorer.lm.model.get_output_embeddings().register_forward_hook(
         lambda _, __, logits: seen.append(tuple(logits.shape))
     )
     return seen
@@ -183,13 +183,13 @@ def test_of_a_text_with_too_many_logits_the_end_is_held_against_all_positions(
     tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = open_hf(tiny_llama, replace(POLICY, share_prefixes=False))
-    original, held = model._lm.full_logits, []
+    original, held = model.lm.full_logits, []
 
     def full(batch: Any) -> torch.Tensor:
         held.append(batch.input_ids.shape[1])
         return original(batch)
 
-    monkeypatch.setattr(model._lm, "full_logits", full)
+    monkeypatch.setattr(model.lm, "full_logits", full)
     monkeypatch.setattr(rows_check, "MOST_ON_CPU", 30 * model.describe().vocabulary_size)
     model.score(pair_requests())
     assert held == [30]
@@ -199,7 +199,7 @@ def test_where_memory_runs_out_less_of_the_longest_text_is_held(
     tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = open_hf(tiny_llama, replace(POLICY, share_prefixes=False))
-    original, tried = model._lm.full_logits, []
+    original, tried = model.lm.full_logits, []
 
     def full(batch: Any) -> torch.Tensor:
         tried.append(batch.input_ids.shape[1])
@@ -207,7 +207,7 @@ def test_where_memory_runs_out_less_of_the_longest_text_is_held(
             raise MemoryError
         return original(batch)
 
-    monkeypatch.setattr(model._lm, "full_logits", full)
+    monkeypatch.setattr(model.lm, "full_logits", full)
     model.score(pair_requests())
     assert tried == [48, 24, 12]
 
@@ -232,7 +232,7 @@ def test_large_vocabularies_score_as_by_the_harness(tmp_path: Path, vocabulary: 
 
 def test_of_two_tokens_as_probable_the_first_is_the_greedy_one(tiny_llama: Path) -> None:
     model = open_hf(tiny_llama)
-    weight = model._lm.model.lm_head.weight
+    weight = model.lm.model.lm_head.weight
     with torch.no_grad():
         weight[:] = weight[:1].clone()
     assert not any(answer.is_greedy for answer in model.score(pair_requests()))
@@ -256,7 +256,7 @@ def test_a_gpu_scores_as_the_harness_does(tiny_llama: Path, dtype: str, toleranc
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_block_on_a_gpu_waits_for_it_once(tiny_llama: Path) -> None:
     model = open_hf(tiny_llama, replace(POLICY, device="cuda"))
-    lm = model._lm
+    lm = model.lm
     pieces = [piece for of in model.pieces(pair_requests()) for piece in of]
     lm.score_batches(lm.batches(pieces))
     waits: list[str] = []

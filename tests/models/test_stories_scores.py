@@ -11,19 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 from lm_requests import lm_eval_answers
+from opened_models import open_hf
 
 from evalguard.core.scorer import Request, ScoringPolicy
 from evalguard.models.lm_scorer import LMScorer
-from evalguard.models.loading import load_lm
 
 pytestmark = pytest.mark.data
 POLICY = ScoringPolicy(batch_size=16, device="cpu")
 
 
 def scorer(folder: Path, policy: ScoringPolicy = POLICY, **model_args: Any) -> LMScorer:
-    arguments = {"pretrained": str(folder), **model_args}
-    lm = load_lm("hf", arguments, {}, policy, trust_remote_code=False, allow_pickle=False)
-    return LMScorer(lm, policy, model_type="hf", model_args=arguments)
+    return open_hf(folder, policy, **model_args)
 
 
 def lines(file: Path, count: int | None) -> list[dict[str, Any]]:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opened_models import POLICY, open_hf
 from small_memory import with_memory_for
-from test_lm_scorer import POLICY, open_hf
 
 from evalguard.models.hf.moved_batch import (
     BudgetSearch,
@@ -68,17 +68,17 @@ def test_whatever_the_times_it_is_one_of_those_tried(times: dict[int, float]) ->
 
 def test_a_loaded_model_is_measured_and_scores_as_before(tiny_llama: Path) -> None:
     model = open_hf(tiny_llama, replace(POLICY, batch_size=None))
-    budget = measure_token_budget(model._lm)
+    budget = measure_token_budget(model.lm)
     assert budget in (512, 1024, 2048, 4096)
     with_memory_for(model, 700)
-    assert measure_token_budget(model._lm) == 512
+    assert measure_token_budget(model.lm) == 512
 
 
 def test_facts_tell_models_and_dtypes_apart(tiny_llama: Path, tiny_gemma2: Path) -> None:
     found = [
-        describe_budget_conditions(open_hf(folder, dtype=dtype)._lm)
+        describe_budget_conditions(open_hf(folder, dtype=dtype).lm)
         for folder in (tiny_llama, tiny_gemma2)
         for dtype in ("float32", "bfloat16")
     ]
     assert all(one != other for i, one in enumerate(found) for other in found[:i])
-    assert found[0] == describe_budget_conditions(open_hf(tiny_llama)._lm)
+    assert found[0] == describe_budget_conditions(open_hf(tiny_llama).lm)

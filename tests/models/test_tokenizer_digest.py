@@ -6,13 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizer_kinds import KINDS, gpt2
 from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 
 from evalguard.core.settings import digest_of
-from evalguard.models import tokenizers as module
 from evalguard.models.tokenizers import entries_digest, rules_digest
 
 
@@ -50,11 +49,13 @@ def test_every_rule_is_in_the_digest() -> None:
     assert len(set(found.values())) == len(CHANGES) + 1
 
 
-@given(st.dictionaries(st.text(max_size=5), st.integers(0, 300_000), max_size=20))
-def test_a_vocabulary_in_parts_has_the_digest_of_the_whole(vocabulary: dict[str, int]) -> None:
-    entries = sorted(vocabulary.items())
-    usual, module._AT_A_TIME = module._AT_A_TIME, 3
-    try:
-        assert entries_digest(entries) == digest_of(entries)
-    finally:
-        module._AT_A_TIME = usual
+@settings(max_examples=30)
+@given(
+    st.dictionaries(st.text(max_size=5), st.integers(0, 300_000), max_size=20),
+    st.integers(1, 1000),
+)
+def test_a_large_vocabulary_which_is_digested_in_parts_has_the_digest_of_the_whole(
+    vocabulary: dict[str, int], times: int
+) -> None:
+    entries = sorted(vocabulary.items()) * times
+    assert entries_digest(entries) == digest_of(entries)

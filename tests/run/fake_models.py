@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,10 @@ import numpy as np
 from evalguard.core.scorer import ModelDescription, Request, Response
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import Value
+from evalguard.harness.tasks import TaskSet
+from evalguard.report.progress import ProgressLine
+from evalguard.run.scoring.evaluate import Evaluation, Evaluator
+from evalguard.store.block_cache import ScoreCache
 
 
 class FakeScorer:
@@ -63,6 +69,23 @@ class FakeScorer:
 
     def close(self) -> None:
         self.closed = True
+
+
+def evaluator(tasks: TaskSet, cache: Path | None, said: io.StringIO | None = None) -> Evaluator:
+    """As a process of its own would have it: a lock of one is none of the other."""
+    return Evaluator(
+        tasks=tasks,
+        cache=None if cache is None else ScoreCache(cache),
+        progress=ProgressLine(stream=said or io.StringIO(), live=False),
+    )
+
+
+def scores_of(evaluation: Evaluation) -> dict[tuple[str, str, str], list[float]]:
+    return {
+        table.key: table.values.tolist()
+        for scores in evaluation.scores.values()
+        for table in scores.tables
+    }
 
 
 def table(values: Sequence[float], **changes: Any) -> ScoreTable:

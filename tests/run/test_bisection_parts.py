@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_local_runner import block, source, work
+from probe_works import block, source, work
 
 from evalguard.bisect.oracle import Untestable
 from evalguard.core.scorer import ModelDescription, Response, ScoringPolicy

@@ -20,7 +20,6 @@ from typing import Any
 import pytest
 
 import evalguard
-from evalguard.conversion import code
 from evalguard.core.scorer import Scorer
 from evalguard.harness.tasks import load_tasks
 from evalguard.models import identity
@@ -154,7 +153,6 @@ def afresh() -> Iterator[None]:
     """As in a process of its own: nothing that was read once, and nothing imported for a hook."""
     for read_once in (identity.package_versions, identity.kernel_versions):
         read_once.cache_clear()
-    code._imported.pop("beside", None)
     sys.modules.pop("beside", None)
     before = list(sys.path)
     try:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from small_world import make_world
+import scored_models
+from scored_models import Score, source, values
 from tiny_models import save_t5
 
 from evalguard.config.guard import GuardSet
-from evalguard.core.settings import Setting, Target, Variant
+from evalguard.core.settings import Setting, Target
 from evalguard.errors import EvaluationError, Interrupted, UsageError
 from evalguard.models import lm_scorer
 from evalguard.run.choices import resolve_choices
@@ -22,7 +24,6 @@ from evalguard.run.scoring import run_context as loaded
 from evalguard.run.scoring.divergences import GENERATION_ONLY
 from evalguard.run.scoring.evaluate import Evaluation
 from evalguard.run.scoring.scoring import score_models
-from evalguard.run.sources import ModelSource
 
 
 @dataclass
@@ -32,64 +33,32 @@ class Forward:
     sequences: int = 0
 
 
-@pytest.fixture(scope="module")
-def models(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    world = make_world(tmp_path_factory.mktemp("world"), tiny_llama)
-    t5 = save_t5(tmp_path_factory.mktemp("t5"))
-    return {**world.models, "tasks": world.tasks, "t5": t5}
-
-
 @pytest.fixture
 def forward(monkeypatch: pytest.MonkeyPatch) -> Forward:
-    from evalguard.models.hf.model import GuardedHFLM
+    from lm_eval.models.huggingface import HFLM
 
-    count, original = Forward(), GuardedHFLM._model_call
+    count, original = Forward(), HFLM._model_call
 
     def counted(self: Any, inputs: Any, *more: Any, **options: Any) -> Any:
         count.sequences += len(inputs)
         return original(self, inputs, *more, **options)
 
-    monkeypatch.setattr(GuardedHFLM, "_model_call", counted)
+    monkeypatch.setattr(HFLM, "_model_call", counted)
     return count
 
 
-Score = Callable[..., list[Evaluation]]
+@pytest.fixture(scope="module")
+def models(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {**models, "t5": save_t5(tmp_path_factory.mktemp("t5"))}
 
 
 @pytest.fixture
-def score(models: dict[str, Path], tmp_path: Path) -> Score:
-    """Score two models of the small world by name."""
-
-    def scored(base: str, candidate: str, **given: Any) -> list[Evaluation]:
-        fields = {"tasks": ("sw_long",), "include_path": (models["tasks"],), "quiet": True}
-        options = CompareOptions(**{**fields, "cache_dir": tmp_path, "device": "cpu", **given})
-        sources = [source(models, base), source(models, candidate)]
-        choices = resolve_choices(sources[0], sources[1], GuardSet(guards=()), options)
-        return score_models(sources, choices, options)
-
-    return scored
-
-
-def source(models: dict[str, Path], name: str, **settings: Any) -> ModelSource:
-    arguments = {"pretrained": str(models[name]), "dtype": "float32"}
-    return ModelSource(
-        name=name, variant=Variant(name=name, model="hf", model_args=arguments, **settings)
-    )
-
-
-def values(evaluations: Sequence[Evaluation]) -> list[Any]:
-    return [
-        (table.key, table.values.tobytes(), table.token_hashes)
-        for evaluation in evaluations
-        for scores in evaluation.scores.values()
-        for table in scores.tables
-    ]
+def score(score: Score) -> Score:
+    return functools.partial(score, tasks=("sw_long",))
 
 
 def kl(evaluations: Sequence[Evaluation], task: str = "sw_long") -> np.ndarray:
-    found = evaluations[1].divergences[task]
-    assert found.reason == ""
-    return np.concatenate([d.kl for document in found.documents for d in document.requests])
+    return scored_models.kl(evaluations, task)
 
 
 @pytest.mark.parametrize("mode", ["lockstep", "reference"])

@@ -79,10 +79,20 @@ def asked(policies: list[tuple[str, ScoringPolicy]]) -> list[tuple[str, bool]]:
     return [(name, policy.share_prefixes) for name, policy in policies]
 
 
-def test_both_models_share_prefixes_where_both_can(opened: Score) -> None:
-    arguments, policies = opened({"a": Sharing("a"), "b": Sharing("b")})
+@pytest.mark.parametrize(
+    ("given", "shared"),
+    [
+        pytest.param({}, True, id="both can"),
+        pytest.param({"model": "gguf"}, False, id="a model of another type"),
+        pytest.param({"share_prefixes": False}, False, id="turned off by the user"),
+    ],
+)
+def test_both_models_share_prefixes_where_both_can_and_may(
+    opened: Score, given: dict[str, Any], shared: bool
+) -> None:
+    arguments, policies = opened({"a": Sharing("a"), "b": Sharing("b")}, **given)
     assert [evaluation.notes for evaluation in score_models(*arguments)] == [(), ()]
-    assert asked(policies) == [("a", True), ("b", True)]
+    assert asked(policies) == [("a", shared), ("b", shared)]
 
 
 def test_the_second_model_does_not_share_where_the_first_cannot(opened: Score) -> None:
@@ -141,18 +151,6 @@ def test_a_model_that_fails_again_without_sharing_is_an_error(opened: Score) -> 
     arguments, _ = opened({"a": Sharing("a"), "b": Never("b")})
     with pytest.raises(FallbackError, match=r"0\.3 nats"):
         score_models(*arguments)
-
-
-def test_no_prefixes_are_shared_beside_a_model_of_another_type(opened: Score) -> None:
-    arguments, policies = opened({"a": Sharing("a"), "b": Sharing("b")}, model="gguf")
-    assert [evaluation.notes for evaluation in score_models(*arguments)] == [(), ()]
-    assert asked(policies) == [("a", False), ("b", False)]
-
-
-def test_the_user_can_turn_sharing_off(opened: Score) -> None:
-    arguments, policies = opened({"a": Sharing("a"), "b": Sharing("b")}, share_prefixes=False)
-    score_models(*arguments)
-    assert asked(policies) == [("a", False), ("b", False)]
 
 
 @pytest.mark.parametrize(

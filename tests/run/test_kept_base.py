@@ -4,80 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from small_world import make_world
+from scored_models import Score, kl, values
 
-from evalguard.config.guard import GuardSet
 from evalguard.core.settings import Variant
 from evalguard.errors import UsageError
-from evalguard.run.choices import resolve_choices
-from evalguard.run.options import CompareOptions
 from evalguard.run.scoring import run_context as bench
 from evalguard.run.scoring import run_context as loaded
-from evalguard.run.scoring.evaluate import Evaluation
 from evalguard.run.scoring.measuring import BASE_FROM_CACHE
-from evalguard.run.scoring.scoring import score_models
-from evalguard.run.sources import ModelSource
 from evalguard.store.fact_cache import open_facts
 
-Score = Callable[..., list[Evaluation]]
 LIMITS = {"gate_limits": {"kl_mean": 10.0}}
-
-
-@pytest.fixture(scope="module")
-def models(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    world = make_world(tmp_path_factory.mktemp("world"), tiny_llama)
-    return {**world.models, "tasks": world.tasks}
-
-
-@pytest.fixture
-def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the models that were loaded, in order."""
-    names: list[str] = []
-    original = bench.open_scorer
-
-    def counted(variant: Variant, *given: Any, **more: Any) -> Any:
-        names.append(variant.name)
-        return original(variant, *given, **more)
-
-    monkeypatch.setattr(bench, "open_scorer", counted)
-    return names
-
-
-@pytest.fixture
-def score(models: dict[str, Path], tmp_path: Path) -> Score:
-    def scored(base: str, candidate: str, **given: Any) -> list[Evaluation]:
-        fields = {"tasks": ("sw_word",), "include_path": (models["tasks"],), "quiet": True}
-        options = CompareOptions(**{**fields, "cache_dir": tmp_path, "device": "cpu", **given})
-        sources = [source(models, name) for name in (base, candidate)]
-        choices = resolve_choices(sources[0], sources[1], GuardSet(guards=()), options)
-        return score_models(sources, choices, options)
-
-    return scored
-
-
-def source(models: dict[str, Path], name: str) -> ModelSource:
-    arguments = {"pretrained": str(models[name]), "dtype": "float32"}
-    return ModelSource(name=name, variant=Variant(name=name, model="hf", model_args=arguments))
-
-
-def values(evaluations: Sequence[Evaluation]) -> list[Any]:
-    return [
-        (table.key, table.values.tobytes(), table.token_hashes)
-        for evaluation in evaluations
-        for scores in evaluation.scores.values()
-        for table in scores.tables
-    ]
-
-
-def kl(evaluations: Sequence[Evaluation]) -> np.ndarray:
-    found = evaluations[1].divergences["sw_word"]
-    return np.concatenate([d.kl for document in found.documents for d in document.requests])
 
 
 def test_a_finished_comparison_loads_nothing_again(
@@ -89,7 +29,7 @@ def test_a_finished_comparison_loads_nothing_again(
     again = score("llama", "other", quiet=False)
     assert loads == ["llama", "other"]
     assert values(again) == values(first)
-    assert kl(again).tolist() == kl(first).tolist()
+    assert kl(again, "sw_word").tolist() == kl(first, "sw_word").tolist()
     assert [e.description for e in again] == [e.description for e in first]
     said = capsys.readouterr().err
     assert "llama: all 1 blocks kept, not loaded" in said
@@ -132,7 +72,10 @@ def test_whoever_needs_distributions_gets_them_in_lock_step(
     loads.clear()
     measured = score("llama", "other", **given)
     assert sorted(loads) == ["llama", "other"]
-    assert kl(measured).tolist() == kl(score("llama", "other", use_cache=False)).tolist()
+    assert (
+        kl(measured, "sw_word").tolist()
+        == kl(score("llama", "other", use_cache=False), "sw_word").tolist()
+    )
 
 
 def test_a_kept_reference_takes_the_bases_place(score: Score, loads: list[str]) -> None:
@@ -140,9 +83,9 @@ def test_a_kept_reference_takes_the_bases_place(score: Score, loads: list[str]) 
     loads.clear()
     found = score("llama", "other")
     assert loads == ["other"]
-    assert kl(found).size > 0
+    assert kl(found, "sw_word").size > 0
     by_reference = score("llama", "other", distributions="reference", use_cache=False)
-    assert kl(found).tolist() == kl(by_reference).tolist()
+    assert kl(found, "sw_word").tolist() == kl(by_reference, "sw_word").tolist()
 
 
 def test_changed_weights_are_another_model(
@@ -221,7 +164,7 @@ def test_memory_says_how_many_models_are_loaded_at_once(
     base, other = score("llama", "other", memory=memory, use_cache=False)
     assert max(most) == (2 if memory == "lockstep" else 1)
     if memory == "lockstep":
-        assert kl([base, other]).size > 0
+        assert kl([base, other], "sw_word").size > 0
         score("llama", "other", memory=memory, use_cache=False, distributions="off")
         assert most == [1, 2, 1, 2]
     else:
@@ -233,7 +176,7 @@ def test_a_limit_on_distributions_is_measured_by_reference_where_one_model_is_lo
     score: Score,
 ) -> None:
     base, other = score("llama", "other", memory="sequential", **LIMITS)
-    assert kl([base, other]).size > 0
+    assert kl([base, other], "sw_word").size > 0
     assert "by reference: --memory sequential loads one model at a time" in base.notes[0]
 
 

@@ -17,7 +17,7 @@ from tiny_models import save_llama
 
 from evalguard.core.scorer import ModelDescription, Request, Scorer, ScoringPolicy
 from evalguard.core.settings import BuildRecipe, Setting, Target, Value, Variant
-from evalguard.errors import EvaluationError, SettingError, UsageError
+from evalguard.errors import SettingError, UsageError
 from evalguard.run.scoring.edited_model import load_scorer
 
 POLICY = ScoringPolicy(batch_size=4, device="cpu", threads=1)
@@ -228,12 +228,6 @@ def test_edits_need_a_torch_model(tiny_llama: Path) -> None:
 
 def test_scores_of_a_model_without_weights_on_disk_are_never_cached(tiny_llama: Path) -> None:
     assert opened(tiny_llama, model="dummy", model_args={})[1].identity is None
-
-
-def test_loading_failures_keep_their_exit_code(tmp_path: Path) -> None:
-    with pytest.raises(EvaluationError) as raised:
-        opened(tmp_path / "nowhere")
-    assert raised.value.exit_code == 3
 
 
 def _keep_as_the_hub_does(model: Path, repository: Path, commit: str) -> None:

@@ -15,7 +15,6 @@ from evalguard.core.scorer import ScoringPolicy
 from evalguard.core.settings import Setting, Target, Variant, digest_of
 from evalguard.models import checkpoint_files as weights
 from evalguard.models import identity
-from evalguard.models import identity as around
 from evalguard.models.identity import describe_surroundings
 from evalguard.run.scoring import loading_facts as facts_module
 from evalguard.run.scoring.loading_facts import collect_loading_facts, digest_weights
@@ -234,14 +233,21 @@ def test_an_installed_version_a_driver_and_torchs_switches_count(
         assert describe_surroundings()["torch"] != after["torch"]
     finally:
         torch.use_deterministic_algorithms(deterministic)
-    monkeypatch.setattr(around, "_read_text", lambda path: "580.1" if "nvidia" in str(path) else "")
+    read = Path.read_text
+    monkeypatch.setattr(
+        Path,
+        "read_text",
+        lambda path, **how: "580.1" if "nvidia" in path.parts else read(path, **how),
+    )
     assert describe_surroundings()["accelerators"] != after["accelerators"]
 
 
-def test_evalguards_own_code_counts_by_its_text(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+# divergence.py computes KL
+@pytest.mark.parametrize("file", ["models/code.py", "core/divergence.py", "new.py"])
+def test_evalguards_own_code_counts_by_the_text_of_every_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
-    code = tmp_path / "own" / "models" / "code.py"
+    code = tmp_path / "own" / file
     code.parent.mkdir(parents=True)
     monkeypatch.setattr(evalguard, "__file__", str(tmp_path / "own" / "__init__.py"))
     found = set()

@@ -15,33 +15,15 @@ import pytest
 from fake_models import FakeScorer
 from hypothesis import given
 from hypothesis import strategies as st
+from probe_works import source, work
 
 from evalguard.core.reports.bisection import Loads
-from evalguard.core.scorer import Request
-from evalguard.core.settings import Variant
 from evalguard.errors import EvaluationError, WorkerError
-from evalguard.harness.blocks import RequestBlock
 from evalguard.run.bisection import local_runner
-from evalguard.run.bisection.local_runner import LocalRunner, SlotEvent, WorkerSlot
+from evalguard.run.bisection.local_runner import LocalRunner, WorkerSlot
 from evalguard.run.bisection.runner import BlockSchedule, FailedWork, ProbeWork, ScoredBlock
 from evalguard.run.sources import ModelSource
 from evalguard.worker.process import WorkerProcess
-
-
-def source(name: str) -> ModelSource:
-    variant = Variant(name=name, model="fake", model_args={"name": name})
-    return ModelSource(name=name, variant=variant)
-
-
-def block(number: int) -> RequestBlock:
-    request = Request(
-        task="t", doc_id=number, index=0, kind="loglikelihood", arguments=("a", f"{number}")
-    )
-    return RequestBlock(index=number, requests=(request,), digest=f"b{number}", doc_ids=(number,))
-
-
-def work(name: str, blocks: int) -> ProbeWork:
-    return ProbeWork(source=source(name), blocks=tuple(block(number) for number in range(blocks)))
 
 
 class Fake:
@@ -180,13 +162,12 @@ def test_a_first_probe_that_never_ends_is_ended_too(
 
 
 def test_an_error_after_a_probe_that_ended_just_in_time_is_its_own() -> None:
-    slot, out = WorkerSlot(1, lambda: Fake(("load b",))), SimpleQueue[SlotEvent]()
+    slot, out = WorkerSlot(1, lambda: Fake(("load b",))), SimpleQueue[Any]()
     slot.overdue = "far longer than any probe before it"
-    slot.ask(source("b"), lambda scorer: None, out)
+    slot.ask(source("b"), lambda _: None, out)
+    assert str(out.get(timeout=60)) == "b cannot be loaded"
     slot.stop()
-    error = out.get(timeout=60)
-    assert isinstance(error, EvaluationError)
-    assert "b cannot be loaded" in str(error)
+    slot.thread.join(60)
 
 
 def test_a_question_may_take_as_long_as_it_likes_once_the_model_is_loaded(

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 from fake_models import FakeScorer
+from probe_works import source, work
 
 from evalguard.core.reports.bisection import Loads
-from evalguard.core.scorer import ModelDescription, Request, ScoringPolicy
-from evalguard.core.settings import Variant
+from evalguard.core.scorer import ModelDescription, ScoringPolicy
 from evalguard.errors import EvalguardError, EvaluationError, WorkerError
-from evalguard.harness.blocks import RequestBlock
 from evalguard.run.bisection.local_runner import LocalRunner
-from evalguard.run.bisection.runner import ProbeWork, ScoredBlock
+from evalguard.run.bisection.runner import ScoredBlock
 from evalguard.run.sources import ModelSource
 
 FULL = EvaluationError("OutOfMemoryError: CUDA out of memory")
@@ -67,19 +66,6 @@ class Model:
     def close(self) -> None:
         self.memory.inside.discard(self.held)
         self.held = ""
-
-
-def source(name: str) -> ModelSource:
-    return ModelSource(name=name, variant=Variant(name=name, model="fake", model_args={"n": name}))
-
-
-def block(number: int) -> RequestBlock:
-    request = Request(task="t", doc_id=number, index=0, kind="loglikelihood", arguments=("a", "b"))
-    return RequestBlock(index=number, requests=(request,), digest=f"b{number}", doc_ids=(number,))
-
-
-def work(name: str, blocks: int = 2) -> ProbeWork:
-    return ProbeWork(source=source(name), blocks=tuple(block(number) for number in range(blocks)))
 
 
 Made = Callable[..., tuple[LocalRunner, list[str]]]
@@ -153,7 +139,21 @@ def test_without_others_beside_it_memory_that_ran_out_is_believed_at_once(made: 
 
 
 def test_a_question_for_which_memory_ran_out_is_asked_again_alone(made: Made) -> None:
-    runner, said = made(Memory(refusals=1))
+    met = threading.Barrier(2)
+
+    class Both(Memory):
+        """Each lane waits with its first model until the other one has one, too."""
+
+        def take(self, name: str) -> None:
+            super().take(name)
+            if name in ("b", "c"):
+                met.wait(60)
+
+    memory = Both(room=2)
+    runner, said = made(memory)
+    list(runner.run([work("b", 1), work("c", 1)]))
+    assert memory.inside == {"b", "c"}
+    memory.room = 1
     assert runner.ask(source("a"), lambda scorer: 7) == 7
     assert "a runs alone" in said[0]
     with pytest.raises(EvaluationError, match="out of memory"):

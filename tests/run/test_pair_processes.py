@@ -169,11 +169,11 @@ def test_a_pair_leaves_no_garbage_to_the_next_in_its_process(
 
     models = []
 
-    def done(work: PairWork) -> PairNight:
+    def compared(base: str, candidate: str, _: object) -> PairNight:
         models.append(weakref.ref(Model()))
-        return build_failed_pair(work.base, work.candidate, EvaluationError("no report"))
+        return build_failed_pair(base, candidate, EvaluationError("no report"))
 
-    monkeypatch.setattr(pair_worker, "_do_work", done)
+    monkeypatch.setattr("evalguard.run.nightly.pairs.compare_pair", compared)
     gc.disable()
     try:
         pair_worker.PairDesk().answer(Call(number=1, name="pair", argument=work("a").as_record()))

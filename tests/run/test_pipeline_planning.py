@@ -87,12 +87,6 @@ def test_a_model_beside_itself_has_no_scatter_to_plan_with(planned: Plan) -> Non
     assert result.exit_code == 0
 
 
-def test_scores_that_are_no_numbers_are_a_failure_and_no_plan(planned: Plan) -> None:
-    result = planned("orig", "not-a-number", pilot=8)
-    assert result.exit_code == 3
-    assert all("NaN" in m.pilot.problem for m in result.metrics)
-
-
 def test_unfair_models_are_refused_as_in_a_comparison(planned: Plan) -> None:
     with pytest.raises(EvaluationError, match="vocabularies"):
         planned("orig", "other-vocabulary", pilot=8)

@@ -13,6 +13,7 @@ import torch
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from opened_models import OpenedScorer
 from tiny_models import save_gemma2, save_llama
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
@@ -208,10 +209,16 @@ NORM = "dtype:model.norm"
 
 
 @pytest.fixture
-def llama(tiny_llama: Path, tmp_path: Path) -> Callable[..., LMScorer]:
-    def start(values: Values, **options: Any) -> LMScorer:
+def reachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test may reach into the model behind a scorer."""
+    monkeypatch.setattr("evalguard.models.lm_scorer.LMScorer", OpenedScorer)
+
+
+@pytest.fixture
+def llama(tiny_llama: Path, tmp_path: Path, reachable: None) -> Callable[..., OpenedScorer]:
+    def start(values: Values, **options: Any) -> OpenedScorer:
         scorer = opened(variant(tiny_llama, values), tmp_path, reusable=True, **options)
-        assert isinstance(scorer, LMScorer)
+        assert isinstance(scorer, OpenedScorer)
         return scorer
 
     return start
@@ -278,7 +285,7 @@ def test_a_model_that_keeps_something_of_what_it_read_is_loaded_anew(
 ) -> None:
     scorer = llama({SCALING: 0.3})
     with torch.inference_mode():  # as a forward pass would
-        scorer._lm.model.model.norm.weight.mul_(1.5)
+        scorer.lm.model.model.norm.weight.mul_(1.5)
     assert not scorer.reassign(variant(tiny_llama, {SCALING: 0.4}))
 
 
@@ -303,19 +310,25 @@ def test_batches_that_were_made_smaller_are_those_of_loading_again(
     assert told(scorer) == told(loaded(0.4))
 
 
-def test_checks_of_how_a_model_computes_are_made_anew(llama: Any, tiny_llama: Path) -> None:
-    causal = "attr:model.layers.*.self_attn.is_causal"
-    scorer = llama({causal: True, SCALING: 0.3})
-    before = scorer.describe().computation
-    scorer._lm._rows, scorer._lm.rows_reason = None, "of the assignment before"
-    assert scorer.reassign(variant(tiny_llama, {causal: True, SCALING: 0.4}))
-    assert scorer.describe().computation == before
-    assert "of the assignment before" not in str(scorer.describe().caveats)
+def test_checks_of_how_a_model_computes_are_made_anew(
+    llama: Any, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        reason = "of the assignment before"
+        patch.setattr(
+            "evalguard.models.hf.batch_scoring.build_scored_rows", lambda lm: (None, reason)
+        )
+        scorer = llama({SCALING: 0.3})
+    assert scorer.describe().computation["scorer"] == "full logits"
+    assert reason in str(scorer.describe().caveats)
+    assert scorer.reassign(variant(tiny_llama, {SCALING: 0.4}))
+    assert scorer.describe().computation["scorer"] == "fast"
+    assert reason not in str(scorer.describe().caveats)
 
 
 def test_weights_that_were_replaced_are_the_very_same_again(llama: Any, tiny_llama: Path) -> None:
     scorer = llama({})
-    model = scorer._lm.model
+    model = scorer.lm.model
     own = dict(model.named_parameters(remove_duplicate=False))
     assert own["lm_head.weight"] is own["model.embed_tokens.weight"]
     assert scorer.reassign(variant(tiny_llama, {"dtype:lm_head": "bfloat16", NORM: "bfloat16"}))
@@ -329,9 +342,9 @@ def test_weights_that_were_replaced_are_the_very_same_again(llama: Any, tiny_lla
 
 def test_a_generation_config_is_as_it_was_loaded_again(llama: Any, tiny_llama: Path) -> None:
     scorer = llama({"generation.repetition_penalty": 5.0})
-    config = scorer._lm.model.generation_config
+    config = scorer.lm.model.generation_config
     assert scorer.reassign(variant(tiny_llama, {}))
-    assert scorer._lm.model.generation_config is config
+    assert scorer.lm.model.generation_config is config
     assert config.repetition_penalty != 5.0
 
 
@@ -340,7 +353,7 @@ def test_weights_that_memory_has_no_room_for_are_not_kept(
 ) -> None:
     asked: list[int] = []
     monkeypatch.setattr(
-        "evalguard.run.scoring.edited_model._fits_in_memory", lambda size: bool(asked.append(size))
+        "evalguard.models.machine.fits_in_memory", lambda size, _: bool(asked.append(size))
     )
     scorer = llama({NORM: "bfloat16"})
     assert asked == [32 * 4]
@@ -351,14 +364,14 @@ def test_weights_that_memory_has_no_room_for_are_not_kept(
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_weights_that_were_replaced_on_a_gpu_wait_in_this_machines_memory(
-    tiny_llama: Path, tmp_path: Path
+    tiny_llama: Path, tmp_path: Path, reachable: None
 ) -> None:
     policy = ScoringPolicy(device="cuda", threads=1)
 
-    def loaded(values: Values, *, reusable: bool) -> LMScorer:
+    def loaded(values: Values, *, reusable: bool) -> OpenedScorer:
         one = variant(tiny_llama, values)
         scorer = load_scorer(one, policy, cache_dir=tmp_path, reusable=reusable)
-        assert isinstance(scorer, LMScorer)
+        assert isinstance(scorer, OpenedScorer)
         return scorer
 
     sequence: list[Values] = [
@@ -367,9 +380,9 @@ def test_weights_that_were_replaced_on_a_gpu_wait_in_this_machines_memory(
         {"dtype:lm_head": "float64"},
     ]
     scorer = loaded({}, reusable=True)
-    own = dict(scorer._lm.model.named_parameters())
+    own = dict(scorer.lm.model.named_parameters())
     for values in sequence:
         assert scorer.reassign(variant(tiny_llama, values))
         assert told(scorer) == told(loaded(values, reusable=False))
-        held = {id(one) for one in scorer._lm.model.parameters()}
+        held = {id(one) for one in scorer.lm.model.parameters()}
         assert all(one.is_cuda == (id(one) in held) for one in own.values())

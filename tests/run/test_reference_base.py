@@ -2,58 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from small_world import make_world
-from test_distributions import kl, source, values
+from scored_models import Score, kl, values
 
-from evalguard.config.guard import GuardSet
 from evalguard.errors import EvaluationError, MisalignedRunsError, UsageError
-from evalguard.run.choices import resolve_choices
-from evalguard.run.options import CompareOptions
-from evalguard.run.scoring.evaluate import Evaluation
-from evalguard.run.scoring.scoring import score_models
-
-Score = Callable[..., list[Evaluation]]
-
-
-@pytest.fixture(scope="module")
-def models(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    world = make_world(tmp_path_factory.mktemp("world"), tiny_llama)
-    return {**world.models, "tasks": world.tasks}
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the models that were loaded."""
-    from evalguard.run.scoring import run_context as bench
-
-    names, original = [], bench.open_scorer
-
-    def noted(variant: Any, *more: Any, **options: Any) -> Any:
-        names.append(variant.name)
-        return original(variant, *more, **options)
-
-    monkeypatch.setattr(bench, "open_scorer", noted)
-    return names
-
-
-@pytest.fixture
-def score(models: dict[str, Path], tmp_path: Path, opened: list[str]) -> Score:
-    def scored(base: str, candidate: str, **given: Any) -> list[Evaluation]:
-        fields = {"tasks": ("sw_word", "sw_text"), "include_path": (models["tasks"],)}
-        fields |= {"quiet": True, "use_cache": False, "device": "cpu"}
-        options = CompareOptions(**{**fields, "cache_dir": tmp_path / "cache", **given})
-        sources = [source(models, base), source(models, candidate)]
-        choices = resolve_choices(sources[0], sources[1], GuardSet(guards=()), options)
-        return score_models(sources, choices, options)
-
-    return scored
+def score(score: Score, loads: list[str]) -> Score:
+    """Scores of neither task are cached."""
+    return functools.partial(score, tasks=("sw_word", "sw_text"), use_cache=False)
 
 
 @pytest.fixture
@@ -63,11 +27,11 @@ def file(score: Score, tmp_path: Path) -> Path:
     return path
 
 
-def test_the_file_takes_the_place_of_the_base(score: Score, file: Path, opened: list[str]) -> None:
+def test_the_file_takes_the_place_of_the_base(score: Score, file: Path, loads: list[str]) -> None:
     whole = score("llama", "other", distributions="reference")
-    opened.clear()
+    loads.clear()
     stored = score("llama", "other", reference=file)
-    assert opened == ["other"]
+    assert loads == ["other"]
     assert values(stored) == values(whole)
     for task in ("sw_word", "sw_text"):
         assert kl(stored, task).tobytes() == kl(whole, task).tobytes()
@@ -82,8 +46,8 @@ def test_the_file_serves_several_candidates_and_keeps_their_divergences(
         again = score("llama", candidate, reference=file, use_cache=True)
         assert kl(first, "sw_text").tobytes() == kl(again, "sw_text").tobytes()
     assert not kl(first, "sw_text").any()
-    assert len(list((tmp_path / "cache" / "divergences").rglob("*.parquet"))) == 4
-    assert not (tmp_path / "cache" / "references").exists()
+    assert len(list((tmp_path / "divergences").rglob("*.parquet"))) == 4
+    assert not (tmp_path / "references").exists()
 
 
 def test_tokens_of_the_file_are_as_many_as_were_asked_for(score: Score, tmp_path: Path) -> None:
@@ -121,13 +85,13 @@ def test_another_vocabulary_is_refused(score: Score, file: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["cut", "text"])
 def test_a_damaged_file_is_refused_before_anything_is_loaded(
-    score: Score, file: Path, opened: list[str], damage: str
+    score: Score, file: Path, loads: list[str], damage: str
 ) -> None:
-    opened.clear()
+    loads.clear()
     file.write_bytes(file.read_bytes()[:-50] if damage == "cut" else b"hello")
     with pytest.raises(UsageError, match="not a whole reference"):
         score("llama", "other", reference=file)
-    assert opened == []
+    assert loads == []
 
 
 def test_other_packages_are_a_caveat(

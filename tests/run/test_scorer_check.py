@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-import test_distributions
 import torch
-from test_distributions import Score, models, score, source  # noqa: F401
+from scored_models import Score
 
 from evalguard.errors import EvaluationError
 from evalguard.models.hf import batch_scoring
@@ -22,7 +19,7 @@ def said(evaluation: Evaluation) -> list[str]:
 
 @pytest.mark.parametrize("tasks", [("sw_word", "sw_choice"), ("sw_text",)])
 def test_every_task_of_every_model_is_held_against_the_harness(
-    score: Score,  # noqa: F811
+    score: Score,
     tasks: tuple[str, ...],
 ) -> None:
     for evaluation in score("llama", "other", tasks=tasks, verify_scorer=3):
@@ -32,57 +29,49 @@ def test_every_task_of_every_model_is_held_against_the_harness(
         assert all("greedy answers agree" in note for note in notes)
 
 
-def test_scores_from_the_cache_are_held_against_it_too(score: Score) -> None:  # noqa: F811
+def test_scores_from_the_cache_are_held_against_it_too(score: Score) -> None:
     first = score("llama", "other", tasks=("sw_word",), verify_scorer=3)
     again = score("llama", "other", tasks=("sw_word",), verify_scorer=3)
     assert said(first[0]) == said(again[0])
 
 
-def test_other_scores_are_refused(
-    score: Score,  # noqa: F811
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        pytest.param(
+            lambda told, greedy: (told - 0.01, greedy),
+            "other scores than lm-eval's own path gives: sw_w",
+            id="scores",
+        ),
+        pytest.param(
+            lambda told, greedy: (told, torch.ones_like(greedy)),
+            r"answers that differ: [123];.* and 0 greedy",
+            id="greedy answers",
+        ),
+    ],
+)
+def test_other_scores_and_other_greedy_answers_are_refused(
+    score: Score,
     monkeypatch: pytest.MonkeyPatch,
+    change: Any,
+    message: str,
 ) -> None:
     original = batch_scoring.pick_target_logprobs
-
-    def wrong(rows: torch.Tensor, targets: torch.Tensor) -> Any:
-        told, greedy = original(rows, targets)
-        return told - 0.01, greedy
-
-    monkeypatch.setattr(batch_scoring, "pick_target_logprobs", wrong)
-    with pytest.raises(EvaluationError, match="other scores than lm-eval's own path gives: sw_w"):
+    monkeypatch.setattr(
+        batch_scoring, "pick_target_logprobs", lambda *rows: change(*original(*rows))
+    )
+    with pytest.raises(EvaluationError, match=message):
         score("llama", "other", tasks=("sw_word",), verify_scorer=3, distributions="off")
 
 
-def test_other_greedy_answers_are_refused_too(
-    score: Score,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    original = batch_scoring.pick_target_logprobs
-
-    def wrong(rows: torch.Tensor, targets: torch.Tensor) -> Any:
-        told, greedy = original(rows, targets)
-        return told, torch.ones_like(greedy)
-
-    monkeypatch.setattr(batch_scoring, "pick_target_logprobs", wrong)
-    with pytest.raises(EvaluationError, match=r"answers that differ: [123];.* and 0 greedy"):
-        score("llama", "other", tasks=("sw_word",), verify_scorer=3, distributions="off")
-
-
-def test_a_narrow_dtype_is_allowed_what_batches_do_to_it(
-    score: Score,  # noqa: F811
-    models: dict[str, Path],  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    narrow = source(models, "llama")
-    arguments = {**narrow.variant.model_args, "dtype": "bfloat16"}
-    narrow = replace(narrow, variant=replace(narrow.variant, model_args=arguments))
-    monkeypatch.setattr(test_distributions, "source", lambda *_: narrow)
-    base, _ = score("llama", "llama", tasks=("sw_word",), verify_scorer=4, distributions="off")
+def test_a_narrow_dtype_is_allowed_what_batches_do_to_it(score: Score) -> None:
+    options = {"tasks": ("sw_word",), "verify_scorer": 4, "distributions": "off"}
+    base, _ = score("llama", "llama", dtype="bfloat16", **options)
     (note,) = said(base)
     assert "largest difference" in note
 
 
-def test_the_harness_is_not_held_against_itself(score: Score) -> None:  # noqa: F811
+def test_the_harness_is_not_held_against_itself(score: Score) -> None:
     (base, _) = score("llama", "other", tasks=("sw_word",), verify_scorer=3, scorer="harness")
     assert "scored by lm-eval's own path, which nothing was held against" in base.notes
     assert any("(--scorer harness) shows none" in note for note in base.notes)

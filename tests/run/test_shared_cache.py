@@ -7,17 +7,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from fake_models import FakeScorer
+from fake_models import FakeScorer, evaluator, scores_of
 
 from evalguard.core.scorer import Request, Response
 from evalguard.errors import EvaluationError
-from evalguard.harness.surroundings import TaskOptions
-from evalguard.harness.tasks import TaskSet, load_tasks
+from evalguard.harness.tasks import TaskSet
 from evalguard.report.progress import ProgressLine
 from evalguard.run.scoring import cached_blocks as passage
 from evalguard.run.scoring.cached_blocks import LoadedModel
-from evalguard.run.scoring.evaluate import Evaluation, Evaluator
-from evalguard.store.block_cache import ScoreCache
+from evalguard.run.scoring.evaluate import Evaluator
 
 BLOCKS = 17  # 300 documents of sw_long, 24 of sw_word
 
@@ -26,32 +24,10 @@ def called_m(scorer: FakeScorer) -> LoadedModel:
     return LoadedModel("m", scorer)
 
 
-@pytest.fixture(scope="module")
-def tasks(task_folder: Path) -> TaskSet:
-    return load_tasks(["sw_long", "sw_word"], options=TaskOptions(include_paths=(task_folder,)))
-
-
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passage, "FIRST_PAUSE", 0.001)
     monkeypatch.setattr(passage, "LONGEST_PAUSE", 0.002)
-
-
-def evaluator(tasks: TaskSet, cache: Path, said: io.StringIO | None = None) -> Evaluator:
-    """As a process of its own would have it: a lock of one is none of the other."""
-    return Evaluator(
-        tasks=tasks,
-        cache=ScoreCache(cache),
-        progress=ProgressLine(stream=said or io.StringIO(), live=False),
-    )
-
-
-def values(evaluation: Evaluation) -> dict[tuple[str, str, str], list[float]]:
-    return {
-        table.key: table.values.tolist()
-        for scores in evaluation.scores.values()
-        for table in scores.tables
-    }
 
 
 class Busy(FakeScorer):
@@ -101,7 +77,9 @@ def test_what_another_process_is_scoring_is_put_off_across_tasks(
     assert len(mine.scored) == 1
     assert set(mine.scored) & set(other.scored) == set()
     assert said.getvalue().count("waiting for 18 documents of sw_long that another") == 1
-    assert values(evaluation) == values(evaluator(tasks, tmp_path).evaluate("m", FakeScorer()))
+    assert scores_of(evaluation) == scores_of(
+        evaluator(tasks, tmp_path).evaluate("m", FakeScorer())
+    )
     assert list(evaluation.scores) == ["sw_long", "sw_word"]
     assert not list(tmp_path.rglob("*.lock"))
 
@@ -130,7 +108,7 @@ def test_what_was_put_off_is_read_or_scored_when_its_holder_is_done(
     assert len(looked) == 3
     assert len(mine.scored) == (BLOCKS - 1 if end == "finished" else BLOCKS)
     alone = Evaluator(tasks=tasks, cache=None, progress=ProgressLine(quiet=True))
-    assert values(evaluation) == values(alone.evaluate("m", FakeScorer()))
+    assert scores_of(evaluation) == scores_of(alone.evaluate("m", FakeScorer()))
 
 
 def test_a_holder_that_does_not_get_on_holds_nobody_up(
@@ -148,7 +126,9 @@ def test_a_holder_that_does_not_get_on_holds_nobody_up(
     assert evaluation.notes == ()  # it changes no number
 
 
-def test_a_process_that_fails_frees_its_block(tasks: TaskSet, tmp_path: Path) -> None:
+def test_a_process_that_fails_keeps_finished_blocks_and_frees_its_own(
+    tasks: TaskSet, tmp_path: Path
+) -> None:
     failing = FakeScorer(fails={1: EvaluationError("out of memory")})
     with pytest.raises(EvaluationError, match="out of memory"):
         evaluator(tasks, tmp_path).evaluate("m", failing)
@@ -195,10 +175,3 @@ def test_all_blocks_or_none_are_held(tasks: TaskSet, tmp_path: Path) -> None:
             ]
         ) as free:
             assert free
-
-
-def test_where_nothing_is_kept_nobody_waits(tasks: TaskSet, tmp_path: Path) -> None:
-    unproven = FakeScorer(cached=False)
-    evaluator(tasks, tmp_path).evaluate("m", unproven)
-    assert len(unproven.scored) == BLOCKS
-    assert list(tmp_path.iterdir()) == []

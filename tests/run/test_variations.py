@@ -9,7 +9,6 @@ import pytest
 from evalguard.core.noise_floor import FACTORS, Variation
 from evalguard.core.scorer import ModelDescription, ScoringPolicy
 from evalguard.core.settings import Value, Variant
-from evalguard.run.floor import floor_runs as variations
 from evalguard.run.floor.floor_runs import apply_variation, plan_variations, why_not_taken
 from evalguard.run.sources import ModelSource
 
@@ -44,7 +43,8 @@ def reasons(description: ModelDescription) -> dict[str, str]:
 
 @pytest.fixture
 def only_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(variations, "_device_kinds", lambda: ["cpu"])
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
 
 
 @pytest.mark.usefixtures("only_cpu")
@@ -83,8 +83,9 @@ def test_what_cannot_be_had_is_listed_with_its_reason(
     assert said in reasons(description)[factor]
 
 
+@pytest.mark.usefixtures("only_cpu")
 def test_a_second_kind_of_device_is_a_variation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(variations, "_device_kinds", lambda: ["cpu", "cuda"])
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert planned(described())["device"] == ["cuda"]
     assert planned(described(device="cuda"))["device"] == ["cpu"]
 

@@ -68,10 +68,6 @@ def test_a_need_beyond_a_billion_documents_is_none(point):
 # Golden values of the shared statistics page; error bars: E. Miller, Adding Error Bars to Evals.
 
 
-def test_non_inferiority_at_nine_percent_flips_needs_the_golden_number():
-    assert documents_to_show_no_loss(0.0903, 0.01, alpha=0.05, power=0.8) == 5583
-
-
 def test_the_smallest_effects_of_198_documents_are_the_golden_ones():
     def effect(repeats: int) -> float:
         return smallest_effect(198, between=1 / 9, within=1 / 6, repeats=repeats)

@@ -8,7 +8,6 @@ import pytest
 
 from evalguard.store import fact_cache as budget_store
 from evalguard.store.fact_cache import BudgetStore
-from evalguard.store.files import FileLock
 
 FACTS = {"device": "cpu", "layers": 2}
 
@@ -28,25 +27,25 @@ def test_while_another_process_measures_its_budget_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, other = BudgetStore(tmp_path), BudgetStore(tmp_path)
-    lock = FileLock.tried(other._file(FACTS).with_suffix(".lock"))
-    assert lock is not None
+    monkeypatch.setattr(budget_store.time, "sleep", lambda _: other.put(FACTS, 2048))
 
-    def found_meanwhile(_: float) -> None:
-        other.put(FACTS, 2048)
-        lock.release()
+    def measure_while_asked() -> int:
+        assert store.find_or_measure(FACTS, never) == 2048
+        return 2048
 
-    monkeypatch.setattr(budget_store.time, "sleep", found_meanwhile)
-    assert store.find_or_measure(FACTS, never) == 2048
+    assert other.find_or_measure(FACTS, measure_while_asked) == 2048
 
 
 def test_one_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget_store, "PATIENCE", 0.02)
     monkeypatch.setattr(budget_store, "PAUSE", 0.001)
-    store = BudgetStore(tmp_path)
-    lock = FileLock.tried(store._file(FACTS).with_suffix(".lock"))
-    assert lock is not None
-    assert store.find_or_measure(FACTS, lambda: 1024) == 1024
-    lock.release()
+    store, other = BudgetStore(tmp_path), BudgetStore(tmp_path)
+
+    def hang_while_asked() -> int:
+        assert store.find_or_measure(FACTS, lambda: 1024) == 1024
+        return 512
+
+    assert other.find_or_measure(FACTS, hang_while_asked) == 512
 
 
 def test_a_folder_that_cannot_be_made_costs_a_measurement(tmp_path: Path) -> None:

@@ -14,9 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from record_examples import a_divergence, a_reference
 
-from evalguard.core.divergence import divergence
-from evalguard.core.reference import reference
 from evalguard.core.scorer import ComparedAnswer, Response
 from evalguard.errors import StoreError
 from evalguard.store.block_cache import DivergenceCache, ReferenceCache, ScoreCache
@@ -31,20 +30,10 @@ ANSWERS = [
 ]
 
 
-def a_divergence() -> Any:
-    rows = np.log(np.full((2, 12), 1 / 12, dtype=np.float32))
-    return divergence(rows, rows, np.array([1, 2]))
-
-
-def a_reference() -> Any:
-    rows = np.log(np.full((2, 12), 1 / 12, dtype=np.float32))
-    return reference(rows, np.array([1, 2]), top_k=4, samples=3, seed=0)
-
-
 CACHES: dict[str, tuple[Any, Any]] = {
     "scores": (ScoreCache, ANSWERS),
-    "divergences": (DivergenceCache, ComparedAnswer(divergences=(a_divergence(), None))),
-    "references": (ReferenceCache, [a_reference(), None]),
+    "divergences": (DivergenceCache, ComparedAnswer(divergences=(a_divergence(2), None))),
+    "references": (ReferenceCache, [a_reference(2), None]),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sqlite3
@@ -11,6 +12,7 @@ import traceback
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -182,11 +184,27 @@ def test_a_writer_that_holds_on_is_waited_for_and_then_named(file: Path) -> None
         other.close()
 
 
-def test_a_full_disk_keeps_all_of_what_was_there(file: Path) -> None:
+class FullDisk(sqlite3.Connection):
+    """Has no room for more pages than the file has already."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        (pages,) = self.execute("PRAGMA page_count").fetchone()
+        self.execute(f"PRAGMA max_page_count = {pages}")
+
+
+def connect_by(kind: type[sqlite3.Connection], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let histories be read and written by another kind of connection."""
+    connect = functools.partial(sqlite3.connect, factory=kind)
+    monkeypatch.setattr(database.sqlite3, "connect", connect)
+
+
+def test_a_full_disk_keeps_all_of_what_was_there(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     keep_nights(file, [0.1, 0.2])
+    connect_by(FullDisk, monkeypatch)
     with HistoryFile(file, create=True) as history:
-        pages = history._connection.execute("PRAGMA page_count").fetchone()[0]
-        history._connection.execute(f"PRAGMA max_page_count = {pages}")
         large = documents(np.random.default_rng(1).normal(size=20_000))
         with pytest.raises(StoreError, match="disk is full"):
             history.add(RUN, [StoredMetric(metric=METRIC, documents=large)], {})
@@ -197,19 +215,21 @@ def test_a_full_disk_keeps_all_of_what_was_there(file: Path) -> None:
 def test_a_file_that_another_process_starts_meanwhile_is_no_stranger_s(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = database._query_number
+    started = []
 
-    def meanwhile(connection: sqlite3.Connection, statement: str) -> int:
-        found = asked(connection, statement)
-        monkeypatch.setattr(database, "_query_number", asked)
-        with suppress(StoreError):  # it may have to wait
-            HistoryFile(file, create=True, patience=0.05).close()
-        return found
+    class Meanwhile(sqlite3.Connection):
+        def execute(self, statement: str, *given: Any) -> sqlite3.Cursor:
+            found = super().execute(statement, *given)
+            if "application_id" in statement and not started:
+                started.append(file)
+                with suppress(StoreError):  # it may have to wait
+                    HistoryFile(file, create=True, patience=0.05).close()
+            return found
 
-    monkeypatch.setattr(database, "_query_number", meanwhile)
+    connect_by(Meanwhile, monkeypatch)
     with HistoryFile(file, create=True) as history:
         assert history.add(RUN, [StoredMetric(metric=METRIC)], {}) == 1
-    assert database._query_number is asked
+    assert started
 
 
 def test_a_file_that_another_process_starts_meanwhile_was_not_emptied(

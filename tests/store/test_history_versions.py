@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -85,7 +86,8 @@ def test_hashes_come_back_and_are_kept_once(tmp_path: Path) -> None:
             history.add(night(day), [StoredMetric(metric=METRIC, documents=scores)], {})
         found = history.documents([1, 3], METRIC.key, hashes=True)
         assert [found[run].hashes for run in (1, 3)] == [hashes, hashes]
-        assert history._connection.execute("SELECT count(*) FROM texts").fetchone() == (3,)
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT count(*) FROM texts").fetchone() == (3,)
     assert check_history(path).problems == ()
 
 

@@ -4,49 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from record_examples import a_divergence, a_reference, same
 
-from evalguard.core.divergence import divergence
-from evalguard.core.reference import reference
 from evalguard.core.scorer import ComparedAnswer
 from evalguard.store.block_cache import DivergenceCache, ReferenceCache, ScoreCache
 
 KEY, BLOCK = "00aa11bb22cc33dd", "ffee00112233"
-
-
-def rows(positions: int, seed: int, vocabulary: int = 12) -> np.ndarray:
-    logits = np.random.default_rng(seed).normal(size=(positions, vocabulary))
-    return (logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))).astype(np.float32)
-
-
-def a_divergence(positions: int, seed: int = 0) -> Any:
-    ids = np.arange(positions) % 12
-    return divergence(rows(positions, seed), rows(positions, seed + 1), ids)
-
-
-def a_reference(positions: int, seed: int = 0) -> Any:
-    ids = np.arange(positions) % 12
-    return reference(rows(positions, seed), ids, top_k=4, samples=3, seed=seed)
-
-
-def same(one: Any, two: Any) -> bool:
-    if one is None or two is None:
-        return one is two
-    for field in dataclasses.fields(one):
-        ours, theirs = getattr(one, field.name), getattr(two, field.name)
-        if isinstance(ours, np.ndarray):
-            if (ours.dtype, ours.shape) != (theirs.dtype, theirs.shape):
-                return False
-            if ours.tobytes() != theirs.tobytes():
-                return False
-        elif ours != theirs:
-            return False
-    return True
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(0, 7)), max_size=6))

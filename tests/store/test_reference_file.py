@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_record_cache import a_reference, same
+from record_examples import a_reference, same
 from test_score_cache import exact
 
 from evalguard.core.scorer import Response

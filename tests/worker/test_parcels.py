@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from record_examples import a_reference, rows, same
 
 from evalguard.core.divergence import divergence
-from evalguard.core.reference import divergence_from, reference
+from evalguard.core.reference import divergence_from
 from evalguard.core.scorer import ComparedAnswer, Request, Response
 from evalguard.errors import WorkerError
 from evalguard.worker import client as parcels
@@ -28,30 +29,6 @@ from evalguard.worker.messages import (
     array,
 )
 from evalguard.worker.server import DistributionCalls
-
-V = 12
-
-
-def rows(positions: int, seed: int) -> np.ndarray:
-    logits = np.random.default_rng(seed).normal(size=(positions, V))
-    return (logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))).astype(np.float32)
-
-
-def a_reference(positions: int, top_k: int = 3) -> Any:
-    ids = np.arange(positions) % V
-    return reference(rows(positions, 1), ids, top_k=top_k, samples=2, seed=0)
-
-
-def same(one: Any, two: Any) -> bool:
-    if one is None or two is None:
-        return one is two
-    pairs = [(getattr(one, f.name), getattr(two, f.name)) for f in dataclasses.fields(one)]
-    return all(
-        (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
-        if isinstance(a, np.ndarray)
-        else a == b
-        for a, b in pairs
-    )
 
 
 def over_the_pipe(codec: Any, value: Any) -> Any:
@@ -97,9 +74,10 @@ def test_pieces_of_any_size_give_the_records_back(lengths: list[int], most: int)
         packed = RecordChunks.of(records)
     finally:
         parcels.MOST_BYTES = before
-    assert all(
-        len(piece.token_ids) == 1 or parcels._count_bytes(piece) <= most for piece in packed.pieces
-    )
+    for piece in packed.pieces:
+        values = dataclasses.astuple(piece)
+        size = sum(value.nbytes for value in values if isinstance(value, np.ndarray))
+        assert len(piece.token_ids) == 1 or size <= most
     again = join_chunks(packed.lengths, packed.pieces)
     assert all(same(a, b) for a, b in zip(again, records, strict=True))
 
@@ -114,7 +92,7 @@ class Model:
 
     def score_reference(self, requests: Any, *, top_k: int, samples: int) -> Any:
         return [Response(loglikelihood=-1.0) for _ in requests], [
-            a_reference(3, top_k) for _ in requests
+            a_reference(3, top_k=top_k) for _ in requests
         ]
 
     def score_against(self, requests: Any, references: Any) -> Any:
@@ -138,12 +116,12 @@ def test_the_counter_takes_and_gives_one_piece_a_call(monkeypatch: pytest.Monkey
     with pytest.raises(WorkerError, match="a piece that is not there"):
         ask("next_reference")
     references = join_chunks(told.lengths, pieces)
-    assert all(same(found, a_reference(3, 4)) for found in references)
+    assert all(same(found, a_reference(3)) for found in references)
     for piece in pieces:
         ask("give_reference", piece)
     wanted = ComparisonCall(requests=(request,) * 2, lengths=told.lengths)
     compared = ask("score_against", wanted)
     divergences = join_chunks(compared.lengths, [ask("next_divergence") for _ in range(6)])
-    expected = divergence_from(a_reference(3, 4), rows(3, 2))
+    expected = divergence_from(a_reference(3), rows(3, 2))
     assert all(same(found, expected) for found in divergences)
     assert compared.responses[0].loglikelihood == -2.0

@@ -34,6 +34,7 @@ from evalguard.errors import (
 )
 from evalguard.worker import client, line
 from evalguard.worker.client import WorkerScorer
+from evalguard.worker.line import WorkerConnection
 from evalguard.worker.process import worker_command
 
 HERE = Path(__file__).parent
@@ -81,6 +82,19 @@ def open_worker(tmp_path: Path, python: str) -> Iterator[Open]:
     for scorer in opened:
         with contextlib.suppress(BuildError):
             scorer.close()
+
+
+@pytest.fixture
+def connected(tmp_path: Path, python: str) -> Iterator[tuple[WorkerScorer, WorkerConnection]]:
+    """A worker that has loaded, and the connection to it, whose limits may be short from now on:
+    it may take longer to start."""
+    connection = WorkerConnection("port", python=python, env={}, log=tmp_path / "w.log")
+    scorer = WorkerScorer.over(connection)
+    try:
+        scorer.load(VARIANT, ScoringPolicy(), cache_dir=tmp_path)
+        yield scorer, connection
+    finally:
+        scorer.close()
 
 
 @pytest.fixture(autouse=True)
@@ -268,9 +282,9 @@ def test_what_a_library_prints_is_in_the_log_and_does_no_harm(
 
 
 @pytest.mark.slow
-def test_a_stopped_worker_is_killed_after_the_heartbeat_timeout(open_worker: Open) -> None:
-    scorer = open_worker()
-    scorer._line._silence = 1.5  # from now on: it may take longer to start
+def test_a_stopped_worker_is_killed_after_the_heartbeat_timeout(connected: Any) -> None:
+    scorer, connection = connected
+    connection.silence = 1.5
     with pytest.raises(WorkerError, match=r"gave no sign of life for 1.5 s") as caught:
         scorer.score([request("a", task="sigstop")])
     assert ", in " not in str(caught.value)  # it cannot tell, and nobody waits long for that
@@ -278,10 +292,10 @@ def test_a_stopped_worker_is_killed_after_the_heartbeat_timeout(open_worker: Ope
 
 
 def test_a_worker_that_is_alive_but_never_answers_is_killed_after_the_call_timeout(
-    open_worker: Open,
+    connected: Any,
 ) -> None:
-    scorer = open_worker()
-    scorer._line.timeout = 3.0  # from now on: it may take longer to start
+    scorer, connection = connected
+    connection.timeout = 3.0
     with pytest.raises(WorkerError, match=r"gave no answer within 3 s.*\d heartbeats") as caught:
         scorer.score([request("a", task="sleep")])
     assert "--timeout" in caught.value.hint

@@ -10,11 +10,8 @@ from evalguard.core.reports.bisection import (
     SIGMA,
     BisectReport,
     GuiltySetting,
-    Measured,
     MetricSearch,
-    Repaired,
 )
-from evalguard.report.words.gate import limit_document
 
 # Drifts by the names they have in any unit; those of sigma alone have been there for longer.
 _SIGMA_NAMES = {
@@ -48,7 +45,7 @@ def bisection_document(report: BisectReport | None) -> dict[str, Any] | None:
         "evaluations": report.evaluations,
         "probes": report.probes,
         "searches": [_search_document(search) for search in report.searches],
-        "repaired": _repaired_document(report.repaired),
+        "repaired": None if report.repaired is None else asdict(report.repaired),
         "recommended": None
         if recommended is None
         else {
@@ -72,46 +69,28 @@ def bisection_document(report: BisectReport | None) -> dict[str, Any] | None:
 
 
 def _culprit_document(culprit: GuiltySetting) -> dict[str, Any]:
-    return {
-        "setting": culprit.setting,
-        "reference": culprit.reference,
-        "candidate": culprit.candidate,
-        "target": culprit.target,
-        **_drifts_in_unit(
-            culprit.unit,
-            alone=culprit.sigma_alone,
-            alone_error=culprit.alone_error_sigma,
-            in_context=culprit.sigma_in_context,
-            shapley=culprit.shapley_sigma,
-            error=culprit.error_sigma,
-        ),
-        "alone_share": culprit.alone_share,
-        "role": culprit.role,
-        "task": culprit.task,
-        "filter": culprit.filter,
-        "metric": culprit.metric,
-    }
+    fields = asdict(culprit)
+    drifts = _drifts_in_unit(
+        culprit.unit,
+        alone=culprit.sigma_alone,
+        alone_error=culprit.alone_error_sigma,
+        in_context=culprit.sigma_in_context,
+        shapley=culprit.shapley_sigma,
+        error=culprit.error_sigma,
+    )
+    return {**fields, **drifts}
 
 
 def _search_document(search: MetricSearch) -> dict[str, Any]:
+    drifts = _drifts_in_unit(
+        search.unit,
+        drift=search.drift_sigma,
+        outside=search.outside_sigma,
+        unexplained=search.unexplained_sigma,
+    )
     return {
-        "task": search.task,
-        "filter": search.filter,
-        "metric": search.metric,
-        "status": search.status,
-        "n": search.n,
-        "margin": search.margin,
-        "settings": list(search.settings),
-        "repaired_before": list(search.repaired_before),
-        "inside": list(search.inside),
-        "coarse": search.coarse,
-        "log_unit": search.log_unit,
-        **_drifts_in_unit(
-            search.unit,
-            drift=search.drift_sigma,
-            outside=search.outside_sigma,
-            unexplained=search.unexplained_sigma,
-        ),
+        **asdict(search),
+        **drifts,
         "culprits": [culprit.setting for culprit in search.culprits],
         "guilty": [_culprit_document(culprit) for culprit in search.culprits],
         "suspects": [
@@ -125,39 +104,14 @@ def _search_document(search: MetricSearch) -> dict[str, Any]:
             }
             for part in search.parts
         ],
-        "cleared": list(search.cleared),
-        "inert": list(search.inert),
-        "untestable": [
-            {"settings": list(one.settings), "outcome": one.outcome, "reason": one.reason}
-            for one in search.untestable
+        "measured": [
+            {
+                **asdict(one),
+                **_drifts_in_unit(search.unit, drift=one.drift_sigma, error=one.error_sigma),
+            }
+            for one in search.measured
         ],
-        "evaluations": search.evaluations,
-        "probes": search.probes,
-        "measured": [_measured_document(one, search.unit) for one in search.measured],
-        "loads": None if search.loads is None else asdict(search.loads),
-        "seed": search.seed,
-        "ended": search.ended,
-        "failure": search.failure,
     }
-
-
-def _repaired_document(repaired: Repaired | None) -> dict[str, Any] | None:
-    if repaired is None:
-        return None
-    return {
-        "assignment": dict(repaired.assignment),
-        "reset": list(repaired.reset),
-        "passed": repaired.passed,
-        "state": repaired.state,
-        "metrics": [asdict(metric) for metric in repaired.metrics],
-        "limits": [limit_document(one) for one in repaired.limits],
-        "failure": repaired.failure,
-    }
-
-
-def _measured_document(one: Measured, unit: str) -> dict[str, Any]:
-    found = {**asdict(one), "settings": list(one.settings)}
-    return {**found, **_drifts_in_unit(unit, drift=one.drift_sigma, error=one.error_sigma)}
 
 
 def _drifts_in_unit(unit: str, **drifts: float | None) -> dict[str, Any]:

@@ -13,14 +13,15 @@ from dataclasses import asdict
 from importlib import resources
 from typing import Any
 
-from evalguard.core.comparison import Comparison, Influence
-from evalguard.core.noise_floor import DistributionComparison, Figure, Percentile, TokenPosition
+from evalguard.core.comparison import Comparison
+from evalguard.core.noise_floor import DistributionComparison, Figure
 from evalguard.core.reports.compare import CompareReport, RunIdentity
 from evalguard.core.settings import with_checksum
 from evalguard.report.contract.bisection import bisection_document
-from evalguard.report.words.costs import resources_document, sequential_document, stopping_document
+from evalguard.report.words.costs import resources_document
 from evalguard.report.words.drift import across_document
-from evalguard.report.words.gate import accepted_document, limit_document
+from evalguard.report.words.gate import accepted_document
+from evalguard.report.words.labels import key_document
 
 COMPARE_SCHEMA = "evalguard.compare/1"
 
@@ -48,13 +49,10 @@ def compare_document(report: CompareReport) -> dict[str, Any]:
         "base": side_document(report.base),
         "candidate": side_document(report.candidate),
         "gate": _gate_document(report),
-        "not_compared": [
-            {"task": m.task, "filter": m.filter, "metric": m.metric, "reason": m.reason}
-            for m in report.not_compared
-        ],
+        "not_compared": [asdict(one) for one in report.not_compared],
         "environment": dict(report.environment),
         "across_tasks": across_document(report.across_tasks),
-        "sequential": sequential_document(report.sequential),
+        "sequential": None if report.sequential is None else asdict(report.sequential),
         "bisect": bisection_document(report.bisect),
         "resources": resources_document(report.resources),
     }
@@ -99,52 +97,35 @@ def compare_schema() -> dict[str, Any]:
 
 def side_document(side: RunIdentity) -> dict[str, Any]:
     """Return one side of a comparison as plain JSON values."""
-    return {
-        "name": side.name,
-        "digest": side.digest,
-        "kind": side.kind,
-        "description": side.description,
-        "effective": dict(side.effective),
-        "settings": [
-            {
-                "name": setting.name,
-                "value": setting.value,
-                "reference": setting.reference,
-                "candidate": setting.candidate,
-                "target": setting.target,
-                "effective": setting.effective,
-            }
-            for setting in side.settings
-        ],
-    }
+    return asdict(side)
 
 
 def _gate_document(report: CompareReport) -> dict[str, Any]:
     gate = report.gate
+    keys = zip(gate.gated, gate.holm_p_values, strict=True)
     return {
-        "passed": gate.passed,
-        "state": gate.state,
-        "margin": gate.margin,
-        "margin_text": gate.margin_text,
-        "fail_on": gate.fail_on,
-        "confidence": gate.confidence,
-        "family_false_alarm": gate.family_false_alarm,
-        "family_false_alarm_independent": gate.family_false_alarm_independent,
-        "family_false_alarm_estimate": gate.family_false_alarm_estimate,
+        **{name: getattr(gate, name) for name in _GATE_FIELDS},
         "gated": [
-            {
-                "task": task,
-                "filter": filter_,
-                "metric": metric,
-                "holm_p_value": p_value,
-                "state": gate.state_of((task, filter_, metric)),
-            }
-            for (task, filter_, metric), p_value in zip(gate.gated, gate.holm_p_values, strict=True)
+            {**key_document(key), "holm_p_value": p_value, "state": gate.state_of(key)}
+            for key, p_value in keys
         ],
-        "limits": [limit_document(verdict) for verdict in gate.limits],
+        "limits": [asdict(verdict) for verdict in gate.limits],
         "accepted": [accepted_document(one) for one in gate.accepted],
-        "reason": gate.reason,
     }
+
+
+_GATE_FIELDS = (
+    "passed",
+    "state",
+    "margin",
+    "margin_text",
+    "fail_on",
+    "confidence",
+    "family_false_alarm",
+    "family_false_alarm_independent",
+    "family_false_alarm_estimate",
+    "reason",
+)
 
 
 def _distribution_with_caveats(distribution: DistributionComparison) -> dict[str, Any]:
@@ -156,78 +137,12 @@ def _distribution_with_caveats(distribution: DistributionComparison) -> dict[str
 
 
 def _comparison_document(comparison: Comparison) -> dict[str, Any]:
-    fields = {**_comparison_numbers(comparison), **_comparison_companions(comparison)}
+    fields = asdict(comparison)
+    caveats = fields.pop("caveats")
     lost = [f"{name} does not exist" for name in _EXPECTED if fields[name] is None]
     values = {key: replace_non_finite(value, key, lost) for key, value in fields.items()}
-    values["caveats"] = [*comparison.caveats, *(f"{what}, so it is null here" for what in lost)]
+    values["caveats"] = [*caveats, *(f"{what}, so it is null here" for what in lost)]
     return values
-
-
-def _comparison_numbers(comparison: Comparison) -> dict[str, Any]:
-    return {
-        "task": comparison.task,
-        "filter": comparison.filter,
-        "metric": comparison.metric,
-        "higher_is_better": comparison.higher_is_better,
-        "n": comparison.n,
-        "n_used": comparison.n_used,
-        "n_total": comparison.n_total,
-        "base": comparison.base,
-        "base_stderr": comparison.base_stderr,
-        "candidate": comparison.candidate,
-        "candidate_stderr": comparison.candidate_stderr,
-        "margin": comparison.margin,
-        "margin_text": comparison.margin_text,
-        "sigma": comparison.sigma,
-        "sigma_interval": _interval_ends(comparison.sigma_interval),
-        "paired_stderr": comparison.paired_stderr,
-        "p_value": comparison.p_value,
-        "mid_p_value": comparison.mid_p_value,
-        "subtasks": list(comparison.subtasks),
-        "subgroups": list(comparison.subgroups),
-        "bh_q_value": comparison.bh_q_value,
-        "method": comparison.method,
-        "confidence": comparison.confidence,
-        "false_alarm_probability": comparison.false_alarm_probability,
-        "outcome": comparison.outcome,
-        "significant": comparison.significant,
-        "certain": comparison.certain,
-        "bit_identical": comparison.bit_identical,
-        "reason": comparison.reason,
-        "clusters": comparison.clusters,
-        "cluster_field": comparison.cluster_field,
-        "needed_n": comparison.needed_n,
-        "flips": None if comparison.flips is None else list(comparison.flips),
-        "churn": comparison.churn,
-        "same_answer": comparison.same_answer,
-        "same_answer_interval": _interval_ends(comparison.same_answer_interval),
-    }
-
-
-def _comparison_companions(comparison: Comparison) -> dict[str, Any]:
-    """What stands beside a comparison's own numbers."""
-    return {
-        "influence": influence_document(comparison.influence),
-        "floor": None if comparison.floor is None else asdict(comparison.floor),
-        "companions": [
-            {
-                "method": test.method,
-                "p_value": test.p_value,
-                "resamples": test.resamples,
-                "seed": test.seed,
-                "note": test.note,
-                "sigma_interval": None
-                if test.sigma_interval is None
-                else list(test.sigma_interval),
-            }
-            for test in comparison.companions
-        ],
-        "stopping": stopping_document(comparison.stopping),
-    }
-
-
-def _interval_ends(interval: tuple[float, float] | None) -> list[float] | None:
-    return None if interval is None else list(interval)
 
 
 def replace_non_finite(value: Any, name: str, lost: list[str]) -> Any:
@@ -277,16 +192,13 @@ _PLAIN_FIELDS = (
 
 
 def distribution_document(distribution: DistributionComparison) -> dict[str, Any]:
-    """Return one task's distributions as JSON values, but for infinite numbers."""
-    return {
-        **{name: getattr(distribution, name) for name in _PLAIN_FIELDS},
-        **{name: _figure_document(getattr(distribution, name)) for name in _FIGURE_FIELDS},
-        "kl_percentiles": [_percentile_document(one) for one in distribution.kl_percentiles],
-        "dp_percentiles": [_percentile_document(one) for one in distribution.dp_percentiles],
-        "kl_max_at": _place_document(distribution.kl_max_at),
-        "dp_min_at": _place_document(distribution.dp_min_at),
-        "floor": None if distribution.floor is None else asdict(distribution.floor),
-    }
+    """Return one task's distributions as JSON values, but for infinite numbers and caveats."""
+    fields = asdict(distribution)
+    fields["moved"] = distribution.moved
+    del fields["caveats"]
+    for name in ("kl_percentiles", "dp_percentiles"):
+        fields[name] = [{"percent": one["percent"], **one["figure"]} for one in fields[name]]
+    return fields
 
 
 def distribution_row(distribution: DistributionComparison) -> dict[str, Any]:
@@ -298,37 +210,14 @@ def distribution_row(distribution: DistributionComparison) -> dict[str, Any]:
         for percentile in getattr(distribution, f"{name}_percentiles"):
             row |= _figure_columns(f"{name}_p{percentile.percent:g}", percentile.figure)
     for name in ("kl_max_at", "dp_min_at"):
-        place = _place_document(getattr(distribution, name)) or {}
+        place = getattr(distribution, name)
         row |= {
-            f"{name}_{key}": place.get(key) for key in ("doc_id", "request", "position", "token_id")
+            f"{name}_{key}": getattr(place, key, None)
+            for key in ("doc_id", "request", "position", "token_id")
         }
     for name in ("kl", "times", "variation"):
         row[f"floor_{name}"] = getattr(distribution.floor, name, None)
     return {**row, "caveats": distribution.caveats}
-
-
-def _figure_document(figure: Figure) -> dict[str, Any]:
-    return {
-        "value": figure.value,
-        "stderr": figure.stderr,
-        "interval": None if figure.interval is None else list(figure.interval),
-        "bounds": None if figure.bounds is None else list(figure.bounds),
-    }
-
-
-def _percentile_document(percentile: Percentile) -> dict[str, Any]:
-    return {"percent": percentile.percent, **_figure_document(percentile.figure)}
-
-
-def _place_document(place: TokenPosition | None) -> dict[str, int] | None:
-    if place is None:
-        return None
-    return {
-        "doc_id": place.doc_id,
-        "request": place.request,
-        "position": place.position,
-        "token_id": place.token_id,
-    }
 
 
 def _figure_columns(name: str, figure: Figure) -> dict[str, float | None]:
@@ -341,28 +230,4 @@ def _figure_columns(name: str, figure: Figure) -> dict[str, float | None]:
         f"{name}_high": high,
         f"{name}_bound_low": least,
         f"{name}_bound_high": most,
-    }
-
-
-# Which documents carry a drift: for the JSON document.
-
-
-def influence_document(influence: Influence | None) -> dict[str, Any] | None:
-    """Return an influence as JSON values; None where there is none."""
-    if influence is None:
-        return None
-    return {
-        "documents": [
-            {
-                "task": document.task,
-                "doc_id": document.doc_id,
-                "contribution": document.contribution,
-                "share": document.share,
-            }
-            for document in influence.documents
-        ],
-        "moved": influence.moved,
-        "half": influence.half,
-        "removed": influence.removed,
-        "sigma_without": influence.sigma_without,
     }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
-from evalguard.core.comparison import Comparison, SequentialRun, SequentialTask, Stopping
+from evalguard.core.comparison import Comparison, SequentialTask, Stopping
 from evalguard.core.reports.compare import CompareReport, Resources
 from evalguard.core.text import size_text
 from evalguard.report.words import rounding
@@ -16,34 +17,13 @@ def resources_document(resources: Resources | None) -> dict[str, Any] | None:
     """Return what was measured as JSON values; None where nothing was."""
     if resources is None:
         return None
-    return {
-        "wall_seconds": resources.wall_seconds,
-        "cpu_seconds": resources.cpu_seconds,
-        "children_cpu_seconds": resources.children_cpu_seconds,
-        "phases": [
-            {
-                "phase": phase.phase,
-                "models": list(phase.models),
-                "wall_seconds": phase.wall_seconds,
-                "cpu_seconds": phase.cpu_seconds,
-            }
-            for phase in resources.phases
-        ],
-        "answers": [
-            {
-                "model": answers.model,
-                "documents": answers.documents,
-                "kept": answers.kept,
-                "tokens": answers.tokens,
-            }
-            for answers in resources.answers
-        ],
-        "tokens": resources.tokens,
-        "tokens_per_second": resources.tokens_per_second,
-        "peak_memory_bytes": resources.peak_memory,
-        "worker_peak_memory_bytes": resources.worker_peak_memory,
-        "device_peak_memory_bytes": resources.device_peak_memory,
-    }
+    fields = asdict(resources)
+    peaks = {f"{name}_bytes": fields.pop(name) for name in _PEAKS}
+    more = {"tokens": resources.tokens, "tokens_per_second": resources.tokens_per_second}
+    return {**fields, **more, **peaks}
+
+
+_PEAKS = ("peak_memory", "worker_peak_memory", "device_peak_memory")
 
 
 def resources_text(resources: Resources | None) -> str:
@@ -96,52 +76,6 @@ def _percent_text(share: float) -> str:
 
 
 # Stopping early: for the JSON document and for people.
-
-
-def stopping_document(stopping: Stopping | None) -> dict[str, Any] | None:
-    """Return one metric's part as JSON values; None in an ordinary run."""
-    if stopping is None:
-        return None
-    return {
-        "n_total": stopping.n_total,
-        "n_used": stopping.n_used,
-        "look": stopping.look,
-        "looks": list(stopping.looks),
-        "seed": stopping.seed,
-        "alpha": stopping.alpha,
-        "alpha_below": stopping.alpha_below,
-        "alpha_above": stopping.alpha_above,
-        "error_chance": stopping.error_chance,
-        "method": stopping.method,
-        "assumed_worst": stopping.assumed_worst,
-        "seen_worst": stopping.seen_worst,
-        "assumption": stopping.assumption,
-        "guarantee": stopping.guarantee,
-    }
-
-
-def sequential_document(run: SequentialRun | None) -> dict[str, Any] | None:
-    """Return the run's part as JSON values; None in an ordinary run."""
-    if run is None:
-        return None
-    return {
-        "alpha": run.alpha,
-        "gated": run.gated,
-        "seed": run.seed,
-        "loads": run.loads,
-        "saved_seconds": run.saved_seconds,
-        "tasks": [
-            {
-                "task": task.task,
-                "n_used": task.n_used,
-                "n_total": task.n_total,
-                "look": task.look,
-                "looks": list(task.looks),
-                "reason": task.reason,
-            }
-            for task in run.tasks
-        ],
-    }
 
 
 def stopping_texts(report: CompareReport) -> list[str]:

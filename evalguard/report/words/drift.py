@@ -5,9 +5,10 @@ floor.
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from typing import Any
 
-from evalguard.core.comparison import AcrossTasks, Comparison, Key
+from evalguard.core.comparison import AcrossTasks, Comparison
 from evalguard.core.noise_floor import DistributionComparison, Figure, Floor, MetricFloor, Shift
 from evalguard.core.reports.compare import CompareReport
 from evalguard.core.reports.plan import FloorReport
@@ -15,6 +16,7 @@ from evalguard.report.words import rounding
 from evalguard.report.words.labels import (
     decisive_comparison,
     format_percent,
+    key_document,
     margin_text,
     metric_label,
     metric_margin,
@@ -29,25 +31,10 @@ def across_document(across: AcrossTasks | None) -> dict[str, Any] | None:
     if across is None:
         return None
     return {
-        "metrics": [_key_document(key) for key in across.metrics],
-        "tasks": across.tasks,
-        "n": across.n,
-        "n_moved": across.n_moved,
-        "pooled_sigma": across.pooled_sigma,
-        "pooled_stderr": across.pooled_stderr,
-        "pooled_interval": list(across.pooled_interval),
-        "pooled_df": across.pooled_df,
-        "confidence": across.confidence,
-        "pooled_p_value": across.pooled_p_value,
-        "max_z": across.max_z,
-        "max_z_metric": _key_document(across.max_z_metric),
-        "max_z_p_value": across.max_z_p_value,
-        "fisher": across.fisher,
-        "fisher_p_value": across.fisher_p_value,
-        "p_value": across.p_value,
-        "resamples": across.resamples,
-        "seed": across.seed,
-        "left_out": [{**_key_document(key), "reason": reason} for key, reason in across.left_out],
+        **asdict(across),
+        "metrics": [key_document(key) for key in across.metrics],
+        "max_z_metric": key_document(across.max_z_metric),
+        "left_out": [{**key_document(key), "reason": reason} for key, reason in across.left_out],
     }
 
 
@@ -89,11 +76,6 @@ def _left_out_clause(across: AcrossTasks) -> str:
     names = [printable(f"{task} {metric}") for (task, _, metric), _ in across.left_out]
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     return f"; without {', '.join(names[:_MOST_NAMED])}{more}"
-
-
-def _key_document(key: Key) -> dict[str, str]:
-    task, filter_name, metric = key
-    return {"task": task, "filter": filter_name, "metric": metric}
 
 
 # How two models' distributions differ, in words.

@@ -11,26 +11,8 @@ from evalguard.core.gate import GateResult
 from evalguard.core.limits import AcceptedDrift, LimitVerdict, Waiver
 from evalguard.core.reports.compare import CompareReport
 from evalguard.report.words import rounding
-from evalguard.report.words.labels import format_percent
+from evalguard.report.words.labels import format_percent, key_document
 from evalguard.report.words.plain_text import printable
-
-
-def limit_document(verdict: LimitVerdict) -> dict[str, Any]:
-    """Return a limit's verdict as JSON values, but for infinite numbers."""
-    return {
-        "metric": verdict.metric,
-        "kind": verdict.kind,
-        "limit": verdict.limit,
-        "task": verdict.task,
-        "filter": verdict.filter,
-        "of": verdict.of,
-        "value": verdict.value,
-        "interval": None if verdict.interval is None else list(verdict.interval),
-        "bounds": None if verdict.bounds is None else list(verdict.bounds),
-        "state": verdict.state,
-        "certain": verdict.certain,
-        "reason": verdict.reason,
-    }
 
 
 def limit_line(verdict: LimitVerdict) -> str:
@@ -131,16 +113,8 @@ def _reason_text(verdict: LimitVerdict) -> str:
 
 def accepted_document(one: AcceptedDrift) -> dict[str, Any]:
     """One of them in the JSON document."""
-    task, filter_name, metric = one.key
-    return {
-        "task": task,
-        "filter": filter_name,
-        "metric": metric,
-        "up_to": one.waiver.up_to,
-        "until": one.waiver.until,
-        "reason": one.waiver.reason,
-        "where": one.waiver.where,
-    }
+    terms = {name: getattr(one.waiver, name) for name in ("up_to", "until", "reason", "where")}
+    return {**key_document(one.key), **terms}
 
 
 def accepted_lines(gate: GateResult) -> list[str]:

@@ -1,0 +1,25 @@
+"""Works of a few documents each, of models that are only names."""
+
+from __future__ import annotations
+
+from evalguard.core.scorer import Request
+from evalguard.core.settings import Variant
+from evalguard.harness.blocks import RequestBlock
+from evalguard.run.bisection.runner import ProbeWork
+from evalguard.run.sources import ModelSource
+
+
+def source(name: str) -> ModelSource:
+    variant = Variant(name=name, model="fake", model_args={"name": name})
+    return ModelSource(name=name, variant=variant)
+
+
+def block(number: int) -> RequestBlock:
+    request = Request(
+        task="t", doc_id=number, index=0, kind="loglikelihood", arguments=("a", f"{number}")
+    )
+    return RequestBlock(index=number, requests=(request,), digest=f"b{number}", doc_ids=(number,))
+
+
+def work(name: str, blocks: int = 2) -> ProbeWork:
+    return ProbeWork(source=source(name), blocks=tuple(block(number) for number in range(blocks)))
