@@ -236,13 +236,14 @@ def _package_versions(
         if not isinstance(value, str) or not _VERSION.fullmatch(value):
             raise SettingError(
                 f"setting '{name}': {value!r} is not a version",
-                hint='write it in quotes, e.g. "4.3.0"',
+                hint='write it in quotes: "4.3.0", or with what it needs: "2.3.0 typeguard<3"',
             )
         found[target.path] = value
     return found
 
 
-_VERSION = re.compile(r"[0-9][0-9A-Za-z.+!-]*")
+# A version, and requirements that go with it.
+_VERSION = re.compile(r"[0-9][0-9A-Za-z.+!-]*( [A-Za-z0-9][^\s]*)*")
 
 
 def _build_inputs(variant: Variant, overrides: Mapping[str, Value]) -> dict[str, Value]:

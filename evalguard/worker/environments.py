@@ -128,12 +128,16 @@ def find_python(python: str) -> Interpreter:
 def pin_requirements(requirements: Sequence[str], packages: Mapping[str, str]) -> tuple[str, ...]:
     """Return requirements with these packages at these versions.
 
+    A version may be followed by what it needs beside it: "2.3.0 typeguard<3" is one value of a
+    setting, so that packages that only fit together change together.
+
     Raises:
         UsageError: a package that is not among the requirements.
     """
     names = [_package_name(one) for one in requirements]
     pinned = list(requirements)
-    for package, version in packages.items():
+    for package, told in packages.items():
+        version, *beside = told.split()
         plain = _normalized(package)
         if plain not in names:
             raise UsageError(
@@ -146,6 +150,12 @@ def pin_requirements(requirements: Sequence[str], packages: Mapping[str, str]) -
         extras = requirements[place].partition("[")[2].partition("]")[0]
         own = f"{package}[{extras}]" if extras else package
         pinned[place] = f"{own}=={version}{''.join(marker)}"
+        for one in beside:
+            other = _package_name(one)
+            if other in names:
+                pinned[names.index(other)] = one
+            else:
+                pinned.append(one)
     return tuple(pinned)
 
 

@@ -166,16 +166,16 @@ def _carry_settings(runtime: Runtime, variant: Variant, plan: ConversionPlan) ->
     return {setting.name: effective[setting.name] for setting in variant.settings}
 
 
-def _read_version(setting: str, package: str, asked: Value) -> str:
+def _read_version(setting: str, package: str, asked: Value) -> Value:
     try:
         found = importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         found = "not installed"
-    if found != asked:
+    if found != str(asked).split()[0]:
         raise SettingError(
             f"setting '{setting}' did not take: {package} is {found}, asked was {asked}"
         )
-    return found
+    return asked
 
 
 def describe_runtime(
