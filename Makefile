@@ -9,7 +9,7 @@ export HF_HUB_OFFLINE ?= 1
 export HF_DATASETS_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test test-slow test-nightly lint types docs browser clean
+.PHONY: demo test test-slow test-systems test-nightly lint types docs browser clean
 
 demo: $(VENV)/.demo
 	@$(BIN)/evalguard demo; code=$$?; \
@@ -17,14 +17,19 @@ demo: $(VENV)/.demo
 	test $$code -eq 1
 
 test: $(VENV)/.test lint types
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not nightly and not gpu" -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not nightly and not systems and not gpu" -n 2
 
 test-slow: $(VENV)/.test browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow and not nightly and not gpu" -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow and not nightly and not systems and not gpu" -n 2 --dist worksteal
+
+# Each system (llama.cpp, TransformerLens, torchao, mergekit, rwkv) in an environment of its own, made
+# once and kept under EVALGUARD_SYSTEMS_CACHE.
+test-systems: $(VENV)/.test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "systems and not gpu" -n 2 --dist loadgroup
 
 # Takes hours: full-size simulations, endurance runs, the lowest and newest dependencies.
 test-nightly: $(VENV)/.test browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "nightly and not gpu" -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "nightly and not systems and not gpu" -n 2 --dist worksteal
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -23,6 +23,7 @@ ADAPTERS = {"config", "conversion", "harness", "models", "worker", "store", "int
 BELOW: dict[str, set[str]] = {
     **dict.fromkeys(CORE, CORE),
     **dict.fromkeys(ADAPTERS, CORE),
+    "recipes": {"errors"},
     "report": CORE,
     "run": CORE | ADAPTERS | {"report", "garbage"},
     "cli": CORE | {"run"},

@@ -93,7 +93,7 @@ class _Program(Group):
 )
 @click.version_option(evalguard.__version__, message="evalguard %(version)s")
 def cli() -> None:
-    """Tell whether a converted language model got worse, how much, and how sure that is.
+    """Tell whether a converted language model got worse, and how sure that is.
 
     \b
     evalguard demo                                  models that come with it

@@ -162,7 +162,7 @@ def setting_target(name: str, entry: SettingEntry) -> Target:
         UsageError: neither is one.
     """
     if not entry.target and not re.match(TARGET_PATTERN, name):
-        raise UsageError("it has no target, and its name is none", hint=TARGETS_HINT)
+        raise UsageError("it has no 'target', and its name is none", hint=TARGETS_HINT)
     return Target.parse(entry.target or name)
 
 

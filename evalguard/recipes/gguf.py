@@ -13,6 +13,7 @@ llama.cpp rotates pairs of neighbours where Hugging Face rotates halves.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -22,11 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.errors import UsageError, nearest
+from evalguard.recipes.checkpoints import find_checkpoint
 
 _ARCHITECTURES = {
     "LlamaForCausalLM": "llama",
     "MistralForCausalLM": "llama",
     "Qwen2ForCausalLM": "qwen2",
+    "Gemma2ForCausalLM": "gemma2",
 }
 _LAYER_TENSORS = {
     "input_layernorm.weight": "attn_norm.weight",
@@ -41,6 +44,11 @@ _LAYER_TENSORS = {
     "mlp.gate_proj.weight": "ffn_gate.weight",
     "mlp.up_proj.weight": "ffn_up.weight",
     "mlp.down_proj.weight": "ffn_down.weight",
+}
+_GEMMA2_TENSORS = {
+    "post_attention_layernorm.weight": "post_attention_norm.weight",
+    "pre_feedforward_layernorm.weight": "ffn_norm.weight",
+    "post_feedforward_layernorm.weight": "post_ffw_norm.weight",
 }
 _WHOLE_TENSORS = {
     "model.embed_tokens.weight": "token_embd.weight",
@@ -77,7 +85,7 @@ def convert(
     """
     from gguf import GGMLQuantizationType, GGUFWriter
 
-    folder = Path(source)
+    folder = find_checkpoint(source)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     architecture = _architecture(config)
     rules = {**dict(overrides or {}), "*": type}
@@ -128,6 +136,11 @@ def _write_sizes(
     writer.add_rope_dimension_count(_head_size(config))
     writer.add_vocab_size(config["vocab_size"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"] if eps is None else eps)
+    if config["architectures"][0] == "Gemma2ForCausalLM":
+        for name in ("attn_logit_softcapping", "final_logit_softcapping"):
+            if config.get(name) is not None:
+                getattr(writer, f"add_{name}")(config[name])
+        writer.add_sliding_window(config["sliding_window"])
     writer.add_rope_freq_base(rope.get("rope_theta", 1e4) if rope_base is None else rope_base)
 
 
@@ -135,18 +148,30 @@ def _tensors(folder: Path, config: Mapping[str, Any]) -> Iterator[tuple[str, Arr
     """GGUF name and float32 values of every tensor."""
     heads = int(config["num_attention_heads"])
     groups = int(config.get("num_key_value_heads") or heads)
+    gemma2 = config["architectures"][0] == "Gemma2ForCausalLM"
+    names = {**_LAYER_TENSORS, **(_GEMMA2_TENSORS if gemma2 else {})}
+    rotates_pairs = _architecture(config) == "llama"
     for name, tensor in _read_checkpoint(folder):
+        if gemma2 and name.endswith("norm.weight"):
+            tensor = tensor + 1.0  # it multiplies by 1 + weight, llama.cpp by the weight
         if name in _WHOLE_TENSORS:
             yield _WHOLE_TENSORS[name], tensor
             continue
         parts = name.split(".", 3)
-        if parts[:2] != ["model", "layers"] or parts[-1] not in _LAYER_TENSORS:
+        if parts[:2] != ["model", "layers"] or parts[-1] not in names:
             raise UsageError(f"no GGUF recipe for the tensor {name}")
-        if ".q_proj." in name and config["architectures"][0] != "Qwen2ForCausalLM":
-            tensor = _interleave(tensor, heads)
-        if ".k_proj." in name and config["architectures"][0] != "Qwen2ForCausalLM":
+        if ".q_proj." in name:
+            tensor = _interleave(tensor, heads) if rotates_pairs else tensor
+            tensor = tensor * _query_scale(config)
+        if ".k_proj." in name and rotates_pairs:
             tensor = _interleave(tensor, groups)
-        yield f"blk.{parts[2]}.{_LAYER_TENSORS[parts[-1]]}", tensor
+        yield f"blk.{parts[2]}.{names[parts[-1]]}", tensor
+
+
+def _query_scale(config: Mapping[str, Any]) -> float:
+    """What q is multiplied by where llama.cpp scales attention by the head's size alone."""
+    scalar = config.get("query_pre_attn_scalar")
+    return 1.0 if scalar is None else math.sqrt(_head_size(config) / float(scalar))
 
 
 def _interleave(weight: Array, heads: int) -> Array:

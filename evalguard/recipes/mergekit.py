@@ -20,7 +20,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evalguard.errors import BuildError, UsageError
+from evalguard.errors import BuildError
+from evalguard.recipes.checkpoints import find_checkpoint
 
 FACTS = "evalguard-merge.json"
 
@@ -49,28 +50,26 @@ def merge(
         require_sign_consensus: whether a sign mask that is not all true fails the build.
 
     Raises:
-        UsageError: a folder that is not there, or what mergekit refuses.
+        UsageError: a checkpoint that is not there.
         BuildError: the sign mask of a single task vector is not all true, where that is required.
     """
     from mergekit.config import MergeConfiguration
     from mergekit.merge import MergeOptions, run_merge
 
     folders = [str(one["model"]) for one in models]
-    for folder in (base, *folders):
-        if not Path(folder).is_dir():
-            raise UsageError(f"there is no checkpoint folder at {folder}")
+    base, *folders = (str(find_checkpoint(name).absolute()) for name in (base, *folders))
     whole = dict(parameters or {})
     named = {"normalize": normalize, "density": density, "consensus_method": consensus}
     whole |= {name: value for name, value in named.items() if value is not None}
     told = {
         "merge_method": method,
-        "base_model": str(Path(base).absolute()),
+        "base_model": base,
         "models": [
             {
-                "model": str(Path(one["model"]).absolute()),
+                "model": folder,
                 "parameters": {name: value for name, value in one.items() if name != "model"},
             }
-            for one in models
+            for folder, one in zip(folders, models, strict=True)
         ],
         "dtype": dtype,
         "parameters": whole,

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evalguard.errors import BuildError, UsageError, nearest
+from evalguard.recipes.checkpoints import find_checkpoint
 
 _PROBE = "The quick brown fox jumps over the lazy dog."
 
@@ -51,8 +52,9 @@ def quantise(
         options["quantization_config"] = TorchAoConfig(
             quant_type=made, modules_to_not_convert=list(skip) or None
         )
-    model = AutoModelForCausalLM.from_pretrained(source, **options).eval()
-    tokenizer = AutoTokenizer.from_pretrained(source)
+    folder = str(find_checkpoint(source))
+    model = AutoModelForCausalLM.from_pretrained(folder, **options).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     model.save_pretrained(output)
     tokenizer.save_pretrained(output)
     again = AutoModelForCausalLM.from_pretrained(output, dtype=getattr(torch, dtype)).eval()

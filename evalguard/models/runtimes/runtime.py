@@ -6,6 +6,7 @@ whose interpreter has neither lm-eval nor evalguard's other dependencies.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from evalguard.core.settings import Value
 from evalguard.errors import UsageError, nearest
 
 Logits = NDArray[np.float32]
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 class Runtime(ABC):
@@ -136,7 +138,7 @@ class RuntimeArguments:
         return found
 
     def path(self, name: str = "pretrained") -> Path:
-        """Return an argument that has to be a file or folder on this machine.
+        """Return an argument that is a file or folder, or a hub id, whose files are fetched.
 
         Raises:
             UsageError: it is missing, or there is nothing.
@@ -148,9 +150,18 @@ class RuntimeArguments:
                 hint=f"write model_args: {{{name}: PATH}}",
             )
         path = Path(found).expanduser()
-        if not path.exists():
+        if path.exists():
+            return path
+        if not _HUB_ID.fullmatch(found):
             raise UsageError(f"model_args.{name}: there is nothing at {path}")
-        return path
+        try:
+            from huggingface_hub import snapshot_download
+
+            return Path(snapshot_download(found, revision=self.take("revision")))
+        except Exception as error:
+            raise UsageError(
+                f"model_args.{name}: '{found}' is neither here nor to be had from the hub: {error}"
+            ) from error
 
     def check_all_taken(self) -> None:
         """Refuse arguments that the runtime does not know.

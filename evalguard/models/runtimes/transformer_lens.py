@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import inspect
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -135,6 +136,9 @@ def _build_hooked(common: Mapping[str, Any], overrides: Mapping[str, Value]) -> 
     )
     fields = loading.convert_hf_model_config(like)
     fields |= _sizes(told, original.config)
+    scalar = getattr(original.config, "query_pre_attn_scalar", None)
+    if scalar and fields.get("attn_scale", -1.0) in (None, -1.0):
+        fields["attn_scale"] = math.sqrt(scalar)  # where this version has no number of its own
     fields |= {"dtype": dtype, "device": common["device"], "tokenizer_name": None, **overrides}
     config = lens.HookedTransformerConfig.from_dict(fields)
     convert = getattr(loading, converter, None) or getattr(
@@ -178,6 +182,11 @@ def _sizes(told: Mapping[str, Any], config: Any) -> dict[str, Any]:
     if hasattr(config, "sliding_window") and "layer_types" in told:
         found["window_size"] = config.sliding_window
     layers = int(config.num_hidden_layers)
+    caps = {
+        "attn_scores_soft_cap": "attn_logit_softcapping",
+        "output_logits_soft_cap": "final_logit_softcapping",
+    }
+    found |= {ours: float(told[name] or -1.0) for ours, name in caps.items() if name in told}
     if "Gemma2" in told["architectures"][0]:
         # The library's own pattern, repeated: whether it fits the checkpoint is what is compared.
         found["attn_types"] = (["global", "local"] * layers)[:layers]

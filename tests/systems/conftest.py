@@ -1,0 +1,73 @@
+"""Each system in its own environment, made from pinned requirements and kept between runs.
+
+``EVALGUARD_SYSTEMS_CACHE`` names the folder that keeps them; default: one of the user's cache.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from system_models import MODEL, ROOT, Compare
+
+
+@pytest.fixture(scope="session")
+def cache_dir() -> Path:
+    named = os.environ.get("EVALGUARD_SYSTEMS_CACHE")
+    return Path(named) if named else Path.home() / ".cache" / "evalguard-systems"
+
+
+@pytest.fixture
+def compare(tmp_path: Path, cache_dir: Path) -> Compare:
+    """Writes a guard file of a base and a candidate, and runs ``evalguard compare`` on it.
+
+    Returns its JSON document; the exit code has to be the one that is expected.
+    """
+
+    def run(
+        models: dict[str, Any], *words: str, code: int = 0, limit: int = 48, **more: Any
+    ) -> dict[str, Any]:
+        base, candidate = models
+        told = {
+            "models": models,
+            "pairs": [{"base": base, "cand": candidate}],
+            "include_path": str(ROOT / "tasks"),
+            "tasks": ["evalguard_lastword"],
+            **more,
+        }
+        file = tmp_path / "guard.yaml"
+        file.write_text(yaml.safe_dump(told, sort_keys=False), encoding="utf-8")
+        command = [sys.executable, "-m", "evalguard", "compare", "--config", str(file)]
+        command += ["--base", base, "--cand", candidate, "--cache-dir", str(cache_dir)]
+        command += ["--limit", str(limit), "--json", "--quiet", *words]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stderr[-3000:] + done.stdout[-3000:]
+        found: dict[str, Any] = json.loads(done.stdout) if done.stdout else {"error": done.stderr}
+        return found
+
+    return run
+
+
+@pytest.fixture
+def noisy_model(tmp_path: Path) -> Path:
+    """The demo's model with noise on every matrix: what a merge has to take away again."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    folder = tmp_path / "noisy"
+    shutil.copytree(MODEL, folder)
+    generator = torch.Generator().manual_seed(5)
+    weights = load_file(folder / "model.safetensors")
+    for name, tensor in weights.items():
+        if tensor.ndim == 2:
+            noise = torch.randn(tensor.shape, generator=generator)
+            weights[name] = tensor + 0.3 * tensor.std() * noise
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder

@@ -1,0 +1,61 @@
+"""Models of the tests of systems: the demo's, and a random RWKV-7 as rwkv-pip reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).parent.parent.parent
+MODEL = ROOT / "demo" / "model"
+
+Compare = Callable[..., dict[str, Any]]
+
+
+def save_rwkv7(
+    file: Path, *, vocabulary: int, width: int = 64, layers: int = 2, head: int = 32, rank: int = 16
+) -> Path:
+    """Write a ``.pth`` file with weights large enough for varied scores.
+
+    Names and shapes are those of BlinkDL's checkpoints.
+    """
+    generator = torch.Generator().manual_seed(7)
+
+    def normal(*shape: int, scale: float = 1.0) -> torch.Tensor:
+        return scale * torch.randn(*shape, generator=generator)
+
+    def uniform(*shape: int) -> torch.Tensor:
+        return torch.rand(*shape, generator=generator)
+
+    matrix = width**-0.5
+    weights = {
+        "emb.weight": normal(vocabulary, width),
+        "head.weight": normal(vocabulary, width, scale=4 * matrix),
+    }
+    for name in ("ln_out", "blocks.0.ln0"):
+        weights |= {f"{name}.weight": torch.ones(width), f"{name}.bias": torch.zeros(width)}
+    for layer in range(layers):
+        block = f"blocks.{layer}"
+        for name in ("ln1", "ln2", "att.ln_x"):
+            weights[f"{block}.{name}.weight"] = 1.0 + normal(width, scale=0.1)
+            weights[f"{block}.{name}.bias"] = normal(width, scale=0.1)
+        for name in ("x_r", "x_w", "x_k", "x_v", "x_a", "x_g"):
+            weights[f"{block}.att.{name}"] = uniform(1, 1, width)
+        for name in ("w", "a", "v"):
+            weights[f"{block}.att.{name}0"] = normal(1, 1, width)
+            weights[f"{block}.att.{name}1"] = normal(width, rank, scale=matrix)
+            weights[f"{block}.att.{name}2"] = normal(rank, width, scale=rank**-0.5)
+        weights[f"{block}.att.g1"] = normal(width, rank, scale=matrix)
+        weights[f"{block}.att.g2"] = normal(rank, width, scale=rank**-0.5)
+        weights[f"{block}.att.k_k"] = 0.7 + normal(1, 1, width, scale=0.1)
+        weights[f"{block}.att.k_a"] = 1.0 + normal(1, 1, width, scale=0.1)
+        weights[f"{block}.att.r_k"] = normal(width // head, head, scale=0.1)
+        for name in ("receptance", "key", "value", "output"):
+            weights[f"{block}.att.{name}.weight"] = normal(width, width, scale=matrix)
+        weights[f"{block}.ffn.x_k"] = uniform(1, 1, width)
+        weights[f"{block}.ffn.key.weight"] = normal(4 * width, width, scale=matrix)
+        weights[f"{block}.ffn.value.weight"] = normal(width, 4 * width, scale=0.5 * matrix)
+    torch.save(weights, file)
+    return file
