@@ -15,12 +15,14 @@ from evalguard.core.gate import Gate
 from evalguard.core.limits import OF_ANSWERS
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError, GuardFileError, MisalignedRunsError, UsageError
-from evalguard.models.arguments import HF_TYPES
 from evalguard.models.checkpoint_files import check_model_folder, find_local_folder
 from evalguard.report.words.plain_text import printable
 from evalguard.run.choices import Choices
 from evalguard.run.options import CompareOptions
-from evalguard.run.scoring.own_environment import shows_distributions
+from evalguard.run.scoring.own_environment import (
+    check_runtime,
+    shows_distributions,
+)
 from evalguard.run.sources import (
     BaselineSource,
     ModelSource,
@@ -229,6 +231,7 @@ def check_models(sources: Iterable[ModelSource]) -> None:
         with with_location(source):
             variant = source.variant
             arguments = plan_conversion(variant).model_args
+            check_runtime(variant)
             # What a recipe builds is not there yet; other model types read names their own way.
             if variant.model in HF_TYPES and variant.build is None:
                 _check_model(arguments, allow_pickle=variant.allow_pickle)

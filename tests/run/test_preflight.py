@@ -12,7 +12,7 @@ from huggingface_hub import errors
 from safetensors.numpy import save_file
 
 from evalguard.config.files import load_guards
-from evalguard.core.settings import BuildRecipe, Variant
+from evalguard.core.settings import BuildRecipe, OwnEnvironment, Variant
 from evalguard.errors import EvaluationError, SettingError, UsageError
 from evalguard.run.preflight import check_models
 from evalguard.run.sources import ModelSource, with_location
@@ -154,3 +154,26 @@ def test_what_no_guard_file_causes_is_left_as_it_is(port: ModelSource) -> None:
     with pytest.raises(UsageError) as usage, with_location(source()):
         raise UsageError("no such argument")
     assert str(usage.value) == "no such argument"
+
+
+@pytest.mark.parametrize(
+    ("variant", "said"),
+    [
+        (Variant(name="m", model="llama_cpp", model_args={}), "needs xllamacpp or llama_cpp"),
+        (
+            Variant(name="m", model="vllm", model_args={},
+                    environment=OwnEnvironment(requirements=("vllm",))),
+            "runs in evalguard's own environment only",
+        ),
+        (
+            Variant(name="m", model="hf", model_args={},
+                    environment=OwnEnvironment(python="no-such-python")),
+            "there is no Python interpreter",
+        ),
+    ],
+)  # fmt: skip
+def test_a_model_that_cannot_run_where_it_is_to_run_is_refused_before_anything_is_scored(
+    variant: Variant, said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        check_models([ModelSource(name="m", variant=variant)])

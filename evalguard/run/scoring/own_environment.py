@@ -17,11 +17,11 @@ from evalguard.conversion.planning import ConversionPlan, plan_conversion, with_
 from evalguard.conversion.readback import check_environment, read_edits
 from evalguard.core.scorer import ModelDescription, Scorer, ScoringPolicy
 from evalguard.core.settings import Value, Variant, digest_of
-from evalguard.errors import EvalguardError, EvaluationError, SettingError
+from evalguard.errors import EvalguardError, EvaluationError, SettingError, UsageError
 from evalguard.models.arguments import HF_TYPES
 from evalguard.models.runtimes.runtime import Runtime, RuntimeArguments
 from evalguard.models.runtimes.scorer import RuntimeScorer
-from evalguard.models.runtimes.types import RUNTIME_TYPES, load_runtime
+from evalguard.models.runtimes.types import RUNTIME_TYPES, RuntimeType, load_runtime
 
 _EDIT_KINDS = ("attr", "dtype", "call")
 _UNSUPPORTED = ("weights", "generation", "config")
@@ -55,6 +55,40 @@ def shares_prefixes(variant: Variant) -> bool:
 def shows_distributions(variant: Variant) -> bool:
     """Whether a variant's type shows whole distributions."""
     return variant.model in HF_TYPES or is_runtime(variant)
+
+
+def check_runtime(variant: Variant) -> None:
+    """Refuse, before anything is scored, a model that cannot run where it is to run.
+
+    Raises:
+        UsageError: its package is not here, its interpreter is none, or its type has no runtime.
+    """
+    if not is_runtime(variant):
+        return
+    kind = _runtime_type(variant)
+    own = variant.environment
+    if own is not None:
+        from evalguard.worker.environments import find_python
+
+        find_python(own.python)
+    elif kind.missing:
+        raise UsageError(
+            f"model type '{variant.model}' needs {', '.join(kind.missing)}, which is not installed "
+            "here",
+            hint=f"pip install {' '.join(kind.requirements)}, or requirements: "
+            f"[{', '.join(kind.requirements)}] on the model",
+        )
+
+
+def _runtime_type(variant: Variant) -> RuntimeType:
+    model_type = "transformers" if variant.model in HF_TYPES else variant.model
+    if model_type not in RUNTIME_TYPES:
+        raise UsageError(
+            f"model type '{variant.model}' runs in evalguard's own environment only",
+            hint="leave out python and requirements, or use one of: hf, "
+            + ", ".join(name for name in RUNTIME_TYPES if name != "transformers"),
+        )
+    return RUNTIME_TYPES[model_type]
 
 
 def prepare_worker(variant: Variant, cache_dir: Path) -> WorkerPlace:
@@ -96,13 +130,8 @@ def load_runtime_scorer(variant: Variant, policy: ScoringPolicy) -> Scorer:
         SettingError: a setting that could not be applied or did not take.
         EvaluationError: the package is missing, or the model cannot be loaded.
     """
+    _runtime_type(variant)
     model_type = "transformers" if variant.model in HF_TYPES else variant.model
-    if model_type not in RUNTIME_TYPES:
-        raise EvaluationError(
-            f"model type '{variant.model}' runs in evalguard's own environment only",
-            hint="leave out python and requirements, or use one of: hf, "
-            + ", ".join(name for name in RUNTIME_TYPES if name != "transformers"),
-        )
     with contextlib.redirect_stdout(sys.stderr):
         plan = plan_conversion(variant)
         check_environment(plan.env)
