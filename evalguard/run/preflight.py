@@ -15,6 +15,7 @@ from evalguard.core.gate import Gate
 from evalguard.core.limits import OF_ANSWERS
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError, GuardFileError, MisalignedRunsError, UsageError
+from evalguard.models.arguments import HF_TYPES
 from evalguard.models.checkpoint_files import check_model_folder, find_local_folder
 from evalguard.report.words.plain_text import printable
 from evalguard.run.choices import Choices
