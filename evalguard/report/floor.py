@@ -14,7 +14,7 @@ from rich.text import Text
 from evalguard.core.noise_floor import DistributionShift, MetricFloor, Shift, TaskDistributionFloor
 from evalguard.core.reports.compare import RunIdentity
 from evalguard.core.reports.plan import FloorReport
-from evalguard.report.contract.compare import replace_non_finite, side_document
+from evalguard.report.contract.json_values import null_texts, record_fields, replace_non_finite
 from evalguard.report.page import (
     NARROWEST,
     column_widths,
@@ -263,7 +263,7 @@ def floor_document(report: FloorReport) -> dict[str, Any]:
         "evalguard": report.version,
         "created": report.created,
         "command": report.command,
-        "model": {**side_document(report.model), "key": report.model_key},
+        "model": {**record_fields(report.model), "key": report.model_key},
         "environment_key": report.environment_key,
         "environment": dict(report.environment),
         "surroundings": dict(report.surroundings),
@@ -284,7 +284,7 @@ def floor_document(report: FloorReport) -> dict[str, Any]:
     values: dict[str, Any] = {
         key: replace_non_finite(value, key, lost) for key, value in content.items()
     }
-    values["notes"] = [*report.notes, *(f"{what}, so it is null here" for what in lost)]
+    values["notes"] = [*report.notes, *null_texts(lost)]
     values["kept"] = list(report.kept)
     values["exit_code"] = report.exit_code
     return values

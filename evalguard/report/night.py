@@ -28,7 +28,7 @@ from evalguard.core.reports.night import (
     gravity,
 )
 from evalguard.core.text import inline
-from evalguard.report.contract.compare import replace_non_finite
+from evalguard.report.contract.json_values import replace_non_finite
 from evalguard.report.page import command_lines, render_page
 from evalguard.report.words.labels import format_percent, key_document
 from evalguard.report.words.plain_text import printable, wrap_text

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from evalguard.core.reports.plan import ExpectedDrift, PlanReport, TaskCost
-from evalguard.report.contract.compare import replace_non_finite, side_document
+from evalguard.report.contract.json_values import null_texts, record_fields, replace_non_finite
 from evalguard.report.page import NARROWEST, prose_width, render_page, wrap_prose
 from evalguard.report.progress import clock_time
 from evalguard.report.terminal import sides_lines
@@ -391,8 +391,8 @@ def plan_document(report: PlanReport) -> dict[str, Any]:
         "evalguard": report.version,
         "created": report.created,
         "command": report.command,
-        "base": side_document(report.base),
-        "candidate": side_document(report.candidate),
+        "base": record_fields(report.base),
+        "candidate": record_fields(report.candidate),
         "pilot": asdict(report.pilot),
         "aim": asdict(report.aim),
         "metrics": [_metric_document(metric) for metric in report.metrics],
@@ -407,7 +407,7 @@ def plan_document(report: PlanReport) -> dict[str, Any]:
     values: dict[str, Any] = {
         key: replace_non_finite(value, key, lost) for key, value in content.items()
     }
-    values["notes"] = [*report.notes, *(f"{what}, so it is null here" for what in lost)]
+    values["notes"] = [*report.notes, *null_texts(lost)]
     values["exit_code"] = report.exit_code
     return values
 

@@ -53,9 +53,9 @@ class RunIdentity:
     name: str
     digest: str
     kind: RunKind = "model"
-    settings: tuple[SettingState, ...] = ()
-    effective: Mapping[str, Value] = field(default_factory=dict)
     description: str = ""
+    effective: Mapping[str, Value] = field(default_factory=dict)
+    settings: tuple[SettingState, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
-from evalguard.core.reports.bisection import (
-    SIGMA,
-    BisectReport,
-    GuiltySetting,
-    MetricSearch,
-)
+from evalguard.core.reports.bisection import SIGMA, BisectReport
+from evalguard.report.contract.json_values import record_fields
 
 # Drifts by the names they have in any unit; those of sigma alone have been there for longer.
 _SIGMA_NAMES = {
@@ -27,97 +22,50 @@ _SIGMA_NAMES = {
 }
 
 
-def bisection_document(report: BisectReport | None) -> dict[str, Any] | None:
-    """Return a bisection as JSON values; None where there was none."""
+def bisection_fields(report: BisectReport | None) -> dict[str, Any] | None:
+    """Return a bisection's values by the document's keys; None where there was none."""
     if report is None:
         return None
-    first = report.searches[0]
-    recommended = report.recommended
+    fields = record_fields(report)
+    first, recommended = report.searches[0], fields["recommended"]
+    drifts = _in_any_unit(
+        first.unit,
+        {
+            "drift_sigma": first.drift_sigma,
+            "outside_sigma": first.outside_sigma,
+            "unexplained_sigma": report.unexplained_sigma,
+        },
+    )
     return {
+        "expected_evaluations": fields.pop("expected"),
+        **fields,
+        **drifts,
         "status": report.status,
-        "culprits": [_culprit_document(culprit) for culprit in report.culprits],
-        **_drifts_in_unit(
-            first.unit,
-            unexplained=report.unexplained_sigma,
-            drift=first.drift_sigma,
-            outside=first.outside_sigma,
-        ),
+        "culprits": [_in_any_unit(one.unit, record_fields(one)) for one in report.culprits],
         "evaluations": report.evaluations,
         "probes": report.probes,
-        "searches": [_search_document(search) for search in report.searches],
-        "repaired": None if report.repaired is None else asdict(report.repaired),
-        "recommended": None
-        if recommended is None
-        else {
-            "values": dict(recommended.values),
-            **_drifts_in_unit(recommended.unit, drift=recommended.drift_sigma),
-        },
-        "derived": report.derived,
-        "fix": report.fix,
-        "fix_where": report.fix_where,
-        "proof": report.proof,
-        "resume": report.resume,
-        "seconds": report.seconds,
-        "expected_evaluations": list(report.expected),
-        "budget": report.budget,
-        "thorough": report.thorough,
-        "jobs": report.jobs,
-        "method": report.method,
-        "versions": dict(report.versions),
-        "notes": list(report.notes),
+        "searches": [_search_fields(one) for one in fields["searches"]],
+        "recommended": recommended and _in_any_unit(recommended["unit"], recommended),
     }
 
 
-def _culprit_document(culprit: GuiltySetting) -> dict[str, Any]:
-    fields = asdict(culprit)
-    drifts = _drifts_in_unit(
-        culprit.unit,
-        alone=culprit.sigma_alone,
-        alone_error=culprit.alone_error_sigma,
-        in_context=culprit.sigma_in_context,
-        shapley=culprit.shapley_sigma,
-        error=culprit.error_sigma,
-    )
-    return {**fields, **drifts}
-
-
-def _search_document(search: MetricSearch) -> dict[str, Any]:
-    drifts = _drifts_in_unit(
-        search.unit,
-        drift=search.drift_sigma,
-        outside=search.outside_sigma,
-        unexplained=search.unexplained_sigma,
-    )
+def _search_fields(search: Mapping[str, Any]) -> dict[str, Any]:
+    unit, culprits = search["unit"], search["culprits"]
     return {
-        **asdict(search),
-        **drifts,
-        "culprits": [culprit.setting for culprit in search.culprits],
-        "guilty": [_culprit_document(culprit) for culprit in search.culprits],
-        "suspects": [
-            {"setting": s.name, "probability": s.probability, "p_value": s.p_value}
-            for s in search.suspects
-        ],
-        "parts": [
-            {
-                "settings": list(part.settings),
-                **_drifts_in_unit(search.unit, amount=part.sigma, error=part.error_sigma),
-            }
-            for part in search.parts
-        ],
-        "measured": [
-            {
-                **asdict(one),
-                **_drifts_in_unit(search.unit, drift=one.drift_sigma, error=one.error_sigma),
-            }
-            for one in search.measured
-        ],
+        **_in_any_unit(unit, search),
+        "culprits": [one["setting"] for one in culprits],
+        "guilty": [_in_any_unit(one["unit"], one) for one in culprits],
+        "suspects": [{"setting": one.pop("name"), **one} for one in search["suspects"]],
+        "parts": [_in_any_unit(unit, one) for one in search["parts"]],
+        "measured": [_in_any_unit(unit, one) for one in search["measured"]],
     }
 
 
-def _drifts_in_unit(unit: str, **drifts: float | None) -> dict[str, Any]:
-    """Drifts with their unit; those that are called sigma are null in any other."""
+def _in_any_unit(unit: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields with the drifts among them in ``unit``, null under the names of sigma alone."""
+    drifts = {name: fields[own] for name, own in _SIGMA_NAMES.items() if own in fields}
     of_sigma = {_SIGMA_NAMES[n]: value if unit == SIGMA else None for n, value in drifts.items()}
-    return {"unit": unit, **drifts, **of_sigma}
+    return {**fields, "unit": unit, **drifts, **of_sigma}
 
 
 def rename_to_sigma(found: Mapping[str, Any]) -> dict[str, Any]:

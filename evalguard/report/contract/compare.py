@@ -7,21 +7,23 @@ nor NaN: such a number is null, and a caveat beside it (or a note of the documen
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-from evalguard.core.comparison import Comparison
-from evalguard.core.noise_floor import DistributionComparison, Figure
-from evalguard.core.reports.compare import CompareReport, RunIdentity
+from evalguard.core.comparison import AcrossTasks
+from evalguard.core.gate import GateResult
+from evalguard.core.noise_floor import DistributionComparison
+from evalguard.core.reports.compare import CompareReport, Resources
 from evalguard.core.settings import with_checksum
-from evalguard.report.contract.bisection import bisection_document
-from evalguard.report.words.costs import resources_document
-from evalguard.report.words.drift import across_document
-from evalguard.report.words.gate import accepted_document
-from evalguard.report.words.labels import key_document
+from evalguard.report.contract.bisection import bisection_fields
+from evalguard.report.contract.json_values import (
+    PEAKS,
+    key_fields,
+    null_texts,
+    record_fields,
+    replace_non_finite,
+)
 
 COMPARE_SCHEMA = "evalguard.compare/1"
 
@@ -37,54 +39,35 @@ _EXPECTED = (
     "p_value",
     "false_alarm_probability",
 )
+# Parts whose nulls the notes tell of, in this order.
+_WITH_NOTES = (
+    "base",
+    "candidate",
+    "gate",
+    "not_compared",
+    "environment",
+    "across_tasks",
+    "sequential",
+    "bisect",
+    "resources",
+)
 
 
 def compare_document(report: CompareReport) -> dict[str, Any]:
     """Return ``report`` as plain JSON values (dict, list, str, int, float, bool, None).
 
-    Its last key is the checksum of all the others.
+    Its keys stand in the schema's order; the last one is the checksum of all the others.
     """
-    notes = list(report.notes)
-    content = {
-        "base": side_document(report.base),
-        "candidate": side_document(report.candidate),
-        "gate": _gate_document(report),
-        "not_compared": [asdict(one) for one in report.not_compared],
-        "environment": dict(report.environment),
-        "across_tasks": across_document(report.across_tasks),
-        "sequential": None if report.sequential is None else asdict(report.sequential),
-        "bisect": bisection_document(report.bisect),
-        "resources": resources_document(report.resources),
-    }
+    schema = compare_schema()
+    written: dict[str, Any] = _in_order(_report_fields(report), schema, schema["$defs"])
     lost: list[str] = []
     if report.gate.family_false_alarm is None:
         lost.append("gate.family_false_alarm does not exist")
-    values = {key: replace_non_finite(value, key, lost) for key, value in content.items()}
-    notes += [f"{name}, so it is null here" for name in lost]
-    written = {
-        "schema": COMPARE_SCHEMA,
-        "evalguard": report.version,
-        "created": report.created,
-        "command": report.command,
-        "base": values["base"],
-        "candidate": values["candidate"],
-        "comparisons": [_comparison_document(comparison) for comparison in report.comparisons],
-        "distributions": [_distribution_with_caveats(one) for one in report.distributions],
-        "not_compared": values["not_compared"],
-        "gate": values["gate"],
-        "across_tasks": values["across_tasks"],
-        "across_tasks_reason": report.across_tasks_reason,
-        "sequential": values["sequential"],
-        "bisect": values["bisect"],
-        "bisect_reason": report.bisect_reason,
-        "resources": values["resources"],
-        "tracked": [asdict(sent) for sent in report.tracked],
-        "environment": values["environment"],
-        "notes": notes,
-        "run_folder": report.run_folder,
-        "files": None if report.files is None else dict(report.files),
-        "exit_code": report.exit_code,
-    }
+    for key in _WITH_NOTES:
+        written[key] = replace_non_finite(written[key], key, lost)
+    written["notes"] += null_texts(lost)
+    written["comparisons"] = [_with_caveats(one, _EXPECTED) for one in written["comparisons"]]
+    written["distributions"] = [_with_caveats(one) for one in written["distributions"]]
     return with_checksum(written)
 
 
@@ -95,137 +78,113 @@ def compare_schema() -> dict[str, Any]:
     return loaded
 
 
-def side_document(side: RunIdentity) -> dict[str, Any]:
-    """Return one side of a comparison as plain JSON values."""
-    return asdict(side)
-
-
-def _gate_document(report: CompareReport) -> dict[str, Any]:
-    gate = report.gate
-    keys = zip(gate.gated, gate.holm_p_values, strict=True)
+def _report_fields(report: CompareReport) -> dict[str, Any]:
+    """The report's values by the document's keys, in any order, finite or not."""
+    fields = record_fields(report)
     return {
-        **{name: getattr(gate, name) for name in _GATE_FIELDS},
-        "gated": [
-            {**key_document(key), "holm_p_value": p_value, "state": gate.state_of(key)}
-            for key, p_value in keys
-        ],
-        "limits": [asdict(verdict) for verdict in gate.limits],
-        "accepted": [accepted_document(one) for one in gate.accepted],
+        "schema": COMPARE_SCHEMA,
+        "evalguard": fields.pop("version"),
+        **fields,
+        "gate": _gate_fields(report.gate),
+        "distributions": [_distribution_fields(one) for one in report.distributions],
+        "across_tasks": _across_fields(report.across_tasks),
+        "bisect": bisection_fields(report.bisect),
+        "resources": _resources_fields(report.resources),
     }
 
 
-_GATE_FIELDS = (
-    "passed",
-    "state",
-    "margin",
-    "margin_text",
-    "fail_on",
-    "confidence",
-    "family_false_alarm",
-    "family_false_alarm_independent",
-    "family_false_alarm_estimate",
-    "reason",
-)
+def _gate_fields(gate: GateResult) -> dict[str, Any]:
+    fields = record_fields(gate)
+    for state in ("regressed", "undecided", "failed"):
+        del fields[state]  # each gated metric says its own
+    p_values = zip(gate.gated, fields.pop("holm_p_values"), strict=True)
+    gated = [
+        {**key_fields(key), "holm_p_value": p_value, "state": gate.state_of(key)}
+        for key, p_value in p_values
+    ]
+    accepted = [{**one["waiver"], **key_fields(one["key"])} for one in fields["accepted"]]
+    return {**fields, "gated": gated, "accepted": accepted}
 
 
-def _distribution_with_caveats(distribution: DistributionComparison) -> dict[str, Any]:
-    lost: list[str] = []
-    written = distribution_document(distribution)
-    values = {key: replace_non_finite(value, key, lost) for key, value in written.items()}
-    values["caveats"] = [*distribution.caveats, *(f"{what}, so it is null here" for what in lost)]
-    return values
-
-
-def _comparison_document(comparison: Comparison) -> dict[str, Any]:
-    fields = asdict(comparison)
-    caveats = fields.pop("caveats")
-    lost = [f"{name} does not exist" for name in _EXPECTED if fields[name] is None]
-    values = {key: replace_non_finite(value, key, lost) for key, value in fields.items()}
-    values["caveats"] = [*caveats, *(f"{what}, so it is null here" for what in lost)]
-    return values
-
-
-def replace_non_finite(value: Any, name: str, lost: list[str]) -> Any:
-    """Replace what JSON cannot hold by null, and add to ``lost`` what that was."""
-    if isinstance(value, float) and not math.isfinite(value):
-        kind = "not a number" if math.isnan(value) else f"{'+' if value > 0 else '-'}infinite"
-        lost.append(f"{name} is {kind}")
+def _across_fields(across: AcrossTasks | None) -> dict[str, Any] | None:
+    if across is None:
         return None
-    if isinstance(value, Mapping):
-        return {
-            str(key): replace_non_finite(item, f"{name}.{key}", lost) for key, item in value.items()
-        }
-    if isinstance(value, (list, tuple)):
-        return [replace_non_finite(item, f"{name}[{i}]", lost) for i, item in enumerate(value)]
-    return value
+    return {
+        **record_fields(across),
+        "metrics": [key_fields(key) for key in across.metrics],
+        "max_z_metric": key_fields(across.max_z_metric),
+        "left_out": [{**key_fields(key), "reason": reason} for key, reason in across.left_out],
+    }
 
 
-# How two models' distributions differ: for the JSON document.
+def _resources_fields(resources: Resources | None) -> dict[str, Any] | None:
+    if resources is None:
+        return None
+    fields = record_fields(resources)
+    peaks = {written: fields.pop(name) for name, written in PEAKS.items()}
+    more = {"tokens": resources.tokens, "tokens_per_second": resources.tokens_per_second}
+    return {**fields, **peaks, **more}
 
 
-_FIGURE_FIELDS = (
-    "kl",
-    "dp",
-    "dp_rms",
-    "same_top1",
-    "same_topk",
-    "base_perplexity",
-    "candidate_perplexity",
-    "log_perplexity_ratio",
-    "perplexity_ratio",
-    "perplexity_difference",
-)
-_PLAIN_FIELDS = (
-    "task",
-    "n",
-    "positions",
-    "top_k",
-    "confidence",
-    "exact",
-    "bit_identical",
-    "moved",
-    "correlation",
-    "clusters",
-    "cluster_field",
-    "failure",
-)
-
-
-def distribution_document(distribution: DistributionComparison) -> dict[str, Any]:
-    """Return one task's distributions as JSON values, but for infinite numbers and caveats."""
-    fields = asdict(distribution)
-    fields["moved"] = distribution.moved
-    del fields["caveats"]
+def _distribution_fields(distribution: DistributionComparison) -> dict[str, Any]:
+    fields = {**record_fields(distribution), "moved": distribution.moved}
     for name in ("kl_percentiles", "dp_percentiles"):
         fields[name] = [{"percent": one["percent"], **one["figure"]} for one in fields[name]]
     return fields
 
 
+def _in_order(value: Any, part: Mapping[str, Any], named: Mapping[str, Any]) -> Any:
+    """Return a value with its keys in the order of the schema's part about it."""
+    while "$ref" in part or "oneOf" in part:
+        one_of = (one for one in part.get("oneOf", ()) if one.get("type") != "null")
+        part = named[part["$ref"].rpartition("/")[2]] if "$ref" in part else next(one_of)
+    if isinstance(value, (list, tuple)):
+        return [_in_order(item, part.get("items", {}), named) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    known = part.get("properties", {})
+    return {
+        key: _in_order(value[key], known.get(key, {}), named)
+        for key in dict.fromkeys((*(key for key in known if key in value), *value))
+    }
+
+
+def _with_caveats(fields: Mapping[str, Any], expected: Sequence[str] = ()) -> dict[str, Any]:
+    """Return a comparison or a distribution with a caveat for each number that is null."""
+    lost = [f"{name} does not exist" for name in expected if fields[name] is None]
+    values = {key: replace_non_finite(value, key, lost) for key, value in fields.items()}
+    return {**values, "caveats": [*fields["caveats"], *null_texts(lost)]}
+
+
 def distribution_row(distribution: DistributionComparison) -> dict[str, Any]:
-    """Return the same numbers as one flat row: kl, kl_stderr, kl_low, kl_p99, dp_p0.1, ..."""
-    row = {name: getattr(distribution, name) for name in _PLAIN_FIELDS}
-    for name in _FIGURE_FIELDS:
-        row |= _figure_columns(name, getattr(distribution, name))
-    for name in ("kl", "dp"):
-        for percentile in getattr(distribution, f"{name}_percentiles"):
-            row |= _figure_columns(f"{name}_p{percentile.percent:g}", percentile.figure)
-    for name in ("kl_max_at", "dp_min_at"):
-        place = getattr(distribution, name)
-        row |= {
-            f"{name}_{key}": getattr(place, key, None)
-            for key in ("doc_id", "request", "position", "token_id")
-        }
-    for name in ("kl", "times", "variation"):
-        row[f"floor_{name}"] = getattr(distribution.floor, name, None)
+    """Return a distribution as one flat row: kl, kl_stderr, kl_low, kl_p99, dp_p0.1, ..."""
+    schema = compare_schema()["$defs"]
+    fields = _in_order(_distribution_fields(distribution), schema["distribution"], schema)
+    row: dict[str, Any] = {}
+    for name, value in fields.items():
+        if name.endswith("_percentiles"):
+            for one in value:
+                percent = f"{name.removesuffix('ercentiles')}{one['percent']:g}"
+                row |= _figure_columns(percent, one)
+        elif name.endswith("_at"):
+            row |= {f"{name}_{key}": (value or {}).get(key) for key in _PLACE}
+        elif name == "floor":
+            row |= {f"floor_{key}": (value or {}).get(key) for key in _FLOOR}
+        else:
+            row |= _figure_columns(name, value) if isinstance(value, dict) else {name: value}
     return {**row, "caveats": distribution.caveats}
 
 
-def _figure_columns(name: str, figure: Figure) -> dict[str, float | None]:
-    low, high = figure.interval or (None, None)
-    least, most = figure.bounds or (None, None)
+_PLACE = ("doc_id", "request", "position", "token_id")
+_FLOOR = ("kl", "times", "variation")
+
+
+def _figure_columns(name: str, figure: Mapping[str, Any]) -> dict[str, float | None]:
+    low, high = figure["interval"] or (None, None)
+    least, most = figure["bounds"] or (None, None)
     return {
-        name: figure.value,
-        f"{name}_stderr": figure.stderr,
+        name: figure["value"],
+        f"{name}_stderr": figure["stderr"],
         f"{name}_low": low,
         f"{name}_high": high,
         f"{name}_bound_low": least,

@@ -1,39 +1,47 @@
-"""Plain JSON values as what a dataclass's annotations ask for, and the numbers that JSON cannot
-hold put back.
+"""Records as JSON values and back, by pydantic from the records' annotations; and the numbers that
+JSON cannot hold, as null and put back.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import json
 import math
 import re
-import sys
-import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any
 
-from evalguard.bisect.choice import Kind
-from evalguard.bisect.oracle import Outcome, Refusal
-from evalguard.bisect.result import Part, Status, Suspect
-from evalguard.core.gate import GateResult
-from evalguard.core.limits import GateState, Key, LimitVerdict
 from evalguard.errors import StoreError
 
-# What modules import for their annotations only.
-_ANNOTATION_NAMES: dict[str, Any] = {
-    "GateResult": GateResult,
-    "GateState": GateState,
-    "Key": Key,
-    "LimitVerdict": LimitVerdict,
-    "Kind": Kind,
-    "Part": Part,
-    "ProbeOutcome": Outcome,
-    "Refusal": Refusal,
-    "Status": Status,
-    "Suspect": Suspect,
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+    from pydantic_core import ErrorDetails
+
+_Place = tuple[int | str, ...]
+
+# What should have been there, by pydantic's name of the error.
+_EXPECTED = {
+    "bool_type": "true or false",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "string_type": "a text",
+    "tuple_type": "a list",
+    "dict_type": "an object",
+    "dataclass_type": "an object",
 }
-_TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+# Fields of Resources that are bytes, as their names in documents say.
+PEAKS = {
+    name: f"{name}_bytes" for name in ("peak_memory", "worker_peak_memory", "device_peak_memory")
+}
+# Fields that have another name in documents; "" for records whose fields stand one level up.
+_WRITTEN_AS = {
+    **PEAKS,
+    "culprits": "guilty",
+    "expected": "expected_evaluations",
+    "figure": "",
+    "version": "evalguard",
+    "waiver": "",
+}
 
 
 def damaged_error(where: str, what: str) -> StoreError:
@@ -44,73 +52,104 @@ def damaged_error(where: str, what: str) -> StoreError:
     )
 
 
-def read_value(kind: Any, value: Any, where: str) -> Any:
-    """Return ``value`` as an annotation asks for it.
+def record_fields(record: Any) -> dict[str, Any]:
+    """Return a record, and the records in it, as plain values by the names of their fields."""
+    kind: Any = type(record)
+    fields: dict[str, Any] = _adapter(kind).dump_python(record, warnings=False)
+    return fields
+
+
+def read_record(kind: Any, value: Any, where: str = "") -> Any:
+    """Return the record, or another value of an annotation, that plain JSON values were made of.
+
+    A field that an earlier version did not write has its default, or None where that is allowed;
+    keys of a later version are ignored. Types are strict: 1 is not true, but it is a float.
 
     Args:
-        kind: the annotation: a class, a Literal, a union with None, a tuple, a mapping or Any.
         where: the value's place in the document, for errors.
-
-    Raises:
-        StoreError: it is something else.
-    """
-    if kind is Any:
-        return value
-    if dataclasses.is_dataclass(kind):
-        return read_dataclass(kind, value, where)
-    origin = get_origin(kind)
-    if origin in (Union, types.UnionType):
-        return _read_union(get_args(kind), value, where)
-    if origin is Literal:
-        if value in get_args(kind):
-            return value
-        raise damaged_error(where, f"is {_excerpt(value)}, not one of {', '.join(get_args(kind))}")
-    if origin is tuple:
-        return _read_tuple(get_args(kind), value, where)
-    if origin is not None:
-        return {
-            key: read_value(get_args(kind)[1], item, where)
-            for key, item in read_entries(value, where)
-        }
-    return _read_simple(kind, value, where)
-
-
-def read_dataclass(kind: Any, value: Any, where: str, **known: Any) -> Any:
-    """Return a dataclass from an object that names its fields.
-
-    A field that an earlier version did not write has its default, or None where that is allowed.
-
-    Args:
-        known: fields that the document has under another name or in another form.
 
     Raises:
         StoreError: a field is missing, or is something else.
     """
-    fields = dict(read_entries(value, where))
-    given = dict(known)
-    for field in dataclasses.fields(kind):
-        if field.name in given:
-            continue
-        hint = _type_hints(kind)[field.name]
-        path = f"{where}.{field.name}" if where else field.name
-        if field.name in fields:
-            given[field.name] = read_value(hint, fields[field.name], path)
-        elif type(None) in get_args(hint):
-            given[field.name] = None
-        elif _is_required(field):
-            raise damaged_error(path, "is missing")
-    return kind(**given)
+    from pydantic import ValidationError
+
+    try:
+        return _validate(kind, value)
+    except ValidationError as error:
+        errors = error.errors(include_url=False)
+    absent = [one["loc"] for one in errors if one["type"] == "missing"]
+    try:
+        return _validate(kind, _with_nulls(value, absent))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+    what = "is missing" if first["loc"] in absent else _fault_text(first)
+    raise damaged_error(_place_text(where, first["loc"]), what)
 
 
-def read_entries(value: Any, where: str) -> list[tuple[str, Any]]:
-    """Return the entries of an object.
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    """pydantic's reader and writer of a record.
+
+    It finds names that core has for annotations only, and ``Value``, among those of this function.
+    They are imported here, as pydantic takes long to import.
+    """
+    from pydantic import JsonValue as Value  # noqa: F401
+    from pydantic import TypeAdapter
+
+    from evalguard.bisect.choice import Kind  # noqa: F401
+    from evalguard.bisect.oracle import Outcome as ProbeOutcome  # noqa: F401
+    from evalguard.bisect.oracle import Refusal  # noqa: F401
+    from evalguard.bisect.result import Part, Status, Suspect  # noqa: F401
+    from evalguard.core.gate import GateResult  # noqa: F401
+    from evalguard.core.limits import GateState, Key, LimitVerdict  # noqa: F401
+
+    return TypeAdapter(kind)
+
+
+def _validate(kind: Any, value: Any) -> Any:
+    # A path that is no UTF-8 has halves of surrogate pairs, which pydantic refuses.
+    text = json.dumps(value, ensure_ascii=False).encode(errors="replace")
+    return _adapter(kind).validate_json(text, strict=True)
+
+
+def _with_nulls(value: Any, absent: Iterable[_Place]) -> Any:
+    """Return a copy of plain JSON values with None for every key that is absent."""
+    found = json.loads(json.dumps(value))
+    for *outer, key in absent:
+        inner = found
+        for step in outer:
+            inner = inner[step]
+        if isinstance(key, str):
+            inner[key] = None
+    return found
+
+
+def _place_text(where: str, place: _Place) -> str:
+    for key in place:
+        written = _WRITTEN_AS.get(str(key), str(key))
+        where += f"[{key}]" if isinstance(key, int) else f".{written}" if written else ""
+    return where.removeprefix(".") or "the document"
+
+
+def _fault_text(error: ErrorDetails) -> str:
+    if error["type"] == "json_invalid":  # what json.dumps wrote can be nothing else
+        return "is nested too deeply"
+    found = _excerpt(error["input"])
+    if error["type"] == "literal_error":
+        return f"is {found}, not one of {error['ctx']['expected']}"
+    expected = _EXPECTED.get(error["type"])
+    return f"is {found}, not {expected}" if expected else f"is {found}: {error['msg']}"
+
+
+def read_entries(value: Any, where: str) -> dict[str, Any]:
+    """Return a copy of an object.
 
     Raises:
         StoreError: it is something else.
     """
     if not isinstance(value, Mapping):
         raise damaged_error(where or "the document", f"is {_excerpt(value)}, not an object")
-    return list(value.items())
+    return dict(value)
 
 
 def read_list(value: Any, where: str) -> list[Any]:
@@ -124,62 +163,67 @@ def read_list(value: Any, where: str) -> list[Any]:
     return list(value)
 
 
-@cache
-def _type_hints(kind: Any) -> dict[str, Any]:
-    module = vars(sys.modules[kind.__module__])
-    return get_type_hints(kind, {**_ANNOTATION_NAMES, **module, "Value": Any})
-
-
-def _is_required(field: dataclasses.Field[Any]) -> bool:
-    missing = dataclasses.MISSING
-    return field.default is missing and field.default_factory is missing
-
-
-def _read_union(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
-    if type(None) in kinds and value is None:
-        return None
-    options = [kind for kind in kinds if kind is not type(None)]
-    for kind in options[:-1]:
-        try:
-            return read_value(kind, value, where)
-        except StoreError:
-            continue
-    return read_value(options[-1], value, where)
-
-
-def _read_tuple(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
-    found = read_list(value, where)
-    if kinds[-1] is Ellipsis:
-        kinds = (kinds[0],) * len(found)
-    if len(kinds) != len(found):
-        raise damaged_error(where, f"has {len(found)} items, not {len(kinds)}")
-    pairs = zip(kinds, found, strict=True)
-    return tuple(read_value(kind, item, f"{where}[{i}]") for i, (kind, item) in enumerate(pairs))
-
-
-def _read_simple(kind: type, value: Any, where: str) -> Any:
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return _read_float(value, where)
-    if type(value) is not kind:
-        raise damaged_error(where, f"is {_excerpt(value)}, not {_TYPE_NAMES[kind]}")
-    return value
-
-
-def _read_float(value: int, where: str) -> float:
-    try:
-        return float(value)
-    except OverflowError as error:
-        raise damaged_error(where, "is too large a number") from error
-
-
 def _excerpt(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:40]}…"
 
 
+# A metric's key, which documents spell out.
+
+
+_KEY = ("task", "filter", "metric")
+
+
+def key_fields(key: Sequence[str]) -> dict[str, str]:
+    """Return the key of a metric as an object."""
+    return dict(zip(_KEY, key, strict=True))
+
+
+def read_key(value: Any, where: str) -> list[str]:
+    """Return the key of a metric that an object names.
+
+    Raises:
+        StoreError: a part of it is missing, or is something else.
+    """
+    return [read_text(value, name, where) for name in _KEY]
+
+
+def read_text(value: Any, name: str, where: str) -> str:
+    """Return the text under a name of an object.
+
+    Raises:
+        StoreError: there is none.
+    """
+    text: str = read_record(str, read_entries(value, where).get(name), f"{where}.{name}")
+    return text
+
+
+# Numbers that JSON cannot hold, as null.
+
+
+def replace_non_finite(value: Any, name: str, lost: list[str]) -> Any:
+    """Replace what JSON cannot hold by null, and add to ``lost`` what that was."""
+    if isinstance(value, float) and not math.isfinite(value):
+        kind = "not a number" if math.isnan(value) else f"{'+' if value > 0 else '-'}infinite"
+        lost.append(f"{name} is {kind}")
+        return None
+    if isinstance(value, Mapping):
+        return {
+            str(key): replace_non_finite(item, f"{name}.{key}", lost) for key, item in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [replace_non_finite(item, f"{name}[{i}]", lost) for i, item in enumerate(value)]
+    return value
+
+
+def null_texts(lost: Iterable[str]) -> list[str]:
+    """Return the caveats or notes for what ``replace_non_finite`` lost."""
+    return [f"{what}, so it is null here" for what in lost]
+
+
 # Numbers that JSON cannot hold, put back from the caveats that say what each null was.
 #
-# The inverse of ``evalguard.report.contract.compare.replace_non_finite``.
+# The inverse of ``replace_non_finite``.
 
 
 _NULL_CAVEAT = re.compile(

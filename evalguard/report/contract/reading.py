@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any, get_args
 
-from evalguard.core.comparison import AcrossTasks, Comparison, Key
 from evalguard.core.gate import GateResult, gated_state
-from evalguard.core.limits import AcceptedDrift, GateState, Waiver
-from evalguard.core.noise_floor import DistributionComparison, Figure, Percentile
-from evalguard.core.reports.bisection import BisectReport, GuiltySetting, MetricSearch
+from evalguard.core.limits import GateState, Key
 from evalguard.core.reports.checks import report_faults
-from evalguard.core.reports.compare import CompareReport, Resources, RunIdentity
+from evalguard.core.reports.compare import CompareReport
 from evalguard.errors import StoreError
 from evalguard.report.contract.bisection import rename_to_sigma
 from evalguard.report.contract.compare import COMPARE_SCHEMA
 from evalguard.report.contract.json_values import (
+    PEAKS,
     damaged_error,
-    read_dataclass,
     read_entries,
+    read_key,
     read_list,
-    read_value,
+    read_record,
+    read_text,
     restore_non_finite,
 )
 
@@ -54,262 +54,182 @@ def parse_report(document: Mapping[str, Any]) -> CompareReport:
             hint="use the evalguard that wrote it, or compare again",
         )
     try:
-        return _read_document(dict(read_entries(document, "")))
+        return _read_document(document)
     except RecursionError as error:
         raise damaged_error("the document", "is nested too deeply") from error
 
 
-def _read_document(fields: Mapping[str, Any]) -> CompareReport:
-    notes = read_value(tuple[str, ...], fields.get("notes", []), "notes")
-    own = {key: value for key, value in fields.items() if key not in _WITH_OWN_CAVEATS}
-    values, others = restore_non_finite(own, notes)
-    return _read_fields({**values, "notes": list(others)}, fields)
-
-
 # Comparisons and distributions have caveats of their own in place of notes.
-_WITH_OWN_CAVEATS = ("comparisons", "distributions", "notes")
+_WITH_OWN_CAVEATS = ("comparisons", "distributions")
 
 
-def _read_fields(values: Mapping[str, Any], fields: Mapping[str, Any]) -> CompareReport:
-    if "comparisons" not in fields:
+def _read_document(document: Mapping[str, Any]) -> CompareReport:
+    if "comparisons" not in document:
         raise damaged_error("comparisons", "is missing")
-    comparisons = tuple(_read_with_caveats(Comparison, "comparisons", fields))
-    report: CompareReport = read_dataclass(
+    own = {key: value for key, value in document.items() if key not in _WITH_OWN_CAVEATS}
+    fields = _restore(own, "notes", "")
+    for key in _WITH_OWN_CAVEATS:
+        fields[key] = [
+            _restore(read_entries(one, f"{key}[{number}]"), "caveats", f"{key}[{number}].")
+            for number, one in enumerate(read_list(document.get(key, []), key))
+        ]
+    gated = _read_gated(fields.get("gate"))
+    report: CompareReport = read_record(
         CompareReport,
-        values,
-        "",
-        base=_read_side(values, "base"),
-        candidate=_read_side(values, "candidate"),
-        comparisons=comparisons,
-        gate=read_gate(values.get("gate"), comparisons),
-        distributions=tuple(_read_with_caveats(DistributionComparison, "distributions", fields)),
-        across_tasks=read_across(values.get("across_tasks")),
-        bisect=read_bisect(values.get("bisect")),
-        resources=read_resources(values.get("resources")),
-        version=read_value(str, values.get("evalguard", ""), "evalguard"),
-    )
-    return report
-
-
-def _read_side(values: Mapping[str, Any], name: str) -> RunIdentity:
-    side: RunIdentity = read_dataclass(RunIdentity, values.get(name), name)
-    return side
-
-
-def _read_with_caveats(kind: Any, key: str, fields: Mapping[str, Any]) -> list[Any]:
-    """Read a list of objects whose caveats tell of their nulls."""
-    found = []
-    for number, entry in enumerate(read_list(fields.get(key, []), key)):
-        where = f"{key}[{number}]"
-        told = dict(read_entries(entry, where))
-        caveats = read_value(tuple[str, ...], told.pop("caveats", []), f"{where}.caveats")
-        values, others = restore_non_finite(told, caveats)
-        known = _read_percentiles(values, where) if kind is DistributionComparison else {}
-        found.append(read_dataclass(kind, values, where, caveats=others, **known))
-    return found
-
-
-def _read_percentiles(values: Mapping[str, Any], where: str) -> dict[str, tuple[Percentile, ...]]:
-    """A percentile is written as its figure with one more key."""
-    found = {}
-    for name in ("kl_percentiles", "dp_percentiles"):
-        path = f"{where}.{name}"
-        found[name] = tuple(
-            Percentile(
-                percent=read_value(
-                    float, dict(read_entries(one, path)).get("percent"), f"{path}.percent"
-                ),
-                figure=read_dataclass(Figure, one, path),
-            )
-            for one in read_list(values.get(name, []), path)
-        )
-    return found
-
-
-# Parts of a document that are written in another form than their dataclass has.
-
-
-_PEAKS = {
-    "peak_memory": "peak_memory_bytes",
-    "worker_peak_memory": "worker_peak_memory_bytes",
-    "device_peak_memory": "device_peak_memory_bytes",
-}
-
-
-def read_gate(value: Any, comparisons: Sequence[Comparison]) -> GateResult:
-    """Read the gate's answer.
-
-    Raises:
-        StoreError: it is damaged.
-    """
-    fields = dict(read_entries(value, "gate"))
-    gated = [
-        dict(read_entries(one, "gate.gated"))
-        for one in read_list(fields.get("gated"), "gate.gated")
-    ]
-    keys = tuple(_read_key(one, "gate.gated") for one in gated)
-    holm = tuple(
-        read_value(float | None, one.get("holm_p_value"), "gate.gated.holm_p_value")
-        for one in gated
-    )
-    accepted = tuple(
-        _read_accepted(one, f"gate.accepted[{number}]")
-        for number, one in enumerate(read_list(fields.get("accepted", []), "gate.accepted"))
-    )
-    states = _gate_states(gated, comparisons, fields, accepted)
-    gate: GateResult = read_dataclass(
-        GateResult,
-        fields,
-        "gate",
-        gated=keys,
-        holm_p_values=holm,
-        accepted=accepted,
-        **{
-            state: tuple(key for key, its in zip(keys, states, strict=True) if its == state)
-            for state in ("regressed", "undecided", "failed")
+        {
+            **fields,
+            "distributions": [
+                _distribution_record(one, f"distributions[{number}]")
+                for number, one in enumerate(fields["distributions"])
+            ],
+            "gate": _gate_record(fields["gate"], gated),
+            "across_tasks": _across_record(fields.get("across_tasks")),
+            "bisect": _bisect_record(fields.get("bisect")),
+            "resources": _resources_record(fields.get("resources")),
+            "version": fields.get("evalguard", ""),
         },
     )
-    return gate
-
-
-def read_across(value: Any) -> AcrossTasks | None:
-    """Read all metrics together; None where there was no such test.
-
-    Raises:
-        StoreError: it is damaged.
-    """
-    if value is None:
-        return None
-    fields, name = dict(read_entries(value, "across_tasks")), "across_tasks"
-    metrics = read_list(fields.get("metrics"), f"{name}.metrics")
-    left_out = read_list(fields.get("left_out", []), f"{name}.left_out")
-    across: AcrossTasks = read_dataclass(
-        AcrossTasks,
-        fields,
-        name,
-        metrics=tuple(_read_key(one, f"{name}.metrics") for one in metrics),
-        max_z_metric=_read_key(fields.get("max_z_metric"), f"{name}.max_z_metric"),
-        left_out=tuple((_read_key(one, name), _read_text(one, "reason", name)) for one in left_out),
-    )
-    return across
-
-
-def read_bisect(value: Any) -> BisectReport | None:
-    """Read a bisection; None where there was none.
-
-    Raises:
-        StoreError: it is damaged, or older than the figures of every guilty setting.
-    """
-    if value is None:
-        return None
-    fields = dict(read_entries(value, "bisect"))
-    if fields.get("recommended") is not None:
-        recommended = dict(read_entries(fields["recommended"], "bisect.recommended"))
-        fields["recommended"] = rename_to_sigma(recommended)
-    searches = read_list(fields.get("searches"), "bisect.searches")
-    culprits = read_list(fields.get("culprits", []), "bisect.culprits")
-    bisect: BisectReport = read_dataclass(
-        BisectReport,
-        fields,
-        "bisect",
-        expected=read_value(
-            tuple[float, ...],
-            fields.get("expected_evaluations", []),
-            "bisect.expected_evaluations",
-        ),
-        searches=tuple(
-            _read_search(one, f"bisect.searches[{number}]", culprits)
-            for number, one in enumerate(searches)
-        ),
-    )
-    if all(search.inside for search in bisect.searches):
+    if report.bisect and all(search.inside for search in report.bisect.searches):
         raise damaged_error("bisect.searches", "has none of whole settings")
-    return bisect
+    return replace(report, gate=_with_states(report, gated))
 
 
-def read_resources(value: Any) -> Resources | None:
-    """Read what a comparison took; None where nobody measured.
+def _restore(fields: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
+    """Put back the numbers that the texts under ``name`` tell of."""
+    values = dict(fields)
+    texts = read_record(tuple[str, ...], values.pop(name, []), f"{where}{name}")
+    values, others = restore_non_finite(values, texts)
+    return {**values, name: others}
 
-    Raises:
-        StoreError: it is damaged.
-    """
+
+# Parts of a document that have another form than their record: its fields, checked later on.
+
+
+def _distribution_record(fields: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A percentile is written as its figure with one more key."""
+    percentiles = {
+        name: [
+            {"percent": read_entries(one, f"{where}.{name}").get("percent"), "figure": one}
+            for one in read_list(fields.get(name, []), f"{where}.{name}")
+        ]
+        for name in ("kl_percentiles", "dp_percentiles")
+    }
+    return {**fields, **percentiles}
+
+
+def _read_gated(gate: Any) -> list[dict[str, Any]]:
+    gated = read_list(read_entries(gate, "gate").get("gated"), "gate.gated")
+    return [read_entries(one, "gate.gated") for one in gated]
+
+
+def _gate_record(gate: Mapping[str, Any], gated: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    accepted = enumerate(read_list(gate.get("accepted", []), "gate.accepted"))
+    p_value = "gate.gated.holm_p_value"
+    return {
+        **gate,
+        "gated": [read_key(one, "gate.gated") for one in gated],
+        "holm_p_values": [
+            read_record(float | None, one.get("holm_p_value"), p_value) for one in gated
+        ],
+        "accepted": [
+            {"key": read_key(one, f"gate.accepted[{number}]"), "waiver": one}
+            for number, one in accepted
+        ],
+        **dict.fromkeys(("regressed", "undecided", "failed"), ()),  # the gated metrics say them
+    }
+
+
+def _with_states(report: CompareReport, gated: Sequence[Mapping[str, Any]]) -> GateResult:
+    """The gate, with what each gated metric brought about; documents did not always say."""
+    gate = report.gate
+    let_through = {one.key for one in gate.accepted}
+    comparisons = {one.key: one for one in report.comparisons}
+    states: dict[GateState, list[Key]] = {state: [] for state in get_args(GateState)}
+    for number, (key, one) in enumerate(zip(gate.gated, gated, strict=True)):
+        where = f"gate.gated[{number}]"
+        state: GateState = "passed"
+        if "state" in one:
+            state = read_record(GateState, one["state"], f"{where}.state")
+        elif key in comparisons and key not in let_through:
+            p_value, rule = gate.holm_p_values[number], gate.fail_on
+            state = gated_state(comparisons[key], p_value, fail_on=rule, confidence=gate.confidence)
+        elif key not in let_through:
+            raise damaged_error(where, "names a metric that is not among the comparisons")
+        states[state].append(key)
+    return replace(
+        gate,
+        regressed=tuple(states["regressed"]),
+        undecided=tuple(states["undecided"]),
+        failed=tuple(states["failed"]),
+    )
+
+
+def _across_record(value: Any) -> dict[str, Any] | None:
     if value is None:
         return None
-    fields = dict(read_entries(value, "resources"))
-    peaks = {
-        name: read_value(int | None, fields.get(written), f"resources.{written}")
-        for name, written in _PEAKS.items()
+    name = "across_tasks"
+    fields = read_entries(value, name)
+    return {
+        **fields,
+        "metrics": [
+            read_key(one, f"{name}.metrics")
+            for one in read_list(fields.get("metrics"), f"{name}.metrics")
+        ],
+        "max_z_metric": read_key(fields.get("max_z_metric"), f"{name}.max_z_metric"),
+        "left_out": [
+            (read_key(one, name), read_text(one, "reason", name))
+            for one in read_list(fields.get("left_out", []), f"{name}.left_out")
+        ],
     }
-    resources: Resources = read_dataclass(Resources, fields, "resources", **peaks)
-    return resources
 
 
-def _gate_states(
-    gated: Sequence[Mapping[str, Any]],
-    comparisons: Sequence[Comparison],
-    fields: Mapping[str, Any],
-    accepted: Sequence[AcceptedDrift],
-) -> list[GateState]:
-    """What each gated metric brought about; documents did not always say."""
-    let_through = {one.key for one in accepted}
-    by_key = {c.key: c for c in comparisons}
-    states: list[GateState] = []
-    for number, one in enumerate(gated):
-        where = f"gate.gated[{number}]"
-        key = _read_key(one, where)
-        if "state" in one:
-            states.append(read_value(GateState, one["state"], f"{where}.state"))
-        elif key in let_through:
-            states.append("passed")
-        elif key in by_key:
-            confidence = read_value(float, fields.get("confidence"), "gate.confidence")
-            states.append(
-                gated_state(
-                    by_key[key],
-                    one.get("holm_p_value"),
-                    fail_on=fields.get("fail_on", "margin"),
-                    confidence=confidence,
-                )
-            )
-        else:
-            raise damaged_error(where, "names a metric that is not among the comparisons")
-    return states
+def _resources_record(value: Any) -> dict[str, Any] | None:
+    if value is None:
+        return None
+    fields = read_entries(value, "resources")
+    return {**fields, **{name: fields.get(written) for name, written in PEAKS.items()}}
 
 
-def _read_accepted(value: Any, where: str) -> AcceptedDrift:
-    key = _read_key(value, where)
-    waiver = read_dataclass(Waiver, value, where)
-    return AcceptedDrift(key=key, waiver=waiver)
+def _bisect_record(value: Any) -> dict[str, Any] | None:
+    if value is None:
+        return None
+    fields = read_entries(value, "bisect")
+    recommended = fields.get("recommended")
+    if recommended is not None:
+        recommended = rename_to_sigma(read_entries(recommended, "bisect.recommended"))
+    culprits = read_list(fields.get("culprits", []), "bisect.culprits")
+    return {
+        **fields,
+        "recommended": recommended,
+        "expected": fields.get("expected_evaluations", []),
+        "searches": [
+            _search_record(one, f"bisect.searches[{number}]", culprits)
+            for number, one in enumerate(read_list(fields.get("searches"), "bisect.searches"))
+        ],
+    }
 
 
-def _read_search(value: Any, where: str, culprits: Sequence[Any]) -> MetricSearch:
-    fields = rename_to_sigma(dict(read_entries(value, where)))
-    suspects = [
-        {**dict(read_entries(one, f"{where}.suspects")), "name": _read_text(one, "setting", where)}
-        for one in read_list(fields.get("suspects", []), f"{where}.suspects")
-    ]
+def _search_record(value: Any, where: str, culprits: Sequence[Any]) -> dict[str, Any]:
+    fields = rename_to_sigma(read_entries(value, where))
     guilty = fields.get("guilty")
     if guilty is None:
         guilty = _read_guilty(fields, where, culprits)
-    named = {
-        name: _rename_all_to_sigma(fields.get(name, []), f"{where}.{name}")
-        for name in ("parts", "measured")
+    return {
+        **fields,
+        "suspects": [
+            {**read_entries(one, f"{where}.suspects"), "name": read_text(one, "setting", where)}
+            for one in read_list(fields.get("suspects", []), f"{where}.suspects")
+        ],
+        "culprits": _rename_all_to_sigma(guilty, f"{where}.guilty"),
+        **{
+            name: _rename_all_to_sigma(fields.get(name, []), f"{where}.{name}")
+            for name in ("parts", "measured")
+        },
     }
-    search: MetricSearch = read_dataclass(
-        MetricSearch,
-        {**fields, "suspects": suspects, **named},
-        where,
-        culprits=read_value(
-            tuple[GuiltySetting, ...],
-            _rename_all_to_sigma(guilty, f"{where}.guilty"),
-            f"{where}.guilty",
-        ),
-    )
-    return search
 
 
 def _rename_all_to_sigma(value: Any, where: str) -> list[dict[str, Any]]:
-    return [rename_to_sigma(dict(read_entries(one, where))) for one in read_list(value, where)]
+    return [rename_to_sigma(read_entries(one, where)) for one in read_list(value, where)]
 
 
 def _read_guilty(fields: Mapping[str, Any], where: str, culprits: Sequence[Any]) -> list[Any]:
@@ -317,8 +237,7 @@ def _read_guilty(fields: Mapping[str, Any], where: str, culprits: Sequence[Any])
     own = {
         one["setting"]: {"alone_share": 0.0 if one.get("sigma_alone") is None else 1.0, **one}
         for one in culprits
-        if isinstance(one, Mapping)
-        and _read_key(one, "bisect.culprits") == _read_key(fields, where)
+        if isinstance(one, Mapping) and read_key(one, "bisect.culprits") == read_key(fields, where)
     }
     named = read_list(fields.get("culprits", []), f"{where}.culprits")
     absent = [name for name in named if name not in own]
@@ -327,12 +246,3 @@ def _read_guilty(fields: Mapping[str, Any], where: str, culprits: Sequence[Any])
             f"{where}.culprits", f"names {absent[0]!r}, of which no figures are there"
         )
     return [own[name] for name in named]
-
-
-def _read_key(value: Any, where: str) -> Key:
-    return cast(Key, tuple(_read_text(value, name, where) for name in ("task", "filter", "metric")))
-
-
-def _read_text(value: Any, name: str, where: str) -> str:
-    text: str = read_value(str, dict(read_entries(value, where)).get(name), f"{where}.{name}")
-    return text

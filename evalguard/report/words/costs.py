@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
-
 from evalguard.core.comparison import Comparison, SequentialTask, Stopping
 from evalguard.core.reports.compare import CompareReport, Resources
 from evalguard.core.text import size_text
 from evalguard.report.words import rounding
 from evalguard.report.words.labels import format_percent, metric_label
 from evalguard.report.words.plain_text import printable
-
-
-def resources_document(resources: Resources | None) -> dict[str, Any] | None:
-    """Return what was measured as JSON values; None where nothing was."""
-    if resources is None:
-        return None
-    fields = asdict(resources)
-    peaks = {f"{name}_bytes": fields.pop(name) for name in _PEAKS}
-    more = {"tokens": resources.tokens, "tokens_per_second": resources.tokens_per_second}
-    return {**fields, **more, **peaks}
-
-
-_PEAKS = ("peak_memory", "worker_peak_memory", "device_peak_memory")
 
 
 def resources_text(resources: Resources | None) -> str:

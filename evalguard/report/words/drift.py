@@ -5,8 +5,6 @@ floor.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
-from typing import Any
 
 from evalguard.core.comparison import AcrossTasks, Comparison
 from evalguard.core.noise_floor import DistributionComparison, Figure, Floor, MetricFloor, Shift
@@ -24,18 +22,6 @@ from evalguard.report.words.labels import (
 from evalguard.report.words.plain_text import printable
 
 _MOST_NAMED = 3
-
-
-def across_document(across: AcrossTasks | None) -> dict[str, Any] | None:
-    """Return the result as JSON values; None where there is none."""
-    if across is None:
-        return None
-    return {
-        **asdict(across),
-        "metrics": [key_document(key) for key in across.metrics],
-        "max_z_metric": key_document(across.max_z_metric),
-        "left_out": [{**key_document(key), "reason": reason} for key, reason in across.left_out],
-    }
 
 
 def across_text(report: CompareReport) -> str:

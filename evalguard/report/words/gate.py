@@ -5,10 +5,9 @@ for people.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from evalguard.core.gate import GateResult
-from evalguard.core.limits import AcceptedDrift, LimitVerdict, Waiver
+from evalguard.core.limits import LimitVerdict, Waiver
 from evalguard.core.reports.compare import CompareReport
 from evalguard.report.words import rounding
 from evalguard.report.words.labels import format_percent, key_document
@@ -109,12 +108,6 @@ def _reason_text(verdict: LimitVerdict) -> str:
 
 
 # Metrics that regressed and that a waiver lets through.
-
-
-def accepted_document(one: AcceptedDrift) -> dict[str, Any]:
-    """One of them in the JSON document."""
-    terms = {name: getattr(one.waiver, name) for name in ("up_to", "until", "reason", "where")}
-    return {**key_document(one.key), **terms}
 
 
 def accepted_lines(gate: GateResult) -> list[str]:

@@ -22,7 +22,7 @@ from evalguard.core.reports.night import NightlyMetric, PairNight
 from evalguard.core.settings import Value
 from evalguard.errors import EXIT_PASSED, Interrupted
 from evalguard.garbage import freeze_gc, freeze_gc_at_exit, raise_gc_threshold
-from evalguard.report.contract.compare import replace_non_finite
+from evalguard.report.contract.json_values import replace_non_finite
 from evalguard.run.options import CompareOptions, describe_options, make_options
 from evalguard.worker.messages import Call
 from evalguard.worker.server import serve_calls
