@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import asdict
 from importlib import resources
 from typing import Any
 
@@ -14,7 +13,7 @@ from rich.text import Text
 from evalguard.core.noise_floor import DistributionShift, MetricFloor, Shift, TaskDistributionFloor
 from evalguard.core.reports.compare import RunIdentity
 from evalguard.core.reports.plan import FloorReport
-from evalguard.report.contract.json_values import null_texts, record_fields, replace_non_finite
+from evalguard.report.contract.json_values import in_schema_order, nulls_told, record_fields
 from evalguard.report.page import (
     NARROWEST,
     column_widths,
@@ -257,37 +256,15 @@ FLOOR_METHOD = (
 
 def floor_document(report: FloorReport) -> dict[str, Any]:
     """Return ``report`` as plain JSON values; a number that JSON cannot hold is null."""
-    lost: list[str] = []
+    fields = record_fields(report)
     content = {
         "schema": FLOOR_SCHEMA,
-        "evalguard": report.version,
-        "created": report.created,
-        "command": report.command,
-        "model": {**record_fields(report.model), "key": report.model_key},
-        "environment_key": report.environment_key,
-        "environment": dict(report.environment),
-        "surroundings": dict(report.surroundings),
-        "computation": dict(report.computation),
-        "task_keys": dict(report.task_keys),
-        "seed": report.seed,
-        "confidence": report.confidence,
-        "margin": report.margin,
+        "evalguard": fields.pop("version"),
         "method": FLOOR_METHOD,
-        "variations": [asdict(variation) for variation in report.variations],
-        "unmeasured": [asdict(unmeasured) for unmeasured in report.unmeasured],
-        "shifts": [asdict(shift) for shift in report.shifts],
-        "floors": [asdict(floor) for floor in report.floors],
-        "distribution_shifts": [asdict(shift) for shift in report.distribution_shifts],
-        "distribution_floors": [asdict(floor) for floor in report.distribution_floors],
-        "not_compared": [asdict(left) for left in report.not_compared],
+        "model": {**fields.pop("model"), "key": fields.pop("model_key")},
+        **fields,
     }
-    values: dict[str, Any] = {
-        key: replace_non_finite(value, key, lost) for key, value in content.items()
-    }
-    values["notes"] = [*report.notes, *null_texts(lost)]
-    values["kept"] = list(report.kept)
-    values["exit_code"] = report.exit_code
-    return values
+    return nulls_told(in_schema_order(content, floor_schema()), "notes")
 
 
 def floor_schema() -> dict[str, Any]:

@@ -4,14 +4,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import Any, cast
+from typing import Any
 
 from rich.text import Text
 
-from evalguard.core.history import MetricKey, Night, NightMetric, NightRun
+from evalguard.core.history import Night, NightMetric, NightRun
 from evalguard.core.reports.history import (
     SCHEMA,
     BrokenDocuments,
@@ -28,6 +27,7 @@ from evalguard.core.reports.history import (
     TrendReport,
 )
 from evalguard.core.text import size_text
+from evalguard.report.contract.json_values import key_fields, replace_non_finite
 from evalguard.report.page import render_page, wrap_prose
 from evalguard.report.trends import format_time, key_label, listing_blocks, trend_blocks
 from evalguard.report.words.plain_text import printable
@@ -246,7 +246,7 @@ def history_document(found: Found) -> dict[str, Any]:
         content = {"add": {**asdict(found), "run": _run_document(found.run)}}
     else:
         content = {"export": asdict(found)}
-    return {"schema": SCHEMA, **cast("dict[str, Any]", _null_non_finite(content))}
+    return {"schema": SCHEMA, **replace_non_finite(content, "", [])}
 
 
 def _listing_document(listing: HistoryListing) -> dict[str, Any]:
@@ -278,10 +278,10 @@ def _trends_document(report: TrendReport) -> dict[str, Any]:
 
 
 def _trend_document(trend: Trend) -> dict[str, Any]:
-    scan, used = trend.scan, set(trend.used)
+    scan, used, key = trend.scan, set(trend.used), key_fields(trend.key)
     nights = [trend.nights[place] for place in trend.used]
     return {
-        **_key_document(trend.key),
+        **key,
         "alpha": scan.alpha,
         "shortest": scan.shortest,
         "smallest_step": scan.smallest_step,
@@ -291,7 +291,7 @@ def _trend_document(trend: Trend) -> dict[str, Any]:
             | {
                 name: value
                 for name, value in _metric_document(night.metric).items()
-                if name not in _KEYS
+                if name not in key
             }
             for place, night in enumerate(trend.nights)
         ],
@@ -344,27 +344,12 @@ def _flips_document(report: FlipReport) -> dict[str, Any]:
 def _metric_flips_document(found: MetricFlips) -> dict[str, Any]:
     broken = None if found.broken is None else {"total": found.broken.total, **asdict(found.broken)}
     changed = None if found.flips is None else asdict(found.flips)
-    return {**_key_document(found.key), "reason": found.reason, "flips": changed, "broken": broken}
+    return {**key_fields(found.key), "reason": found.reason, "flips": changed, "broken": broken}
 
 
 def _run_document(run: NightRun) -> dict[str, Any]:
     return {"run" if name == "number" else name: value for name, value in asdict(run).items()}
 
 
-_KEYS = ("task", "filter", "metric")
-
-
 def _metric_document(metric: NightMetric) -> dict[str, Any]:
     return {**asdict(metric), "sigma_stderr": metric.stderr}
-
-
-def _key_document(key: MetricKey) -> dict[str, str]:
-    return dict(zip(_KEYS, key, strict=True))
-
-
-def _null_non_finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _null_non_finite(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_null_non_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -7,8 +7,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
@@ -18,17 +17,20 @@ from evalguard.core.limits import GateState, Key
 from evalguard.core.reports.night import (
     GRAVEST_FIRST,
     SCHEMA,
-    BrokenTonight,
     GonePair,
     NightlyMetric,
     NightReport,
-    NightStep,
     PairChanges,
     PairNight,
     gravity,
 )
 from evalguard.core.text import inline
-from evalguard.report.contract.json_values import replace_non_finite
+from evalguard.report.contract.json_values import (
+    in_schema_order,
+    key_fields,
+    record_fields,
+    replace_non_finite,
+)
 from evalguard.report.page import command_lines, render_page
 from evalguard.report.words.labels import format_percent, key_document
 from evalguard.report.words.plain_text import printable, wrap_text
@@ -370,31 +372,18 @@ def _pair_cells(report: NightReport, pair: PairNight) -> Iterator[str]:
 
 def night_document(report: NightReport) -> dict[str, Any]:
     """Return a night as plain JSON values; a number that JSON cannot hold is null."""
+    states: tuple[GateState, ...] = ("passed", "regressed", "undecided", "failed")
+    fields = record_fields(report)
+    for pair in fields["pairs"]:
+        pair["report"] = report_link(report, pair["run_folder"])
     content = {
-        name: getattr(report, name)
-        for name in ("name", "created", "finished", "guard", "folder", "history", "previous")
-    }
-    states = ("passed", "regressed", "undecided", "failed")
-    pairs = [
-        {**asdict(pair), "report": report_link(report, pair.run_folder)} for pair in report.pairs
-    ]
-    document = {
         "schema": SCHEMA,
-        "evalguard": report.version,
-        "command": report.command,
-        **content,
-        "resumed": report.resumed,
-        "counts": {state: report.count(state) for state in states},  # type: ignore[arg-type]
-        "pairs": pairs,
-        "changes": [_changes_document(one) for one in report.changes],
-        "gone": [asdict(one) for one in report.gone],
-        "other_bases": list(report.other_bases),
-        "alpha": report.alpha,
-        "looks": report.looks,
-        "notes": list(report.notes),
-        "exit_code": report.exit_code,
+        "evalguard": fields.pop("version"),
+        "counts": {state: report.count(state) for state in states},
+        **fields,
+        "changes": [_changes_document(one) for one in fields["changes"]],
     }
-    found: dict[str, Any] = replace_non_finite(document, "", [])
+    found: dict[str, Any] = replace_non_finite(in_schema_order(content, night_schema()), "", [])
     return found
 
 
@@ -412,21 +401,13 @@ def report_link(report: NightReport, run_folder: str | None) -> str:
     return os.path.relpath(run_folder, report.folder).replace(os.sep, "/")
 
 
-def _changes_document(changes: PairChanges) -> dict[str, Any]:
-    return {
-        "base": changes.base,
-        "candidate": changes.candidate,
-        "was": changes.was,
-        "regressed": [key_document(key) for key in changes.regressed],
-        "still": [key_document(key) for key in changes.still],
-        "recovered": [key_document(key) for key in changes.recovered],
-        "failed": changes.failed,
-        "steps": [_metric_document(step) for step in changes.steps],
-        "broken": [_metric_document(one) for one in changes.broken],
-        "problem": changes.problem,
+def _changes_document(changes: Mapping[str, Any]) -> dict[str, Any]:
+    keys = {
+        name: [key_fields(key) for key in changes[name]]
+        for name in ("regressed", "still", "recovered")
     }
-
-
-def _metric_document(one: NightStep | BrokenTonight) -> dict[str, Any]:
-    values = asdict(one)
-    return {**key_document(values.pop("key")), **values}
+    metrics = {
+        name: [{**key_fields(one.pop("key")), **one} for one in changes[name]]
+        for name in ("steps", "broken")
+    }
+    return {**changes, **keys, **metrics}

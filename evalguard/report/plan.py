@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from rich.cells import cell_len
 from rich.text import Text
 
 from evalguard.core.reports.plan import ExpectedDrift, PlanReport, TaskCost
-from evalguard.report.contract.json_values import null_texts, record_fields, replace_non_finite
+from evalguard.report.contract.json_values import key_fields, nulls_told, record_fields
 from evalguard.report.page import NARROWEST, prose_width, render_page, wrap_prose
 from evalguard.report.progress import clock_time
 from evalguard.report.terminal import sides_lines
@@ -385,31 +384,19 @@ PLAN_SCHEMA = "evalguard.plan/1"
 
 def plan_document(report: PlanReport) -> dict[str, Any]:
     """Return ``report`` as plain JSON values; a number that JSON cannot hold is null."""
-    lost: list[str] = []
+    fields = record_fields(report)
     content = {
         "schema": PLAN_SCHEMA,
-        "evalguard": report.version,
-        "created": report.created,
-        "command": report.command,
-        "base": record_fields(report.base),
-        "candidate": record_fields(report.candidate),
-        "pilot": asdict(report.pilot),
-        "aim": asdict(report.aim),
+        "evalguard": fields.pop("version"),
+        **fields,
         "metrics": [_metric_document(metric) for metric in report.metrics],
         "costs": [_cost_document(cost) for cost in report.costs],
-        "load_seconds": dict(report.load_seconds),
         "not_compared": [
-            {"task": m.task, "filter": m.filter, "metric": m.metric, "reason": m.reason}
+            {**key_fields((m.task, m.filter, m.metric)), "reason": m.reason}
             for m in report.not_compared
         ],
-        "environment": dict(report.environment),
     }
-    values: dict[str, Any] = {
-        key: replace_non_finite(value, key, lost) for key, value in content.items()
-    }
-    values["notes"] = [*report.notes, *null_texts(lost)]
-    values["exit_code"] = report.exit_code
-    return values
+    return nulls_told(content, "notes")
 
 
 def _metric_document(plan: MetricPlan) -> dict[str, Any]:

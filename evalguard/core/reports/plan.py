@@ -89,7 +89,7 @@ class AimFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanReport:
-    """The finished plan; the one input of every report about it.
+    """The finished plan; the one input of every report about it. Fields as its document has them.
 
     Attributes:
         metrics: one per (task, filter, metric).
@@ -98,19 +98,19 @@ class PlanReport:
         exit_code: 0, or 3 where a metric gave no scores.
     """
 
+    created: str
+    command: str = ""
     base: RunIdentity
     candidate: RunIdentity
+    pilot: PilotFacts
+    aim: AimFacts
     metrics: tuple[MetricPlan, ...]
     costs: tuple[TaskCost, ...] = ()
     load_seconds: Mapping[Role, float] = field(default_factory=dict)
-    pilot: PilotFacts
-    aim: AimFacts
-    exit_code: int
-    created: str
     not_compared: tuple[NotCompared, ...] = ()
-    notes: tuple[str, ...] = ()
     environment: Mapping[str, Value] = field(default_factory=dict)
-    command: str = ""
+    notes: tuple[str, ...] = ()
+    exit_code: int
     version: str = ""
 
 

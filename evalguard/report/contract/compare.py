@@ -7,7 +7,7 @@ nor NaN: such a number is null, and a caveat beside it (or a note of the documen
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
@@ -19,8 +19,10 @@ from evalguard.core.settings import with_checksum
 from evalguard.report.contract.bisection import bisection_fields
 from evalguard.report.contract.json_values import (
     PEAKS,
+    in_schema_order,
     key_fields,
     null_texts,
+    nulls_told,
     record_fields,
     replace_non_finite,
 )
@@ -58,16 +60,15 @@ def compare_document(report: CompareReport) -> dict[str, Any]:
 
     Its keys stand in the schema's order; the last one is the checksum of all the others.
     """
-    schema = compare_schema()
-    written: dict[str, Any] = _in_order(_report_fields(report), schema, schema["$defs"])
+    written = in_schema_order(_report_fields(report), compare_schema())
     lost: list[str] = []
     if report.gate.family_false_alarm is None:
         lost.append("gate.family_false_alarm does not exist")
     for key in _WITH_NOTES:
         written[key] = replace_non_finite(written[key], key, lost)
     written["notes"] += null_texts(lost)
-    written["comparisons"] = [_with_caveats(one, _EXPECTED) for one in written["comparisons"]]
-    written["distributions"] = [_with_caveats(one) for one in written["distributions"]]
+    written["comparisons"] = [_with_caveats(one) for one in written["comparisons"]]
+    written["distributions"] = [nulls_told(one, "caveats") for one in written["distributions"]]
     return with_checksum(written)
 
 
@@ -133,35 +134,16 @@ def _distribution_fields(distribution: DistributionComparison) -> dict[str, Any]
     return fields
 
 
-def _in_order(value: Any, part: Mapping[str, Any], named: Mapping[str, Any]) -> Any:
-    """Return a value with its keys in the order of the schema's part about it."""
-    while "$ref" in part or "oneOf" in part:
-        one_of = (one for one in part.get("oneOf", ()) if one.get("type") != "null")
-        part = named[part["$ref"].rpartition("/")[2]] if "$ref" in part else next(one_of)
-    if isinstance(value, (list, tuple)):
-        return [_in_order(item, part.get("items", {}), named) for item in value]
-    if not isinstance(value, Mapping):
-        return value
-    known = part.get("properties", {})
-    return {
-        key: _in_order(value[key], known.get(key, {}), named)
-        for key in dict.fromkeys((*(key for key in known if key in value), *value))
-    }
-
-
-def _with_caveats(fields: Mapping[str, Any], expected: Sequence[str] = ()) -> dict[str, Any]:
-    """Return a comparison or a distribution with a caveat for each number that is null."""
-    lost = [f"{name} does not exist" for name in expected if fields[name] is None]
-    values = {key: replace_non_finite(value, key, lost) for key, value in fields.items()}
-    return {**values, "caveats": [*fields["caveats"], *null_texts(lost)]}
+def _with_caveats(comparison: Mapping[str, Any]) -> dict[str, Any]:
+    lost = [f"{name} does not exist" for name in _EXPECTED if comparison[name] is None]
+    return nulls_told(comparison, "caveats", lost)
 
 
 def distribution_row(distribution: DistributionComparison) -> dict[str, Any]:
     """Return a distribution as one flat row: kl, kl_stderr, kl_low, kl_p99, dp_p0.1, ..."""
-    schema = compare_schema()["$defs"]
-    fields = _in_order(_distribution_fields(distribution), schema["distribution"], schema)
+    part = {**compare_schema(), "$ref": "#/$defs/distribution"}
     row: dict[str, Any] = {}
-    for name, value in fields.items():
+    for name, value in in_schema_order(_distribution_fields(distribution), part).items():
         if name.endswith("_percentiles"):
             for one in value:
                 percent = f"{name.removesuffix('ercentiles')}{one['percent']:g}"

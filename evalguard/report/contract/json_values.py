@@ -4,10 +4,10 @@ JSON cannot hold, as null and put back.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from evalguard.errors import StoreError
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
-    from pydantic_core import ErrorDetails
+    from pydantic_core import ErrorDetails, SchemaValidator
 
 _Place = tuple[int | str, ...]
 
@@ -74,21 +74,23 @@ def read_record(kind: Any, value: Any, where: str = "") -> Any:
     from pydantic import ValidationError
 
     try:
-        return _validate(kind, value)
+        return _validator(kind).validate_python(value)
     except ValidationError as error:
         errors = error.errors(include_url=False)
     absent = [one["loc"] for one in errors if one["type"] == "missing"]
     try:
-        return _validate(kind, _with_nulls(value, absent))
+        return _validator(kind).validate_python(_with_nulls(value, absent))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
+    if first["type"] == "recursion_depth_exceeded":
+        raise damaged_error("the document", "is nested too deeply")
     what = "is missing" if first["loc"] in absent else _fault_text(first)
     raise damaged_error(_place_text(where, first["loc"]), what)
 
 
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """pydantic's reader and writer of a record.
+    """Build pydantic's adapter of a record.
 
     It finds names that core has for annotations only, and ``Value``, among those of this function.
     They are imported here, as pydantic takes long to import.
@@ -106,15 +108,26 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def _validate(kind: Any, value: Any) -> Any:
-    # A path that is no UTF-8 has halves of surrogate pairs, which pydantic refuses.
-    text = json.dumps(value, ensure_ascii=False).encode(errors="replace")
-    return _adapter(kind).validate_json(text, strict=True)
+@cache
+def _validator(kind: Any) -> SchemaValidator:
+    from pydantic_core import SchemaValidator
+
+    return SchemaValidator(_strict(_adapter(kind).core_schema))
+
+
+def _strict(part: Any) -> Any:
+    """Make plain values of a core schema strict; pydantic would refuse lists for tuples, too."""
+    if isinstance(part, (list, tuple)):
+        return type(part)(_strict(one) for one in part)
+    if not isinstance(part, dict):
+        return part
+    plain = {"strict": True} if part.get("type") in ("bool", "int", "float", "str") else {}
+    return {**{key: _strict(one) for key, one in part.items()}, **plain}
 
 
 def _with_nulls(value: Any, absent: Iterable[_Place]) -> Any:
     """Return a copy of plain JSON values with None for every key that is absent."""
-    found = json.loads(json.dumps(value))
+    found = deepcopy(value)
     for *outer, key in absent:
         inner = found
         for step in outer:
@@ -132,8 +145,6 @@ def _place_text(where: str, place: _Place) -> str:
 
 
 def _fault_text(error: ErrorDetails) -> str:
-    if error["type"] == "json_invalid":  # what json.dumps wrote can be nothing else
-        return "is nested too deeply"
     found = _excerpt(error["input"])
     if error["type"] == "literal_error":
         return f"is {found}, not one of {error['ctx']['expected']}"
@@ -166,6 +177,25 @@ def read_list(value: Any, where: str) -> list[Any]:
 def _excerpt(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:40]}…"
+
+
+def in_schema_order(fields: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return plain values with their keys in the order in which a JSON Schema describes them."""
+    ordered: dict[str, Any] = _in_order(fields, schema, schema.get("$defs", {}))
+    return ordered
+
+
+def _in_order(value: Any, part: Mapping[str, Any], named: Mapping[str, Any]) -> Any:
+    while "$ref" in part or "oneOf" in part:
+        one_of = (one for one in part.get("oneOf", ()) if one.get("type") != "null")
+        part = named[part["$ref"].rpartition("/")[2]] if "$ref" in part else next(one_of)
+    if isinstance(value, (list, tuple)):
+        return [_in_order(item, part.get("items", {}), named) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    known = part.get("properties", {})
+    keys = [*(key for key in known if key in value), *(key for key in value if key not in known)]
+    return {key: _in_order(value[key], known.get(key, {}), named) for key in keys}
 
 
 # A metric's key, which documents spell out.
@@ -219,6 +249,17 @@ def replace_non_finite(value: Any, name: str, lost: list[str]) -> Any:
 def null_texts(lost: Iterable[str]) -> list[str]:
     """Return the caveats or notes for what ``replace_non_finite`` lost."""
     return [f"{what}, so it is null here" for what in lost]
+
+
+def nulls_told(fields: Mapping[str, Any], texts: str, lost: Iterable[str] = ()) -> dict[str, Any]:
+    """Return fields with null for what JSON cannot hold, and the texts under a name saying so.
+
+    Args:
+        lost: what else is null and has to be said.
+    """
+    told = list(lost)
+    values = {key: replace_non_finite(value, key, told) for key, value in fields.items()}
+    return {**values, texts: [*values[texts], *null_texts(told)]}
 
 
 # Numbers that JSON cannot hold, put back from the caveats that say what each null was.

@@ -124,12 +124,12 @@ def _read_gated(gate: Any) -> list[dict[str, Any]]:
 
 def _gate_record(gate: Mapping[str, Any], gated: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     accepted = enumerate(read_list(gate.get("accepted", []), "gate.accepted"))
-    p_value = "gate.gated.holm_p_value"
     return {
         **gate,
         "gated": [read_key(one, "gate.gated") for one in gated],
         "holm_p_values": [
-            read_record(float | None, one.get("holm_p_value"), p_value) for one in gated
+            read_record(float | None, one.get("holm_p_value"), "gate.gated.holm_p_value")
+            for one in gated
         ],
         "accepted": [
             {"key": read_key(one, f"gate.accepted[{number}]"), "waiver": one}
