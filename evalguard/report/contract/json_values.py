@@ -7,9 +7,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from copy import deepcopy
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from evalguard.errors import StoreError
 
@@ -17,14 +16,13 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
     from pydantic_core import ErrorDetails, SchemaValidator
 
-_Place = tuple[int | str, ...]
-
 # What should have been there, by pydantic's name of the error.
 _EXPECTED = {
     "bool_type": "true or false",
     "int_type": "a whole number",
     "float_type": "a number",
     "string_type": "a text",
+    "string_unicode": "a text",
     "tuple_type": "a list",
     "dict_type": "an object",
     "dataclass_type": "an object",
@@ -76,35 +74,28 @@ def read_record(kind: Any, value: Any, where: str = "") -> Any:
     try:
         return _validator(kind).validate_python(value)
     except ValidationError as error:
-        errors = error.errors(include_url=False)
-    absent = [one["loc"] for one in errors if one["type"] == "missing"]
-    try:
-        return _validator(kind).validate_python(_with_nulls(value, absent))
-    except ValidationError as error:
         first = error.errors(include_url=False)[0]
-    if first["type"] == "recursion_depth_exceeded":
-        raise damaged_error("the document", "is nested too deeply")
-    what = "is missing" if first["loc"] in absent else _fault_text(first)
-    raise damaged_error(_place_text(where, first["loc"]), what)
+    raise damaged_error(_place_text(where, first["loc"]), _fault_text(first))
 
 
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     """Build pydantic's adapter of a record.
 
-    It finds names that core has for annotations only, and ``Value``, among those of this function.
-    They are imported here, as pydantic takes long to import.
+    It finds names that core has for annotations only among those of this function, and there the
+    ``Value`` that a ``Value`` holds, which would have no end. pydantic takes long to import.
     """
-    from pydantic import JsonValue as Value  # noqa: F401
+    from typing import Any as Value  # noqa: F401
+
     from pydantic import TypeAdapter
 
     from evalguard.bisect.choice import Kind  # noqa: F401
-    from evalguard.bisect.oracle import Outcome as ProbeOutcome  # noqa: F401
-    from evalguard.bisect.oracle import Refusal  # noqa: F401
+    from evalguard.bisect.oracle import Refusal
     from evalguard.bisect.result import Part, Status, Suspect  # noqa: F401
     from evalguard.core.gate import GateResult  # noqa: F401
     from evalguard.core.limits import GateState, Key, LimitVerdict  # noqa: F401
 
+    ProbeOutcome = Literal["scored", Refusal]  # noqa: F841 - a union has an error per part
     return TypeAdapter(kind)
 
 
@@ -112,32 +103,30 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 def _validator(kind: Any) -> SchemaValidator:
     from pydantic_core import SchemaValidator
 
-    return SchemaValidator(_strict(_adapter(kind).core_schema))
+    return SchemaValidator(_of_documents(_adapter(kind).core_schema))
 
 
-def _strict(part: Any) -> Any:
-    """Make plain values of a core schema strict; pydantic would refuse lists for tuples, too."""
+def _of_documents(part: Any) -> Any:
+    """Return pydantic's schema of a record, for documents of any version.
+
+    Plain values are strict; pydantic's own strictness would refuse a list for a tuple, too. A field
+    that can be None may be missing, but for a ``Value`` (a union), where None says something.
+    """
     if isinstance(part, (list, tuple)):
-        return type(part)(_strict(one) for one in part)
+        return type(part)(_of_documents(one) for one in part)
     if not isinstance(part, dict):
         return part
-    plain = {"strict": True} if part.get("type") in ("bool", "int", "float", "str") else {}
-    return {**{key: _strict(one) for key, one in part.items()}, **plain}
-
-
-def _with_nulls(value: Any, absent: Iterable[_Place]) -> Any:
-    """Return a copy of plain JSON values with None for every key that is absent."""
-    found = deepcopy(value)
-    for *outer, key in absent:
-        inner = found
-        for step in outer:
-            inner = inner[step]
-        if isinstance(key, str):
-            inner[key] = None
+    found = {key: _of_documents(one) for key, one in part.items()}
+    kind, inner = part.get("type"), part.get("schema", {})
+    if kind in ("bool", "int", "float", "str"):
+        found["strict"] = True
+    can_be_none = kind == "dataclass-field" and inner["type"] == "nullable"
+    if can_be_none and inner["schema"]["type"] != "union":
+        found["schema"] = {"type": "default", "schema": found["schema"], "default": None}
     return found
 
 
-def _place_text(where: str, place: _Place) -> str:
+def _place_text(where: str, place: tuple[int | str, ...]) -> str:
     for key in place:
         written = _WRITTEN_AS.get(str(key), str(key))
         where += f"[{key}]" if isinstance(key, int) else f".{written}" if written else ""
@@ -146,6 +135,10 @@ def _place_text(where: str, place: _Place) -> str:
 
 def _fault_text(error: ErrorDetails) -> str:
     found = _excerpt(error["input"])
+    if error["type"] == "missing":
+        return "is missing"
+    if error["type"] == "float_type" and type(error["input"]) is int:
+        return "is too large a number"
     if error["type"] == "literal_error":
         return f"is {found}, not one of {error['ctx']['expected']}"
     expected = _EXPECTED.get(error["type"])
