@@ -12,6 +12,7 @@ import pytest
 from any_reports import reports
 from example_reports import DEMO, INF, comparison, failed, report
 from hypothesis import given, settings
+from whole_report import WHOLE
 
 from evalguard.core.comparison import Companion
 from evalguard.core.reports.compare import CompareReport, RunIdentity, SettingState
@@ -99,6 +100,11 @@ def test_every_key_of_a_document_is_described_by_the_schema() -> None:
     for path, value, part in objects(compare_document(DEMO), described):
         extra = set(value) - set(part["properties"])
         assert not extra, f"{path}: {extra}"
+
+
+def test_the_keys_of_a_document_stand_in_the_order_of_the_schema() -> None:
+    for path, value, part in objects(compare_document(WHOLE), compare_schema()):
+        assert list(value) == [key for key in part["properties"] if key in value], path
 
 
 def objects(value: Any, part: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any], Any]]:

@@ -38,6 +38,10 @@ EXAMPLES = {
     },
 }
 
+NO_TIME = {
+    "phases": [], "answers": [], "wall_seconds": 0, "cpu_seconds": 0, "children_cpu_seconds": 0
+}  # fmt: skip
+
 
 def read(written: dict[str, Any]) -> CompareReport:
     return read_report(json.loads(json.dumps(written)))
@@ -115,11 +119,17 @@ def test_what_an_earlier_version_did_not_say_follows_from_what_it_said() -> None
         ({"resources": {"phases": [{"phase": "x"}]}}, "resources.phases[0].phase is 'x', not one"),
         ({"base": {"name": "a" * 99}}, "base.digest is missing"),
         ({"candidate": {"name": ["b" * 99], "digest": ""}}, "candidate.name is ['bbb"),
+        ({"candidate": {"name": "", "digest": "", "settings": [{"name": "x"}]}}, "[0].value is miss"),
+        ({"gate": {"gated": [], "passed": 1}}, "gate.passed is 1, not true or false"),
+        ({"bisect": {"searches": [{"parts": 1}]}}, "bisect.searches[0].parts is 1, not a list"),
+        ({"resources": {**NO_TIME, "peak_memory_bytes": "1"}}, "resources.peak_memory_bytes is '1'"),
     ],
 )  # fmt: skip
 def test_a_damaged_document_is_refused_with_the_key(change: Any, named: str) -> None:
-    with pytest.raises(StoreError, match=re.escape(named)):
+    with pytest.raises(StoreError, match=re.escape(named)) as refused:
         read_report({**compare_document(DEMO), **change})
+    assert "pydantic" not in str(refused.value)
+    assert len(str(refused.value).splitlines()) == 1
 
 
 def test_a_document_that_is_nested_too_deeply_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""What a comparison took, and what stopping early saved: for the JSON document and for people."""
+"""What a comparison took, and what stopping early saved, in words."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _percent_text(share: float) -> str:
     return f"{min(max(whole, 1), 99) if 0.0 < share < 1.0 else whole}%"
 
 
-# Stopping early: for the JSON document and for people.
+# Stopping early.
 
 
 def stopping_texts(report: CompareReport) -> list[str]:

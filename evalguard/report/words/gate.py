@@ -1,6 +1,4 @@
-"""What decides beside the margin: absolute limits and waived regressions, for the JSON document and
-for people.
-"""
+"""What decides beside the margin, in words: absolute limits and waived regressions."""
 
 from __future__ import annotations
 
