@@ -119,10 +119,10 @@ def test_what_an_earlier_version_did_not_say_follows_from_what_it_said() -> None
         ({"resources": {"phases": [{"phase": "x"}]}}, "resources.phases[0].phase is 'x', not one"),
         ({"base": {"name": "a" * 99}}, "base.digest is missing"),
         ({"candidate": {"name": ["b" * 99], "digest": ""}}, "candidate.name is ['bbb"),
-        ({"candidate": {"name": "", "digest": "", "settings": [{"name": "x"}]}}, "[0].value is miss"),
+        ({"base": {"name": "", "digest": "", "settings": [{"name": "x"}]}}, "[0].value is missing"),
         ({"gate": {"gated": [], "passed": 1}}, "gate.passed is 1, not true or false"),
         ({"bisect": {"searches": [{"parts": 1}]}}, "bisect.searches[0].parts is 1, not a list"),
-        ({"resources": {**NO_TIME, "peak_memory_bytes": "1"}}, "resources.peak_memory_bytes is '1'"),
+        ({"resources": {**NO_TIME, "peak_memory_bytes": "1"}}, "peak_memory_bytes is '1', not a"),
     ],
 )  # fmt: skip
 def test_a_damaged_document_is_refused_with_the_key(change: Any, named: str) -> None:
