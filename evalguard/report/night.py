@@ -32,7 +32,7 @@ from evalguard.report.contract.json_values import (
     replace_non_finite,
 )
 from evalguard.report.page import command_lines, render_page
-from evalguard.report.words.labels import format_percent, key_document
+from evalguard.report.words.labels import format_percent
 from evalguard.report.words.plain_text import printable, wrap_text
 from evalguard.report.words.rounding import format_count, format_sigma_interval, format_with_stderr
 

@@ -14,7 +14,6 @@ from evalguard.report.words import rounding
 from evalguard.report.words.labels import (
     decisive_comparison,
     format_percent,
-    key_document,
     margin_text,
     metric_label,
     metric_margin,

@@ -8,7 +8,7 @@ from evalguard.core.gate import GateResult
 from evalguard.core.limits import LimitVerdict, Waiver
 from evalguard.core.reports.compare import CompareReport
 from evalguard.report.words import rounding
-from evalguard.report.words.labels import format_percent, key_document
+from evalguard.report.words.labels import format_percent
 from evalguard.report.words.plain_text import printable
 
 

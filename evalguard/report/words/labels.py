@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from evalguard.core.comparison import Comparison, Key, Margin, Outcome
+from evalguard.core.comparison import Comparison, Margin, Outcome
 from evalguard.core.limits import GateState
 from evalguard.core.reports.compare import CompareReport
 from evalguard.report.words import rounding
@@ -38,12 +38,6 @@ STATE_STYLE: dict[GateState, str] = {
     "undecided": "bold yellow",
     "passed": "bold green",
 }
-
-
-def key_document(key: Key) -> dict[str, str]:
-    """A metric's key as JSON documents have it."""
-    task, filter_name, metric = key
-    return {"task": task, "filter": filter_name, "metric": metric}
 
 
 def metric_label(comparison: Comparison) -> str:
