@@ -63,7 +63,7 @@ Array = NDArray[Any]
 
 
 def convert(
-    output: str,
+    output: Path | str,
     source: str,
     type: str = "F16",
     overrides: Mapping[str, str] | None = None,
@@ -93,7 +93,7 @@ def convert(
         if name not in TYPES:
             raise UsageError(f"GGUF type '{name}' is not written here{nearest(name, TYPES)}",
                              hint=f"one of: {', '.join(TYPES)}")  # fmt: skip
-    writer = GGUFWriter(output, architecture)
+    writer = GGUFWriter(str(output), architecture)
     _write_sizes(writer, config, eps, rope_base)
     _write_tokenizer(writer, folder, config, add_bos)
     for name, tensor in _tensors(folder, config):

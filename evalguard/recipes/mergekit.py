@@ -27,7 +27,7 @@ FACTS = "evalguard-merge.json"
 
 
 def merge(
-    output: str,
+    output: Path | str,
     base: str,
     models: Sequence[Mapping[str, Any]],
     method: str = "task_arithmetic",
@@ -76,7 +76,7 @@ def merge(
     }
     run_merge(
         MergeConfiguration.model_validate(told),
-        out_path=output,
+        out_path=str(output),
         options=MergeOptions(cuda=False, copy_tokenizer=True, lazy_unpickle=False),
     )
     facts: dict[str, Any] = {"method": method, "dtype": dtype, "parameters": whole}
@@ -89,7 +89,7 @@ def merge(
                 f"their deltas are 0 in {dtype}",
                 hint="dtype: float32 keeps small deltas, if the checkpoints have them",
             )
-    Path(output, FACTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    Path(str(output), FACTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 
 def check_sign_mask(base: str, model: str, dtype: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from evalguard.errors import BuildError, UsageError, nearest
@@ -22,7 +23,7 @@ _PROBE = "The quick brown fox jumps over the lazy dog."
 
 
 def quantise(
-    output: str,
+    output: Path | str,
     source: str,
     config: str = "Int8WeightOnlyConfig",
     arguments: Mapping[str, Any] | None = None,
@@ -55,9 +56,9 @@ def quantise(
     folder = str(find_checkpoint(source))
     model = AutoModelForCausalLM.from_pretrained(folder, **options).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    model.save_pretrained(output)
-    tokenizer.save_pretrained(output)
-    again = AutoModelForCausalLM.from_pretrained(output, dtype=getattr(torch, dtype)).eval()
+    model.save_pretrained(str(output))
+    tokenizer.save_pretrained(str(output))
+    again = AutoModelForCausalLM.from_pretrained(str(output), dtype=getattr(torch, dtype)).eval()
     ids = torch.tensor([tokenizer.encode(_PROBE)])
     with torch.inference_mode():
         before, after = model(ids).logits, again(ids).logits
