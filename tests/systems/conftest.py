@@ -68,6 +68,6 @@ def noisy_model(tmp_path: Path) -> Path:
     for name, tensor in weights.items():
         if tensor.ndim == 2:
             noise = torch.randn(tensor.shape, generator=generator)
-            weights[name] = tensor + 0.3 * tensor.std() * noise
+            weights[name] = tensor + tensor.std() * noise
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
