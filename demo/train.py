@@ -86,20 +86,20 @@ def learning_rate(step: int, recipe: Recipe) -> float:
     return recipe.peak_learning_rate * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * done)))
 
 
-def optimizer_for(model: Gemma2ForCausalLM, recipe: Recipe) -> torch.optim.AdamW:
+def optimizer_for(model: torch.nn.Module, recipe: Recipe) -> torch.optim.AdamW:
     """AdamW that decays matrices and leaves norms alone."""
     groups = [
         {
-            "params": [p for p in model.parameters() if p.dim() > 1],
+            "params": [p for p in model.parameters() if p.dim() == 2],
             "weight_decay": recipe.weight_decay,
         },
-        {"params": [p for p in model.parameters() if p.dim() == 1], "weight_decay": 0.0},
+        {"params": [p for p in model.parameters() if p.dim() != 2], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(groups, lr=recipe.peak_learning_rate, betas=(0.9, 0.98))
 
 
 def train(
-    model: Gemma2ForCausalLM, tokenizer: PreTrainedTokenizerFast, recipe: Recipe
+    model: torch.nn.Module, tokenizer: PreTrainedTokenizerFast, recipe: Recipe
 ) -> dict[str, float]:
     """Train in place; the number of tokens seen and the mean loss of the last 100 steps."""
     optimizer = optimizer_for(model, recipe)
@@ -124,6 +124,25 @@ def train(
     return {"tokens": tokens, "final_loss": round(sum(losses[-100:]) / len(losses[-100:]), 4)}
 
 
+def describe_training(
+    command: str, recipe: Recipe, outcome: dict[str, float], parameters: int
+) -> dict[str, object]:
+    """What decided the weights, and what came of it."""
+    return {
+        "command": command,
+        **asdict(recipe),
+        **outcome,
+        "parameters": parameters,
+        "cpu_seconds": round(time.process_time()),
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "tokenizers": tokenizers.__version__,
+        },
+    }
+
+
 def main() -> None:
     """Train and write the model, its tokenizer and TRAINING.json."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -132,7 +151,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=Recipe.seed)
     arguments = parser.parse_args()
     recipe = Recipe(steps=arguments.steps, seed=arguments.seed)
-    started = time.perf_counter()
     torch.set_num_threads(recipe.threads)
     torch.manual_seed(recipe.seed)
     tokenizer = learn_tokenizer(tokenizer_texts(recipe.seed))
@@ -140,20 +158,8 @@ def main() -> None:
     outcome = train(model, tokenizer, recipe)
     model.eval().save_pretrained(arguments.output)
     tokenizer.save_pretrained(arguments.output)
-    record = {
-        "command": shlex.join(["python", "-m", "demo.train", *sys.argv[1:]]),
-        **asdict(recipe),
-        **outcome,
-        "parameters": model.num_parameters(),
-        "cpu_seconds": round(time.process_time()),
-        "wall_seconds": round(time.perf_counter() - started),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-            "tokenizers": tokenizers.__version__,
-        },
-    }
+    command = shlex.join(["python", "-m", "demo.train", *sys.argv[1:]])
+    record = describe_training(command, recipe, outcome, model.num_parameters())
     (arguments.output / "TRAINING.json").write_text(json.dumps(record, indent=2) + "\n")
 
 

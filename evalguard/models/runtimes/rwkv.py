@@ -14,10 +14,9 @@ import numpy as np
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.runtimes.runtime import Logits, Runtime, RuntimeArguments
-from evalguard.models.runtimes.tokenizer import FolderTokenizer
+from evalguard.models.runtimes.tokenizer import TextTokenizer, open_tokenizer
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-_WORLD = "rwkv_vocab_v20230424"
 _LONGEST = 4096  # a recurrent model reads any length; windows of whole texts need one
 
 
@@ -25,8 +24,8 @@ def load(arguments: RuntimeArguments) -> Runtime:
     """Load a ``.pth`` file.
 
     model_args: ``pretrained`` (the file, or a folder with one), ``strategy`` (``cpu fp32``, ``cuda
-    bf16``), ``tokenizer`` (a Hugging Face folder; default: RWKV's world vocabulary),
-    ``bos_token_id`` (default 0), ``add_bos_token`` (default: not), ``max_length``.
+    bf16``), ``tokenizer`` (a folder; default: RWKV's world vocabulary), ``add_bos_token`` (default:
+    as the tokenizer does), ``prefix_token_id``, ``max_length``.
 
     Raises:
         UsageError: no such file or strategy.
@@ -40,16 +39,26 @@ def load(arguments: RuntimeArguments) -> Runtime:
             f"model_args.strategy: '{strategy}' is not known",
             hint=f"DEVICE and one of {', '.join(_DTYPES)}, e.g. cpu fp32",
         )
-    tokenizer = arguments.take("tokenizer")
-    bos = int(arguments.take("bos_token_id", 0))
-    add_bos = bool(arguments.take("add_bos_token", False))
+    named = arguments.take("tokenizer")
+    prefix, add_bos = arguments.take("prefix_token_id"), arguments.take("add_bos_token")
     longest = int(arguments.take("max_length", _LONGEST))
     arguments.check_all_taken()
     if arguments.threads:
         import torch
 
         torch.set_num_threads(arguments.threads)
-    return RWKV7(path, strategy, tokenizer, bos=bos, add_bos=add_bos, longest=longest)
+    folder = _world_folder() if named is None else Path(str(named))
+    tokenizer = open_tokenizer(folder, trust_remote_code=arguments.code_allowed)
+    runtime = RWKV7(path, strategy, tokenizer, add_bos=add_bos, longest=longest)
+    if prefix is not None:
+        runtime.prefix_token_id = int(prefix)
+    return runtime
+
+
+def _world_folder() -> Path:
+    """Where package rwkv has its vocabulary."""
+    utils = importlib.import_module("rwkv.rwkv_tokenizer")
+    return Path(str(utils.__file__)).parent
 
 
 def _checkpoint(path: Path) -> Path:
@@ -70,10 +79,9 @@ class RWKV7(Runtime):
         self,
         path: Path,
         strategy: str,
-        tokenizer: str | None,
+        tokenizer: TextTokenizer,
         *,
-        bos: int,
-        add_bos: bool,
+        add_bos: bool | None,
         longest: int,
     ) -> None:
         # Read when the module is imported; compiled code would take longer than a small model.
@@ -87,19 +95,10 @@ class RWKV7(Runtime):
             raise EvaluationError(
                 f"{path} is not an RWKV-7 checkpoint: it has no {error}"
             ) from error
-        self.files = (path,)
-        self._folder: FolderTokenizer | None = None
-        self._world: Any = None
-        if tokenizer is None:
-            utils = importlib.import_module("rwkv.rwkv_tokenizer")
-            vocabulary = Path(str(utils.__file__)).parent / f"{_WORLD}.txt"
-            self._world = utils.TRIE_TOKENIZER(str(vocabulary))
-        else:
-            self._folder = FolderTokenizer(Path(tokenizer))
-            self.files = (path, *self._folder.files)
-        self._bos, self._add_bos = bos, add_bos
-        self.prefix_token_id = bos
-        self.eot_token_id = 0
+        self.files = (path, *tokenizer.files)
+        self._tokenizer, self._add_bos = tokenizer, add_bos
+        self.prefix_token_id = 0 if tokenizer.bos is None else tokenizer.bos
+        self.eot_token_id = 0 if tokenizer.eos is None else tokenizer.eos
         self.max_length = longest
         self.vocabulary_size = int(self._model.args.vocab_size)
         self.dtype, self.device = _DTYPES[kind], device
@@ -112,35 +111,25 @@ class RWKV7(Runtime):
 
     def encode(self, text: str, special: bool | None = None) -> list[int]:
         """Token ids of a text."""
-        first = [self._bos] if (self._add_bos if special is None else special) else []
-        if self._folder is not None:
-            return [*first, *self._folder.encode(text, special=False)]
-        return [*first, *self._world.encode(text)]
+        return self._tokenizer.encode(text, self._add_bos if special is None else special)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids."""
-        plain = [one for one in ids if one != self._bos]
-        if self._folder is not None:
-            return self._folder.decode(plain)
-        return str(self._world.decodeBytes(plain).decode("utf-8", "replace"))
+        return self._tokenizer.decode(ids)
 
     def decode_special(self, token: int) -> str:
-        """How BOS is written: it is not, in RWKV's world vocabulary."""
-        return "" if self._folder is None else self._folder.decode_special(token)
+        """How a special token is written."""
+        return self._tokenizer.decode_special(token)
 
     @property
     def vocabulary(self) -> Mapping[str, int]:
-        """Of a folder's tokenizer; the world's tokens are bytes, and not all of them texts."""
-        return {} if self._folder is None else self._folder.vocabulary
+        """Texts of all tokens with their ids."""
+        return self._tokenizer.vocabulary
 
     @property
     def effective(self) -> Mapping[str, Value]:
         """What the model has."""
-        return {
-            "strategy": self._strategy,
-            "bos_token_id": self._bos,
-            "add_bos_token": self._add_bos,
-        }
+        return {"strategy": self._strategy}
 
     def logits(self, ids: Sequence[int], first: int) -> Logits:
         """Logits of one text, from an empty state."""

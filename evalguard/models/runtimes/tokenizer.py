@@ -1,7 +1,8 @@
-"""The tokenizer of a Hugging Face folder, by transformers or by the package tokenizers alone."""
+"""Tokenizers of a model folder: Hugging Face's, or RWKV's world vocabulary."""
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ _FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.j
 
 
 class FolderTokenizer:
-    """Texts to token ids and back.
+    """Texts to token ids and back, by transformers or by the package tokenizers alone.
 
     Attributes:
         bos, eos: ids of special tokens; None where the folder names none.
@@ -94,6 +95,90 @@ class FolderTokenizer:
                 list(messages), tokenize=False, add_generation_prompt=add_generation_prompt
             )
         )
+
+
+class WorldTokenizer:
+    """RWKV's world vocabulary: from each byte on, the longest token that fits.
+
+    Attributes:
+        bos, eos: token 0, which no text is written with; it is put first only where asked.
+        files: the vocabulary, ``rwkv_vocab_*.txt``; a line is an id, a Python literal and its
+            number of bytes.
+
+    Raises:
+        EvaluationError: a line is not that.
+
+    Source: BlinkDL/ChatRWKV, tokenizer/rwkv_tokenizer.py, held to the one of package rwkv.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.bos = self.eos = 0
+        self.files = (file,)
+        self._ids: dict[bytes, int] = {}
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+            try:
+                token, rest = line.split(" ", 1)
+                literal, size = rest.rsplit(" ", 1)
+                text = ast.literal_eval(literal)
+                raw = text if isinstance(text, bytes) else text.encode("utf-8")
+                if len(raw) != int(size):
+                    raise ValueError(f"{len(raw)} bytes, not {size}")
+                self._ids[raw] = int(token)
+            except (ValueError, SyntaxError, AttributeError) as error:
+                raise EvaluationError(f"{file}, line {number}: no token: {error}") from error
+        self._texts = {token: raw for raw, token in self._ids.items()}
+        self._longest = max(map(len, self._ids), default=0)
+
+    def encode(self, text: str, special: bool | None = None) -> list[int]:
+        """Token ids; token 0 first where ``special`` is true."""
+        raw = text.encode("utf-8")
+        found, at = [0] if special else [], 0
+        while at < len(raw):
+            for size in range(min(self._longest, len(raw) - at), 0, -1):
+                token = self._ids.get(raw[at : at + size])
+                if token is not None:
+                    break
+            else:
+                raise EvaluationError(f"the vocabulary has no token for byte {raw[at]}")
+            found.append(token)
+            at += size
+        return found
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids; bytes that are no text become U+FFFD."""
+        return b"".join(self._texts.get(one, b"") for one in ids).decode("utf-8", "replace")
+
+    def decode_special(self, token: int) -> str:  # noqa: ARG002
+        """Token 0 is not written."""
+        return ""
+
+    @property
+    def vocabulary(self) -> Mapping[str, int]:
+        """All tokens, their bytes as Latin-1, with their ids."""
+        return {raw.decode("latin-1"): token for raw, token in self._ids.items()}
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, str]],  # noqa: ARG002
+        add_generation_prompt: bool,  # noqa: ARG002
+    ) -> str:
+        """RWKV's vocabulary comes without a chat template."""
+        raise EvaluationError("RWKV's world vocabulary has no chat template")
+
+
+TextTokenizer = FolderTokenizer | WorldTokenizer
+
+
+def open_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> TextTokenizer:
+    """Open the tokenizer of a folder.
+
+    Raises:
+        UsageError, EvaluationError: as of the two classes.
+    """
+    world = sorted(folder.glob("rwkv_vocab_*.txt")) if folder.is_dir() else []
+    if world and not (folder / "tokenizer.json").is_file():
+        return WorldTokenizer(world[0])
+    return FolderTokenizer(folder, trust_remote_code=trust_remote_code)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError, UsageError, nearest
 from evalguard.models.runtimes.runtime import Logits, Runtime, RuntimeArguments
-from evalguard.models.runtimes.tokenizer import FolderTokenizer
+from evalguard.models.runtimes.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
     import torch
@@ -30,7 +30,7 @@ class TorchRuntime(Runtime):
     def __init__(
         self,
         module: Any,
-        tokenizer: FolderTokenizer,
+        tokenizer: TextTokenizer,
         *,
         max_length: int,
         vocabulary_size: int,

@@ -58,6 +58,12 @@ RUNTIME_TYPES: Mapping[str, RuntimeType] = {
         requirements=("xllamacpp",),
         purpose="GGUF files by llama.cpp: KV types, flash attention, threads",
     ),
+    "fla": RuntimeType(
+        module="fla",
+        imports=("torch", "transformers", "triton", "fla"),
+        requirements=("torch", "transformers", "triton", "flash-linear-attention"),
+        purpose="flash-linear-attention; on a CPU RWKV-7 only, by kernels in plain torch",
+    ),
     "rwkv": RuntimeType(
         module="rwkv",
         imports=("torch", "rwkv"),
