@@ -80,13 +80,14 @@ def convert(
     # Layer 0 mixes no values in; some files of BlinkDL's have the unused tensors all the same.
     weights = {k: v for k, v in weights.items() if not re.match(r"blocks\.0\.att\.v[012]$", k)}
     config = _read_config(weights, file, fuse_norm=fuse_norm, dtype=dtype)
-    found = {name: _shape(name, tensor, getattr(torch, dtype)) for name, tensor in weights.items()}
+    of_dtype = getattr(torch, dtype)
+    found = {_rename(name): _shape(name, tensor, of_dtype) for name, tensor in weights.items()}
+    texts = list(_tokenizer_files(tokenizer))
     folder = Path(output)
     folder.mkdir(parents=True, exist_ok=True)
-    renamed = {_rename(name): tensor for name, tensor in found.items()}
-    save_file(renamed, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(found, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    for one in _tokenizer_files(tokenizer):
+    for one in texts:
         shutil.copyfile(one, folder / one.name)
 
 

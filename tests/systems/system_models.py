@@ -13,6 +13,29 @@ MODEL = ROOT / "demo" / "model"
 
 Compare = Callable[..., dict[str, Any]]
 
+ORIGINAL = {"model_args": {"pretrained": str(MODEL), "dtype": "float32"}}
+
+
+def perplexity(document: dict[str, Any]) -> dict[str, Any]:
+    return next(one for one in document["comparisons"] if one["metric"] == "perplexity")
+
+
+def kl_mean(document: dict[str, Any]) -> float:
+    (one,) = document["distributions"]
+    return float(one["kl"]["value"])
+
+
+def named(document: dict[str, Any]) -> set[str]:
+    """Culprits and suspects: everything that is blamed in any way."""
+    bisect = document["bisect"]
+    suspects = {one["setting"] for search in bisect["searches"] for one in search["suspects"]}
+    return {one["setting"] for one in bisect["culprits"]} | suspects
+
+
+def healthy(settings: dict[str, Any]) -> list[str]:
+    """All settings at reference."""
+    return [word for name in settings for word in ("--set", f"{name}=reference")]
+
 
 def save_rwkv7(
     file: Path, *, vocabulary: int, width: int = 64, layers: int = 2, head: int = 32, rank: int = 16

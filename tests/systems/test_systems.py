@@ -9,33 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from system_models import MODEL, Compare, save_rwkv7
+from system_models import MODEL, ORIGINAL, Compare, healthy, kl_mean, named, perplexity
 
 pytestmark = pytest.mark.systems
-
-ORIGINAL = {"model_args": {"pretrained": str(MODEL), "dtype": "float32"}}
-
-
-def perplexity(document: dict[str, Any]) -> dict[str, Any]:
-    return next(one for one in document["comparisons"] if one["metric"] == "perplexity")
-
-
-def kl_mean(document: dict[str, Any]) -> float:
-    (one,) = document["distributions"]
-    return float(one["kl"]["value"])
-
-
-def named(document: dict[str, Any]) -> set[str]:
-    """Culprits and suspects: everything that is blamed in any way."""
-    bisect = document["bisect"]
-    suspects = {one["setting"] for search in bisect["searches"] for one in search["suspects"]}
-    return {one["setting"] for one in bisect["culprits"]} | suspects
-
-
-def healthy(settings: dict[str, Any]) -> list[str]:
-    """All settings at reference."""
-    return [word for name in settings for word in ("--set", f"{name}=reference")]
-
 
 # GGUF by llama.cpp.
 
@@ -206,37 +182,3 @@ def test_mergekit_a_density_that_loses_the_tuning_is_named(
 ) -> None:
     found = compare({"tuned": ORIGINAL, "merged": merged(noisy_model)}, "--bisect", "auto", code=1)
     assert named(found) == {"density"}
-
-
-# RWKV-7 by rwkv-pip.
-
-
-def test_rwkv_half_precision_is_named_and_a_bos_that_hardly_matters_is_not(
-    compare: Compare, tmp_path: Path
-) -> None:
-    file = save_rwkv7(tmp_path / "rwkv7.pth", vocabulary=1344)
-    own = {
-        "model": "rwkv",
-        "model_args": {"pretrained": str(file), "tokenizer": str(MODEL), "max_length": 512},
-        "requirements": ["torch==2.13.0", "rwkv==0.8.32", "tokenizers", "numpy"],
-    }
-    port = {
-        **own,
-        "settings": {
-            "bos": {"reference": True, "candidate": False, "target": "model_args.add_bos_token"},
-            "strategy": {
-                "reference": "cpu fp32",
-                "candidate": "cpu bf16",
-                "target": "model_args.strategy",
-            },
-        },
-    }
-    original = {**own, "model_args": {**own["model_args"], "add_bos_token": True}}  # type: ignore[dict-item]
-    gate = {"metrics": {"kl_mean": 3e-4}}
-    same = compare({"pip": original, "port": port}, *healthy(port["settings"]), gate=gate)  # type: ignore[arg-type]
-    assert kl_mean(same) == 0.0
-    found = compare(
-        {"pip": original, "port": port}, "--bisect", "auto", "--allow-differing", "tokens", code=1,
-        gate=gate,
-    )  # fmt: skip
-    assert named(found) == {"strategy"}

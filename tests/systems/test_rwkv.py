@@ -1,0 +1,204 @@
+"""RWKV-7 by rwkv-pip and by flash-linear-attention: one model, two implementations."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from system_models import MODEL, ROOT, Compare, healthy, kl_mean, named, perplexity, save_rwkv7
+
+from evalguard.core.settings import OwnEnvironment
+from evalguard.worker.environments import clean_environment, prepare_interpreter
+
+pytestmark = pytest.mark.systems
+
+PIP_REQUIREMENTS = ["torch==2.13.0", "rwkv==0.8.32", "tokenizers", "numpy"]
+FLA_REQUIREMENTS = [
+    "torch==2.13.0", "transformers==5.23.0", "triton==3.9.0", "flash-linear-attention==0.6.0",
+]  # fmt: skip
+TRAINED = ROOT / "demo" / "rwkv7" / "rwkv7.pth"
+PIP = {
+    "model": "rwkv",
+    "model_args": {"pretrained": str(TRAINED), "tokenizer": str(MODEL), "max_length": 512},
+    "requirements": PIP_REQUIREMENTS,
+}
+KNOBS: dict[str, Any] = {
+    "bos": {"reference": True, "candidate": False, "target": "model_args.add_bos_token"},
+    "dtype": {"reference": "float32", "candidate": "bfloat16", "target": "dtype:model,lm_head"},
+    "g_norm": {
+        "reference": "float32",
+        "candidate": "bfloat16",
+        "target": "dtype:model.layers.*.attn.g_norm",
+    },
+    "prefill": {"reference": "recurrent", "candidate": "chunk", "target": "model_args.prefill"},
+    "fuse_norm": {"reference": False, "candidate": True, "target": "model_args.fuse_norm"},
+    "pad_to": {"reference": 1, "candidate": 64, "target": "model_args.pad_to"},
+}
+FLA = {
+    "model": "fla",
+    "model_args": {"max_length": 512},
+    "requirements": FLA_REQUIREMENTS,
+    "build": {
+        "call": "evalguard.recipes.rwkv7:convert",
+        "inputs": {"source": str(TRAINED), "tokenizer": str(MODEL)},
+    },
+}
+
+
+def port(*knobs: str) -> dict[str, Any]:
+    """fla's port with these settings at their candidates, all others at reference."""
+    return {**FLA, "settings": {name: KNOBS[name] for name in knobs}}
+
+
+def run_in(requirements: list[str], cache_dir: Path, *words: str) -> str:
+    """What a script says in an environment of these packages, evalguard's files beside it."""
+    own = OwnEnvironment(python="", requirements=tuple(requirements))
+    python = prepare_interpreter(own, {}, cache_dir, name="test").python
+    variables = {**clean_environment(), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [python, "-W", "ignore", *words], capture_output=True, text=True, env=variables, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_rwkv_half_precision_is_named_and_a_bos_that_hardly_matters_is_not(
+    compare: Compare, tmp_path: Path
+) -> None:
+    file = save_rwkv7(tmp_path / "rwkv7.pth", vocabulary=1344)
+    own = {**PIP, "model_args": {**PIP["model_args"], "pretrained": str(file)}}  # type: ignore[dict-item]
+    settings = {
+        "bos": {"reference": True, "candidate": False, "target": "model_args.add_bos_token"},
+        "strategy": {
+            "reference": "cpu fp32",
+            "candidate": "cpu bf16",
+            "target": "model_args.strategy",
+        },
+    }
+    candidate = {**own, "settings": settings}
+    original = {**own, "model_args": {**own["model_args"], "add_bos_token": True}}  # type: ignore[dict-item]
+    gate = {"metrics": {"kl_mean": 3e-4}}
+    same = compare({"pip": original, "port": candidate}, *healthy(settings), gate=gate)
+    assert kl_mean(same) == 0.0
+    found = compare(
+        {"pip": original, "port": candidate}, "--bisect", "auto", "--allow-differing", "tokens",
+        code=1, gate=gate,
+    )  # fmt: skip
+    assert named(found) == {"strategy"}
+
+
+def test_fla_token_by_token_is_rwkv_pip(compare: Compare) -> None:
+    knobs = port(*KNOBS)
+    found = compare(
+        {"orig": PIP, "fla-port": knobs}, *healthy(KNOBS), "--distributions", "reference"
+    )
+    assert abs(perplexity(found)["sigma"]) < 1e-4
+    assert kl_mean(found) < 1e-9
+
+
+def test_fla_a_missing_bos_is_named_beside_five_other_settings(compare: Compare) -> None:
+    found = compare(
+        {"orig": PIP, "fla-port": port(*KNOBS)}, "--bisect", "auto", "--allow-differing", "tokens",
+        code=1, limit=256,
+    )  # fmt: skip
+    assert named(found) == {"bos"}
+
+
+def test_fla_a_rounded_group_norm_is_named_by_a_limit_on_kl(compare: Compare) -> None:
+    gate = {"metrics": {"kl_mean": 1e-7}}
+    found = compare(
+        {"orig": PIP, "fla-port": port("g_norm", "fuse_norm", "pad_to")}, "--bisect", "auto",
+        code=1, gate=gate,
+    )  # fmt: skip
+    assert named(found) == {"g_norm"}
+
+
+def test_fla_of_a_checkpoint_that_is_rounded_already_the_norms_weights_are_no_setting(
+    compare: Compare, tmp_path: Path
+) -> None:
+    """Only the computation is left of it: rounding a bf16 weight to bf16 changes nothing."""
+    weights = torch.load(TRAINED, weights_only=True)
+    rounded = {name: tensor.bfloat16().float() for name, tensor in weights.items()}
+    torch.save(rounded, tmp_path / "rounded.pth")
+    build = {
+        **FLA["build"],
+        "inputs": {"source": str(tmp_path / "rounded.pth"), "tokenizer": str(MODEL)},
+    }  # type: ignore[dict-item]
+    precise, short = ({**FLA, "build": build} for _ in range(2))
+    short["build"] = {**build, "inputs": {**build["inputs"], "dtype": "bfloat16"}}
+    short["model_args"] = {"max_length": 512, "dtype": "float32"}
+    found = compare({"precise": precise, "short": short}, "--distributions", "reference")
+    assert kl_mean(found) == 0.0
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        pytest.param(
+            "cuda",
+            marks=[
+                pytest.mark.gpu,
+                pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+            ],
+        ),
+    ],
+)
+def test_fla_our_kernels_round_where_flas_do(device: str, cache_dir: Path) -> None:
+    """On a CPU fla's run in Triton's interpreter, the very code that a GPU compiles."""
+    script = str(Path(__file__).parent / "fla_agreement.py")
+    found = json.loads(run_in(FLA_REQUIREMENTS, cache_dir, script, device))
+    unit = {"float32": 2**-23, "float16": 2**-10, "bfloat16": 2**-7}
+    for name, one in found.items():
+        kind = name.rpartition(" ")[2]
+        if name.startswith("recurrence against"):
+            continue
+        if name.startswith("chunks") and kind == "float32":
+            # A unit of float16 in the inverse, here and there: far less than what the chunk costs.
+            cost = found[f"recurrence against chunks, both fla's {kind}"]
+            assert one["rms"] < 0.3 * cost["rms"], name
+            assert one["largest"] < 1e-4 * one["scale"], name
+        else:
+            assert one["largest"] < 8 * unit[kind] * one["scale"], (name, one)
+
+
+def test_the_world_vocabulary_cuts_texts_as_package_rwkv_does(
+    cache_dir: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "tokens.py"
+    script.write_text(
+        "import json, pathlib, random, rwkv.rwkv_tokenizer as theirs\n"
+        "from evalguard.models.runtimes.tokenizer import open_tokenizer\n"
+        "folder = pathlib.Path(theirs.__file__).parent\n"
+        "ours = open_tokenizer(folder)\n"
+        "known = theirs.TRIE_TOKENIZER(str(folder / 'rwkv_vocab_v20230424.txt'))\n"
+        "draw = random.Random(1)\n"
+        "alphabet = [chr(c) for c in [*range(32, 127), 10, 9, 0xe9, 0x4e2d, 0x1f600, 0x200b]]\n"
+        "texts = [''.join(draw.choices(alphabet, k=draw.randint(0, 80))) for _ in range(400)]\n"
+        "texts += ['The quick brown fox  jumps\\n\\nover', ' def f(x):\\n    return x']\n"
+        "wrong = [t for t in texts if list(known.encode(t)) != ours.encode(t)]\n"
+        "back = [t for t in texts if ours.decode(ours.encode(t)) != t]\n"
+        "print(json.dumps([len(texts), len(wrong), len(back), len(ours.vocabulary)]))\n"
+    )
+    found = json.loads(run_in(PIP_REQUIREMENTS, cache_dir, str(script)))
+    assert found == [402, 0, 0, 65529]
+
+
+def test_a_model_of_fla_that_needs_a_gpu_says_so(compare: Compare, tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    folder = tmp_path / "gla"
+    folder.mkdir()
+    config = {"model_type": "gla", "architectures": ["GLAForCausalLM"]}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    gla = {
+        "model": "fla",
+        "model_args": {"pretrained": str(folder), "tokenizer": str(MODEL)},
+        "requirements": FLA_REQUIREMENTS,
+    }
+    found = compare({"orig": PIP, "gla": gla}, code=2)
+    assert "kernels for gla need a GPU" in found["error"]["message"]
