@@ -196,7 +196,10 @@ def test_a_limit_is_told_in_its_own_unit_and_never_in_sigma() -> None:
     assert "Divergence (nats) of each alone" in text
     assert "~+0.00312 +0.00309 +0.00309" in text
     assert "kl_mean on lambada_openai: 3.44e-05 (at most 0.001)" in text
-    page = render_report(report(comparison(), bisect=OF_A_LIMIT), "html")
+    limited = report(comparison(), bisect=OF_A_LIMIT)
+    cause = "Cause: attn_softcap +0.00309 nats; +3.45e-05 nats left"
+    assert cause in render_report(limited, "text")
+    page = render_report(limited, "html")
     assert ">Nats</th>" in page
 
 

@@ -37,10 +37,11 @@ KNOBS: dict[str, Any] = {
     "prefill": {"reference": "recurrent", "candidate": "chunk", "target": "model_args.prefill"},
     "fuse_norm": {"reference": False, "candidate": True, "target": "model_args.fuse_norm"},
     "pad_to": {"reference": 1, "candidate": 64, "target": "model_args.pad_to"},
+    "state": {"reference": "kv", "candidate": "vk", "target": "model_args.state_layout"},
 }
 FLA = {
     "model": "fla",
-    "model_args": {"max_length": 512},
+    "model_args": {"max_length": 512, "segment": 64},
     "requirements": FLA_REQUIREMENTS,
     "build": {
         "call": "evalguard.recipes.rwkv7:convert",
@@ -100,12 +101,16 @@ def test_fla_token_by_token_is_rwkv_pip(compare: Compare) -> None:
     assert kl_mean(found) < 1e-9
 
 
-def test_fla_a_missing_bos_is_named_beside_five_other_settings(compare: Compare) -> None:
+@pytest.mark.parametrize("planted", [{"bos"}, {"bos", "state"}], ids="+".join)
+def test_fla_a_missing_bos_and_a_transposed_state_are_named_beside_five_other_settings(
+    planted: set[str], compare: Compare
+) -> None:
+    knobs = port(*(name for name in KNOBS if name != "state" or name in planted))
     found = compare(
-        {"orig": PIP, "fla-port": port(*KNOBS)}, "--bisect", "auto", "--allow-differing", "tokens",
-        code=1, limit=256,
+        {"orig": PIP, "fla-port": knobs}, "--bisect", "auto", "--allow-differing", "tokens",
+        code=1, gate={"metrics": {"kl_mean": 5e-4}},
     )  # fmt: skip
-    assert named(found) == {"bos"}
+    assert named(found) == planted
 
 
 def test_fla_a_rounded_group_norm_is_named_by_a_limit_on_kl(compare: Compare) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import torch
 
 _PREFILLS = ("auto", "chunk", "recurrent")
+_STATE_LAYOUTS = ("kv", "vk")
 _STAND_INS = ("rwkv7",)  # model types whose kernels fla_kernels has
 _LONGEST = 4096  # a recurrent model reads any length; windows of whole texts need one
 
@@ -33,7 +35,10 @@ def load(arguments: RuntimeArguments) -> Runtime:
     model_args: ``pretrained``, ``dtype``, ``device``, ``max_length``, ``add_bos_token``,
     ``prefix_token_id``, ``tokenizer`` (a folder), ``prefill`` (auto: chunk from 64 tokens on, as
     fla has it; chunk; recurrent), ``fuse_norm`` (the checkpoint's, unless given), ``pad_to`` (texts
-    are filled up on the left to a multiple of so many tokens, as in a batch).
+    are filled up on the left to a multiple of so many tokens, as in a batch), ``segment`` (a text
+    is read in passes of so many tokens, the state handed over from one to the next), and
+    ``state_layout`` (of the state that is handed over: kv, which fla reads, or vk, as rwkv-pip
+    keeps it).
 
     Raises:
         UsageError: a model that has no stand-ins, on a CPU.
@@ -42,9 +47,16 @@ def load(arguments: RuntimeArguments) -> Runtime:
     prefill = arguments.choose("prefill", _PREFILLS, "auto")
     fuse_norm = arguments.take("fuse_norm")
     pad_to = int(arguments.take("pad_to", 1))
+    segment = arguments.take("segment")
+    state_layout = arguments.choose("state_layout", _STATE_LAYOUTS, "kv")
     arguments.check_all_taken()
-    if pad_to < 1:
-        raise UsageError(f"model_args.pad_to: {pad_to} is no number of tokens from 1 on")
+    for name, tokens in (("pad_to", pad_to), ("segment", 1 if segment is None else int(segment))):
+        if tokens < 1:
+            raise UsageError(f"model_args.{name}: {tokens} is no number of tokens from 1 on")
+    if state_layout != "kv" and segment is None:
+        raise UsageError(
+            "model_args.state_layout: no state is handed over without model_args.segment"
+        )
 
     importlib.import_module("fla")  # registers its models with transformers
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -68,7 +80,8 @@ def load(arguments: RuntimeArguments) -> Runtime:
         dtype=common["dtype"] or "auto",
         use_safetensors=None if arguments.pickle_allowed else True,
     ).to(common["device"])
-    return _FLARuntime(model, common, arguments, prefill=prefill, pad_to=pad_to)
+    reading = _Reading(prefill, pad_to, None if segment is None else int(segment), state_layout)
+    return _FLARuntime(model, common, arguments, reading)
 
 
 def choose_kernels(prefill: str, *, stand_ins: bool) -> None:
@@ -113,15 +126,23 @@ def choose_kernels(prefill: str, *, stand_ins: bool) -> None:
         layer.chunk_rwkv7 = read_long
 
 
+@dataclass(frozen=True)
+class _Reading:
+    """How a text is read; see ``load``."""
+
+    prefill: str
+    pad_to: int
+    segment: int | None
+    state_layout: str
+
+
 class _FLARuntime(TorchRuntime):
     def __init__(
         self,
         model: Any,
         common: Mapping[str, Any],
         arguments: RuntimeArguments,
-        *,
-        prefill: str,
-        pad_to: int,
+        reading: _Reading,
     ) -> None:
         tokenizer = open_tokenizer(common["tokenizer"], trust_remote_code=arguments.code_allowed)
         super().__init__(
@@ -133,7 +154,7 @@ class _FLARuntime(TorchRuntime):
             prefix=common["prefix"],
         )
         self.files = (*weight_files(Path(common["folder"])), *tokenizer.files)
-        self._prefill, self._pad_to = prefill, pad_to
+        self._reading = reading
         version = importlib.metadata.version("flash-linear-attention")
         if self.device.startswith("cpu"):
             self.caveats = (
@@ -142,27 +163,37 @@ class _FLARuntime(TorchRuntime):
             )
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Logits of one text, filled up on the left where that was asked for."""
+        """Logits of one text, filled up on the left and read in segments where that was asked."""
         import torch
 
-        missing = -ids.shape[1] % self._pad_to
-        given: dict[str, Any] = {"input_ids": ids}
-        if missing:
-            given["input_ids"] = torch.cat([ids.new_zeros(1, missing), ids], dim=1)
-            given["attention_mask"] = (
-                torch.arange(missing + ids.shape[1], device=ids.device) >= missing
-            ).long()[None]
-        found: torch.Tensor = self.module(**given, use_cache=False).logits[:, missing:]
-        if found.shape[1] != ids.shape[1]:
-            raise EvaluationError(f"fla gave {found.shape[1]} rows for {ids.shape[1]} tokens")
-        return found
+        missing = -ids.shape[1] % self._reading.pad_to
+        ids = torch.cat([ids.new_zeros(1, missing), ids], dim=1)
+        mask = (torch.arange(ids.shape[1], device=ids.device) >= missing).long()[None]
+        found, state = [], None
+        for part in torch.split(ids, self._reading.segment or ids.shape[1], dim=1):
+            done = self.module(
+                input_ids=part,
+                attention_mask=mask[:, : part.shape[1]] if missing else None,
+                past_key_values=state,
+                use_cache=self._reading.segment is not None,
+            )
+            mask = mask[:, part.shape[1] :]
+            found.append(done.logits)
+            state = done.past_key_values
+            if self._reading.state_layout == "vk":
+                for layer in range(len(state)):
+                    kept = state[layer]["recurrent_state"]
+                    kept.copy_(kept.transpose(-1, -2).clone())
+        logits = torch.cat(found, dim=1)[:, missing:]
+        if logits.shape[1] != ids.shape[1] - missing:
+            raise EvaluationError(f"fla gave {logits.shape[1]} rows for {ids.shape[1]} tokens")
+        return logits
 
     @property
     def effective(self) -> Mapping[str, Value]:
         """What the model has."""
         return {
             **effective_dtype(self),
-            "prefill": self._prefill,
+            **asdict(self._reading),
             "fuse_norm": getattr(self.module.config, "fuse_norm", None),
-            "pad_to": self._pad_to,
         }

@@ -151,16 +151,17 @@ def _cost_text(found: BisectReport, culprit: GuiltySetting) -> str:
 
 
 def _remaining_text(found: BisectReport) -> str:
-    """What is left without the culprits: of the whole run where that was judged."""
-    repaired = found.repaired
-    if repaired is not None and not repaired.failure:
-        known = [m.sigma for m in repaired.metrics if m.gated and m.sigma is not None]
-        if known:
-            verdict = "" if repaired.passed else f", still {repaired.state}"
-            return f"{format_drift(max(known), 0.0, 0.0)} left{verdict}"
+    """What is left without the culprits: of the whole run where that was judged in sigma."""
+    repaired, last = found.repaired, found.answers[-1]
+    left = f"{search_drift_phrase(last.unexplained_sigma, last)} left"
+    if repaired is None or repaired.failure:
+        return left
+    known = [m.sigma for m in repaired.metrics if m.gated and m.sigma is not None]
+    if not known:
         return f"without them the gate says {repaired.state}"
-    last = found.answers[-1]
-    return f"{search_drift_phrase(last.unexplained_sigma, last)} left"
+    if last.unit == SIGMA:
+        left = f"{format_drift(max(known), 0.0, 0.0)} left"
+    return left if repaired.passed else f"{left}, still {repaired.state}"
 
 
 def distributions_line(report: CompareReport) -> str:
