@@ -135,7 +135,7 @@ def test_fla_of_a_checkpoint_that_is_rounded_already_the_norms_weights_are_no_se
     }  # type: ignore[dict-item]
     precise, short = ({**FLA, "build": build} for _ in range(2))
     short["build"] = {**build, "inputs": {**build["inputs"], "dtype": "bfloat16"}}
-    short["model_args"] = {"max_length": 512, "dtype": "float32"}
+    short["model_args"] = {**FLA["model_args"], "dtype": "float32"}
     found = compare({"precise": precise, "short": short}, "--distributions", "reference")
     assert kl_mean(found) == 0.0
 
