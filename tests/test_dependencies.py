@@ -125,3 +125,4 @@ def test_demo_and_core_tests_pass_with(
     # Old libraries warn of what newer ones changed; that is not a failure here.
     chosen = ("-q", "-m", "not slow and not nightly and not gpu", "-o", "filterwarnings=default")
     run(programs / "pytest", *chosen, *CORE, folder=ROOT)
+    shutil.rmtree(tmp_path / "venv")  # gigabytes, which pytest would keep for three sessions
