@@ -22,8 +22,8 @@ test: $(VENV)/.test lint types
 test-slow: $(VENV)/.test browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow and not nightly and not systems and not gpu" -n 2 --dist worksteal
 
-# Each system (llama.cpp, TransformerLens, torchao, mergekit, rwkv) in an environment of its own, made
-# once and kept under EVALGUARD_SYSTEMS_CACHE.
+# Each system of docs/systems in an environment of its own, made once and kept under
+# EVALGUARD_SYSTEMS_CACHE.
 test-systems: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "systems and not gpu" -n 2 --dist loadgroup
 

@@ -231,6 +231,7 @@ def test_the_worker_needs_numpy_alone(tmp_path: Path) -> None:
         "import evalguard.models.runtimes.scorer, evalguard.models.runtimes.types\n"
         "import evalguard.models.runtimes.llama_cpp, evalguard.models.runtimes.rwkv\n"
         "import evalguard.models.runtimes.fla, evalguard.recipes.rwkv7\n"
+        "import evalguard.models.runtimes.graphs, evalguard.recipes.onnx\n"
         "import evalguard.models.runtimes.transformer_lens, evalguard.models.runtimes.hf\n"
         "import evalguard.recipes.gguf, evalguard.recipes.torchao, evalguard.recipes.mergekit\n"
         "import evalguard.models.tokenizers\n"

@@ -14,6 +14,7 @@ import numpy as np
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.runtimes.runtime import Logits, Runtime, RuntimeArguments
+from evalguard.models.runtimes.tokenized import TokenizedRuntime
 from evalguard.models.runtimes.tokenizer import TextTokenizer, open_tokenizer
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -49,10 +50,7 @@ def load(arguments: RuntimeArguments) -> Runtime:
         torch.set_num_threads(arguments.threads)
     folder = _world_folder() if named is None else Path(str(named))
     tokenizer = open_tokenizer(folder, trust_remote_code=arguments.code_allowed)
-    runtime = RWKV7(path, strategy, tokenizer, add_bos=add_bos, longest=longest)
-    if prefix is not None:
-        runtime.prefix_token_id = int(prefix)
-    return runtime
+    return RWKV7(path, strategy, tokenizer, add_bos=add_bos, prefix=prefix, longest=longest)
 
 
 def _world_folder() -> Path:
@@ -72,7 +70,7 @@ def _checkpoint(path: Path) -> Path:
     return found[0]
 
 
-class RWKV7(Runtime):
+class RWKV7(TokenizedRuntime):
     """rwkv-pip's model of version 7."""
 
     def __init__(
@@ -82,6 +80,7 @@ class RWKV7(Runtime):
         tokenizer: TextTokenizer,
         *,
         add_bos: bool | None,
+        prefix: int | None,
         longest: int,
     ) -> None:
         # Read when the module is imported; compiled code would take longer than a small model.
@@ -96,9 +95,7 @@ class RWKV7(Runtime):
                 f"{path} is not an RWKV-7 checkpoint: it has no {error}"
             ) from error
         self.files = (path, *tokenizer.files)
-        self._tokenizer, self._add_bos = tokenizer, add_bos
-        self.prefix_token_id = 0 if tokenizer.bos is None else tokenizer.bos
-        self.eot_token_id = 0 if tokenizer.eos is None else tokenizer.eos
+        super().__init__(tokenizer, add_bos=add_bos, prefix=prefix)
         self.max_length = longest
         self.vocabulary_size = int(self._model.args.vocab_size)
         self.dtype, self.device = _DTYPES[kind], device
@@ -108,23 +105,6 @@ class RWKV7(Runtime):
             f"rwkv {importlib.metadata.version('rwkv')} casts every tensor to {self.dtype}, the "
             "group norm's too",
         )
-
-    def encode(self, text: str, special: bool | None = None) -> list[int]:
-        """Token ids of a text."""
-        return self._tokenizer.encode(text, self._add_bos if special is None else special)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids."""
-        return self._tokenizer.decode(ids)
-
-    def decode_special(self, token: int) -> str:
-        """How a special token is written."""
-        return self._tokenizer.decode_special(token)
-
-    @property
-    def vocabulary(self) -> Mapping[str, int]:
-        """Texts of all tokens with their ids."""
-        return self._tokenizer.vocabulary
 
     @property
     def effective(self) -> Mapping[str, Value]:

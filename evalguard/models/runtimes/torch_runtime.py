@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evalguard.core.settings import Value
-from evalguard.errors import EvaluationError, UsageError, nearest
+from evalguard.errors import UsageError, nearest
 from evalguard.models.runtimes.runtime import Logits, Runtime, RuntimeArguments
+from evalguard.models.runtimes.tokenized import TokenizedRuntime
 from evalguard.models.runtimes.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
@@ -19,13 +20,8 @@ if TYPE_CHECKING:
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
-class TorchRuntime(Runtime):
-    """A torch module with the tokenizer of a Hugging Face folder.
-
-    Args:
-        add_bos: whether BOS is put before a text; None: as the tokenizer does by itself.
-        prefix: token before a text without context; None: BOS, else EOS.
-    """
+class TorchRuntime(TokenizedRuntime):
+    """A torch module with the tokenizer of a Hugging Face folder."""
 
     def __init__(
         self,
@@ -38,18 +34,8 @@ class TorchRuntime(Runtime):
         prefix: int | None = None,
     ) -> None:
         self.module = module.eval()
-        self._tokenizer = tokenizer
-        self._add_bos = add_bos
+        super().__init__(tokenizer, add_bos=add_bos, prefix=prefix)
         self.max_length, self.vocabulary_size = max_length, vocabulary_size
-        known = [one for one in (prefix, tokenizer.bos, tokenizer.eos) if one is not None]
-        if not known:
-            raise EvaluationError(
-                "the tokenizer has neither BOS nor EOS, so a text without context has no first "
-                "token",
-                hint="set model_args.prefix_token_id",
-            )
-        self.prefix_token_id = int(known[0])
-        self.eot_token_id = int(tokenizer.eos) if tokenizer.eos is not None else -1
         sizes: dict[str, int] = {}
         for tensor in module.parameters():
             name = str(tensor.dtype).removeprefix("torch.")
@@ -58,29 +44,6 @@ class TorchRuntime(Runtime):
         self.parameters = sum(sizes.values())
         first = next(module.parameters(), None)
         self.device = "cpu" if first is None else str(first.device)
-
-    def encode(self, text: str, special: bool | None = None) -> list[int]:
-        """Token ids of a text."""
-        return self._tokenizer.encode(text, self._add_bos if special is None else special)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids."""
-        return self._tokenizer.decode(ids)
-
-    def decode_special(self, token: int) -> str:
-        """How a special token is written."""
-        return self._tokenizer.decode_special(token)
-
-    @property
-    def vocabulary(self) -> Mapping[str, int]:
-        """Texts of all tokens with their ids."""
-        return self._tokenizer.vocabulary
-
-    def render_chat(
-        self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool
-    ) -> str:
-        """Apply the folder's chat template."""
-        return self._tokenizer.render_chat(messages, add_generation_prompt)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Logits of token ids, shape (1, n) -> (1, n, V)."""

@@ -64,6 +64,18 @@ RUNTIME_TYPES: Mapping[str, RuntimeType] = {
         requirements=("torch", "transformers", "triton", "flash-linear-attention"),
         purpose="flash-linear-attention; on a CPU RWKV-7 only, by kernels in plain torch",
     ),
+    "onnx": RuntimeType(
+        module="graphs",
+        imports=("onnxruntime", ("transformers", "tokenizers")),
+        requirements=("tokenizers", "onnxruntime"),
+        purpose="ONNX graphs by ONNX Runtime",
+    ),
+    "openvino": RuntimeType(
+        module="graphs",
+        imports=("openvino", ("transformers", "tokenizers")),
+        requirements=("tokenizers", "openvino"),
+        purpose="ONNX graphs and OpenVINO's own by OpenVINO",
+    ),
     "rwkv": RuntimeType(
         module="rwkv",
         imports=("torch", "rwkv"),

@@ -1,0 +1,303 @@
+"""Exported graphs: ONNX by ONNX Runtime, and ONNX or OpenVINO's own format by OpenVINO."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalguard.core.settings import Value
+from evalguard.errors import EvaluationError, UsageError, nearest
+from evalguard.models.runtimes.runtime import Logits, Runtime, RuntimeArguments
+from evalguard.models.runtimes.tokenized import TokenizedRuntime
+from evalguard.models.runtimes.tokenizer import TextTokenizer, open_tokenizer
+
+_SUFFIXES = {"onnx": (".onnx",), "openvino": (".xml", ".onnx")}
+_LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "max_length")
+_OPTIMIZATIONS = {
+    "disabled": "ORT_DISABLE_ALL",
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "all": "ORT_ENABLE_ALL",
+}
+_PRECISIONS = ("f32", "bf16", "f16")
+_OUTPUT = "logits"
+_PAST = "past_key_values"  # optimum's name for the cache's inputs
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """One input of a graph; a dimension of None has any size."""
+
+    name: str
+    shape: tuple[int | None, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """What is read beside the graph."""
+
+    tokenizer: TextTokenizer
+    add_bos: bool | None
+    prefix: int | None
+    max_length: int
+    files: tuple[Path, ...]
+
+
+def load(arguments: RuntimeArguments) -> Runtime:
+    """Load a folder with a graph, its tokenizer and, if there is one, its config.json.
+
+    model_args: ``pretrained`` (the folder), ``file`` (of several graphs), ``tokenizer`` (another
+    folder), ``max_length`` (default: the configuration's), ``threads``, ``add_bos_token``,
+    ``prefix_token_id``; of onnx ``provider`` (CPUExecutionProvider) and ``optimization`` (disabled,
+    basic, extended, all); of openvino ``target`` (CPU) and ``precision`` (f32, bf16, f16; default:
+    what OpenVINO takes).
+
+    Raises:
+        UsageError: no such file, or an argument that does not exist.
+        EvaluationError: the graph does not load, or does not turn token ids into logits.
+    """
+    folder = arguments.path()
+    if not folder.is_dir():
+        raise UsageError(
+            f"model_args.pretrained: {folder} is a file",
+            hint="name its folder, which has the tokenizer too; file: names one of several graphs",
+        )
+    graph = _find_graph(folder, arguments.take("file"), _SUFFIXES[arguments.model_type])
+    threads = int(arguments.take("threads", arguments.threads) or 0)
+    named = Path(str(arguments.take("tokenizer", str(folder))))
+    tokenizer = open_tokenizer(named, trust_remote_code=arguments.code_allowed)
+    texts = _Texts(
+        tokenizer=tokenizer,
+        add_bos=arguments.take("add_bos_token"),
+        prefix=arguments.take("prefix_token_id"),
+        max_length=int(arguments.take("max_length") or _configured_length(folder)),
+        # Weights may lie in files of any name beside the graph.
+        files=(*(one for one in sorted(folder.rglob("*")) if one.is_file()), *tokenizer.files),
+    )
+    if arguments.model_type == "onnx":
+        provider = str(arguments.take("provider", "CPUExecutionProvider"))
+        level = arguments.choose("optimization", tuple(_OPTIMIZATIONS), "all")
+        arguments.check_all_taken()
+        return _ONNXRuntime(graph, texts, provider, level, threads)
+    target = str(arguments.take("target", "CPU"))
+    precision = arguments.take("precision")
+    if precision is not None:
+        arguments.choose("precision", _PRECISIONS, "f32")
+    arguments.check_all_taken()
+    return _OpenVINORuntime(graph, texts, target, precision, threads)
+
+
+def _find_graph(folder: Path, named: str | None, suffixes: Sequence[str]) -> Path:
+    known = sorted(
+        one for one in folder.rglob("*") if one.suffix in suffixes and one.stat().st_size
+    )
+    names = [str(one.relative_to(folder)) for one in known]
+    if named is not None:
+        if named not in names:
+            raise UsageError(
+                f"model_args.file: {folder} has no graph '{named}'{nearest(named, names)}",
+                hint=f"one of: {', '.join(names)}" if names else "",
+            )
+        return folder / named
+    if len(known) != 1:
+        raise UsageError(
+            f"{folder} has {len(known)} graphs ({', '.join(suffixes)})",
+            hint=f"model_args.file: one of {', '.join(names)}"
+            if names
+            else "build: {call: evalguard.recipes.onnx:export} makes one",
+        )
+    return known[0]
+
+
+def _configured_length(folder: Path) -> int:
+    """Tokens that the model may read, of its configuration.
+
+    Raises:
+        UsageError: it does not say.
+    """
+    file = folder / "config.json"
+    config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    config = config.get("text_config") or config
+    for name in _LENGTHS:
+        if isinstance(config.get(name), int) and config[name] > 0:
+            return int(config[name])
+    raise UsageError(
+        f"nothing in {folder} says how many tokens the model reads",
+        hint="set model_args.max_length",
+    )
+
+
+class _GraphRuntime(TokenizedRuntime):
+    """A graph that reads one text at a time, without a cache."""
+
+    def __init__(self, graph: Path, texts: _Texts, inputs: Sequence[_Input]) -> None:
+        super().__init__(texts.tokenizer, add_bos=texts.add_bos, prefix=texts.prefix)
+        self.max_length, self.files = texts.max_length, texts.files
+        self._graph, self._inputs = graph, tuple(inputs)
+        for one in self._inputs:
+            fixed = one.shape[1] if one.name == "input_ids" and len(one.shape) == 2 else None
+            if fixed is not None:
+                raise EvaluationError(
+                    f"{graph} reads texts of exactly {fixed} tokens",
+                    hint="export it with a length that may vary",
+                )
+        self.vocabulary_size = self.logits([self.prefix_token_id], 0).shape[1]
+
+    @abstractmethod
+    def _run(self, feed: Mapping[str, Array]) -> Array:
+        """Logits of one text, shape (1, n, V)."""
+
+    def logits(self, ids: Sequence[int], first: int) -> Logits:
+        """Logits of one text."""
+        found = self._run({one.name: self._fill(one, ids) for one in self._inputs})
+        if found.ndim != 3 or found.shape[:2] != (1, len(ids)):
+            raise EvaluationError(
+                f"{self._graph} gave logits of shape {found.shape} for {len(ids)} tokens",
+                hint="a graph of a causal language model gives (1, tokens, vocabulary)",
+            )
+        return np.asarray(found[0, first:], dtype=np.float32)
+
+    def _fill(self, one: _Input, ids: Sequence[int]) -> Array:
+        row = (1, len(ids))
+        values: Array
+        if one.name == "input_ids":
+            values = np.asarray([ids])
+        elif one.name == "attention_mask":
+            values = np.ones(row)
+        elif one.name == "position_ids":
+            values = np.arange(len(ids))[None]
+        elif one.name == "use_cache_branch":
+            values = np.zeros(1)
+        elif one.name.startswith(_PAST):  # a cache in which nothing is
+            batch, *others = one.shape
+            values = np.zeros((batch or 1, *(size or 0 for size in others)))
+        else:
+            raise EvaluationError(
+                f"{self._graph} wants the input '{one.name}', which is not known here",
+                hint="known: input_ids, attention_mask, position_ids, past_key_values.*",
+            )
+        return values.astype(one.dtype)
+
+
+class _ONNXRuntime(_GraphRuntime):
+    def __init__(self, graph: Path, texts: _Texts, provider: str, level: str, threads: int) -> None:
+        import onnxruntime
+
+        known = onnxruntime.get_available_providers()
+        if provider not in known:
+            raise UsageError(
+                f"model_args.provider: this ONNX Runtime has no {provider}"
+                f"{nearest(provider, known)}",
+                hint=f"it has: {', '.join(known)}",
+            )
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = getattr(
+            onnxruntime.GraphOptimizationLevel, _OPTIMIZATIONS[level]
+        )
+        if threads:
+            options.intra_op_num_threads = threads
+        options.log_severity_level = 3
+        try:
+            self._session: Any = onnxruntime.InferenceSession(
+                str(graph), sess_options=options, providers=[provider]
+            )
+        except Exception as error:
+            raise EvaluationError(f"{graph} cannot be loaded: {error}") from error
+        self._effective: Mapping[str, Value] = {
+            "provider": self._session.get_providers()[0],
+            "optimization": level,
+        }
+        self.device = "cpu" if provider.startswith("CPU") else provider
+        self.caveats = (f"ONNX Runtime {onnxruntime.__version__}, {provider}",)
+        inputs = [
+            _Input(
+                one.name,
+                tuple(size if isinstance(size, int) else None for size in one.shape),
+                _NUMPY_NAMES.get(one.type, "float32"),
+            )
+            for one in self._session.get_inputs()
+        ]
+        names = [one.name for one in self._session.get_outputs()]
+        self._output = _OUTPUT if _OUTPUT in names else names[0]
+        super().__init__(graph, texts, inputs)
+
+    def _run(self, feed: Mapping[str, Array]) -> Array:
+        found: Array = self._session.run([self._output], dict(feed))[0]
+        return found
+
+    @property
+    def effective(self) -> Mapping[str, Value]:
+        """What the session has."""
+        return self._effective
+
+    def close(self) -> None:
+        """Let go of the session."""
+        self._session = None
+
+
+_NUMPY_NAMES = {
+    "tensor(int64)": "int64",
+    "tensor(int32)": "int32",
+    "tensor(float16)": "float16",
+    "tensor(bool)": "bool",
+}
+
+
+class _OpenVINORuntime(_GraphRuntime):
+    def __init__(
+        self, graph: Path, texts: _Texts, target: str, precision: str | None, threads: int
+    ) -> None:
+        import openvino
+
+        told: dict[str, Any] = {} if precision is None else {"INFERENCE_PRECISION_HINT": precision}
+        if threads:
+            told["INFERENCE_NUM_THREADS"] = threads
+        try:
+            core = openvino.Core()
+            model = core.read_model(str(graph))
+            self._compiled: Any = core.compile_model(model, target, told)
+        except Exception as error:
+            raise EvaluationError(f"{graph} cannot be loaded: {error}") from error
+        taken = self._compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+        self.device, self.dtype = target.lower(), _DTYPES.get(taken, taken)
+        self._effective: Mapping[str, Value] = {"target": target, "precision": taken}
+        version = openvino.__version__.partition("-")[0]
+        chosen = "" if precision else ", which OpenVINO chose: model_args.precision sets it"
+        self.caveats = (f"OpenVINO {version} computes in {self.dtype}{chosen}",)
+        inputs = [
+            _Input(
+                one.any_name,
+                tuple(None if size.is_dynamic else size.get_length() for size in one.partial_shape),
+                np.dtype(one.element_type.to_dtype()).name,
+            )
+            for one in self._compiled.inputs
+        ]
+        outputs = self._compiled.outputs
+        self._output = next((o for o in outputs if _OUTPUT in o.names), outputs[0])
+        super().__init__(graph, texts, inputs)
+
+    def _run(self, feed: Mapping[str, Array]) -> Array:
+        found: Array = self._compiled.create_infer_request().infer(dict(feed))[self._output]
+        return found
+
+    @property
+    def effective(self) -> Mapping[str, Value]:
+        """What the compiled model has."""
+        return self._effective
+
+    def close(self) -> None:
+        """Let go of the model."""
+        self._compiled = None
+
+
+_DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
