@@ -11,7 +11,7 @@ import numpy as np
 from evalguard.bisect.choice import effort_for
 from evalguard.bisect.estimates import FEWEST
 from evalguard.bisect.measurement import Measurements, OutOfBudget, Unit, Yardstick
-from evalguard.bisect.oracle import Buildable, Event, Listener, Mask, Oracle
+from evalguard.bisect.oracle import Buildable, Event, Floats, Listener, Mask, Oracle
 from evalguard.bisect.result import BisectResult, Part, Suspect, culprits_of
 from evalguard.bisect.search import CulpritSearch
 from evalguard.core.settings import Constraint
@@ -33,6 +33,7 @@ def find_culprits(
     on_event: Listener | None = None,
     unit: Unit | None = None,
     may_be_chance: bool = True,
+    base_scores: Floats | None = None,
 ) -> BisectResult:
     """Name the settings that make the drift between base and candidate, and prove it.
 
@@ -56,6 +57,8 @@ def find_culprits(
         may_be_chance: whether other documents might not show the drift, so that a culprit needs a
             paired test of its own. Not so of a limit on how far answers or distributions are from
             the base's: it is about these documents.
+        base_scores: of the base, shape (n,), where the model with every setting at reference need
+            not be it. What lies between the two uses up the margin: the settings may do the rest.
 
     Raises:
         UsageError: for arguments that make no sense, or fewer than 8 documents.
@@ -83,6 +86,9 @@ def find_culprits(
         )
     except KeyboardInterrupt:
         return BisectResult(status="stopped", drift_sigma=nan, unexplained_sigma=nan)
+    if base_scores is not None:
+        outside = float(np.mean(base_scores) - measured.base_mean) / yardstick
+        margin = remaining_margin(margin, outside)
     effort = effort_for(len(names), documents=oracle.n_documents, thorough=thorough)
     search = CulpritSearch(
         measured,
@@ -96,6 +102,22 @@ def find_culprits(
     with suppress(KeyboardInterrupt, OutOfBudget):  # "stopped" until it ends by itself
         search.run()
     return conclude_search(search)
+
+
+_LEAST_MARGIN = 0.25  # of the margin: what is left of it to be searched for
+
+
+def remaining_margin(margin: float, outside: float) -> float:
+    """What settings may do together where the drift outside them counts too.
+
+    Args:
+        outside: drift of the model with every setting at reference, in the unit of ``margin``. If
+            it is beyond the margin, no setting can bring the candidate inside it, and if it is
+            below 0, what it hides is not to be held against the settings: then all is left.
+    """
+    if not 0.0 < outside < margin:
+        return margin
+    return max(margin - outside, _LEAST_MARGIN * margin)
 
 
 def _silent(event: Event) -> None:

@@ -72,6 +72,11 @@ class Measurements:
         """The candidate's drift in units of the yardstick."""
         return self.mean(np.ones(len(self.settings), dtype=np.bool_))
 
+    @property
+    def base_mean(self) -> float:
+        """Mean score of the model with every setting at reference, in units of the scores."""
+        return float(np.mean(self._base))
+
     def mean(self, mask: Mask) -> float:
         """Mean drift over the documents measured under this assignment; 0 for the base."""
         if not mask.any():

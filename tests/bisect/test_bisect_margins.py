@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from planted_scores import NAMES, YARDSTICK, PlantedScores, effects, named
 
 from evalguard.bisect.choice import Component
-from evalguard.bisect.find import find_culprits
+from evalguard.bisect.find import find_culprits, remaining_margin
 from evalguard.bisect.oracle import Floats, Indices, twins
 from evalguard.bisect.result import BisectResult
 from evalguard.bisect.verification import blame_pair
@@ -100,6 +102,33 @@ def test_assignments_that_score_alike_on_all_common_documents_are_twins() -> Non
 def test_a_margin_next_to_nothing_is_no_error(margin: float) -> None:
     result = searched(PlantedScores(effects(c=300.0, h=2.0)), margin=margin)
     assert {"c", "h"} >= named(result)
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.02])
+def test_what_lies_outside_the_settings_uses_up_the_margin(jitter: float) -> None:
+    """Drift 0.7 outside and 0.6 by c: beyond the margin of 1, and inside it without c."""
+    oracle = PlantedScores(effects(c=0.6, h=0.05), jitter=jitter)
+    base = oracle.measure(frozenset(), np.arange(oracle.n_documents)) + 0.7 * YARDSTICK
+    alone = find_culprits(oracle, NAMES, margin=1.0, yardstick=YARDSTICK, seed=0)
+    assert alone.status == "not_reproduced"
+    found = find_culprits(
+        oracle, NAMES, margin=1.0, yardstick=YARDSTICK, seed=0, base_scores=base,
+        may_be_chance=False,
+    )  # fmt: skip
+    assert (found.status, named(found)) == ("minimal", {"c"})
+
+
+@given(
+    margin=st.floats(1e-6, 1e6), outside=st.floats(-1e6, 1e6, allow_nan=False), up=st.floats(1, 10)
+)
+def test_what_is_left_of_a_margin_is_never_more_than_it_nor_less_than_a_quarter(
+    margin: float, outside: float, up: float
+) -> None:
+    left = remaining_margin(margin, outside)
+    assert margin / 4.0 <= left <= margin
+    assert remaining_margin(margin * up, outside * up) == pytest.approx(left * up)
+    if outside >= margin:  # no setting can bring it inside
+        assert left == margin
 
 
 def test_an_oracle_that_answers_with_too_few_scores_is_told_so() -> None:

@@ -228,6 +228,7 @@ def _run_search(
         on_event=progress,
         unit=scale.sigma,
         may_be_chance=isinstance(scale, DocumentScale),
+        base_scores=plan.subject.base,
     )
 
 
