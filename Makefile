@@ -25,11 +25,11 @@ test-slow: $(VENV)/.test browser
 # Each system of docs/systems in an environment of its own, made once and kept under
 # EVALGUARD_SYSTEMS_CACHE.
 test-systems: $(VENV)/.test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "systems and not gpu" -n 2 --dist loadgroup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "systems and not nightly and not gpu" -n 2 --dist loadgroup
 
 # Takes hours: full-size simulations, endurance runs, the lowest and newest dependencies.
 test-nightly: $(VENV)/.test browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "nightly and not systems and not gpu" -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "nightly and not gpu" -n 2 --dist worksteal
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

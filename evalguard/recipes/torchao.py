@@ -5,13 +5,13 @@
       inputs: {source: orig, config: Int8WeightOnlyConfig, skip: [lm_head]}
 
 Needs ``torchao`` and ``transformers``; the model that is made is loaded by model: hf in an
-environment that has both. ``TorchAoConfig`` covers the output embedding too, where
-``torchao.quantize_`` on a module leaves it as it is.
+environment that has both.
 """
 
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ def quantise(
     source: str,
     config: str = "Int8WeightOnlyConfig",
     arguments: Mapping[str, Any] | None = None,
-    skip: Sequence[str] = (),
+    skip: Sequence[str] | None = None,
     dtype: str = "float32",
 ) -> None:
     """Write a quantised checkpoint with its tokenizer.
@@ -36,12 +36,14 @@ def quantise(
         source: checkpoint folder.
         config: name of a configuration class of ``torchao.quantization``, or "none": the weights
             as they are in ``dtype``.
-        arguments: of that class, plain values; ``weight_dtype: int4`` names a torch dtype.
-        skip: modules that stay as they are.
+        arguments: of that class, plain values; ``weight_dtype: int4`` names a torch dtype,
+            ``granularity: {PerGroup: 32}`` a class of the library with its size.
+        skip: modules that stay as they are; None: those that transformers leaves, which is the
+            output embedding; []: none. One that is tied to the input embedding always stays.
         dtype: that the checkpoint is loaded in.
 
     Raises:
-        UsageError: no such configuration.
+        UsageError: no such configuration, or a module to skip that the model does not have.
         BuildError: what was loaded again is not bit for bit what was saved.
     """
     import torch
@@ -51,10 +53,11 @@ def quantise(
     if config != "none":
         made = _configuration(config, arguments or {})
         options["quantization_config"] = TorchAoConfig(
-            quant_type=made, modules_to_not_convert=list(skip) or None
+            quant_type=made, modules_to_not_convert=None if skip is None else list(skip)
         )
     folder = str(find_checkpoint(source))
     model = AutoModelForCausalLM.from_pretrained(folder, **options).eval()
+    _check_names(skip or (), [name for name, _ in model.named_modules()])
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model.save_pretrained(str(output))
     tokenizer.save_pretrained(str(output))
@@ -70,9 +73,14 @@ def quantise(
         )
 
 
-def _configuration(name: str, arguments: Mapping[str, Any]) -> Any:
-    import torch
+def _check_names(skip: Sequence[str], modules: Sequence[str]) -> None:
+    """transformers takes a name for a prefix, a suffix or a part between dots, or a regex."""
+    for name in skip:
+        if not any(name in module or re.match(name, module) for module in modules):
+            raise UsageError(f"skip: the model has no module '{name}'{nearest(name, modules)}")
 
+
+def _configuration(name: str, arguments: Mapping[str, Any]) -> Any:
     module = importlib.import_module("torchao.quantization")
     known = [one for one in dir(module) if one.endswith("Config")]
     if name not in known:
@@ -80,8 +88,22 @@ def _configuration(name: str, arguments: Mapping[str, Any]) -> Any:
             f"torchao has no configuration '{name}'{nearest(name, known)}",
             hint=f"one of: {', '.join(known)}",
         )
-    given = {
-        key: getattr(torch, value) if key.endswith("dtype") and isinstance(value, str) else value
-        for key, value in arguments.items()
-    }
-    return getattr(module, name)(**given)
+    return getattr(module, name)(**{key: _argument(module, key, v) for key, v in arguments.items()})
+
+
+def _argument(module: Any, key: str, value: Any) -> Any:
+    """A torch dtype by its name; ``{PerGroup: 32}`` as the granularity it is."""
+    import torch
+
+    if key.endswith("dtype") and isinstance(value, str):
+        return getattr(torch, value)
+    if not (isinstance(value, Mapping) and len(value) == 1):
+        return value
+    ((name, size),) = value.items()
+    known = [one for one in dir(module) if one.startswith("Per")]
+    if name not in known:
+        raise UsageError(
+            f"{key}: torchao has no '{name}'{nearest(str(name), known)}",
+            hint=f"one of: {', '.join(known)}",
+        )
+    return getattr(module, name)() if size is None else getattr(module, name)(size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -240,3 +241,20 @@ def test_the_worker_needs_numpy_alone(tmp_path: Path) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"quant_method": "quant0"}, "'quant0' is not known; did you mean 'quanto'?"),
+        ({"load_in_8bit": True}, "quant_method None is not known"),
+        ("int8", "'int8' is not known"),
+        ({"quant_method": "bitsandbytes"}, "not told how many bits"),
+    ],
+)
+def test_a_quantisation_that_transformers_does_not_know_is_refused(
+    tiny_llama: Path, told: Any, said: str
+) -> None:
+    given = {"pretrained": str(tiny_llama), "quantization_config": told}
+    with pytest.raises(UsageError, match=re.escape(said)):
+        load_runtime("transformers", RuntimeArguments(model_type="hf", given=given))

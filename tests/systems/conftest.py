@@ -1,6 +1,8 @@
 """Each system in its own environment, made from pinned requirements and kept between runs.
 
 ``EVALGUARD_SYSTEMS_CACHE`` names the folder that keeps them; default: one of the user's cache.
+``EVALGUARD_SYSTEMS_TABLE`` names a file to which every comparison adds a row of Markdown: what
+`benchmarks/results/systems.md` is made of.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
-from system_models import MODEL, ROOT, Compare
+from system_models import MODEL, ROOT, Compare, kl_mean, named, perplexity
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +27,7 @@ def cache_dir() -> Path:
 
 
 @pytest.fixture
-def compare(tmp_path: Path, cache_dir: Path) -> Compare:
+def compare(tmp_path: Path, cache_dir: Path, request: pytest.FixtureRequest) -> Compare:
     """Writes a guard file of a base and a candidate, and runs ``evalguard compare`` on it.
 
     Returns its JSON document; the exit code has to be the one that is expected.
@@ -50,9 +52,22 @@ def compare(tmp_path: Path, cache_dir: Path) -> Compare:
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == code, done.stderr[-3000:] + done.stdout[-3000:]
         found: dict[str, Any] = json.loads(done.stdout) if done.stdout else {"error": done.stderr}
+        if table := os.environ.get("EVALGUARD_SYSTEMS_TABLE"):
+            with Path(table).open("a", encoding="utf-8") as sink:
+                sink.write(_row(request.node.name, found, code))
         return found
 
     return run
+
+
+def _row(test: str, found: dict[str, Any], code: int) -> str:
+    """Test, exit code, KL in nats a token, drift of the perplexity in sigma, and what is named."""
+    if "comparisons" not in found:
+        return f"| {test} | {code} | | | refused |\n"
+    kl = f"{kl_mean(found):.2g}" if found.get("distributions") else ""
+    drift = f"{perplexity(found)['sigma']:+.3f}"
+    culprits = ", ".join(sorted(named(found))) if found.get("bisect") else ""
+    return f"| {test} | {code} | {kl} | {drift} | {culprits} |\n"
 
 
 @pytest.fixture

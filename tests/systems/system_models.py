@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from evalguard.core.settings import OwnEnvironment
+from evalguard.worker.environments import clean_environment, prepare_interpreter
 
 ROOT = Path(__file__).parent.parent.parent
 MODEL = ROOT / "demo" / "model"
@@ -35,6 +39,18 @@ def named(document: dict[str, Any]) -> set[str]:
 def healthy(settings: dict[str, Any]) -> list[str]:
     """All settings at reference."""
     return [word for name in settings for word in ("--set", f"{name}=reference")]
+
+
+def run_in(requirements: list[str], cache_dir: Path, *words: str) -> str:
+    """What a script says in an environment of these packages, evalguard's files beside it."""
+    own = OwnEnvironment(python="", requirements=tuple(requirements))
+    python = prepare_interpreter(own, {}, cache_dir, name="test").python
+    variables = {**clean_environment(), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [python, "-W", "ignore", *words], capture_output=True, text=True, env=variables, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
 
 
 def save_rwkv7(

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from system_models import MODEL, ROOT, Compare, healthy, kl_mean, named, perplexity, save_rwkv7
-
-from evalguard.core.settings import OwnEnvironment
-from evalguard.worker.environments import clean_environment, prepare_interpreter
+from system_models import (
+    MODEL,
+    ROOT,
+    Compare,
+    healthy,
+    kl_mean,
+    named,
+    perplexity,
+    run_in,
+    save_rwkv7,
+)
 
 pytestmark = pytest.mark.systems
 
@@ -21,7 +27,7 @@ FLA_REQUIREMENTS = [
     "torch==2.13.0", "transformers==5.23.0", "triton==3.9.0", "flash-linear-attention==0.6.0",
 ]  # fmt: skip
 TRAINED = ROOT / "demo" / "rwkv7" / "rwkv7.pth"
-PIP = {
+PIP: dict[str, Any] = {
     "model": "rwkv",
     "model_args": {"pretrained": str(TRAINED), "tokenizer": str(MODEL), "max_length": 512},
     "requirements": PIP_REQUIREMENTS,
@@ -39,7 +45,7 @@ KNOBS: dict[str, Any] = {
     "pad_to": {"reference": 1, "candidate": 64, "target": "model_args.pad_to"},
     "state": {"reference": "kv", "candidate": "vk", "target": "model_args.state_layout"},
 }
-FLA = {
+FLA: dict[str, Any] = {
     "model": "fla",
     "model_args": {"max_length": 512, "segment": 64},
     "requirements": FLA_REQUIREMENTS,
@@ -55,23 +61,11 @@ def port(*knobs: str) -> dict[str, Any]:
     return {**FLA, "settings": {name: KNOBS[name] for name in knobs}}
 
 
-def run_in(requirements: list[str], cache_dir: Path, *words: str) -> str:
-    """What a script says in an environment of these packages, evalguard's files beside it."""
-    own = OwnEnvironment(python="", requirements=tuple(requirements))
-    python = prepare_interpreter(own, {}, cache_dir, name="test").python
-    variables = {**clean_environment(), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [python, "-W", "ignore", *words], capture_output=True, text=True, env=variables, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
-
-
 def test_rwkv_half_precision_is_named_and_a_bos_that_hardly_matters_is_not(
     compare: Compare, tmp_path: Path
 ) -> None:
     file = save_rwkv7(tmp_path / "rwkv7.pth", vocabulary=1344)
-    own = {**PIP, "model_args": {**PIP["model_args"], "pretrained": str(file)}}  # type: ignore[dict-item]
+    own = {**PIP, "model_args": {**PIP["model_args"], "pretrained": str(file)}}
     settings = {
         "bos": {"reference": True, "candidate": False, "target": "model_args.add_bos_token"},
         "strategy": {
@@ -81,7 +75,7 @@ def test_rwkv_half_precision_is_named_and_a_bos_that_hardly_matters_is_not(
         },
     }
     candidate = {**own, "settings": settings}
-    original = {**own, "model_args": {**own["model_args"], "add_bos_token": True}}  # type: ignore[dict-item]
+    original = {**own, "model_args": {**own["model_args"], "add_bos_token": True}}
     gate = {"metrics": {"kl_mean": 3e-4}}
     same = compare({"pip": original, "port": candidate}, *healthy(settings), gate=gate)
     assert kl_mean(same) == 0.0
@@ -113,6 +107,18 @@ def test_fla_a_missing_bos_and_a_transposed_state_are_named_beside_five_other_se
     assert named(found) == planted
 
 
+@pytest.mark.nightly
+def test_fla_a_context_that_is_cut_is_named(compare: Compare) -> None:
+    length = {"reference": 512, "candidate": 24, "target": "model_args.max_length"}
+    candidate = port("prefill", "pad_to")
+    candidate["settings"] = {**candidate["settings"], "length": length}
+    found = compare(
+        {"orig": PIP, "fla-port": candidate}, "--bisect", "auto", "--allow-differing", "tokens",
+        code=1, gate={"metrics": {"kl_mean": 5e-4}},
+    )  # fmt: skip
+    assert named(found) == {"length"}
+
+
 def test_fla_a_rounded_group_norm_is_named_by_a_limit_on_kl(compare: Compare) -> None:
     gate = {"metrics": {"kl_mean": 1e-7}}
     found = compare(
@@ -132,7 +138,7 @@ def test_fla_of_a_checkpoint_that_is_rounded_already_the_norms_weights_are_no_se
     build = {
         **FLA["build"],
         "inputs": {"source": str(tmp_path / "rounded.pth"), "tokenizer": str(MODEL)},
-    }  # type: ignore[dict-item]
+    }
     precise, short = ({**FLA, "build": build} for _ in range(2))
     short["build"] = {**build, "inputs": {**build["inputs"], "dtype": "bfloat16"}}
     short["model_args"] = {**FLA["model_args"], "dtype": "float32"}

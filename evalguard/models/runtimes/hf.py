@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from evalguard.core.settings import Value
+from evalguard.errors import UsageError, nearest
 from evalguard.models.runtimes.runtime import Runtime, RuntimeArguments
 from evalguard.models.runtimes.tokenizer import FolderTokenizer
 from evalguard.models.runtimes.torch_runtime import (
@@ -26,23 +27,58 @@ def load(arguments: RuntimeArguments) -> Runtime:
     """Load a checkpoint with ``AutoModelForCausalLM``.
 
     model_args: ``pretrained``, ``dtype``, ``device``, ``max_length``, ``add_bos_token``,
-    ``prefix_token_id``, ``tokenizer``, ``attn_implementation``, ``quantization_config``.
+    ``prefix_token_id``, ``tokenizer``, ``attn_implementation``, ``quantization_config`` (a
+    mapping as in a checkpoint's config.json: quant_method bitsandbytes, quanto, torchao ...; the
+    weights are quantised while they are loaded).
+
+    Raises:
+        UsageError: a quantisation that transformers does not know, or that did not happen.
     """
+    import torch
     from transformers import AutoModelForCausalLM
 
     common = take_common(arguments)
     attention = arguments.take("attn_implementation")
+    quantisation = arguments.take("quantization_config")
     arguments.check_all_taken()
     options: dict[str, Any] = {"trust_remote_code": arguments.code_allowed}
     if attention is not None:
         options["attn_implementation"] = attention
     if not arguments.pickle_allowed:
         options["use_safetensors"] = True
+    if quantisation is not None:
+        options["quantization_config"] = _read_quantisation(quantisation)
     name = "dtype" if _takes_dtype() else "torch_dtype"
     model = AutoModelForCausalLM.from_pretrained(
         str(common["folder"]), **{name: common["dtype"] or "auto"}, **options
-    ).to(common["device"])
-    return _HFRuntime(model, common, arguments)
+    )
+    if model.device.type != torch.device(common["device"]).type:
+        model = model.to(common["device"])  # bitsandbytes refuses it, even where nothing moves
+    return _HFRuntime(model, common, arguments, quantisation)
+
+
+def _read_quantisation(told: Any) -> Any:
+    from transformers.quantizers.auto import (
+        AUTO_QUANTIZATION_CONFIG_MAPPING,
+        AutoQuantizationConfig,
+    )
+
+    # transformers has two entries for bitsandbytes and finds the right one by the number of bits.
+    known = sorted({name.partition("_")[0] if "bitsandbytes" in name else name
+                    for name in AUTO_QUANTIZATION_CONFIG_MAPPING})  # fmt: skip
+    method = told.get("quant_method") if isinstance(told, Mapping) else told
+    if method not in known:
+        raise UsageError(
+            f"model_args.quantization_config: quant_method {method!r} is not known"
+            f"{nearest(str(method), known)}",
+            hint=f"{{quant_method: NAME, ...}} with NAME one of: {', '.join(known)}",
+        )
+    if method == "bitsandbytes" and not (told.get("load_in_8bit") or told.get("load_in_4bit")):
+        raise UsageError(
+            "model_args.quantization_config: bitsandbytes is not told how many bits",
+            hint="load_in_8bit: true, or load_in_4bit: true",
+        )
+    return AutoQuantizationConfig.from_dict(dict(told))
 
 
 def _takes_dtype() -> bool:
@@ -54,7 +90,13 @@ def _takes_dtype() -> bool:
 
 
 class _HFRuntime(TorchRuntime):
-    def __init__(self, model: Any, common: Mapping[str, Any], arguments: RuntimeArguments) -> None:
+    def __init__(
+        self,
+        model: Any,
+        common: Mapping[str, Any],
+        arguments: RuntimeArguments,
+        quantisation: Mapping[str, Any] | None,
+    ) -> None:
         tokenizer = FolderTokenizer(common["tokenizer"], trust_remote_code=arguments.code_allowed)
         text = getattr(model.config, "text_config", None) or model.config
         length = next((getattr(text, n) for n in _LENGTHS if getattr(text, n, None)), 0)
@@ -67,6 +109,7 @@ class _HFRuntime(TorchRuntime):
             prefix=common["prefix"],
         )
         self.files = (*weight_files(common["folder"]), *tokenizer.files)
+        self._quantisation = quantisation
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = self.module(input_ids=ids, use_cache=False).logits
@@ -76,4 +119,11 @@ class _HFRuntime(TorchRuntime):
     def effective(self) -> Mapping[str, Value]:
         config = self.module.config
         attention = getattr(config, "_attn_implementation", None)
-        return {**effective_dtype(self), "attn_implementation": attention}
+        shown = {**effective_dtype(self), "attn_implementation": attention}
+        if self._quantisation is not None:
+            found = getattr(config, "quantization_config", None)
+            has = {} if found is None else found if isinstance(found, dict) else found.to_dict()
+            shown["quantization_config"] = {
+                name: getattr(has.get(name), "value", has.get(name)) for name in self._quantisation
+            }
+        return shown

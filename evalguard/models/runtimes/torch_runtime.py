@@ -54,7 +54,7 @@ class TorchRuntime(TokenizedRuntime):
         """Logits of one text."""
         import torch
 
-        with torch.inference_mode():
+        with torch.no_grad():  # quanto's 4-bit weights refuse inference_mode
             rows = self.forward(torch.tensor([list(ids)], device=self.device))[0, first:]
             return np.asarray(rows.float().cpu().numpy(), dtype=np.float32)
 
@@ -102,5 +102,6 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
 
 
 def effective_dtype(runtime: Runtime) -> Mapping[str, Value]:
-    """The dtype of most weights, as an argument."""
-    return {"dtype": runtime.dtype.partition("+")[0]}
+    """The dtype of most weights that are floating-point numbers, as an argument."""
+    kinds = runtime.dtype.split("+")  # quantised weights are stored as integers
+    return {"dtype": next((kind for kind in kinds if kind in _DTYPES), kinds[0])}

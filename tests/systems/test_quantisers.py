@@ -1,0 +1,199 @@
+"""Quantised models: by torchao, saved and loaded again; by bitsandbytes and quanto, while loading;
+and a checkpoint of compressed-tensors.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from system_models import MODEL, ORIGINAL, Compare, kl_mean, named, run_in
+
+pytestmark = pytest.mark.systems
+
+TORCHAO: dict[str, Any] = {
+    "quantiser": {
+        "reference": "none",
+        "candidate": "Float8WeightOnlyConfig",
+        "target": "build.config",
+    },
+    "head": {"reference": ["lm_head"], "candidate": [], "target": "build.skip"},
+}
+QUANTISED: dict[str, Any] = {
+    "model_args": {"dtype": "float32"},
+    "requirements": ["torch==2.13.0", "transformers==5.23.0", "torchao==0.18.0"],
+    "build": {
+        "call": "evalguard.recipes.torchao:quantise",
+        "inputs": {"source": str(MODEL)},
+    },
+    "settings": TORCHAO,
+}
+TORCHAO_GATE: dict[str, Any] = {"metrics": {"kl_mean": 3e-4}}
+
+
+def test_torchao_int8_weights_pass_a_limit_on_kl(compare: Compare) -> None:
+    found = compare(
+        {"original": ORIGINAL, "port": QUANTISED},
+        "--set", "quantiser=Int8WeightOnlyConfig", gate=TORCHAO_GATE,
+    )  # fmt: skip
+    assert 1e-8 < kl_mean(found) < 3e-4
+
+
+def test_torchao_a_coarser_quantiser_is_named(compare: Compare) -> None:
+    found = compare(
+        {"original": ORIGINAL, "port": QUANTISED}, "--bisect", "auto", code=1, gate=TORCHAO_GATE
+    )
+    assert named(found) == {"quantiser"}
+
+
+@pytest.fixture
+def untied(tmp_path: Path) -> Path:
+    """The demo's model with an output embedding of its own, equal to the input's."""
+    folder = tmp_path / "untied"
+    shutil.copytree(MODEL, folder)
+    weights = load_file(folder / "model.safetensors")
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    told = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps({**told, "tie_word_embeddings": False}))
+    return folder
+
+
+def test_torchao_an_output_embedding_that_is_quantised_is_named_beside_larger_groups(
+    compare: Compare, untied: Path
+) -> None:
+    def weights(group: int) -> dict[str, Any]:
+        return {"weight_dtype": "int8", "granularity": {"PerGroup": group}}
+
+    settings = {
+        "group": {"reference": weights(32), "candidate": weights(128), "target": "build.arguments"},
+        "head": TORCHAO["head"],
+    }
+    inputs = {"source": str(untied), "config": "IntxWeightOnlyConfig"}
+    port = {**QUANTISED, "settings": settings, "build": {**QUANTISED["build"], "inputs": inputs}}
+    # What both have in common costs 4.1e-5 nats a token, the groups 0.1e-5, the head 1.4e-5.
+    limit = {"metrics": {"kl_mean": 5e-5}}
+    found = compare({"original": ORIGINAL, "port": port}, "--bisect", "auto", code=1, gate=limit)
+    assert named(found) == {"head"}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_torchao_int8_weights_on_a_gpu_give_what_they_give_on_a_cpu(compare: Compare) -> None:
+    inputs = {**QUANTISED["build"]["inputs"], "config": "Int8WeightOnlyConfig"}
+    sides = {
+        device: {
+            **QUANTISED,
+            "settings": {},
+            "build": {**QUANTISED["build"], "inputs": inputs},
+            "model_args": {"dtype": "float32", "device": device},
+        }
+        for device in ("cpu", "cuda")
+    }
+    found = compare(sides, "--distributions", "reference")
+    assert kl_mean(found) < 1e-6
+
+
+# Quantised while they are loaded, or before.
+
+PACKAGES = [
+    "torch==2.13.0", "transformers==5.23.0", "accelerate", "bitsandbytes==0.50.2",
+    "optimum-quanto==0.2.7", "compressed-tensors==0.20.0",
+]  # fmt: skip
+LIMIT: dict[str, Any] = {"metrics": {"kl_mean": 1e-2}}
+
+
+def loaded_as(reference: dict[str, Any] | None, candidate: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **ORIGINAL,
+        "requirements": PACKAGES,
+        "settings": {
+            "quantiser": {
+                "reference": reference,
+                "candidate": candidate,
+                "target": "model_args.quantization_config",
+            },
+            "attention": {
+                "reference": "eager",
+                "candidate": None,
+                "target": "model_args.attn_implementation",
+            },
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("fine", "coarse"),
+    [
+        (
+            {"quant_method": "bitsandbytes", "load_in_8bit": True},
+            {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
+        ),
+        (
+            {"quant_method": "quanto", "weights": "int8"},
+            {"quant_method": "quanto", "weights": "int4"},
+        ),
+    ],
+    ids=["bitsandbytes", "quanto"],
+)
+def test_eight_bits_pass_a_limit_on_kl_and_four_bits_are_named(
+    compare: Compare, fine: dict[str, Any], coarse: dict[str, Any]
+) -> None:
+    port = loaded_as(fine, coarse)
+    models = {"original": ORIGINAL, "port": port}
+    passed = compare(models, "--set", "quantiser=reference", gate=LIMIT)
+    assert 1e-8 < kl_mean(passed) < LIMIT["metrics"]["kl_mean"]
+    found = compare(models, "--bisect", "auto", code=1, gate=LIMIT)
+    assert named(found) == {"quantiser"}
+
+
+def test_a_quantiser_that_is_none_is_an_error_with_those_there_are(compare: Compare) -> None:
+    port = loaded_as(None, {"quant_method": "quant0"})
+    found = compare({"original": ORIGINAL, "port": port}, code=2)
+    assert "quant_method 'quant0' is not known" in found["error"]["message"]
+    assert "quanto" in found["error"]["hint"]
+
+
+def test_a_checkpoint_of_compressed_tensors_is_read_as_it_is_stored(
+    compare: Compare, cache_dir: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "compress.py"
+    script.write_text(COMPRESS, encoding="utf-8")
+    run_in(PACKAGES, cache_dir, str(script), str(MODEL), str(tmp_path / "stored"))
+    port = {
+        "model_args": {"pretrained": str(tmp_path / "stored"), "dtype": "float32"},
+        "requirements": PACKAGES,
+    }
+    found = compare({"original": ORIGINAL, "port": port}, gate=LIMIT)
+    assert 1e-8 < kl_mean(found) < LIMIT["metrics"]["kl_mean"]
+
+
+COMPRESS = """
+import sys
+import torch
+from compressed_tensors.compressors import ModelCompressor
+from compressed_tensors.quantization import (
+    QuantizationConfig, apply_quantization_config, preset_name_to_scheme,
+)
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+source, output = sys.argv[1:]
+model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+groups = {"linear": preset_name_to_scheme("W8A16", ["Linear"])}
+apply_quantization_config(model, QuantizationConfig(config_groups=groups, ignore=["lm_head"]))
+for module in model.modules():
+    if hasattr(module, "weight_scale"):
+        rows, parts = module.weight_scale.shape
+        largest = module.weight.reshape(rows, parts, -1).abs().amax(-1)
+        module.weight_scale.data.copy_(largest / 127)
+compressor = ModelCompressor.from_pretrained_model(model)
+compressor.compress_model(model)
+model.save_pretrained(output)
+AutoTokenizer.from_pretrained(source).save_pretrained(output)
+compressor.update_config(output)
+"""

@@ -1,0 +1,140 @@
+"""Gemma 2 by TransformerLens: HookedTransformer of two versions, TransformerBridge of two more."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from system_models import MODEL, ORIGINAL, Compare, healthy, kl_mean, named, perplexity
+
+pytestmark = pytest.mark.systems
+
+LENS: dict[str, Any] = {
+    "model": "transformer_lens",
+    "model_args": {"pretrained": str(MODEL), "dtype": "float32", "api": "hooked"},
+    "requirements": ["torch==2.13.0", "transformers==5.23.0", "transformer-lens==3.5.1"],
+}
+BRIDGE: dict[str, Any] = {
+    "model": "transformer_lens",
+    "model_args": {"pretrained": str(MODEL), "dtype": "float32", "api": "bridge"},
+    "requirements": ["torch==2.13.0", "transformers==5.23.0", "transformer-lens==4.3.0"],
+}
+OLD = {"package.transformer-lens": {"reference": "3.5.1", "candidate": "2.3.0 typeguard<3"}}
+LIMIT = {"metrics": {"kl_mean": 1e-6}}
+WINDOW = 16  # of the sliding layers, so that the demo's short documents feel it
+
+
+def of_argument(name: str, reference: Any, candidate: Any) -> dict[str, Any]:
+    return {"reference": reference, "candidate": candidate, "target": f"model_args.{name}"}
+
+
+# What a conversion of this family is known to get wrong; references are the checkpoint's.
+FIELDS = {
+    "scale": of_argument("attn_scale", math.sqrt(20), math.sqrt(128 / 4)),
+    "attention_cap": of_argument("attn_scores_soft_cap", 40.0, -1.0),
+    "logit_cap": of_argument("output_logits_soft_cap", 30.0, -1.0),
+    "types": of_argument("attn_types", ["local", "global"] * 2, ["global", "local"] * 2),
+    "rope": of_argument("rotary_base", 4000.0, 10000.0),
+    "activation": of_argument("act_fn", None, "gelu_pytorch_tanh"),  # the same one: inert
+}
+
+
+@pytest.fixture
+def windowed(tmp_path: Path) -> dict[str, Any]:
+    """The demo's model with a window that its documents are longer than."""
+    folder = tmp_path / "windowed"
+    shutil.copytree(MODEL, folder)
+    told = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps({**told, "sliding_window": WINDOW}))
+    return {"pretrained": str(folder), "dtype": "float32"}
+
+
+def test_transformer_lens_3_5_1_is_the_model(compare: Compare) -> None:
+    found = compare(
+        {"original": ORIGINAL, "port": LENS}, "--distributions", "reference",
+    )  # fmt: skip
+    assert abs(perplexity(found)["sigma"]) < 1e-3
+    assert kl_mean(found) < 1e-8
+
+
+def test_transformer_lens_2_3_0_has_another_attention_scale_and_the_upgrade_is_named(
+    compare: Compare,
+) -> None:
+    port = {**LENS, "settings": {**OLD, "bos": of_argument("add_bos_token", True, None)}}
+    found = compare({"original": ORIGINAL, "port": port}, "--bisect", "auto", code=1)
+    assert named(found) == {"package.transformer-lens"}
+
+
+def test_a_hooked_transformer_with_the_checkpoints_own_pattern_of_attention_is_the_model(
+    compare: Compare, windowed: dict[str, Any]
+) -> None:
+    original = {"model_args": {**windowed, "attn_implementation": "eager"}}
+    port = {**LENS, "model_args": {**LENS["model_args"], **windowed}, "settings": FIELDS}
+    found = compare({"original": original, "port": port}, *healthy(FIELDS), gate=LIMIT)
+    assert kl_mean(found) < 1e-8
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        {"scale", "types"},
+        pytest.param({"attention_cap"}, marks=pytest.mark.nightly),
+        pytest.param({"logit_cap", "scale"}, marks=pytest.mark.nightly),
+        pytest.param({"rope"}, marks=pytest.mark.nightly),
+    ],
+    ids=lambda planted: "+".join(sorted(planted)),
+)
+def test_wrong_fields_of_the_configuration_are_named_beside_the_others(
+    compare: Compare, windowed: dict[str, Any], planted: set[str]
+) -> None:
+    original = {"model_args": {**windowed, "attn_implementation": "eager"}}
+    # Left to itself the library takes the checkpoint's, except for the pattern of attention.
+    settings = {
+        name: one if name in planted else {**one, "candidate": None}
+        for name, one in FIELDS.items()
+        if name in planted or name != "types"
+    }
+    own = {"attn_types": FIELDS["types"]["reference"]}
+    port = {**LENS, "model_args": {**LENS["model_args"], **windowed, **own}, "settings": settings}
+    found = compare({"original": original, "port": port}, "--bisect", "auto", code=1, gate=LIMIT)
+    assert named(found) == planted
+
+
+def test_transformer_lens_4_3_0_wraps_the_model_and_is_the_model(compare: Compare) -> None:
+    found = compare(
+        {"original": ORIGINAL, "port": BRIDGE}, "--distributions", "reference",
+    )  # fmt: skip
+    assert kl_mean(found) < 1e-12
+
+
+def test_the_compatibility_mode_of_3_5_1_is_off_and_the_version_is_named(compare: Compare) -> None:
+    versions = {"package.transformer-lens": {"reference": "4.3.0", "candidate": "3.5.1"}}
+    port = {
+        **BRIDGE,
+        "model_args": {**BRIDGE["model_args"], "compatibility_mode": True},
+        "settings": {**versions, "bos": of_argument("add_bos_token", True, None)},
+    }
+    found = compare({"original": ORIGINAL, "port": port}, "--bisect", "auto", code=1, gate=LIMIT)
+    assert named(found) == set(versions)
+
+
+def test_an_attention_that_the_model_does_not_have_is_an_error_and_no_verdict(
+    compare: Compare,
+) -> None:
+    """A bridge hooks into eager attention; Gemma 2 in it has no other."""
+    port = {**BRIDGE, "model_args": {**BRIDGE["model_args"], "attn_implementation": "sdpa"}}
+    found = compare({"original": ORIGINAL, "port": port}, code=3)
+    assert "'port' cannot be loaded" in found["error"]["message"]
+
+
+def test_packages_that_exclude_each_other_cannot_be_built_and_that_is_said(
+    compare: Compare,
+) -> None:
+    port = {**LENS, "requirements": ["transformer-lens==3.5.1", "typeguard<3"]}
+    found = compare({"original": ORIGINAL, "port": port}, code=3)
+    assert "cannot be made of" in found["error"]["message"]
+    assert "typeguard" in found["error"]["message"]
