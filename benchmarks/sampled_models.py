@@ -7,6 +7,7 @@ size can be planted by the size of a change, in architectures that no small trai
 
 from __future__ import annotations
 
+import inspect
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,10 +122,12 @@ def _written_by(model: PreTrainedModel, documents: int, seed: int) -> list[list[
     lengths = torch.randint(_SHORTEST, _LONGEST + 1, (documents,)).tolist()
     ids = torch.zeros((documents, 1), dtype=torch.long)
     past = None
+    # transformers has renamed it in 5.24.
+    name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
     with torch.no_grad():
         for _ in range(_LONGEST):
-            out = model(input_ids=ids[:, -1:], past_key_values=past, use_cache=True)
-            past, logits = out.past_key_values, out.logits[:, -1, :].float()
+            out = model(input_ids=ids[:, -1:], **{name: past}, use_cache=True)
+            past, logits = out[name], out.logits[:, -1, :].float()
             logits[:, :2] = -torch.inf  # <s> and </s> are no words
             drawn = torch.multinomial(logits.softmax(-1), 1)
             ids = torch.cat([ids, drawn], dim=1)

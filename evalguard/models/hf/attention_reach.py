@@ -290,9 +290,5 @@ class TrunkCache:
 
             # without the config: layers with a window keep all tokens, and masks hide the far ones
             self._cache = DynamicCache()
-            call(
-                input_ids=torch.tensor([ids], device=device),
-                past_key_values=self._cache,
-                use_cache=True,
-            )
+            call(input_ids=torch.tensor([ids], device=device), cache=self._cache)
         return self._cache

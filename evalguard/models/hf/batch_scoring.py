@@ -298,8 +298,14 @@ class BatchScoring(GuardedGeneration):
             return self.forward(input_ids=moved.input_ids)
         return self.sharing.run(self.forward, unread, moved.batch, self.device)
 
-    def forward(self, **inputs: Any) -> torch.Tensor:
-        """Return the model's logits, without what only generation or training needs."""
+    def forward(self, *, cache: Any = None, **inputs: Any) -> torch.Tensor:
+        """Return the model's logits, without what only generation or training needs.
+
+        Args:
+            cache: keys and values that are read, and added to; None: none.
+        """
+        if cache is not None:
+            inputs |= {self._cache_name: cache, "use_cache": True}
         with torch.inference_mode(), self._precision():
             logits: torch.Tensor = self.model(**{**self._without_cache, **inputs}).logits
             return logits
@@ -341,11 +347,19 @@ class BatchScoring(GuardedGeneration):
                 yield from rows.logits(moved, run, before)
 
     @cached_property
+    def _cache_name(self) -> str:
+        """What the model calls its cache: transformers has renamed it in 5.24."""
+        return "cache" if "cache" in self._forward_arguments else "past_key_values"
+
+    @cached_property
     def _without_cache(self) -> dict[str, Any]:
         """No cache of keys and values where the model can do without: it would be thrown away."""
+        return {"use_cache": False} if "use_cache" in self._forward_arguments else {}
+
+    @cached_property
+    def _forward_arguments(self) -> Mapping[str, object]:
         model = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
-        known = inspect.signature(model.forward).parameters
-        return {"use_cache": False} if "use_cache" in known else {}
+        return inspect.signature(model.forward).parameters
 
 
 def _lengths_read_by(reads: Sequence[PieceRead], positions: int) -> list[int]:

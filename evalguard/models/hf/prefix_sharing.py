@@ -98,7 +98,7 @@ class PrefixSharing:
         if not batch.trunk:
             return call(**arguments, use_cache=False)
         with self._trunk.read(unread, batch.trunk, device) as cache:
-            return call(**arguments, past_key_values=cache, use_cache=True)
+            return call(**arguments, cache=cache)
 
     def _check(self, model: BatchScorer, passes: Sequence[TreePass], on_trunk: bool) -> None:
         """Hold the largest passes against plain batches, where none like them was before."""
