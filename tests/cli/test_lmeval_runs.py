@@ -337,8 +337,9 @@ def test_whole_texts_have_the_values_that_lm_eval_reports(
         assert any("BOS given BOS counts" in caveat for caveat in comparison["caveats"])
     assert document["environment"]["base"]["rolling_bos"] == "lm-eval"
     if scorer == "fast":
-        (note,) = [n for n in document["notes"] if n.startswith("orig: sw_text")]
-        assert "24 documents scored again by lm-eval's own path" in note
+        # Of both models at once where they say the same, which their rounding decides.
+        said = "sw_text: 24 documents scored again by lm-eval's own path"
+        assert any(note.removeprefix("orig: ").startswith(said) for note in document["notes"])
 
 
 def test_bos_once_is_asked_for_said_and_not_verified(compare: Any, lm_eval: Any) -> None:
