@@ -91,6 +91,23 @@ def test_other_tokens_are_refused_before_the_second_model_is_scored(
     assert score(scorers, allow_differing=frozenset({"tokens"}))
 
 
+@pytest.mark.parametrize("reads_bos", ["base", "candidate"])
+def test_a_bos_that_one_side_reads_is_named_with_the_side_that_needs_it(
+    score: Score, reads_bos: str
+) -> None:
+    class WithBos(FakeScorer):
+        def encode(self, requests: Any) -> list[tuple[int, ...]]:
+            return [(7, *ids) for ids in super().encode(requests)]
+
+    other = {"base": "candidate", "candidate": "base"}[reads_bos]
+    kinds = {reads_bos: WithBos, other: FakeScorer}
+    with pytest.raises(MisalignedRunsError, match="encode 8 of 8 requests differently") as raised:
+        score({"a": kinds["base"]("a"), "b": kinds["candidate"]("b")})
+    assert f"only the {reads_bos} reads token 7 before each text" in raised.value.hint
+    assert f"{{add_bos_token: true}} on the {other}" in raised.value.hint
+    assert "--allow-differing tokens" in raised.value.hint
+
+
 def test_models_that_show_no_tokens_are_left_to_pairing(score: Score) -> None:
     class Silent(FakeScorer):
         def encode(self, requests: Any) -> list[tuple[int, ...]]:

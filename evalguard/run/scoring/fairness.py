@@ -67,7 +67,27 @@ def check_encodings(
         f"base and candidate encode {len(differing)} of {len(requests)} requests differently "
         f"(first: {request.task}, doc_id {request.doc_id}: token ids {_ids_text(ours)} and "
         f"{_ids_text(theirs)})",
-        hint=_TOKENIZER_HINT,
+        hint=_bos_hint([(ours, theirs) for _, ours, theirs in differing]) or _TOKENIZER_HINT,
+    )
+
+
+def _bos_hint(differing: Sequence[tuple[TokenIds, TokenIds]]) -> str:
+    """Name the side that reads one token before every text; "" where that is not all there is."""
+    sides = {
+        (side, longer[0])
+        for ours, theirs in differing
+        for side, longer, shorter in (("base", ours, theirs), ("candidate", theirs, ours))
+        if longer[1:] == shorter
+    }
+    every = all(ours[1:] == theirs or theirs[1:] == ours for ours, theirs in differing)
+    if not every or len(sides) != 1:
+        return ""
+    ((with_bos, bos),) = sides
+    without = "candidate" if with_bos == "base" else "base"
+    return (
+        f"only the {with_bos} reads token {bos} before each text: set model_args: "
+        f"{{add_bos_token: true}} on the {without}, or false on the {with_bos}; if that is under "
+        "test, declare it: --allow-differing tokens, or differs: [tokens] on the pair"
     )
 
 
