@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded_commands import COMMANDS, answer
+from recorded_commands import COMMANDS, answer, are_same
 from small_world import make_world, run_here
 
 CHECKOUT = Path(__file__).parent.parent.parent
@@ -72,7 +72,7 @@ def test_forty_command_lines_answer_as_recorded(
                 changed += [
                     f"{name}: {key}: {old.get(key)!r} -> {new.get(key)!r}"
                     for key in old.keys() | new.keys()
-                    if old.get(key) != new.get(key)
+                    if not are_same(old.get(key), new.get(key))
                 ]
             elif part == "screen" and old and new:
                 # Markdown leaves a digest bare that has no letter: nobody takes it for a commit.

@@ -95,7 +95,9 @@ def test_fla_token_by_token_is_rwkv_pip(compare: Compare) -> None:
     assert kl_mean(found) < 1e-9
 
 
-@pytest.mark.parametrize("planted", [{"bos"}, {"bos", "state"}], ids="+".join)
+@pytest.mark.parametrize(
+    "planted", [{"bos"}, {"bos", "state"}], ids=lambda planted: "+".join(sorted(planted))
+)
 def test_fla_a_missing_bos_and_a_transposed_state_are_named_beside_five_other_settings(
     planted: set[str], compare: Compare
 ) -> None:
