@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from interpreters import interpreter
 from packaging.requirements import Requirement
 
 if sys.version_info >= (3, 11):
@@ -48,19 +49,6 @@ def lowest(requirement: Requirement) -> str:
     (bound,) = (s.version for s in requirement.specifier if s.operator == ">=")
     marker = f"; {requirement.marker}" if requirement.marker else ""
     return f"{requirement.name}=={bound}{marker}"
-
-
-def interpreter(version: str) -> str:
-    """The interpreter of a Python version; a missing one fails the night: it is not a skip."""
-    listed = filter(None, os.environ.get("EVALGUARD_PYTHONS", "").split(":"))
-    for candidate in (*listed, shutil.which(f"python{version}")):
-        if candidate is None:
-            continue
-        print_version = "import sys; print('%d.%d' % sys.version_info[:2])"
-        found = subprocess.run([candidate, "-c", print_version], capture_output=True, text=True)
-        if found.returncode == 0 and found.stdout.strip() == version:
-            return candidate
-    pytest.fail(f"no Python {version}: neither python{version} on PATH nor in EVALGUARD_PYTHONS")
 
 
 def run(*words: str | Path, folder: Path, code: int = 0) -> str:

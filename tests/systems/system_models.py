@@ -29,6 +29,19 @@ def kl_mean(document: dict[str, Any]) -> float:
     return float(one["kl"]["value"])
 
 
+def largest_difference(document: dict[str, Any]) -> float:
+    """The largest difference of a document's log-likelihood, in nats, to first order.
+
+    A contribution is in standard errors of the base, whose log-scale value is ``base_stderr`` /
+    ``base``, and of the mean over ``n`` documents.
+    """
+    one = perplexity(document)
+    if one["bit_identical"]:
+        return 0.0
+    unit = one["base_stderr"] / one["base"] * one["n"]
+    return abs(one["influence"]["documents"][0]["contribution"]) * unit
+
+
 def named(document: dict[str, Any]) -> set[str]:
     """Culprits and suspects: everything that is blamed in any way."""
     bisect = document["bisect"]
