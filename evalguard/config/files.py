@@ -345,6 +345,7 @@ def variant_of(model: Inherited, *, folder: Path, code_allowed: bool) -> Variant
         allow_pickle=entry.allow_pickle and code_allowed,
         allow_code=code_allowed,
         code_folder=str(folder),
+        revision=entry.revision,
     )
 
 

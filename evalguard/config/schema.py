@@ -229,6 +229,11 @@ class ModelEntry(GuardEntry):
         description="Packages of a virtual environment in which the model runs, as pip takes them; "
         "evalguard makes and keeps it.",
     )
+    revision: Text | Literal[""] = Field(
+        default="",
+        description="Of a served model: your word for what the server has now. Its scores are kept "
+        "under it; write another one whenever something about the server changes. Not inherited.",
+    )
     trust_remote_code: bool = Field(
         default=False, description="Run the Python code that comes with this model. Not inherited."
     )

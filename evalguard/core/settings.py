@@ -190,7 +190,8 @@ class Variant:
     already resolved). ``assignment`` holds the current value of every setting by name.
     ``code_folder`` is the folder from which ``call:`` files are resolved ("" if the user named no
     file). ``trust_remote_code`` and ``allow_pickle`` are off unless the user said so for this
-    model. ``environment``: where it runs, None: in evalguard's own environment.
+    model. ``environment``: where it runs, None: in evalguard's own environment. ``revision``: by
+    which the user vouches for what a server has, "": nobody does.
     """
 
     name: str
@@ -205,6 +206,7 @@ class Variant:
     allow_pickle: bool = False
     allow_code: bool = False
     code_folder: str = ""
+    revision: str = ""
 
     def assigned(self, changes: Assignment) -> Variant:
         """Return this variant with other values for some of its settings.
@@ -250,7 +252,8 @@ class Variant:
 
     def _environment_facts(self) -> dict[str, object]:
         own = self.environment
-        return {} if own is None else {"environment": [own.python, *own.requirements]}
+        facts: dict[str, object] = {"revision": self.revision} if self.revision else {}
+        return facts if own is None else {**facts, "environment": [own.python, *own.requirements]}
 
 
 def digest_of(value: object) -> str:
@@ -270,7 +273,7 @@ class KeptFolder:
     """What is kept of one model, or pair of models, in one way.
 
     Attributes:
-        kind: scores, references, divergences, builds, floors, facts, devices, logs.
+        kind: scores, references, divergences, builds, floors, facts, devices, answers, logs.
         key: name of the folder: a digest of everything that can change what is in it.
         name: the model's, as it was last called; "" where nobody wrote it down.
         model: what is known of the model: type, dtype, device.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -123,10 +124,30 @@ def _load_registered(
         taken = constructor_parameters(loader)
         if trust_remote_code and "trust_remote_code" in taken:
             arguments["trust_remote_code"] = True
-        size = policy.batch_size or DEFAULT_BATCH_SIZE
-        run = {"batch_size": size, "device": arguments.pop("device", _default_device(policy))}
-        accepted = {name: value for name, value in run.items() if name in taken}
+        device = arguments.pop("device", _default_device(policy))
+        run = {"batch_size": policy.batch_size or _default_batch_size(loader), "device": device}
+        accepted = {n: value for n, value in run.items() if n in taken and value is not None}
         return loader.create_from_arg_obj(arguments, accepted)
+
+
+def _default_batch_size(loader: type[LM]) -> int | str | None:
+    """The batch size of a model type where the user gives none; None: its own default.
+
+    Servers are asked one prompt a call, and vllm and sglang cut batches themselves.
+    """
+    from lm_eval.models.api_models import TemplateAPI
+
+    if issubclass(loader, TemplateAPI):
+        return None
+    own = {
+        parameter.default
+        for kind in loader.__mro__
+        if (constructor := vars(kind).get("__init__")) is not None
+        for name, parameter in inspect.signature(constructor).parameters.items()
+        if name == "batch_size"
+    }
+    cuts_itself = "auto" in own or loader.__module__.endswith(".sglang_causallms")
+    return "auto" if cuts_itself else DEFAULT_BATCH_SIZE
 
 
 def _default_device(policy: ScoringPolicy) -> str:

@@ -71,6 +71,7 @@ def find_items(cache_dir: Path) -> Iterator[CacheItem]:
         for folder in list_folders(layout):
             yield from _files("facts", folder, re.compile(r".+\.json"))
     yield from _files("devices", cache_dir / "devices", re.compile(r".+\.json"))
+    yield from _files("answers", cache_dir / "answers", re.compile(r"[0-9a-f]+\.jsonl"))
     logs = cache_dir / "logs"
     if logs.is_dir() and not logs.is_symlink():
         yield from _files("logs", logs, LOG_FILE)

@@ -96,6 +96,7 @@ VARIANT: Codec[Variant] = name_root(
         allow_pickle=BOOLEAN,
         allow_code=BOOLEAN,
         code_folder=TEXT,
+        revision=TEXT,
     ),
 )
 

@@ -18,11 +18,12 @@ from evalguard.conversion.readback import check_environment, read_arguments, rea
 from evalguard.conversion.taken_weights import ReadTensors, take_weights
 from evalguard.core.scorer import ReassignableScorer, ScoringPolicy
 from evalguard.core.settings import Value, Variant, digest_of
-from evalguard.errors import EvaluationError, SettingError
+from evalguard.errors import EvaluationError, SettingError, UsageError
 from evalguard.models.arguments import HF_TYPES
 from evalguard.models.load_failures import AssignedModel
 from evalguard.models.loading import load_lm
 from evalguard.models.machine import use_threads
+from evalguard.models.served.calls import is_served
 from evalguard.run.scoring.loading_facts import (
     VARIABLES_KEY,
     digest_code,
@@ -72,6 +73,7 @@ class EditedModel:
             EvaluationError: files changed meanwhile.
         """
         variant, plan = wanted.variant, wanted.plan
+        self._check_revision(variant)
         effective = read_arguments(self.lm, plan, wanted.model_args)
         model = _editable_model(self.lm, wanted)
         code: dict[str, Any] = {
@@ -88,7 +90,8 @@ class EditedModel:
         lower = set_token_budget(self.lm, self.policy, threads=threads, cache_dir=self.cache_dir)
         return AssignedModel(
             effective={setting.name: effective[setting.name] for setting in variant.settings},
-            provenance=self._provenance(wanted, effective),
+            provenance=None if is_served(self.lm) else self._provenance(wanted, effective),
+            revision=variant.revision,
             threads=threads,
             caveats=(
                 *_not_cached_note(list_unknown_dependencies(variant, plan, wanted.model_args)),
@@ -96,6 +99,14 @@ class EditedModel:
             ),
             on_smaller_budget=lower,
         )
+
+    def _check_revision(self, variant: Variant) -> None:
+        if variant.revision and not is_served(self.lm):
+            raise UsageError(
+                f"'{variant.name}' has a `revision:`, which vouches for what a server has; model "
+                f"type '{variant.model}' is none of lm-eval's clients of servers that take one",
+                hint="a revision of the hub belongs into model_args: {revision: NAME}",
+            )
 
     def reassigned(self, variant: Variant) -> AssignedModel | None:
         """Take the settings back that the model carries, and let it carry a variant's.

@@ -12,6 +12,7 @@ from evalguard.core.scorer import ComparedAnswer
 from evalguard.core.settings import digest_of
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.harness.blocks import RequestBlock
+from evalguard.models.arguments import SERVED_TYPES
 from evalguard.models.hf.lockstep import score_in_lockstep
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.run.meter import interruptible
@@ -87,9 +88,13 @@ class ScoringPlan:
         return self.context.choices.gate.needs_distributions
 
     def _each(self, sources: Sequence[ModelSource]) -> list[Evaluation]:
-        """Score every model by itself, one after the other unless all are to be loaded."""
-        if self.context.choices.memory == "lockstep":
+        """Score every model by itself, one after the other unless all are to be loaded.
+
+        Servers work at the same time: all are asked before the first is waited for.
+        """
+        if self.context.choices.memory == "lockstep" or are_separate_servers(sources):
             with self.context.open_models(sources) as models:
+                self._evaluator.ask_ahead(models)
                 return [self._scores(model) for model in models]
         return [self._alone(source) for source in sources]
 
@@ -221,6 +226,13 @@ class ScoringPlan:
         return LockstepObstacle(
             f"{candidate.name} does not fit on {device} beside {first.name}", True
         )
+
+
+def are_separate_servers(sources: Sequence[ModelSource]) -> bool:
+    """Whether all models are served, each by a server of its own; one server is asked in turns."""
+    urls = [plan_conversion(source.variant).model_args.get("base_url") for source in sources]
+    served = all(source.variant.model in SERVED_TYPES for source in sources)
+    return served and None not in urls and len(set(map(str, urls))) == len(urls)
 
 
 @contextmanager
