@@ -40,6 +40,7 @@ from evalguard.models.load_failures import (
 )
 from evalguard.models.machine import use_threads
 from evalguard.models.served.answer_checks import check_answers, method_module, with_own_seeds
+from evalguard.models.served.probe import probe_server
 from evalguard.models.tokenizers import EncodedTexts, shareable_tokenizer_digest, shared_texts
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class LMScorer:
         self._reassigning = reassigning
         self._spoilt = False
         self._assigned = assigned or AssignedModel()
+        self._probed: set[RequestKind] = set()
         self._description = self._read_off()
 
     def _read_off(self) -> ModelDescription:
@@ -124,6 +126,26 @@ class LMScorer:
         return self._description
 
     @property
+    def is_served(self) -> bool:
+        """Whether lm-eval's client of a server stands in for the model."""
+        return hasattr(self._open_lm(), "_create_payload")
+
+    def probe(self, requests: Sequence[Request]) -> None:
+        """See whether a server gives what requests of these kinds need; once for each kind.
+
+        Raises:
+            UsageError: no server does, by this model type.
+            EvaluationError: this one does not, or does not answer.
+        """
+        lm = self._open_lm()
+        kinds = {request.kind for request in requests} - self._probed
+        new = [request for request in requests if request.kind in kinds]
+        if new:
+            with explain_failures("answering a probe", ()), silence_libraries():
+                probe_server(lm, new)
+            self._probed |= kinds
+
+    @property
     def gave_up(self) -> FallbackError | None:
         """What documents have shown that this model cannot do as the policy asks."""
         return getattr(self._lm, "gave_up", None)
@@ -149,6 +171,7 @@ class LMScorer:
         if not requests:
             return []
         lm, kind = self._open_lm(), get_request_kind(requests)
+        self.probe(requests)
         most = self._policy.max_gen_toks
         arguments = [build_arguments(request, most) for request in requests]
         seeds = seed_generators(self._policy.seed)
@@ -167,7 +190,7 @@ class LMScorer:
                 raise EvaluationError(
                     f"the model gave {len(answers)} answers to {len(requests)} requests"
                 )
-            told = build_responses(lm, kind, arguments, answers, fed)
+            told = build_responses(lm, kind, arguments, answers, fed.pairs, fed.answers)
         self._notice_batches()
         return told
 
