@@ -28,6 +28,8 @@ class CompletionServer:
         fingerprint: of every answer.
         name: of the model that signs; "": the one that was asked for.
         asked: the payloads of all questions, in order; ``answered``: of those with an answer.
+        others: payloads of probes, and of lm-eval's client where it asks one thing at a time; the
+            hook does not see them.
         peak: the largest number of questions at the same time.
     """
 
@@ -37,6 +39,7 @@ class CompletionServer:
     name: str = ""
     asked: list[dict[str, Any]] = field(default_factory=list)
     answered: list[dict[str, Any]] = field(default_factory=list)
+    others: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     peak: int = 0
     in_flight: int = 0
@@ -101,6 +104,9 @@ class CompletionServer:
 
     async def _post(self, request: web.Request) -> web.StreamResponse:
         asked = await request.json()
+        if "aiohttp" not in request.headers["User-Agent"]:
+            self.others.append(asked)
+            return web.json_response(self.answer(asked))
         await self._count(asked, dict(request.headers))
         try:
             found = None if self.hook is None else await self.hook(self, request, asked)

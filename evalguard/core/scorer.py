@@ -18,6 +18,8 @@ ScorerName = Literal["fast", "harness"]
 # "full logits": the fast path with logits at all positions, for models that need it.
 ScoringPath = Literal["fast", "full logits", "harness"]
 RollingBos = Literal["lm-eval", "once"]
+# Of each scored position: tokens by their texts (or "token_id:7"), with natural log-probabilities.
+TopLogprobs = tuple[Mapping[str, float], ...]
 
 # Sequences of a batch where batches are cut by number and nobody gave one, as lm-eval has it here.
 DEFAULT_BATCH_SIZE = 16
@@ -54,6 +56,8 @@ class Response:
         text: generated text; None for likelihood requests.
         token_logprobs: float64 array, shape (n_scored_tokens,), natural log, in reading order
             (rolling windows concatenated); None where the backend does not give it.
+        top_logprobs: of the same positions, the tokens that a server shows of its distributions;
+            None for any other model.
         token_hash: hash of the token ids actually fed (context and continuation, after any
             truncation), "" where the backend does not show them.
         n_tokens: number of token ids fed, 0 where unknown.
@@ -64,6 +68,7 @@ class Response:
     is_greedy: bool | None = None
     text: str | None = None
     token_logprobs: NDArray[np.float64] | None = None
+    top_logprobs: TopLogprobs | None = None
     token_hash: str = ""
     n_tokens: int = 0
     truncated: bool = False

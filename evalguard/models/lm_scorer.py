@@ -42,7 +42,8 @@ from evalguard.models.load_failures import (
 )
 from evalguard.models.machine import use_threads
 from evalguard.models.served.answer_checks import check_answers
-from evalguard.models.served.calls import is_served, run_method, seed_repeats
+from evalguard.models.served.calls import is_served, run_method, seed_repeats, wrap_conversation
+from evalguard.models.served.probe import probe_server
 from evalguard.models.served.request_queue import RequestQueue
 from evalguard.models.served.server_identity import read_server_facts, server_identity
 from evalguard.models.tokenizers import EncodedTexts, shareable_tokenizer_digest, shared_texts
@@ -96,6 +97,7 @@ class LMScorer:
         self._journal: AnswerJournal | None = None
         self._queue: RequestQueue | None = None
         self._served = self._read_server() if is_served(lm) else None
+        self._probed: set[RequestKind] = set()
         self._description = self._read_off()
 
     def _read_off(self) -> ModelDescription:
@@ -156,6 +158,7 @@ class LMScorer:
         if self._queue is None:
             assert self._served is not None
             self._queue = RequestQueue(lm, facts=self._served.facts, journal=self._journal)
+        self.probe(requests)
         most = self._policy.max_gen_toks
         plain = [build_arguments(request, most) for request in requests]
         with explain_failures(kind, requests), silence_libraries():
@@ -186,6 +189,32 @@ class LMScorer:
     def describe(self) -> ModelDescription:
         """Return what was loaded, with every setting's effective value."""
         return self._description
+
+    @property
+    def is_served(self) -> bool:
+        """Whether lm-eval's client of a server stands in for the model."""
+        return self._served is not None
+
+    def probe(self, requests: Sequence[Request]) -> None:
+        """See whether a server gives what requests of these kinds need; once for each kind.
+
+        Raises:
+            UsageError: no server does, by this model type.
+            EvaluationError: this one does not, or does not answer.
+        """
+        lm = self._open_lm()
+        kinds = {request.kind for request in requests} - self._probed
+        new = [
+            replace(request, arguments=wrap_conversation(lm, request.arguments))
+            if self.is_served
+            else request
+            for request in requests
+            if request.kind in kinds
+        ]
+        if new:
+            with explain_failures("answering a probe", ()), silence_libraries():
+                probe_server(lm, new)
+            self._probed |= kinds
 
     @property
     def gave_up(self) -> FallbackError | None:
@@ -234,7 +263,7 @@ class LMScorer:
                 raise EvaluationError(
                     f"the model gave {len(answers)} answers to {len(requests)} requests"
                 )
-            told = build_responses(lm, kind, arguments, answers, fed)
+            told = build_responses(lm, kind, arguments, answers, fed.pairs, fed.answers)
         self._notice_batches()
         return told
 

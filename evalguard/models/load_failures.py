@@ -246,7 +246,7 @@ def explain_failures(doing: str, requests: Sequence[Request]) -> Iterator[None]:
         raise EvaluationError(
             f"{_request_name(error, requests)}: {error}", hint=error.hint
         ) from error
-    except (EvaluationError, BatchTooLargeError):
+    except (EvalguardError, BatchTooLargeError):
         raise
     except (Exception, SystemExit) as error:
         tasks = ", ".join(sorted({request.task for request in requests}))

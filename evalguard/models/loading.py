@@ -22,6 +22,7 @@ from evalguard.models.arguments import (
 from evalguard.models.checkpoint_files import check_model_folder, find_local_folder, pickle_error
 from evalguard.models.config_overrides import apply_overrides, override_config
 from evalguard.models.load_failures import explain_load_failures, silence_libraries
+from evalguard.models.served.prompt_logprobs import ask_for_top_tokens, take_top_argument
 
 if TYPE_CHECKING:
     from lm_eval.api.model import LM
@@ -122,12 +123,16 @@ def _load_registered(
             check_model_folder(folder, allow_pickle=allow_pickle, needed=())
         loader = get_model(model_type)
         taken = constructor_parameters(loader)
+        shown = take_top_argument(arguments, loader)
         if trust_remote_code and "trust_remote_code" in taken:
             arguments["trust_remote_code"] = True
         device = arguments.pop("device", _default_device(policy))
         run = {"batch_size": policy.batch_size or _default_batch_size(loader), "device": device}
         accepted = {n: value for n, value in run.items() if n in taken and value is not None}
-        return loader.create_from_arg_obj(arguments, accepted)
+        lm = loader.create_from_arg_obj(arguments, accepted)
+        if shown:
+            ask_for_top_tokens(lm, shown)
+        return lm
 
 
 def _default_batch_size(loader: type[LM]) -> int | str | None:

@@ -237,6 +237,8 @@ def _plain_fields(response: Response) -> Iterator[tuple[str, Value]]:
             yield field.name, {
                 "dtype": str(value.dtype), "shape": [*value.shape], "values": numbers
             }  # fmt: skip
+        elif isinstance(value, tuple):  # what a server shows of each position's distribution
+            yield field.name, [{k: _plain_number(v) for k, v in one.items()} for one in value]
         elif value is not None:
             yield field.name, _plain_number(value)
 
@@ -252,6 +254,8 @@ def _as_response(record: Mapping[str, Any]) -> Response:
         if isinstance(value, dict) and "values" in value:
             numbers = [_number(one) for one in value["values"]]
             given[name] = np.array(numbers, dtype=value["dtype"]).reshape(value["shape"])
+        elif isinstance(value, list):
+            given[name] = tuple({k: _number(v) for k, v in one.items()} for one in value)
         else:
             given[name] = _number(value)
     return Response(**given)

@@ -140,6 +140,7 @@ RESPONSES: Codec[tuple[Response, ...]] = name_root(
             is_greedy=optional(BOOLEAN),
             text=optional(TEXT),
             token_logprobs=optional(FLOATS),
+            top_logprobs=optional(sequence(mapping_of(FLOAT))),
             token_hash=TEXT,
             n_tokens=INTEGER,
             truncated=BOOLEAN,

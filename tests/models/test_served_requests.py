@@ -92,10 +92,8 @@ def values(told: Sequence[Response], kind: RequestKind) -> list[Any]:
     return [one.loglikelihood for one in told]
 
 
-def sorted_payloads(server: CompletionServer) -> list[str]:
-    found = sorted(json.dumps(one, sort_keys=True) for one in server.asked)
-    server.asked.clear()
-    return found
+def sorted_payloads(payloads: Sequence[dict[str, Any]]) -> list[str]:
+    return sorted(json.dumps(one, sort_keys=True) for one in payloads)
 
 
 @pytest.mark.parametrize("concurrent", [1, 4])
@@ -109,10 +107,11 @@ def test_a_server_gets_what_lm_eval_sends_and_its_answers_are_lm_evals(
     theirs = lm_evals_own(
         client("local-completions", server.url, tiny_llama, size, **more), requests
     )
-    sent = sorted_payloads(server)
+    sent = sorted_payloads(server.asked + server.others)
+    server.asked.clear()
     told = load(server.url, size=size, **more).score(requests)
     assert values(told, kind) == theirs
-    assert sorted_payloads(server) == sent
+    assert sorted_payloads(server.asked) == sent
     assert all(one.token_hash for one in told)
 
 
@@ -133,7 +132,8 @@ def test_a_conversation_is_sent_as_lm_eval_sends_it(server, load, tiny_llama: Pa
             for n, talk in enumerate(talks)
         ],
     )
-    sent = sorted_payloads(server)
+    sent = sorted_payloads(server.asked)
+    server.asked.clear()
     scorer = load(server.chat_url, kind, num_concurrent=3)
     told = scorer.score(
         [
@@ -148,7 +148,7 @@ def test_a_conversation_is_sent_as_lm_eval_sends_it(server, load, tiny_llama: Pa
         ]
     )
     assert [one.text for one in told] == theirs
-    assert sorted_payloads(server) == sent
+    assert sorted_payloads(server.asked) == sent
 
 
 def test_as_many_are_in_flight_as_may_be_across_blocks_kinds_and_arguments(server, load) -> None:

@@ -110,7 +110,7 @@ def plan_calls(
         AssertionError, Exception: as lm-eval's method does.
     """
     kind = requests[0].kind
-    told = [_as_lm_eval(lm, asked) for asked in arguments]
+    told = [wrap_conversation(lm, asked) for asked in arguments]
     with _record_calls(lm) as recorded, record_input_tokens(lm) as fed:
         tickets: list[_Ticket] = _outside_a_loop(lambda: run_method(lm, kind, requests, told))
     if kind == "generate_until":
@@ -120,7 +120,7 @@ def plan_calls(
     encoded = _EncodedOnce(lm, recorded.ids)
     pending, start = [], 0
     for request, asked, key, ticket in zip(requests, arguments, keys, tickets, strict=True):
-        pairs = fed[start : start + len(ticket.pieces)]
+        pairs = fed.pairs[start : start + len(ticket.pieces)]
         start += len(ticket.pieces)
         pending.append(
             PendingAnswer(
@@ -195,12 +195,12 @@ def _builder(
     def build(parts: Sequence[Any]) -> Response:
         # As lm-eval's loglikelihood_rolling adds up the windows of a text.
         whole = sum(part[0] for part in parts) if kind == "loglikelihood_rolling" else parts[0]
-        return build_responses(lm, kind, [asked], [whole], fed)[0]
+        return build_responses(lm, kind, [asked], [whole], fed, parts)[0]
 
     return build
 
 
-def _as_lm_eval(lm: Any, asked: tuple[Any, ...]) -> tuple[Any, ...]:
+def wrap_conversation(lm: Any, asked: tuple[Any, ...]) -> tuple[Any, ...]:
     """Wrap a conversation as the client's own ``apply_chat_template`` returns it.
 
     A client without tokenizer sends the conversation itself; requests are plain data, where its

@@ -6,6 +6,7 @@ A thread sends, and tries again; whoever wants answers waits for those that it n
 from __future__ import annotations
 
 import asyncio
+import copy
 import random
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -132,7 +133,9 @@ class RequestQueue:
             return
         if self._sender is None:
             _ = self._lm.header  # that a key is missing shows here, and not as a server's failure
-            self._sender = _Sender(self, self._lm, self._facts)
+            # A client of its own, whose answers are checked; a probe looks at the other one's.
+            self._sender = _Sender(self, copy.copy(self._lm), self._facts)
+        self._sender.expect_echoes(getattr(self._lm, "echoes_prompts", False))
         with self._changed:
             self._open += len(calls)
         self._sender.send(calls)
@@ -272,6 +275,10 @@ class _Sender:
     def send(self, calls: Sequence[ServerCall]) -> None:
         """Send calls in this order, after those before."""
         self._loop.call_soon_threadsafe(self._put, calls)
+
+    def expect_echoes(self, echoes: bool) -> None:
+        """Say whether a probe has seen that the server echoes the prompts that it reads."""
+        self._lm.echoes_prompts = echoes
 
     def stop(self) -> None:
         """Give up what is in flight, and end the thread."""
