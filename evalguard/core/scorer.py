@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -224,7 +224,6 @@ class ServedModel:
     revision: str = ""
 
 
-@runtime_checkable
 class AheadScorer(Scorer, Protocol):
     """A scorer that may be asked for many blocks before the answers to any are waited for."""
 

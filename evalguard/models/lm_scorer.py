@@ -111,8 +111,11 @@ class LMScorer:
         served = self._served
         if served is None:
             return found
-        vouched = {**served.identity, "server": dict(served.facts)} if served.revision else None
-        return replace(found, identity=vouched)
+        proofs = self._assigned.provenance
+        if not served.revision and proofs is None:
+            return replace(found, identity=None)
+        identity = {**served.identity, **(proofs or {}), "told": dict(served.facts)}
+        return replace(found, identity=identity)
 
     def _read_server(self) -> ServedModel:
         lm, assigned = self._lm, self._assigned

@@ -19,7 +19,7 @@ from evalguard.conversion.taken_weights import ReadTensors, take_weights
 from evalguard.core.scorer import ReassignableScorer, ScoringPolicy
 from evalguard.core.settings import Value, Variant, digest_of
 from evalguard.errors import EvaluationError, SettingError, UsageError
-from evalguard.models.arguments import HF_TYPES
+from evalguard.models.arguments import HF_TYPES, SERVED_TYPES
 from evalguard.models.load_failures import AssignedModel
 from evalguard.models.loading import load_lm
 from evalguard.models.machine import use_threads
@@ -90,7 +90,7 @@ class EditedModel:
         lower = set_token_budget(self.lm, self.policy, threads=threads, cache_dir=self.cache_dir)
         return AssignedModel(
             effective={setting.name: effective[setting.name] for setting in variant.settings},
-            provenance=None if is_served(self.lm) else self._provenance(wanted, effective),
+            provenance=self._provenance(wanted, effective),
             revision=variant.revision,
             threads=threads,
             caveats=(
@@ -335,6 +335,8 @@ def prove_files(
     known: KnownDigests | None,
 ) -> dict[str, Value] | None:
     """Digests of the weights and of the code; None where one of them cannot be proven."""
+    if variant.model in SERVED_TYPES:
+        return None  # files that a client names are not what a server has
     weights = digest_weights(variant, model_args, known, checkpoints=wanted.checkpoints)
     if weights is None:
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 import numpy as np
 
@@ -375,7 +376,7 @@ class Evaluator:
 
 def served_scorer(scorer: Scorer) -> AheadScorer | None:
     """Return a model behind a server that can be asked ahead; None for any other."""
-    return scorer if isinstance(scorer, AheadScorer) and scorer.served is not None else None
+    return cast("AheadScorer", scorer) if getattr(scorer, "served", None) is not None else None
 
 
 # Scores of documents on which a model gave no number are no scores, whatever the metric.
