@@ -33,6 +33,7 @@ from evalguard.run.scoring.lazy_scorer import (
 from evalguard.run.scoring.loading_facts import KnownModel, KnownModels
 from evalguard.run.sources import ModelSource, with_location
 from evalguard.store.block_cache import ScoreCache, open_cache_dir
+from evalguard.worker.model_server import keep_servers
 
 # Enough to see a tokenizer that differs, and encoded in no time.
 _ENCODED_DOCUMENTS = 8
@@ -227,6 +228,7 @@ def open_run_context(
     # opener wants to see every model loaded.
     known = KnownModels.kept_in(cache_dir) if options.use_cache and opener is None else None
     with ProgressLine(quiet=options.quiet) as progress, ExitStack() as stack:
+        stack.enter_context(keep_servers(1 if choices.memory == "sequential" else 2))
         stack.callback(clear_shared_texts)
         if known is not None:
             stack.callback(known.left)
