@@ -10,7 +10,6 @@ import argparse
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -31,7 +30,8 @@ def main() -> None:
     parser.add_argument("--model", default="stub")
     parser.add_argument("--sharpness", type=float, default=1.0)
     parser.add_argument("--pace", type=int, default=1)
-    parser.add_argument("--starts", type=Path, help="a file that gets a line for every start")
+    # a file that gets a line for every start
+    parser.add_argument("--starts", type=Path, default=os.environ.get("STUB_STARTS"))
     parser.add_argument("--sleep-first", type=float, default=0.0)
     parser.add_argument("--die", default="", help="end at once, with these words")
     parser.add_argument("--die-after", type=int, default=-1, help="end after so many answers")
@@ -43,10 +43,14 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     child = ""
     if asked.with_child:  # in a session of its own, as some servers have their workers
-        sleeper = [sys.executable, "-c", "import time; time.sleep(600)"]
-        child = str(subprocess.Popen(sleeper, start_new_session=True).pid)
+        number = os.fork()
+        if not number:
+            os.setsid()
+            time.sleep(600)
+            os._exit(0)
+        child = str(number)
     if asked.starts:
-        with asked.starts.open("a", encoding="utf-8") as starts:
+        with Path(asked.starts).open("a", encoding="utf-8") as starts:
             words = " ".join(sys.argv[1:])
             starts.write(f"{os.getpid()} {child} | {words} | {os.environ.get('STUB', '')}\n")
     time.sleep(asked.sleep_first)
@@ -59,6 +63,7 @@ def main() -> None:
         def do_POST(self) -> None:
             nonlocal answers
             answers += 1
+            print("asked", flush=True)
             if answers > asked.die_after >= 0:
                 print("the stub runs out of memory", flush=True)
                 os._exit(9)

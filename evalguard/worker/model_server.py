@@ -139,9 +139,9 @@ class ModelServer:
             hint=f"the whole log: {self._log}",
         )
 
-    def fate(self) -> str:
-        """How it ended, as a predicate; "" where it runs on."""
-        return self._process.fate(wait=0.0) if self._process.is_open else "was stopped"
+    def fate(self, *, wait: float = 0.0) -> str:
+        """How it ended, as a predicate; "" where it runs on after ``wait`` seconds."""
+        return self._process.fate(wait=wait) if self._process.is_open else "was stopped"
 
     def stop(self) -> None:
         """Tell it to end, and kill it with all that it started if it does not. Idempotent."""

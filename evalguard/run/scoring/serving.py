@@ -32,6 +32,7 @@ from evalguard.worker.environments import (
 )
 from evalguard.worker.model_server import ServerCommand, ServerLease, lease_server
 
+_LAST_WORDS = 5.0  # seconds that a server that no longer answers may take to have ended
 _PYTHON, _BUILD = "{python}", "{build}"
 _MODEL_FILES = (".gguf", ".ggml", ".safetensors", ".bin", ".pt", ".pth", ".onnx")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(:[\w.-]+)?")
@@ -159,8 +160,12 @@ def put_flags(command: Sequence[str], flags: Mapping[str, Value]) -> list[str]:
         found = [] if value is None or value is False else [flag, *_as_words(value)]
         if place is None:
             words += found
-        else:
-            words[place : _end_of(words, place, switch=isinstance(value, bool))] = found
+            continue
+        end = _end_of(words, place, switch=isinstance(value, bool))
+        own, joined, _ = words[place].partition("=")  # an equal command is an equal server
+        if found:
+            found = [f"{own}={found[1]}"] if joined and len(found) == 2 else [own, *found[1:]]
+        words[place:end] = found
     return words
 
 
@@ -282,10 +287,11 @@ class _ServedScorer:
         try:
             return self._scorer.score(requests)
         except EvaluationError as error:
-            fate = self._lease.server.fate()
+            server = self._lease.server
+            fate = "" if server.answers() else server.fate(wait=_LAST_WORDS)
             if not fate:
                 raise
-            raise self._lease.server.failure(f"{fate} while it was asked") from error
+            raise server.failure(f"{fate} while it was asked") from error
 
     def close(self) -> None:
         """Release the model and its server."""
