@@ -363,6 +363,8 @@ def _uses(model: Inherited) -> Iterator[tuple[str, Loc]]:
     if entry.build is not None:
         does = f"calls {entry.build.call}" if entry.build.call else "runs a command"
         yield f"the build recipe {does}", ("build",)
+    if entry.serve is not None:
+        yield f"starts the server {entry.serve.command[0]}", ("serve",)
     if entry.python is not None:
         yield f"the model runs in {entry.python}", ("python",)
     if entry.requirements:

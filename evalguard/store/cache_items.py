@@ -33,7 +33,7 @@ ItemState = Literal["kept", "damaged", "leftover"]
 
 # Only names that evalguard itself gives: a folder may hold anything.
 HALF_FILE = re.compile(r"\.(.+)\.\d+-[0-9a-f]{8}\.partial")
-LOG_FILE = re.compile(r"worker-\d+-.*\.log")
+LOG_FILE = re.compile(r"(worker|server)-\d+-.*\.log")
 _DIGEST = re.compile(r"[0-9A-Za-z_-]{1,128}")
 _HALF_BUILD = re.compile(r"\.([0-9a-f]+)-[^/]*")
 

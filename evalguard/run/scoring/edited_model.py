@@ -291,7 +291,7 @@ class LoadPlan:
         """
         wanted = plan_conversion(variant)
         model_args: Mapping[str, Value] = wanted.model_args
-        if variant.build is not None:
+        if variant.build is not None and variant.serve is None:  # else its server has it
             model_args = with_build(model_args, str(build(variant, wanted, cache_dir)))
         proofs = prove_files(variant, wanted, model_args, known)
         return cls(variant=variant, plan=wanted, model_args=model_args, proofs=proofs)
@@ -325,6 +325,7 @@ def _loading_settings(variant: Variant) -> dict[str, Value]:
         "inputs": dict(wanted.build_inputs),
         "trust": [variant.trust_remote_code, variant.allow_pickle, variant.allow_code],
         "code_folder": variant.code_folder,
+        **({} if variant.serve is None else {"serve": dict(variant.serve.proofs)}),
     }
 
 
@@ -335,6 +336,8 @@ def prove_files(
     known: KnownDigests | None,
 ) -> dict[str, Value] | None:
     """Digests of the weights and of the code; None where one of them cannot be proven."""
+    if variant.serve is not None:
+        return dict(variant.serve.proofs) or None
     if variant.model in SERVED_TYPES:
         return None  # files that a client names are not what a server has
     weights = digest_weights(variant, model_args, known, checkpoints=wanted.checkpoints)

@@ -92,7 +92,8 @@ class ScoringPlan:
 
         Servers work at the same time: all are asked before the first is waited for.
         """
-        if self.context.choices.memory == "lockstep" or are_separate_servers(sources):
+        memory = self.context.choices.memory
+        if memory == "lockstep" or (memory == "auto" and are_separate_servers(sources)):
             with self.context.open_models(sources) as models:
                 self._evaluator.ask_ahead(models)
                 return [self._scores(model) for model in models]
@@ -230,9 +231,17 @@ class ScoringPlan:
 
 def are_separate_servers(sources: Sequence[ModelSource]) -> bool:
     """Whether all models are served, each by a server of its own; one server is asked in turns."""
-    urls = [plan_conversion(source.variant).model_args.get("base_url") for source in sources]
-    served = all(source.variant.model in SERVED_TYPES for source in sources)
-    return served and None not in urls and len(set(map(str, urls))) == len(urls)
+    if not all(source.variant.model in SERVED_TYPES for source in sources):
+        return False
+    plans = [plan_conversion(source.variant) for source in sources]
+    # Equal servers are started once.
+    places: list[object] = [
+        plan.model_args.get("base_url")
+        if source.variant.serve is None
+        else [source.variant.serve.declared, dict(plan.serve_flags), dict(plan.serve_env)]
+        for source, plan in zip(sources, plans, strict=True)
+    ]
+    return None not in places and len({digest_of(place) for place in places}) == len(places)
 
 
 @contextmanager

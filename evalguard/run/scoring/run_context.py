@@ -36,6 +36,7 @@ from evalguard.run.scoring.loading_facts import KnownModel, KnownModels
 from evalguard.run.sources import ModelSource, with_location
 from evalguard.store.answer_journal import ANSWERS_FOLDER, ANSWERS_SUFFIX, AnswerFile
 from evalguard.store.block_cache import ScoreCache, open_cache_dir
+from evalguard.worker.model_server import keep_servers
 
 # Enough to see a tokenizer that differs, and encoded in no time.
 _ENCODED_DOCUMENTS = 8
@@ -196,8 +197,11 @@ class RunContext:
         if asked is None or asked.served is None or not self.options.use_cache:
             return
         served = asked.served
-        where = [] if served.revision else [source.name, served.url]
-        key = digest_of([dict(served.identity), *where])
+        serve = source.variant.serve
+        # Of a server that is started for the run, the port is another one each time.
+        where = served.url if serve is None else serve.declared
+        own = [] if served.revision else [source.name, where]
+        key = digest_of([dict(served.identity), *own])
         path = self.cache_dir / ANSWERS_FOLDER / f"{key}{ANSWERS_SUFFIX}"
         journal = self._answers.get(path)
         if journal is None:
@@ -285,6 +289,7 @@ def open_run_context(
     # opener wants to see every model loaded.
     known = KnownModels.kept_in(cache_dir) if options.use_cache and opener is None else None
     with ProgressLine(quiet=options.quiet) as progress, ExitStack() as stack:
+        stack.enter_context(keep_servers(1 if choices.memory == "sequential" else 2))
         stack.callback(clear_shared_texts)
         if known is not None:
             stack.callback(known.left)
