@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.redaction import redacted_text
-from evalguard.core.scorer import TopLogprobs
+from evalguard.core.reference import TopLogprobs
 from evalguard.errors import EvaluationError, UsageError
 
 LOGPROBS_HINT = (
