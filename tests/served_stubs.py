@@ -1,6 +1,6 @@
 """Servers without a model: answers in the shapes that OpenAI, vLLM, SGLang and TGI document.
 
-Their "model" is a table: the log-probabilities of the next token given the last one.
+Their "model" is a table: the log-probabilities of the next token given the last one; or a real one.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Stub:
             if not place:
                 found.append({"id": token, "text": text, "logprob": None, "tops": None})
                 continue
-            row = self.table[ids[place - 1]]
+            row = self.row(ids, place)
             most = [int(one) for one in np.argsort(-row)[:shown]]
             most += [] if token in most else [int(token)]
             found.append(
@@ -81,6 +81,10 @@ class Stub:
                 }
             )
         return found
+
+    def row(self, ids: Sequence[int], place: int) -> Any:
+        """Log-probabilities of the token at a place of a text."""
+        return self.table[ids[place - 1]]
 
     def answer(self, asked: Json) -> Json:
         """The sound answer."""
@@ -142,6 +146,28 @@ class Stub:
             ],
         }
         return {"text": self.decoder.decode([0]), "meta_info": about}
+
+
+class ModelStub(Stub):
+    """A stub whose log-probabilities are those of the model in the tokenizer's folder."""
+
+    @cached_property
+    def model(self) -> Any:
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        return AutoModelForCausalLM.from_pretrained(self.tokenizer, dtype=torch.float32).eval()
+
+    def tokens(self, ids: Sequence[int], shown: int) -> list[dict[str, Any]]:
+        import torch
+
+        with torch.no_grad():
+            logits = self.model(torch.tensor([list(ids)])).logits[0].float()
+        self.rows = torch.log_softmax(logits, dim=-1).double().numpy()
+        return super().tokens(ids, shown)
+
+    def row(self, ids: Sequence[int], place: int) -> Any:
+        return self.rows[place - 1]
 
 
 @contextmanager
