@@ -32,7 +32,7 @@ class Stub:
     Attributes:
         tokenizer: folder of a Hugging Face tokenizer.
         shape: "openai", "bare" (nothing but log-probabilities), "vllm" (with the prompt's ids),
-            "sglang", "tgi".
+            "sglang", "tgi" (no log-probabilities), "text" (prompts are texts).
         noise: of the logits, beside the model of noise 0.
         edit: changes a sound answer; ``reply``: sends it otherwise.
     """
@@ -91,6 +91,9 @@ class Stub:
         if "input_ids" in asked:
             return [self._sglang(ids, asked) for ids in asked["input_ids"]]
         prompts = asked["prompt"]
+        if self.shape == "text":
+            texts = [prompts] if isinstance(prompts, str) else prompts
+            prompts = [self.decoder(text)["input_ids"] for text in texts]
         prompts = [prompts] if prompts and isinstance(prompts[0], int) else prompts
         return {
             "id": "cmpl-1",

@@ -129,14 +129,15 @@ def permuted(_stub: Stub, _asked: Any, answer: Any) -> Any:
 def exchanging(stub: Stub, asked: Any, answer: Any) -> Any:
     """Requests that are there at the same time get each other's answers, two by two.
 
-    The probe's first ones come one by one; those after its batch come together.
+    Those with the probe's first prompts come one by one; of others it asks two alone and then
+    all four together.
     """
     with stub.lock:
-        if len(asked["prompt"]) > 1:
-            stub.notes["waiting"] = []
-        waiting = stub.notes.get("waiting")
-        if waiting is None or len(asked["prompt"]) > 1:
+        batch = len(asked["prompt"]) > 1
+        stub.notes["since"] = 0 if batch else stub.notes.get("since", -9) + 1
+        if stub.notes["since"] <= 2:
             return answer
+        waiting = stub.notes.setdefault("waiting", [])
         partner = waiting.pop() if waiting else None
         mine: dict[str, Any] = {"answer": answer, "there": threading.Event()}
         if partner is None:
@@ -257,14 +258,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"edit": edited(lambda answer: {**answer, "model": "other"})},
         "asked for model 'served' and answers as 'other'",
     ),
-    "a batch in another order": ({**BARE, "edit": permuted}, "the answer to the other"),
+    "a batch in another order": ({**BARE, "edit": permuted}, "the answer to another"),
     "a batch in another order, echoed": (
         {"edit": permuted},
-        "answered another prompt|to the other",
+        "answered another prompt|to another",
     ),
     "answers exchanged between requests": (
         {**BARE, "edit": exchanging, "arguments": {"num_concurrent": 4}},
-        "at the same time, the server gives one the answer to the other",
+        "at the same time, the server gives one the answer to another",
     ),
     "the first answer for every prompt": (
         {
@@ -413,3 +414,11 @@ def test_a_client_that_has_no_log_probabilities_is_refused_before_any_request(
         ask(model_type=model_type, arguments=more)
     assert "local-completions" in error.value.hint
     assert isinstance(error.value, EvalguardError)
+
+
+def test_a_prompt_that_is_sent_as_text_has_no_ids_that_were_read(ask: Any) -> None:
+    as_ids = ask("generate_until", shape="tgi")
+    as_text = ask("generate_until", shape="text", arguments={"tokenized_requests": False})
+    assert all(one.token_hash and one.n_tokens for one in as_ids)
+    assert not any(one.token_hash or one.n_tokens for one in as_text)
+    assert all(one.text for one in as_text)

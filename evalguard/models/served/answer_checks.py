@@ -15,6 +15,7 @@ from evalguard.models.served.prompt_logprobs import (
     PromptAnswer,
     TokenAnswer,
     check_fed,
+    check_numbers,
     check_prompt,
     read_choices,
     read_completions,
@@ -271,11 +272,12 @@ def _checked_gguf(complete: Callable[..., Any]) -> Callable[..., Any]:
         end = len(context) + len(continuation)
         scored = [one for one, at in zip(given, offsets, strict=False) if len(context) <= at < end]
         echoed = bool(offsets) and (offsets[0] < len(context) or not context)
-        if not (echoed and scored and all(isinstance(one, (int, float)) for one in scored)):
+        if not (echoed and scored):
             raise EvaluationError(
                 "the server gave no log-probabilities for the tokens of a continuation",
                 hint=LOGPROBS_HINT,
             )
+        check_numbers(scored)
         return answer
 
     return checking

@@ -294,7 +294,7 @@ def check_prompt(answer: PromptAnswer, ids: Sequence[int] | None, context: int) 
             hint=_EXTRA_TOKEN_HINT if len(given) > total else LOGPROBS_HINT,
         )
     scored = answer.cut(context)
-    _check_numbers(scored.logprobs)
+    check_numbers(scored.logprobs)
     _check_tops(scored)
 
 
@@ -357,7 +357,12 @@ def check_fed(fed: int | None, sent: Sequence[int]) -> None:
     )
 
 
-def _check_numbers(scored: Sequence[Any]) -> None:
+def check_numbers(scored: Sequence[Any]) -> None:
+    """Refuse what is no log-probability.
+
+    Raises:
+        EvaluationError: no number, NaN, or one above 0.
+    """
     if not all(_is_number(one) for one in scored):
         raise EvaluationError(
             "the server gave no log-probability for a token of the continuation",
