@@ -32,7 +32,8 @@ class Stub:
     Attributes:
         tokenizer: folder of a Hugging Face tokenizer.
         shape: "openai", "bare" (nothing but log-probabilities), "vllm" (with the prompt's ids),
-            "sglang", "tgi" (no log-probabilities), "text" (prompts are texts).
+            "sglang", "llama.cpp" (log-probabilities of generated tokens alone), "tgi" (none),
+            "text" (prompts are texts), "chat".
         noise: of the logits, beside the model of noise 0.
         edit: changes a sound answer; ``reply``: sends it otherwise.
     """
@@ -88,6 +89,10 @@ class Stub:
 
     def answer(self, asked: Json) -> Json:
         """The sound answer."""
+        if self.shape == "chat":
+            said = {"role": "assistant", "content": f"to {asked['messages'][-1]['content']}"}
+            choice = {"index": 0, "message": said, "finish_reason": "stop"}
+            return {"object": "chat.completion", "model": asked["model"], "choices": [choice]}
         if "input_ids" in asked:
             return [self._sglang(ids, asked) for ids in asked["input_ids"]]
         prompts = asked["prompt"]
@@ -113,6 +118,9 @@ class Stub:
         generated = int(np.argmax(self.table[ids[-1]]))
         said = [*ids, generated] if asked.get("echo") else [generated]
         choice: Json = {"index": index, "text": "", "finish_reason": "length", "logprobs": None}
+        if self.shape == "llama.cpp":
+            one = {"id": generated, "token": "x", "bytes": [], "logprob": -0.5, "top_logprobs": []}
+            return {**choice, "text": "x", "logprobs": {"content": [one]}}
         if self.shape != "bare":
             choice["text"] = self.decoder.decode(said)
         if self.shape == "vllm":
@@ -180,7 +188,8 @@ def serving(stub: Stub) -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    path = "generate" if stub.shape == "sglang" else "v1/completions"
+    paths = {"sglang": "generate", "chat": "v1/chat/completions"}
+    path = paths.get(stub.shape, "v1/completions")
     try:
         yield f"http://127.0.0.1:{server.server_port}/{path}"
     finally:

@@ -39,7 +39,12 @@ from evalguard.models.load_failures import (
     silence_libraries,
 )
 from evalguard.models.machine import use_threads
-from evalguard.models.served.answer_checks import check_answers, method_module, with_own_seeds
+from evalguard.models.served.answer_checks import (
+    check_answers,
+    method_module,
+    with_conversations,
+    with_own_seeds,
+)
 from evalguard.models.served.probe import probe_server
 from evalguard.models.tokenizers import EncodedTexts, shareable_tokenizer_digest, shared_texts
 
@@ -355,6 +360,7 @@ def send_requests(
 
     if kind == "generate_until" and method_module(lm, "_create_payload") == "openai_completions":
         arguments = with_own_seeds(requests, arguments, seed=lm._seed)
+        arguments = with_conversations(lm, arguments)
 
     instances = [
         Instance(

@@ -202,7 +202,8 @@ def format_chat(
     """
     history = [dict(message) for message in messages]
     try:
-        return str(lm.apply_chat_template(history, add_generation_prompt=add_generation_prompt))
+        found = lm.apply_chat_template(history, add_generation_prompt=add_generation_prompt)
+        return str(getattr(found, "prompt", found))  # of a chat endpoint: the history as JSON
     except Exception as error:
         raise EvaluationError(
             f"the model's chat template cannot be applied: {format_error(error)}",

@@ -227,6 +227,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "top-k only": ({"edit": of_logprobs(lambda v, t: (None, t))}, "only top_logprobs"),
     "no top-k": ({"edit": of_logprobs(lambda v, t: (v, None))}, "does not give the most probable"),
     "no log-probabilities at all (TGI)": ({"shape": "tgi"}, "token_logprobs is none"),
+    "those of generated tokens, as for a chat (llama.cpp)": (
+        {"shape": "llama.cpp"},
+        "it ignores echo, and gives those of generated tokens only",
+    ),
     "zeros": ({**BARE, "edit": all_the_same(0.0)}, "the log-probability 0, which says nothing"),
     "a constant": ({**BARE, "edit": all_the_same(-2.5)}, "-2.5, which says nothing"),
     "NaN": ({"edit": with_number(lambda _: float("nan"))}, "gave NaN"),
@@ -422,3 +426,35 @@ def test_a_prompt_that_is_sent_as_text_has_no_ids_that_were_read(ask: Any) -> No
     assert all(one.token_hash and one.n_tokens for one in as_ids)
     assert not any(one.token_hash or one.n_tokens for one in as_text)
     assert all(one.text for one in as_text)
+
+
+def chat_scorer(url: str) -> LMScorer:
+    policy = ScoringPolicy()
+    arguments = {"base_url": url, "model": "served", "max_retries": 1}
+    lm = load_lm(
+        "local-chat-completions", arguments, {}, policy, trust_remote_code=False, allow_pickle=False
+    )
+    return LMScorer(lm, policy, model_type="local-chat-completions")
+
+
+def test_a_chat_endpoint_is_sent_conversations(tiny_llama: Path) -> None:
+    stub = Stub(tokenizer=tiny_llama, shape="chat")
+    with serving(stub) as url:
+        scorer = chat_scorer(url)
+        plain = requests_of("generate_until", 2)
+        with pytest.raises(UsageError, match="needs conversations") as error:
+            scorer.score(plain)
+        assert "--apply_chat_template" in error.value.hint
+        said = [{"role": "user", "content": "fog"}]
+        asked = [
+            Request(
+                task="t",
+                doc_id=one.doc_id,
+                index=0,
+                kind="generate_until",
+                arguments=(scorer.render_chat(said, True), one.arguments[1]),
+            )
+            for one in plain
+        ]
+        assert [one.text for one in scorer.score(asked)] == ["to fog", "to fog"]
+    assert all(one["messages"] == said for one in stub.asked)

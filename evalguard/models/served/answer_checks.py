@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from evalguard.core.scorer import Request
-from evalguard.errors import EvaluationError
+from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.served.prompt_logprobs import (
     LOGPROBS_HINT,
     PromptAnswer,
@@ -49,6 +49,34 @@ def with_own_seeds(
             options = {**options, "seed": int(options.get("seed", seed)) + repeat}
         seeded.append((context, options))
     return seeded
+
+
+def is_chat(lm: Any) -> bool:
+    """Whether a client asks a chat endpoint, of which no prompt has log-probabilities."""
+    if method_module(lm, "_create_payload") != "openai_completions":
+        return False
+    from lm_eval.models.openai_completions import LocalChatCompletion
+
+    return isinstance(lm, LocalChatCompletion)
+
+
+def with_conversations(lm: Any, arguments: Sequence[tuple[Any, ...]]) -> Sequence[tuple[Any, ...]]:
+    """Give a chat endpoint conversations, as lm-eval's client for it knows them.
+
+    Raises:
+        UsageError: they are prompts.
+    """
+    if not is_chat(lm):
+        return arguments
+    from lm_eval.models.api_models import JsonChatStr
+
+    for context, *_ in arguments:
+        if not str(context).startswith("[{"):
+            raise UsageError(
+                "a chat endpoint needs conversations, and this task is asked in plain prompts",
+                hint="--apply_chat_template makes conversations of them",
+            )
+    return [(JsonChatStr(context), *more) for context, *more in arguments]
 
 
 READERS: dict[str, Callable[[Sequence[Any]], list[PromptAnswer]]] = {
@@ -172,9 +200,12 @@ def check_prompts(
 
 
 def echoes(lm: Any, answer: PromptAnswer, ids: Sequence[int]) -> bool:
-    """Whether an answer's text holds that of the prompt, spaces aside."""
+    """Whether an answer's text holds that of the prompt, spaces aside.
+
+    False as well where only the server could say what the text of a prompt is.
+    """
     tokenizer = getattr(lm, "tokenizer", None)
-    if tokenizer is None or not hasattr(tokenizer, "decode"):
+    if not hasattr(tokenizer, "decode") or getattr(lm, "tokenizer_backend", None) == "remote":
         return False
     try:
         text = tokenizer.decode(list(ids), skip_special_tokens=True)

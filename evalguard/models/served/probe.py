@@ -22,7 +22,9 @@ from evalguard.models.served.answer_checks import (
     check_name,
     check_prompts,
     echoes,
+    is_chat,
     method_module,
+    with_conversations,
 )
 from evalguard.models.served.prompt_logprobs import LOGPROBS_HINT, PromptAnswer
 
@@ -72,18 +74,13 @@ def probe_server(lm: Any, requests: Sequence[Request]) -> None:
 
 def _check_type(lm: Any, request: Request) -> None:
     """Refuse a client that has no log-probabilities of prompts for any server."""
-    if method_module(lm, "_create_payload") != "openai_completions":
+    model = str(getattr(lm, "model", ""))
+    if is_chat(lm):
+        what = "chat completions have none"
+    elif method_module(lm, "loglikelihood") == "openai_completions" and model not in _OPENAI_MODELS:
+        what = f"OpenAI gives none for '{model}', only for {' and '.join(_OPENAI_MODELS)}"
+    else:
         return
-    chat = method_module(lm, "loglikelihood") == "openai_completions"
-    name, model = type(lm).__name__, str(lm.model)
-    openai = name == "OpenAICompletionsAPI"
-    if not chat or (openai and model in _OPENAI_MODELS):
-        return
-    what = (
-        f"OpenAI gives none for '{model}', only for {' and '.join(_OPENAI_MODELS)}"
-        if openai
-        else "chat completions have none"
-    )
     raise UsageError(
         f"task '{request.task}' needs log-probabilities of prompts, and {what}",
         hint="use a task that generates, or model type local-completions with a server that gives "
@@ -223,7 +220,7 @@ def _check_own(
 
 def _probe_generation(lm: Any, request: Request) -> None:
     """Ask for a few tokens."""
-    context, given = request.arguments
+    (context, given), *_ = with_conversations(lm, [request.arguments])
     given = copy.deepcopy(given) if isinstance(given, dict) else {}
     options = {name: value for name, value in given.items() if name not in LENGTH_NAMES}
     message = [context]
