@@ -42,7 +42,7 @@ from evalguard.models.load_failures import (
 )
 from evalguard.models.machine import use_threads
 from evalguard.models.served.answer_checks import check_answers
-from evalguard.models.served.calls import is_served, run_method, seed_repeats, wrap_conversation
+from evalguard.models.served.calls import is_served, run_method, seed_repeats
 from evalguard.models.served.probe import probe_server
 from evalguard.models.served.request_queue import RequestQueue
 from evalguard.models.served.server_identity import read_server_facts, server_identity
@@ -207,13 +207,7 @@ class LMScorer:
         """
         lm = self._open_lm()
         kinds = {request.kind for request in requests} - self._probed
-        new = [
-            replace(request, arguments=wrap_conversation(lm, request.arguments))
-            if self.is_served
-            else request
-            for request in requests
-            if request.kind in kinds
-        ]
+        new = [request for request in requests if request.kind in kinds]
         if new:
             with explain_failures("answering a probe", ()), silence_libraries():
                 probe_server(lm, new)

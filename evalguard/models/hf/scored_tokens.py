@@ -235,7 +235,7 @@ def _likelihood_response(
 
 
 def _generation_response(lm: Any, asked: tuple[Any, ...], text: str) -> Response:
-    ids = list(lm.tok_encode(asked[0])) if hasattr(lm, "tok_encode") else []
+    ids = _encode_context(lm, asked) if hasattr(lm, "tok_encode") else []
     if not all(isinstance(part, int) for part in ids[:1]):
         ids = []
     room = _context_room(lm, asked[1])
@@ -289,6 +289,9 @@ def _encode_whole_text(lm: Any, arguments: tuple[Any, ...]) -> list[int]:
 
 
 def _encode_context(lm: Any, arguments: tuple[Any, ...]) -> list[int]:
+    """The ids of a prompt; none where a server is sent its text, and encodes it as it will."""
+    if not getattr(lm, "tokenized_requests", True):
+        return []
     return list(lm.tok_encode(arguments[0]))
 
 

@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.redaction import redacted_text
-from evalguard.core.scorer import TopLogprobs
+from evalguard.core.reference import TopLogprobs
 from evalguard.errors import EvaluationError, UsageError
 
 LOGPROBS_HINT = (
     "evalguard needs the log-probability of every prompt token (completions with echo=True "
-    "and logprobs=1), for the token ids it sends: vLLM and llama-cpp-python give them, sglang by "
-    "model type sglang-generate; or compare the model itself with --model hf"
+    "and logprobs=1), for the token ids it sends: vLLM and llama-cpp-python give them, SGLang by "
+    "model type sglang-generate; llama.cpp's server, TGI and chat endpoints do not; or compare "
+    "the model itself with --model hf (a GGUF file: --model llama_cpp)"
 )
 _EXTRA_TOKEN_HINT = (
     "start the server so that it adds no BOS to token ids, and give those ids with it: "
@@ -59,7 +60,8 @@ class PromptAnswer:
     """What an answer holds, as it was given: nothing of it is checked yet.
 
     Attributes:
-        logprobs: of each token; a list where the server does what it is asked.
+        logprobs: of each token; a list where the server does what it is asked. Of a server that
+            answers as for a chat, those of generated tokens alone.
         tops: the tokens that it shows of each position, by label; {} where it shows none.
         ids: the tokens that it says it has read; None where it does not show them.
         text: what it echoes, "" where it does not.
@@ -107,7 +109,7 @@ def read_completions(answers: Sequence[Any]) -> list[PromptAnswer]:
             tokens = logprobs.get("tokens")
             found.append(
                 PromptAnswer(
-                    logprobs=logprobs.get("token_logprobs"),
+                    logprobs=logprobs.get("token_logprobs", _of_content(logprobs)),
                     tops=_read_tops(logprobs.get("top_logprobs")),
                     ids=_ids(ids) or _labelled_ids(tokens),
                     text=str(choice.get("text") or "") or _joined(tokens),
@@ -174,6 +176,14 @@ def read_generate(answers: Sequence[Any]) -> list[PromptAnswer]:
             )
         )
     return found
+
+
+def _of_content(logprobs: Mapping[str, Any]) -> Any:
+    """Chat's form, which llama.cpp's server gives completions too: of generated tokens alone."""
+    content = logprobs.get("content")
+    if not isinstance(content, list):
+        return None
+    return [one.get("logprob") if isinstance(one, dict) else None for one in content]
 
 
 def _is_triple(one: Any) -> bool:
@@ -294,7 +304,7 @@ def check_prompt(answer: PromptAnswer, ids: Sequence[int] | None, context: int) 
             hint=_EXTRA_TOKEN_HINT if len(given) > total else LOGPROBS_HINT,
         )
     scored = answer.cut(context)
-    _check_numbers(scored.logprobs)
+    check_numbers(scored.logprobs)
     _check_tops(scored)
 
 
@@ -357,7 +367,12 @@ def check_fed(fed: int | None, sent: Sequence[int]) -> None:
     )
 
 
-def _check_numbers(scored: Sequence[Any]) -> None:
+def check_numbers(scored: Sequence[Any]) -> None:
+    """Refuse what is no log-probability.
+
+    Raises:
+        EvaluationError: no number, NaN, or one above 0.
+    """
     if not all(_is_number(one) for one in scored):
         raise EvaluationError(
             "the server gave no log-probability for a token of the continuation",

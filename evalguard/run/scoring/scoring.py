@@ -9,6 +9,7 @@ from itertools import groupby
 import numpy as np
 
 from evalguard.core.pairing import pair
+from evalguard.core.reference import ShownTokens
 from evalguard.core.reports.compare import RunIdentity
 from evalguard.core.scorer import ModelDescription, Request, Response, Scorer, ScoringPolicy
 from evalguard.core.scores import DocumentFields, NotCompared, ScoreTable, TaskGroup
@@ -47,7 +48,7 @@ class ScoredSide:
     ``samples``: of a finished lm-eval run without tables: they show its documents, and do not make
     it a baseline; of a stored base those that were kept, {} of one from a history.
     ``divergences`` of a candidate: how its distributions differ from the base's, by task; empty
-    where that was not measured.
+    where that was not measured. ``shown``: what a server shows of its distributions, by task.
     """
 
     identity: RunIdentity
@@ -56,6 +57,7 @@ class ScoredSide:
     fields: Mapping[str, DocumentFields] = field(default_factory=dict)
     samples: Mapping[str, TaskScores] = field(default_factory=dict)
     divergences: Mapping[str, TaskDivergences] = field(default_factory=dict)
+    shown: Mapping[str, ShownTokens] = field(default_factory=dict)
     not_compared: tuple[NotCompared, ...] = ()
     groups: tuple[TaskGroup, ...] = ()
     environment: Mapping[str, Value] = field(default_factory=dict)
@@ -72,6 +74,7 @@ def side_of_model(source: ModelSource, evaluation: Evaluation) -> ScoredSide:
         fields={task: of.fields for task, of in scores.items()},
         samples=scores,
         divergences=evaluation.divergences,
+        shown=evaluation.shown,
         not_compared=tuple(left for task in scores.values() for left in task.not_compared),
         groups=evaluation.groups,
         environment=evaluation.description.environment,
