@@ -20,6 +20,7 @@ from evalguard.core.scorer import (
 from evalguard.errors import EvaluationError, FallbackError
 from evalguard.models.arguments import seed_generators
 from evalguard.models.description import describe_model, update_batching
+from evalguard.models.generated_texts import record_endings
 from evalguard.models.hf.batch_cuts import OUT_OF_MEMORY, BatchTooLargeError
 from evalguard.models.hf.lockstep import score_against_references, score_with_references
 from evalguard.models.hf.scored_tokens import (
@@ -345,7 +346,7 @@ def send_requests(
     ]
     method = getattr(lm, kind)
     known = inspect.signature(method).parameters
-    with check_answers(lm):
+    with check_answers(lm), record_endings(lm):
         return list(
             method(instances, **({"disable_tqdm": True} if "disable_tqdm" in known else {}))
         )

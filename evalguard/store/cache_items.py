@@ -14,12 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.scorer import Response
+from evalguard.core.scorer import Ending, Response
 from evalguard.core.settings import CacheListing, KeptFolder, Value
 from evalguard.store.files import DAMAGED_SUFFIX, DamagedBlockError, write_atomically
 from evalguard.store.record_file import read_table
@@ -227,6 +227,8 @@ def _text(value: Any) -> str:
 SCORES_FORMAT = "evalguard.scores/1"
 # Text is kept as bytes: generated text may hold lone surrogates, which parquet strings cannot.
 _SURROGATES = "surrogatepass"
+# Why texts ended: a column of blocks where that is known, so that all others stay as they were.
+_ENDED = ("ended", "string")
 
 
 def block_to_bytes(key: str, block: str, responses: Sequence[Response]) -> memoryview:
@@ -235,7 +237,11 @@ def block_to_bytes(key: str, block: str, responses: Sequence[Response]) -> memor
     import pyarrow.parquet as pq
 
     facts = {"format": SCORES_FORMAT, "key": key, "block": block, "seal": UNSEALED}
-    table = pa.Table.from_arrays(answer_columns(responses), schema=answer_schema(facts))
+    columns, schema = answer_columns(responses), answer_schema(facts)
+    if any(r.ended for r in responses):
+        schema = schema.append(pa.field(*_ENDED))
+        columns.append(pa.array([r.ended for r in responses], schema.types[-1]))
+    table = pa.Table.from_arrays(columns, schema=schema)
     sink = pa.BufferOutputStream()
     # Dictionary pages may merge NaNs of different bits, so no column gets one.
     pq.write_table(table, sink, compression="zstd", use_dictionary=False)
@@ -248,13 +254,16 @@ def block_from_bytes(data: bytes, key: str, block: str) -> list[Response]:
     Raises:
         DamagedBlockError: it is of another format, or another block's.
     """
+    import pyarrow as pa
+
     table = read_table(data)
     facts = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
     if facts.get("format") != SCORES_FORMAT:
         raise DamagedBlockError("it is not a block of scores of this version")
     if (facts.get("key"), facts.get("block")) != (key, block):
         raise DamagedBlockError("it belongs to another model or other requests")
-    if not table.schema.equals(answer_schema(None)):
+    without = answer_schema(None)
+    if not any(table.schema.equals(one) for one in (without, without.append(pa.field(*_ENDED)))):
         raise DamagedBlockError("it does not hold the answers that it says")
     return read_answer_columns(table)
 
@@ -307,7 +316,10 @@ def read_answer_columns(table: pa.Table) -> list[Response]:
     texts = (
         None if text is None else text.decode("utf-8", _SURROGATES) for text in columns.pop("text")
     )
-    names = ("loglikelihood", "is_greedy", "token_hash", "n_tokens", "truncated")
+    names = ("loglikelihood", "is_greedy", "token_hash", "n_tokens", "truncated", "ended")
+    columns.setdefault("ended", [""] * len(table))
+    if not set(columns["ended"]) <= set(get_args(Ending)):
+        raise DamagedBlockError("it does not hold the answers that it says")
     rest = zip(*(columns[name] for name in names), strict=True)
     return [
         Response(
@@ -318,8 +330,9 @@ def read_answer_columns(table: pa.Table) -> list[Response]:
             token_hash=token_hash,
             n_tokens=n_tokens,
             truncated=truncated,
+            ended=ended,
         )
-        for text, scores, (loglikelihood, is_greedy, token_hash, n_tokens, truncated) in zip(
+        for text, scores, (loglikelihood, is_greedy, token_hash, n_tokens, truncated, ended) in zip(
             texts, logprobs, rest, strict=True
         )
     ]
