@@ -15,6 +15,7 @@ from evalguard.core.noise_floor import DistributionComparison
 from evalguard.core.pairing import pair
 from evalguard.core.redaction import redacted_text
 from evalguard.core.reports.compare import CompareReport
+from evalguard.core.reports.generations import GenerationComparison
 from evalguard.core.scores import UNINFORMATIVE, NotCompared, ScoreTable
 from evalguard.core.settings import Value
 from evalguard.errors import EvalguardError, EvaluationError, MisalignedRunsError, nearest
@@ -32,6 +33,7 @@ from evalguard.run.record import read_environments
 from evalguard.run.sample_size.draws import Stops
 from evalguard.run.scoring.divergences import compare_task_distributions
 from evalguard.run.scoring.fairness import note_batch_differences
+from evalguard.run.scoring.generations import compare_task_generations, with_part_caveats
 from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.stored_run import describe_differences
 from evalguard.stats.binary import benjamini_hochberg
@@ -59,10 +61,12 @@ def build_report(
         options,
     )
     more = (*judgement.notes, *held.notes)
+    generations = judgement.generations
     return CompareReport(
         base=base.identity,
         candidate=candidate.identity,
-        comparisons=held.comparisons,
+        comparisons=with_part_caveats(held.comparisons, generations),
+        generations=generations,
         gate=gate,
         across_tasks=judgement.across_tasks,
         across_tasks_reason=judgement.across_tasks_reason,
@@ -113,7 +117,14 @@ def judge_scores(
     )
     judgement = judge_comparisons(of_groups, gate=choices.gate, distributions=distributions)
     absent = list_missing_aggregates(of_tasks, groups)
-    return replace(judgement, not_compared=(*undefined, *absent)), unused
+    generations = compare_task_generations(
+        (base.samples, candidate.samples),
+        (tables[0], tables[1]),
+        confidence=choices.gate.confidence,
+        allow=choices.allow,
+    )
+    more = replace(judgement, not_compared=(*undefined, *absent), generations=generations)
+    return more, unused
 
 
 def _uncompared(
@@ -175,6 +186,7 @@ class GateJudgement:
     ``across_tasks`` is None, with ``across_tasks_reason``, where fewer than two metrics can be
     judged together. ``distributions`` are those that the gate's limits were held to. ``notes`` say
     which subtasks the gate does not judge, ``note_uncompared`` what no subtask has.
+    ``generations`` say how the generated answers differ; they decide nothing.
     """
 
     comparisons: tuple[Comparison, ...]
@@ -184,6 +196,7 @@ class GateJudgement:
     distributions: tuple[DistributionComparison, ...] = ()
     notes: tuple[str, ...] = ()
     not_compared: tuple[NotCompared, ...] = ()
+    generations: tuple[GenerationComparison, ...] = ()
 
 
 def judge_comparisons(

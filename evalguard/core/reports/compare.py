@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from evalguard.core.comparison import AcrossTasks, Comparison, SequentialRun
 from evalguard.core.noise_floor import DistributionComparison
 from evalguard.core.reports.bisection import BisectReport
+from evalguard.core.reports.generations import GenerationComparison
 from evalguard.core.scores import NotCompared
 from evalguard.core.settings import Value
 from evalguard.errors import StoreError
@@ -75,6 +76,8 @@ class CompareReport:
             fewer than two are sums over documents.
         distributions: how the two models' distributions differ, one per task; () where that was
             not measured.
+        generations: how their generated answers differ, one per task that generates and whose
+            answers both sides show.
         sequential: where a run that may stop early did; None in an ordinary run.
         bisect: which settings make the drift; None, with ``bisect_reason`` where one was to be
             expected, where there was no bisection.
@@ -100,6 +103,7 @@ class CompareReport:
     across_tasks: AcrossTasks | None = None
     across_tasks_reason: str = ""
     distributions: tuple[DistributionComparison, ...] = ()
+    generations: tuple[GenerationComparison, ...] = ()
     sequential: SequentialRun | None = None
     bisect: BisectReport | None = None
     bisect_reason: str = ""

@@ -199,7 +199,8 @@ def _compare_task(
             confidence=confidence,
             failure=measured.reason,
         )
-    clusters, field = _cluster_labels(measured, tables)
+    doc_ids = [one.doc_id for one in measured.documents]
+    clusters, field = cluster_labels(measured.task, doc_ids, tables)
     return compare_distributions(
         measured.task,
         measured.documents,
@@ -209,14 +210,14 @@ def _compare_task(
     )
 
 
-def _cluster_labels(
-    measured: TaskDivergences, tables: Sequence[ScoreTable]
+def cluster_labels(
+    task: str, doc_ids: Iterable[int], tables: Sequence[ScoreTable]
 ) -> tuple[Mapping[int, str] | None, str]:
     """Each document's label, and the field it comes from; None where each stands alone.
 
     A document that no metric has a value for belongs to no cluster but its own.
     """
-    clustered = [table for table in tables if table.task == measured.task and table.clusters]
+    clustered = [table for table in tables if table.task == task and table.clusters]
     if not clustered:
         return None, ""
     labels = {
@@ -224,5 +225,5 @@ def _cluster_labels(
         for table in clustered
         for doc_id, label in zip(table.doc_ids.tolist(), table.clusters, strict=True)
     }
-    alone = {one.doc_id: f"document {one.doc_id}" for one in measured.documents}
+    alone = {doc_id: f"document {doc_id}" for doc_id in doc_ids}
     return {**alone, **labels}, clustered[0].cluster_field
