@@ -243,3 +243,14 @@ def test_a_stored_run_shows_the_same_answers_again(asked: Asked) -> None:
     assert "| sums | exact\\_match pass@\u200b4 (strict) |" in markdown
     long = run_here(["report", folder], asked.capfd).out
     assert "Generated answers, sums (20 documents, 4 answers each)" in " ".join(long.split())
+
+
+def test_a_base_that_was_stored_has_its_answers_still(asked: Asked) -> None:
+    done = asked.compare(right, in_another_form, "--json")
+    folder = Path(done.document["run_folder"])
+    words = ["compare", "--config", asked.tmp_path / "servers.yaml", "--quiet", "--json"]
+    again = run_here(
+        [*words, "--base", folder, "--cand", "port", "--output-path", asked.tmp_path / "more"],
+        asked.capfd,
+    )
+    assert again.document["generations"] == done.document["generations"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args
@@ -154,7 +155,7 @@ class DriftPart:
     @property
     def share(self) -> float:
         """Part of the drift, above 1 where the other documents go the other way."""
-        return self.part / self.drift
+        return self.part / self.drift if self.drift else math.nan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
