@@ -144,8 +144,12 @@ def _changes(one: GenerationComparison) -> Iterator[str]:
         yield _share_change("cut at the token limit", one.cut)
     moved = [found for found in one.filters if found.missing.moved]
     for found in sorted(moved, key=lambda of: -abs(of.missing.difference.value or 0.0))[:1]:
-        more = f" and {len(moved) - 1} more filters" if len(moved) > 1 else ""
-        yield _share_change(f"without an answer{_named(found.filter)}{more}", found.missing)
+        others = len(moved) - 1
+        more = f" and {others} more filter{'' if others == 1 else 's'}" if others else ""
+        name = f"{printable(found.filter)}{more}"
+        yield _share_change(
+            f"without an answer{'' if name == 'none' else f' ({name})'}", found.missing
+        )
     if one.candidate_equal is not None and one.base_equal is not None:
         yield from _equal_change(one.base_equal, one.candidate_equal)
 
