@@ -39,18 +39,11 @@ def record_endings(lm: Any) -> Iterator[None]:
         yield
         return
 
-    def with_endings(outputs: Any, **more: Any) -> list[Any]:
-        texts = list(parse(outputs=outputs, **more))
-        ended = _endings(outputs if isinstance(outputs, list) else [outputs])
-        if len(ended) != len(texts):
-            return texts
-        return [
-            GeneratedText(text, one) if isinstance(text, str) else text
-            for text, one in zip(texts, ended, strict=True)
-        ]
+    def parse_with_endings(outputs: Any, **more: Any) -> list[Any]:
+        return with_endings(parse(outputs=outputs, **more), outputs)
 
     before = vars(lm).get("parse_generations")
-    lm.parse_generations = with_endings
+    lm.parse_generations = parse_with_endings
     try:
         yield
     finally:
@@ -58,6 +51,17 @@ def record_endings(lm: Any) -> Iterator[None]:
             del lm.parse_generations
         else:
             lm.parse_generations = before
+
+
+def with_endings(texts: Sequence[Any], outputs: Any) -> list[Any]:
+    """Return the texts that lm-eval took out of a server's answers, each with its ending."""
+    ended = _endings(outputs if isinstance(outputs, list) else [outputs])
+    if len(ended) != len(texts):
+        return list(texts)
+    return [
+        GeneratedText(text, one) if isinstance(text, str) else text
+        for text, one in zip(texts, ended, strict=True)
+    ]
 
 
 def _endings(answers: Sequence[Any]) -> list[Ending]:
