@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from datetime import date
 from typing import Any
@@ -21,6 +22,7 @@ from evalguard.config.schema import (
     LimitsEntry,
     ModelEntry,
     PairEntry,
+    ServeEntry,
     SettingEntry,
     setting_target,
 )
@@ -47,6 +49,8 @@ def check_entry(name: str, entry: ModelEntry, document: Document) -> Iterator[Pr
             yield _misplaced_trust(loc, name, document)
     if entry.build is not None:
         yield from _check_build((*here, "build"), entry.build, document)
+    if entry.serve is not None:
+        yield from _check_serve((*here, "serve"), entry.serve, document)
 
 
 def check_model(model: Inherited, document: Document) -> Iterator[Problem]:
@@ -71,6 +75,9 @@ def check_model(model: Inherited, document: Document) -> Iterator[Problem]:
             yield document.problem(
                 loc, message, "add build: {command: [...]} or build: {call: ...}"
             )
+        if target.kind == "serve" and model.entry.serve is None:
+            message = f"setting '{name}' is of a server, and '{model.name}' starts none"
+            yield document.problem(loc, message, "add serve: {command: [...], url: ...}")
     for index, constraint in enumerate(model.entry.constraints):
         for part, wanted in (("if", constraint.when), ("then", constraint.then)):
             for name, value in wanted.items():
@@ -159,6 +166,28 @@ def _check_build(loc: Loc, build: BuildEntry, document: Document) -> Iterator[Pr
         yield document.problem((*loc, "output"), message, "write a relative path without '..'")
 
 
+_URL = re.compile(r"https?://[^/\s]+(/\S*)?")
+
+
+def _check_serve(loc: Loc, serve: ServeEntry, document: Document) -> Iterator[Problem]:
+    if not _URL.fullmatch(serve.url):
+        yield document.problem(
+            (*loc, "url"),
+            f"url '{serve.url}' is not the address of a server",
+            "write http://127.0.0.1:{port}/v1/completions",
+        )
+    if serve.ready and not (serve.ready.startswith("/") or _URL.fullmatch(serve.ready)):
+        yield document.problem(
+            (*loc, "ready"),
+            f"ready '{serve.ready}' is neither a path nor an address",
+            "write /health, or http://127.0.0.1:{port}/health",
+        )
+    for name, value in serve.env.items():
+        if isinstance(value, (list, dict)):
+            message = f"an environment variable cannot hold {shown_location(value)}"
+            yield document.problem((*loc, "env", name), message, "write text or a number")
+
+
 def _misplaced_trust(loc: Loc, name: str, document: Document) -> Problem:
     return document.problem(
         loc,
@@ -177,6 +206,7 @@ _PLACES: Mapping[tuple[str, ...], type[BaseModel]] = {
     ("models", "*", "settings", "*"): SettingEntry,
     ("models", "*", "constraints", "*"): ConstraintEntry,
     ("models", "*", "build"): BuildEntry,
+    ("models", "*", "serve"): ServeEntry,
     ("pairs", "*"): PairEntry,
     ("pairs", "*", "accept", "*"): AcceptEntry,
     ("run",): RunEntry,

@@ -20,7 +20,7 @@ from evalguard.errors import UsageError, nearest
 
 # "For that model" is taken at its word: trusting one model's code says nothing about the model
 # that a descendant puts in its place.
-_NEVER_INHERITED = ("extends", "trust_remote_code", "allow_pickle")
+_NEVER_INHERITED = ("extends", "trust_remote_code", "allow_pickle", "revision")
 _BY_KEY = ("model_args", "settings")
 # Far above what anybody writes by hand; the time it takes to merge grows with the square.
 MAX_CHAIN = 50
@@ -363,6 +363,8 @@ def _uses(model: Inherited) -> Iterator[tuple[str, Loc]]:
     if entry.build is not None:
         does = f"calls {entry.build.call}" if entry.build.call else "runs a command"
         yield f"the build recipe {does}", ("build",)
+    if entry.serve is not None:
+        yield f"starts the server {entry.serve.command[0]}", ("serve",)
     if entry.python is not None:
         yield f"the model runs in {entry.python}", ("python",)
     if entry.requirements:

@@ -32,6 +32,7 @@ from evalguard.config.schema import (
     GuardFile,
     ModelEntry,
     PairEntry,
+    ServeEntry,
     setting_target,
 )
 from evalguard.core.comparison import Margin
@@ -40,6 +41,7 @@ from evalguard.core.settings import (
     BuildRecipe,
     Constraint,
     OwnEnvironment,
+    ServeRecipe,
     Setting,
     Value,
     Variant,
@@ -341,10 +343,12 @@ def variant_of(model: Inherited, *, folder: Path, code_allowed: bool) -> Variant
         assignment={setting.name: setting.candidate for setting in settings},
         build=None if entry.build is None else _recipe(entry.build, folder),
         environment=_environment(entry, folder),
+        serve=None if entry.serve is None else _server(entry.serve, folder),
         trust_remote_code=entry.trust_remote_code and code_allowed,
         allow_pickle=entry.allow_pickle and code_allowed,
         allow_code=code_allowed,
         code_folder=str(folder),
+        revision=entry.revision,
     )
 
 
@@ -356,6 +360,20 @@ def _environment(entry: ModelEntry, folder: Path) -> OwnEnvironment | None:
         # not resolved: the link in a virtual environment says which one it is
         python = str((folder / python).expanduser().absolute())
     return OwnEnvironment(python=python, requirements=tuple(entry.requirements))
+
+
+def _server(serve: ServeEntry, folder: Path) -> ServeRecipe:
+    return ServeRecipe(
+        command=tuple(serve.command),
+        url=serve.url,
+        ready=serve.ready,
+        env={
+            name: None if value is None else str(int(value) if isinstance(value, bool) else value)
+            for name, value in serve.env.items()
+        },
+        start_limit=float(serve.start_limit),
+        folder=str(folder),
+    )
 
 
 def _recipe(build: BuildEntry, folder: Path) -> BuildRecipe:

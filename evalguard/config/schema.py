@@ -128,7 +128,7 @@ class GateEntry(GuardEntry):
 # Kept in step with evalguard.core.settings.Target.parse by a test.
 TARGET_PATTERN = (
     r"^(model_args\.[\s\S]+|config\.[\s\S]+|generation\.[\s\S]+|env\.[\s\S]+|build\.[\s\S]+"
-    r"|package\.[\s\S]+"
+    r"|package\.[\s\S]+|serve\.[\s\S]+"
     r"|attr:[\s\S]+\.[^.]+|dtype:[\s\S]+|weights:[\s\S]+|call:[\s\S]+:[^\W\d]\w*)$"
 )
 
@@ -144,8 +144,8 @@ class SettingEntry(GuardEntry):
     target: str = Field(
         default="",
         description="Where it is applied: model_args.X, config.X, attr:GLOB.X, dtype:GLOB, "
-        "weights:GLOB, generation.X, env.X, build.X, package.X or call:pkg.mod:function. Default: "
-        "what the setting's name says.",
+        "weights:GLOB, generation.X, env.X, build.X, package.X, serve.FLAG, serve.env.X or "
+        "call:pkg.mod:function. Default: what the setting's name says.",
         json_schema_extra={"pattern": f"{TARGET_PATTERN}|^$"},
     )
     alternatives: list[JsonValue] = Field(
@@ -199,6 +199,35 @@ class BuildEntry(GuardEntry):
     )
 
 
+class ServeEntry(GuardEntry):
+    """The server that answers for the model: evalguard starts it, and stops it in the end."""
+
+    command: list[Text] = Field(
+        min_length=1,
+        description="Program and arguments, run without a shell in this file's folder; {port} "
+        "stands for a free port, {python} for the interpreter of the model's environment, {build} "
+        "for what its recipe made.",
+    )
+    url: Text = Field(
+        description="Becomes the model's base_url: http://127.0.0.1:{port}/v1/completions."
+    )
+    ready: str = Field(
+        default="",
+        description="Path or URL that answers when the server can be asked, such as /health; "
+        "default: its list of models (/v1/models).",
+    )
+    env: dict[Text, JsonValue] = Field(
+        default_factory=dict,
+        description="Environment variables of the server; null takes one away.",
+    )
+    start_limit: float = Field(
+        default=600.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds until it has to be ready.",
+    )
+
+
 class ModelEntry(GuardEntry):
     """A model under a name."""
 
@@ -220,14 +249,23 @@ class ModelEntry(GuardEntry):
         default_factory=list, description="Assignments of the settings that cannot be built."
     )
     build: BuildEntry | None = Field(default=None, description="How to make the model.")
+    serve: ServeEntry | None = Field(
+        default=None, description="How to start the server that answers for the model."
+    )
     python: Text | None = Field(
         default=None,
-        description="Interpreter in which the model runs: a path or a name. Default: evalguard's.",
+        description="Interpreter in which the model (or its server) runs: a path or a name. "
+        "Default: evalguard's.",
     )
     requirements: list[Text] = Field(
         default_factory=list,
         description="Packages of a virtual environment in which the model runs, as pip takes them; "
         "evalguard makes and keeps it.",
+    )
+    revision: Text | Literal[""] = Field(
+        default="",
+        description="Of a served model: your word for what the server has now. Its scores are kept "
+        "under it; write another one whenever something about the server changes. Not inherited.",
     )
     trust_remote_code: bool = Field(
         default=False, description="Run the Python code that comes with this model. Not inherited."

@@ -269,6 +269,8 @@ def _entry(variant: Variant) -> dict[str, Value]:
         own = variant.environment
         entry |= {"python": own.python} if own.python else {}
         entry |= {"requirements": [*own.requirements]} if own.requirements else {}
+    if variant.revision:
+        entry["revision"] = variant.revision
     if variant.settings:
         entry["settings"] = {
             setting.name: {

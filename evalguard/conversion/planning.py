@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 from evalguard.core.settings import Setting, Target, Value, Variant
 from evalguard.errors import SettingError, nearest
@@ -65,6 +66,8 @@ class ConversionPlan:
         generation: setting name -> (attribute of the generation config, value).
         env: environment variables that must be set before any import; None means "must be unset".
         build_inputs: inputs of the build recipe, the ``build.X`` settings laid over the fixed ones.
+        serve_flags: flags of the server that evalguard starts, and their values.
+        serve_env: changes to that server's environment.
         packages: version of each package of the model's own environment that a setting names.
         targets: setting name -> (target, value), for reading back.
     """
@@ -78,6 +81,8 @@ class ConversionPlan:
     generation: Mapping[str, tuple[str, Value]] = field(default_factory=dict)
     env: Mapping[str, str | None] = field(default_factory=dict)
     build_inputs: Mapping[str, Value] = field(default_factory=dict)
+    serve_flags: Mapping[str, Value] = field(default_factory=dict)
+    serve_env: Mapping[str, str | None] = field(default_factory=dict)
     packages: Mapping[str, str] = field(default_factory=dict)
     targets: Mapping[str, tuple[Target, Value]] = field(default_factory=dict)
 
@@ -144,6 +149,7 @@ def plan_conversion(variant: Variant) -> ConversionPlan:
         ),
         env={t.path: _environment_text(n, v) for n, (t, v) in targets.items() if t.kind == "env"},
         build_inputs=_build_inputs(variant, by_path["build"]),
+        **_server_changes(variant, targets),
         packages=_package_versions(variant, targets),
         targets=targets,
     )
@@ -217,6 +223,34 @@ def _environment_text(setting: str, value: Value) -> str | None:
     if isinstance(value, bool):
         return "1" if value else "0"
     return None if value is None else str(value)
+
+
+_OF_ENVIRONMENT = "env."
+
+
+class _ServerChanges(TypedDict):
+    serve_flags: Mapping[str, Value]
+    serve_env: Mapping[str, str | None]
+
+
+def _server_changes(
+    variant: Variant, targets: Mapping[str, tuple[Target, Value]]
+) -> _ServerChanges:
+    flags: dict[str, Value] = {}
+    env: dict[str, str | None] = {}
+    for name, (target, value) in targets.items():
+        if target.kind != "serve":
+            continue
+        if variant.serve is None:
+            raise SettingError(
+                f"setting '{name}' is of a server, and evalguard starts none for '{variant.name}'",
+                hint="add serve: {command: [...], url: ...} to this model",
+            )
+        if target.path.startswith(_OF_ENVIRONMENT):
+            env[target.path.removeprefix(_OF_ENVIRONMENT)] = _environment_text(name, value)
+        else:
+            flags[target.path] = value
+    return {"serve_flags": flags, "serve_env": env}
 
 
 def _package_versions(

@@ -69,18 +69,21 @@ def read_edits(
     """Read ``weights``, ``generation``, ``attr``, ... settings: all but arguments and configs.
 
     A hook that has a ``read_back(model)`` attribute is asked for its value; any other is recorded
-    as ``{"called": value}``. A build input is recorded as it was given to the recipe. Weights were
+    as ``{"called": value}``. A build input is recorded as it was given to the recipe, a server's
+    flag or variable as the server was started with it. Weights were
     compared with the checkpoint's when they were put in, before later edits could touch them.
 
     Raises:
         SettingError: the model holds another value than asked.
     """
     effective: dict[str, Value] = {}
-    for name, (target, _) in plan.targets.items():
+    for name, (target, value) in plan.targets.items():
         if target.kind == "env":
             effective[name] = os.environ.get(target.path)
         elif target.kind == "build":
             effective[name] = plan.build_inputs[target.path]
+        elif target.kind in ("serve", "package"):
+            effective[name] = value
     if model is None:
         return effective
     effective |= {taken.setting: taken.checkpoint for taken in plan.weights}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -20,6 +20,8 @@ ScoringPath = Literal["fast", "full logits", "harness"]
 RollingBos = Literal["lm-eval", "once"]
 # Why a generated text ended: by itself or at a stop string, at the token limit, "" where unknown.
 Ending = Literal["", "stop", "length"]
+# Of each scored position: tokens by their texts (or "token_id:7"), with natural log-probabilities.
+TopLogprobs = tuple[Mapping[str, float], ...]
 
 # Sequences of a batch where batches are cut by number and nobody gave one, as lm-eval has it here.
 DEFAULT_BATCH_SIZE = 16
@@ -56,6 +58,8 @@ class Response:
         text: generated text; None for likelihood requests.
         token_logprobs: float64 array, shape (n_scored_tokens,), natural log, in reading order
             (rolling windows concatenated); None where the backend does not give it.
+        top_logprobs: of the same positions, the tokens that a server shows of its distributions;
+            None for any other model.
         token_hash: hash of the token ids actually fed (context and continuation, after any
             truncation), "" where the backend does not show them.
         n_tokens: number of token ids fed, 0 where unknown.
@@ -68,6 +72,7 @@ class Response:
     is_greedy: bool | None = None
     text: str | None = None
     token_logprobs: NDArray[np.float64] | None = None
+    top_logprobs: TopLogprobs | None = None
     token_hash: str = ""
     n_tokens: int = 0
     truncated: bool = False
@@ -181,6 +186,68 @@ class ReassignableScorer(Scorer, Protocol):
         Returns:
             False where only loading can do that. The scorer is of no use any more then, nor after
             an error.
+        """
+
+
+class AnswerJournal(Protocol):
+    """Keeps the answers of one server, each from the moment that it is there."""
+
+    def __len__(self) -> int:
+        """How many answers are kept."""
+
+    def find(self, key: str) -> Response | None:
+        """Return the answer to a request, by the digest of all that it asks; None: not kept."""
+
+    def add(self, key: str, response: Response) -> None:
+        """Keep an answer; a disk that refuses is no error."""
+
+    def confirm(self, fingerprint: str) -> bool:
+        """Compare the fingerprint of a server's first answer ("": none) with the kept answers'.
+
+        Returns:
+            False where these were another server's, and are kept no more.
+
+        Raises:
+            EvaluationError: they were, and are not only in the journal.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """What a model behind a server is told from others by.
+
+    Attributes:
+        identity: all of it but what the server tells; no secrets, and not where it is reached.
+        facts: what the server tells of itself.
+        url: where it is reached, without secrets.
+        revision: by which the user vouches for it; "": nobody does.
+    """
+
+    identity: Mapping[str, Value]
+    facts: Mapping[str, Value]
+    url: str
+    revision: str = ""
+
+
+class AheadScorer(Scorer, Protocol):
+    """A scorer that may be asked for many blocks before the answers to any are waited for."""
+
+    @property
+    def served(self) -> ServedModel | None:
+        """What is served; None: it is not behind a server, and nothing is asked ahead of it."""
+
+    @property
+    def answers_kept(self) -> int | None:
+        """How many answers the journal holds; None: there is no journal."""
+
+    def keep_answers(self, journal: AnswerJournal) -> None:
+        """Keep every answer from now on, and use those that are kept."""
+
+    def ask_ahead(self, blocks: Iterable[Sequence[Request]]) -> None:
+        """Begin to ask for blocks, each of one kind; ``score`` then waits for their answers.
+
+        Raises:
+            EvaluationError: what is to be asked cannot be made.
         """
 
 

@@ -24,13 +24,14 @@ TargetKind = Literal[
     "build",
     "call",
     "package",
+    "serve",
 ]
 TARGET_KINDS: tuple[str, ...] = get_args(TargetKind)
-_DOTTED = ("model_args", "config", "generation", "env", "build", "package")
+_DOTTED = ("model_args", "config", "generation", "env", "build", "package", "serve")
 _GLOBBED = ("dtype", "weights")
 TARGETS_HINT = (
     "targets: model_args.X, config.X, attr:GLOB.X, dtype:GLOB, weights:GLOB, generation.X, env.X, "
-    "build.X, package.X, call:pkg.mod:function"
+    "build.X, package.X, serve.FLAG, serve.env.X, call:pkg.mod:function"
 )
 
 # model_args that change what a tokenizer emits: a setting on one of them declares that base and
@@ -56,7 +57,8 @@ class Target:
     """Where a setting is applied.
 
     ``model_args.X``, ``config.X``, ``generation.X``, ``env.X``, ``build.X`` and ``package.X`` (the
-    version of a package in the model's own environment) have ``path`` X;
+    version of a package in the model's own environment) have ``path`` X, as have ``serve.X`` (a
+    flag of the server that evalguard starts) and ``serve.env.Y`` (of its environment, X is env.Y);
     ``attr:GLOB.X`` has
     ``path`` GLOB and ``attribute`` X; ``dtype:GLOB``, ``weights:GLOB`` and
     ``call:pkg.mod:function`` have ``path`` only.
@@ -169,6 +171,37 @@ class BuildRecipe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServeRecipe:
+    """Starts the server that answers for a model.
+
+    ``command`` is an argument vector, run without a shell in ``folder``; ``{port}`` (a free one),
+    ``{python}`` (the interpreter of the model's environment) and ``{build}`` (what its recipe made)
+    are filled in, in ``url``, ``ready`` and the values of ``env`` too.
+
+    Attributes:
+        url: what becomes the model's ``base_url``.
+        ready: path or URL that answers once the server can be asked; "": its list of models.
+        env: changes to its environment; None takes a variable away.
+        start_limit: seconds that it may take to get ready.
+        proofs: digests of what the running server was started from; {} where it was not started,
+            or where they prove nothing.
+    """
+
+    command: tuple[str, ...]
+    url: str
+    ready: str = ""
+    env: Mapping[str, str | None] = field(default_factory=dict)
+    start_limit: float = 600.0
+    folder: str = "."
+    proofs: Mapping[str, Value] = field(default_factory=dict)
+
+    @property
+    def declared(self) -> list[Value]:
+        """What the guard file says of it."""
+        return [list(self.command), self.url, self.ready, dict(self.env)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OwnEnvironment:
     """The interpreter in which a model runs, where that is not evalguard's own.
 
@@ -190,7 +223,9 @@ class Variant:
     already resolved). ``assignment`` holds the current value of every setting by name.
     ``code_folder`` is the folder from which ``call:`` files are resolved ("" if the user named no
     file). ``trust_remote_code`` and ``allow_pickle`` are off unless the user said so for this
-    model. ``environment``: where it runs, None: in evalguard's own environment.
+    model. ``environment``: where it runs, None: in evalguard's own environment; of a model with
+    ``serve`` where its server runs. ``revision``: by which the user vouches for what a server has,
+    "": nobody does.
     """
 
     name: str
@@ -201,10 +236,12 @@ class Variant:
     assignment: Assignment = field(default_factory=dict)
     build: BuildRecipe | None = None
     environment: OwnEnvironment | None = None
+    serve: ServeRecipe | None = None
     trust_remote_code: bool = False
     allow_pickle: bool = False
     allow_code: bool = False
     code_folder: str = ""
+    revision: str = ""
 
     def assigned(self, changes: Assignment) -> Variant:
         """Return this variant with other values for some of its settings.
@@ -249,8 +286,12 @@ class Variant:
         )
 
     def _environment_facts(self) -> dict[str, object]:
-        own = self.environment
-        return {} if own is None else {"environment": [own.python, *own.requirements]}
+        own, serve = self.environment, self.serve
+        return {
+            **({} if own is None else {"environment": [own.python, *own.requirements]}),
+            **({} if serve is None else {"serve": serve.declared}),
+            **({"revision": self.revision} if self.revision else {}),
+        }
 
 
 def digest_of(value: object) -> str:
@@ -270,7 +311,7 @@ class KeptFolder:
     """What is kept of one model, or pair of models, in one way.
 
     Attributes:
-        kind: scores, references, divergences, builds, floors, facts, devices, logs.
+        kind: scores, references, divergences, builds, floors, facts, devices, answers, logs.
         key: name of the folder: a digest of everything that can change what is in it.
         name: the model's, as it was last called; "" where nobody wrote it down.
         model: what is known of the model: type, dtype, device.

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 
 
 HF_TYPES = ("hf", "hf-auto", "huggingface")
+# lm-eval's clients of servers that can be asked many things at a time
+SERVED_TYPES = (
+    "local-completions", "local-chat-completions", "openai-completions", "openai-chat-completions",
+    "azure-openai-chat-completions", "anthropic-chat", "anthropic-chat-completions",
+    "sglang-generate",
+)  # fmt: skip
 # what evalguard fixes for every model, because anything else compares unfairly or wrongly
 _FIXED = {"softmax_dtype": "float32", "logits_cache": False}
 _FIXED_REASONS = {

@@ -51,7 +51,7 @@ def scoring_identity(
     return {
         **provenance,
         "model": model_type,
-        "model_args": args_for_identity(model_args),
+        "model_args": args_for_identity(_without_port(model_args, provenance)),
         "tokenizer": tokenizer_digest(lm),
         "dtype": model_dtype(lm),
         "device": device_name(lm),
@@ -61,6 +61,14 @@ def scoring_identity(
         "packages": {**package_versions(), **kernel_versions(), "code": scoring_code()},
         "policy": {**policy_for_identity(policy), **read_batching(lm)},
     }
+
+
+def _without_port(
+    model_args: Mapping[str, Value], provenance: Mapping[str, Value]
+) -> Mapping[str, Value]:
+    """The address of a server that evalguard started says nothing: its port changes every time."""
+    started = "server" in provenance
+    return {n: v for n, v in model_args.items() if not (started and n == "base_url")}
 
 
 def args_for_identity(model_args: Mapping[str, Value]) -> dict[str, Value]:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import gc
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from evalguard.core.redaction import redacted_text
 from evalguard.core.reference import Reference
 from evalguard.core.scorer import (
+    AnswerJournal,
     ComparedAnswer,
     ModelDescription,
     Request,
     RequestKind,
     Response,
     ScoringPolicy,
+    ServedModel,
 )
 from evalguard.errors import EvaluationError, FallbackError
 from evalguard.models.arguments import seed_generators
@@ -40,7 +42,11 @@ from evalguard.models.load_failures import (
     silence_libraries,
 )
 from evalguard.models.machine import use_threads
-from evalguard.models.served.answer_checks import check_answers, method_module, with_own_seeds
+from evalguard.models.served.answer_checks import check_answers
+from evalguard.models.served.calls import is_served, run_method, seed_repeats, wrap_conversation
+from evalguard.models.served.probe import probe_server
+from evalguard.models.served.request_queue import RequestQueue
+from evalguard.models.served.server_identity import read_server_facts, server_identity
 from evalguard.models.tokenizers import EncodedTexts, shareable_tokenizer_digest, shared_texts
 
 if TYPE_CHECKING:
@@ -89,16 +95,80 @@ class LMScorer:
         self._reassigning = reassigning
         self._spoilt = False
         self._assigned = assigned or AssignedModel()
+        self._journal: AnswerJournal | None = None
+        self._queue: RequestQueue | None = None
+        self._served = self._read_server() if is_served(lm) else None
+        self._probed: set[RequestKind] = set()
         self._description = self._read_off()
 
     def _read_off(self) -> ModelDescription:
-        return probe_capabilities(
+        found = probe_capabilities(
             self._lm,
             self._policy,
             model_type=self._model_type,
             model_args=self._model_args,
             assigned=self._assigned,
         )
+        served = self._served
+        if served is None:
+            return found
+        proofs = self._assigned.provenance
+        if not served.revision and proofs is None:
+            return replace(found, identity=None)
+        identity = {**served.identity, **(proofs or {}), "told": dict(served.facts)}
+        return replace(found, identity=identity)
+
+    def _read_server(self) -> ServedModel:
+        lm, assigned = self._lm, self._assigned
+        with explain_failures("reading what the server is", ()):
+            facts = read_server_facts(lm)
+            identity = server_identity(
+                lm,
+                self._model_type,
+                self._model_args,
+                self._policy,
+                more={"revision": assigned.revision, "settings": dict(assigned.effective)},
+            )
+        url = redacted_text(str(lm.base_url))
+        return ServedModel(identity=identity, facts=facts, url=url, revision=assigned.revision)
+
+    @property
+    def served(self) -> ServedModel | None:
+        """What is served; None for a model in this process."""
+        return self._served
+
+    @property
+    def answers_kept(self) -> int | None:
+        """How many answers of a server the journal holds; None: there is no journal."""
+        return None if self._journal is None else len(self._journal)
+
+    def keep_answers(self, journal: AnswerJournal) -> None:
+        """Keep a server's answers from now on, and use those that are kept."""
+        self._journal = journal
+
+    def ask_ahead(self, blocks: Iterable[Sequence[Request]]) -> None:
+        """Begin to ask a server for blocks, each of one kind; ``score`` waits for the answers.
+
+        Raises:
+            EvaluationError: the client cannot make what is to be sent.
+        """
+        for requests in blocks:
+            if requests:
+                self._submit(requests)
+
+    def _submit(self, requests: Sequence[Request]) -> tuple[RequestQueue, Sequence[Any]]:
+        """Have requests of one kind asked; return who asks, and lm-eval's arguments of them."""
+        lm, kind = self._open_lm(), get_request_kind(requests)
+        if self._queue is None:
+            assert self._served is not None
+            self._queue = RequestQueue(lm, facts=self._served.facts, journal=self._journal)
+        self.probe(requests)
+        most = self._policy.max_gen_toks
+        plain = [build_arguments(request, most) for request in requests]
+        with explain_failures(kind, requests), silence_libraries():
+            arguments = seed_repeats(lm, requests, plain)
+            self._queue.submit(requests, arguments)
+        return self._queue, arguments
 
     def reassign(self, variant: Variant) -> bool:
         """Become another assignment of the same model, bit for bit as if it were loaded so.
@@ -125,6 +195,32 @@ class LMScorer:
         return self._description
 
     @property
+    def is_served(self) -> bool:
+        """Whether lm-eval's client of a server stands in for the model."""
+        return self._served is not None
+
+    def probe(self, requests: Sequence[Request]) -> None:
+        """See whether a server gives what requests of these kinds need; once for each kind.
+
+        Raises:
+            UsageError: no server does, by this model type.
+            EvaluationError: this one does not, or does not answer.
+        """
+        lm = self._open_lm()
+        kinds = {request.kind for request in requests} - self._probed
+        new = [
+            replace(request, arguments=wrap_conversation(lm, request.arguments))
+            if self.is_served
+            else request
+            for request in requests
+            if request.kind in kinds
+        ]
+        if new:
+            with explain_failures("answering a probe", ()), silence_libraries():
+                probe_server(lm, new)
+            self._probed |= kinds
+
+    @property
     def gave_up(self) -> FallbackError | None:
         """What documents have shown that this model cannot do as the policy asks."""
         return getattr(self._lm, "gave_up", None)
@@ -149,6 +245,9 @@ class LMScorer:
         """
         if not requests:
             return []
+        if self._served is not None:
+            queue, asked = self._submit(requests)
+            return queue.wait(requests, asked)
         lm, kind = self._open_lm(), get_request_kind(requests)
         most = self._policy.max_gen_toks
         arguments = [build_arguments(request, most) for request in requests]
@@ -168,7 +267,7 @@ class LMScorer:
                 raise EvaluationError(
                     f"the model gave {len(answers)} answers to {len(requests)} requests"
                 )
-            told = build_responses(lm, kind, arguments, answers, fed)
+            told = build_responses(lm, kind, arguments, answers, fed.pairs, fed.answers)
         self._notice_batches()
         return told
 
@@ -266,7 +365,9 @@ class LMScorer:
         """Release the model. May be called twice."""
         if self._lm is None:
             return
-        self._lm = self._reassigning = None
+        if self._queue is not None:
+            self._queue.close()
+        self._lm = self._reassigning = self._queue = None
         import torch
 
         on_gpu = bool(torch.cuda.is_available())
@@ -329,27 +430,8 @@ def send_requests(
     lm: Any, kind: str, requests: Sequence[Request], arguments: Sequence[tuple[Any, ...]]
 ) -> list[Any]:
     """Answer requests of one kind by the model's own method, in the order asked."""
-    from lm_eval.api.instance import Instance
-
-    if kind == "generate_until" and method_module(lm, "_create_payload") == "openai_completions":
-        arguments = with_own_seeds(requests, arguments, seed=lm._seed)
-
-    instances = [
-        Instance(
-            request_type=request.kind,
-            doc={},
-            arguments=asked,
-            idx=request.index,
-            metadata=(request.task, request.doc_id, 1),
-        )
-        for request, asked in zip(requests, arguments, strict=True)
-    ]
-    method = getattr(lm, kind)
-    known = inspect.signature(method).parameters
     with check_answers(lm), record_endings(lm):
-        return list(
-            method(instances, **({"disable_tqdm": True} if "disable_tqdm" in known else {}))
-        )
+        return run_method(lm, kind, requests, arguments)
 
 
 # All that follows from what a loaded model computes now: found out by running it.

@@ -145,6 +145,7 @@ class AssignedModel:
         effective: setting name -> value read back.
         provenance: digests of weights and code; None where one of them cannot be proven, so that
             scores must not be cached.
+        revision: by which the user vouches for a served model; "": nobody does.
         threads: CPU threads that torch computes with; 0: as many as it uses at the time.
         caveats: what a report has to say of it.
         on_smaller_budget: takes the token budget that is left where memory ran out.
@@ -152,6 +153,7 @@ class AssignedModel:
 
     effective: Mapping[str, Value] = field(default_factory=dict)
     provenance: Mapping[str, Value] | None = None
+    revision: str = ""
     threads: int = 0
     caveats: tuple[str, ...] = ()
     on_smaller_budget: Callable[[int], None] = lambda _: None
@@ -202,7 +204,9 @@ def format_chat(
     """
     history = [dict(message) for message in messages]
     try:
-        return str(lm.apply_chat_template(history, add_generation_prompt=add_generation_prompt))
+        made = lm.apply_chat_template(history, add_generation_prompt=add_generation_prompt)
+        # Clients of chat endpoints send the conversation itself: they wrap its JSON.
+        return str(getattr(made, "prompt", made))
     except Exception as error:
         raise EvaluationError(
             f"the model's chat template cannot be applied: {format_error(error)}",
@@ -224,7 +228,7 @@ _NO_SERVER = (
 )  # fmt: skip
 UNREACHABLE_HINT = (
     "is the server running, and does base_url lead to it? Look at its log, start it again, and "
-    "run the same command: what was answered is kept where the model's identity is known"
+    "run the same command: what was answered is kept"
 )
 
 
@@ -242,7 +246,7 @@ def explain_failures(doing: str, requests: Sequence[Request]) -> Iterator[None]:
         raise EvaluationError(
             f"{_request_name(error, requests)}: {error}", hint=error.hint
         ) from error
-    except (EvaluationError, BatchTooLargeError):
+    except (EvalguardError, BatchTooLargeError):
         raise
     except (Exception, SystemExit) as error:
         tasks = ", ".join(sorted({request.task for request in requests}))

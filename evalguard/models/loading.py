@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from evalguard.models.arguments import (
 from evalguard.models.checkpoint_files import check_model_folder, find_local_folder, pickle_error
 from evalguard.models.config_overrides import apply_overrides, override_config
 from evalguard.models.load_failures import explain_load_failures, silence_libraries
+from evalguard.models.served.prompt_logprobs import ask_for_top_tokens, take_top_argument
 
 if TYPE_CHECKING:
     from lm_eval.api.model import LM
@@ -110,6 +112,8 @@ def _load_registered(
         import lm_eval.models  # noqa: F401  registers every model type; must come first
         from lm_eval.api.registry import get_model, model_registry
 
+        import evalguard.models.served.llama_server  # noqa: F401  registers one more
+
         if model_type not in model_registry:
             names = sorted(model_registry.keys())
             raise UsageError(
@@ -121,12 +125,36 @@ def _load_registered(
             check_model_folder(folder, allow_pickle=allow_pickle, needed=())
         loader = get_model(model_type)
         taken = constructor_parameters(loader)
+        shown = take_top_argument(arguments, loader)
         if trust_remote_code and "trust_remote_code" in taken:
             arguments["trust_remote_code"] = True
-        size = policy.batch_size or DEFAULT_BATCH_SIZE
-        run = {"batch_size": size, "device": arguments.pop("device", _default_device(policy))}
-        accepted = {name: value for name, value in run.items() if name in taken}
-        return loader.create_from_arg_obj(arguments, accepted)
+        device = arguments.pop("device", _default_device(policy))
+        run = {"batch_size": policy.batch_size or _default_batch_size(loader), "device": device}
+        accepted = {n: value for n, value in run.items() if n in taken and value is not None}
+        lm = loader.create_from_arg_obj(arguments, accepted)
+        if shown:
+            ask_for_top_tokens(lm, shown)
+        return lm
+
+
+def _default_batch_size(loader: type[LM]) -> int | str | None:
+    """The batch size of a model type where the user gives none; None: its own default.
+
+    Servers are asked one prompt a call, and vllm and sglang cut batches themselves.
+    """
+    from lm_eval.models.api_models import TemplateAPI
+
+    if issubclass(loader, TemplateAPI):
+        return None
+    own = {
+        parameter.default
+        for kind in loader.__mro__
+        if (constructor := vars(kind).get("__init__")) is not None
+        for name, parameter in inspect.signature(constructor).parameters.items()
+        if name == "batch_size"
+    }
+    cuts_itself = "auto" in own or loader.__module__.endswith(".sglang_causallms")
+    return "auto" if cuts_itself else DEFAULT_BATCH_SIZE
 
 
 def _default_device(policy: ScoringPolicy) -> str:

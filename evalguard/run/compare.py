@@ -34,6 +34,7 @@ from evalguard.run.sources import (
     with_distinct_names,
 )
 from evalguard.store.run_folder import check_writable
+from evalguard.worker.model_server import keep_servers
 
 
 def compare(
@@ -60,7 +61,8 @@ def compare(
     options = with_start_date(make_options(options, **given))
     cwd = Path.cwd()
     request = StoredRequest(base=str(base), candidate=str(candidate), cwd=cwd, options=options)
-    return finish_run(compare_sides(str(base), str(candidate), options, cwd=cwd), request)
+    with keep_servers():
+        return finish_run(compare_sides(str(base), str(candidate), options, cwd=cwd), request)
 
 
 def compare_sides(

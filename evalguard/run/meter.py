@@ -198,6 +198,7 @@ BLOCKS_CACHED_IF_ON = (
     "finished blocks of documents are kept where the score cache is on; "
     "the same command goes on from there"
 )
+ANSWERS_KEPT = "{:,} answers of the server are kept; the same command goes on from there"
 NOTHING_CACHED = "scores were not kept (no score cache): the same command starts anew"
 
 

@@ -24,6 +24,7 @@ from evalguard.run.scoring.own_environment import (
     check_runtime,
     shows_distributions,
 )
+from evalguard.run.scoring.serving import check_served
 from evalguard.run.sources import (
     BaselineSource,
     ModelSource,
@@ -232,6 +233,7 @@ def check_models(sources: Iterable[ModelSource]) -> None:
         with with_location(source):
             variant = source.variant
             arguments = plan_conversion(variant).model_args
+            check_served(variant)
             check_runtime(variant)
             # What a recipe builds is not there yet; other model types read names their own way.
             if variant.model in HF_TYPES and variant.build is None:

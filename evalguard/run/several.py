@@ -28,6 +28,7 @@ from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.result import CompareResult, finish_resumed_run, store_run
 from evalguard.run.sources import ModelSource, Source
 from evalguard.store.files import check_output, write_output
+from evalguard.worker.model_server import keep_servers
 
 _LOG = logging.getLogger(__name__)
 _SINGLE_CANDIDATE_OPTIONS = ("cand_model_args", "cand_set", "reference", "floor")
@@ -100,7 +101,8 @@ def compare_several(
     options = with_start_date(make_options(options, **given))
     specs = tuple(map(str, candidates))
     _check_options(specs, options)
-    return _SeveralRun(base=str(base), options=options, cwd=Path.cwd()).run(specs, chain=chain)
+    with keep_servers():
+        return _SeveralRun(base=str(base), options=options, cwd=Path.cwd()).run(specs, chain=chain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.scorer import Ending, Response
+from evalguard.core.scorer import Ending, Response, TopLogprobs
 from evalguard.core.settings import CacheListing, KeptFolder, Value
 from evalguard.store.files import DAMAGED_SUFFIX, DamagedBlockError, write_atomically
 from evalguard.store.record_file import read_table
@@ -33,7 +33,7 @@ ItemState = Literal["kept", "damaged", "leftover"]
 
 # Only names that evalguard itself gives: a folder may hold anything.
 HALF_FILE = re.compile(r"\.(.+)\.\d+-[0-9a-f]{8}\.partial")
-LOG_FILE = re.compile(r"worker-\d+-.*\.log")
+LOG_FILE = re.compile(r"(worker|server)-\d+-.*\.log")
 _DIGEST = re.compile(r"[0-9A-Za-z_-]{1,128}")
 _HALF_BUILD = re.compile(r"\.([0-9a-f]+)-[^/]*")
 
@@ -71,6 +71,7 @@ def find_items(cache_dir: Path) -> Iterator[CacheItem]:
         for folder in list_folders(layout):
             yield from _files("facts", folder, re.compile(r".+\.json"))
     yield from _files("devices", cache_dir / "devices", re.compile(r".+\.json"))
+    yield from _files("answers", cache_dir / "answers", re.compile(r"[0-9a-f]+\.jsonl"))
     logs = cache_dir / "logs"
     if logs.is_dir() and not logs.is_symlink():
         yield from _files("logs", logs, LOG_FILE)
@@ -227,8 +228,6 @@ def _text(value: Any) -> str:
 SCORES_FORMAT = "evalguard.scores/1"
 # Text is kept as bytes: generated text may hold lone surrogates, which parquet strings cannot.
 _SURROGATES = "surrogatepass"
-# Why texts ended: a column of blocks where that is known, so that all others stay as they were.
-_ENDED = ("ended", "string")
 
 
 def block_to_bytes(key: str, block: str, responses: Sequence[Response]) -> memoryview:
@@ -237,11 +236,13 @@ def block_to_bytes(key: str, block: str, responses: Sequence[Response]) -> memor
     import pyarrow.parquet as pq
 
     facts = {"format": SCORES_FORMAT, "key": key, "block": block, "seal": UNSEALED}
-    columns, schema = answer_columns(responses), answer_schema(facts)
-    if any(r.ended for r in responses):
-        schema = schema.append(pa.field(*_ENDED))
-        columns.append(pa.array([r.ended for r in responses], schema.types[-1]))
-    table = pa.Table.from_arrays(columns, schema=schema)
+    table = pa.Table.from_arrays(answer_columns(responses), schema=answer_schema(facts))
+    if any(response.top_logprobs is not None for response in responses):
+        shown = [_shown_bytes(response.top_logprobs) for response in responses]
+        table = table.append_column(_SHOWN_COLUMN, pa.array(shown, pa.binary()))
+    if any(response.ended for response in responses):
+        ended = [response.ended for response in responses]
+        table = table.append_column(_ENDED_COLUMN, pa.array(ended, pa.string()))
     sink = pa.BufferOutputStream()
     # Dictionary pages may merge NaNs of different bits, so no column gets one.
     pq.write_table(table, sink, compression="zstd", use_dictionary=False)
@@ -254,18 +255,40 @@ def block_from_bytes(data: bytes, key: str, block: str) -> list[Response]:
     Raises:
         DamagedBlockError: it is of another format, or another block's.
     """
-    import pyarrow as pa
-
     table = read_table(data)
     facts = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
     if facts.get("format") != SCORES_FORMAT:
         raise DamagedBlockError("it is not a block of scores of this version")
     if (facts.get("key"), facts.get("block")) != (key, block):
         raise DamagedBlockError("it belongs to another model or other requests")
-    without = answer_schema(None)
-    if not any(table.schema.equals(one) for one in (without, without.append(pa.field(*_ENDED)))):
+    more = [name for name in (_SHOWN_COLUMN, _ENDED_COLUMN) if name in table.column_names]
+    if not table.drop_columns(more).schema.equals(answer_schema(None)):
         raise DamagedBlockError("it does not hold the answers that it says")
-    return read_answer_columns(table)
+    if _SHOWN_COLUMN not in more:
+        return read_answer_columns(table)
+    responses = read_answer_columns(table.drop_columns([_SHOWN_COLUMN]))
+    return [
+        replace(response, top_logprobs=_read_shown(given))
+        for response, given in zip(responses, table.column(_SHOWN_COLUMN).to_pylist(), strict=True)
+    ]
+
+
+# Of servers alone: as JSON, whose numbers come back to the last bit, and which can say any text.
+_SHOWN_COLUMN = "top_logprobs"
+# Of generated texts alone, and where it is known: all other blocks stay as they were.
+_ENDED_COLUMN = "ended"
+
+
+def _shown_bytes(shown: TopLogprobs | None) -> bytes | None:
+    return None if shown is None else json.dumps([dict(one) for one in shown]).encode()
+
+
+def _read_shown(data: bytes | None) -> TopLogprobs | None:
+    if data is None:
+        return None
+    return tuple(
+        {str(label): float(value) for label, value in one.items()} for one in json.loads(data)
+    )
 
 
 def _as_float64(values: NDArray[np.float64] | None) -> NDArray[np.float64] | None:

@@ -214,7 +214,7 @@ def _make(entry: Path, base: Interpreter, wanted: Sequence[str], *, name: str) -
         except BaseException:
             shutil.rmtree(entry, ignore_errors=True)
             raise
-    packages = _installed(entry)
+    packages = list_packages(entry)
     marker = {"requirements": list(wanted), "version": base.version, "packages": list(packages)}
     (entry / _MARKER).write_text(json.dumps(marker, indent=1) + "\n", encoding="utf-8")
     return Interpreter(python=python, version=base.version, packages=packages)
@@ -254,8 +254,8 @@ def _failure(name: str, wanted: Sequence[str], log: Path) -> BuildError:
     )
 
 
-def _installed(entry: Path) -> tuple[str, ...]:
-    """Name and version of every installed package, as its metadata folder is called."""
+def list_packages(entry: Path) -> tuple[str, ...]:
+    """Name and version of every package of an environment, as its metadata folder is called."""
     found = (entry / "lib").glob("python*/site-packages/*.dist-info")
     return tuple(sorted(folder.name.removesuffix(".dist-info") for folder in found))
 

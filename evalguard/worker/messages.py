@@ -20,6 +20,7 @@ from evalguard.core.settings import (
     BuildRecipe,
     Constraint,
     OwnEnvironment,
+    ServeRecipe,
     Setting,
     Target,
     Value,
@@ -78,6 +79,17 @@ _BUILD = record(
     folder=TEXT,
 )
 
+_SERVE = record(
+    ServeRecipe,
+    command=sequence(TEXT),
+    url=TEXT,
+    ready=TEXT,
+    env=mapping_of(optional(TEXT)),
+    start_limit=FLOAT,
+    folder=TEXT,
+    proofs=_VALUE_MAP,
+)
+
 _ENVIRONMENT = record(OwnEnvironment, python=TEXT, requirements=sequence(TEXT))
 
 VARIANT: Codec[Variant] = name_root(
@@ -92,10 +104,12 @@ VARIANT: Codec[Variant] = name_root(
         assignment=_VALUE_MAP,
         build=optional(_BUILD),
         environment=optional(_ENVIRONMENT),
+        serve=optional(_SERVE),
         trust_remote_code=BOOLEAN,
         allow_pickle=BOOLEAN,
         allow_code=BOOLEAN,
         code_folder=TEXT,
+        revision=TEXT,
     ),
 )
 
@@ -139,6 +153,7 @@ RESPONSES: Codec[tuple[Response, ...]] = name_root(
             is_greedy=optional(BOOLEAN),
             text=optional(TEXT),
             token_logprobs=optional(FLOATS),
+            top_logprobs=optional(sequence(mapping_of(FLOAT))),
             token_hash=TEXT,
             n_tokens=INTEGER,
             truncated=BOOLEAN,

@@ -12,12 +12,15 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 import evalguard
 from evalguard.errors import WorkerError
+
+if TYPE_CHECKING:
+    import psutil
 
 WORKER_MODULE = "evalguard.run.worker"
 _TAIL_BYTES = 16_384
@@ -99,13 +102,21 @@ class WorkerProcess:
         replies_fd: this side's (reading) end of the reply pipe.
         log: file to which the worker's stdout and stderr are appended; None: both are this
             process's stderr.
-        thread: which started it.
+        thread: which started it; None where it is shared.
     """
 
     def __init__(
-        self, command: Sequence[str], *, env: Mapping[str, str | None], log: Path | None
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str | None],
+        log: Path | None,
+        shared: bool = False,
     ) -> None:
         """Start ``command --requests FD --replies FD`` with ``env`` over this environment.
+
+        Args:
+            shared: whether other threads use it, too: it is not killed where this one's are.
 
         Raises:
             WorkerError: if the log cannot be written or the command cannot be started.
@@ -113,7 +124,7 @@ class WorkerProcess:
         self.log = log
         self.requests_fd = self.replies_fd = -1
         self._owner = os.getpid()
-        self.thread = threading.current_thread()
+        self.thread = None if shared else threading.current_thread()
         workers_ends: list[int] = []
         try:
             with _open_log(log) as output:
@@ -219,20 +230,29 @@ _started: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
 # A process's family: everything that it started, in whatever session.
 
 
-def kill_descendants(pid: int) -> None:
+def kill_descendants(pid: int, *, beside: Iterable[psutil.Process] = ()) -> None:
     """Kill every process that a running process has started, itself excepted.
 
     A process group is not enough: model workers and build recipes have sessions of their own.
+
+    Args:
+        beside: others to kill, found before: those whose parent has ended are nobody's.
     """
     import psutil
 
-    try:
-        family = psutil.Process(pid).children(recursive=True)
-    except psutil.Error:
-        return
-    for child in family:
+    for child in (*beside, *find_descendants(pid)):
         with contextlib.suppress(psutil.Error):  # it is gone already
             child.kill()
+
+
+def find_descendants(pid: int) -> list[psutil.Process]:
+    """Every process that a running process has started, itself excepted."""
+    import psutil
+
+    try:
+        return list(psutil.Process(pid).children(recursive=True))
+    except psutil.Error:
+        return []
 
 
 # How a worker ends when the process that started it is gone.

@@ -73,10 +73,12 @@ class Served:
             def do_POST(self) -> None:
                 asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 choices = []
-                for index, prompt in enumerate(asked["prompt"]):
+                prompts = asked.get("prompt") or [asked["messages"][-1]["content"]]
+                for index, prompt in enumerate([prompts] if isinstance(prompts, str) else prompts):
                     number = int(prompt.split("number ")[1].split("?")[0])
                     text, reason = says(number, asked["seed"])
-                    choices.append({"index": index, "text": text, "finish_reason": reason})
+                    told = {"text": text, "message": {"content": text}}
+                    choices.append({"index": index, "finish_reason": reason, **told})
                 body = json.dumps({"model": asked["model"], "choices": choices}).encode()
                 self.send_response(200)
                 self.send_header("Content-Type", "application/json")
@@ -113,23 +115,28 @@ class Asked:
     capfd: pytest.CaptureFixture[str]
     tmp_path: Path
 
-    def compare(self, base: Says, candidate: Says, *more: str, repeats: int = 4) -> Any:
+    def compare(
+        self, base: Says, candidate: Says, *more: str, repeats: int = 4, chat: bool = False
+    ) -> Any:
         data = self.tmp_path / "test.jsonl"
         rows = [{"question": f"Q: number {n}?", "answer": str(n + 1)} for n in range(DOCUMENTS)]
         data.write_text("".join(json.dumps(row) + "\n" for row in rows))
         files = json.dumps({"test": str(data)})
         (self.tmp_path / "sums.yaml").write_text(_TASK.format(files=files, repeats=repeats))
+        more_arguments: dict[str, Any] = {} if chat else {
+            "tokenized_requests": False,
+            "tokenizer": str(self.world.models["llama"]),
+            "tokenizer_backend": "huggingface",
+            "max_length": 128,
+        }  # fmt: skip
         models = {
             name: {
-                "model": "local-completions",
+                "model": "local-chat-completions" if chat else "local-completions",
                 "model_args": {
                     "base_url": self.served.start(says),
                     "model": "served",
-                    "tokenized_requests": False,
                     "max_retries": 1,
-                    "tokenizer": str(self.world.models["llama"]),
-                    "tokenizer_backend": "huggingface",
-                    "max_length": 128,
+                    **more_arguments,
                 },
             }
             for name, says in (("served", base), ("port", candidate))
@@ -140,6 +147,7 @@ class Asked:
         )
         words = ["compare", "--config", guard, "--base", "served", "--cand", "port", "--quiet"]
         path = self.tmp_path / "reports"
+        more = (*more, "--apply_chat_template") if chat else more
         return run_here([*words, "--output-path", path, *more], self.capfd)
 
 
@@ -254,3 +262,10 @@ def test_a_base_that_was_stored_has_its_answers_still(asked: Asked) -> None:
         asked.capfd,
     )
     assert again.document["generations"] == done.document["generations"]
+
+
+def test_a_chat_endpoint_has_seeds_and_endings_too(asked: Asked) -> None:
+    done = asked.compare(right, cut, "--json", chat=True)
+    found = generation(done)
+    assert (found["repeats"], found["base_equal"]) == (4, 0.0)
+    assert found["cut"]["candidate"]["value"] == 0.5

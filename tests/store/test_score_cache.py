@@ -33,6 +33,7 @@ RESPONSES = [
     Response(loglikelihood=-INF),
     Response(text="  an answer\nwith «unicode» \U0001f600 and a lone surrogate \ud800"),
     Response(text=""),
+    Response(top_logprobs=({}, {" \ud800": -0.1, "token_id:7": -INF})),
     Response(),
 ]
 
@@ -52,6 +53,9 @@ def exact(response: Response) -> tuple[object, ...]:
         response.token_hash,
         response.n_tokens,
         response.truncated,
+        None
+        if response.top_logprobs is None
+        else [list(shown.items()) for shown in response.top_logprobs],
     )
 
 
@@ -109,6 +113,13 @@ responses = st.builds(
     token_logprobs=st.one_of(
         st.none(), st.lists(st.floats()).map(lambda values: np.array(values, dtype=np.float64))
     ),
+    top_logprobs=st.none()
+    | st.lists(
+        st.dictionaries(
+            st.text(st.characters(exclude_categories=())), st.floats(allow_nan=False), max_size=3
+        ),
+        max_size=4,
+    ).map(tuple),
     token_hash=st.text("0123456789abcdef"),
     n_tokens=st.integers(0, 2**31),
     truncated=st.booleans(),

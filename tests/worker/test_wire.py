@@ -73,6 +73,10 @@ RESPONSE = st.builds(
     text=st.none() | TEXTS,
     token_logprobs=st.none()
     | st.lists(DOUBLES | st.floats(), max_size=5).map(lambda x: np.array(x, dtype=np.float64)),
+    top_logprobs=st.none()
+    | st.lists(st.dictionaries(TEXTS, st.floats(allow_nan=False), max_size=3), max_size=3).map(
+        tuple
+    ),
     token_hash=TEXTS,
     n_tokens=st.integers(0, 10**6),
     truncated=st.booleans(),

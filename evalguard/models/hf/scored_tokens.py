@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -122,15 +122,17 @@ def build_responses(
     arguments: Sequence[tuple[Any, ...]],
     answers: Sequence[Any],
     fed: Sequence[RecordedPair],
+    window_answers: Sequence[Any] = (),
 ) -> list[Response]:
-    """RecordedPair every answer with the token ids that were fed for it.
+    """Put every answer together with the token ids that were fed for it.
 
     Args:
         lm: the model; a ``GuardedHFLM`` has per-token answers in ``lm.scored``.
         kind: the request kind.
         arguments: lm-eval's arguments of each request.
         answers: what the model returned, in the order asked.
-        fed: what was recorded of the model's token-level calls.
+        fed: what was recorded of the model's token-level calls; ``window_answers``: what it
+            answered to them. A server's are ``TokenAnswer`` where it shows its tokens.
     """
     if kind == "generate_until":
         return [
@@ -143,7 +145,7 @@ def build_responses(
     else:
         scored = []
         pieces = _recorded_pieces(lm, kind, arguments, fed)
-    return [
+    responses = [
         _likelihood_response(
             answer,
             pieces[index] if pieces is not None else None,
@@ -151,6 +153,37 @@ def build_responses(
         )
         for index, answer in enumerate(answers)
     ]
+    if scored:
+        return responses
+    shown = _shown_answers(kind, answers, pieces, window_answers)
+    return list(map(_with_shown_tokens, responses, shown))
+
+
+def _shown_answers(
+    kind: str,
+    answers: Sequence[Any],
+    pieces: Sequence[Sequence[InputTokens]] | None,
+    window_answers: Sequence[Any],
+) -> list[Sequence[Any]]:
+    """The answers that each request's is made of: one, or those of a whole text's windows."""
+    if kind == "loglikelihood":
+        return [[answer] for answer in answers]
+    counts = [len(windows) for windows in pieces or ()]
+    if len(counts) != len(answers) or sum(counts) != len(window_answers):
+        return [[] for _ in answers]
+    remaining = iter(window_answers)
+    return [[next(remaining) for _ in range(count)] for count in counts]
+
+
+def _with_shown_tokens(response: Response, parts: Sequence[Any]) -> Response:
+    """Add the tokens that a server's answers are the sums of, where all of them show these."""
+    if not parts or not all(hasattr(part, "token_logprobs") for part in parts):
+        return response
+    return replace(
+        response,
+        token_logprobs=np.concatenate([part.token_logprobs for part in parts]),
+        top_logprobs=tuple(shown for part in parts for shown in part.top_logprobs),
+    )
 
 
 def build_likelihood_responses(
@@ -174,6 +207,8 @@ def _recorded_pieces(
     # an encoder-decoder model cuts context and continuation each for itself
     causal = getattr(lm, "backend", "causal") == "causal"
     max_length = getattr(lm, "max_length", None) if causal else None
+    if max_length is not None and hasattr(lm, "batch_loglikelihood_requests"):
+        max_length -= 1  # lm-eval sends a server so many tokens, with the last one among them
     if kind == "loglikelihood":
         matched = match_inputs_to_requests(fed, arguments, max_length)
         return None if matched is None else [[piece] for piece in matched]
@@ -272,21 +307,32 @@ _ENCODERS = {
 RecordedPair = tuple[Any, Sequence[int], Sequence[int]]
 
 
+@dataclass(frozen=True, slots=True)
+class RecordedCalls:
+    """Every (key, context ids, continuation ids) that a model was given, and its answers."""
+
+    pairs: list[RecordedPair] = field(default_factory=list)
+    answers: list[Any] = field(default_factory=list)
+
+
 @contextlib.contextmanager
-def record_input_tokens(lm: Any) -> Iterator[list[RecordedPair]]:
-    """Record every (key, context ids, continuation ids) given to ``lm._loglikelihood_tokens``.
+def record_input_tokens(lm: Any) -> Iterator[RecordedCalls]:
+    """Record what ``lm._loglikelihood_tokens`` is given and answers.
 
     Models without that method (generate-only, some APIs) record nothing.
     """
-    seen: list[RecordedPair] = []
+    seen = RecordedCalls()
     original = getattr(lm, "_loglikelihood_tokens", None)
     if original is None:
         yield seen
         return
 
     def recording(requests: Sequence[RecordedPair], *arguments: Any, **options: Any) -> Any:
-        seen.extend(requests)
-        return original(requests, *arguments, **options)
+        seen.pairs.extend(requests)
+        answers = original(requests, *arguments, **options)
+        if isinstance(answers, list):
+            seen.answers.extend(answers)
+        return answers
 
     lm._loglikelihood_tokens = recording
     try:

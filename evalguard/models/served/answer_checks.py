@@ -5,18 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from evalguard.core.scorer import Request
 from evalguard.errors import EvaluationError
-
-_LOGPROBS_HINT = (
-    "evalguard needs the log-probability of every prompt token (completions with echo=True "
-    "and logprobs=1), for the token ids it sends: vLLM and llama-cpp-python give them; "
-    "or compare the model itself with --model hf"
+from evalguard.models.served.prompt_logprobs import (
+    LOGPROBS_HINT,
+    PromptAnswer,
+    TokenAnswer,
+    check_fed,
+    check_prompt,
+    read_choices,
+    read_completions,
+    read_generate,
 )
+
 # What a server adds to the name that it was asked for: the date of a release, the kind of file.
 _RELEASE_SUFFIX = re.compile(r"[-@:]([0-9]{4}[0-9-]*(-?v[0-9]+)?|latest)|\.gguf")
+# The prompts of the request that is under way: of a generation, nothing else tells what was sent.
+_SENT: ContextVar[Sequence[Any]] = ContextVar("_SENT", default=())
 
 
 def method_module(lm: Any, method: str) -> str:
@@ -42,26 +50,35 @@ def with_own_seeds(
     return seeded
 
 
+READERS: dict[str, Callable[[Sequence[Any]], list[PromptAnswer]]] = {
+    "openai_completions": read_completions,
+    "sglang_generate_API": read_generate,
+}
+"""By the module of lm-eval that ``parse_logprobs`` comes from: how answers are read."""
+
+
 @contextmanager
 def check_answers(lm: Any) -> Iterator[None]:
     """Refuse a server's answers of another model, or that do not cover their prompts' tokens.
 
     lm-eval sums ``token_logprobs[ctxlen:-1]`` of an echoed prompt and one generated token: of a
     server that does not echo, that is an empty sum, a log-likelihood of 0 over no tokens. Types
-    gguf and sglang-generate do the like.
+    gguf and sglang-generate do the like. Log-likelihoods come as ``TokenAnswer``.
 
     Raises:
         EvaluationError: while ``lm`` is asked.
     """
     own: dict[str, Callable[..., Any]] = {}
-    logprobs = {"openai_completions": _check_logprobs, "sglang_generate_API": _check_sglang}
-    check = logprobs.get(method_module(lm, "parse_logprobs"))
-    if check is not None:
-        own["parse_logprobs"] = _with_check(lm.parse_logprobs, check, lm)
+    read = READERS.get(method_module(lm, "parse_logprobs"))
+    if read is not None:
+        own["parse_logprobs"] = _checked_logprobs(lm, read)
     if method_module(lm, "parse_generations") == "openai_completions":
-        own["parse_generations"] = _with_check(lm.parse_generations, None, lm)
+        own["parse_generations"] = _checked_generations(lm)
+    if own:
+        own["model_call"] = _noting_prompts(lm.model_call)
+        own["amodel_call"] = _noting_prompts_async(lm.amodel_call)
     if method_module(lm, "gguf_completion") == "gguf":
-        own["gguf_completion"] = _with_gguf_check(lm.gguf_completion)
+        own["gguf_completion"] = _checked_gguf(lm.gguf_completion)
     for name, method in own.items():
         setattr(lm, name, method)
     try:
@@ -71,25 +88,110 @@ def check_answers(lm: Any) -> Iterator[None]:
             delattr(lm, name)
 
 
-_AnswerCheck = Callable[[Sequence[Any], Any, Any], None]
+def _noting_prompts(call: Callable[..., Any]) -> Callable[..., Any]:
+    def noting(messages: Sequence[Any], *arguments: Any, **options: Any) -> Any:
+        _SENT.set(messages)
+        return call(messages, *arguments, **options)
+
+    return noting
 
 
-def _with_check(
-    parse: Callable[..., Any], check: _AnswerCheck | None, lm: Any
+def _noting_prompts_async(call: Callable[..., Any]) -> Callable[..., Any]:
+    async def noting(
+        session: Any, sem: Any, messages: Sequence[Any], *arguments: Any, **options: Any
+    ) -> Any:
+        _SENT.set(messages)  # every task has a context of its own
+        return await call(session, sem, messages, *arguments, **options)
+
+    return noting
+
+
+def _as_list(outputs: Any) -> list[Any]:
+    return outputs if isinstance(outputs, list) else [outputs]
+
+
+# Log-likelihoods.
+
+
+def _checked_logprobs(
+    lm: Any, read: Callable[[Sequence[Any]], list[PromptAnswer]]
 ) -> Callable[..., Any]:
+    parse = lm.parse_logprobs
+
     def checking(outputs: Any, tokens: Any = None, ctxlens: Any = None, **more: Any) -> Any:
-        answers = outputs if isinstance(outputs, list) else [outputs]
-        _check_name(answers, lm.model)
-        if check is None:
-            return parse(outputs=outputs, **more)
-        check(answers, tokens, ctxlens)
-        return parse(outputs=outputs, tokens=tokens, ctxlens=ctxlens, **more)
+        answers = _as_list(outputs)
+        check_name(answers, lm.model)
+        contexts = list(ctxlens or ())
+        found = read(answers)
+        check_prompts(lm, found, _prompts(tokens), contexts)
+        parsed = parse(outputs=outputs, tokens=tokens, ctxlens=ctxlens, **more)
+        cut = [one.cut(context) for one, context in zip(found, contexts, strict=True)]
+        return [TokenAnswer.of(*both) for both in zip(parsed, cut, strict=True)]
 
     return checking
 
 
-def _check_name(answers: Sequence[Any], wanted: Any) -> None:
-    """Refuse answers that another model signs; a server that names none is taken at its word."""
+def _prompts(tokens: Any) -> list[Sequence[int] | None]:
+    prompts = list(tokens) if tokens is not None else []
+    if prompts and isinstance(prompts[0], int):
+        prompts = [prompts]
+    return [prompt if isinstance(prompt, (list, tuple)) else None for prompt in prompts]
+
+
+def check_prompts(
+    lm: Any,
+    found: Sequence[PromptAnswer],
+    prompts: Sequence[Sequence[int] | None],
+    contexts: Sequence[int],
+) -> None:
+    """Refuse answers that do not cover their prompts, or are those of other prompts.
+
+    Args:
+        lm: whose ``echoes_prompts`` says that what it echoes is what it was sent.
+        prompts: the ids that were sent, None where texts were; ``contexts``: their tokens of
+            context.
+
+    Raises:
+        EvaluationError: for the first such answer.
+    """
+    if len(found) != len(contexts):
+        raise EvaluationError(
+            f"the server gave {len(found)} answers to {len(contexts)} prompts", hint=LOGPROBS_HINT
+        )
+    given = [*prompts, *[None] * (len(contexts) - len(prompts))]
+    for answer, ids, context in zip(found, given, contexts, strict=True):
+        check_prompt(answer, ids, context)
+        if ids is not None and getattr(lm, "echoes_prompts", False) and not echoes(lm, answer, ids):
+            raise EvaluationError(
+                "the server answered another prompt than it was sent: what it echoes is not its "
+                f"text ({' '.join(answer.text.split())[:60]!r})",
+                hint="answers may be exchanged between requests: try --batch_size 1 and "
+                "num_concurrent 1, or another version of the server",
+            )
+
+
+def echoes(lm: Any, answer: PromptAnswer, ids: Sequence[int]) -> bool:
+    """Whether an answer's text holds that of the prompt, spaces aside."""
+    tokenizer = getattr(lm, "tokenizer", None)
+    if tokenizer is None or not hasattr(tokenizer, "decode"):
+        return False
+    try:
+        text = tokenizer.decode(list(ids), skip_special_tokens=True)
+    except TypeError:  # one that knows no such option
+        text = tokenizer.decode(list(ids))
+    wanted = "".join(str(text).split())
+    return bool(wanted) and wanted in "".join(answer.text.split())
+
+
+# The model that answers.
+
+
+def check_name(answers: Sequence[Any], wanted: Any) -> None:
+    """Refuse answers that another model signs; a server that names none is taken at its word.
+
+    Raises:
+        EvaluationError: with both names.
+    """
     for answer in answers:
         name = answer.get("model") if isinstance(answer, dict) else None
         if isinstance(name, str) and name and not _is_same_model(name, str(wanted)):
@@ -111,63 +213,51 @@ def _last_part(name: str) -> str:
     return name.rstrip("/").rpartition("/")[2].lower()
 
 
-def _check_logprobs(answers: Sequence[Any], tokens: Any, ctxlens: Any) -> None:
-    """Of completions: those of the prompt, and of the token that was generated."""
-    choices = []
-    for answer in answers:
-        found = answer.get("choices") if isinstance(answer, dict) else None
-        if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-            raise EvaluationError("the server's answer has no list of choices", hint=_LOGPROBS_HINT)
-        choices += sorted(found, key=lambda one: one.get("index", 0))
-    given = [(choice.get("logprobs") or {}).get("token_logprobs") for choice in choices]
-    _check_counts(given, tokens, ctxlens, generated=1)
+# Generations.
 
 
-def _check_sglang(answers: Sequence[Any], tokens: Any, ctxlens: Any) -> None:
-    """Of sglang's own endpoint: (log-probability, id, text) of each token of the prompt."""
-    given = []
-    for answer in answers:
-        about = answer.get("meta_info") if isinstance(answer, dict) else None
-        found = about.get("input_token_logprobs") if isinstance(about, dict) else None
-        given.append([one[0] for one in found] if isinstance(found, list) else None)
-    _check_counts(given, tokens, ctxlens, generated=0)
+def _checked_generations(lm: Any) -> Callable[..., Any]:
+    parse = lm.parse_generations
+
+    def checking(outputs: Any, *_: Any, **more: Any) -> Any:
+        answers = _as_list(outputs)
+        check_name(answers, lm.model)
+        check_generations(answers, _SENT.get())
+        return parse(outputs=outputs, **more)
+
+    return checking
 
 
-def _check_counts(given: Sequence[Any], tokens: Any, ctxlens: Any, *, generated: int) -> None:
-    """Compare log-probabilities of each prompt with its tokens.
+def check_generations(answers: Sequence[Any], sent: Sequence[Any]) -> None:
+    """Refuse generations that are not one per prompt, or of prompts that were cut.
 
     Args:
-        given: a list of each prompt's, as a server gave it.
-        tokens: the prompts' ids, or texts; ``ctxlens``: how many of them are context.
-        generated: how many more a server gives than the prompt has tokens.
+        sent: the prompts, as token ids or texts; () where they are not known.
+
+    Raises:
+        EvaluationError: with what was found.
     """
-    prompts = list(tokens) if tokens is not None else []
-    if prompts and isinstance(prompts[0], int):
-        prompts = [prompts]
-    if len(given) != len(ctxlens):
+    number = sum(len(read_choices(answer)) for answer in answers)
+    if sent and number != len(sent):
         raise EvaluationError(
-            f"the server gave {len(given)} answers to {len(ctxlens)} prompts", hint=_LOGPROBS_HINT
+            f"the server gave {number} answers to {len(sent)} prompts",
+            hint="--batch_size 1 asks one prompt at a time",
         )
-    for number, (logprobs, context) in enumerate(zip(given, ctxlens, strict=True)):
-        found = logprobs if isinstance(logprobs, list) else []
-        ids = prompts[number] if number < len(prompts) else None
-        exact = isinstance(ids, (list, tuple))
-        expected = len(ids) if isinstance(ids, (list, tuple)) else context + 1
-        if len(found) < expected + generated or (exact and len(found) != expected + generated):
-            raise EvaluationError(
-                f"the server gave {len(found)} log-probabilities for a prompt of {expected} tokens"
-                + (" and one generated token" if generated else ""),
-                hint=_LOGPROBS_HINT,
-            )
-        scored = found[context : len(found) - generated]
-        if not all(isinstance(one, (int, float)) for one in scored):
-            raise EvaluationError(
-                "the server gave no log-probability for a token of the continuation",
-                hint=_LOGPROBS_HINT,
-            )
+    ids = [one for one in sent if isinstance(one, (list, tuple)) and one and _is_id(one[0])]
+    usage = answers[0].get("usage") if len(answers) == 1 else None
+    if ids and len(ids) == len(sent) and isinstance(usage, dict):
+        fed = usage.get("prompt_tokens")
+        check_fed(fed if isinstance(fed, int) else None, [len(one) for one in ids])
 
 
-def _with_gguf_check(complete: Callable[..., Any]) -> Callable[..., Any]:
+def _is_id(value: Any) -> bool:
+    return isinstance(value, int)
+
+
+# llama.cpp's server by its own completions, which are asked for texts.
+
+
+def _checked_gguf(complete: Callable[..., Any]) -> Callable[..., Any]:
     """A gguf server's completions, refused where no token of the continuation has a number."""
 
     def checking(context: str, continuation: str | None = None, **more: Any) -> Any:
@@ -184,7 +274,7 @@ def _with_gguf_check(complete: Callable[..., Any]) -> Callable[..., Any]:
         if not (echoed and scored and all(isinstance(one, (int, float)) for one in scored)):
             raise EvaluationError(
                 "the server gave no log-probabilities for the tokens of a continuation",
-                hint=_LOGPROBS_HINT,
+                hint=LOGPROBS_HINT,
             )
         return answer
 

@@ -58,6 +58,7 @@ from evalguard.run.scoring.scoring import ScoredSide, score_sides
 from evalguard.run.sources import ModelSource
 from evalguard.store.run_folder import write_document
 from evalguard.store.run_tables import read_result
+from evalguard.worker.model_server import keep_servers
 
 # After the verdict: bisect where that was asked for, and write what was found beside it.
 #
@@ -126,7 +127,7 @@ def _bisect_or_reason(
     if not isinstance(subject, Subject):
         return subject
     stored = finished.folder is not None and request.write(finished.folder)
-    with ProgressLine(quiet=finished.options.quiet) as progress:
+    with keep_servers(), ProgressLine(quiet=finished.options.quiet) as progress:
         bisection = Bisection(
             findings=BisectFindings(finished=finished, searchable=searchable),
             open_oracle=open_oracle,

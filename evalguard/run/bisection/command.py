@@ -23,6 +23,7 @@ from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.result import CompareResult, finish_resumed_run, finish_run
 from evalguard.run.stored_run import read_stored_run
 from evalguard.store.run_tables import read_result
+from evalguard.worker.model_server import keep_servers
 
 # What may be another one when a bisection goes on: it changes no answer that is known.
 MAY_CHANGE = (
@@ -52,8 +53,11 @@ def bisect_settings(
     options = with_start_date(make_options(options, **{"bisect": "always", **given}))
     cwd = Path.cwd()
     request = StoredRequest(base=str(base), candidate=str(candidate), cwd=cwd, options=options)
-    finished = compare_sides(str(base), str(candidate), options, cwd=cwd, refusal=why_unsearchable)
-    return finish_run(finished, request)
+    with keep_servers():
+        finished = compare_sides(
+            str(base), str(candidate), options, cwd=cwd, refusal=why_unsearchable
+        )
+        return finish_run(finished, request)
 
 
 def resume_bisection(run: str | Path, **given: Any) -> CompareResult:
@@ -87,11 +91,12 @@ def resume_bisection(run: str | Path, **given: Any) -> CompareResult:
     request = StoredRequest.read(folder)
     options = make_options(request.options, **_resolve_outputs(given))
     unkept = replace(options, write=False, use_history=False)
-    again = compare_sides(request.base, request.candidate, unkept, cwd=request.cwd)
-    check_unchanged(there, again.report)
-    then = replace(before, run_folder=str(folder), bisect=None, bisect_reason="")
-    finished: FinishedComparison = replace(again, report=then, options=options)
-    return finish_resumed_run(finished, request)
+    with keep_servers():
+        again = compare_sides(request.base, request.candidate, unkept, cwd=request.cwd)
+        check_unchanged(there, again.report)
+        then = replace(before, run_folder=str(folder), bisect=None, bisect_reason="")
+        finished: FinishedComparison = replace(again, report=then, options=options)
+        return finish_resumed_run(finished, request)
 
 
 def _resolve_outputs(given: dict[str, Any]) -> dict[str, Any]:

@@ -20,10 +20,12 @@ from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.edited_model import same_loading
 from evalguard.run.scoring.loading_facts import PLACEMENT_ARGUMENTS
 from evalguard.run.scoring.own_environment import prepare_worker, shares_prefixes
+from evalguard.run.scoring.serving import with_lease, with_server
 from evalguard.run.sources import ModelSource
 from evalguard.worker.client import WorkerScorer
 from evalguard.worker.line import WorkerConnection
 from evalguard.worker.messages import VARIANT
+from evalguard.worker.model_server import ServerLease
 
 # What is wrong with an assignment itself, in whatever process.
 _OWN_FAULT = (SettingError, BuildError, WorkerError)
@@ -57,6 +59,7 @@ class ReusedModel:
         self._env: Mapping[str, str | None] = {}
         self._used_by: Variant | None = None  # the last one that this process was to load
         self._loaded: _Loaded | None = None
+        self._lease: ServerLease | None = None  # of the server that it asks
         self.loads = Loads()
 
     def at(self, source: ModelSource) -> Scorer:
@@ -70,17 +73,17 @@ class ReusedModel:
         wanted = source.variant, source.policy or self._policy
         worker = self._worker_for(*wanted)
         if worker is None:
-            return self._started(*wanted)
+            return with_lease(self._started(*wanted), self._lease)
         loaded, self._loaded = self._loaded, None
         if _declared_alike(loaded, wanted) or self._reassigned(worker, loaded, *wanted):
             self._loaded = wanted
-            return worker
+            return with_lease(worker, self._lease)
         try:
             self._load(worker, *wanted)
         except _OWN_FAULT:
             raise
         except EvaluationError:
-            return self._started(*wanted)
+            return with_lease(self._started(*wanted), self._lease)
         self._used_by, self._loaded = source.variant, wanted
         self.loads += Loads(loaded=1)
         return worker
@@ -96,8 +99,13 @@ class ReusedModel:
 
     def _release(self) -> None:
         scorer, self._scorer, self._loaded = self._scorer, None, None
-        if scorer is not None:
-            scorer.close()
+        lease, self._lease = self._lease, None
+        try:
+            if scorer is not None:
+                scorer.close()
+        finally:
+            if lease is not None:
+                lease.release()
 
     def __enter__(self) -> ReusedModel:
         return self
@@ -114,6 +122,8 @@ class ReusedModel:
         """The worker that runs, if it can take this variant."""
         worker, before = self._scorer, self._used_by
         if worker is None or before is None or not worker.is_running:
+            return None
+        if self._lease is not None and not self._lease.server.is_running:
             return None
         if _declared_alike(self._loaded, (variant, policy)):
             return worker
@@ -137,7 +147,8 @@ class ReusedModel:
     def _started(self, variant: Variant, policy: ScoringPolicy) -> WorkerScorer:
         with contextlib.suppress(EvalguardError):  # it has ended all the same
             self._release()
-        place = prepare_worker(variant, self._cache_dir)
+        asking, self._lease = with_server(variant, self._cache_dir)
+        place = prepare_worker(asking, self._cache_dir)
         self._used_by, self._env = variant, place.env
         line = self._workers.take(variant.name, place.env, place.python)
         worker = WorkerScorer.over(line)

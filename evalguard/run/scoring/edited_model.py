@@ -18,11 +18,12 @@ from evalguard.conversion.readback import check_environment, read_arguments, rea
 from evalguard.conversion.taken_weights import ReadTensors, take_weights
 from evalguard.core.scorer import ReassignableScorer, ScoringPolicy
 from evalguard.core.settings import Value, Variant, digest_of
-from evalguard.errors import EvaluationError, SettingError
-from evalguard.models.arguments import HF_TYPES
+from evalguard.errors import EvaluationError, SettingError, UsageError
+from evalguard.models.arguments import HF_TYPES, SERVED_TYPES
 from evalguard.models.load_failures import AssignedModel
 from evalguard.models.loading import load_lm
 from evalguard.models.machine import use_threads
+from evalguard.models.served.calls import is_served
 from evalguard.run.scoring.loading_facts import (
     VARIABLES_KEY,
     digest_code,
@@ -72,6 +73,7 @@ class EditedModel:
             EvaluationError: files changed meanwhile.
         """
         variant, plan = wanted.variant, wanted.plan
+        self._check_revision(variant)
         effective = read_arguments(self.lm, plan, wanted.model_args)
         model = _editable_model(self.lm, wanted)
         code: dict[str, Any] = {
@@ -89,6 +91,7 @@ class EditedModel:
         return AssignedModel(
             effective={setting.name: effective[setting.name] for setting in variant.settings},
             provenance=self._provenance(wanted, effective),
+            revision=variant.revision,
             threads=threads,
             caveats=(
                 *_not_cached_note(list_unknown_dependencies(variant, plan, wanted.model_args)),
@@ -96,6 +99,14 @@ class EditedModel:
             ),
             on_smaller_budget=lower,
         )
+
+    def _check_revision(self, variant: Variant) -> None:
+        if variant.revision and not is_served(self.lm):
+            raise UsageError(
+                f"'{variant.name}' has a `revision:`, which vouches for what a server has; model "
+                f"type '{variant.model}' is none of lm-eval's clients of servers that take one",
+                hint="a revision of the hub belongs into model_args: {revision: NAME}",
+            )
 
     def reassigned(self, variant: Variant) -> AssignedModel | None:
         """Take the settings back that the model carries, and let it carry a variant's.
@@ -280,7 +291,7 @@ class LoadPlan:
         """
         wanted = plan_conversion(variant)
         model_args: Mapping[str, Value] = wanted.model_args
-        if variant.build is not None:
+        if variant.build is not None and variant.serve is None:  # else its server has it
             model_args = with_build(model_args, str(build(variant, wanted, cache_dir)))
         proofs = prove_files(variant, wanted, model_args, known)
         return cls(variant=variant, plan=wanted, model_args=model_args, proofs=proofs)
@@ -314,6 +325,7 @@ def _loading_settings(variant: Variant) -> dict[str, Value]:
         "inputs": dict(wanted.build_inputs),
         "trust": [variant.trust_remote_code, variant.allow_pickle, variant.allow_code],
         "code_folder": variant.code_folder,
+        **({} if variant.serve is None else {"serve": dict(variant.serve.proofs)}),
     }
 
 
@@ -324,6 +336,10 @@ def prove_files(
     known: KnownDigests | None,
 ) -> dict[str, Value] | None:
     """Digests of the weights and of the code; None where one of them cannot be proven."""
+    if variant.serve is not None:
+        return dict(variant.serve.proofs) or None
+    if variant.model in SERVED_TYPES:
+        return None  # files that a client names are not what a server has
     weights = digest_weights(variant, model_args, known, checkpoints=wanted.checkpoints)
     if weights is None:
         return None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 import numpy as np
 
-from evalguard.core.scorer import ModelDescription, Request, Response, Scorer
+from evalguard.core.scorer import AheadScorer, ModelDescription, Request, Response, Scorer
 from evalguard.core.scores import ScoreTable, TaskGroup
 from evalguard.core.settings import Value, digest_of
 from evalguard.errors import EvaluationError, Interrupted
@@ -17,7 +18,13 @@ from evalguard.harness.requests import TaskRequests, documents_of, random_subset
 from evalguard.harness.tables import TaskScores, score_tables
 from evalguard.harness.tasks import TaskSet
 from evalguard.report.progress import ProgressLine
-from evalguard.run.meter import BLOCKS_CACHED, NOTHING_CACHED, Meter, interruptible
+from evalguard.run.meter import (
+    ANSWERS_KEPT,
+    BLOCKS_CACHED,
+    NOTHING_CACHED,
+    Meter,
+    interruptible,
+)
 from evalguard.run.scoring.cached_blocks import (
     BlockEntry,
     BlockScorer,
@@ -169,10 +176,11 @@ class Evaluator:
         self.notes.clear()
         self._kept.lost = False
         models = block_scorer.models
-        hint = self._resume_hint(models)
+        self.ask_ahead(models)
         scores: dict[str, list[TaskScores]] = {}
         put_off: list[TaskProgress] = []
         for task in self.tasks.names:
+            hint = self._resume_hint(models)
             with interruptible(f"building the requests of {task}", hint=hint):
                 task_progress = self._task_progress(
                     [self.requests(task, scorer) for _, scorer in models]
@@ -209,9 +217,34 @@ class Evaluator:
             EvaluationError, Interrupted: as ``evaluate``.
         """
         task_progress = self._task_progress(requests)
+        for number, model in enumerate(block_scorer.models):
+            self._ask_ahead(model, [blocks[number] for blocks in task_progress.left])
         self._score_task(task_progress, block_scorer)
         self._wait([task_progress], block_scorer)
         return task_progress.answers
+
+    def ask_ahead(self, models: Sequence[LoadedModel]) -> None:
+        """Let servers begin with all blocks of all tasks that are not cached.
+
+        Blocks are what is cached; a server that had to wait for each of them would stand idle at
+        the end of every one.
+
+        Raises:
+            EvaluationError, Interrupted: as ``evaluate``.
+        """
+        for model in models:
+            if served_scorer(model.scorer) is None:
+                continue
+            for task in self.tasks.names:
+                hint = self._resume_hint(models)
+                with interruptible(f"building the requests of {task}", hint=hint):
+                    self._ask_ahead(model, self.blocks(self.requests(task, model.scorer)))
+
+    def _ask_ahead(self, model: LoadedModel, blocks: Sequence[RequestBlock]) -> None:
+        scorer = served_scorer(model.scorer)
+        if scorer is not None:
+            left = [block for block in blocks if not self.entry(block, model).is_there]
+            scorer.ask_ahead(block.requests for block in left)
 
     def blocks(self, requests: TaskRequests) -> list[RequestBlock]:
         """Cut a task's requests into the blocks in which they are answered and kept."""
@@ -332,7 +365,18 @@ class Evaluator:
 
     def _resume_hint(self, models: Sequence[LoadedModel]) -> str:
         kept = not self._kept.lost and all(self.key(scorer) is not None for _, scorer in models)
-        return BLOCKS_CACHED if kept else NOTHING_CACHED
+        if kept:
+            return BLOCKS_CACHED
+        served = [served_scorer(scorer) for _, scorer in models]
+        answers = [None if one is None else one.answers_kept for one in served]
+        if None in answers:
+            return NOTHING_CACHED
+        return ANSWERS_KEPT.format(sum(number or 0 for number in answers))
+
+
+def served_scorer(scorer: Scorer) -> AheadScorer | None:
+    """Return a model behind a server that can be asked ahead; None for any other."""
+    return cast("AheadScorer", scorer) if getattr(scorer, "served", None) is not None else None
 
 
 # Scores of documents on which a model gave no number are no scores, whatever the metric.

@@ -29,6 +29,7 @@ from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.edited_model import load_scorer as open_here
 from evalguard.run.scoring.loading_facts import KnownModel
 from evalguard.run.scoring.own_environment import is_runtime, prepare_worker, shares_prefixes
+from evalguard.run.scoring.serving import with_lease, with_server
 from evalguard.run.sources import ModelSource
 from evalguard.store.fact_cache import FileDigests, open_facts
 from evalguard.store.files import safe_name
@@ -295,8 +296,23 @@ def open_scorer(
     environment when they are imported, and a hook may patch what the next model would use too.
 
     Raises:
-        EvaluationError: if the model cannot be loaded or a setting did not take.
+        EvaluationError: if the model cannot be loaded or a setting did not take, or its server
+            cannot be started.
     """
+    variant, lease = with_server(variant, cache_dir)
+    try:
+        scorer = _open_asking(variant, policy, options, cache_dir=cache_dir)
+    except BaseException:
+        if lease is not None:
+            lease.release()
+        raise
+    return with_lease(scorer, lease)
+
+
+def _open_asking(
+    variant: Variant, policy: ScoringPolicy, options: CompareOptions, *, cache_dir: Path
+) -> Scorer:
+    """Load a variant whose server runs, where it has one."""
     if not needs_worker(variant, options):
         known = FileDigests(open_facts(cache_dir)) if options.use_cache else None
         return open_here(variant, policy, cache_dir=cache_dir, known=known)

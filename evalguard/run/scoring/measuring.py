@@ -12,6 +12,7 @@ from evalguard.core.scorer import ComparedAnswer
 from evalguard.core.settings import digest_of
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.harness.blocks import RequestBlock
+from evalguard.models.arguments import SERVED_TYPES
 from evalguard.models.hf.lockstep import score_in_lockstep
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.run.meter import interruptible
@@ -87,9 +88,14 @@ class ScoringPlan:
         return self.context.choices.gate.needs_distributions
 
     def _each(self, sources: Sequence[ModelSource]) -> list[Evaluation]:
-        """Score every model by itself, one after the other unless all are to be loaded."""
-        if self.context.choices.memory == "lockstep":
+        """Score every model by itself, one after the other unless all are to be loaded.
+
+        Servers work at the same time: all are asked before the first is waited for.
+        """
+        memory = self.context.choices.memory
+        if memory == "lockstep" or (memory == "auto" and are_separate_servers(sources)):
             with self.context.open_models(sources) as models:
+                self._evaluator.ask_ahead(models)
                 return [self._scores(model) for model in models]
         return [self._alone(source) for source in sources]
 
@@ -221,6 +227,21 @@ class ScoringPlan:
         return LockstepObstacle(
             f"{candidate.name} does not fit on {device} beside {first.name}", True
         )
+
+
+def are_separate_servers(sources: Sequence[ModelSource]) -> bool:
+    """Whether all models are served, each by a server of its own; one server is asked in turns."""
+    if not all(source.variant.model in SERVED_TYPES for source in sources):
+        return False
+    plans = [plan_conversion(source.variant) for source in sources]
+    # Equal servers are started once.
+    places: list[object] = [
+        plan.model_args.get("base_url")
+        if source.variant.serve is None
+        else [source.variant.serve.declared, dict(plan.serve_flags), dict(plan.serve_env)]
+        for source, plan in zip(sources, plans, strict=True)
+    ]
+    return None not in places and len({digest_of(place) for place in places}) == len(places)
 
 
 @contextmanager

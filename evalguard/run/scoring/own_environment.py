@@ -44,7 +44,8 @@ class WorkerPlace:
 
 def is_runtime(variant: Variant) -> bool:
     """Whether a variant is loaded by one of evalguard's runtimes, in a worker."""
-    return variant.model in RUNTIME_TYPES or variant.environment is not None
+    own_environment = variant.environment is not None and variant.serve is None
+    return variant.model in RUNTIME_TYPES or own_environment
 
 
 def shares_prefixes(variant: Variant) -> bool:

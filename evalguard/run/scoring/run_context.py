@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from evalguard.conversion.building import this_run
 from evalguard.core.scorer import ModelDescription, Request, Scorer, ScoringPolicy
+from evalguard.core.settings import digest_of
 from evalguard.errors import FallbackError
 from evalguard.harness.tasks import load_tasks
 from evalguard.models.machine import checkpoint_bytes, fits_in_memory, weight_bytes
@@ -20,19 +21,22 @@ from evalguard.run.groups import check_clusters
 from evalguard.run.meter import Meter, interruptible
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.cached_blocks import LoadedModel
-from evalguard.run.scoring.evaluate import Evaluator, TaskScoring
+from evalguard.run.scoring.evaluate import Evaluator, TaskScoring, served_scorer
 from evalguard.run.scoring.fairness import TokenIds, check_encodings, check_vocabularies
 from evalguard.run.scoring.lazy_scorer import (
     LazyScorer,
     ScorerOpener,
     check_same_policy,
     is_loaded,
+    local_scorer,
     needs_worker,
     open_scorer,
 )
 from evalguard.run.scoring.loading_facts import KnownModel, KnownModels
 from evalguard.run.sources import ModelSource, with_location
+from evalguard.store.answer_journal import ANSWERS_FOLDER, ANSWERS_SUFFIX, AnswerFile
 from evalguard.store.block_cache import ScoreCache, open_cache_dir
+from evalguard.worker.model_server import keep_servers
 
 # Enough to see a tokenizer that differs, and encoded in no time.
 _ENCODED_DOCUMENTS = 8
@@ -56,6 +60,7 @@ class RunContext:
     _opened: list[Scorer] = field(default_factory=list)
     _descriptions: list[ModelDescription] = field(default_factory=list)
     _encoded: list[TokenIds] = field(default_factory=list)
+    _answers: dict[Path, AnswerFile] = field(default_factory=dict)
 
     def with_evaluator(self, evaluator: Evaluator) -> RunContext:
         """The same models, scored by another evaluator and compared with one another anew."""
@@ -73,6 +78,7 @@ class RunContext:
         try:
             self._check_clusters(scorer)
             self._check_fair(scorer)
+            self._probe(scorer)
             yield LoadedModel(source.name, scorer)
             self._note_unloaded(source, scorer)
         finally:
@@ -121,6 +127,20 @@ class RunContext:
             self._encoded.extend(encoded)
         self._descriptions.append(description)
 
+    def _probe(self, scorer: Scorer) -> None:
+        """Refuse a server that cannot do what the tasks need; of others there is nothing to ask.
+
+        One in a worker is looked at when the first requests of each kind reach it.
+        """
+        if not is_loaded(scorer):
+            return
+        local = local_scorer(scorer)
+        if local is None or not local.is_served:
+            return
+        with interruptible("asking the server what it gives"):
+            blocks = self.evaluator.first_blocks(scorer, _ENCODED_DOCUMENTS)
+            local.probe([request for block in blocks for request in block.requests])
+
     def _sample(self, scorer: Scorer) -> list[Request]:
         """The first requests of every task; none where each model has prompts of its own."""
         if self.evaluator.chat:
@@ -165,7 +185,49 @@ class RunContext:
         with interruptible(f"loading {source.name}"), with_location(source), loading:
             scorer = self.opener(source.variant, policy, self.options, cache_dir=self.cache_dir)
         self.evaluator.meter.loaded(scorer)
+        self._keep_answers(source, scorer)
         return scorer
+
+    def _keep_answers(self, source: ModelSource, scorer: Scorer) -> None:
+        """Let a served model's answers outlive this process, until the run is finished.
+
+        Where nobody vouches for the server, they are for the same model of the same command.
+        """
+        asked = served_scorer(scorer)
+        if asked is None or asked.served is None or not self.options.use_cache:
+            return
+        served = asked.served
+        serve = source.variant.serve
+        # Of a server that is started for the run, the port is another one each time.
+        where = served.url if serve is None else serve.declared
+        own = [] if served.revision else [source.name, where]
+        key = digest_of([dict(served.identity), *own])
+        path = self.cache_dir / ANSWERS_FOLDER / f"{key}{ANSWERS_SUFFIX}"
+        journal = self._answers.get(path)
+        if journal is None:
+            journal = AnswerFile(path, facts=served.facts, revision=served.revision)
+            self._answers[path] = journal
+            self._say_problems(source.name, journal)
+            if journal.found:
+                self.evaluator.progress.note(
+                    f"{source.name}: {journal.found:,} answers of an interrupted run are used"
+                )
+        asked.keep_answers(journal)
+
+    def _say_problems(self, name: str, journal: AnswerFile) -> None:
+        while journal.problems:
+            problem = journal.problems.pop(0)
+            self.evaluator.progress.note(f"{name}: {problem}" if name else problem)
+
+    def close_answers(self, *, finished: bool) -> None:
+        """Close what served models' answers are kept in; remove it where the run is finished."""
+        for journal in self._answers.values():
+            if finished:
+                journal.finish()
+            else:
+                journal.close()
+            self._say_problems("", journal)
+        self._answers.clear()
 
     def _known(self, source: ModelSource, policy: ScoringPolicy) -> KnownModel | None:
         if self.known is None:
@@ -227,6 +289,7 @@ def open_run_context(
     # opener wants to see every model loaded.
     known = KnownModels.kept_in(cache_dir) if options.use_cache and opener is None else None
     with ProgressLine(quiet=options.quiet) as progress, ExitStack() as stack:
+        stack.enter_context(keep_servers(1 if choices.memory == "sequential" else 2))
         stack.callback(clear_shared_texts)
         if known is not None:
             stack.callback(known.left)
@@ -244,7 +307,7 @@ def open_run_context(
             meter=meter,
             scoring=TaskScoring(documents=options.verify_scorer, seed=choices.task_options.seed),
         )
-        yield RunContext(
+        context = RunContext(
             evaluator=evaluator,
             choices=choices,
             options=options,
@@ -252,6 +315,12 @@ def open_run_context(
             opener=opener or open_scorer,
             known=known,
         )
+        try:
+            yield context
+        except BaseException:
+            context.close_answers(finished=False)
+            raise
+        context.close_answers(finished=True)
         if options.use_cache:
             limit_cache(choices.cache_max_size, cache_dir, progress.note, since=meter.began())
 

@@ -1,0 +1,296 @@
+"""llama.cpp's server as a model: exact log-probabilities, asked token by token.
+
+The server gives no log-probabilities of a prompt (its ``/v1/completions`` ignores ``echo``). It
+does give that of the token it generates, of the whole softmax and before any sampler: so each
+scored token is generated, by a bias that leaves it no choice, and its log-probability read. A
+request for every scored token is the price; what comes before it is in the server's cache.
+
+Texts are tokenised by the server itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from lm_eval.api.model import LM
+from lm_eval.api.registry import register_model
+
+from evalguard.errors import EvaluationError
+from evalguard.models.hf.scored_tokens import (
+    InputTokens,
+    ScoredTokens,
+    generated_length,
+    pair_answer,
+    refuse_empty_side,
+    text_answer,
+)
+from evalguard.models.runtimes.encoding import split_into_windows
+
+if TYPE_CHECKING:
+    from lm_eval.api.instance import Instance
+
+TYPE = "llama_server"
+# Added to the logit of the token that is to come: more than any two logits differ by.
+_BIAS = 1e4
+_ROUNDING = 1e-4  # nats: a log-probability may be above 0 by so much
+_GREEDY_OPTIONS = ("until", "do_sample", "temperature", "top_p", "top_k")
+_LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+
+
+@register_model(TYPE)
+class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
+    """A model behind ``llama-server``.
+
+    Args:
+        base_url: of the server, without a path.
+        num_concurrent: requests in flight; a server started with ``--parallel N`` computes N at
+            once.
+        max_length: tokens that are read at once; None: one fewer than the server's context.
+        max_gen_toks: tokens that are generated where neither task nor run says.
+        timeout: seconds that an answer may take.
+
+    Attributes:
+        scored: what each request of the last call was fed and answered, token by token.
+
+    Raises:
+        EvaluationError: no such server answers there.
+    """
+
+    backend = "causal"
+    tokenizer = None  # the server has it
+
+    def __init__(
+        self,
+        base_url: str,
+        num_concurrent: int = 1,
+        max_length: int | None = None,
+        max_gen_toks: int = 256,
+        timeout: float = 300.0,
+    ) -> None:
+        super().__init__()
+        import requests
+
+        self.base_url = base_url.rstrip("/")
+        self.num_concurrent = max(1, int(num_concurrent))
+        self.max_gen_toks = max_gen_toks
+        self.scored: list[list[ScoredTokens]] = []
+        self._timeout = timeout
+        self._session = requests.Session()
+        pool = requests.adapters.HTTPAdapter(pool_maxsize=self.num_concurrent)
+        self._session.mount("http://", pool)
+        self._session.mount("https://", pool)
+        self._encoded: dict[tuple[str, bool], list[int]] = {}
+        told = self._get("/props")
+        context = (told.get("default_generation_settings") or {}).get("n_ctx")
+        if not isinstance(context, int):
+            raise EvaluationError(
+                f"{self.base_url}/props tells no context length: this is no server of llama.cpp",
+                hint="base_url is that of llama-server, without a path: http://127.0.0.1:8080",
+            )
+        # The last of a prompt's tokens and the one that is generated need a place each.
+        self.max_length = min(max_length or context, context - 1)
+        self.build = str(told.get("build_info") or "")
+        self._bos_text = str(told.get("bos_token") or "")
+        ends = [self._special(told.get(name)) for name in ("bos_token", "eos_token")]
+        known = [one for one in ends if one is not None]
+        if not known:
+            raise EvaluationError("the server's model names neither a BOS nor an EOS token")
+        self.prefix_token_id, self.eot_token_id = known[0], known[-1]
+
+    @property
+    def tokenizer_name(self) -> str:
+        """What lm-eval tells prompts of different models apart by."""
+        return self.base_url.replace("/", "__")
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None) -> list[int]:
+        """Token ids of a text; None: with the BOS that the model has, unless it begins with it."""
+        own = bool(self._bos_text) and string.startswith(self._bos_text)
+        special = not own if add_special_tokens is None else add_special_tokens
+        if (string, special) not in self._encoded:
+            asked = {"content": string, "add_special": special, "parse_special": True}
+            found = self._post("/tokenize", asked).get("tokens")
+            if not (isinstance(found, list) and all(isinstance(one, int) for one in found)):
+                raise EvaluationError(f"{self.base_url}/tokenize gave no token ids")
+            self._encoded[string, special] = found
+        return list(self._encoded[string, special])
+
+    def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+        """Split the ids of the whole where those of the context end; blanks go to the right."""
+        bare = context.rstrip()
+        before = self.tok_encode(bare)
+        whole = self.tok_encode(context + continuation)
+        return before, whole[len(before) :]
+
+    def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
+        """Log-likelihoods of continuations, and whether greedy decoding gives them."""
+        pieces = [
+            [self._pair(*instance.args, position=position)]
+            for position, instance in enumerate(requests)
+        ]
+        return [pair_answer(*of) for of in self._score(pieces)]
+
+    def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
+        """Log-likelihoods of whole texts."""
+        pieces = []
+        for instance in requests:
+            ids = self.tok_encode(instance.args[0])
+            windows = split_into_windows(ids, self.prefix_token_id, self.max_length)
+            pieces.append([InputTokens.of_pair(*pair, self.max_length) for pair in windows])
+        return [text_answer(of) for of in self._score(pieces)]
+
+    def generate_until(self, requests: list[Instance]) -> list[str]:
+        """Greedy continuations, up to a stop sequence."""
+        asked = [self._generation(*instance.args) for instance in requests]
+        answers = self._in_flight(lambda one: self._post("/completion", one), asked)
+        return [
+            _cut_at_stop(str(answer.get("content", "")), one["stop"])
+            for answer, one in zip(answers, asked, strict=True)
+        ]
+
+    def apply_chat_template(
+        self, chat_history: Sequence[Mapping[str, str]], add_generation_prompt: bool = True
+    ) -> str:
+        """Apply the chat template that the server has."""
+        asked = {
+            "messages": [dict(one) for one in chat_history],
+            "add_generation_prompt": add_generation_prompt,
+        }
+        return str(self._post("/apply-template", asked)["prompt"])
+
+    def _pair(self, context: str, continuation: str, *, position: int) -> InputTokens:
+        if context:
+            before, scored = self._encode_pair(context, continuation)
+        else:
+            ids = self.tok_encode(continuation, add_special_tokens=False)
+            own = ids[:1] == [self.prefix_token_id]
+            before, scored = (ids[:1], ids[1:]) if own else ([self.prefix_token_id], ids)
+        refuse_empty_side(before, scored, position=position)
+        return InputTokens.of_pair(before, scored, self.max_length)
+
+    def _score(self, pieces: Sequence[Sequence[InputTokens]]) -> list[list[ScoredTokens]]:
+        distinct = list(dict.fromkeys(piece for of in pieces for piece in of))
+        known = dict(zip(distinct, self._in_flight(self._score_piece, distinct), strict=True))
+        self.scored = [[known[piece] for piece in of] for of in pieces]
+        return self.scored
+
+    def _score_piece(self, piece: InputTokens) -> ScoredTokens:
+        """Score one piece from left to right, so that the server has all but one token cached."""
+        first = len(piece.ids) - piece.n_scored
+        found = [
+            self._score_token(piece.ids[:place], piece.ids[place])
+            for place in range(first, len(piece.ids))
+        ]
+        return ScoredTokens(
+            fed=piece,
+            logprobs=np.array([logprob for logprob, _ in found], dtype=np.float64),
+            is_greedy=all(greedy for _, greedy in found),
+        )
+
+    def _score_token(self, before: Sequence[int], wanted: int) -> tuple[float, bool]:
+        """Natural log-probability of a token, and whether it is the most probable one.
+
+        Raises:
+            EvaluationError: the server scored another token, another prompt, or gives no number.
+        """
+        answer = self._post(
+            "/completion",
+            {
+                "prompt": list(before),
+                "n_predict": 1,
+                "n_probs": 1,
+                "logit_bias": [[wanted, _BIAS]],
+                "samplers": [],
+                "temperature": 0.0,
+                "post_sampling_probs": False,
+                "cache_prompt": True,
+            },
+        )
+        told = answer.get("completion_probabilities") or [{}]
+        one = told[0] if isinstance(told[0], dict) else {}
+        logprob, top = one.get("logprob"), one.get("top_logprobs") or [{}]
+        if one.get("id") != wanted or not isinstance(logprob, (int, float)):
+            raise EvaluationError(
+                f"the server gave no log-probability for token {wanted} after {len(before)} tokens"
+                f" (it answered with token {one.get('id')})",
+                hint="llama-server honours logit_bias and n_probs at /completion; does base_url "
+                "lead to one, and not to a proxy in front of it?",
+            )
+        if answer.get("tokens_evaluated") != len(before) or answer.get("truncated"):
+            raise EvaluationError(
+                f"the server read {answer.get('tokens_evaluated')} tokens of a prompt of "
+                f"{len(before)}",
+                hint="model_args.max_length, or a larger --ctx-size of the server",
+            )
+        if not math.isfinite(logprob) or logprob > _ROUNDING:
+            raise EvaluationError(f"the server gave {logprob} as a log-probability")
+        return float(logprob), top[0].get("id") == wanted
+
+    def _generation(self, context: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        sampled = options.get("do_sample") and float(options.get("temperature") or 1.0) > 0.0
+        if sampled or float(options.get("temperature") or 0.0) > 0.0:
+            raise EvaluationError(
+                "model type llama_server decodes greedily, and the task samples",
+                hint="compare with model: local-completions, or give temperature 0",
+            )
+        unknown = sorted(set(options) - {*_GREEDY_OPTIONS, *_LENGTHS})
+        if unknown:
+            raise EvaluationError(
+                f"model type llama_server knows no generation argument '{unknown[0]}'"
+            )
+        most = generated_length(options, self.max_gen_toks)
+        room = self.max_length - most
+        if room < 1:
+            raise EvaluationError(
+                f"{most} tokens are to be generated by a model that reads {self.max_length}",
+                hint="--max-gen-toks N generates fewer",
+            )
+        until = options.get("until") or []
+        return {
+            "prompt": self.tok_encode(context)[-room:],
+            "n_predict": most,
+            "stop": [until] if isinstance(until, str) else [str(one) for one in until if one],
+            "temperature": 0.0,
+            "samplers": [],
+            "cache_prompt": True,
+        }
+
+    def _special(self, text: Any) -> int | None:
+        ids = self.tok_encode(str(text), add_special_tokens=False) if text else []
+        return ids[0] if len(ids) == 1 else None
+
+    def _in_flight(self, ask: Any, each: Sequence[Any]) -> list[Any]:
+        if self.num_concurrent == 1:
+            return [ask(one) for one in each]
+        with ThreadPoolExecutor(self.num_concurrent) as pool:
+            return list(pool.map(ask, each))
+
+    def _get(self, path: str) -> dict[str, Any]:
+        return self._asked("GET", path, None)
+
+    def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        return self._asked("POST", path, body)
+
+    def _asked(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
+        answer = self._session.request(
+            method, self.base_url + path, json=body, timeout=self._timeout
+        )
+        if not answer.ok:
+            said = " ".join(answer.text.split())[:300]
+            raise EvaluationError(
+                f"{self.base_url}{path} answered {answer.status_code}: {said}",
+                hint="base_url is that of llama-server, without a path: http://127.0.0.1:8080",
+            )
+        found = answer.json()
+        if not isinstance(found, dict):
+            raise EvaluationError(f"{self.base_url}{path} answered no JSON object")
+        return found
+
+
+def _cut_at_stop(text: str, stops: Sequence[str]) -> str:
+    for stop in stops:
+        text = text.split(stop)[0]
+    return text

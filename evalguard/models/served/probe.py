@@ -1,0 +1,322 @@
+"""A few requests to a server before it is asked for scores: what does it give, and is it sound?"""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalguard.core.redaction import redacted_text
+from evalguard.core.scorer import Request
+from evalguard.errors import EvaluationError, UsageError
+from evalguard.models.hf.scored_tokens import LENGTH_NAMES
+from evalguard.models.served.answer_checks import (
+    READERS,
+    check_generations,
+    check_name,
+    check_prompts,
+    echoes,
+    method_module,
+)
+from evalguard.models.served.prompt_logprobs import LOGPROBS_HINT, PromptAnswer
+
+# Enough to tell two prompts apart, and read in no time.
+_PROMPT_TOKENS = 16
+_GENERATED = 4
+_CONCURRENT = 4
+# Seconds between tries of a server that is busy; it may ask for another pause, within the longest.
+_PAUSE, _LONGEST_PAUSE = 1.0, 10.0
+_BUSY = (408, 425, 429, 500, 502, 503, 504)
+# A change of log-probabilities by which one cause is told from another, in nats.
+_CHANGE = 0.25
+_OF_PROMPTS = ("loglikelihood", "loglikelihood_rolling")
+# The two that OpenAI gives log-probabilities of prompts for, by lm-eval 0.4.13.
+_OPENAI_MODELS = ("babbage-002", "davinci-002")
+_URL_HINT = (
+    "base_url must lead to the server's completions, e.g. http://127.0.0.1:8000/v1/completions"
+)
+
+
+def probe_server(lm: Any, requests: Sequence[Request]) -> None:
+    """Ask a served model a handful of requests of the kinds that are to come, and look closely.
+
+    Of prompts: is there one log-probability for each token; do they belong to it (the last token
+    is changed, and nothing before it may move); does the prompt matter; is the answer the same in
+    a batch and beside other requests; does what the server echoes show which prompt it has read
+    (``lm.echoes_prompts``: then every answer has to). Of generations: one text for each prompt.
+    Any other model is left alone.
+
+    Args:
+        requests: some of those that are to come.
+
+    Raises:
+        UsageError: the model type cannot do what is needed, whatever server there is.
+        EvaluationError: the server does not answer, or not soundly; with what it lacks.
+    """
+    of_prompts = [request for request in requests if request.kind in _OF_PROMPTS]
+    generating = [request for request in requests if request.kind == "generate_until"]
+    if of_prompts:
+        _check_type(lm, of_prompts[0])
+        if method_module(lm, "parse_logprobs") in READERS:
+            ids = _probe_ids(lm, of_prompts)
+            if len(ids) > 1:
+                _probe_prompts(lm, ids)
+    if generating and method_module(lm, "parse_generations") == "openai_completions":
+        _probe_generation(lm, generating[0])
+
+
+def _check_type(lm: Any, request: Request) -> None:
+    """Refuse a client that has no log-probabilities of prompts for any server."""
+    if method_module(lm, "_create_payload") != "openai_completions":
+        return
+    chat = method_module(lm, "loglikelihood") == "openai_completions"
+    name, model = type(lm).__name__, str(lm.model)
+    openai = name == "OpenAICompletionsAPI"
+    if not chat or (openai and model in _OPENAI_MODELS):
+        return
+    what = (
+        f"OpenAI gives none for '{model}', only for {' and '.join(_OPENAI_MODELS)}"
+        if openai
+        else "chat completions have none"
+    )
+    raise UsageError(
+        f"task '{request.task}' needs log-probabilities of prompts, and {what}",
+        hint="use a task that generates, or model type local-completions with a server that gives "
+        "them (vLLM, llama-cpp-python; sglang-generate for SGLang)",
+    )
+
+
+# Log-probabilities of prompts.
+
+
+def _probe_ids(lm: Any, requests: Sequence[Request]) -> list[int]:
+    """The ids of a short prompt with at least two different tokens, from what is to be asked."""
+    best: list[int] = []
+    for request in requests:
+        text = "".join(part for part in request.arguments if isinstance(part, str))
+        ids = list(lm.tok_encode(text))[:_PROMPT_TOKENS]
+        if all(isinstance(one, int) for one in ids) and len(set(ids)) > len(set(best)):
+            best = ids
+    return best
+
+
+def _probe_prompts(lm: Any, ids: Sequence[int]) -> None:
+    """Put one prompt in several ways; see ``probe_server``."""
+    prompt, mirrored = list(ids), list(reversed(ids))
+    alone, other = (_ask(lm, [one])[0] for one in (prompt, mirrored))
+    lm.echoes_prompts = all(
+        echoes(lm, answer, own) and not (prompt != mirrored and echoes(lm, answer, another))
+        for answer, own, another in ((alone, prompt, mirrored), (other, mirrored, prompt))
+    )
+    ours, theirs = _numbers(alone), _numbers(other)
+    _check_informative(ours, theirs, same=prompt == mirrored)
+    _check_places(lm, prompt, alone)
+    if prompt == mirrored or np.array_equal(ours, theirs):
+        return
+    if int(getattr(lm, "_batch_size", 1)) > 1:
+        both = _ask(lm, [prompt, mirrored])
+        _check_own(ours, theirs, [_numbers(one) for one in both], how="in one batch")
+    if int(getattr(lm, "_concurrent", 1)) > 1:
+        with ThreadPoolExecutor(_CONCURRENT) as pool:
+            asked = [[prompt], [mirrored]] * (_CONCURRENT // 2)
+            told = [one[0] for one in pool.map(lambda prompts: _ask(lm, prompts), asked)]
+        for start in range(0, _CONCURRENT, 2):
+            pair = [_numbers(one) for one in told[start : start + 2]]
+            _check_own(ours, theirs, pair, how="at the same time")
+
+
+def _numbers(answer: PromptAnswer) -> NDArray[np.float64]:
+    """Log-probabilities of all tokens but the first, which has nothing before it."""
+    end = len(answer.logprobs) - answer.generated
+    return np.array(answer.logprobs[1:end], dtype=np.float64)
+
+
+def _ask(lm: Any, prompts: Sequence[Sequence[int]]) -> list[PromptAnswer]:
+    """Ask for the log-probabilities of prompts, and check each answer as those to come are."""
+    ids = [list(prompt) for prompt in prompts]
+    payload = lm._create_payload(
+        lm.create_message(ids), generate=False, gen_kwargs=None, seed=lm._seed, eos=lm.eos_string
+    )
+    answer = _post(lm, payload)
+    answers = answer if isinstance(answer, list) else [answer]
+    check_name(answers, lm.model)
+    found = READERS[method_module(lm, "parse_logprobs")](answers)
+    check_prompts(lm, found, ids, [1] * len(ids))
+    return found
+
+
+def _check_informative(one: NDArray[np.float64], other: NDArray[np.float64], *, same: bool) -> None:
+    values = np.concatenate([one, other])
+    if values.size > 1 and np.ptp(values) == 0.0:
+        raise EvaluationError(
+            f"the server gives every token of two prompts the log-probability {values[0]:.6g}, "
+            "which says nothing about the model",
+            hint=LOGPROBS_HINT,
+        )
+    if not same and np.array_equal(one, other) and len(one) > 2:
+        raise EvaluationError(
+            "the server gives two different prompts the same log-probabilities: it answers "
+            "without reading them, or from a cache that mixes them up",
+            hint=LOGPROBS_HINT,
+        )
+
+
+def _check_places(lm: Any, prompt: Sequence[int], alone: PromptAnswer) -> None:
+    """Change a prompt's last token: its own log-probability has to move, and none before it.
+
+    Where the list is shifted by one, another place moves in its stead, by far more than rounding,
+    which the other places show. That two tokens happen to have the same one is looked at again
+    with a third.
+    """
+    before = _numbers(alone)
+    others = [one for one in dict.fromkeys(prompt) if one != prompt[-1]]
+    for changed in others[:2]:
+        told = _ask(lm, [[*prompt[:-1], changed]])[0]
+        moved = np.abs(_numbers(told) - before)
+        earlier = moved[:-1]
+        if earlier.size and np.isfinite(earlier).all():
+            at, noise = int(np.argmax(earlier)), float(np.median(earlier))
+            if earlier[at] > _CHANGE + 10.0 * noise:
+                raise EvaluationError(
+                    f"with another last token of {len(prompt)}, the server gives token {at + 2} a "
+                    f"log-probability that differs by {earlier[at]:.3g} nats: its list is shifted, "
+                    "or its tokens read what follows them",
+                    hint=LOGPROBS_HINT,
+                )
+        if moved[-1] > 0.0 or not _generated_moved(alone, told):
+            return
+    raise EvaluationError(
+        f"with another last token of {len(prompt)}, the server's log-probability of that token "
+        "stays the same: its list is shifted, or lacks that token",
+        hint=LOGPROBS_HINT,
+    )
+
+
+def _generated_moved(before: PromptAnswer, after: PromptAnswer) -> bool:
+    """Whether the number of the generated token, which comes last, is another one."""
+    if not before.generated:
+        return True
+    one, other = before.logprobs[-1], after.logprobs[-1]
+    return one is not None and other is not None and abs(one - other) > _CHANGE
+
+
+def _check_own(
+    one: NDArray[np.float64],
+    other: NDArray[np.float64],
+    found: Sequence[NDArray[np.float64]],
+    *,
+    how: str,
+) -> None:
+    """Each of two prompts must have the answer that it has alone, and not the other's."""
+    for own, another, told in ((one, other, found[0]), (other, one, found[1])):
+        if np.abs(told - own).sum() > np.abs(told - another).sum():
+            raise EvaluationError(
+                f"of two prompts {how}, the server gives one the answer to the other",
+                hint="try --batch_size 1 and num_concurrent 1, or another version of the server",
+            )
+
+
+# Generations.
+
+
+def _probe_generation(lm: Any, request: Request) -> None:
+    """Ask for a few tokens."""
+    context, given = request.arguments
+    given = copy.deepcopy(given) if isinstance(given, dict) else {}
+    options = {name: value for name, value in given.items() if name not in LENGTH_NAMES}
+    message = [context]
+    if getattr(lm, "tokenized_requests", False):
+        ids = list(lm.tok_encode(context, add_special_tokens=lm.add_bos_token))
+        message = [ids[-_PROMPT_TOKENS:]]
+    payload = lm._create_payload(
+        lm.create_message(message, generate=True),
+        generate=True,
+        gen_kwargs={**options, "max_gen_toks": _GENERATED},
+        seed=lm._seed,
+        eos=lm.eos_string,
+    )
+    answer = _post(lm, payload)
+    answers = answer if isinstance(answer, list) else [answer]
+    check_name(answers, lm.model)
+    check_generations(answers, message)
+    lm.parse_generations(outputs=answers)
+
+
+# A request that says what came back in its stead.
+
+
+def _post(lm: Any, payload: Mapping[str, Any]) -> Any:
+    """Send a request; again, as often as the client does, where the server is busy.
+
+    Raises:
+        EvaluationError: no answer, or none that is JSON.
+    """
+    tries = max(1, int(getattr(lm, "max_retries", 1)))
+    for number in range(tries):
+        response = _send(lm, payload)
+        if response.status_code not in _BUSY or number == tries - 1:
+            break
+        time.sleep(_pause(response, number))
+    return _read_json(lm, response)
+
+
+def _send(lm: Any, payload: Mapping[str, Any]) -> Any:
+    import requests
+
+    return requests.post(
+        lm.base_url,
+        json=payload,
+        headers=lm.header,
+        verify=lm.verify_certificate,
+        timeout=lm.timeout,
+        allow_redirects=False,
+    )
+
+
+def _pause(response: Any, number: int) -> float:
+    """What the server asks for (Retry-After, in seconds), else longer from try to try."""
+    asked = str(response.headers.get("Retry-After", ""))
+    return min(float(asked) if asked.isdigit() else _PAUSE * 2.0**number, _LONGEST_PAUSE)
+
+
+def _read_json(lm: Any, response: Any) -> Any:
+    status = response.status_code
+    if 300 <= status < 400:
+        place = redacted_text(str(response.headers.get("Location", "elsewhere")))
+        raise EvaluationError(
+            f"the server sends requests on from {_shown(lm.base_url)} to {place} (HTTP {status}), "
+            "where they would arrive without what they ask",
+            hint=f"set base_url to where it leads; {_URL_HINT}",
+        )
+    text = _shown(response.text)
+    if status in (401, 403):
+        raise EvaluationError(
+            f"the server refuses the request (HTTP {status}): {text}",
+            hint="set OPENAI_API_KEY in the environment, or header: in model_args",
+        )
+    if status != 200:
+        busy = f", asked {lm.max_retries} times" if status in _BUSY else ""
+        raise EvaluationError(
+            f"the server answers with HTTP {status}{busy}: {text}",
+            hint="try fewer requests at a time (num_concurrent), or max_retries"
+            if status == 429
+            else f"look at the server's log; {_URL_HINT}",
+        )
+    try:
+        return json.loads(response.text)
+    except ValueError:
+        kind = response.headers.get("Content-Type", "no content type")
+        raise EvaluationError(
+            f"the server's answer is not JSON ({kind}): {text}", hint=_URL_HINT
+        ) from None
+
+
+def _shown(text: Any) -> str:
+    """The beginning of a text, on one line, without secrets."""
+    return redacted_text(" ".join(str(text).split())[:160])

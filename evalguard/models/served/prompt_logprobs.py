@@ -1,0 +1,400 @@
+"""A server's answer to one prompt: what it shows of the tokens that it has read."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalguard.core.redaction import redacted_text
+from evalguard.core.scorer import TopLogprobs
+from evalguard.errors import EvaluationError, UsageError
+
+LOGPROBS_HINT = (
+    "evalguard needs the log-probability of every prompt token (completions with echo=True "
+    "and logprobs=1), for the token ids it sends: vLLM and llama-cpp-python give them, sglang by "
+    "model type sglang-generate; or compare the model itself with --model hf"
+)
+_EXTRA_TOKEN_HINT = (
+    "start the server so that it adds no BOS to token ids, and give those ids with it: "
+    "model_args: {add_bos_token: true} where the model is to read BOS"
+)
+# vLLM's name of a token with return_tokens_as_token_ids, and ours of one whose id is known.
+ID_LABEL = "token_id:"
+# Half precision and servers' rounding leave a log-probability of 0 this far above it.
+_ABOVE_ZERO = 1e-3
+# bfloat16 leaves the sum of a distribution a few per cent off 1; logarithms to base 10 far more.
+_MOST_MASS = 1.1
+# bfloat16 keeps 8 bits: one token's number, written twice, may differ by so much.
+_SAME_NUMBER = 0.05
+
+
+class TokenAnswer(tuple[float, bool]):
+    """lm-eval's (log-likelihood, is greedy) of a server, with the tokens that it is the sum of.
+
+    Attributes:
+        token_logprobs: natural log, float64, shape (n_scored,).
+        top_logprobs: what the server shows of each position's distribution.
+    """
+
+    token_logprobs: NDArray[np.float64]
+    top_logprobs: TopLogprobs
+
+    @classmethod
+    def of(cls, answer: Sequence[Any], scored: PromptAnswer) -> TokenAnswer:
+        """lm-eval's own answer, with what ``PromptAnswer.cut`` left of the prompt's tokens."""
+        made = cls(answer)
+        made.token_logprobs = np.array(scored.logprobs, dtype=np.float64)
+        made.top_logprobs = tuple(scored.tops)
+        return made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptAnswer:
+    """What an answer holds, as it was given: nothing of it is checked yet.
+
+    Attributes:
+        logprobs: of each token; a list where the server does what it is asked.
+        tops: the tokens that it shows of each position, by label; {} where it shows none.
+        ids: the tokens that it says it has read; None where it does not show them.
+        text: what it echoes, "" where it does not.
+        generated: how many of the tokens come after the prompt.
+        fed: how many tokens it counts in the prompt; None where it does not say.
+    """
+
+    logprobs: Any
+    tops: Sequence[Mapping[str, float]]
+    ids: tuple[int, ...] | None
+    text: str
+    generated: int
+    fed: int | None
+
+    def cut(self, context: int) -> PromptAnswer:
+        """The tokens after the context, without what was generated."""
+        end = len(self.logprobs) - self.generated
+        return PromptAnswer(
+            logprobs=self.logprobs[context:end],
+            tops=self.tops[context:end],
+            ids=self.ids,
+            text=self.text,
+            generated=0,
+            fed=self.fed,
+        )
+
+
+def read_completions(answers: Sequence[Any]) -> list[PromptAnswer]:
+    """Read OpenAI's completions, in the order of their prompts.
+
+    Raises:
+        EvaluationError: one has no choices.
+    """
+    found = []
+    for answer in answers:
+        choices = read_choices(answer)
+        usage = answer.get("usage") if len(choices) == 1 else None
+        fed = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+        for choice in sorted(choices, key=_index):
+            logprobs = choice.get("logprobs")
+            logprobs = logprobs if isinstance(logprobs, dict) else {}
+            ids = choice.get("prompt_token_ids") or (
+                answer.get("prompt_token_ids") if len(choices) == 1 else None
+            )
+            tokens = logprobs.get("tokens")
+            found.append(
+                PromptAnswer(
+                    logprobs=logprobs.get("token_logprobs"),
+                    tops=_read_tops(logprobs.get("top_logprobs")),
+                    ids=_ids(ids) or _labelled_ids(tokens),
+                    text=str(choice.get("text") or "") or _joined(tokens),
+                    generated=1,
+                    fed=fed if _is_count(fed) else None,
+                )
+            )
+    return found
+
+
+def read_choices(answer: Any) -> list[dict[str, Any]]:
+    """The choices of a completion.
+
+    Raises:
+        EvaluationError: it has none, or two of one prompt.
+    """
+    found: Any = answer.get("choices") if isinstance(answer, dict) else None
+    if not isinstance(found, list) or not found or not all(isinstance(c, dict) for c in found):
+        said = _error_text(answer)
+        raise EvaluationError(
+            f"the server's answer has no choices{said}",
+            hint="base_url must lead to the server's completions, e.g. "
+            "http://127.0.0.1:8000/v1/completions",
+        )
+    if sorted(map(_index, found)) != list(range(len(found))):
+        raise EvaluationError(
+            f"the server's {len(found)} choices are numbered {sorted(map(_index, found))}: which "
+            "prompt each belongs to is not known",
+            hint="--batch_size 1 asks one prompt at a time",
+        )
+    return found
+
+
+def _error_text(answer: Any) -> str:
+    error = answer.get("error") if isinstance(answer, dict) else None
+    message = error.get("message") if isinstance(error, dict) else error
+    text = redacted_text(" ".join(str(message).split())[:200]) if message else ""
+    return f": {text}" if text else ""
+
+
+def _index(choice: Mapping[str, Any]) -> int:
+    index = choice.get("index", 0)
+    return index if isinstance(index, int) else -1
+
+
+def read_generate(answers: Sequence[Any]) -> list[PromptAnswer]:
+    """Read sglang's own answers: (log-probability, id, text) of each token of a prompt."""
+    found = []
+    for answer in answers:
+        about = answer.get("meta_info") if isinstance(answer, dict) else None
+        about = about if isinstance(about, dict) else {}
+        tokens: Any = about.get("input_token_logprobs")
+        tops: Any = about.get("input_top_logprobs")
+        triples = isinstance(tokens, list) and all(_is_triple(one) for one in tokens)
+        fed = about.get("prompt_tokens")
+        found.append(
+            PromptAnswer(
+                logprobs=[one[0] for one in tokens] if triples else None,
+                tops=[_id_tops(one) for one in tops] if isinstance(tops, list) else (),
+                ids=_ids([one[1] for one in tokens]) if triples else None,
+                text="",
+                generated=0,
+                fed=fed if _is_count(fed) else None,
+            )
+        )
+    return found
+
+
+def _is_triple(one: Any) -> bool:
+    return isinstance(one, (list, tuple)) and len(one) >= 2
+
+
+def _id_tops(position: Any) -> dict[str, float]:
+    found = position if isinstance(position, list) else []
+    return {
+        f"{ID_LABEL}{one[1]}": float(one[0])
+        for one in found
+        if _is_triple(one) and _is_number(one[0])
+    }
+
+
+def _read_tops(given: Any) -> tuple[dict[str, float], ...]:
+    if not isinstance(given, list):
+        return ()
+    return tuple(
+        {str(label): float(value) for label, value in one.items() if _is_number(value)}
+        if isinstance(one, dict)
+        else {}
+        for one in given
+    )
+
+
+def _ids(given: Any) -> tuple[int, ...] | None:
+    if not isinstance(given, list) or not given or not all(_is_count(one) for one in given):
+        return None
+    return tuple(given)
+
+
+def _labelled_ids(tokens: Any) -> tuple[int, ...] | None:
+    """Ids that a server writes in place of texts; the last one is generated."""
+    if not isinstance(tokens, list) or len(tokens) < 2:
+        return None
+    texts = [str(token) for token in tokens[:-1]]
+    if not all(text.startswith(ID_LABEL) and text[len(ID_LABEL) :].isdigit() for text in texts):
+        return None
+    return tuple(int(text[len(ID_LABEL) :]) for text in texts)
+
+
+def _joined(tokens: Any) -> str:
+    return "".join(map(str, tokens)) if isinstance(tokens, list) else ""
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+# How many tokens of each distribution a server is asked to show.
+
+
+TOP_ARGUMENT = "top_logprobs"
+"""The model's argument: a number of tokens; lm-eval itself asks for 1."""
+# By the module of lm-eval that ``parse_logprobs`` comes from: the name of the number in a request.
+_TOP_NAMES = {"openai_completions": "logprobs", "sglang_generate_API": "top_logprobs_num"}
+
+
+def take_top_argument(arguments: dict[str, Any], client: type) -> int:
+    """Take the number of tokens to show out of a model's arguments; 0 where none is given.
+
+    Raises:
+        UsageError: it is not a number of tokens, or no client of completions could ask for it.
+    """
+    if TOP_ARGUMENT not in arguments:
+        return 0
+    number = arguments.pop(TOP_ARGUMENT)
+    parse = getattr(client, "parse_logprobs", None)
+    if str(getattr(parse, "__module__", "")).rpartition(".")[2] not in _TOP_NAMES:
+        raise UsageError(
+            f"model_args.{TOP_ARGUMENT} has no use with this model type",
+            hint="local-completions, openai-completions and sglang-generate ask servers for it",
+        )
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise UsageError(f"model_args.{TOP_ARGUMENT}: {number!r} is not a number of tokens")
+    return number
+
+
+def ask_for_top_tokens(lm: Any, number: int) -> None:
+    """Let a client ask for so many tokens of each position; its scores stay what they are."""
+    name = _TOP_NAMES[lm.parse_logprobs.__module__.rpartition(".")[2]]
+    create = lm._create_payload
+
+    @functools.wraps(create)
+    def creating(*arguments: Any, **options: Any) -> Any:
+        payload = create(*arguments, **options)
+        return {**payload, name: number} if name in payload else payload
+
+    lm._create_payload = creating
+
+
+# What an answer has to show.
+
+
+def check_prompt(answer: PromptAnswer, ids: Sequence[int] | None, context: int) -> None:
+    """Refuse an answer that does not cover the tokens of its prompt, or is no distribution's.
+
+    Args:
+        ids: what was sent; None where only its ``context`` is known, in tokens.
+
+    Raises:
+        EvaluationError: with what was found, and which servers give what is missing.
+    """
+    _check_ids(answer, ids)
+    expected = len(ids) if ids is not None else context + 1
+    given = answer.logprobs if isinstance(answer.logprobs, list) else []
+    total = expected + answer.generated
+    if len(given) < total or (ids is not None and len(given) != total):
+        raise EvaluationError(
+            f"the server gave {len(given)} log-probabilities for a prompt of {expected} tokens"
+            + (" and one generated token" if answer.generated else "")
+            + _count_reason(answer, given, total),
+            hint=_EXTRA_TOKEN_HINT if len(given) > total else LOGPROBS_HINT,
+        )
+    scored = answer.cut(context)
+    _check_numbers(scored.logprobs)
+    _check_tops(scored)
+
+
+def _count_reason(answer: PromptAnswer, given: Sequence[Any], total: int) -> str:
+    if not isinstance(answer.logprobs, list):
+        what = "none" if answer.logprobs is None else f"{type(answer.logprobs).__name__}"
+        shown = ", only top_logprobs" if any(answer.tops) else ""
+        return f": token_logprobs is {what}{shown}"
+    if len(given) == 1:
+        return ": it ignores echo, and gives those of generated tokens only"
+    if len(given) == total + 1:
+        return ": it reads a token of its own, BOS say"
+    return ": it has read something else than it was sent, or cut it"
+
+
+def _check_ids(answer: PromptAnswer, ids: Sequence[int] | None) -> None:
+    """Compare the prompt that a server says it has read with the one that it was sent."""
+    if ids is None:
+        return
+    if answer.ids is not None and answer.ids != tuple(ids):
+        if answer.ids[1:] == tuple(ids):
+            raise EvaluationError(
+                f"the server read token {answer.ids[0]} before the {len(ids)} tokens that it was "
+                "sent",
+                hint=_EXTRA_TOKEN_HINT,
+            )
+        at = next((n for n, (a, b) in enumerate(zip(answer.ids, ids, strict=False)) if a != b), -1)
+        where = f"from position {at} on" if at >= 0 else f"{len(answer.ids)} and {len(ids)} tokens"
+        raise EvaluationError(
+            "the server answered another prompt than it was sent: their token ids differ "
+            f"({where})",
+            hint="answers may be exchanged between requests: try --batch_size 1 and num_concurrent "
+            "1, or another version of the server",
+        )
+    check_fed(answer.fed, [len(ids)])
+
+
+def check_fed(fed: int | None, sent: Sequence[int]) -> None:
+    """Compare the tokens that a server counts in one request with those that it was sent.
+
+    Fewer are only refused for a single prompt: of several, some servers count the first alone.
+
+    Raises:
+        EvaluationError: it has read more, or fewer.
+    """
+    total = sum(sent)
+    if not fed or fed == total or (fed < total and len(sent) > 1):
+        return
+    if fed > total:
+        raise EvaluationError(
+            f"the server read {fed} tokens (usage.prompt_tokens) where {total} were sent: it adds "
+            "some of its own, BOS say",
+            hint=_EXTRA_TOKEN_HINT,
+        )
+    raise EvaluationError(
+        f"the server read {fed} tokens (usage.prompt_tokens) of the {total} that were sent: it "
+        "cuts prompts without saying so",
+        hint="start it with a longer context, or set model_args: {max_length: ...} to what it "
+        "reads, for base and candidate",
+    )
+
+
+def _check_numbers(scored: Sequence[Any]) -> None:
+    if not all(_is_number(one) for one in scored):
+        raise EvaluationError(
+            "the server gave no log-probability for a token of the continuation",
+            hint=LOGPROBS_HINT,
+        )
+    if any(math.isnan(one) for one in scored):
+        raise EvaluationError(
+            "the server gave NaN as log-probability of a token",
+            hint="its model overflows or is damaged: look at its log, or try another dtype",
+        )
+    if max(scored, default=0.0) > _ABOVE_ZERO:
+        raise EvaluationError(
+            f"the server gave a log-probability of {max(scored):.6g}, which is above 0: a "
+            "probability above 1",
+            hint="are these logits? " + LOGPROBS_HINT,
+        )
+
+
+def _check_tops(scored: PromptAnswer) -> None:
+    """Whether a continuation is the most probable one is read from these."""
+    if len(scored.tops) != len(scored.logprobs) or not all(scored.tops):
+        raise EvaluationError(
+            "the server does not give the most probable token beside a token of the continuation "
+            "(top_logprobs)",
+            hint=LOGPROBS_HINT,
+        )
+    for own, shown in zip(scored.logprobs, scored.tops, strict=True):
+        mass = sum(math.exp(min(value, 700.0)) for value in shown.values())
+        if not mass <= _MOST_MASS:
+            raise EvaluationError(
+                f"the probabilities of {len(shown)} tokens that the server shows add up to "
+                f"{mass:.3g}: they are not natural logarithms, or not of one distribution",
+                hint=LOGPROBS_HINT,
+            )
+        if own > max(shown.values()) + _SAME_NUMBER:
+            raise EvaluationError(
+                f"the server gives a token a log-probability of {own:.6g}, and its most probable "
+                f"one {max(shown.values()):.6g}: they are not of the same position",
+                hint=LOGPROBS_HINT,
+            )

@@ -1,0 +1,129 @@
+"""What a server tells of itself, and under which identity its answers are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from evalguard.core.redaction import is_secret, redact_value
+from evalguard.models.identity import package_versions, scoring_code
+from evalguard.models.tokenizers import tokenizer_digest
+
+if TYPE_CHECKING:
+    from evalguard.core.scorer import ScoringPolicy
+    from evalguard.core.settings import Value
+
+_PATIENCE = 5.0  # seconds, for a page that only describes the server
+_ENDPOINTS = ("/chat/completions", "/completions", "/generate", "/messages")
+# Of the entry of a model; vLLM and llama.cpp put the time of the question into others.
+_MODEL_KEYS = ("id", "root", "parent", "owned_by", "max_model_len", "meta")
+# Pages of vLLM, llama.cpp, SGLang and TGI, with what stays the same from one question to the next.
+_PAGES: Mapping[str, tuple[str, ...]] = {
+    "/version": ("version",),
+    "/props": ("build_info", "model_path", "model_alias"),
+    "/get_model_info": ("model_path", "tokenizer_path", "weight_version"),
+    "/info": ("model_id", "model_sha", "model_dtype", "version", "sha"),
+}
+# They say where and how the server is reached, not what it answers.
+_ROUTE_ARGUMENTS = (
+    "base_url", "num_concurrent", "timeout", "max_retries", "verify_certificate", "ca_cert_path",
+    "auth_token", "header",
+)  # fmt: skip
+_PATH_ARGUMENTS = ("tokenizer",)  # its digest counts
+
+
+def read_server_facts(lm: Any) -> dict[str, Value]:
+    """Ask a server what it is: its entry in the list of models, version, build, weights.
+
+    Returns:
+        {} where it tells nothing: no such pages, or nobody there, which asking will say.
+    """
+    import requests
+
+    url = str(lm.base_url or "")
+    if not url.startswith(("http://", "https://")):
+        return {}
+    with requests.Session() as session:
+        session.headers.update({str(name): str(value) for name, value in lm.header.items()})
+        session.verify = (
+            lm.ca_cert_path
+            if lm.verify_certificate and lm.ca_cert_path
+            else (bool(lm.verify_certificate))
+        )
+        return dict(_read_pages(session, url, str(lm.model)))
+
+
+def _read_pages(session: Any, url: str, model: str) -> Iterator[tuple[str, Value]]:
+    import requests
+
+    prefix = next((url.removesuffix(end) for end in _ENDPOINTS if url.endswith(end)), url)
+    root = prefix.removesuffix("/v1")
+    pages = {f"{prefix}/models": ()} | {f"{root}{page}": keys for page, keys in _PAGES.items()}
+    for page, keys in pages.items():
+        try:
+            answer = session.get(page, timeout=_PATIENCE)
+            found = answer.json() if answer.ok else None
+        except requests.ConnectionError:
+            return
+        except (requests.RequestException, ValueError):
+            continue
+        if not isinstance(found, dict):
+            continue
+        told = _choose(found, keys) if keys else _model_entry(found, model)
+        if told:
+            yield page.removeprefix(root), told
+
+
+def _choose(found: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Value]:
+    return {
+        key: redact_value(found[key], key)
+        for key in keys
+        if isinstance(found.get(key), (str, int, float, dict)) and found[key] != {}
+    }
+
+
+def _model_entry(found: Mapping[str, Any], model: str) -> dict[str, Value]:
+    listed = found.get("data")
+    entries = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+    named = [one for one in entries if one.get("id") == model]
+    entry = (named or (entries if len(entries) == 1 else [{}]))[0]
+    return _choose(entry, _MODEL_KEYS)
+
+
+def server_identity(
+    lm: Any,
+    model_type: str,
+    model_args: Mapping[str, Value],
+    policy: ScoringPolicy,
+    *,
+    more: Mapping[str, Value],
+) -> dict[str, Value]:
+    """Everything by which answers are told from another server's, but what the server tells.
+
+    Where it is reached is not among it, nor any secret.
+
+    Args:
+        more: what only the caller knows: the revision that the user vouches for, settings.
+    """
+    arguments = {
+        name: value
+        for name, value in model_args.items()
+        if name not in (*_ROUTE_ARGUMENTS, *_PATH_ARGUMENTS) and not is_secret(name)
+    }
+    return {
+        **more,
+        "model": model_type,
+        "served": str(lm.model),
+        "model_args": redact_value(arguments),
+        "tokenizer": tokenizer_digest(lm),
+        "packages": {**package_versions(), "code": scoring_code()},
+        "policy": {
+            name: value for name, value in asdict(policy).items() if name in _POLICY_THAT_COUNTS
+        },
+        "batch_size": lm._batch_size,
+    }
+
+
+# What else a policy holds is for models in this process.
+_POLICY_THAT_COUNTS = ("seed", "max_gen_toks", "rolling_bos")

@@ -1,0 +1,218 @@
+"""``serve:`` in a guard file: evalguard starts the server, searches its flags, and leaves none."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+from small_world import SmallWorld, run_here
+
+import evalguard
+
+STUB = Path(__file__).parent.parent / "stub_server.py"
+SHARP: dict[str, Any] = {
+    "sharpness": {"reference": 1.0, "candidate": 2.0, "target": "serve.sharpness"},
+    "pace": {"reference": None, "candidate": 3, "target": "serve.pace"},
+    "variable": {"reference": None, "candidate": "1", "target": "serve.env.STUB"},
+}
+
+Guard = Callable[..., list[Any]]
+
+
+@pytest.fixture
+def guard(world: SmallWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Guard:
+    """Writes a guard file of two served models; returns the words of the comparison."""
+    monkeypatch.setenv("STUB_STARTS", str(tmp_path / "starts"))
+
+    def write(*words: str, candidate: dict[str, Any] | None = None, **more: Any) -> list[Any]:
+        model = {
+            "model": "local-completions",
+            "model_args": {
+                "model": "stub",
+                "tokenizer": str(world.models["llama"]),
+                "tokenizer_backend": "huggingface",
+                "max_retries": 1,
+                "max_length": 48,
+            },
+            "serve": {
+                "command": [
+                    "python", str(STUB), "--port", "{port}",
+                    "--model", str(world.models["llama"]), "--sharpness=1.0", *words,
+                ],
+                "url": "http://127.0.0.1:{port}/v1/completions",
+            },
+        }  # fmt: skip
+        told = {
+            "models": {"served": model, "port": {"extends": "served", **(candidate or {})}},
+            "tasks": ["sw_word"],
+            "include_path": [str(world.tasks)],
+            **more,
+        }
+        file = tmp_path / "guard.yaml"
+        file.write_text(yaml.safe_dump(told), encoding="utf-8")
+        return [
+            "compare", "--config", file, "--base", "served", "--cand", "port", "--json",
+            "--output-path", tmp_path / "reports", "--cache-dir", tmp_path / "cache", "--quiet",
+        ]  # fmt: skip
+
+    return write
+
+
+def starts(folder: Path) -> list[str]:
+    file = folder / "starts"
+    return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+
+
+def servers(folder: Path) -> list[int]:
+    return [int(line.split()[0]) for line in starts(folder)]
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    until = time.monotonic() + 300
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def all_gone(folder: Path) -> bool:
+    return not any(map(psutil.pid_exists, servers(folder)))
+
+
+def test_two_models_with_equal_servers_share_one(guard: Guard, tmp_path: Path, capfd) -> None:
+    done = run_here(guard(), capfd)
+    assert done.code == 0, done.out + done.err
+    (perplexity,) = [m for m in done.document["comparisons"] if m["metric"] == "perplexity"]
+    assert perplexity["bit_identical"]
+    assert len(starts(tmp_path)) == 1
+    assert all_gone(tmp_path)
+    (log,) = (tmp_path / "cache" / "logs").glob("server-*.log")
+    assert "stub server with" in log.read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_a_flag_of_the_server_is_named_by_a_bisection(guard: Guard, tmp_path: Path, capfd) -> None:
+    words = guard(candidate={"settings": SHARP})
+    done = run_here([*words, "--bisect", "auto"], capfd)
+    assert done.code == 1, done.out + done.err
+    bisect = done.document["bisect"]
+    assert [one["setting"] for one in bisect["culprits"]] == ["sharpness"], bisect
+    assert all_gone(tmp_path)
+    # what was started is what was asked for: every flag in its place, the variable set
+    assert any("--sharpness=2.0 --pace 3 | 1" in line for line in starts(tmp_path))
+    assert any("--sharpness=1.0 --pace 3 | 1" in line for line in starts(tmp_path))
+
+
+@pytest.mark.slow
+def test_probes_that_differ_in_nothing_the_server_reads_share_it(
+    guard: Guard, tmp_path: Path, capfd
+) -> None:
+    settings = {
+        "sharpness": SHARP["sharpness"],
+        "seed": {"reference": 1234, "candidate": 5, "target": "model_args.seed"},
+    }
+    done = run_here([*guard(candidate={"settings": settings}), "--bisect", "auto"], capfd)
+    assert done.code == 1, done.out + done.err
+    assert [one["setting"] for one in done.document["bisect"]["culprits"]] == ["sharpness"]
+    probes = done.document["bisect"]["probes"]
+    assert probes >= 2
+    assert len(starts(tmp_path)) == 2  # sharp and not, from the comparison to the last probe
+
+
+def test_a_variable_of_the_server_is_a_setting(guard: Guard, capfd) -> None:
+    setting = {"reference": None, "candidate": 2, "target": "serve.env.STUB_SHARPNESS"}
+    done = run_here(
+        [*guard(candidate={"settings": {"louder": setting}}), "--bisect", "never"], capfd
+    )
+    assert done.code == 1, done.out + done.err
+
+
+def test_scores_of_a_started_server_are_kept_under_what_it_was_started_from(
+    guard: Guard, tmp_path: Path, capfd
+) -> None:
+    words = [*guard(candidate={"settings": SHARP}), "--bisect", "never"]
+    first = run_here(words, capfd)
+    logs = set((tmp_path / "cache" / "logs").iterdir())
+    assert all("\nasked" in log.read_text(encoding="utf-8") for log in logs)
+    second = run_here(words, capfd)
+    assert first.code == second.code == 1
+    assert first.document["comparisons"] == second.document["comparisons"]
+    later = set((tmp_path / "cache" / "logs").iterdir()) - logs
+    assert len(logs) == len(later) == 2
+    assert not any("\nasked" in log.read_text(encoding="utf-8") for log in later)
+
+
+def test_a_flag_that_the_server_refuses_is_an_error_with_its_words(guard: Guard, capfd) -> None:
+    setting = {"reference": None, "candidate": "fp8", "target": "serve.kv-cache-dtype"}
+    done = run_here(guard(candidate={"settings": {"cache": setting}}), capfd)
+    assert done.code == 3
+    message = done.document["error"]["message"]
+    assert "the server of 'port' exited with code 2 before it was ready" in message
+    assert "unrecognized arguments: --kv-cache-dtype fp8" in message
+
+
+def test_a_server_that_dies_while_it_is_asked_is_an_error_with_its_words(
+    guard: Guard, tmp_path: Path, capfd
+) -> None:
+    done = run_here(guard("--die-after", "0"), capfd)
+    assert done.code == 3
+    message = done.document["error"]["message"]
+    assert "exited with code 9 while it was asked" in message
+    assert "the stub runs out of memory" in message
+    assert all_gone(tmp_path)
+
+
+def test_a_guard_file_that_was_only_found_starts_no_server(
+    guard: Guard, tmp_path: Path, capfd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = guard()
+    (tmp_path / "guard.yaml").rename(tmp_path / "evalguard.yaml")
+    monkeypatch.chdir(tmp_path)
+    done = run_here([words[0], *words[3:]], capfd)
+    assert done.code == 2
+    assert "starts the server python" in done.document["error"]["message"]
+    assert starts(tmp_path) == []
+
+
+def test_a_setting_of_a_server_needs_one(guard: Guard, world: SmallWorld, capfd) -> None:
+    model = {"model_args": {"pretrained": str(world.models["llama"])}, "settings": SHARP}
+    words = guard(models={"served": model, "port": {"extends": "served"}})
+    done = run_here(words, capfd)
+    assert done.code == 2
+    assert "'served' starts none" in done.document["error"]["message"]
+
+
+def test_a_model_that_asks_no_server_starts_none(guard: Guard, world: SmallWorld, capfd) -> None:
+    words = guard(candidate={"model": "hf"})
+    done = run_here(words, capfd)
+    assert done.code == 2
+    assert "model type 'hf' asks none" in done.document["error"]["message"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
+def test_no_server_is_left_after(
+    number: signal.Signals, code: int, guard: Guard, tmp_path: Path
+) -> None:
+    words = guard("--sleep-first", "600")  # it is never ready
+    environment = {**os.environ, "PYTHONPATH": str(Path(evalguard.__file__).parent.parent)}
+    command = [sys.executable, "-m", "evalguard", *map(str, words)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+        wait_until(lambda: bool(servers(tmp_path)))
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=300)
+    assert process.returncode == code
+    if out:
+        assert json.loads(out)["exit_code"] == code
+    wait_until(lambda: all_gone(tmp_path))

@@ -1,0 +1,290 @@
+"""Served models in whole comparisons: asked at the same time, and nothing finished asked twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from completion_server import LIMIT, CompletionServer
+from small_world import N_LONG, N, Ran, SmallWorld, run_here
+
+ALL = N_LONG + N  # requests of the two tasks
+
+
+@pytest.fixture
+def servers() -> Iterator[list[CompletionServer]]:
+    made = [CompletionServer().start(), CompletionServer().start()]
+    yield made
+    for one in made:
+        one.stop()
+
+
+@pytest.fixture
+def words(
+    world: SmallWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., list[str]]:
+    """Write a guard file of two served models; the words of their comparison."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EVALGUARD_CACHE_DIR", str(tmp_path / "cache"))
+
+    def write(
+        servers: Sequence[CompletionServer],
+        *,
+        tasks: Sequence[str] = ("sw_long", "sw_word"),
+        of_base: dict[str, Any] | None = None,
+        of_cand: dict[str, Any] | None = None,
+        **more: Any,
+    ) -> list[str]:
+        arguments = {
+            "model": "served",
+            "tokenizer": str(world.models["llama"]),
+            "tokenizer_backend": "huggingface",
+            "max_length": 48,
+            "max_retries": 1,
+            "num_concurrent": 8,
+            **more,
+        }
+        models = {
+            name: {
+                "model": "local-completions",
+                "model_args": {**arguments, "base_url": server.url},
+                **(own or {}),
+            }
+            for name, server, own in zip(("base", "cand"), servers, (of_base, of_cand), strict=True)
+        }
+        guard = tmp_path / "served.yaml"
+        content = {"models": models, "tasks": [*tasks], "include_path": [str(world.tasks)]}
+        guard.write_text(json.dumps(content))
+        return ["compare", "--config", str(guard), "--base", "base", "--cand", "cand", "--json"]
+
+    return write
+
+
+@pytest.fixture
+def run(few_tasks: None, capfd: pytest.CaptureFixture[str]) -> Callable[[Sequence[str]], Ran]:
+    return lambda words: run_here(words, capfd)
+
+
+def counts(servers: Sequence[CompletionServer]) -> list[int]:
+    """Answers that each server gave since this was asked last."""
+    found = [len(server.answered) for server in servers]
+    for server in servers:
+        server.answered.clear()
+        server.asked.clear()
+    return found
+
+
+def fail_after(number: int, act: Callable[[], None] | None = None) -> Any:
+    async def hook(server: CompletionServer, *_: Any) -> web.Response | None:
+        if len(server.answered) < number:
+            return None
+        if act is not None:
+            act()
+            await server.until(lambda: False)  # whoever asks is gone by then
+        return web.Response(status=400, text="it is over")
+
+    return hook
+
+
+def check_asked_once(servers: Sequence[CompletionServer]) -> None:
+    """Only what a server had answered and nobody had read when the run ended was asked again."""
+    for number in counts(servers):
+        assert ALL <= number <= ALL + 8
+
+
+def answers_on_disk() -> list[Path]:
+    return [*Path(os.environ["EVALGUARD_CACHE_DIR"]).glob("answers/*.jsonl")]
+
+
+def test_base_and_candidate_are_asked_at_the_same_time(servers, words, run) -> None:
+    asked = threading.Event()
+    base, candidate = servers
+
+    async def wait_for_candidate(*_: Any) -> None:
+        assert await asyncio.to_thread(asked.wait, LIMIT)
+
+    async def tell(*_: Any) -> None:
+        asked.set()
+
+    base.hook, candidate.hook = wait_for_candidate, tell
+    done = run(words(servers, tasks=["sw_word"]))
+    assert done.code == 0, done.err
+    assert counts(servers) == [N, N]
+
+
+def test_a_run_keeps_its_number_in_flight_across_blocks_and_tasks(servers, words, run) -> None:
+    async def hold(server: CompletionServer, *_: Any) -> None:
+        await server.until(lambda: server.in_flight >= 8 or len(server.asked) == ALL)
+
+    for server in servers:
+        server.hook = hold
+    done = run(words(servers))
+    assert done.code == 0, done.err
+    assert counts(servers) == [ALL, ALL]
+    assert [server.peak for server in servers] == [8, 8]
+
+
+def test_one_server_of_both_models_is_not_asked_more_at_a_time_than_it_may_be(
+    servers, words, run
+) -> None:
+    done = run(words([servers[0], servers[0]], tasks=["sw_word"]))
+    assert done.code == 0, done.err
+    assert counts(servers) == [2 * N, 0]
+    assert servers[0].peak <= 8
+
+
+def test_without_a_revision_nothing_is_kept_of_a_finished_run(servers, words, run) -> None:
+    for _ in range(2):
+        assert run(words(servers, tasks=["sw_word"])).code == 0
+        assert counts(servers) == [N, N]
+    assert answers_on_disk() == []
+
+
+def test_with_a_revision_scores_are_kept_until_the_server_or_its_revision_is_another(
+    servers, words, run
+) -> None:
+    for server in servers:
+        server.facts = {"root": "weights-1"}
+    vouched: dict[str, Any] = {
+        "tasks": ["sw_word"], "of_base": {"revision": "a"}, "of_cand": {"revision": "b"}
+    }  # fmt: skip
+    assert run(words(servers, **vouched)).code == 0
+    assert counts(servers) == [N, N]
+    done = run(words(servers, **vouched))
+    assert done.code == 0
+    assert counts(servers) == [0, 0]
+    assert "revision" not in str(done.document["candidate"])  # no key of the contract
+    servers[1].facts = {"root": "weights-2"}
+    assert run(words(servers, **vouched)).code == 0
+    assert counts(servers) == [0, N]
+    vouched["of_base"] = {"revision": "a2"}
+    assert run(words(servers, **vouched)).code == 0
+    assert counts(servers) == [N, 0]
+    moved = words([servers[1], servers[0]], tasks=["sw_word"])
+    assert run(moved).code == 0, "one that nobody vouches for"
+    assert counts(servers) == [N, N]
+
+
+def test_a_revision_is_not_inherited_and_not_sent(servers, words, run) -> None:
+    listed = words(
+        servers,
+        tasks=["sw_word"],
+        of_base={"revision": "a"},
+        of_cand={"extends": "base", "model_args": {"base_url": servers[1].url}},
+    )
+    assert run(listed).code == 0
+    assert all("revision" not in one for server in servers for one in server.asked)
+    counts(servers)
+    assert run(listed).code == 0
+    assert counts(servers) == [0, N]
+
+
+def test_after_an_error_only_the_rest_is_asked(servers, words, run) -> None:
+    servers[1].hook = fail_after(100)
+    failed = run(words(servers))
+    assert failed.code == 3
+    assert "400 Bad Request: it is over" in failed.document["error"]["message"]
+    servers[1].hook = None
+    again = run(words(servers))
+    assert again.code == 0, again.err
+    assert "answers of an interrupted run are used" in again.err
+    assert counts(servers) == [ALL, ALL]
+    assert answers_on_disk() == []
+
+
+def test_the_verdict_after_a_resumption_is_that_of_one_run(servers, words, run) -> None:
+    servers[1].hook = fail_after(100)
+    assert run(words(servers)).code == 3
+    servers[1].hook = None
+    resumed, whole = (run(words(servers)).document["comparisons"] for _ in range(2))
+    assert resumed == whole
+
+
+@pytest.mark.parametrize("change", ["facts", "fingerprint"])
+def test_answers_of_a_server_that_is_another_one_since_are_asked_anew(
+    change: str, servers, words, run
+) -> None:
+    servers[1].facts, servers[1].fingerprint = {"root": "weights-1"}, "fp_1"
+    servers[1].hook = fail_after(100)
+    assert run(words(servers)).code == 3
+    assert counts(servers)[1] == 100
+    setattr(servers[1], change, {"facts": {"root": "weights-2"}, "fingerprint": "fp_2"}[change])
+    servers[1].hook = None
+    again = run(words(servers))
+    assert again.code == 0, again.err
+    assert "100 answers of an interrupted run are not used: the server" in again.err
+    assert counts(servers)[1] == ALL
+
+
+def test_a_fingerprint_that_a_revision_does_not_stand_for_is_refused(servers, words, run) -> None:
+    servers[1].fingerprint = "fp_1"
+    vouched = {"of_cand": {"revision": "b"}}
+    assert run(words(servers, tasks=["sw_word"], **vouched)).code == 0
+    servers[1].fingerprint = "fp_2"
+    done = run(words(servers, tasks=["sw_word", "sw_choice"], **vouched))
+    assert done.code == 3
+    assert "is not the one that revision 'b' stands for" in done.document["error"]["message"]
+    assert "another `revision:`" in done.document["error"]["hint"]
+
+
+def test_a_revision_of_a_model_that_is_not_served_is_a_usage_error(
+    servers, words, run, world: SmallWorld
+) -> None:
+    own = {"model": "hf", "model_args": {"pretrained": str(world.models["llama"])}}
+    done = run(words(servers, tasks=["sw_word"], of_base={**own, "revision": "a"}, of_cand=own))
+    assert done.code == 2
+    assert "served.yaml" in done.document["error"]["message"]
+    assert "model_args: {revision: NAME}" in done.document["error"]["hint"]
+
+
+def test_an_interruption_says_how_many_answers_are_kept(servers, words, run) -> None:
+    servers[1].hook = fail_after(100, act=lambda: os.kill(os.getpid(), signal.SIGINT))
+    stopped = run(words(servers))
+    assert stopped.code == 130
+    said = f"{stopped.out} {stopped.err}"
+    assert "answers of the server are kept; the same command goes on from there" in said
+    servers[1].hook = None
+    assert run(words(servers)).code == 0
+    check_asked_once(servers)
+
+
+def test_no_key_is_written(servers, words, run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "plainword1")
+    for server in servers:
+        server.hook = fail_after(100)
+    header = {"Authorization": "Bearer plainword2", "X-Tenant": "plainword3"}
+    assert run(words(servers, header=header)).code == 3
+    monkeypatch.setenv("OPENAI_API_KEY", "plainword4")
+    assert run(words(servers)).code == 3
+    assert {one["Authorization"] for one in servers[0].headers} == {
+        "Bearer plainword2", "Bearer plainword4"
+    }  # fmt: skip
+    kept = [*Path(os.environ["EVALGUARD_CACHE_DIR"]).rglob("*"), *Path("reports").rglob("*")]
+    texts = [one.read_bytes() for one in kept if one.is_file()]
+    assert answers_on_disk()
+    assert not [text for text in texts if b"plainword" in text]
+
+
+@pytest.mark.slow
+def test_after_kill_9_no_finished_request_is_sent_twice(servers, words, run) -> None:
+    running: list[subprocess.Popen[bytes]] = []
+    servers[1].hook = fail_after(150, act=lambda: running[0].kill())
+    listed = words(servers)
+    with open("log", "wb") as log:
+        command = [sys.executable, "-m", "evalguard", *listed]
+        running.append(subprocess.Popen(command, stdout=log, stderr=log))
+        assert running[0].wait(10 * LIMIT) == -signal.SIGKILL
+    servers[1].hook = None
+    done = run(listed)
+    assert done.code == 0, done.err
+    check_asked_once(servers)

@@ -1,0 +1,194 @@
+"""Servers without a model: answers in the shapes that OpenAI, vLLM, SGLang and TGI document.
+
+Their "model" is a table: the log-probabilities of the next token given the last one.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Json = Any
+# (server, what was asked, the sound answer) -> the answer
+Edit = Callable[["Stub", Json, Json], Json]
+# The same, to status, headers and body.
+Reply = Callable[["Stub", Json, Json], tuple[int, Mapping[str, str], bytes]]
+
+
+@dataclass
+class Stub:
+    """A server's model, and what goes wrong with it.
+
+    Attributes:
+        tokenizer: folder of a Hugging Face tokenizer.
+        shape: "openai", "bare" (nothing but log-probabilities), "vllm" (with the prompt's ids),
+            "sglang", "tgi".
+        noise: of the logits, beside the model of noise 0.
+        edit: changes a sound answer; ``reply``: sends it otherwise.
+    """
+
+    tokenizer: Path
+    shape: str = "openai"
+    noise: float = 0.0
+    edit: Edit | None = None
+    reply: Reply | None = None
+    asked: list[Json] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def decoder(self) -> Any:
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(self.tokenizer)
+
+    @cached_property
+    def table(self) -> NDArray[np.float64]:
+        """Log-probabilities of the next token (column) given the last one (row)."""
+        size = len(self.decoder)
+        draws = np.random.default_rng(7)
+        logits = 2.0 * draws.standard_normal((size, size))
+        logits += self.noise * draws.standard_normal((size, size))
+        return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+
+    def tokens(self, ids: Sequence[int], shown: int) -> list[dict[str, Any]]:
+        """Each token of a text with its log-probability, and the most probable ones beside it."""
+        found: list[dict[str, Any]] = []
+        for place, token in enumerate(ids):
+            text = self.decoder.convert_ids_to_tokens(int(token))
+            if not place:
+                found.append({"id": token, "text": text, "logprob": None, "tops": None})
+                continue
+            row = self.table[ids[place - 1]]
+            most = [int(one) for one in np.argsort(-row)[:shown]]
+            most += [] if token in most else [int(token)]
+            found.append(
+                {
+                    "id": int(token),
+                    "text": text,
+                    "logprob": float(row[token]),
+                    "tops": [(one, float(row[one])) for one in most],
+                }
+            )
+        return found
+
+    def answer(self, asked: Json) -> Json:
+        """The sound answer."""
+        if "input_ids" in asked:
+            return [self._sglang(ids, asked) for ids in asked["input_ids"]]
+        prompts = asked["prompt"]
+        prompts = [prompts] if prompts and isinstance(prompts[0], int) else prompts
+        return {
+            "id": "cmpl-1",
+            "object": "text_completion",
+            "created": 1,
+            "model": asked["model"],
+            "choices": [self._choice(index, list(ids), asked) for index, ids in enumerate(prompts)],
+            **self._usage(prompts),
+        }
+
+    def _usage(self, prompts: Sequence[Sequence[int]]) -> Json:
+        number = sum(map(len, prompts))
+        usage = {"prompt_tokens": number, "completion_tokens": 1, "total_tokens": number + 1}
+        return {} if self.shape == "bare" else {"usage": usage}
+
+    def _choice(self, index: int, ids: list[int], asked: Json) -> Json:
+        generated = int(np.argmax(self.table[ids[-1]]))
+        said = [*ids, generated] if asked.get("echo") else [generated]
+        choice: Json = {"index": index, "text": "", "finish_reason": "length", "logprobs": None}
+        if self.shape != "bare":
+            choice["text"] = self.decoder.decode(said)
+        if self.shape == "vllm":
+            choice |= {"prompt_token_ids": ids, "stop_reason": None, "prompt_logprobs": None}
+        if asked.get("logprobs") and self.shape != "tgi":
+            tokens = self.tokens([*ids, generated], asked["logprobs"])[-len(said) :]
+            choice["logprobs"] = self._logprobs(tokens)
+        return choice
+
+    def _logprobs(self, tokens: Sequence[Mapping[str, Any]]) -> Json:
+        name = self.decoder.convert_ids_to_tokens
+        found = {
+            "token_logprobs": [one["logprob"] for one in tokens],
+            "top_logprobs": [
+                None if one["tops"] is None else {name(top): value for top, value in one["tops"]}
+                for one in tokens
+            ],
+        }
+        if self.shape != "bare":
+            texts = [one["text"] for one in tokens]
+            starts = [sum(map(len, texts[:place])) for place in range(len(texts))]
+            found |= {"tokens": texts, "text_offset": starts}
+        return found
+
+    def _sglang(self, ids: Sequence[int], asked: Json) -> Json:
+        tokens = self.tokens(ids, asked.get("top_logprobs_num", 1))
+        about = {
+            "id": "1",
+            "prompt_tokens": len(ids),
+            "input_token_logprobs": [[one["logprob"], one["id"], None] for one in tokens],
+            "input_top_logprobs": [
+                None if one["tops"] is None else [[value, top, None] for top, value in one["tops"]]
+                for one in tokens
+            ],
+        }
+        return {"text": self.decoder.decode([0]), "meta_info": about}
+
+
+@contextmanager
+def serving(stub: Stub) -> Iterator[str]:
+    """Run a stub; yields the URL of its completions (of SGLang: of its own endpoint)."""
+    handler = type("Handler", (_Handler,), {"stub": stub})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    path = "generate" if stub.shape == "sglang" else "v1/completions"
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/{path}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    stub: Stub
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        with self.stub.lock:
+            self.stub.asked.append(asked)
+            answer = self.stub.answer(asked)
+        if self.stub.edit is not None:
+            answer = self.stub.edit(self.stub, asked, answer)
+        status, headers, body = (self.stub.reply or send_json)(self.stub, asked, answer)
+        if status == 0:  # it dies over the request
+            self.close_connection = True
+            self.connection.close()
+            return
+        self.send_response(status)
+        for name, value in {"Content-Type": "application/json", **headers}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self) -> None:
+        self.send_error(404)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def send_json(_stub: Stub, _asked: Json, answer: Json) -> tuple[int, Mapping[str, str], bytes]:
+    """Send an answer as it is."""
+    return 200, {}, json.dumps(answer).encode()
