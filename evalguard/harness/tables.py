@@ -193,7 +193,11 @@ def _uninformative(documents: Sequence[AnsweredDocument]) -> str:
 
 def _equal_repeats(documents: Sequence[AnsweredDocument]) -> str:
     """Where sampled answers to a document are all the same text in (nearly) all documents."""
-    several = [one for one in documents if len(one.responses) > 1 and _temperature(one) > 0.0]
+    several = [
+        one
+        for one in documents
+        if len(one.responses) > 1 and len(set(one.asked.arguments)) == 1 and _temperature(one) > 0.0
+    ]
     equal = sum(len({answer.text for answer in one.responses}) == 1 for one in several)
     if len(several) < _FEW_REPEATED or equal < _NEARLY_ALL * len(several):
         return ""

@@ -302,3 +302,15 @@ def test_what_was_written_is_read_again_and_damage_is_refused() -> None:
     for damaged in ("[]", '{"ended": ["?"], "missing": {}, "scores": {}}', "{", '{"ended": 3}'):
         with pytest.raises(ValueError):
             GeneratedDocument.read(damaged)
+
+
+def test_two_requests_of_a_document_are_not_two_answers_to_it() -> None:
+    asked_twice = {
+        doc: DocumentAnswers(
+            texts=["yes", "yes"],
+            known=GeneratedDocument(ended=["stop", "stop"], missing={"none": [False]}),
+        )
+        for doc in range(4)
+    }
+    found = compare_generations("t", asked_twice, asked_twice)
+    assert (found.repeats, found.base_equal) == (1, None)

@@ -35,6 +35,12 @@ class DocumentAnswers:
     texts: Sequence[str]
     known: GeneratedDocument | None = None
 
+    @property
+    def repeats(self) -> int:
+        """Answers to each of its requests; texts, where nothing says that there are several."""
+        of_filters = self.known.missing.values() if self.known is not None else ()
+        return next((len(missing) for missing in of_filters), len(self.texts))
+
 
 Answers = Mapping[int, DocumentAnswers]
 
@@ -68,7 +74,7 @@ def compare_generations(
     pairs = _Pairs(
         doc_ids=doc_ids, base=base, candidate=candidate, clusters=clusters, confidence=confidence
     )
-    repeats = min(len(side[doc].texts) for side in (base, candidate) for doc in doc_ids)
+    repeats = min(side[doc].repeats for side in (base, candidate) for doc in doc_ids)
     cut = pairs.figure(_cut_share)
     return GenerationComparison(
         task=task,
@@ -140,7 +146,8 @@ def _missing_share(name: str, most: int | None = None) -> Callable[[DocumentAnsw
 
 
 def _equal_share(side: Answers, doc_ids: Sequence[int]) -> float | None:
-    several = [side[doc].texts for doc in doc_ids if len(side[doc].texts) > 1]
+    asked = [side[doc] for doc in doc_ids]
+    several = [of.texts for of in asked if 1 < len(of.texts) == of.repeats]
     if not several:
         return None
     return sum(len(set(texts)) == 1 for texts in several) / len(several)
