@@ -18,6 +18,8 @@ ScorerName = Literal["fast", "harness"]
 # "full logits": the fast path with logits at all positions, for models that need it.
 ScoringPath = Literal["fast", "full logits", "harness"]
 RollingBos = Literal["lm-eval", "once"]
+# Why a generated text ended: by itself or at a stop string, at the token limit, "" where unknown.
+Ending = Literal["", "stop", "length"]
 
 # Sequences of a batch where batches are cut by number and nobody gave one, as lm-eval has it here.
 DEFAULT_BATCH_SIZE = 16
@@ -60,6 +62,8 @@ class Response:
             truncation), "" where the backend does not show them.
         n_tokens: number of token ids fed, 0 where unknown.
         truncated: whether tokens were cut from the left to fit the model's context.
+        ended: of a generated text, whether it ended at the token limit ("length") or before;
+            "" where the backend does not say.
     """
 
     loglikelihood: float | None = None
@@ -70,6 +74,7 @@ class Response:
     token_hash: str = ""
     n_tokens: int = 0
     truncated: bool = False
+    ended: Ending = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

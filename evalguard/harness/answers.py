@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import math
-import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Real
-from typing import TYPE_CHECKING, Any, cast
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from evalguard.core.scorer import Request, Response
 from evalguard.core.scores import check_loglikelihoods, chosen_option
@@ -22,11 +17,11 @@ from evalguard.harness.requests import (
     in_request_order,
     requested_document,
 )
+from evalguard.harness.single_answers import FilterAnswers, average_repeats, score_alone
 from evalguard.harness.surroundings import lm_eval_surroundings, task_code
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
-    from lm_eval.api.task import Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +50,14 @@ class TaskAnswers:
         filtered: responses after a filter, filter -> doc_id -> one per request.
         repeats: of a metric, how many answers to each document its items are averages of; only
             where that is otherwise than the first answer's.
+        alone: of a task that generates, what each filter finds in every single answer.
     """
 
     documents: tuple[AnsweredDocument, ...]
     items: Mapping[tuple[str, str], Mapping[int, Any]]
     filtered: Mapping[str, Mapping[int, Sequence[Any]]]
     repeats: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    alone: Mapping[str, FilterAnswers] = field(default_factory=dict)
 
 
 def score_answers(task_requests: TaskRequests, responses: Sequence[Response]) -> TaskAnswers:
@@ -84,15 +81,14 @@ def score_answers(task_requests: TaskRequests, responses: Sequence[Response]) ->
             task.apply_filters()
         filtered = _filtered(task_requests, by_document)
         items = _items(task_requests, filtered, what)
-        averaged = (
-            average_repeats(task_requests, by_document, items, what)
-            if task_requests.average_repeats
-            else {}
-        )
+        alone = score_alone(task_requests, by_document, what)
+        averaged = average_repeats(task_requests, alone, items)
         items |= {key: dict(metric.items) for key, metric in averaged.items()}
         documents = tuple(_documents(task_requests, responses))
     repeats = {key: metric.repeats for key, metric in averaged.items()}
-    return TaskAnswers(documents=documents, items=items, filtered=filtered, repeats=repeats)
+    return TaskAnswers(
+        documents=documents, items=items, filtered=filtered, repeats=repeats, alone=alone
+    )
 
 
 def _loglikelihoods(
@@ -234,136 +230,3 @@ def _answer(document: AnsweredDocument, filtered: Sequence[Any], metric: str) ->
     loglikelihoods = [loglikelihood for loglikelihood, _ in filtered]
     chosen = chosen_option(metric, loglikelihoods, document.asked.options)
     return None if chosen is None else str(chosen)
-
-
-# What a task declares about its metrics: how documents combine, and which way is better.
-
-
-def aggregation_name(task: Task, metric: str) -> tuple[str, str]:
-    """Return lm-eval's name of a metric's aggregation, and a caveat or "".
-
-    A function that is none of lm-eval's (nor numpy's or the standard library's mean) goes by its
-    own name.
-    """
-    declared = task.aggregation()
-    if metric not in declared:
-        return "mean", "no aggregation declared: mean, as lm-eval takes it"
-    function = declared[metric]
-    for name, known in _known_aggregations():
-        if function is known:
-            return name, ""
-    return getattr(function, "__name__", type(function).__name__), ""
-
-
-def direction(task: Task, metric: str) -> tuple[bool, str]:
-    """Return whether higher is better (the task's word, else lm-eval's registry), and a caveat."""
-    from lm_eval.api.registry import HIGHER_IS_BETTER_REGISTRY
-
-    declared = task.higher_is_better().get(metric)
-    if declared is None and metric in HIGHER_IS_BETTER_REGISTRY:
-        declared = HIGHER_IS_BETTER_REGISTRY[metric]
-    if declared is None:
-        return True, "direction not declared: higher taken as better"
-    return bool(declared), ""
-
-
-def _known_aggregations() -> list[tuple[str, Any]]:
-    from lm_eval.api.registry import AGGREGATION_REGISTRY
-
-    means = [("mean", np.mean), ("mean", statistics.mean), ("mean", statistics.fmean)]
-    return [*AGGREGATION_REGISTRY.items(), *means, ("nanmean", np.nanmean)]
-
-
-# Repeats: documents that a task asks several times, averaged per document.
-#
-# lm-eval clones a request ``repeats`` times, and its default filter (``take_first``) drops all
-# answers but the first. Each answer can be scored by the task's own ``process_results`` as well; a
-# task whose filter uses the answers together (a majority vote, pass@k) is left as it is.
-
-
-Items = Mapping[int, Any]
-_MEANS = ("mean", "nanmean")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Averaged:
-    """A metric's items averaged over the answers to each document, and how many these were."""
-
-    items: Items
-    repeats: int
-
-
-def average_repeats(
-    task_requests: TaskRequests,
-    by_document: Mapping[int, Sequence[Instance]],
-    items: Mapping[tuple[str, str], Items],
-    what: str,
-) -> dict[tuple[str, str], Averaged]:
-    """Average the metrics of repeatedly generated answers; only those that this changes.
-
-    Args:
-        by_document: instances with their answers (``resps``), by doc_id.
-        items: lm-eval's own, from the first answers.
-        what: what fails if the task's own code does.
-
-    Raises:
-        EvaluationError: if the task's own code fails on an answer.
-    """
-    task = task_requests.lm_eval_task
-    repeats = max((len(i.resps) for of in by_document.values() for i in of), default=0)
-    if repeats < 2 or task.OUTPUT_TYPE != "generate_until":
-        return {}
-    wanted = [
-        key
-        for key in items
-        if key[0] in _first_only(task) and aggregation_name(task, key[1])[0] in _MEANS
-    ]
-    if not wanted:
-        return {}
-    scored = {
-        doc_id: list(_scored(task_requests, doc_id, of, what)) for doc_id, of in by_document.items()
-    }
-    found = {}
-    for key in wanted:
-        values = _averages(key[1], items[key], scored)
-        if values is not None and values != items[key]:
-            found[key] = Averaged(items=values, repeats=repeats)
-    return found
-
-
-def _first_only(task: Task) -> set[str]:
-    """Names of filters that do nothing but take the first answer."""
-    from lm_eval.filters.selection import TakeFirstFilter
-
-    return {
-        str(ensemble.name)
-        for ensemble in task._filters
-        if [type(make()) for make in ensemble.filters] == [TakeFirstFilter]
-    }
-
-
-def _scored(
-    task_requests: TaskRequests, doc_id: int, instances: Sequence[Instance], what: str
-) -> Iterator[Mapping[str, Any]]:
-    """The task's own metrics of a document's first, second, ... answers."""
-    doc = task_requests.documents[doc_id]
-    for repeat in range(min(len(instance.resps) for instance in instances)):
-        answers = [instance.resps[repeat] for instance in instances]
-        with task_code(f"{what}, document {doc_id}, answer {repeat + 1}"):
-            found = task_requests.lm_eval_task.process_results(doc, answers)
-        yield cast("Mapping[str, Any]", found)
-
-
-def _averages(
-    metric: str, first: Items, scored: Mapping[int, Sequence[Mapping[str, Any]]]
-) -> dict[int, Any] | None:
-    """Averages by document, equal answers left as they are; None where one gives no number."""
-    averages: dict[int, Any] = {}
-    for doc_id, item in first.items():
-        values = [metrics.get(metric) for metrics in scored[doc_id]]
-        if not all(isinstance(value, (Real, np.bool_)) for value in values):
-            return None
-        numbers = [float(cast(Real, value)) for value in values]
-        alike = all(number == numbers[0] for number in numbers)
-        averages[doc_id] = item if alike else math.fsum(numbers) / len(numbers)
-    return averages

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from evalguard.core.reports.generations import GeneratedDocument
 from evalguard.core.rescoring import Rescoring, rescoring
 from evalguard.core.scorer import Response
 from evalguard.core.scores import (
@@ -27,12 +28,11 @@ from evalguard.errors import EvaluationError
 from evalguard.harness.answers import (
     AnsweredDocument,
     TaskAnswers,
-    aggregation_name,
-    direction,
     given_answers,
     score_answers,
 )
 from evalguard.harness.requests import TaskRequests, written
+from evalguard.harness.single_answers import aggregation_name, direction, single_scores
 from evalguard.harness.surroundings import lm_eval_surroundings, task_code
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 
 _FEW_TOKENS = 16  # fewer may be the same by accident
+_FEW_REPEATED = 3  # the answers to fewer documents may all agree by accident
+_NEARLY_ALL = 0.95
 _ROUNDING = 1e-5  # of a log-softmax in float32, in nats
 
 
@@ -95,7 +97,9 @@ def score_tables(
         if table.answers
     }
     samples = (
-        sample(one, answers.items, given, cut=_depends_on_length(one)) for one in answers.documents
+        sample(one, answers.items, given, cut=_depends_on_length(one))
+        | _generated(task_requests.lm_eval_task, answers, one)
+        for one in answers.documents
     )
     return TaskScores(
         task=task_requests.task,
@@ -133,6 +137,7 @@ def _table(
     caveats += [_repeated(answers.repeats.get((filter_name, metric), 1))]
     caveats += [
         _uninformative(documents),
+        _equal_repeats(documents),
         _truncated(documents),
         _missing(len(documents), task_requests.n_documents),
     ]
@@ -184,6 +189,33 @@ def _uninformative(documents: Sequence[AnsweredDocument]) -> str:
     scored = np.concatenate(known) if known and len(known) == len(answers) else np.empty(0)
     few = len(scored) < _FEW_TOKENS or not np.isfinite(scored).all()
     return "" if few or float(np.ptp(scored)) > _ROUNDING else ALL_ALIKE
+
+
+def _equal_repeats(documents: Sequence[AnsweredDocument]) -> str:
+    """Where sampled answers to a document are all the same text in (nearly) all documents."""
+    several = [
+        one
+        for one in documents
+        if len(one.responses) > 1 and len(set(one.asked.arguments)) == 1 and _temperature(one) > 0.0
+    ]
+    equal = sum(len({answer.text for answer in one.responses}) == 1 for one in several)
+    if len(several) < _FEW_REPEATED or equal < _NEARLY_ALL * len(several):
+        return ""
+    return (
+        f"the {len(several[0].responses)} answers to a document are the same text in {equal:,} of "
+        f"{len(several):,} documents, though they are sampled (temperature "
+        f"{_temperature(several[0]):g}): they count as one answer, as of a server that gives every "
+        "request the same seed, or a cached answer"
+    )
+
+
+def _temperature(document: AnsweredDocument) -> float:
+    """Of the first request for a text; 0 where it is decoded greedily, or says nothing."""
+    options = document.asked.requests[0].arguments[-1]
+    if not isinstance(options, Mapping) or options.get("do_sample") is False:
+        return 0.0
+    temperature = options.get("temperature")
+    return float(temperature) if isinstance(temperature, (int, float)) else 0.0
 
 
 def _truncated(documents: Sequence[AnsweredDocument]) -> str:
@@ -254,7 +286,7 @@ Items = Mapping[tuple[str, str], Mapping[int, Any]]
 
 def sample(
     document: AnsweredDocument, items: Items, given: Items, *, cut: bool
-) -> Mapping[str, Value]:
+) -> dict[str, Value]:
     """Return a document's row; every row of a task has the same columns and types.
 
     Per-request columns (``arguments``, ``loglikelihood``, ``is_greedy``, ``text``,
@@ -289,6 +321,22 @@ def sample(
         "scores": written(_of(document.doc_id, items)),
         "answers": written(_of(document.doc_id, given)),
     }
+
+
+def _generated(task: Task, answers: TaskAnswers, document: AnsweredDocument) -> dict[str, Value]:
+    """One more column: what is known of a document's single answers, "" if none is generated."""
+    if not answers.alone:
+        return {"generated": ""}
+    known = GeneratedDocument(
+        ended=tuple(answer.ended for answer in document.responses),
+        missing={
+            name: tuple(of.missing[document.doc_id])
+            for name, of in answers.alone.items()
+            if document.doc_id in of.missing
+        },
+        scores=single_scores(task, answers.alone, document.doc_id),
+    )
+    return {"generated": known.written}
 
 
 def _of(doc_id: int, items: Items) -> dict[str, dict[str, Any]]:

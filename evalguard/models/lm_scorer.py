@@ -22,6 +22,7 @@ from evalguard.core.scorer import (
 from evalguard.errors import EvaluationError, FallbackError
 from evalguard.models.arguments import seed_generators
 from evalguard.models.description import describe_model, update_batching
+from evalguard.models.generated_texts import record_endings
 from evalguard.models.hf.batch_cuts import OUT_OF_MEMORY, BatchTooLargeError
 from evalguard.models.hf.lockstep import score_against_references, score_with_references
 from evalguard.models.hf.scored_tokens import (
@@ -423,7 +424,7 @@ def send_requests(
     lm: Any, kind: str, requests: Sequence[Request], arguments: Sequence[tuple[Any, ...]]
 ) -> list[Any]:
     """Answer requests of one kind by the model's own method, in the order asked."""
-    with check_answers(lm):
+    with check_answers(lm), record_endings(lm):
         return run_method(lm, kind, requests, arguments)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from evalguard.core.limits import GateState
 from evalguard.core.text import inline
 from evalguard.report.view.bisection import BisectionView
+from evalguard.report.view.generations import generation_table
 from evalguard.report.view.metric import MetricView
 from evalguard.report.view.report import DistributionView, ReportView
 
@@ -40,6 +41,7 @@ def render_markdown(view: ReportView, *, most: int = SUMMARY_BYTES, marker: str 
         f"### {_ICON[view.state]} {inline(view.headline, 200)}",
         f"**{inline(view.first, 600)}**",
         *([inline(view.cause, 600)] if view.cause else []),
+        *([inline(view.answers_change, 600)] if view.answers_change else []),
         f"{inline(view.title, 200)}: {inline(view.sentence, 1000)}",
     ]
     room = most - _CUT_NOTICE_BYTES - sum(map(paragraph_bytes, parts))
@@ -87,6 +89,7 @@ MarkdownSection = tuple[str, str]
 _GRAVITY: dict[GateState | None, int] = {"regressed": 0, "failed": 1, "undecided": 2}
 _METRIC_HEADER = ("task", "metric", "base", "candidate", "sigma", "paired p", "outcome")
 _CULPRIT_HEADER = ("setting", "base → candidate", "alone", "beside", "share")
+_GENERATION_HEADER = ("task", "answers", "base", "candidate", "difference")
 _DISTRIBUTION_HEADER = ("task", "positions", "KL mean", "99%", "max", "Δp rms", "top-1")
 
 
@@ -126,6 +129,14 @@ def _titled_folds(view: ReportView) -> Iterator[MarkdownSection]:
         )
     yield "caveats", "\n".join(f"{one.number}. {inline(one.line)}" for one in view.caveats)
     yield "distributions", _distribution_table(view.distributions, view.distributions_legend)
+    if view.generations:
+        yield (
+            "generated answers",
+            join_paragraphs(
+                markdown_table(_GENERATION_HEADER, generation_table(view.generations), left=2),
+                inline(view.generations_legend),
+            ),
+        )
     more = (*view.kl_estimates, view.across, *view.answers, *view.stopping, view.influence)
     yield "more about the drift", join_paragraphs(*map(inline, more))
     if found is not None:

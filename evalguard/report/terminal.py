@@ -84,6 +84,7 @@ def _long_form(view: ReportView, width: int) -> list[list[Text]]:
         wrap_prose(view.sentence, width),
         [Text(line) for line in distribution_lines(view, width, prose_width(width))],
         _paragraph_lines(view.kl_estimates, width),
+        _generations(view, width),
         _paragraph_lines([view.across], width),
         _tests(view, width),
         _paragraph_lines(view.answers, width),
@@ -189,7 +190,8 @@ def _worst(view: ReportView, width: int, rows: int) -> list[Text]:
         return _paragraph_lines([*told, *rest], width, rest="  ")
     lines = worst_metrics_table(view, width=width, most=rows, said=_stated_reason(view))
     others = others_text(left_out_states(view, most=rows), accepted=bool(view.accepted))
-    return [*lines, *_paragraph_lines([others, view.spread], width, rest="  ", style="dim")]
+    below = [others, view.spread, view.answers_change]
+    return [*lines, *_paragraph_lines(below, width, rest="  ", style="dim")]
 
 
 def _stated_reason(view: ReportView) -> str:
@@ -222,6 +224,13 @@ def _next_lines(view: ReportView, width: int, *, everything: bool = False) -> li
     for caveat in view.touching:
         lines += [Text(line) for line in wrap_text(caveat.line, width, first="  ", rest="    ")]
     return lines
+
+
+def _generations(view: ReportView, width: int) -> list[Text]:
+    """Each task's generated answers as a paragraph, then what to know of them."""
+    told = [one.line for one in view.generations]
+    remarks = [f"{one.task}: {text}" for one in view.generations for text in one.remarks]
+    return _paragraph_lines([*told, *remarks, view.generations_legend], width, rest="  ")
 
 
 def _tests(view: ReportView, width: int) -> list[Text]:

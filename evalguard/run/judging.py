@@ -16,6 +16,7 @@ from evalguard.core.pairing import pair
 from evalguard.core.redaction import redacted_text
 from evalguard.core.reference import KlEstimate
 from evalguard.core.reports.compare import CompareReport
+from evalguard.core.reports.generations import GenerationComparison
 from evalguard.core.scores import UNINFORMATIVE, NotCompared, ScoreTable
 from evalguard.core.settings import Value
 from evalguard.errors import EvalguardError, EvaluationError, MisalignedRunsError, nearest
@@ -33,6 +34,7 @@ from evalguard.run.record import read_environments
 from evalguard.run.sample_size.draws import Stops
 from evalguard.run.scoring.divergences import compare_task_distributions, estimate_task_kl
 from evalguard.run.scoring.fairness import note_batch_differences
+from evalguard.run.scoring.generations import compare_task_generations, with_part_caveats
 from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.stored_run import describe_differences
 from evalguard.stats.binary import benjamini_hochberg
@@ -60,10 +62,12 @@ def build_report(
         options,
     )
     more = (*judgement.notes, *held.notes)
+    generations = judgement.generations
     return CompareReport(
         base=base.identity,
         candidate=candidate.identity,
-        comparisons=held.comparisons,
+        comparisons=with_part_caveats(held.comparisons, generations),
+        generations=generations,
         gate=gate,
         across_tasks=judgement.across_tasks,
         across_tasks_reason=judgement.across_tasks_reason,
@@ -118,8 +122,19 @@ def judge_scores(
     estimates = estimate_task_kl(
         base.shown, candidate.shown, tables[0], confidence=choices.gate.confidence
     )
-    judgement = replace(judgement, not_compared=(*undefined, *absent), kl_estimates=estimates)
-    return judgement, unused
+    generations = compare_task_generations(
+        (base.samples, candidate.samples),
+        (tables[0], tables[1]),
+        confidence=choices.gate.confidence,
+        allow=choices.allow,
+    )
+    found = replace(
+        judgement,
+        not_compared=(*undefined, *absent),
+        kl_estimates=estimates,
+        generations=generations,
+    )
+    return found, unused
 
 
 def _uncompared(
@@ -182,6 +197,7 @@ class GateJudgement:
     judged together. ``distributions`` are those that the gate's limits were held to. ``notes`` say
     which subtasks the gate does not judge, ``note_uncompared`` what no subtask has.
     ``kl_estimates`` are shown, and no limit is held to them.
+    ``generations`` say how the generated answers differ; they decide nothing.
     """
 
     comparisons: tuple[Comparison, ...]
@@ -192,6 +208,7 @@ class GateJudgement:
     kl_estimates: tuple[KlEstimate, ...] = ()
     notes: tuple[str, ...] = ()
     not_compared: tuple[NotCompared, ...] = ()
+    generations: tuple[GenerationComparison, ...] = ()
 
 
 def judge_comparisons(

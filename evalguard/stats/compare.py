@@ -10,6 +10,7 @@ import numpy as np
 from evalguard.core.comparison import Comparison, Margin, Verdict, decide
 from evalguard.core.pairing import PairedScores
 from evalguard.core.scores import ScoreTable
+from evalguard.stats.answers.same import same_answers
 from evalguard.stats.binary import mcnemar_mid_p
 from evalguard.stats.bootstrap import MOST_UNDEFINED
 from evalguard.stats.caveats import (
@@ -21,10 +22,9 @@ from evalguard.stats.caveats import (
 )
 from evalguard.stats.contributions import Contributions, contributions, influence
 from evalguard.stats.drift import Drift, companions, disagreements, estimate_drift
-from evalguard.stats.few_units import cluster_count, cluster_sums
+from evalguard.stats.few_units import cluster_count
 from evalguard.stats.power import documents_needed
 from evalguard.stats.probability import all_finite
-from evalguard.stats.strata import Share
 
 _NO_NUMBER = "the drift overflows double precision"
 _NO_AGGREGATE = "its aggregation gives no number for these documents or for resamples of them"
@@ -332,43 +332,3 @@ def judge_metric(
         n_total=n_total,
     )
     return MetricJudgement(verdict=verdict, interval=(low, high), reason=reason, needed_n=needed)
-
-
-# Answers: how often both models gave the same one, whatever it was worth.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SameAnswers:
-    """The documents that both models answered in the same words, or with the same option.
-
-    Attributes:
-        share: of all documents, and its ``interval`` (exact binomial, of the effective number of
-            clusters where documents share something).
-        churn: documents that both got wrong, in different ways; None for a metric that is not 0/1.
-    """
-
-    share: float
-    interval: tuple[float, float]
-    churn: int | None
-
-
-def same_answers(paired: PairedScores, *, binary: bool, confidence: float) -> SameAnswers | None:
-    """Compare the answers; None where either run does not show them.
-
-    Args:
-        binary: whether the metric is 0/1, right or wrong.
-    """
-    ours, theirs = paired.base.answers, paired.candidate.answers
-    if not ours or not theirs:
-        return None
-    same = np.array([one == other for one, other in zip(ours, theirs, strict=True)])
-    labels = paired.clusters or tuple(map(str, paired.base.doc_ids.tolist()))
-    sums = cluster_sums(same.astype(np.float64), None, labels)
-    share = Share(hits=sums.values, positions=sums.weights)
-    worst = 0.0 if paired.base.higher_is_better else 1.0
-    wrong = (paired.base.values == worst) & (paired.candidate.values == worst)
-    return SameAnswers(
-        share=share.value,
-        interval=share.interval(confidence=confidence),
-        churn=int(np.sum(wrong & ~same)) if binary else None,
-    )

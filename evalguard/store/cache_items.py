@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.reference import TopLogprobs
-from evalguard.core.scorer import Response
+from evalguard.core.scorer import Ending, Response
 from evalguard.core.settings import CacheListing, KeptFolder, Value
 from evalguard.store.files import DAMAGED_SUFFIX, DamagedBlockError, write_atomically
 from evalguard.store.record_file import read_table
@@ -241,6 +241,9 @@ def block_to_bytes(key: str, block: str, responses: Sequence[Response]) -> memor
     if any(response.top_logprobs is not None for response in responses):
         shown = [_shown_bytes(response.top_logprobs) for response in responses]
         table = table.append_column(_SHOWN_COLUMN, pa.array(shown, pa.binary()))
+    if any(response.ended for response in responses):
+        ended = [response.ended for response in responses]
+        table = table.append_column(_ENDED_COLUMN, pa.array(ended, pa.string()))
     sink = pa.BufferOutputStream()
     # Dictionary pages may merge NaNs of different bits, so no column gets one.
     pq.write_table(table, sink, compression="zstd", use_dictionary=False)
@@ -259,13 +262,12 @@ def block_from_bytes(data: bytes, key: str, block: str) -> list[Response]:
         raise DamagedBlockError("it is not a block of scores of this version")
     if (facts.get("key"), facts.get("block")) != (key, block):
         raise DamagedBlockError("it belongs to another model or other requests")
-    shown = _SHOWN_COLUMN in table.column_names
-    answers = table.drop_columns([_SHOWN_COLUMN]) if shown else table
-    if not answers.schema.equals(answer_schema(None)):
+    more = [name for name in (_SHOWN_COLUMN, _ENDED_COLUMN) if name in table.column_names]
+    if not table.drop_columns(more).schema.equals(answer_schema(None)):
         raise DamagedBlockError("it does not hold the answers that it says")
-    responses = read_answer_columns(answers)
-    if not shown:
-        return responses
+    if _SHOWN_COLUMN not in more:
+        return read_answer_columns(table)
+    responses = read_answer_columns(table.drop_columns([_SHOWN_COLUMN]))
     return [
         replace(response, top_logprobs=_read_shown(given))
         for response, given in zip(responses, table.column(_SHOWN_COLUMN).to_pylist(), strict=True)
@@ -274,6 +276,8 @@ def block_from_bytes(data: bytes, key: str, block: str) -> list[Response]:
 
 # Of servers alone: as JSON, whose numbers come back to the last bit, and which can say any text.
 _SHOWN_COLUMN = "top_logprobs"
+# Of generated texts alone, and where it is known: all other blocks stay as they were.
+_ENDED_COLUMN = "ended"
 
 
 def _shown_bytes(shown: TopLogprobs | None) -> bytes | None:
@@ -336,7 +340,10 @@ def read_answer_columns(table: pa.Table) -> list[Response]:
     texts = (
         None if text is None else text.decode("utf-8", _SURROGATES) for text in columns.pop("text")
     )
-    names = ("loglikelihood", "is_greedy", "token_hash", "n_tokens", "truncated")
+    names = ("loglikelihood", "is_greedy", "token_hash", "n_tokens", "truncated", "ended")
+    columns.setdefault("ended", [""] * len(table))
+    if not set(columns["ended"]) <= set(get_args(Ending)):
+        raise DamagedBlockError("it does not hold the answers that it says")
     rest = zip(*(columns[name] for name in names), strict=True)
     return [
         Response(
@@ -347,8 +354,9 @@ def read_answer_columns(table: pa.Table) -> list[Response]:
             token_hash=token_hash,
             n_tokens=n_tokens,
             truncated=truncated,
+            ended=ended,
         )
-        for text, scores, (loglikelihood, is_greedy, token_hash, n_tokens, truncated) in zip(
+        for text, scores, (loglikelihood, is_greedy, token_hash, n_tokens, truncated, ended) in zip(
             texts, logprobs, rest, strict=True
         )
     ]

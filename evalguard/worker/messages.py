@@ -157,6 +157,7 @@ RESPONSES: Codec[tuple[Response, ...]] = name_root(
             token_hash=TEXT,
             n_tokens=INTEGER,
             truncated=BOOLEAN,
+            ended=one_of("", "stop", "length"),
         )
     ),
 )

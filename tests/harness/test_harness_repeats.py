@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from local_tasks import N, write_task
 
+from evalguard.core.reports.generations import GeneratedDocument
 from evalguard.core.scorer import Request, Response
 from evalguard.harness.surroundings import TaskOptions
 from evalguard.harness.tables import TaskScores, score_tables
@@ -25,6 +26,21 @@ generation_kwargs: {until: ["."], max_gen_toks: 8, do_sample: true, temperature:
 metric_list:
   - {metric: exact_match, aggregation: mean, higher_is_better: true}
 """
+_FOUND = """
+filter_list:
+  - name: strict
+    filter: [{function: regex, regex_pattern: "#### (\\\\d+)"}, {function: take_first}]
+  - name: any
+    filter:
+      - {function: regex, regex_pattern: "(\\\\d+)", fallback: "nothing"}
+      - {function: take_first}
+  - name: vote
+    filter:
+      - {function: regex, regex_pattern: "#### (\\\\d+)"}
+      - {function: majority_vote}
+      - {function: take_first}
+  - {name: as is, filter: [{function: take_first}]}
+"""
 _FILTERS = """
 filter_list:
   - {name: first, filter: [{function: take_first}]}
@@ -40,6 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     made = write_tasks(tmp_path_factory.mktemp("repeats"))
     write_task(made, "eg_sampled", _GENERATE)
+    write_task(made, "eg_found", _GENERATE + _FOUND.lstrip("\n"))
     write_task(made, "eg_votes", _GENERATE + _FILTERS.lstrip("\n"))
     return made
 
@@ -107,10 +124,39 @@ def test_filters_that_use_the_answers_together_are_left_as_lm_eval_has_them(fold
         assert tables[name].caveats == ()
 
 
-def test_answers_that_are_all_alike_stay_answers_of_0_or_1_without_a_caveat(folder: Path) -> None:
+def test_sampled_answers_that_are_all_alike_stay_0_or_1_and_are_said_to_be_one_answer(
+    folder: Path,
+) -> None:
     tasks = load_tasks(["eg_sampled"], options=TaskOptions(include_paths=(folder,)))
     requests = tasks.requests("eg_sampled")
     responses = [Response(text=str(r.doc_id % 4), token_hash="h") for r in requests.requests]
     (table,) = score_tables(requests, responses).tables
     assert set(table.values.tolist()) <= {0.0, 1.0}
-    assert table.caveats == ()
+    (caveat,) = table.caveats
+    assert f"the same text in {N} of {N} documents" in caveat
+    assert "temperature 0.7" in caveat
+
+
+def test_every_filter_finds_its_own_in_every_single_answer(folder: Path) -> None:
+    tasks = load_tasks(["eg_found"], options=TaskOptions(include_paths=(folder,)))
+    requests = tasks.requests("eg_found")
+    given = ["#### 1", "it is 2", "", "#### 3"]
+    responses = [Response(text=given[r.index], token_hash="h") for r in requests.requests]
+    found = score_tables(requests, responses)
+    row = found.samples[0]
+    known = GeneratedDocument.read(row["generated"])
+    assert known is not None
+    assert known.missing == {
+        "strict": (False, True, True, False),
+        "any": (False, False, True, False),
+        "vote": (False, True, True, False),
+        "as is": (False, False, True, False),
+    }
+    gold = int(str(row["target"]))
+    assert known.scores["strict"]["exact_match"] == tuple(float(gold == n) for n in (1, -1, -1, 3))
+    assert known.scores["any"]["exact_match"] == tuple(float(gold == n) for n in (1, 2, -1, 3))
+    assert set(known.scores) == {"strict", "any", "as is"}
+    # what lm-eval reports is not changed by what is known of the other answers
+    tables = {table.filter: table for table in found.tables}
+    for name in ("strict", "any"):
+        assert tables[name].values[0] == known.scores[name]["exact_match"][0]

@@ -14,6 +14,13 @@ from evalguard.core.gate import GateResult
 from evalguard.core.limits import KINDS, AcceptedDrift, LimitVerdict, Waiver
 from evalguard.core.noise_floor import DistributionComparison, Figure, Percentile
 from evalguard.core.reports.compare import CompareReport, RunIdentity, SettingState
+from evalguard.core.reports.generations import (
+    DriftPart,
+    FilterComparison,
+    GenerationComparison,
+    PairedFigure,
+    RepeatedScore,
+)
 from evalguard.core.scores import NotCompared
 
 
@@ -78,6 +85,53 @@ def distributions(draw: st.DrawFn) -> DistributionComparison:
         correlation=draw(numbers),
         failure=draw(st.sampled_from(["", "NaN"])),
     )
+
+
+paired = st.builds(
+    PairedFigure,
+    base=figures,
+    candidate=figures,
+    difference=figures,
+    n=counts,
+    method=names,
+)
+filters = st.builds(
+    FilterComparison, filter=names, missing=paired, candidate_only=counts, base_only=counts
+)
+repeated = st.builds(
+    RepeatedScore,
+    filter=names,
+    metric=names,
+    kind=st.sampled_from(["mean", "pass"]),
+    k=st.integers(2, 10**6),
+    score=paired,
+)
+parts = st.builds(
+    DriftPart,
+    filter=names,
+    metric=names,
+    cause=st.sampled_from(["missing", "cut"]),
+    side=st.sampled_from(["base", "candidate"]),
+    documents=counts,
+    part=st.floats(),
+    drift=st.floats(),
+)
+generations = st.builds(
+    GenerationComparison,
+    task=names,
+    n=counts,
+    repeats=counts,
+    confidence=st.just(0.95),
+    length=paired,
+    cut=st.one_of(st.none(), paired),
+    same_text=figures,
+    base_equal=st.one_of(st.none(), shares),
+    candidate_equal=st.one_of(st.none(), shares),
+    filters=st.lists(filters, max_size=2).map(tuple),
+    repeated=st.lists(repeated, max_size=2).map(tuple),
+    parts=st.lists(parts, max_size=2).map(tuple),
+    caveats=st.lists(names, max_size=1).map(tuple),
+)
 
 
 limit_verdicts = st.builds(
@@ -145,6 +199,7 @@ def reports(draw: st.DrawFn) -> CompareReport:
         ),
         comparisons=several,
         distributions=tuple(draw(st.lists(distributions(), max_size=2))),
+        generations=tuple(draw(st.lists(generations, max_size=2))),
         gate=gate,
         notes=tuple(draw(st.lists(names, max_size=2))),
         not_compared=(

@@ -18,9 +18,23 @@ from evalguard.core.comparison import (
     Stopping,
 )
 from evalguard.core.limits import AcceptedDrift, LimitVerdict, Waiver
-from evalguard.core.noise_floor import Floor
+from evalguard.core.noise_floor import Figure, Floor
 from evalguard.core.reports.compare import AnswerCounts, Phase, Resources
+from evalguard.core.reports.generations import (
+    DriftPart,
+    FilterComparison,
+    GenerationComparison,
+    PairedFigure,
+    RepeatedScore,
+)
 
+_FIGURE = PairedFigure(
+    base=Figure(value=0.1, stderr=0.02),
+    candidate=Figure(value=0.5, stderr=0.03),
+    difference=Figure(value=0.4, stderr=0.01, interval=(-INF, INF)),
+    n=9,
+    method="paired-t",
+)
 KEY = ("evalguard_lastword", "none", "perplexity")
 WHOLE = dataclasses.replace(
     DEMO,
@@ -72,6 +86,25 @@ WHOLE = dataclasses.replace(
         ),
     ),
     distributions=(distribution(), distribution(task="another", failure="no logits")),
+    generations=(
+        GenerationComparison(
+            task="sums", n=9, repeats=4, confidence=0.95, clusters=3, cluster_field="passage",
+            length=_FIGURE, cut=_FIGURE, same_text=Figure(value=0.5, interval=(0.2, 0.8)),
+            base_equal=0.0, candidate_equal=1.0, caveats=("few",),
+            filters=(
+                FilterComparison(filter="f", missing=_FIGURE, candidate_only=3, base_only=1),
+            ),
+            repeated=(
+                RepeatedScore(filter="f", metric="m", kind="pass", k=4, score=_FIGURE),
+            ),
+            parts=(
+                DriftPart(
+                    filter="f", metric="m", cause="cut", side="candidate", documents=3,
+                    part=-0.2, drift=-0.3,
+                ),
+            ),
+        ),
+    ),
     across_tasks=AcrossTasks(
         metrics=(KEY,), tasks=1, n=9, n_moved=3, pooled_sigma=1.0, pooled_stderr=0.5,
         pooled_interval=(0.0, 2.0), pooled_df=INF, confidence=0.95, pooled_p_value=0.1, max_z=2.0,

@@ -68,6 +68,9 @@ def test_sampled_repeats_differ_and_come_again_from_the_seed_and_from_the_cache(
     kept = scored(tiny_llama, options)
     assert found
     assert all(block is not None for block in found)
+    endings = [[row["generated"] for row in scores.samples] for scores in first]
+    assert [[row["generated"] for row in scores.samples] for scores in kept] == endings
+    assert not any('""' in text for of in endings for text in of)
     anew = scored(tiny_llama, dataclasses.replace(options, use_cache=False))
     for again in (kept, anew):
         assert [texts(scores) for scores in again] == [texts(scores) for scores in first]

@@ -55,6 +55,7 @@ def report_faults(report: CompareReport) -> Iterator[Fault]:
     if report.exit_code not in codes:
         yield "exit_code", f"is {report.exit_code}, and the gate says {gate.state}"
     yield from _distributions(report)
+    yield from _generations(report)
 
 
 def _q_values(report: CompareReport) -> Iterator[Fault]:
@@ -123,6 +124,19 @@ def _distributions(report: CompareReport) -> Iterator[Fault]:
             yield where, f"is there twice: {one.task}"
         if one.n < 0 or one.positions < 0:
             yield where, "counts less than no documents or positions"
+
+
+def _generations(report: CompareReport) -> Iterator[Fault]:
+    tasks = Counter(one.task for one in report.generations)
+    for number, one in enumerate(report.generations):
+        where = f"generations[{number}]"
+        if tasks[one.task] > 1:
+            yield where, f"is there twice: {one.task}"
+        figures = [one.length, *(found.missing for found in one.filters)]
+        figures += [score.score for score in one.repeated]
+        figures += [] if one.cut is None else [one.cut]
+        if one.n < 0 or one.repeats < 0 or not all(0 <= figure.n <= one.n for figure in figures):
+            yield where, f"counts other documents than the {_short(one.n)} that both answered"
 
 
 def _same(one: float | None, other: float | None) -> bool:

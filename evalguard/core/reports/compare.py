@@ -14,6 +14,7 @@ from evalguard.core.comparison import AcrossTasks, Comparison, SequentialRun
 from evalguard.core.noise_floor import DistributionComparison
 from evalguard.core.reference import KlEstimate
 from evalguard.core.reports.bisection import BisectReport
+from evalguard.core.reports.generations import GenerationComparison
 from evalguard.core.scores import NotCompared
 from evalguard.core.settings import Value
 from evalguard.errors import StoreError
@@ -78,6 +79,8 @@ class CompareReport:
             not measured.
         kl_estimates: what servers' most probable tokens say about KL, one per task; () where not
             both sides show some.
+        generations: how their generated answers differ, one per task that generates and whose
+            answers both sides show.
         sequential: where a run that may stop early did; None in an ordinary run.
         bisect: which settings make the drift; None, with ``bisect_reason`` where one was to be
             expected, where there was no bisection.
@@ -104,6 +107,7 @@ class CompareReport:
     across_tasks_reason: str = ""
     distributions: tuple[DistributionComparison, ...] = ()
     kl_estimates: tuple[KlEstimate, ...] = ()
+    generations: tuple[GenerationComparison, ...] = ()
     sequential: SequentialRun | None = None
     bisect: BisectReport | None = None
     bisect_reason: str = ""

@@ -41,6 +41,9 @@ _LOWER_IS_BETTER = frozenset(
 )
 
 # What lm-eval writes under these keys: a mapping from tasks or options to values of this shape.
+# Filters of lm-eval that make one answer out of one, and those of them that look for something.
+_EXTRACTING = frozenset({"regex", "multi_choice_regex"})
+_FILTERS_OF_ONE = frozenset({*_EXTRACTING, "remove_whitespace", "lowercase", "uppercase"})
 _SECTIONS: Mapping[str, type | tuple[type, ...]] = {
     "results": dict,
     "config": object,
@@ -209,6 +212,35 @@ class Results:
         if config.get("output_type") == "generate_until" and config.get("generation_kwargs"):
             run["generation_kwargs"] = config["generation_kwargs"]
         return run
+
+    def fallbacks(self, task: str) -> dict[str, str | None]:
+        """What each filter of a task gives where it finds nothing; None: it takes what there is.
+
+        Filters that take answers together, or that are no filters of lm-eval, are left out.
+        """
+        config = self._task_config(task)
+        if config.get("output_type") != "generate_until":
+            return {}
+        declared = config.get("filter_list")
+        if not isinstance(declared, list):
+            return {"none": None}
+        found: dict[str, str | None] = {}
+        for one in declared:
+            steps = one.get("filter") if isinstance(one, dict) else None
+            if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
+                continue
+            names = [step.get("function") for step in steps]
+            before = names[:-1]
+            while before[-1:] == ["remove_whitespace"]:
+                before.pop()
+            if names[-1:] != ["take_first"] or not set(before) <= _FILTERS_OF_ONE:
+                continue
+            if not before:
+                found[str(one.get("name"))] = None
+            elif before[-1] in _EXTRACTING:
+                fallback = steps[len(before) - 1].get("fallback", "[invalid]")
+                found[str(one.get("name"))] = str(fallback)
+        return found
 
     def output_type(self, task: str) -> str:
         """What a task asks for, as its config says; "" where the run does not."""

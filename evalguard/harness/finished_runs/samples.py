@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from evalguard.core.reports.generations import GeneratedDocument
+from evalguard.core.scorer import Ending
 from evalguard.core.scores import chosen_option, needs_lengths, request_hash
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError, UsageError
@@ -210,21 +212,27 @@ _NOTHING: Answer = (None, None, None)
 
 
 def document_rows(
-    by_filter: Mapping[str, Sequence[Sample]],
+    by_filter: Mapping[str, Sequence[Sample]], fallbacks: Mapping[str, str | None]
 ) -> tuple[Mapping[str, Value], ...]:
     """Return one row per document, in ascending doc_id, with the columns of a scored model's.
 
     What a run does not show is None. Of ``arguments``, JSON texts, a context that is the prompt
     is null: a run writes it once for each continuation. There is no log-probability of a token.
+
+    Args:
+        fallbacks: of a task that generates, what filters give where they find nothing
+            (``Results.fallbacks``).
     """
     found: dict[int, dict[str, Sample]] = {}
     for filter_name, samples in by_filter.items():
         for sample in samples:
             found.setdefault(sample.doc_id, {})[filter_name] = sample
-    return tuple(_row(found[doc_id]) for doc_id in sorted(found))
+    return tuple(_row(found[doc_id], fallbacks) for doc_id in sorted(found))
 
 
-def _row(of_filters: Mapping[str, Sample]) -> Mapping[str, Value]:
+def _row(
+    of_filters: Mapping[str, Sample], fallbacks: Mapping[str, str | None]
+) -> Mapping[str, Value]:
     first = next(iter(of_filters.values()))
     answers = [_answer(*one) for one in _document_requests(first)]
     return {
@@ -241,7 +249,28 @@ def _row(of_filters: Mapping[str, Sample]) -> Mapping[str, Value]:
         "text": [answer[2] for answer in answers],
         "token_logprobs": [None] * len(answers),
         "scores": json.dumps({name: dict(one.items) for name, one in of_filters.items()}),
+        "generated": _generated(of_filters, fallbacks, [answer[2] for answer in answers]),
     }
+
+
+def _generated(
+    of_filters: Mapping[str, Sample],
+    fallbacks: Mapping[str, str | None],
+    texts: Sequence[str | None],
+) -> str:
+    """What is known of a document's first answer beside its text; "" where none was generated.
+
+    Why it ended is not in a run's files.
+    """
+    if not fallbacks or not texts or texts[0] is None:
+        return ""
+    missing = {
+        name: (not texts[0].strip() or one.filtered[0] == fallbacks[name],)
+        for name, one in of_filters.items()
+        if name in fallbacks and one.filtered
+    }
+    unknown: list[Ending] = ["" for _ in texts]
+    return GeneratedDocument(ended=unknown, missing=missing).written
 
 
 def _document_requests(sample: Sample) -> list[tuple[Any, Any]]:

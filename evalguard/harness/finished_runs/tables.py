@@ -74,7 +74,7 @@ def read_task(
         tables=tuple(tables),
         not_compared=tuple(left_out),
         fields=read_fields(documents),
-        documents=document_rows(by_filter),
+        documents=document_rows(by_filter, results.fallbacks(task)),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import accumulate, takewhile
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,9 @@ import torch.nn.functional as F
 from lm_eval.models.utils import has_bos_prefix
 from lm_eval.models.utils_hf import stop_sequences_criteria
 
-from evalguard.core.scorer import ScoringPath
+from evalguard.core.scorer import Ending, ScoringPath
 from evalguard.errors import EvaluationError, FallbackError
+from evalguard.models.generated_texts import GeneratedText
 from evalguard.models.hf.attention_reach import (
     TreeBatch,
     exceeds_rounding,
@@ -58,6 +60,9 @@ class GuardedGeneration(EncodingCacheHFLM):
 
     batch_size_per_gpu: Any
     _padding_matters: bool | None = None
+    # of the requests of a call, by their place in it; and the places that a batch's rows are of
+    _endings: dict[int, Ending] | None = None
+    _numbers: Sequence[int | None] = ()
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Generate a text for every request, in the order asked.
@@ -71,13 +76,16 @@ class GuardedGeneration(EncodingCacheHFLM):
                 hint="give it an eos_token (tokenizer_config.json)",
             )
         self._check_room([request.args[1] for request in requests])
+        requests = [_with_number(one, at) for at, one in enumerate(requests)]
+        ended = self._endings = {}
         together = self.batch_size_per_gpu
         if together != 1 and self._share_no_batch(requests):
             self.batch_size_per_gpu = 1
         try:
-            return super().generate_until(requests, disable_tqdm)  # type: ignore[no-any-return]
+            texts = super().generate_until(requests, disable_tqdm)
         finally:
             self.batch_size_per_gpu = together
+        return [GeneratedText(text, ended.get(at, "")) for at, text in enumerate(texts)]
 
     def tok_batch_encode(self, strings: list[str], **options: Any) -> Any:
         """Encode contexts for generation, refusing ids that the model does not know.
@@ -85,6 +93,8 @@ class GuardedGeneration(EncodingCacheHFLM):
         HFLM asks the first context of a batch whether it begins with BOS, and gives all of them
         another one or none: here each gets what it would get alone.
         """
+        self._numbers = [getattr(text, "number", None) for text in strings]
+        strings = [str(text) for text in strings]
         begun = [has_bos_prefix(text, self.tokenizer.bos_token) for text in strings]
         parts = [[i for i, own in enumerate(begun) if own is kind] for kind in (False, True)]
         encode = super().tok_batch_encode
@@ -98,9 +108,16 @@ class GuardedGeneration(EncodingCacheHFLM):
     ) -> torch.Tensor:
         """Generate for a batch; every text ends where it would alone."""
         ids: torch.Tensor = super()._model_generate(context, max_length, stop, **options)
-        if self.backend != "causal" or len(context) == 1:
+        if self.backend != "causal":
             return ids
-        return pad_after_stop(self.tokenizer, ids, context.shape[1], stop)
+        begin = context.shape[1]
+        if len(context) > 1:
+            ids = pad_after_stop(self.tokenizer, ids, begin, stop)
+        ended = find_endings(self.tokenizer, ids[:, begin:], stop, most=max_length - begin)
+        if self._endings is not None and len(self._numbers) == len(ids):
+            numbered = zip(self._numbers, ended, strict=True)
+            self._endings |= {number: one for number, one in numbered if number is not None}
+        return ids
 
     def check_known(self, largest: int) -> None:
         """Refuse a token id beyond the embedding, before a GPU does so without words.
@@ -153,6 +170,19 @@ class GuardedGeneration(EncodingCacheHFLM):
                 for context, options in (request.args for request in requests)
             )
         )
+
+
+class _NumberedText(str):
+    """A context that knows its place among the requests: lm-eval sorts them and keeps no list."""
+
+    __slots__ = ("number",)
+    number: int
+
+
+def _with_number(request: Instance, number: int) -> Instance:
+    context = _NumberedText(request.args[0])
+    context.number = number
+    return replace(request, arguments=(context, *request.args[1:]))
 
 
 def _join_batches(
@@ -397,6 +427,24 @@ def pad_after_stop(
                 tokenizer.pad_token_id
             )
     return ended
+
+
+def find_endings(
+    tokenizer: Any, made: torch.Tensor, stops: Sequence[str], *, most: int
+) -> list[Ending]:
+    """Say which texts of a batch ended at the token limit: as many tokens, and no end among them.
+
+    Args:
+        made: what was generated, padded, shape (texts, tokens).
+        most: tokens that were allowed.
+    """
+    if made.shape[1] < most:
+        return ["stop"] * len(made)
+    marks = {tokenizer.eos_token_id, tokenizer.pad_token_id}
+    return [
+        "stop" if marks & set(ids) or any(stop and stop in text for stop in stops) else "length"
+        for ids, text in zip(made.tolist(), tokenizer.batch_decode(made), strict=True)
+    ]
 
 
 def _length_until_stop(tokenizer: Any, ids: torch.Tensor, begin: int, stops: Sequence[str]) -> int:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from evalguard.core.scorer import Request, Response
 from evalguard.errors import EvaluationError
+from evalguard.models.generated_texts import ending_of
 from evalguard.models.hf.batch_cuts import BatchTooLargeError
 
 if TYPE_CHECKING:
@@ -246,6 +247,7 @@ def _generation_response(lm: Any, asked: tuple[Any, ...], text: str) -> Response
         token_hash=hash_input_tokens([fed]) if ids else "",
         n_tokens=len(fed.ids),
         truncated=truncated,
+        ended=ending_of(text),
     )
 
 

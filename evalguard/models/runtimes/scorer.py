@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from evalguard.core.reference import Reference
 from evalguard.core.scorer import (
     ComparedAnswer,
+    Ending,
     ModelDescription,
     Request,
     Response,
@@ -192,6 +193,7 @@ class RuntimeScorer:
         whole = self._encoder.tok_encode(str(context))
         ids = whole[-room:]
         made: list[int] = []
+        ended: Ending = "stop"
         while len(made) < most:
             row = self._logits([*ids, *made], len(ids) + len(made) - 1)
             token = int(row[0].argmax())
@@ -200,6 +202,8 @@ class RuntimeScorer:
             made.append(token)
             if any(stop and stop in runtime.decode(made) for stop in stops):
                 break
+        else:
+            ended = "length"
         text = runtime.decode(made)
         for stop in filter(None, stops):
             text = text.split(stop)[0]
@@ -209,6 +213,7 @@ class RuntimeScorer:
             token_hash=hash_input_tokens([fed]),
             n_tokens=len(ids),
             truncated=len(whole) > room,
+            ended=ended,
         )
 
 

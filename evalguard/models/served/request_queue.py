@@ -17,6 +17,7 @@ from evalguard.core.redaction import REDACTED, redacted_text
 from evalguard.core.scorer import AnswerJournal, Request, Response
 from evalguard.core.settings import Value
 from evalguard.errors import EvalguardError, EvaluationError
+from evalguard.models.generated_texts import record_endings
 from evalguard.models.load_failures import UNREACHABLE_HINT, format_error, is_unreachable
 from evalguard.models.served.answer_checks import check_answers
 from evalguard.models.served.calls import (
@@ -267,6 +268,7 @@ class _Sender:
         self._random = random.Random(0)  # the run's own generators are seeded, and not for this
         self._checks = ExitStack()
         self._checks.enter_context(check_answers(lm))
+        self._checks.enter_context(record_endings(lm))
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="evalguard-requests", daemon=True)
         self._thread.start()

@@ -15,6 +15,7 @@ from evalguard.core.comparison import AcrossTasks
 from evalguard.core.gate import GateResult
 from evalguard.core.noise_floor import DistributionComparison
 from evalguard.core.reports.compare import CompareReport, Resources
+from evalguard.core.reports.generations import GenerationComparison
 from evalguard.core.settings import with_checksum
 from evalguard.report.contract.bisection import bisection_fields
 from evalguard.report.contract.json_values import (
@@ -68,7 +69,8 @@ def compare_document(report: CompareReport) -> dict[str, Any]:
         written[key] = replace_non_finite(written[key], key, lost)
     written["notes"] += null_texts(lost)
     written["comparisons"] = [_with_caveats(one) for one in written["comparisons"]]
-    written["distributions"] = [nulls_told(one, "caveats") for one in written["distributions"]]
+    for key in ("distributions", "generations"):
+        written[key] = [nulls_told(one, "caveats") for one in written[key]]
     return with_checksum(written)
 
 
@@ -88,6 +90,7 @@ def _report_fields(report: CompareReport) -> dict[str, Any]:
         **fields,
         "gate": _gate_fields(report.gate),
         "distributions": [_distribution_fields(one) for one in report.distributions],
+        "generations": [_generation_fields(one) for one in report.generations],
         "across_tasks": _across_fields(report.across_tasks),
         "bisect": bisection_fields(report.bisect),
         "resources": _resources_fields(report.resources),
@@ -131,6 +134,14 @@ def _distribution_fields(distribution: DistributionComparison) -> dict[str, Any]
     fields = {**record_fields(distribution), "moved": distribution.moved}
     for name in ("kl_percentiles", "dp_percentiles"):
         fields[name] = [{"percent": one["percent"], **one["figure"]} for one in fields[name]]
+    return fields
+
+
+def _generation_fields(one: GenerationComparison) -> dict[str, Any]:
+    fields = record_fields(one)
+    fields["parts"] = [
+        {**part, "share": of.share} for part, of in zip(fields["parts"], one.parts, strict=True)
+    ]
     return fields
 
 

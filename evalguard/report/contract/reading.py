@@ -60,7 +60,7 @@ def parse_report(document: Mapping[str, Any]) -> CompareReport:
 
 
 # Comparisons and distributions have caveats of their own in place of notes.
-_WITH_OWN_CAVEATS = ("comparisons", "distributions")
+_WITH_OWN_CAVEATS = ("comparisons", "distributions", "generations")
 
 
 def _read_document(document: Mapping[str, Any]) -> CompareReport:

@@ -14,6 +14,12 @@ from evalguard.core.limits import GateState, LimitState
 from evalguard.core.noise_floor import DistributionComparison, Figure, Percentile, TokenPosition
 from evalguard.core.reports.compare import SINK_TITLES, CompareReport, Sent
 from evalguard.report.view.bisection import BisectionView, bisection_view
+from evalguard.report.view.generations import (
+    GENERATION_LEGEND,
+    GenerationView,
+    generation_views,
+    generations_line,
+)
 from evalguard.report.view.metric import (
     MetricView,
     TaskView,
@@ -105,6 +111,9 @@ def build_report_view(report: CompareReport) -> ReportView:
         distributions=tuple(distribution_view(report, one) for one in report.distributions),
         distributions_legend=DISTRIBUTION_LEGEND if measured else "",
         kl_estimates=tuple(map(kl_estimate_text, report.kl_estimates)),
+        generations=generation_views(report),
+        generations_legend=GENERATION_LEGEND if report.generations else "",
+        answers_change=generations_line(report),
         across=across_text(report),
         answers=(*margin_lines(report.comparisons), *changed_answer_lines(report)),
         stopping=tuple(stopping_texts(report)),
@@ -233,6 +242,8 @@ class ReportView:
             interval sigma has; ``hidden`` about subtasks that ``shown`` is False of.
         distributions: one per task, with ``distributions_legend``. ``kl_estimates``: a sentence
             for each task whose KL servers' most probable tokens bound from below.
+        generations: one per task that generates, with ``generations_legend``; ``answers_change``
+            says in a line what changed in their form.
         across: all metrics together. ``answers``: flips and churn, of the first metrics that
             differ. ``stopping``: of a sequential run. ``floor``: the drift beside that of an
             unchanged model. ``influence``: which documents carry the drift that it is about.
@@ -269,6 +280,9 @@ class ReportView:
     distributions: tuple[DistributionView, ...]
     distributions_legend: str
     kl_estimates: tuple[str, ...]
+    generations: tuple[GenerationView, ...]
+    generations_legend: str
+    answers_change: str
     across: str
     answers: tuple[str, ...]
     stopping: tuple[str, ...]

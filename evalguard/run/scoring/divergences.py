@@ -201,7 +201,7 @@ def _compare_task(
             failure=measured.reason,
         )
     doc_ids = [one.doc_id for one in measured.documents]
-    clusters, field = _cluster_labels(measured.task, doc_ids, tables)
+    clusters, field = cluster_labels(measured.task, doc_ids, tables)
     return compare_distributions(
         measured.task,
         measured.documents,
@@ -225,14 +225,14 @@ def estimate_task_kl(
             base[task],
             candidate[task],
             confidence=confidence,
-            clusters=_cluster_labels(task, base[task], tables)[0],
+            clusters=cluster_labels(task, base[task], tables)[0],
         )
         for task in base
         if task in candidate
     )
 
 
-def _cluster_labels(
+def cluster_labels(
     task: str, doc_ids: Iterable[int], tables: Sequence[ScoreTable]
 ) -> tuple[Mapping[int, str] | None, str]:
     """Each document's label, and the field it comes from; None where each stands alone.

@@ -1,4 +1,4 @@
-"""A stored run of a task that asks several times: lm-eval's first answers, and a caveat."""
+"""A stored run of a task that generates: lm-eval's first answers, and what filters did not find."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 
 from local_tasks import N
 
+from evalguard.core.reports.generations import GeneratedDocument
 from evalguard.harness.finished_runs.run import read_run
+from evalguard.run.compare import compare
 
 
 def test_answers_that_lm_eval_dropped_are_counted(copied: Path, rewrite: Any) -> None:
@@ -29,3 +31,34 @@ def test_answers_that_lm_eval_dropped_are_counted(copied: Path, rewrite: Any) ->
 def test_nothing_is_said_where_the_answers_are_alike(finished: Path) -> None:
     for table in read_run(finished).tables:
         assert not any("several different answers" in text for text in table.caveats)
+
+
+def test_answers_that_a_filter_did_not_find_are_known_from_its_fallback(
+    finished: Path, copied: Path, rewrite: Any
+) -> None:
+    def not_found(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        for row in rows:
+            if row["doc_id"] < 6 and row["filter"] == "digits":
+                row["filtered_resps"] = ["[invalid]"]
+        return rows
+
+    (path,) = copied.glob("samples_eg_generate_*.jsonl")
+    rewrite(path, not_found)
+    rows = read_run(copied, tasks=["eg_generate"]).documents["eg_generate"]
+    known = [GeneratedDocument.read(row["generated"]) for row in rows]
+    assert [one.missing["digits"] for one in known if one] == [(n < 6,) for n in range(N)]
+    assert not any(one.missing["strict"][0] for one in known if one)
+    assert {tuple(one.ended) for one in known if one} == {("",)}
+    result = compare(finished, copied, tasks=["eg_generate"], write=False)
+    (found,) = result.report.generations
+    assert (found.n, found.repeats, found.cut) == (N, 1, None)
+    assert found.same_text.value == 1.0
+    digits = next(one for one in found.filters if one.filter == "digits")
+    assert digits.missing.candidate.value == 6 / N
+    assert (digits.candidate_only, digits.base_only) == (6, 0)
+
+
+def test_a_task_that_generates_nothing_has_no_generated_answers(finished: Path) -> None:
+    documents = read_run(finished).documents
+    assert {row["generated"] for row in documents["eg_choice"]} == {""}
+    assert {row["generated"] for row in documents["eg_lastword"]} == {""}

@@ -1,0 +1,195 @@
+"""Generated answers: what is known of a document's, and how two models' differ on a task."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast, get_args
+
+from evalguard.core.noise_floor import Figure
+from evalguard.core.scorer import Ending
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratedDocument:
+    """One model's answers to one document, beside their texts.
+
+    Attributes:
+        ended: why each text ended.
+        missing: by filter, whether it found nothing in the first, second, ... answer.
+        scores: filter -> metric -> its value for each answer; {} of documents asked once.
+    """
+
+    ended: Sequence[Ending]
+    missing: Mapping[str, Sequence[bool]] = field(default_factory=dict)
+    scores: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
+
+    @property
+    def written(self) -> str:
+        """As JSON text, which ``read`` takes."""
+        return json.dumps(
+            {
+                "ended": list(self.ended),
+                "missing": {name: list(of) for name, of in self.missing.items()},
+                "scores": {
+                    name: {metric: list(values) for metric, values in of.items()}
+                    for name, of in self.scores.items()
+                },
+            }
+        )
+
+    @classmethod
+    def read(cls, text: object) -> GeneratedDocument | None:
+        """What was written; None for "" and for None, as of an earlier version.
+
+        Raises:
+            ValueError: for anything else.
+        """
+        if text in (None, ""):
+            return None
+        found: Any = json.loads(str(text))
+        try:
+            ended = [str(one) for one in found["ended"]]
+            missing = {
+                str(name): tuple(bool(one) for one in of) for name, of in found["missing"].items()
+            }
+            scores = {
+                str(name): {str(m): tuple(map(float, values)) for m, values in of.items()}
+                for name, of in found["scores"].items()
+            }
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"what is known of generated answers is damaged: {error}") from error
+        if not set(ended) <= set(get_args(Ending)):
+            raise ValueError(f"a generated answer ended as {ended!r}")
+        return cls(ended=cast("list[Ending]", ended), missing=missing, scores=scores)
+
+
+# How two models' answers differ on one task.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedFigure:
+    """A figure of both models, as a mean over documents.
+
+    Attributes:
+        base, candidate: each with its own, unpaired standard error and without an interval.
+        difference: candidate - base, with its paired standard error and interval.
+        n: documents where it is known of both.
+        method: of the interval; "none" for fewer than two documents.
+    """
+
+    base: Figure
+    candidate: Figure
+    difference: Figure
+    n: int
+    method: str
+
+    @property
+    def moved(self) -> bool:
+        """Whether the interval of the difference excludes 0."""
+        low, high = self.difference.interval or (0.0, 0.0)
+        return low > 0.0 or high < 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterComparison:
+    """How often a filter found no answer.
+
+    Attributes:
+        missing: share of the answers in which it found nothing.
+        candidate_only: documents with more such answers of the candidate than of the base, and
+            ``base_only`` with fewer.
+    """
+
+    filter: str
+    missing: PairedFigure
+    candidate_only: int
+    base_only: int
+
+
+# mean  the mean over k answers to a document
+# pass  the chance that at least one of k answers to a document is right
+RepeatedKind = Literal["mean", "pass"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepeatedScore:
+    """mean@k or pass@k of a metric, from all answers to each document; it is not gated."""
+
+    filter: str
+    metric: str
+    kind: RepeatedKind
+    k: int
+    score: PairedFigure
+
+    @property
+    def name(self) -> str:
+        """As people write it: "pass@4"."""
+        return f"{self.kind}@{self.k}"
+
+
+Cause = Literal["missing", "cut"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftPart:
+    """The part of a metric's drift that some documents carry, whatever else is with them.
+
+    Attributes:
+        cause: what is with these documents on one side only: "missing": the filter found no
+            answer; "cut": the text was cut at the token limit.
+        side: of a loss the candidate, of a gain the base.
+        documents: how many; ``part`` what they add to ``drift``, the metric's candidate - base.
+    """
+
+    filter: str
+    metric: str
+    cause: Cause
+    side: Literal["base", "candidate"]
+    documents: int
+    part: float
+    drift: float
+
+    @property
+    def share(self) -> float:
+        """Part of the drift, above 1 where the other documents go the other way."""
+        return self.part / self.drift if self.drift else math.nan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationComparison:
+    """How the generated answers of both models to one task differ.
+
+    Attributes:
+        n: documents that both answered.
+        repeats: answers that each has from both models, at least.
+        confidence: of all intervals.
+        clusters: clusters of documents that are not independent, by ``cluster_field``; None where
+            each stands alone.
+        length: characters of an answer.
+        cut: share of the answers that were cut at the token limit; None where no backend says.
+        same_text: share of the documents whose first answer is the same text.
+        base_equal, candidate_equal: share of the documents whose answers are all the same text;
+            None for one answer each.
+        filters: one per filter where that is known.
+        repeated: where documents have several answers.
+        parts: of metrics that drifted.
+    """
+
+    task: str
+    n: int
+    repeats: int
+    confidence: float
+    clusters: int | None = None
+    cluster_field: str = ""
+    length: PairedFigure
+    cut: PairedFigure | None = None
+    same_text: Figure
+    base_equal: float | None = None
+    candidate_equal: float | None = None
+    filters: tuple[FilterComparison, ...] = ()
+    repeated: tuple[RepeatedScore, ...] = ()
+    parts: tuple[DriftPart, ...] = ()
+    caveats: tuple[str, ...] = ()

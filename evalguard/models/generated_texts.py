@@ -1,0 +1,87 @@
+"""Generated texts that know why they ended, on their way through lm-eval's own code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from evalguard.core.scorer import Ending
+
+# What servers call the ends of a text: OpenAI, vLLM, llama.cpp, SGLang; TGI; Ollama.
+_LENGTH = frozenset({"length", "max_tokens", "limit"})
+_STOP = frozenset({"stop", "eos", "eos_token", "end_turn", "stop_sequence"})
+
+
+class GeneratedText(str):
+    """A text with its ending; lm-eval sorts and batches texts, and keeps nothing beside them."""
+
+    __slots__ = ("ended",)
+    ended: Ending
+
+    def __new__(cls, text: str, ended: Ending) -> GeneratedText:
+        """Return ``text``, with its ending."""
+        made = super().__new__(cls, text)
+        made.ended = ended
+        return made
+
+
+def ending_of(text: object) -> Ending:
+    """Why a text ended; "" where nobody said."""
+    return text.ended if isinstance(text, GeneratedText) else ""
+
+
+@contextmanager
+def record_endings(lm: Any) -> Iterator[None]:
+    """Let the texts of a server's answers say why they ended, as its finish_reason does."""
+    parse = getattr(lm, "parse_generations", None)
+    if parse is None:
+        yield
+        return
+
+    def parse_with_endings(outputs: Any, **more: Any) -> list[Any]:
+        return with_endings(parse(outputs=outputs, **more), outputs)
+
+    before = vars(lm).get("parse_generations")
+    lm.parse_generations = parse_with_endings
+    try:
+        yield
+    finally:
+        if before is None:
+            del lm.parse_generations
+        else:
+            lm.parse_generations = before
+
+
+def with_endings(texts: Sequence[Any], outputs: Any) -> list[Any]:
+    """Return the texts that lm-eval took out of a server's answers, each with its ending."""
+    ended = _endings(outputs if isinstance(outputs, list) else [outputs])
+    if len(ended) != len(texts):
+        return list(texts)
+    return [
+        GeneratedText(text, one) if isinstance(text, str) else text
+        for text, one in zip(texts, ended, strict=True)
+    ]
+
+
+def _endings(answers: Sequence[Any]) -> list[Ending]:
+    """Of each text, in the order in which lm-eval takes them out of the answers."""
+    found: list[Ending] = []
+    for answer in answers:
+        told = answer if isinstance(answer, dict) else {}
+        choices = told.get("choices")
+        if isinstance(choices, list) and all(isinstance(one, dict) for one in choices):
+            ordered = sorted(choices, key=lambda one: one.get("index") or 0)
+            found += [_ending(one.get("finish_reason")) for one in ordered]
+        else:  # sglang's own endpoint
+            about = told.get("meta_info")
+            found.append(_ending(about.get("finish_reason") if isinstance(about, dict) else None))
+    return found
+
+
+def _ending(reason: object) -> Ending:
+    if isinstance(reason, dict):
+        reason = reason.get("type")
+    if reason in _LENGTH:
+        return "length"
+    return "stop" if reason in _STOP else ""

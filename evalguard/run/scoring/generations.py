@@ -1,0 +1,120 @@
+"""From both sides' samples to one comparison of generated answers per task that generates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from evalguard.core.comparison import Comparison
+from evalguard.core.pairing import PairedScores, pair
+from evalguard.core.reports.generations import GeneratedDocument, GenerationComparison
+from evalguard.core.scores import ScoreTable
+from evalguard.core.settings import Value
+from evalguard.errors import MisalignedRunsError, StoreError
+from evalguard.harness.tables import TaskScores
+from evalguard.run.scoring.divergences import cluster_labels
+from evalguard.stats.answers.generated import (
+    DocumentAnswers,
+    compare_generations,
+    parts_caveat,
+)
+
+Samples = Mapping[str, TaskScores]
+Tables = Sequence[ScoreTable]
+
+
+def compare_task_generations(
+    samples: tuple[Samples, Samples],
+    tables: tuple[Tables, Tables],
+    *,
+    confidence: float,
+    allow: frozenset[str] = frozenset(),
+) -> tuple[GenerationComparison, ...]:
+    """Compare the answers of base and candidate, task by task.
+
+    A task that generates nothing is left out, and one whose answers a side does not show: of a
+    history, say.
+
+    Args:
+        samples: of the base, and of the candidate, by task.
+        tables: likewise, with the clusters of their documents.
+        allow: differences that are under test, as of ``pair``.
+
+    Raises:
+        StoreError: samples that were kept are damaged.
+    """
+    found = []
+    for task in samples[0]:
+        if task not in samples[1]:
+            continue
+        base, candidate = (_answers_of(task, side[task].samples) for side in samples)
+        same = {doc for doc in base if doc in candidate and base[doc][0] == candidate[doc][0]}
+        if not same:
+            continue
+        clusters, field = cluster_labels(task, same, tables[0])
+        found.append(
+            compare_generations(
+                task,
+                {doc: base[doc][1] for doc in same},
+                {doc: candidate[doc][1] for doc in same},
+                metrics=tuple(_paired_metrics(task, tables, allow)),
+                confidence=confidence,
+                clusters=clusters,
+                cluster_field=field,
+            )
+        )
+    return tuple(found)
+
+
+def _answers_of(
+    task: str, rows: Sequence[Mapping[str, Value]]
+) -> dict[int, tuple[Value, DocumentAnswers]]:
+    """Each document's hash and generated answers; {} where no texts were generated."""
+    found: dict[int, tuple[Value, DocumentAnswers]] = {}
+    for row in rows:
+        doc_id, texts = row.get("doc_id"), row.get("text")
+        if not isinstance(doc_id, int) or not isinstance(texts, (list, tuple)) or not texts:
+            continue
+        if not all(isinstance(text, str) for text in texts):
+            continue
+        try:
+            known = GeneratedDocument.read(row.get("generated"))
+        except ValueError as error:
+            raise StoreError(
+                f"the samples of task '{task}' are damaged, document {doc_id}: {error}",
+                hint="compare the two models once more",
+            ) from error
+        answers = DocumentAnswers(texts=tuple(map(str, texts)), known=known)
+        found[doc_id] = (row.get("doc_hash"), answers)
+    return found
+
+
+def _paired_metrics(
+    task: str, tables: tuple[Tables, Tables], allow: frozenset[str]
+) -> Iterator[PairedScores]:
+    """The metrics of a task that can be aligned; a comparison says why others cannot."""
+    theirs = {table.key: table for table in tables[1]}
+    for table in tables[0]:
+        if table.task != task or table.key not in theirs:
+            continue
+        try:
+            yield pair(table, theirs[table.key], allow=allow)
+        except MisalignedRunsError:
+            continue
+
+
+def with_part_caveats(
+    comparisons: Sequence[Comparison], generations: Sequence[GenerationComparison]
+) -> tuple[Comparison, ...]:
+    """Say beside each metric where most of its drift comes from answers cut or not found."""
+    found = {}
+    for one in generations:
+        for key in dict.fromkeys((part.filter, part.metric) for part in one.parts):
+            own = [part for part in one.parts if (part.filter, part.metric) == key]
+            found[(one.task, *key)] = parts_caveat(own)
+    return tuple(
+        replace(c, caveats=(*c.caveats, text))
+        if c.outcome != "unchanged" and (text := found.get(c.key, ""))
+        else c
+        for c in comparisons
+    )

@@ -1,0 +1,1 @@
+"""What two models answered: the same, one of several right, cut, or not found by a filter."""

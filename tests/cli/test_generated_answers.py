@@ -1,0 +1,271 @@
+"""A served model's answers in another form, cut, or all the same: the report says what that is."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from small_world import SmallWorld, run_here
+
+from evalguard.report.contract.compare import compare_schema
+
+DOCUMENTS = 20
+_TASK = """
+task: sums
+dataset_path: json
+dataset_kwargs: {{data_files: {files}}}
+test_split: test
+output_type: generate_until
+doc_to_text: "{{{{question}}}}"
+doc_to_target: "{{{{answer}}}}"
+repeats: {repeats}
+generation_kwargs: {{until: ["Q:"], max_gen_toks: 30, do_sample: true, temperature: 0.8}}
+filter_list:
+  - name: strict
+    filter: [{{function: regex, regex_pattern: "#### (\\\\d+)"}}, {{function: take_first}}]
+  - name: flexible
+    filter:
+      - {{function: regex, regex_pattern: "(\\\\d+)", group_select: -1}}
+      - {{function: take_first}}
+metric_list: [{{metric: exact_match, aggregation: mean, higher_is_better: true}}]
+"""
+
+# (question's number, seed) -> text and finish_reason
+Says = Callable[[int, int], tuple[str, str]]
+
+
+def right(number: int, seed: int) -> tuple[str, str]:
+    """Right by the first seed for most documents, by three of four seeds for all."""
+    found = number + 1 if (seed + number) % 4 else 999
+    return f"Let me see. #### {found}", "stop"
+
+
+def in_another_form(number: int, seed: int) -> tuple[str, str]:
+    """The same answers, without the mark that the strict filter looks for, in half of them."""
+    text, reason = right(number, seed)
+    return (text.replace("#### ", "The answer is ") if number % 2 else text), reason
+
+
+def cut(number: int, seed: int) -> tuple[str, str]:
+    text, _ = right(number, seed)
+    return (text[:12], "length") if number % 2 else (text, "stop")
+
+
+def without_seed(number: int, seed: int) -> tuple[str, str]:
+    return right(number, 1234)
+
+
+@dataclass
+class Served:
+    """Servers at 127.0.0.1, by what they say."""
+
+    servers: list[ThreadingHTTPServer]
+
+    def start(self, says: Says) -> str:
+        class Completions(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                choices = []
+                prompts = asked.get("prompt") or [asked["messages"][-1]["content"]]
+                for index, prompt in enumerate([prompts] if isinstance(prompts, str) else prompts):
+                    number = int(prompt.split("number ")[1].split("?")[0])
+                    text, reason = says(number, asked["seed"])
+                    told = {"text": text, "message": {"content": text}}
+                    choices.append({"index": index, "finish_reason": reason, **told})
+                body = json.dumps({"model": asked["model"], "choices": choices}).encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def do_GET(self) -> None:
+                self.send_error(404)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.servers.append(ThreadingHTTPServer(("127.0.0.1", 0), Completions))
+        threading.Thread(target=self.servers[-1].serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{self.servers[-1].server_port}/v1/completions"
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    made = Served(servers=[])
+    yield made
+    for server in made.servers:
+        server.shutdown()
+        server.server_close()
+
+
+@dataclass
+class Asked:
+    """Commands about two servers."""
+
+    world: SmallWorld
+    served: Served
+    capfd: pytest.CaptureFixture[str]
+    tmp_path: Path
+
+    def compare(
+        self, base: Says, candidate: Says, *more: str, repeats: int = 4, chat: bool = False
+    ) -> Any:
+        data = self.tmp_path / "test.jsonl"
+        rows = [{"question": f"Q: number {n}?", "answer": str(n + 1)} for n in range(DOCUMENTS)]
+        data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        files = json.dumps({"test": str(data)})
+        (self.tmp_path / "sums.yaml").write_text(_TASK.format(files=files, repeats=repeats))
+        more_arguments: dict[str, Any] = {} if chat else {
+            "tokenized_requests": False,
+            "tokenizer": str(self.world.models["llama"]),
+            "tokenizer_backend": "huggingface",
+            "max_length": 128,
+        }  # fmt: skip
+        models = {
+            name: {
+                "model": "local-chat-completions" if chat else "local-completions",
+                "model_args": {
+                    "base_url": self.served.start(says),
+                    "model": "served",
+                    "max_retries": 1,
+                    **more_arguments,
+                },
+            }
+            for name, says in (("served", base), ("port", candidate))
+        }
+        guard = self.tmp_path / "servers.yaml"
+        guard.write_text(
+            json.dumps({"models": models, "tasks": ["sums"], "include_path": [str(self.tmp_path)]})
+        )
+        words = ["compare", "--config", guard, "--base", "served", "--cand", "port", "--quiet"]
+        path = self.tmp_path / "reports"
+        more = (*more, "--apply_chat_template") if chat else more
+        return run_here([*words, "--output-path", path, *more], self.capfd)
+
+
+@pytest.fixture
+def asked(
+    world: SmallWorld, served: Served, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> Asked:
+    return Asked(world=world, served=served, capfd=capfd, tmp_path=tmp_path)
+
+
+def generation(done: Any) -> Any:
+    Draft202012Validator(compare_schema()).validate(done.document)
+    (found,) = done.document["generations"]
+    return found
+
+
+def by_filter(found: Any) -> dict[str, Any]:
+    return {one["filter"]: one for one in found["filters"]}
+
+
+def caveats(done: Any, filter_: str) -> list[str]:
+    return next(c["caveats"] for c in done.document["comparisons"] if c["filter"] == filter_)
+
+
+def test_a_drop_that_is_a_filter_finding_nothing_is_said_to_be_one(asked: Asked) -> None:
+    done = asked.compare(right, in_another_form, "--json", repeats=1)
+    found = generation(done)
+    strict, flexible = by_filter(found)["strict"], by_filter(found)["flexible"]
+    assert strict["missing"]["base"]["value"] == 0.0
+    assert strict["missing"]["candidate"]["value"] == 0.5
+    low, high = strict["missing"]["difference"]["interval"]
+    assert 0.0 < low < 0.5 < high < 1.0
+    assert (strict["candidate_only"], strict["base_only"]) == (DOCUMENTS // 2, 0)
+    assert flexible["missing"]["difference"]["value"] == 0.0
+    (part,) = found["parts"]
+    assert (part["filter"], part["cause"], part["side"]) == ("strict", "missing", "candidate")
+    assert part["share"] == 1.0
+    (said,) = [text for text in caveats(done, "strict") if text.startswith("of the loss")]
+    assert f"{abs(part['part']):.3g} come from 10 documents in which no answer was found" in said
+    assert not [text for text in caveats(done, "flexible") if text.startswith("of the loss")]
+
+
+def test_the_first_screen_says_that_answers_were_not_found(asked: Asked) -> None:
+    done = asked.compare(right, in_another_form, repeats=1)
+    screen = " ".join(done.out.split())
+    assert "Answers of sums:" in screen
+    assert "50% without an answer (strict) (base 0%)" in screen
+    assert "in which no answer was found, of the candidate only" in screen
+    assert len(done.out.splitlines()) <= 30
+
+
+def test_answers_cut_at_the_token_limit_are_counted_where_the_server_says_so(
+    asked: Asked,
+) -> None:
+    done = asked.compare(right, cut, "--json", repeats=1)
+    found = generation(done)
+    assert found["cut"]["base"]["value"] == 0.0
+    assert found["cut"]["candidate"]["value"] == 0.5
+    assert found["length"]["difference"]["interval"][1] < 0.0
+    assert {part["cause"] for part in found["parts"]} == {"missing", "cut"}
+    (said,) = [text for text in caveats(done, "strict") if text.startswith("of the loss")]
+    assert "whose answer was cut at the token limit, of the candidate only" in said
+
+
+def test_repeats_have_seeds_of_their_own_and_give_pass_at_k(asked: Asked) -> None:
+    done = asked.compare(right, right, "--json")
+    assert done.code == 0, done.out + done.err
+    found = generation(done)
+    assert (found["repeats"], found["base_equal"]) == (4, 0.0)
+    scores = {(one["filter"], one["kind"], one["k"]): one["score"] for one in found["repeated"]}
+    # of four answers to each document three are right
+    assert scores["strict", "mean", 4]["base"]["value"] == 0.75
+    assert scores["strict", "pass", 2]["base"]["value"] == 1.0
+    assert scores["strict", "pass", 4]["candidate"]["value"] == 1.0
+    assert scores["strict", "pass", 4]["difference"]["value"] == 0.0
+    assert found["same_text"]["value"] == 1.0
+    # lm-eval's own metric is that of the first answers
+    own = next(c for c in done.document["comparisons"] if c["filter"] == "strict")
+    assert own["base"] == 0.75
+    gated = {one["metric"] for one in done.document["gate"]["gated"]}
+    assert gated == {"exact_match"}
+
+
+def test_a_server_that_ignores_the_seed_is_told_by_its_equal_answers(asked: Asked) -> None:
+    done = asked.compare(right, without_seed, "--json")
+    found = generation(done)
+    assert (found["base_equal"], found["candidate_equal"]) == (0.0, 1.0)
+    (said,) = [text for text in caveats(done, "strict") if "the same text" in text]
+    assert f"in {DOCUMENTS} of {DOCUMENTS} documents" in said
+    assert "temperature 0.8" in said
+
+
+def test_a_stored_run_shows_the_same_answers_again(asked: Asked) -> None:
+    done = asked.compare(right, in_another_form, "--json")
+    folder = Path(done.document["run_folder"])
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "Generated answers" in page
+    again = run_here(["report", folder, "--format", "json"], asked.capfd)
+    assert again.document["generations"] == done.document["generations"]
+    markdown = run_here(["report", folder, "--format", "markdown"], asked.capfd).out
+    assert "| sums | exact\\_match pass@\u200b4 (strict) |" in markdown
+    long = run_here(["report", folder], asked.capfd).out
+    assert "Generated answers, sums (20 documents, 4 answers each)" in " ".join(long.split())
+
+
+def test_a_base_that_was_stored_has_its_answers_still(asked: Asked) -> None:
+    done = asked.compare(right, in_another_form, "--json")
+    folder = Path(done.document["run_folder"])
+    words = ["compare", "--config", asked.tmp_path / "servers.yaml", "--quiet", "--json"]
+    again = run_here(
+        [*words, "--base", folder, "--cand", "port", "--output-path", asked.tmp_path / "more"],
+        asked.capfd,
+    )
+    assert again.document["generations"] == done.document["generations"]
+
+
+def test_a_chat_endpoint_has_seeds_and_endings_too(asked: Asked) -> None:
+    done = asked.compare(right, cut, "--json", chat=True)
+    found = generation(done)
+    assert (found["repeats"], found["base_equal"]) == (4, 0.0)
+    assert found["cut"]["candidate"]["value"] == 0.5
