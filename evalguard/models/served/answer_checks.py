@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
 from evalguard.core.scorer import Request
@@ -155,6 +156,8 @@ def _checked_logprobs(
         check_prompts(lm, found, _prompts(tokens), contexts)
         parsed = parse(outputs=outputs, tokens=tokens, ctxlens=ctxlens, **more)
         cut = [one.cut(context) for one, context in zip(found, contexts, strict=True)]
+        if hasattr(lm, "token_names"):
+            cut = [replace(one, tops=lm.token_names.identify(one.tops)) for one in cut]
         return [TokenAnswer.of(*both) for both in zip(parsed, cut, strict=True)]
 
     return checking
@@ -204,7 +207,7 @@ def echoes(lm: Any, answer: PromptAnswer, ids: Sequence[int]) -> bool:
 
     False as well where only the server could say what the text of a prompt is.
     """
-    tokenizer = getattr(lm, "tokenizer", None)
+    tokenizer: Any = getattr(lm, "tokenizer", None)
     if not hasattr(tokenizer, "decode") or getattr(lm, "tokenizer_backend", None) == "remote":
         return False
     try:

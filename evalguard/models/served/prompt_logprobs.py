@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.redaction import redacted_text
-from evalguard.core.reference import TopLogprobs
+from evalguard.core.reference import ID_LABEL, TopLogprobs
 from evalguard.errors import EvaluationError, UsageError
 
 LOGPROBS_HINT = (
@@ -25,8 +25,6 @@ _EXTRA_TOKEN_HINT = (
     "start the server so that it adds no BOS to token ids, and give those ids with it: "
     "model_args: {add_bos_token: true} where the model is to read BOS"
 )
-# vLLM's name of a token with return_tokens_as_token_ids, and ours of one whose id is known.
-ID_LABEL = "token_id:"
 # Half precision and servers' rounding leave a log-probability of 0 this far above it.
 _ABOVE_ZERO = 1e-3
 # bfloat16 leaves the sum of a distribution a few per cent off 1; logarithms to base 10 far more.
@@ -278,6 +276,40 @@ def ask_for_top_tokens(lm: Any, number: int) -> None:
         return {**payload, name: number} if name in payload else payload
 
     lm._create_payload = creating
+    lm.token_names = TokenNames(lm)
+
+
+class TokenNames:
+    """Which token a server means by a text, where its tokenizer leaves one possibility.
+
+    A server writes a token as its own text or as the piece of the vocabulary ("▁the"). A name that
+    may be any of several tokens stays what it is: two servers may still mean the same by it.
+    """
+
+    def __init__(self, lm: Any) -> None:
+        self._lm = lm
+
+    @functools.cached_property
+    def _ids(self) -> Mapping[str, int]:
+        tokenizer: Any = getattr(self._lm, "tokenizer", None)
+        if not hasattr(tokenizer, "convert_ids_to_tokens"):
+            return {}
+        ids = list(range(len(tokenizer)))
+        texts = tokenizer.batch_decode([[one] for one in ids], clean_up_tokenization_spaces=False)
+        found: dict[str, int] = {}
+        for names in (tokenizer.convert_ids_to_tokens(ids), texts):
+            for one, name in zip(ids, names, strict=True):
+                if name:
+                    found[name] = one if found.setdefault(name, one) == one else -1
+        return {name: one for name, one in found.items() if one >= 0 and "\ufffd" not in name}
+
+    def identify(self, tops: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
+        """The same log-probabilities, by ids where these are known."""
+        return [{self._label(name): value for name, value in one.items()} for one in tops]
+
+    def _label(self, name: str) -> str:
+        found = self._ids.get(name)
+        return name if found is None else f"{ID_LABEL}{found}"
 
 
 # What an answer has to show.
