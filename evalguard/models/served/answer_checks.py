@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
 from typing import Any
 
 from evalguard.core.scorer import Request
@@ -156,9 +155,11 @@ def _checked_logprobs(
         check_prompts(lm, found, _prompts(tokens), contexts)
         parsed = parse(outputs=outputs, tokens=tokens, ctxlens=ctxlens, **more)
         cut = [one.cut(context) for one, context in zip(found, contexts, strict=True)]
-        if hasattr(lm, "token_names"):
-            cut = [replace(one, tops=lm.token_names.identify(one.tops)) for one in cut]
-        return [TokenAnswer.of(*both) for both in zip(parsed, cut, strict=True)]
+        names = getattr(lm, "token_names", None)
+        return [
+            TokenAnswer.of(answer, one, None if names is None else names.identify(one.tops))
+            for answer, one in zip(parsed, cut, strict=True)
+        ]
 
     return checking
 

@@ -38,18 +38,21 @@ class TokenAnswer(tuple[float, bool]):
 
     Attributes:
         token_logprobs: natural log, float64, shape (n_scored,).
-        top_logprobs: what the server shows of each position's distribution.
+        top_logprobs: what the server shows of each position's distribution, where it was asked
+            for more than lm-eval needs.
     """
 
     token_logprobs: NDArray[np.float64]
-    top_logprobs: TopLogprobs
+    top_logprobs: TopLogprobs | None
 
     @classmethod
-    def of(cls, answer: Sequence[Any], scored: PromptAnswer) -> TokenAnswer:
+    def of(
+        cls, answer: Sequence[Any], scored: PromptAnswer, shown: TopLogprobs | None
+    ) -> TokenAnswer:
         """lm-eval's own answer, with what ``PromptAnswer.cut`` left of the prompt's tokens."""
         made = cls(answer)
         made.token_logprobs = np.array(scored.logprobs, dtype=np.float64)
-        made.top_logprobs = tuple(scored.tops)
+        made.top_logprobs = shown
         return made
 
 
@@ -280,10 +283,11 @@ def ask_for_top_tokens(lm: Any, number: int) -> None:
 
 
 class TokenNames:
-    """Which token a server means by a text, where its tokenizer leaves one possibility.
+    """Which token a server means by a text.
 
-    A server writes a token as its own text or as the piece of the vocabulary ("▁the"). A name that
-    may be any of several tokens stays what it is: two servers may still mean the same by it.
+    It writes a token as its text or as the piece of the vocabulary ("▁the"). A name that may be
+    any of several tokens is left out: what two servers mean by it may differ. One that the client's
+    tokenizer does not know stays what it is.
     """
 
     def __init__(self, lm: Any) -> None:
@@ -291,21 +295,26 @@ class TokenNames:
 
     @functools.cached_property
     def _ids(self) -> Mapping[str, int]:
+        """The id of each name, -1 where there are several."""
         tokenizer: Any = getattr(self._lm, "tokenizer", None)
         if not hasattr(tokenizer, "convert_ids_to_tokens"):
             return {}
         ids = list(range(len(tokenizer)))
+        pieces = [piece or "" for piece in tokenizer.convert_ids_to_tokens(ids)]
         texts = tokenizer.batch_decode([[one] for one in ids], clean_up_tokenization_spaces=False)
+        spaced = [piece.replace("▁", " ") for piece in pieces]
         found: dict[str, int] = {}
-        for names in (tokenizer.convert_ids_to_tokens(ids), texts):
+        for names in (pieces, texts, spaced):
             for one, name in zip(ids, names, strict=True):
-                if name:
-                    found[name] = one if found.setdefault(name, one) == one else -1
-        return {name: one for name, one in found.items() if one >= 0 and "\ufffd" not in name}
+                found[name] = one if found.setdefault(name, one) == one else -1
+        return found
 
-    def identify(self, tops: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
+    def identify(self, tops: Sequence[Mapping[str, float]]) -> TopLogprobs:
         """The same log-probabilities, by ids where these are known."""
-        return [{self._label(name): value for name, value in one.items()} for one in tops]
+        return tuple(
+            {self._label(name): value for name, value in one.items() if self._ids.get(name) != -1}
+            for one in tops
+        )
 
     def _label(self, name: str) -> str:
         found = self._ids.get(name)

@@ -220,7 +220,7 @@ def estimate_task_kl(
 ) -> tuple[KlEstimate, ...]:
     """Bound KL from below, task by task, from the tokens that both sides show.
 
-    Where only one of them shows some, as a server does of its own accord, that is a failure.
+    Where only one of them shows some, that is a failure.
     """
     return tuple(
         estimate_kl(
@@ -243,9 +243,8 @@ def estimate_task_kl(
 
 
 _ONE_SIDE = (
-    "the {side} shows no tokens beside the scored ones; a model in this process does where "
-    "model_args of the server have top_logprobs, unless its answers were kept without them "
-    "(--no-cache)"
+    "the {side} shows no tokens beside the scored ones (a server: model_args.top_logprobs; a "
+    "model in this process does beside such a server, but for answers that were kept: --no-cache)"
 )
 
 
