@@ -64,9 +64,11 @@ def probe_server(lm: Any, requests: Sequence[Request]) -> None:
     generating = [request for request in requests if request.kind == "generate_until"]
     if of_prompts:
         _check_type(lm, of_prompts[0])
-        if method_module(lm, "parse_logprobs") in READERS:
+        # Reversed ids, sent as a text, would come back as other ones.
+        as_ids = bool(getattr(lm, "tokenized_requests", True))
+        if as_ids and method_module(lm, "parse_logprobs") in READERS:
             ids = _probe_ids(lm, of_prompts)
-            if len(ids) > 1:
+            if len(set(ids)) > 1:
                 _probe_prompts(lm, ids)
     if generating and method_module(lm, "parse_generations") == "openai_completions":
         _probe_generation(lm, generating[0])
@@ -186,7 +188,7 @@ def _check_places(lm: Any, prompt: Sequence[int], alone: PromptAnswer) -> None:
                     "or its tokens read what follows them",
                     hint=LOGPROBS_HINT,
                 )
-        if moved[-1] > 0.0 or not _generated_moved(alone, told):
+        if moved[-1] > 0.0 or len(others) < 2 or not _generated_moved(alone, told):
             return
     raise EvaluationError(
         f"with another last token of {len(prompt)}, the server's log-probability of that token "

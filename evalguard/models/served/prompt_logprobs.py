@@ -22,8 +22,9 @@ LOGPROBS_HINT = (
     "the model itself with --model hf (a GGUF file: --model llama_cpp)"
 )
 _EXTRA_TOKEN_HINT = (
-    "start the server so that it adds no BOS to token ids, and give those ids with it: "
-    "model_args: {add_bos_token: true} where the model is to read BOS"
+    "send token ids (not tokenized_requests: false), start the server so that it adds no BOS to "
+    "them, and give BOS with the ids where the model is to read it: model_args: "
+    "{add_bos_token: true}"
 )
 # Half precision and servers' rounding leave a log-probability of 0 this far above it.
 _ABOVE_ZERO = 1e-3
