@@ -345,6 +345,8 @@ def largest_tail(log_q: Row, mass: float, cap: float) -> float:
 
 # Of each scored position: tokens by their texts (or "token_id:7"), with natural log-probabilities.
 TopLogprobs = tuple[Mapping[str, float], ...]
+# Names a token whose id is known; vLLM's own name, with return_tokens_as_token_ids.
+ID_LABEL = "token_id:"
 # Of one task: doc_id -> what a server showed for each of its requests, in their order.
 ShownTokens = Mapping[int, tuple[TopLogprobs, ...]]
 
@@ -378,6 +380,23 @@ class KlEstimate:
     mass_seen: Figure = field(default_factory=Figure)
     confidence: float
     failure: str = ""
+
+
+def shown_tokens(kept: Reference) -> TopLogprobs:
+    """The kept tokens and the scored one of each position, as a server shows them; by ids."""
+    return tuple(
+        {
+            f"{ID_LABEL}{token}": float(value)
+            for token, value in zip((*top, own), (*values, logprob), strict=True)
+        }
+        for top, values, own, logprob in zip(
+            kept.top_ids.tolist(),
+            kept.top_logprobs.tolist(),
+            kept.token_ids.tolist(),
+            kept.token_logprobs.tolist(),
+            strict=True,
+        )
+    )
 
 
 def bound_kl(base: TopLogprobs, candidate: TopLogprobs) -> tuple[Float, Float, Float]:

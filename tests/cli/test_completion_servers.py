@@ -341,6 +341,7 @@ def test_a_model_is_compared_with_a_server_of_itself_where_both_read_bos(
             "tokenizer_backend": "huggingface",
             "max_length": 50,
             "add_bos_token": bos,
+            "top_logprobs": 5,
         }
         own = {"pretrained": str(world.models["llama"]), "dtype": "float32"}
         models = {
@@ -361,3 +362,8 @@ def test_a_model_is_compared_with_a_server_of_itself_where_both_read_bos(
     found = {one["metric"]: one for one in done.document["comparisons"]}
     assert abs(found["perplexity"]["sigma"]) < 1e-3
     assert found["acc"]["bit_identical"]
+    (shown,) = done.document["kl_estimates"]
+    assert not shown["failure"]
+    assert shown["kl_at_least"]["value"] < 1e-6
+    assert 4.0 < shown["tokens"] < 6.1
+    assert 0.0 < shown["mass_seen"]["value"] < 1.0

@@ -13,7 +13,15 @@ from small_world import SmallWorld, run_here
 
 from evalguard.report.contract.compare import compare_schema
 
-Command = list[Any]
+
+def of_other_names(_stub: Stub, _asked: Any, answer: Any) -> Any:
+    for choice in answer["choices"]:
+        logprobs = choice["logprobs"]
+        logprobs["top_logprobs"] = [
+            {f"<<{name}>>": value for name, value in (one or {}).items()}
+            for one in logprobs["top_logprobs"]
+        ]
+    return answer
 
 
 def compare(
@@ -90,8 +98,17 @@ def test_more_tokens_change_no_score(world: SmallWorld, capfd) -> None:
     assert few["kl_at_least"]["value"] < more["kl_at_least"]["value"]
 
 
+def test_a_server_may_name_tokens_by_text_and_the_other_by_id(world: SmallWorld, capfd) -> None:
+    sides = [[{"shape": shape}, {"noise": 0.5}] for shape in ("openai", "sglang")]
+    texts, ids = (compare(world, capfd, side, "--json").document for side in sides)
+    (one,), (other,) = texts["kl_estimates"], ids["kl_estimates"]
+    assert one["kl_at_least"] == other["kl_at_least"]
+    assert one["mass_seen"] == other["mass_seen"]
+
+
 def test_tokens_that_are_named_otherwise_give_none(world: SmallWorld, capfd) -> None:
-    done = compare(world, capfd, [{"shape": "sglang"}, {}], "--json")
+    renamed = of_other_names
+    done = compare(world, capfd, [{"shape": "sglang"}, {"edit": renamed}], "--json")
     (found,) = done.document["kl_estimates"]
     assert "no token of the same name" in found["failure"]
     assert found["kl_at_least"]["value"] is None

@@ -458,3 +458,27 @@ def test_a_chat_endpoint_is_sent_conversations(tiny_llama: Path) -> None:
         ]
         assert [one.text for one in scorer.score(asked)] == ["to fog", "to fog"]
     assert all(one["messages"] == said for one in stub.asked)
+
+
+@pytest.mark.parametrize("text", ["fog", "fog fog", "fog fog fog fog"])
+def test_a_prompt_of_one_token_or_two_is_enough_for_a_sound_server(
+    text: str, tiny_llama: Path
+) -> None:
+    stub = Stub(tokenizer=tiny_llama)
+    request = Request(task="t", doc_id=0, index=0, kind="loglikelihood", arguments=(text, " came"))
+    policy = ScoringPolicy(batch_size=2)
+    with serving(stub) as url:
+        arguments = {"base_url": url, "model": "served", "tokenizer": str(tiny_llama)}
+        arguments |= {"tokenizer_backend": "huggingface", "num_concurrent": 4}
+        lm = load_lm(
+            "local-completions", arguments, {}, policy, trust_remote_code=False, allow_pickle=False
+        )
+        (told,) = LMScorer(lm, policy, model_type="local-completions").score([request])
+    assert told.loglikelihood < 0.0
+    assert len(stub.asked) <= 12
+
+
+def test_a_server_that_adds_bos_to_texts_is_to_be_sent_ids(ask: Any) -> None:
+    with pytest.raises(EvaluationError, match="reads a token of its own") as error:
+        ask("loglikelihood", shape="text", arguments={"tokenized_requests": False})
+    assert "tokenized_requests: false" in error.value.hint

@@ -179,10 +179,12 @@ def _with_shown_tokens(response: Response, parts: Sequence[Any]) -> Response:
     """Add the tokens that a server's answers are the sums of, where all of them show these."""
     if not parts or not all(hasattr(part, "token_logprobs") for part in parts):
         return response
+    shown = [part.top_logprobs for part in parts]
+    whole = all(of is not None for of in shown)
     return replace(
         response,
         token_logprobs=np.concatenate([part.token_logprobs for part in parts]),
-        top_logprobs=tuple(shown for part in parts for shown in part.top_logprobs),
+        top_logprobs=tuple(one for of in shown for one in of) if whole else None,
     )
 
 

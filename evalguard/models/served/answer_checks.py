@@ -162,7 +162,11 @@ def _checked_logprobs(
         check_prompts(lm, found, _prompts(tokens), contexts)
         parsed = parse(outputs=outputs, tokens=tokens, ctxlens=ctxlens, **more)
         cut = [one.cut(context) for one, context in zip(found, contexts, strict=True)]
-        return [TokenAnswer.of(*both) for both in zip(parsed, cut, strict=True)]
+        names = getattr(lm, "token_names", None)
+        return [
+            TokenAnswer.of(answer, one, None if names is None else names.identify(one.tops))
+            for answer, one in zip(parsed, cut, strict=True)
+        ]
 
     return checking
 

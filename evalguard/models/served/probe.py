@@ -29,7 +29,7 @@ from evalguard.models.served.answer_checks import (
 from evalguard.models.served.prompt_logprobs import LOGPROBS_HINT, PromptAnswer
 
 # Enough to tell two prompts apart, and read in no time.
-_PROMPT_TOKENS = 16
+_PROMPT_TOKENS, _FEWEST_TOKENS = 16, 3
 _GENERATED = 4
 # Seconds between tries of a server that is busy; it may ask for another pause, within the longest.
 _PAUSE, _LONGEST_PAUSE = 1.0, 10.0
@@ -64,9 +64,11 @@ def probe_server(lm: Any, requests: Sequence[Request]) -> None:
     generating = [request for request in requests if request.kind == "generate_until"]
     if of_prompts:
         _check_type(lm, of_prompts[0])
-        if method_module(lm, "parse_logprobs") in READERS:
+        # Reversed ids, sent as a text, would come back as other ones.
+        as_ids = bool(getattr(lm, "tokenized_requests", True))
+        if as_ids and method_module(lm, "parse_logprobs") in READERS:
             ids = _probe_ids(lm, of_prompts)
-            if len(ids) > 1:
+            if len(set(ids)) > 1:
                 _probe_prompts(lm, ids)
     if generating and method_module(lm, "parse_generations") == "openai_completions":
         _probe_generation(lm, generating[0])
@@ -96,10 +98,15 @@ def _probe_ids(lm: Any, requests: Sequence[Request]) -> list[int]:
     best: list[int] = []
     for request in requests:
         text = "".join(part for part in request.arguments if isinstance(part, str))
-        ids = list(lm.tok_encode(text))[:_PROMPT_TOKENS]
+        ids = _shortened(lm.tok_encode(text))
         if all(isinstance(one, int) for one in ids) and len(set(ids)) > len(set(best)):
             best = ids
     return best
+
+
+def _shortened(ids: Sequence[Any]) -> list[Any]:
+    """The beginning of a prompt, so that it is none of those that are to come."""
+    return list(ids)[: min(_PROMPT_TOKENS, max(len(ids) - 1, _FEWEST_TOKENS))]
 
 
 def _probe_prompts(lm: Any, ids: Sequence[int]) -> None:
@@ -186,7 +193,7 @@ def _check_places(lm: Any, prompt: Sequence[int], alone: PromptAnswer) -> None:
                     "or its tokens read what follows them",
                     hint=LOGPROBS_HINT,
                 )
-        if moved[-1] > 0.0 or not _generated_moved(alone, told):
+        if moved[-1] > 0.0 or len(others) < 2 or not _generated_moved(alone, told):
             return
     raise EvaluationError(
         f"with another last token of {len(prompt)}, the server's log-probability of that token "
@@ -226,7 +233,7 @@ def _probe_generation(lm: Any, request: Request) -> None:
     message = [context]
     if getattr(lm, "tokenized_requests", False):
         ids = list(lm.tok_encode(context, add_special_tokens=lm.add_bos_token))
-        message = [ids[-_PROMPT_TOKENS:]]
+        message = [_shortened(ids)]
     payload = lm._create_payload(
         lm.create_message(message, generate=True),
         generate=True,

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.redaction import redacted_text
-from evalguard.core.reference import TopLogprobs
+from evalguard.core.reference import ID_LABEL, TopLogprobs
 from evalguard.errors import EvaluationError, UsageError
 
 LOGPROBS_HINT = (
@@ -22,11 +22,10 @@ LOGPROBS_HINT = (
     "the model itself with --model hf (a GGUF file: --model llama_cpp)"
 )
 _EXTRA_TOKEN_HINT = (
-    "start the server so that it adds no BOS to token ids, and give those ids with it: "
-    "model_args: {add_bos_token: true} where the model is to read BOS"
+    "send token ids (not tokenized_requests: false), start the server so that it adds no BOS to "
+    "them, and give BOS with the ids where the model is to read it: model_args: "
+    "{add_bos_token: true}"
 )
-# vLLM's name of a token with return_tokens_as_token_ids, and ours of one whose id is known.
-ID_LABEL = "token_id:"
 # Half precision and servers' rounding leave a log-probability of 0 this far above it.
 _ABOVE_ZERO = 1e-3
 # bfloat16 leaves the sum of a distribution a few per cent off 1; logarithms to base 10 far more.
@@ -40,18 +39,21 @@ class TokenAnswer(tuple[float, bool]):
 
     Attributes:
         token_logprobs: natural log, float64, shape (n_scored,).
-        top_logprobs: what the server shows of each position's distribution.
+        top_logprobs: what the server shows of each position's distribution, where it was asked
+            for more than lm-eval needs.
     """
 
     token_logprobs: NDArray[np.float64]
-    top_logprobs: TopLogprobs
+    top_logprobs: TopLogprobs | None
 
     @classmethod
-    def of(cls, answer: Sequence[Any], scored: PromptAnswer) -> TokenAnswer:
+    def of(
+        cls, answer: Sequence[Any], scored: PromptAnswer, shown: TopLogprobs | None
+    ) -> TokenAnswer:
         """lm-eval's own answer, with what ``PromptAnswer.cut`` left of the prompt's tokens."""
         made = cls(answer)
         made.token_logprobs = np.array(scored.logprobs, dtype=np.float64)
-        made.top_logprobs = tuple(scored.tops)
+        made.top_logprobs = shown
         return made
 
 
@@ -278,6 +280,46 @@ def ask_for_top_tokens(lm: Any, number: int) -> None:
         return {**payload, name: number} if name in payload else payload
 
     lm._create_payload = creating
+    lm.token_names = TokenNames(lm)
+
+
+class TokenNames:
+    """Which token a server means by a text.
+
+    It writes a token as its text or as the piece of the vocabulary ("▁the"). A name that may be
+    any of several tokens is left out: what two servers mean by it may differ. One that the client's
+    tokenizer does not know stays what it is.
+    """
+
+    def __init__(self, lm: Any) -> None:
+        self._lm = lm
+
+    @functools.cached_property
+    def _ids(self) -> Mapping[str, int]:
+        """The id of each name, -1 where there are several."""
+        tokenizer: Any = getattr(self._lm, "tokenizer", None)
+        if not hasattr(tokenizer, "convert_ids_to_tokens"):
+            return {}
+        ids = list(range(len(tokenizer)))
+        pieces = [piece or "" for piece in tokenizer.convert_ids_to_tokens(ids)]
+        texts = tokenizer.batch_decode([[one] for one in ids], clean_up_tokenization_spaces=False)
+        spaced = [piece.replace("▁", " ") for piece in pieces]
+        found: dict[str, int] = {}
+        for names in (pieces, texts, spaced):
+            for one, name in zip(ids, names, strict=True):
+                found[name] = one if found.setdefault(name, one) == one else -1
+        return found
+
+    def identify(self, tops: Sequence[Mapping[str, float]]) -> TopLogprobs:
+        """The same log-probabilities, by ids where these are known."""
+        return tuple(
+            {self._label(name): value for name, value in one.items() if self._ids.get(name) != -1}
+            for one in tops
+        )
+
+    def _label(self, name: str) -> str:
+        found = self._ids.get(name)
+        return name if found is None else f"{ID_LABEL}{found}"
 
 
 # What an answer has to show.

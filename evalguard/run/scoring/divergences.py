@@ -218,7 +218,10 @@ def estimate_task_kl(
     *,
     confidence: float,
 ) -> tuple[KlEstimate, ...]:
-    """Bound KL from below, task by task, where both sides are servers that show tokens."""
+    """Bound KL from below, task by task, from the tokens that both sides show.
+
+    Where only one of them shows some, that is a failure.
+    """
     return tuple(
         estimate_kl(
             task,
@@ -227,9 +230,22 @@ def estimate_task_kl(
             confidence=confidence,
             clusters=cluster_labels(task, base[task], tables)[0],
         )
-        for task in base
-        if task in candidate
+        if task in base and task in candidate
+        else KlEstimate(
+            task=task,
+            n=0,
+            positions=0,
+            confidence=confidence,
+            failure=_ONE_SIDE.format(side="base" if task in candidate else "candidate"),
+        )
+        for task in dict.fromkeys((*base, *candidate))
     )
+
+
+_ONE_SIDE = (
+    "the {side} shows no tokens beside the scored ones (a server: model_args.top_logprobs; a "
+    "model in this process does beside such a server, but for answers that were kept: --no-cache)"
+)
 
 
 def cluster_labels(

@@ -20,6 +20,7 @@ from evalguard.harness.blocks import RequestBlock
 from evalguard.harness.requests import TaskRequests
 from evalguard.harness.tables import TaskScores
 from evalguard.models.arguments import HF_TYPES
+from evalguard.models.served.prompt_logprobs import TOP_ARGUMENT
 from evalguard.run.choices import Choices
 from evalguard.run.meter import Meter, interruptible
 from evalguard.run.options import CompareOptions
@@ -372,7 +373,10 @@ def score_models(
         return []
 
     def score(choices: Choices) -> list[Evaluation]:
-        with open_run_context(choices, options, opener=opener, meter=meter) as context:
+        shown = tokens_beside_server(sources)
+        with open_run_context(
+            choices, options, opener=opener, meter=meter, shown_tokens=shown
+        ) as context:
             if stored is not None:
                 check_stored_requests(stored, context.evaluator, choices)
             evaluations = ScoringPlan(context).evaluate(sources)
@@ -383,6 +387,16 @@ def score_models(
 
     evaluations, notes = score_with_fallback(sources, choices, score)
     return [replace(one, notes=(*one.notes, *notes)) for one in evaluations]
+
+
+# A model beside a server that shows k tokens shows twice as many, so that nearly all of those meet.
+_TIMES_SHOWN = 2
+
+
+def tokens_beside_server(sources: Sequence[ModelSource]) -> int:
+    """How many tokens of its distributions a model in this process shows; 0: none is asked for."""
+    asked = [source.variant.model_args.get(TOP_ARGUMENT) for source in sources]
+    return _TIMES_SHOWN * max((one for one in asked if isinstance(one, int)), default=0)
 
 
 def score_sides(
