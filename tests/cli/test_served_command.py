@@ -216,3 +216,34 @@ def test_no_server_is_left_after(
     if out:
         assert json.loads(out)["exit_code"] == code
     wait_until(lambda: all_gone(tmp_path))
+
+
+@pytest.mark.parametrize(("usual", "varied"), [(1, 8), (4, 1)])
+def test_a_floor_is_measured_at_one_request_in_flight_and_at_several(
+    usual: int, varied: int, guard: Guard, tmp_path: Path, capfd
+) -> None:
+    words = guard()
+    file = tmp_path / "guard.yaml"
+    told = yaml.safe_load(file.read_text(encoding="utf-8"))
+    told["models"]["served"]["model_args"]["num_concurrent"] = usual
+    file.write_text(yaml.safe_dump(told), encoding="utf-8")
+    done = run_here(
+        ["floor", *words[1:5], "--vary", "concurrency", "--batch_size", "1", "--json", "--quiet",
+         "--cache-dir", tmp_path / "cache"], capfd,
+    )  # fmt: skip
+    assert done.code == 0, done.out + done.err
+    (variation,) = done.document["variations"]
+    assert (variation["factor"], variation["value"]) == ("concurrency", varied)
+    assert variation["default"] == usual
+    assert done.document["computation"]["concurrency"] == usual
+    assert all(shift["bit_identical"] for shift in done.document["shifts"])
+    assert len(starts(tmp_path)) == 1  # it is the same server
+    (log,) = (tmp_path / "cache" / "logs").glob("server-*.log")
+    assert log.read_text(encoding="utf-8").count("asked") == 2 * 24
+
+
+def test_a_model_in_this_process_has_no_floor_of_concurrency(world: SmallWorld, capfd) -> None:
+    words = ["floor", "--config", world.guard, "--base", "orig", "--vary", "concurrency"]
+    done = run_here([*words, "--json", "--quiet"], capfd)
+    assert done.code == 3
+    assert "not asked over a connection" in done.document["error"]["message"]
