@@ -146,9 +146,9 @@ def put_flags(command: Sequence[str], flags: Mapping[str, Value]) -> list[str]:
     """Return a command with flags in place of those that it has under these names, else behind it.
 
     ``true`` puts the flag alone, ``false`` and ``null`` leave it out, a list becomes several words,
-    a mapping JSON. What is replaced is ``--FLAG=VALUE``, or ``--FLAG`` with the words behind it
-    up to the next one that begins with a dash; of a flag that is or was a switch (``true``,
-    ``false``) the flag alone. Underscores and dashes in names are one.
+    a mapping JSON. What is replaced is ``--FLAG=VALUE``, or ``--FLAG`` with the word behind it that
+    does not begin with a dash: no word for ``true`` and ``false``, which are of switches, and all
+    of them for a list. Underscores and dashes in names are one.
 
     Args:
         flags: name -> value; a name without dashes is a long one.
@@ -161,7 +161,8 @@ def put_flags(command: Sequence[str], flags: Mapping[str, Value]) -> list[str]:
         if place is None:
             words += found
             continue
-        end = _end_of(words, place, switch=isinstance(value, bool))
+        most = 0 if isinstance(value, bool) else len(words) if isinstance(value, list) else 1
+        end = _end_of(words, place, most)
         own, joined, _ = words[place].partition("=")  # an equal command is an equal server
         if found:
             found = [f"{own}={found[1]}"] if joined and len(found) == 2 else [own, *found[1:]]
@@ -176,11 +177,11 @@ def _find(words: Sequence[str], flag: str) -> int | None:
     return next((place for place, word in enumerate(words) if place and same(word)), None)
 
 
-def _end_of(words: Sequence[str], place: int, *, switch: bool) -> int:
+def _end_of(words: Sequence[str], place: int, most: int) -> int:
+    """Where a flag ends that has at most so many words behind it."""
     end = place + 1
-    if switch or "=" in words[place]:
-        return end
-    while end < len(words) and not re.match(r"-[^\d.]", words[end]):
+    last = end if "=" in words[place] else min(end + most, len(words))
+    while end < last and not re.match(r"-[^\d.]", words[end]):
         end += 1
     return end
 
