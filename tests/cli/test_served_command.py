@@ -113,6 +113,40 @@ def test_a_flag_of_the_server_is_named_by_a_bisection(guard: Guard, tmp_path: Pa
 
 
 @pytest.mark.slow
+def test_a_bisection_whose_reference_the_server_refuses_says_so_and_keeps_the_verdict(
+    guard: Guard, tmp_path: Path, capfd
+) -> None:
+    settings = {
+        "sharpness": SHARP["sharpness"],
+        "cache": {"reference": "fp8", "candidate": None, "target": "serve.kv-cache-dtype"},
+    }
+    words = [*guard(candidate={"settings": settings}), "--bisect", "auto"]
+    done = run_here(words, capfd)
+    assert done.code == 1, done.out + done.err
+    assert done.document["bisect"] is None
+    assert "unrecognized arguments: --kv-cache-dtype fp8" in done.document["bisect_reason"]
+    assert all_gone(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_value_that_the_server_refuses_beside_another_is_left_out_of_the_search(
+    guard: Guard, tmp_path: Path, capfd
+) -> None:
+    settings = {
+        "sharpness": SHARP["sharpness"],
+        "pace": {"reference": 1, "candidate": 9, "target": "serve.pace"},
+    }
+    words = guard("--no-pace-alone", candidate={"settings": settings})
+    done = run_here([*words, "--bisect", "auto"], capfd)
+    assert done.code == 1, done.out + done.err
+    assert any("--sharpness=1.0 --no-pace-alone --pace 9" in line for line in starts(tmp_path))
+    bisect = done.document["bisect"]
+    named = {one["setting"] for one in bisect["culprits"]}
+    assert "sharpness" in named, bisect
+    assert all_gone(tmp_path)
+
+
+@pytest.mark.slow
 def test_probes_that_differ_in_nothing_the_server_reads_share_it(
     guard: Guard, tmp_path: Path, capfd
 ) -> None:
