@@ -28,7 +28,6 @@ from evalguard.run.scoring.lazy_scorer import (
     ScorerOpener,
     check_same_policy,
     is_loaded,
-    local_scorer,
     needs_worker,
     open_scorer,
 )
@@ -132,14 +131,12 @@ class RunContext:
 
         One in a worker is looked at when the first requests of each kind reach it.
         """
-        if not is_loaded(scorer):
-            return
-        local = local_scorer(scorer)
-        if local is None or not local.is_served:
+        served = served_scorer(scorer)
+        if served is None:
             return
         with interruptible("asking the server what it gives"):
             blocks = self.evaluator.first_blocks(scorer, _ENCODED_DOCUMENTS)
-            local.probe([request for block in blocks for request in block.requests])
+            served.probe([request for block in blocks for request in block.requests])
 
     def _sample(self, scorer: Scorer) -> list[Request]:
         """The first requests of every task; none where each model has prompts of its own."""

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +18,7 @@ from evalguard.conversion.code import read_sources
 from evalguard.conversion.digests import KnownDigests, digest_path
 from evalguard.conversion.planning import ConversionPlan, plan_conversion
 from evalguard.core.redaction import is_secret
-from evalguard.core.scorer import Request, Response, Scorer
+from evalguard.core.scorer import AheadScorer, Request, Response, Scorer
 from evalguard.core.settings import Value, Variant, digest_of
 from evalguard.errors import EvaluationError, SettingError, UsageError
 from evalguard.models.arguments import HF_TYPES
@@ -283,9 +283,25 @@ class _ServedScorer:
         return getattr(self._scorer, name)
 
     def score(self, requests: Sequence[Request]) -> list[Response]:
-        """Score a block; where the server has ended meanwhile, say how, with its last lines."""
-        try:
+        """Score a block."""
+        with self._server_needed():
             return self._scorer.score(requests)
+
+    def probe(self, requests: Sequence[Request]) -> None:
+        """See whether the server gives what requests of these kinds need."""
+        with self._server_needed():
+            cast("AheadScorer", self._scorer).probe(requests)
+
+    def ask_ahead(self, blocks: Iterable[Sequence[Request]]) -> None:
+        """Begin to ask for blocks."""
+        with self._server_needed():
+            cast("AheadScorer", self._scorer).ask_ahead(blocks)
+
+    @contextlib.contextmanager
+    def _server_needed(self) -> Iterator[None]:
+        """Where the server has ended meanwhile, say how, with its last lines."""
+        try:
+            yield
         except EvaluationError as error:
             server = self._lease.server
             fate = "" if server.answers() else server.fate(wait=_LAST_WORDS)
