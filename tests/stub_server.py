@@ -37,6 +37,7 @@ def main() -> None:
     parser.add_argument("--die-after", type=int, default=-1, help="end after so many answers")
     parser.add_argument("--ignore-term", action="store_true")
     parser.add_argument("--with-child", action="store_true")
+    parser.add_argument("--no-pace-alone", action="store_true")
     asked = parser.parse_args()
     print(f"stub server with {sys.argv[1:]}", flush=True)
     if asked.ignore_term:
@@ -54,6 +55,8 @@ def main() -> None:
             words = " ".join(sys.argv[1:])
             starts.write(f"{os.getpid()} {child} | {words} | {os.environ.get('STUB', '')}\n")
     time.sleep(asked.sleep_first)
+    if asked.no_pace_alone and asked.pace > 1 and asked.sharpness == 1.0:
+        sys.exit("this pace needs another sharpness")
     if asked.die:
         sys.exit(asked.die)
     sharpness = asked.sharpness * float(os.environ.get("STUB_SHARPNESS", "1"))

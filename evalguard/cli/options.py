@@ -380,7 +380,17 @@ CONFIDENCE = gate_option(
 )
 VARY = floor_option(
     "--vary",
-    type=click.Choice(["repeat", "batch-size", "threads", "device", "attention", "softmax-dtype"]),
+    type=click.Choice(
+        [
+            "repeat",
+            "batch-size",
+            "threads",
+            "device",
+            "attention",
+            "softmax-dtype",
+            "concurrency",
+        ]
+    ),
     multiple=True,
     help="What to vary while the model stays the same. Repeatable. Default: all.",
 )

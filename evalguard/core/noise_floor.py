@@ -9,7 +9,9 @@ from typing import Literal, get_args
 
 from evalguard.core.settings import Value
 
-Factor = Literal["repeat", "batch_size", "threads", "device", "attention", "softmax_dtype"]
+Factor = Literal[
+    "repeat", "batch_size", "threads", "device", "attention", "softmax_dtype", "concurrency"
+]
 FACTORS: tuple[Factor, ...] = get_args(Factor)
 
 

@@ -115,7 +115,8 @@ class ModelDescription:
     name to the value read back after loading. ``vocabulary_digest`` is "" where unknown.
     ``computation`` says how the model computes, read back from it: batch_size, token_budget,
     scorer, shares_prefixes, threads, device (its kind), attention (its implementation),
-    softmax_dtype; None for what it does not show.
+    softmax_dtype; None for what it does not show; of a model behind a server concurrency, its
+    requests in flight.
     ``gives_rows`` says whether it shows whole distributions, as a ``DistributionScorer``.
     """
 

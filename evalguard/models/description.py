@@ -160,6 +160,8 @@ def _dependence_caveats(lm: Any) -> Iterator[str]:
 def read_computation(lm: Any) -> dict[str, Value]:
     """Return batches, scorer, threads, device kind, attention, softmax dtype of an lm-eval model.
 
+    Of one behind a server also the requests in flight: concurrency.
+
     Each is read from the model or from torch, not from what was asked for; None where the model
     type does not show it.
     """
@@ -171,7 +173,14 @@ def read_computation(lm: Any) -> dict[str, Value]:
         "device": _device_kind(lm),
         "attention": attention_implementation(lm),
         "softmax_dtype": _softmax_dtype(lm),
+        **_concurrency(lm),
     }
+
+
+def _concurrency(lm: Any) -> dict[str, Value]:
+    """Requests in flight, of a model behind a server that shows it."""
+    found = getattr(lm, "num_concurrent", getattr(lm, "_concurrent", None))
+    return {"concurrency": found} if isinstance(found, int) else {}
 
 
 def _device_kind(lm: Any) -> str | None:

@@ -102,7 +102,7 @@ def render_models(models: Sequence[dict[str, Value]]) -> str:
 
 def describe_types() -> list[dict[str, Value]]:
     """Return evalguard's own model types as JSON values: name, purpose, what is missing here."""
-    return [
+    types: list[dict[str, Value]] = [
         {
             "type": name,
             "purpose": kind.purpose,
@@ -110,6 +110,11 @@ def describe_types() -> list[dict[str, Value]]:
             "requirements": list(kind.requirements),
         }
         for name, kind in RUNTIME_TYPES.items()
+    ]
+    purpose = "llama.cpp's server: exact log-probabilities, asked token by token"
+    return [
+        *types,
+        {"type": "llama_server", "purpose": purpose, "missing": [], "requirements": []},
     ]
 
 

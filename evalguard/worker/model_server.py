@@ -114,10 +114,11 @@ class ModelServer:
         if not wanted.takes_free_port:
             self._refuse_occupied()
         supervisor = worker_command(sys.executable, _SUPERVISOR)
-        self._process = WorkerProcess(supervisor, env={}, log=log, shared=True)
+        self._process = WorkerProcess(supervisor, env={}, log=log)
         try:
             self._send_job()
             self._wait_until_ready(closing)
+            self._process.share()  # until then it goes with what this thread is to end
         except BaseException:
             self.stop()
             raise

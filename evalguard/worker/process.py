@@ -106,17 +106,9 @@ class WorkerProcess:
     """
 
     def __init__(
-        self,
-        command: Sequence[str],
-        *,
-        env: Mapping[str, str | None],
-        log: Path | None,
-        shared: bool = False,
+        self, command: Sequence[str], *, env: Mapping[str, str | None], log: Path | None
     ) -> None:
         """Start ``command --requests FD --replies FD`` with ``env`` over this environment.
-
-        Args:
-            shared: whether other threads use it, too: it is not killed where this one's are.
 
         Raises:
             WorkerError: if the log cannot be written or the command cannot be started.
@@ -124,7 +116,7 @@ class WorkerProcess:
         self.log = log
         self.requests_fd = self.replies_fd = -1
         self._owner = os.getpid()
-        self.thread = None if shared else threading.current_thread()
+        self.thread: threading.Thread | None = threading.current_thread()
         workers_ends: list[int] = []
         try:
             with _open_log(log) as output:
@@ -165,6 +157,10 @@ class WorkerProcess:
     def is_running(self) -> bool:
         """Return whether the worker has not ended yet."""
         return self._popen.poll() is None
+
+    def share(self) -> None:
+        """Be no single thread's any more: it is not killed where that one's workers are."""
+        self.thread = None
 
     def stuck_in(self) -> str:
         """In which function it is, where it is killed next; "" where it does not tell."""

@@ -113,6 +113,40 @@ def test_a_flag_of_the_server_is_named_by_a_bisection(guard: Guard, tmp_path: Pa
 
 
 @pytest.mark.slow
+def test_a_bisection_whose_reference_the_server_refuses_says_so_and_keeps_the_verdict(
+    guard: Guard, tmp_path: Path, capfd
+) -> None:
+    settings = {
+        "sharpness": SHARP["sharpness"],
+        "cache": {"reference": "fp8", "candidate": None, "target": "serve.kv-cache-dtype"},
+    }
+    words = [*guard(candidate={"settings": settings}), "--bisect", "auto"]
+    done = run_here(words, capfd)
+    assert done.code == 1, done.out + done.err
+    assert done.document["bisect"] is None
+    assert "unrecognized arguments: --kv-cache-dtype fp8" in done.document["bisect_reason"]
+    assert all_gone(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_value_that_the_server_refuses_beside_another_is_left_out_of_the_search(
+    guard: Guard, tmp_path: Path, capfd
+) -> None:
+    settings = {
+        "sharpness": SHARP["sharpness"],
+        "pace": {"reference": 1, "candidate": 9, "target": "serve.pace"},
+    }
+    words = guard("--no-pace-alone", candidate={"settings": settings})
+    done = run_here([*words, "--bisect", "auto"], capfd)
+    assert done.code == 1, done.out + done.err
+    assert any("--sharpness=1.0 --no-pace-alone --pace 9" in line for line in starts(tmp_path))
+    bisect = done.document["bisect"]
+    named = {one["setting"] for one in bisect["culprits"]}
+    assert "sharpness" in named, bisect
+    assert all_gone(tmp_path)
+
+
+@pytest.mark.slow
 def test_probes_that_differ_in_nothing_the_server_reads_share_it(
     guard: Guard, tmp_path: Path, capfd
 ) -> None:
@@ -216,3 +250,34 @@ def test_no_server_is_left_after(
     if out:
         assert json.loads(out)["exit_code"] == code
     wait_until(lambda: all_gone(tmp_path))
+
+
+@pytest.mark.parametrize(("usual", "varied"), [(1, 8), (4, 1)])
+def test_a_floor_is_measured_at_one_request_in_flight_and_at_several(
+    usual: int, varied: int, guard: Guard, tmp_path: Path, capfd
+) -> None:
+    words = guard()
+    file = tmp_path / "guard.yaml"
+    told = yaml.safe_load(file.read_text(encoding="utf-8"))
+    told["models"]["served"]["model_args"]["num_concurrent"] = usual
+    file.write_text(yaml.safe_dump(told), encoding="utf-8")
+    done = run_here(
+        ["floor", *words[1:5], "--vary", "concurrency", "--batch_size", "1", "--json", "--quiet",
+         "--cache-dir", tmp_path / "cache"], capfd,
+    )  # fmt: skip
+    assert done.code == 0, done.out + done.err
+    (variation,) = done.document["variations"]
+    assert (variation["factor"], variation["value"]) == ("concurrency", varied)
+    assert variation["default"] == usual
+    assert done.document["computation"]["concurrency"] == usual
+    assert all(shift["bit_identical"] for shift in done.document["shifts"])
+    assert len(starts(tmp_path)) == 1  # it is the same server
+    (log,) = (tmp_path / "cache" / "logs").glob("server-*.log")
+    assert log.read_text(encoding="utf-8").count("asked") == 2 * 24
+
+
+def test_a_model_in_this_process_has_no_floor_of_concurrency(world: SmallWorld, capfd) -> None:
+    words = ["floor", "--config", world.guard, "--base", "orig", "--vary", "concurrency"]
+    done = run_here([*words, "--json", "--quiet"], capfd)
+    assert done.code == 3
+    assert "not asked over a connection" in done.document["error"]["message"]

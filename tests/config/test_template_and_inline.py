@@ -36,11 +36,13 @@ def test_the_template_shows_every_kind_of_target_and_stays_valid_uncommented(
         lines.append(line)
     text = "\n".join(lines).replace("#   command", "  command").replace("#   output", "  output")
     text = text.replace("#   inputs", "  inputs").replace("#   {num", "  {num")
+    text = text.replace("#   url", "  url")
     (tmp_path / "guard.yaml").write_text(text)
     guard = load_guards(Path("guard.yaml"), cwd=tmp_path, allow_code=False).guards[0]
     port = guard.variants["port"]
     assert {setting.target.kind for setting in port.settings} == set(TARGET_KINDS)
     assert port.build is not None
+    assert port.serve is not None
     assert guard.run.batch_size == 16
     assert guard.gate.undecided == "warn"
     assert guard.include_paths

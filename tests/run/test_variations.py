@@ -56,7 +56,10 @@ def test_every_factor_departs_from_what_the_model_has() -> None:
         "attention": ["eager"],
         "softmax_dtype": ["bfloat16"],
     }
-    assert reasons(described()) == {"device": "there is no other kind than cpu here"}
+    assert reasons(described()) == {
+        "device": "there is no other kind than cpu here",
+        "concurrency": "the model is not asked over a connection",
+    }
     changed = planned(described(batch_size=1, threads=1, attention="eager"))
     assert changed["batch_size"] == [2]
     assert changed["threads"] == [2]

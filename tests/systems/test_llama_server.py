@@ -9,7 +9,8 @@ import psutil
 import pytest
 from system_models import MODEL, ORIGINAL, Compare, healthy, named, perplexity
 
-pytestmark = pytest.mark.systems
+# One after the other: each looks whether a server is left.
+pytestmark = [pytest.mark.systems, pytest.mark.xdist_group("llama_server")]
 
 FLAGS: dict[str, Any] = {
     "rope": {"reference": 4000.0, "candidate": 40.0, "target": "serve.rope-freq-base"},

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 
 from evalguard.errors import EvaluationError
 from evalguard.worker.model_server import ServerCommand, keep_servers, lease_server
+from evalguard.worker.process import kill_workers_of
 
 STUB = Path(__file__).parent.parent / "stub_server.py"
 
@@ -180,6 +182,53 @@ def test_a_server_that_has_died_is_started_again(tmp_path: Path) -> None:
         second = lease_server(command(tmp_path), tmp_path)
         assert second.server.answers()
         assert second.server is not first.server
+
+
+def test_a_server_that_is_being_started_goes_with_its_threads_workers(tmp_path: Path) -> None:
+    errors: list[str] = []
+
+    def start() -> None:
+        try:
+            lease_server(command(tmp_path, "--sleep-first", "600"), tmp_path)
+        except EvaluationError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    until = time.monotonic() + 120
+    while not started(tmp_path) and time.monotonic() < until:
+        time.sleep(0.05)
+    kill_workers_of([thread])
+    thread.join(120)
+    assert ["was killed by SIGKILL" in error for error in errors] == [True]
+    assert all(map(is_gone, started(tmp_path)))
+
+
+def test_a_server_in_use_does_not_go_with_a_threads_workers(tmp_path: Path) -> None:
+    lease = lease_server(command(tmp_path), tmp_path)
+    kill_workers_of([threading.current_thread()])
+    assert lease.server.answers()
+    lease.release()
+
+
+def test_a_server_that_is_being_started_is_given_up_when_all_are_stopped(tmp_path: Path) -> None:
+    errors: list[str] = []
+
+    def start() -> None:
+        try:
+            lease_server(command(tmp_path, "--sleep-first", "600"), tmp_path)
+        except EvaluationError as error:
+            errors.append(str(error))
+
+    with keep_servers():
+        thread = threading.Thread(target=start)
+        thread.start()
+        until = time.monotonic() + 120
+        while not started(tmp_path) and time.monotonic() < until:
+            time.sleep(0.05)
+    thread.join(120)
+    assert ["was ended" in error for error in errors] == [True]
+    assert all(map(is_gone, started(tmp_path)))
 
 
 def test_a_killed_evalguard_leaves_no_server(tmp_path: Path) -> None:

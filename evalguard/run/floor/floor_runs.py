@@ -315,7 +315,10 @@ _NAMES: dict[Factor, str] = {
     "device": "device",
     "attention": "attention",
     "softmax_dtype": "softmax",
+    "concurrency": "concurrency",
 }
+# Requests in flight where the usual run has one.
+_CONCURRENT = 8
 PlannedVariations = tuple[list[Variation], list[Unmeasured]]
 
 
@@ -369,6 +372,8 @@ def apply_variation(
         arguments["attn_implementation"] = value
     elif variation.factor == "softmax_dtype":
         policy = replace(policy, softmax_dtype="model")
+    elif variation.factor == "concurrency":
+        arguments["num_concurrent"] = value
     variant = replace(source.variant, model_args=arguments)
     name = f"{source.name}, {variation.name}"
     return replace(source, name=name, variant=variant, policy=policy)
@@ -398,6 +403,7 @@ def _variation_name(factor: Factor, value: Value) -> str:
         "device": f"on {value}",
         "attention": f"{value} attention",
         "softmax_dtype": f"{value} softmax",
+        "concurrency": f"{value} request{'s' if value != 1 else ''} in flight",
     }.get(factor, _NAMES[factor])
 
 
@@ -464,6 +470,13 @@ def _softmax_dtypes(description: ModelDescription) -> Sequence[Value] | str:
     return [own]
 
 
+def _concurrencies(description: ModelDescription) -> Sequence[Value] | str:
+    default = description.computation.get("concurrency")
+    if not isinstance(default, int):
+        return "the model is not asked over a connection"
+    return [1] if default != 1 else [_CONCURRENT]
+
+
 def _main_dtype(description: ModelDescription) -> str:
     """The dtype of most weights."""
     return description.dtype.partition("+")[0]
@@ -476,4 +489,5 @@ _VALUES: dict[Factor, Callable[[ModelDescription], Sequence[Value] | str]] = {
     "device": _devices,
     "attention": _attentions,
     "softmax_dtype": _softmax_dtypes,
+    "concurrency": _concurrencies,
 }

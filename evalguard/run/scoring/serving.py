@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -19,7 +20,7 @@ from evalguard.conversion.digests import KnownDigests, digest_path
 from evalguard.conversion.planning import ConversionPlan, plan_conversion
 from evalguard.core.redaction import is_secret
 from evalguard.core.scorer import AheadScorer, Request, Response, Scorer
-from evalguard.core.settings import Value, Variant, digest_of
+from evalguard.core.settings import ServeRecipe, Value, Variant, digest_of
 from evalguard.errors import EvaluationError, SettingError, UsageError
 from evalguard.models.arguments import HF_TYPES
 from evalguard.models.runtimes.types import RUNTIME_TYPES
@@ -77,22 +78,18 @@ def with_server(variant: Variant, cache_dir: Path) -> tuple[Variant, ServerLease
         with contextlib.redirect_stdout(sys.stderr):
             made = build(variant, plan, cache_dir, python=python.python, variables=variables)
         known[_BUILD] = str(made)
-    command = [_fill(one, known) for one in put_flags(serve.command, plan.serve_flags)]
-    if command[0] in ("python", "python3"):
-        command[0] = python.python
     own = {name: value and _fill(value, known) for name, value in serve.env.items()}
     own |= plan.serve_env
     wanted = ServerCommand(
         name=variant.name,
-        command=tuple(command),
+        command=_fill_command(serve, plan, known),
         env={**variables, **own},
         url=serve.url,
         ready=serve.ready,
         folder=serve.folder,
         start_limit=serve.start_limit,
     )
-    known_digests = FileDigests(open_facts(cache_dir))
-    proofs = _Proofs(wanted, own, python, known_digests).collect()
+    proofs = _Proofs(wanted, own, python, FileDigests(open_facts(cache_dir))).collect()
     lease = lease_server(wanted, cache_dir.absolute() / "logs")
     arguments = {
         name: _fill(value, known) if isinstance(value, str) else value
@@ -104,6 +101,14 @@ def with_server(variant: Variant, cache_dir: Path) -> tuple[Variant, ServerLease
         serve=replace(serve, proofs=proofs),
     )
     return started, lease
+
+
+def _fill_command(
+    serve: ServeRecipe, plan: ConversionPlan, known: Mapping[str, str]
+) -> tuple[str, ...]:
+    """The command with all flags; ``python`` as its first word is the model's interpreter."""
+    first, *others = (_fill(one, known) for one in put_flags(serve.command, plan.serve_flags))
+    return (known[_PYTHON] if first in ("python", "python3") else first, *others)
 
 
 def _interpreter(
@@ -146,9 +151,9 @@ def put_flags(command: Sequence[str], flags: Mapping[str, Value]) -> list[str]:
     """Return a command with flags in place of those that it has under these names, else behind it.
 
     ``true`` puts the flag alone, ``false`` and ``null`` leave it out, a list becomes several words,
-    a mapping JSON. What is replaced is ``--FLAG=VALUE``, or ``--FLAG`` with the words behind it
-    up to the next one that begins with a dash; of a flag that is or was a switch (``true``,
-    ``false``) the flag alone. Underscores and dashes in names are one.
+    a mapping JSON. What is replaced is ``--FLAG=VALUE``, or ``--FLAG`` with the word behind it that
+    does not begin with a dash: no word for ``true`` and ``false``, which are of switches, and all
+    of them for a list. Underscores and dashes in names are one.
 
     Args:
         flags: name -> value; a name without dashes is a long one.
@@ -161,7 +166,8 @@ def put_flags(command: Sequence[str], flags: Mapping[str, Value]) -> list[str]:
         if place is None:
             words += found
             continue
-        end = _end_of(words, place, switch=isinstance(value, bool))
+        most = 0 if isinstance(value, bool) else len(words) if isinstance(value, list) else 1
+        end = _end_of(words, place, most)
         own, joined, _ = words[place].partition("=")  # an equal command is an equal server
         if found:
             found = [f"{own}={found[1]}"] if joined and len(found) == 2 else [own, *found[1:]]
@@ -176,11 +182,11 @@ def _find(words: Sequence[str], flag: str) -> int | None:
     return next((place for place, word in enumerate(words) if place and same(word)), None)
 
 
-def _end_of(words: Sequence[str], place: int, *, switch: bool) -> int:
+def _end_of(words: Sequence[str], place: int, most: int) -> int:
+    """Where a flag ends that has at most so many words behind it."""
     end = place + 1
-    if switch or "=" in words[place]:
-        return end
-    while end < len(words) and not re.match(r"-[^\d.]", words[end]):
+    last = end if "=" in words[place] else min(end + most, len(words))
+    while end < last and not re.match(r"-[^\d.]", words[end]):
         end += 1
     return end
 
@@ -249,7 +255,7 @@ class _Proofs:
             return f"{reading.digest} {reading.environment}"
         digest = digest_path(path, self._known)
         if path.suffix in _MODEL_FILES or (path / "config.json").is_file():
-            self._weights[digest_of([len(self._weights)])] = digest
+            self._weights[f"file {len(self._weights) + 1}"] = digest
         return digest
 
     def _path(self, word: str) -> Path | None:
@@ -282,23 +288,28 @@ class _ServedScorer:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._scorer, name)
 
+    def encode(self, requests: Sequence[Request]) -> list[tuple[int, ...]]:
+        """Return the token ids each request would feed; some servers tokenise themselves."""
+        with self._explain_end():
+            return self._scorer.encode(requests)
+
     def score(self, requests: Sequence[Request]) -> list[Response]:
-        """Score a block."""
-        with self._server_needed():
+        """Score one block of requests."""
+        with self._explain_end():
             return self._scorer.score(requests)
 
     def probe(self, requests: Sequence[Request]) -> None:
         """See whether the server gives what requests of these kinds need."""
-        with self._server_needed():
+        with self._explain_end():
             cast("AheadScorer", self._scorer).probe(requests)
 
     def ask_ahead(self, blocks: Iterable[Sequence[Request]]) -> None:
         """Begin to ask for blocks."""
-        with self._server_needed():
+        with self._explain_end():
             cast("AheadScorer", self._scorer).ask_ahead(blocks)
 
-    @contextlib.contextmanager
-    def _server_needed(self) -> Iterator[None]:
+    @contextmanager
+    def _explain_end(self) -> Iterator[None]:
         """Where the server has ended meanwhile, say how, with its last lines."""
         try:
             yield

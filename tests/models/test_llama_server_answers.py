@@ -1,0 +1,222 @@
+"""Model type llama_server against a stub of llama.cpp's endpoints: what is asked, what is refused.
+
+The shapes are those of a real server (xllamacpp 2026.10), which tests/systems asks itself.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evalguard.core.scorer import Request, RequestKind, ScoringPolicy
+from evalguard.errors import EvaluationError
+from evalguard.models.lm_scorer import LMScorer
+from evalguard.models.loading import load_lm
+
+BOS, EOS, FIRST, CONTEXT = 1, 2, 3, 64
+LETTERS = "abcdefghijklmnopqrstuvwxyz ."
+Fault = Callable[[dict[str, Any]], Any]
+
+
+def encode(text: str, special: bool) -> list[int]:
+    """A letter a token; BOS in letters is one."""
+    bos = [BOS] if special else []
+    ids: list[int] = []
+    while text:
+        for written, token in (("<s>", BOS), ("</s>", EOS)):
+            if text.startswith(written):
+                ids.append(token)
+                text = text[len(written) :]
+                break
+        else:
+            ids.append(FIRST + LETTERS.index(text[0]))
+            text = text[1:]
+    return bos + ids
+
+
+def logprobs_after(ids: list[int]) -> np.ndarray[Any, Any]:
+    """The distribution of the next token, of all tokens before it."""
+    mixed = sum((place + 1) * token for place, token in enumerate(ids))
+    logits = np.array([math.sin(mixed * (1 + token)) * 3 for token in range(FIRST + len(LETTERS))])
+    return np.asarray(logits - np.log(np.exp(logits).sum()))
+
+
+class Stub(BaseHTTPRequestHandler):
+    fault: Fault | None = None
+
+    def do_GET(self) -> None:
+        settings = {"n_ctx": CONTEXT}
+        self.say({"default_generation_settings": settings, "bos_token": "<s>", "eos_token": "</s>",
+                  "build_info": "b1"})  # fmt: skip
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path == "/tokenize":
+            self.say({"tokens": encode(asked["content"], asked["add_special"])})
+            return
+        assert self.path == "/completion"
+        prompt = asked["prompt"]
+        if len(prompt) >= CONTEXT:
+            self.say({"error": {"message": "exceeds the available context size"}}, status=400)
+            return
+        if "logit_bias" not in asked:
+            self.say({"content": self.generate(prompt, asked["n_predict"])})
+            return
+        ((wanted, _),) = asked["logit_bias"]
+        row = logprobs_after(prompt)
+        top = {"id": int(row.argmax()), "logprob": float(row.max())}
+        one = {"id": wanted, "logprob": float(row[wanted]), "top_logprobs": [top]}
+        answer = {"completion_probabilities": [one], "tokens_evaluated": len(prompt)}
+        self.say(type(self).fault(answer) if type(self).fault else answer)
+
+    @staticmethod
+    def generate(prompt: list[int], most: int) -> str:
+        made: list[int] = []
+        while len(made) < most:
+            made.append(FIRST + int(logprobs_after([*prompt, *made])[FIRST:].argmax()))
+        return "".join(LETTERS[token - FIRST] for token in made)
+
+    def say(self, what: Any, status: int = 200) -> None:
+        text = json.dumps(what).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., LMScorer]]:
+    servers: list[ThreadingHTTPServer] = []
+
+    def start(fault: Fault | None = None, **more: Any) -> LMScorer:
+        handler = type("Handler", (Stub,), {"fault": staticmethod(fault) if fault else None})
+        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), handler))
+        threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
+        policy = ScoringPolicy()
+        arguments = {"base_url": f"http://127.0.0.1:{servers[-1].server_port}", **more}
+        lm = load_lm(
+            "llama_server", arguments, {}, policy, trust_remote_code=False, allow_pickle=False
+        )
+        return LMScorer(lm, policy, model_type="llama_server", model_args=arguments)
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def request(kind: RequestKind, *arguments: Any, doc_id: int = 0) -> Request:
+    return Request(task="t", doc_id=doc_id, index=0, kind=kind, arguments=arguments)
+
+
+def expected(ids: list[int], first: int) -> list[float]:
+    return [float(logprobs_after(ids[:place])[ids[place]]) for place in range(first, len(ids))]
+
+
+@pytest.mark.parametrize("concurrent", [1, 7])
+def test_every_token_of_a_continuation_has_the_servers_own_log_probability(
+    serve: Callable[..., LMScorer], concurrent: int
+) -> None:
+    scorer = serve(num_concurrent=concurrent)
+    words = ["the old man ", "a boat", "", "the old man "]
+    asked = [request("loglikelihood", word, " sea.", doc_id=n) for n, word in enumerate(words)]
+    for word, answer in zip(words, scorer.score(asked), strict=True):
+        ids = [BOS, *encode(word + " sea.", False)]
+        first = len(ids) - len(" sea.") - (len(word) - len(word.rstrip()))
+        assert answer.token_logprobs == pytest.approx(expected(ids, first))
+        assert answer.loglikelihood == pytest.approx(sum(expected(ids, first)))
+        assert answer.n_tokens == len(ids)
+        assert answer.is_greedy is False
+
+
+def test_a_continuation_of_most_probable_tokens_is_greedy(serve: Callable[..., LMScorer]) -> None:
+    best = Stub.generate([BOS, *encode("abc", False)], 1)
+    # the stub's most probable token may be a special one, which no text holds
+    row = logprobs_after([BOS, *encode("abc", False)])
+    (answer,) = serve().score([request("loglikelihood", "abc", best)])
+    assert answer.is_greedy is (int(row.argmax()) >= FIRST)
+
+
+def test_a_whole_text_is_read_in_windows_and_every_token_scored_once(
+    serve: Callable[..., LMScorer],
+) -> None:
+    text = "the old man and the sea. " * 4
+    (answer,) = serve().score([request("loglikelihood_rolling", text)])
+    assert answer.token_logprobs is not None
+    assert len(answer.token_logprobs) == len(text) + 1  # BOS given BOS, as lm-eval has it
+    short = "the sea."
+    (answer,) = serve().score([request("loglikelihood_rolling", short)])
+    assert answer.token_logprobs == pytest.approx(expected([BOS, BOS, *encode(short, False)], 1))
+
+
+def test_a_text_is_generated_and_cut_at_a_stop_sequence(serve: Callable[..., LMScorer]) -> None:
+    whole = Stub.generate([BOS, *encode("abc", False)], 12)
+    scorer = serve()
+    options = {"until": [whole[5]], "max_gen_toks": 12}
+    (answer,) = scorer.score([request("generate_until", "abc", options)])
+    assert answer.text == whole.split(whole[5])[0]
+    with pytest.raises(EvaluationError, match="decodes greedily"):
+        scorer.score([request("generate_until", "abc", {"do_sample": True, "temperature": 1.0})])
+
+
+def changed(**fields: Any) -> Fault:
+    def change(answer: dict[str, Any]) -> dict[str, Any]:
+        (one,) = answer["completion_probabilities"]
+        return {**answer, "completion_probabilities": [{**one, **fields}]}
+
+    return change
+
+
+FAULTS: dict[str, tuple[Fault, str]] = {
+    "another token was generated": (changed(id=0), "answered with token 0"),
+    "there is no log-probability": (changed(logprob=None), "gave no log-probability"),
+    "there are none at all": (lambda _: {"content": "a"}, "gave no log-probability"),
+    "it is infinite": (changed(logprob=-math.inf), "-inf as a log-probability"),
+    "it is no number": (changed(logprob=math.nan), "nan as a log-probability"),
+    "it is a probability above 1": (changed(logprob=0.7), "0.7 as a log-probability"),
+    "the prompt was cut": (lambda a: {**a, "tokens_evaluated": 1}, "read 1 tokens of a prompt"),
+    "the server says that it cut": (lambda a: {**a, "truncated": True}, "of a prompt of"),
+    "the answer is a list": (lambda a: [a], "answered no JSON object"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_an_answer_is_refused_where(name: str, serve: Callable[..., LMScorer]) -> None:
+    fault, words = FAULTS[name]
+    scorer = serve(fault)
+    with pytest.raises(EvaluationError) as refused:
+        scorer.score([request("loglikelihood", "the old man", " sea.")])
+    assert words in str(refused.value)
+
+
+def test_a_server_of_another_kind_is_refused_at_load(serve: Callable[..., LMScorer]) -> None:
+    class Other(Stub):
+        def do_GET(self) -> None:
+            self.say({"data": []})
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Other) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        with pytest.raises(EvaluationError, match="this is no server") as refused:
+            load_lm("llama_server", {"base_url": url}, {}, ScoringPolicy(),
+                    trust_remote_code=False, allow_pickle=False)  # fmt: skip
+        assert "without a path" in refused.value.hint
+        server.shutdown()
+
+
+def test_a_server_that_is_not_there_is_an_error_that_says_so() -> None:
+    with pytest.raises(EvaluationError) as refused:
+        load_lm("llama_server", {"base_url": "http://127.0.0.1:9"}, {}, ScoringPolicy(),
+                trust_remote_code=False, allow_pickle=False)  # fmt: skip
+    assert "no server answers at http://127.0.0.1:9" in str(refused.value)
