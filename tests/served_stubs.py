@@ -1,6 +1,6 @@
 """Servers without a model: answers in the shapes that OpenAI, vLLM, SGLang and TGI document.
 
-Their "model" is a table: the log-probabilities of the next token given the last one.
+Their "model" is a table: the log-probabilities of the next token given the last one; or a real one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class Stub:
     Attributes:
         tokenizer: folder of a Hugging Face tokenizer.
         shape: "openai", "bare" (nothing but log-probabilities), "vllm" (with the prompt's ids),
-            "sglang", "tgi".
+            "sglang", "llama.cpp" (log-probabilities of generated tokens alone), "tgi" (none),
+            "text" (prompts are texts), "chat".
         noise: of the logits, beside the model of noise 0.
         edit: changes a sound answer; ``reply``: sends it otherwise.
     """
@@ -69,7 +70,7 @@ class Stub:
             if not place:
                 found.append({"id": token, "text": text, "logprob": None, "tops": None})
                 continue
-            row = self.table[ids[place - 1]]
+            row = self.row(ids, place)
             most = [int(one) for one in np.argsort(-row)[:shown]]
             most += [] if token in most else [int(token)]
             found.append(
@@ -82,11 +83,22 @@ class Stub:
             )
         return found
 
+    def row(self, ids: Sequence[int], place: int) -> Any:
+        """Log-probabilities of the token at a place of a text."""
+        return self.table[ids[place - 1]]
+
     def answer(self, asked: Json) -> Json:
         """The sound answer."""
+        if self.shape == "chat":
+            said = {"role": "assistant", "content": f"to {asked['messages'][-1]['content']}"}
+            choice = {"index": 0, "message": said, "finish_reason": "stop"}
+            return {"object": "chat.completion", "model": asked["model"], "choices": [choice]}
         if "input_ids" in asked:
             return [self._sglang(ids, asked) for ids in asked["input_ids"]]
         prompts = asked["prompt"]
+        if self.shape == "text":
+            texts = [prompts] if isinstance(prompts, str) else prompts
+            prompts = [self.decoder(text)["input_ids"] for text in texts]
         prompts = [prompts] if prompts and isinstance(prompts[0], int) else prompts
         return {
             "id": "cmpl-1",
@@ -106,6 +118,9 @@ class Stub:
         generated = int(np.argmax(self.table[ids[-1]]))
         said = [*ids, generated] if asked.get("echo") else [generated]
         choice: Json = {"index": index, "text": "", "finish_reason": "length", "logprobs": None}
+        if self.shape == "llama.cpp":
+            one = {"id": generated, "token": "x", "bytes": [], "logprob": -0.5, "top_logprobs": []}
+            return {**choice, "text": "x", "logprobs": {"content": [one]}}
         if self.shape != "bare":
             choice["text"] = self.decoder.decode(said)
         if self.shape == "vllm":
@@ -144,6 +159,28 @@ class Stub:
         return {"text": self.decoder.decode([0]), "meta_info": about}
 
 
+class ModelStub(Stub):
+    """A stub whose log-probabilities are those of the model in the tokenizer's folder."""
+
+    @cached_property
+    def model(self) -> Any:
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        return AutoModelForCausalLM.from_pretrained(self.tokenizer, dtype=torch.float32).eval()
+
+    def tokens(self, ids: Sequence[int], shown: int) -> list[dict[str, Any]]:
+        import torch
+
+        with torch.no_grad():
+            logits = self.model(torch.tensor([list(ids)])).logits[0].float()
+        self.rows = torch.log_softmax(logits, dim=-1).double().numpy()
+        return super().tokens(ids, shown)
+
+    def row(self, ids: Sequence[int], place: int) -> Any:
+        return self.rows[place - 1]
+
+
 @contextmanager
 def serving(stub: Stub) -> Iterator[str]:
     """Run a stub; yields the URL of its completions (of SGLang: of its own endpoint)."""
@@ -151,7 +188,8 @@ def serving(stub: Stub) -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    path = "generate" if stub.shape == "sglang" else "v1/completions"
+    paths = {"sglang": "generate", "chat": "v1/chat/completions"}
+    path = paths.get(stub.shape, "v1/completions")
     try:
         yield f"http://127.0.0.1:{server.server_port}/{path}"
     finally:

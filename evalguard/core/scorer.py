@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.divergence import Divergence
-from evalguard.core.reference import Reference
+from evalguard.core.reference import Reference, TopLogprobs
 from evalguard.core.settings import Value, Variant
 
 RequestKind = Literal["loglikelihood", "loglikelihood_rolling", "generate_until"]
@@ -18,8 +18,6 @@ ScorerName = Literal["fast", "harness"]
 # "full logits": the fast path with logits at all positions, for models that need it.
 ScoringPath = Literal["fast", "full logits", "harness"]
 RollingBos = Literal["lm-eval", "once"]
-# Of each scored position: tokens by their texts (or "token_id:7"), with natural log-probabilities.
-TopLogprobs = tuple[Mapping[str, float], ...]
 
 # Sequences of a batch where batches are cut by number and nobody gave one, as lm-eval has it here.
 DEFAULT_BATCH_SIZE = 16

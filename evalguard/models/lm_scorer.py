@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evalguard.core.redaction import redacted_text
-from evalguard.core.reference import Reference
+from evalguard.core.reference import Reference, shown_tokens
 from evalguard.core.scorer import (
     AnswerJournal,
     ComparedAnswer,
@@ -42,7 +42,7 @@ from evalguard.models.load_failures import (
 )
 from evalguard.models.machine import use_threads
 from evalguard.models.served.answer_checks import check_answers
-from evalguard.models.served.calls import is_served, run_method, seed_repeats, wrap_conversation
+from evalguard.models.served.calls import is_served, run_method, seed_repeats
 from evalguard.models.served.probe import probe_server
 from evalguard.models.served.request_queue import RequestQueue
 from evalguard.models.served.server_identity import read_server_facts, server_identity
@@ -98,6 +98,7 @@ class LMScorer:
         self._queue: RequestQueue | None = None
         self._served = self._read_server() if is_served(lm) else None
         self._probed: set[RequestKind] = set()
+        self._shown_tokens = 0
         self._description = self._read_off()
 
     def _read_off(self) -> ModelDescription:
@@ -207,13 +208,7 @@ class LMScorer:
         """
         lm = self._open_lm()
         kinds = {request.kind for request in requests} - self._probed
-        new = [
-            replace(request, arguments=wrap_conversation(lm, request.arguments))
-            if self.is_served
-            else request
-            for request in requests
-            if request.kind in kinds
-        ]
+        new = [request for request in requests if request.kind in kinds]
         if new:
             with explain_failures("answering a probe", ()), silence_libraries():
                 probe_server(lm, new)
@@ -248,6 +243,8 @@ class LMScorer:
             queue, asked = self._submit(requests)
             return queue.wait(requests, asked)
         lm, kind = self._open_lm(), get_request_kind(requests)
+        if self._shown_tokens and kind != "generate_until" and self._description.gives_rows:
+            return self._score_showing(requests)
         most = self._policy.max_gen_toks
         arguments = [build_arguments(request, most) for request in requests]
         seeds = seed_generators(self._policy.seed)
@@ -269,6 +266,20 @@ class LMScorer:
             told = build_responses(lm, kind, arguments, answers, fed.pairs, fed.answers)
         self._notice_batches()
         return told
+
+    def show_top_tokens(self, number: int) -> None:
+        """Show so many tokens of each distribution beside the scores, as a server does.
+
+        What shows no distributions, or asks a server for tokens of its own accord, is left alone.
+        """
+        self._shown_tokens = number
+
+    def _score_showing(self, requests: Sequence[Request]) -> list[Response]:
+        responses, kept = self.score_reference(requests, top_k=self._shown_tokens, samples=1)
+        return [
+            replace(response, top_logprobs=() if of is None else shown_tokens(of))
+            for response, of in zip(responses, kept, strict=True)
+        ]
 
     def score_reference(
         self, requests: Sequence[Request], *, top_k: int, samples: int

@@ -126,7 +126,7 @@ def _titled_folds(view: ReportView) -> Iterator[MarkdownSection]:
         )
     yield "caveats", "\n".join(f"{one.number}. {inline(one.line)}" for one in view.caveats)
     yield "distributions", _distribution_table(view.distributions, view.distributions_legend)
-    more = (view.across, *view.answers, *view.stopping, view.influence)
+    more = (*view.kl_estimates, view.across, *view.answers, *view.stopping, view.influence)
     yield "more about the drift", join_paragraphs(*map(inline, more))
     if found is not None:
         beside = [text for search in found.searches for text in (search.cleared, search.beside)]

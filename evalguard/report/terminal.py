@@ -83,6 +83,7 @@ def _long_form(view: ReportView, width: int) -> list[list[Text]]:
         sides_lines(view.base, view.candidate, width),
         wrap_prose(view.sentence, width),
         [Text(line) for line in distribution_lines(view, width, prose_width(width))],
+        _paragraph_lines(view.kl_estimates, width),
         _paragraph_lines([view.across], width),
         _tests(view, width),
         _paragraph_lines(view.answers, width),

@@ -14,6 +14,7 @@ from evalguard.core.gate import Gate, GateResult, exit_code
 from evalguard.core.noise_floor import DistributionComparison
 from evalguard.core.pairing import pair
 from evalguard.core.redaction import redacted_text
+from evalguard.core.reference import KlEstimate
 from evalguard.core.reports.compare import CompareReport
 from evalguard.core.scores import UNINFORMATIVE, NotCompared, ScoreTable
 from evalguard.core.settings import Value
@@ -30,7 +31,7 @@ from evalguard.run.groups import (
 from evalguard.run.options import CompareOptions
 from evalguard.run.record import read_environments
 from evalguard.run.sample_size.draws import Stops
-from evalguard.run.scoring.divergences import compare_task_distributions
+from evalguard.run.scoring.divergences import compare_task_distributions, estimate_task_kl
 from evalguard.run.scoring.fairness import note_batch_differences
 from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.stored_run import describe_differences
@@ -68,6 +69,7 @@ def build_report(
         across_tasks_reason=judgement.across_tasks_reason,
         sequential=None if stops is None else stops.run,
         distributions=held.distributions,
+        kl_estimates=judgement.kl_estimates,
         exit_code=exit_code(gate, strict=options.strict, git_bisect=options.git_bisect),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         environment=read_environments(base.environment, candidate.environment),
@@ -113,7 +115,11 @@ def judge_scores(
     )
     judgement = judge_comparisons(of_groups, gate=choices.gate, distributions=distributions)
     absent = list_missing_aggregates(of_tasks, groups)
-    return replace(judgement, not_compared=(*undefined, *absent)), unused
+    estimates = estimate_task_kl(
+        base.shown, candidate.shown, tables[0], confidence=choices.gate.confidence
+    )
+    judgement = replace(judgement, not_compared=(*undefined, *absent), kl_estimates=estimates)
+    return judgement, unused
 
 
 def _uncompared(
@@ -175,6 +181,7 @@ class GateJudgement:
     ``across_tasks`` is None, with ``across_tasks_reason``, where fewer than two metrics can be
     judged together. ``distributions`` are those that the gate's limits were held to. ``notes`` say
     which subtasks the gate does not judge, ``note_uncompared`` what no subtask has.
+    ``kl_estimates`` are shown, and no limit is held to them.
     """
 
     comparisons: tuple[Comparison, ...]
@@ -182,6 +189,7 @@ class GateJudgement:
     across_tasks: AcrossTasks | None
     across_tasks_reason: str
     distributions: tuple[DistributionComparison, ...] = ()
+    kl_estimates: tuple[KlEstimate, ...] = ()
     notes: tuple[str, ...] = ()
     not_compared: tuple[NotCompared, ...] = ()
 

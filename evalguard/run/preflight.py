@@ -123,6 +123,8 @@ def check_measurable(sources: Sequence[Source], choices: Choices) -> None:
     for source in sources:
         if isinstance(source, StoredSource):
             _check_stored(source, choices.gate)
+        elif isinstance(source, ModelSource):
+            _check_shown(source, choices.gate)
     _check_versions(sources, choices)
 
 
@@ -188,6 +190,18 @@ def _check_switched_on(choices: Choices) -> None:
             f"the gate has limits on {_distribution_limits(choices.gate)}, and distributions "
             "are off",
             hint="leave out --distributions off (distributions: off), or the limits",
+        )
+
+
+def _check_shown(source: ModelSource, gate: Gate) -> None:
+    """A limit on distributions needs all of them; the tokens that a server shows are not enough."""
+    if gate.needs_distributions and not shows_distributions(source.variant):
+        raise UsageError(
+            f"the gate has limits on {_distribution_limits(gate)}, and '{source.name}', of type "
+            f"'{source.variant.model}', shows no whole distributions: from the most probable "
+            "tokens of a server KL is only estimated, from below, and no limit is held to that",
+            hint="name the model itself (model: hf) for base and candidate, or leave out the "
+            "limits (--gate-metric, gate: {metrics: ...})",
         )
 
 

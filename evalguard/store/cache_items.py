@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from evalguard.core.scorer import Response, TopLogprobs
+from evalguard.core.reference import TopLogprobs
+from evalguard.core.scorer import Response
 from evalguard.core.settings import CacheListing, KeptFolder, Value
 from evalguard.store.files import DAMAGED_SUFFIX, DamagedBlockError, write_atomically
 from evalguard.store.record_file import read_table

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from served_stubs import ModelStub, serving
 from small_world import SmallWorld, run_here
 
 from evalguard.core.scorer import Request, ScoringPolicy
@@ -325,3 +326,44 @@ def test_a_client_that_lacks_its_packages_says_how_to_install_them(
         )
     assert "tenacity" in str(error.value)
     assert error.value.hint == "pip install 'lm-evalguard[api]'"
+
+
+@pytest.mark.parametrize("bos", [False, True])
+def test_a_model_is_compared_with_a_server_of_itself_where_both_read_bos(
+    bos: bool, world: SmallWorld, capfd
+) -> None:
+    guard = world.folder / "beside.yaml"
+    with serving(ModelStub(tokenizer=world.models["llama"])) as url:
+        served = {
+            "base_url": url,
+            "model": "served",
+            "tokenizer": str(world.models["llama"]),
+            "tokenizer_backend": "huggingface",
+            "max_length": 50,
+            "add_bos_token": bos,
+            "top_logprobs": 5,
+        }
+        own = {"pretrained": str(world.models["llama"]), "dtype": "float32"}
+        models = {
+            "own": {"model_args": own},
+            "served": {"model": "local-completions", "model_args": served},
+        }
+        content = {"models": models, "tasks": ["sw_word"], "include_path": [str(world.tasks)]}
+        guard.write_text(json.dumps(content))
+        words = ["compare", "--config", guard, "--base", "own", "--cand", "served", "--json"]
+        done = run_here([*words, "--output-path", world.folder / "reports", "--quiet"], capfd)
+    if not bos:
+        assert done.code == 3
+        hint = done.document["error"]["hint"]
+        assert "only the base reads token" in hint
+        assert "{add_bos_token: true} on the candidate" in hint
+        return
+    assert done.code == 0, done.out + done.err
+    found = {one["metric"]: one for one in done.document["comparisons"]}
+    assert abs(found["perplexity"]["sigma"]) < 1e-3
+    assert found["acc"]["bit_identical"]
+    (shown,) = done.document["kl_estimates"]
+    assert not shown["failure"]
+    assert shown["kl_at_least"]["value"] < 1e-6
+    assert 4.0 < shown["tokens"] < 6.1
+    assert 0.0 < shown["mass_seen"]["value"] < 1.0

@@ -129,14 +129,15 @@ def permuted(_stub: Stub, _asked: Any, answer: Any) -> Any:
 def exchanging(stub: Stub, asked: Any, answer: Any) -> Any:
     """Requests that are there at the same time get each other's answers, two by two.
 
-    The probe's first ones come one by one; those after its batch come together.
+    Those with the probe's first prompts come one by one; of others it asks two alone and then
+    all four together.
     """
     with stub.lock:
-        if len(asked["prompt"]) > 1:
-            stub.notes["waiting"] = []
-        waiting = stub.notes.get("waiting")
-        if waiting is None or len(asked["prompt"]) > 1:
+        batch = len(asked["prompt"]) > 1
+        stub.notes["since"] = 0 if batch else stub.notes.get("since", -9) + 1
+        if stub.notes["since"] <= 2:
             return answer
+        waiting = stub.notes.setdefault("waiting", [])
         partner = waiting.pop() if waiting else None
         mine: dict[str, Any] = {"answer": answer, "there": threading.Event()}
         if partner is None:
@@ -226,6 +227,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "top-k only": ({"edit": of_logprobs(lambda v, t: (None, t))}, "only top_logprobs"),
     "no top-k": ({"edit": of_logprobs(lambda v, t: (v, None))}, "does not give the most probable"),
     "no log-probabilities at all (TGI)": ({"shape": "tgi"}, "token_logprobs is none"),
+    "those of generated tokens, as for a chat (llama.cpp)": (
+        {"shape": "llama.cpp"},
+        "it ignores echo, and gives those of generated tokens only",
+    ),
     "zeros": ({**BARE, "edit": all_the_same(0.0)}, "the log-probability 0, which says nothing"),
     "a constant": ({**BARE, "edit": all_the_same(-2.5)}, "-2.5, which says nothing"),
     "NaN": ({"edit": with_number(lambda _: float("nan"))}, "gave NaN"),
@@ -257,14 +262,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"edit": edited(lambda answer: {**answer, "model": "other"})},
         "asked for model 'served' and answers as 'other'",
     ),
-    "a batch in another order": ({**BARE, "edit": permuted}, "the answer to the other"),
+    "a batch in another order": ({**BARE, "edit": permuted}, "the answer to another"),
     "a batch in another order, echoed": (
         {"edit": permuted},
-        "answered another prompt|to the other",
+        "answered another prompt|to another",
     ),
     "answers exchanged between requests": (
         {**BARE, "edit": exchanging, "arguments": {"num_concurrent": 4}},
-        "at the same time, the server gives one the answer to the other",
+        "at the same time, the server gives one the answer to another",
     ),
     "the first answer for every prompt": (
         {
@@ -413,3 +418,67 @@ def test_a_client_that_has_no_log_probabilities_is_refused_before_any_request(
         ask(model_type=model_type, arguments=more)
     assert "local-completions" in error.value.hint
     assert isinstance(error.value, EvalguardError)
+
+
+def test_a_prompt_that_is_sent_as_text_has_no_ids_that_were_read(ask: Any) -> None:
+    as_ids = ask("generate_until", shape="tgi")
+    as_text = ask("generate_until", shape="text", arguments={"tokenized_requests": False})
+    assert all(one.token_hash and one.n_tokens for one in as_ids)
+    assert not any(one.token_hash or one.n_tokens for one in as_text)
+    assert all(one.text for one in as_text)
+
+
+def chat_scorer(url: str) -> LMScorer:
+    policy = ScoringPolicy()
+    arguments = {"base_url": url, "model": "served", "max_retries": 1}
+    lm = load_lm(
+        "local-chat-completions", arguments, {}, policy, trust_remote_code=False, allow_pickle=False
+    )
+    return LMScorer(lm, policy, model_type="local-chat-completions")
+
+
+def test_a_chat_endpoint_is_sent_conversations(tiny_llama: Path) -> None:
+    stub = Stub(tokenizer=tiny_llama, shape="chat")
+    with serving(stub) as url:
+        scorer = chat_scorer(url)
+        plain = requests_of("generate_until", 2)
+        with pytest.raises(UsageError, match="needs conversations") as error:
+            scorer.score(plain)
+        assert "--apply_chat_template" in error.value.hint
+        said = [{"role": "user", "content": "fog"}]
+        asked = [
+            Request(
+                task="t",
+                doc_id=one.doc_id,
+                index=0,
+                kind="generate_until",
+                arguments=(scorer.render_chat(said, True), one.arguments[1]),
+            )
+            for one in plain
+        ]
+        assert [one.text for one in scorer.score(asked)] == ["to fog", "to fog"]
+    assert all(one["messages"] == said for one in stub.asked)
+
+
+@pytest.mark.parametrize("text", ["fog", "fog fog", "fog fog fog fog"])
+def test_a_prompt_of_one_token_or_two_is_enough_for_a_sound_server(
+    text: str, tiny_llama: Path
+) -> None:
+    stub = Stub(tokenizer=tiny_llama)
+    request = Request(task="t", doc_id=0, index=0, kind="loglikelihood", arguments=(text, " came"))
+    policy = ScoringPolicy(batch_size=2)
+    with serving(stub) as url:
+        arguments = {"base_url": url, "model": "served", "tokenizer": str(tiny_llama)}
+        arguments |= {"tokenizer_backend": "huggingface", "num_concurrent": 4}
+        lm = load_lm(
+            "local-completions", arguments, {}, policy, trust_remote_code=False, allow_pickle=False
+        )
+        (told,) = LMScorer(lm, policy, model_type="local-completions").score([request])
+    assert told.loglikelihood < 0.0
+    assert len(stub.asked) <= 12
+
+
+def test_a_server_that_adds_bos_to_texts_is_to_be_sent_ids(ask: Any) -> None:
+    with pytest.raises(EvaluationError, match="reads a token of its own") as error:
+        ask("loglikelihood", shape="text", arguments={"tokenized_requests": False})
+    assert "tokenized_requests: false" in error.value.hint

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from evalguard.core.comparison import AcrossTasks, Comparison, SequentialRun
 from evalguard.core.noise_floor import DistributionComparison
+from evalguard.core.reference import KlEstimate
 from evalguard.core.reports.bisection import BisectReport
 from evalguard.core.scores import NotCompared
 from evalguard.core.settings import Value
@@ -75,6 +76,8 @@ class CompareReport:
             fewer than two are sums over documents.
         distributions: how the two models' distributions differ, one per task; () where that was
             not measured.
+        kl_estimates: what servers' most probable tokens say about KL, one per task; () where not
+            both sides show some.
         sequential: where a run that may stop early did; None in an ordinary run.
         bisect: which settings make the drift; None, with ``bisect_reason`` where one was to be
             expected, where there was no bisection.
@@ -100,6 +103,7 @@ class CompareReport:
     across_tasks: AcrossTasks | None = None
     across_tasks_reason: str = ""
     distributions: tuple[DistributionComparison, ...] = ()
+    kl_estimates: tuple[KlEstimate, ...] = ()
     sequential: SequentialRun | None = None
     bisect: BisectReport | None = None
     bisect_reason: str = ""

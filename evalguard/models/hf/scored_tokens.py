@@ -178,10 +178,12 @@ def _with_shown_tokens(response: Response, parts: Sequence[Any]) -> Response:
     """Add the tokens that a server's answers are the sums of, where all of them show these."""
     if not parts or not all(hasattr(part, "token_logprobs") for part in parts):
         return response
+    shown = [part.top_logprobs for part in parts]
+    whole = all(of is not None for of in shown)
     return replace(
         response,
         token_logprobs=np.concatenate([part.token_logprobs for part in parts]),
-        top_logprobs=tuple(shown for part in parts for shown in part.top_logprobs),
+        top_logprobs=tuple(one for of in shown for one in of) if whole else None,
     )
 
 
@@ -235,7 +237,7 @@ def _likelihood_response(
 
 
 def _generation_response(lm: Any, asked: tuple[Any, ...], text: str) -> Response:
-    ids = list(lm.tok_encode(asked[0])) if hasattr(lm, "tok_encode") else []
+    ids = _encode_context(lm, asked) if hasattr(lm, "tok_encode") else []
     if not all(isinstance(part, int) for part in ids[:1]):
         ids = []
     room = _context_room(lm, asked[1])
@@ -289,6 +291,9 @@ def _encode_whole_text(lm: Any, arguments: tuple[Any, ...]) -> list[int]:
 
 
 def _encode_context(lm: Any, arguments: tuple[Any, ...]) -> list[int]:
+    """The ids of a prompt; none where a server is sent its text, and encodes it as it will."""
+    if not getattr(lm, "tokenized_requests", True):
+        return []
     return list(lm.tok_encode(arguments[0]))
 
 

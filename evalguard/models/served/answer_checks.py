@@ -9,12 +9,13 @@ from contextvars import ContextVar
 from typing import Any
 
 from evalguard.core.scorer import Request
-from evalguard.errors import EvaluationError
+from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.served.prompt_logprobs import (
     LOGPROBS_HINT,
     PromptAnswer,
     TokenAnswer,
     check_fed,
+    check_numbers,
     check_prompt,
     read_choices,
     read_completions,
@@ -48,6 +49,34 @@ def with_own_seeds(
             options = {**options, "seed": int(options.get("seed", seed)) + repeat}
         seeded.append((context, options))
     return seeded
+
+
+def is_chat(lm: Any) -> bool:
+    """Whether a client asks a chat endpoint, of which no prompt has log-probabilities."""
+    if method_module(lm, "_create_payload") != "openai_completions":
+        return False
+    from lm_eval.models.openai_completions import LocalChatCompletion
+
+    return isinstance(lm, LocalChatCompletion)
+
+
+def with_conversations(lm: Any, arguments: Sequence[tuple[Any, ...]]) -> Sequence[tuple[Any, ...]]:
+    """Give a chat endpoint conversations, as lm-eval's client for it knows them.
+
+    Raises:
+        UsageError: they are prompts.
+    """
+    if not is_chat(lm):
+        return arguments
+    from lm_eval.models.api_models import JsonChatStr
+
+    for context, *_ in arguments:
+        if not str(context).startswith("[{"):
+            raise UsageError(
+                "a chat endpoint needs conversations, and this task is asked in plain prompts",
+                hint="--apply_chat_template makes conversations of them",
+            )
+    return [(JsonChatStr(context), *more) for context, *more in arguments]
 
 
 READERS: dict[str, Callable[[Sequence[Any]], list[PromptAnswer]]] = {
@@ -126,7 +155,11 @@ def _checked_logprobs(
         check_prompts(lm, found, _prompts(tokens), contexts)
         parsed = parse(outputs=outputs, tokens=tokens, ctxlens=ctxlens, **more)
         cut = [one.cut(context) for one, context in zip(found, contexts, strict=True)]
-        return [TokenAnswer.of(*both) for both in zip(parsed, cut, strict=True)]
+        names = getattr(lm, "token_names", None)
+        return [
+            TokenAnswer.of(answer, one, None if names is None else names.identify(one.tops))
+            for answer, one in zip(parsed, cut, strict=True)
+        ]
 
     return checking
 
@@ -171,9 +204,12 @@ def check_prompts(
 
 
 def echoes(lm: Any, answer: PromptAnswer, ids: Sequence[int]) -> bool:
-    """Whether an answer's text holds that of the prompt, spaces aside."""
-    tokenizer = getattr(lm, "tokenizer", None)
-    if tokenizer is None or not hasattr(tokenizer, "decode"):
+    """Whether an answer's text holds that of the prompt, spaces aside.
+
+    False as well where only the server could say what the text of a prompt is.
+    """
+    tokenizer: Any = getattr(lm, "tokenizer", None)
+    if not hasattr(tokenizer, "decode") or getattr(lm, "tokenizer_backend", None) == "remote":
         return False
     try:
         text = tokenizer.decode(list(ids), skip_special_tokens=True)
@@ -271,11 +307,12 @@ def _checked_gguf(complete: Callable[..., Any]) -> Callable[..., Any]:
         end = len(context) + len(continuation)
         scored = [one for one, at in zip(given, offsets, strict=False) if len(context) <= at < end]
         echoed = bool(offsets) and (offsets[0] < len(context) or not context)
-        if not (echoed and scored and all(isinstance(one, (int, float)) for one in scored)):
+        if not (echoed and scored):
             raise EvaluationError(
                 "the server gave no log-probabilities for the tokens of a continuation",
                 hint=LOGPROBS_HINT,
             )
+        check_numbers(scored)
         return answer
 
     return checking

@@ -22,14 +22,15 @@ from evalguard.models.served.answer_checks import (
     check_name,
     check_prompts,
     echoes,
+    is_chat,
     method_module,
+    with_conversations,
 )
 from evalguard.models.served.prompt_logprobs import LOGPROBS_HINT, PromptAnswer
 
 # Enough to tell two prompts apart, and read in no time.
 _PROMPT_TOKENS = 16
 _GENERATED = 4
-_CONCURRENT = 4
 # Seconds between tries of a server that is busy; it may ask for another pause, within the longest.
 _PAUSE, _LONGEST_PAUSE = 1.0, 10.0
 _BUSY = (408, 425, 429, 500, 502, 503, 504)
@@ -63,9 +64,11 @@ def probe_server(lm: Any, requests: Sequence[Request]) -> None:
     generating = [request for request in requests if request.kind == "generate_until"]
     if of_prompts:
         _check_type(lm, of_prompts[0])
-        if method_module(lm, "parse_logprobs") in READERS:
+        # Reversed ids, sent as a text, would come back as other ones.
+        as_ids = bool(getattr(lm, "tokenized_requests", True))
+        if as_ids and method_module(lm, "parse_logprobs") in READERS:
             ids = _probe_ids(lm, of_prompts)
-            if len(ids) > 1:
+            if len(set(ids)) > 1:
                 _probe_prompts(lm, ids)
     if generating and method_module(lm, "parse_generations") == "openai_completions":
         _probe_generation(lm, generating[0])
@@ -73,18 +76,13 @@ def probe_server(lm: Any, requests: Sequence[Request]) -> None:
 
 def _check_type(lm: Any, request: Request) -> None:
     """Refuse a client that has no log-probabilities of prompts for any server."""
-    if method_module(lm, "_create_payload") != "openai_completions":
+    model = str(getattr(lm, "model", ""))
+    if is_chat(lm):
+        what = "chat completions have none"
+    elif method_module(lm, "loglikelihood") == "openai_completions" and model not in _OPENAI_MODELS:
+        what = f"OpenAI gives none for '{model}', only for {' and '.join(_OPENAI_MODELS)}"
+    else:
         return
-    chat = method_module(lm, "loglikelihood") == "openai_completions"
-    name, model = type(lm).__name__, str(lm.model)
-    openai = name == "OpenAICompletionsAPI"
-    if not chat or (openai and model in _OPENAI_MODELS):
-        return
-    what = (
-        f"OpenAI gives none for '{model}', only for {' and '.join(_OPENAI_MODELS)}"
-        if openai
-        else "chat completions have none"
-    )
     raise UsageError(
         f"task '{request.task}' needs log-probabilities of prompts, and {what}",
         hint="use a task that generates, or model type local-completions with a server that gives "
@@ -120,15 +118,16 @@ def _probe_prompts(lm: Any, ids: Sequence[int]) -> None:
     if prompt == mirrored or np.array_equal(ours, theirs):
         return
     if int(getattr(lm, "_batch_size", 1)) > 1:
-        both = _ask(lm, [prompt, mirrored])
-        _check_own(ours, theirs, [_numbers(one) for one in both], how="in one batch")
+        both = [_numbers(one) for one in _ask(lm, [prompt, mirrored])]
+        _check_own([ours, theirs], both, how="in one batch")
     if int(getattr(lm, "_concurrent", 1)) > 1:
-        with ThreadPoolExecutor(_CONCURRENT) as pool:
-            asked = [[prompt], [mirrored]] * (_CONCURRENT // 2)
-            told = [one[0] for one in pool.map(lambda prompts: _ask(lm, prompts), asked)]
-        for start in range(0, _CONCURRENT, 2):
-            pair = [_numbers(one) for one in told[start : start + 2]]
-            _check_own(ours, theirs, pair, how="at the same time")
+        half = len(prompt) // 2
+        more = [one[half:] + one[:half] for one in (prompt, mirrored)]
+        prompts = [prompt, mirrored, *(one for one in more if one not in (prompt, mirrored))]
+        alone_too = [_numbers(_ask(lm, [one])[0]) for one in prompts[2:]]
+        with ThreadPoolExecutor(len(prompts)) as pool:
+            told = list(pool.map(lambda one: _numbers(_ask(lm, [one])[0]), prompts))
+        _check_own([ours, theirs, *alone_too], told, how="at the same time")
 
 
 def _numbers(answer: PromptAnswer) -> NDArray[np.float64]:
@@ -189,7 +188,7 @@ def _check_places(lm: Any, prompt: Sequence[int], alone: PromptAnswer) -> None:
                     "or its tokens read what follows them",
                     hint=LOGPROBS_HINT,
                 )
-        if moved[-1] > 0.0 or not _generated_moved(alone, told):
+        if moved[-1] > 0.0 or len(others) < 2 or not _generated_moved(alone, told):
             return
     raise EvaluationError(
         f"with another last token of {len(prompt)}, the server's log-probability of that token "
@@ -207,17 +206,13 @@ def _generated_moved(before: PromptAnswer, after: PromptAnswer) -> bool:
 
 
 def _check_own(
-    one: NDArray[np.float64],
-    other: NDArray[np.float64],
-    found: Sequence[NDArray[np.float64]],
-    *,
-    how: str,
+    alone: Sequence[NDArray[np.float64]], told: Sequence[NDArray[np.float64]], *, how: str
 ) -> None:
-    """Each of two prompts must have the answer that it has alone, and not the other's."""
-    for own, another, told in ((one, other, found[0]), (other, one, found[1])):
-        if np.abs(told - own).sum() > np.abs(told - another).sum():
+    """Each of several prompts must have the answer that it has alone, and not another's."""
+    for own, found in zip(alone, told, strict=True):
+        if any(np.abs(found - own).sum() > np.abs(found - one).sum() for one in alone):
             raise EvaluationError(
-                f"of two prompts {how}, the server gives one the answer to the other",
+                f"of {len(alone)} prompts {how}, the server gives one the answer to another",
                 hint="try --batch_size 1 and num_concurrent 1, or another version of the server",
             )
 
@@ -227,7 +222,7 @@ def _check_own(
 
 def _probe_generation(lm: Any, request: Request) -> None:
     """Ask for a few tokens."""
-    context, given = request.arguments
+    (context, given), *_ = with_conversations(lm, [request.arguments])
     given = copy.deepcopy(given) if isinstance(given, dict) else {}
     options = {name: value for name, value in given.items() if name not in LENGTH_NAMES}
     message = [context]

@@ -12,20 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.redaction import redacted_text
-from evalguard.core.scorer import TopLogprobs
+from evalguard.core.reference import ID_LABEL, TopLogprobs
 from evalguard.errors import EvaluationError, UsageError
 
 LOGPROBS_HINT = (
     "evalguard needs the log-probability of every prompt token (completions with echo=True "
-    "and logprobs=1), for the token ids it sends: vLLM and llama-cpp-python give them, sglang by "
-    "model type sglang-generate; or compare the model itself with --model hf"
+    "and logprobs=1), for the token ids it sends: vLLM and llama-cpp-python give them, SGLang by "
+    "model type sglang-generate; llama.cpp's server, TGI and chat endpoints do not; or compare "
+    "the model itself with --model hf (a GGUF file: --model llama_cpp)"
 )
 _EXTRA_TOKEN_HINT = (
-    "start the server so that it adds no BOS to token ids, and give those ids with it: "
-    "model_args: {add_bos_token: true} where the model is to read BOS"
+    "send token ids (not tokenized_requests: false), start the server so that it adds no BOS to "
+    "them, and give BOS with the ids where the model is to read it: model_args: "
+    "{add_bos_token: true}"
 )
-# vLLM's name of a token with return_tokens_as_token_ids, and ours of one whose id is known.
-ID_LABEL = "token_id:"
 # Half precision and servers' rounding leave a log-probability of 0 this far above it.
 _ABOVE_ZERO = 1e-3
 # bfloat16 leaves the sum of a distribution a few per cent off 1; logarithms to base 10 far more.
@@ -39,18 +39,21 @@ class TokenAnswer(tuple[float, bool]):
 
     Attributes:
         token_logprobs: natural log, float64, shape (n_scored,).
-        top_logprobs: what the server shows of each position's distribution.
+        top_logprobs: what the server shows of each position's distribution, where it was asked
+            for more than lm-eval needs.
     """
 
     token_logprobs: NDArray[np.float64]
-    top_logprobs: TopLogprobs
+    top_logprobs: TopLogprobs | None
 
     @classmethod
-    def of(cls, answer: Sequence[Any], scored: PromptAnswer) -> TokenAnswer:
+    def of(
+        cls, answer: Sequence[Any], scored: PromptAnswer, shown: TopLogprobs | None
+    ) -> TokenAnswer:
         """lm-eval's own answer, with what ``PromptAnswer.cut`` left of the prompt's tokens."""
         made = cls(answer)
         made.token_logprobs = np.array(scored.logprobs, dtype=np.float64)
-        made.top_logprobs = tuple(scored.tops)
+        made.top_logprobs = shown
         return made
 
 
@@ -59,7 +62,8 @@ class PromptAnswer:
     """What an answer holds, as it was given: nothing of it is checked yet.
 
     Attributes:
-        logprobs: of each token; a list where the server does what it is asked.
+        logprobs: of each token; a list where the server does what it is asked. Of a server that
+            answers as for a chat, those of generated tokens alone.
         tops: the tokens that it shows of each position, by label; {} where it shows none.
         ids: the tokens that it says it has read; None where it does not show them.
         text: what it echoes, "" where it does not.
@@ -107,7 +111,7 @@ def read_completions(answers: Sequence[Any]) -> list[PromptAnswer]:
             tokens = logprobs.get("tokens")
             found.append(
                 PromptAnswer(
-                    logprobs=logprobs.get("token_logprobs"),
+                    logprobs=logprobs.get("token_logprobs", _of_content(logprobs)),
                     tops=_read_tops(logprobs.get("top_logprobs")),
                     ids=_ids(ids) or _labelled_ids(tokens),
                     text=str(choice.get("text") or "") or _joined(tokens),
@@ -174,6 +178,14 @@ def read_generate(answers: Sequence[Any]) -> list[PromptAnswer]:
             )
         )
     return found
+
+
+def _of_content(logprobs: Mapping[str, Any]) -> Any:
+    """Chat's form, which llama.cpp's server gives completions too: of generated tokens alone."""
+    content = logprobs.get("content")
+    if not isinstance(content, list):
+        return None
+    return [one.get("logprob") if isinstance(one, dict) else None for one in content]
 
 
 def _is_triple(one: Any) -> bool:
@@ -268,6 +280,46 @@ def ask_for_top_tokens(lm: Any, number: int) -> None:
         return {**payload, name: number} if name in payload else payload
 
     lm._create_payload = creating
+    lm.token_names = TokenNames(lm)
+
+
+class TokenNames:
+    """Which token a server means by a text.
+
+    It writes a token as its text or as the piece of the vocabulary ("▁the"). A name that may be
+    any of several tokens is left out: what two servers mean by it may differ. One that the client's
+    tokenizer does not know stays what it is.
+    """
+
+    def __init__(self, lm: Any) -> None:
+        self._lm = lm
+
+    @functools.cached_property
+    def _ids(self) -> Mapping[str, int]:
+        """The id of each name, -1 where there are several."""
+        tokenizer: Any = getattr(self._lm, "tokenizer", None)
+        if not hasattr(tokenizer, "convert_ids_to_tokens"):
+            return {}
+        ids = list(range(len(tokenizer)))
+        pieces = [piece or "" for piece in tokenizer.convert_ids_to_tokens(ids)]
+        texts = tokenizer.batch_decode([[one] for one in ids], clean_up_tokenization_spaces=False)
+        spaced = [piece.replace("▁", " ") for piece in pieces]
+        found: dict[str, int] = {}
+        for names in (pieces, texts, spaced):
+            for one, name in zip(ids, names, strict=True):
+                found[name] = one if found.setdefault(name, one) == one else -1
+        return found
+
+    def identify(self, tops: Sequence[Mapping[str, float]]) -> TopLogprobs:
+        """The same log-probabilities, by ids where these are known."""
+        return tuple(
+            {self._label(name): value for name, value in one.items() if self._ids.get(name) != -1}
+            for one in tops
+        )
+
+    def _label(self, name: str) -> str:
+        found = self._ids.get(name)
+        return name if found is None else f"{ID_LABEL}{found}"
 
 
 # What an answer has to show.
@@ -294,7 +346,7 @@ def check_prompt(answer: PromptAnswer, ids: Sequence[int] | None, context: int) 
             hint=_EXTRA_TOKEN_HINT if len(given) > total else LOGPROBS_HINT,
         )
     scored = answer.cut(context)
-    _check_numbers(scored.logprobs)
+    check_numbers(scored.logprobs)
     _check_tops(scored)
 
 
@@ -357,7 +409,12 @@ def check_fed(fed: int | None, sent: Sequence[int]) -> None:
     )
 
 
-def _check_numbers(scored: Sequence[Any]) -> None:
+def check_numbers(scored: Sequence[Any]) -> None:
+    """Refuse what is no log-probability.
+
+    Raises:
+        EvaluationError: no number, NaN, or one above 0.
+    """
     if not all(_is_number(one) for one in scored):
         raise EvaluationError(
             "the server gave no log-probability for a token of the continuation",

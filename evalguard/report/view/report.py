@@ -37,6 +37,7 @@ from evalguard.report.words.drift import (
     distribution_failure_text,
     floor_line,
     kl_bounds_text,
+    kl_estimate_text,
     kl_text,
     percentile_text,
     share_text,
@@ -103,6 +104,7 @@ def build_report_view(report: CompareReport) -> ReportView:
         hidden=tuple(hidden),
         distributions=tuple(distribution_view(report, one) for one in report.distributions),
         distributions_legend=DISTRIBUTION_LEGEND if measured else "",
+        kl_estimates=tuple(map(kl_estimate_text, report.kl_estimates)),
         across=across_text(report),
         answers=(*margin_lines(report.comparisons), *changed_answer_lines(report)),
         stopping=tuple(stopping_texts(report)),
@@ -229,7 +231,8 @@ class ReportView:
             ``because``; ``next_step`` without a full stop, and its ``next_command``.
         tasks: with all their metrics; ``legend`` of their table; ``interval_header`` says what
             interval sigma has; ``hidden`` about subtasks that ``shown`` is False of.
-        distributions: one per task, with ``distributions_legend``.
+        distributions: one per task, with ``distributions_legend``. ``kl_estimates``: a sentence
+            for each task whose KL servers' most probable tokens bound from below.
         across: all metrics together. ``answers``: flips and churn, of the first metrics that
             differ. ``stopping``: of a sequential run. ``floor``: the drift beside that of an
             unchanged model. ``influence``: which documents carry the drift that it is about.
@@ -265,6 +268,7 @@ class ReportView:
     hidden: tuple[str, ...]
     distributions: tuple[DistributionView, ...]
     distributions_legend: str
+    kl_estimates: tuple[str, ...]
     across: str
     answers: tuple[str, ...]
     stopping: tuple[str, ...]

@@ -8,6 +8,7 @@ import math
 
 from evalguard.core.comparison import AcrossTasks, Comparison
 from evalguard.core.noise_floor import DistributionComparison, Figure, Floor, MetricFloor, Shift
+from evalguard.core.reference import KlEstimate
 from evalguard.core.reports.compare import CompareReport
 from evalguard.core.reports.plan import FloorReport
 from evalguard.report.words import rounding
@@ -120,6 +121,17 @@ def kl_bounds_text(one: DistributionComparison) -> str:
     return (
         f"{printable(one.task)}: KL is estimated from the base's reference; proven, on these "
         f"tokens, is a mean between {low:.2g} and {high:.2g}."
+    )
+
+
+def kl_estimate_text(one: KlEstimate) -> str:
+    """Say what servers' most probable tokens show of KL, or why they show nothing."""
+    if one.failure:
+        return f"KL of {printable(one.task)} is not estimated: {printable(one.failure)}."
+    return (
+        f"KL of {printable(one.task)}, an estimate from the {one.tokens or 0.0:.2g} tokens of a "
+        f"position that both servers show ({share_text(one.mass_seen)} of the base's probability): "
+        f"at least {kl_text(one.kl_at_least)} nats a token; nothing bounds it from above."
     )
 
 

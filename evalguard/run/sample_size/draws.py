@@ -197,6 +197,7 @@ class SequentialModel:
             name=self.source.name,
             description=self.description,
             scores={task: self.scores(task, doc_ids) for task, doc_ids in drawn.items()},
+            shown=self.evaluator.scoring.shown_by(self.source.name),
             groups=self.evaluator.tasks.aggregates,
             notes=tuple(self.evaluator.notes),
         )

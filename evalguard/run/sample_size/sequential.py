@@ -34,6 +34,7 @@ from evalguard.run.scoring.scoring import (
     limit_to_candidate_tasks,
     side_of_model,
     side_of_stored,
+    tokens_beside_server,
 )
 from evalguard.run.sources import BaselineSource, ModelSource, Source, StoredSource
 from evalguard.stats.sequential.finding import FACTOR, StoppingRule, document_order, planned_looks
@@ -79,7 +80,10 @@ def _score_looks(
 ) -> tuple[tuple[ScoredSide, ScoredSide], Stops]:
     assert choices.sequential_alpha is not None
     models = [source for source in sources if isinstance(source, ModelSource)]
-    with open_run_context(choices, options, opener=opener, meter=meter) as context:
+    shown = tokens_beside_server(models)
+    with open_run_context(
+        choices, options, opener=opener, meter=meter, shown_tokens=shown
+    ) as context:
         for source in sources:
             if isinstance(source, BaselineSource):
                 check_stored_requests(source, context.evaluator, choices)

@@ -12,12 +12,13 @@ import numpy as np
 from evalguard.config.guard import RunOptions
 from evalguard.core.divergence import TOP_K, Divergence, DocumentDivergence
 from evalguard.core.noise_floor import DistributionComparison
+from evalguard.core.reference import KlEstimate, ShownTokens
 from evalguard.core.scorer import ComparedAnswer, Request
 from evalguard.core.scores import ScoreTable
 from evalguard.errors import UsageError
 from evalguard.run.options import CompareOptions, DistributionMode, MemoryUse
 from evalguard.run.sources import Source, StoredSource
-from evalguard.stats.distribution import compare_distributions
+from evalguard.stats.distribution import compare_distributions, estimate_kl
 
 GENERATION_ONLY = "it generates text, and only scored tokens have distributions to be compared"
 
@@ -199,7 +200,8 @@ def _compare_task(
             confidence=confidence,
             failure=measured.reason,
         )
-    clusters, field = _cluster_labels(measured, tables)
+    doc_ids = [one.doc_id for one in measured.documents]
+    clusters, field = _cluster_labels(measured.task, doc_ids, tables)
     return compare_distributions(
         measured.task,
         measured.documents,
@@ -209,14 +211,51 @@ def _compare_task(
     )
 
 
+def estimate_task_kl(
+    base: Mapping[str, ShownTokens],
+    candidate: Mapping[str, ShownTokens],
+    tables: Sequence[ScoreTable],
+    *,
+    confidence: float,
+) -> tuple[KlEstimate, ...]:
+    """Bound KL from below, task by task, from the tokens that both sides show.
+
+    Where only one of them shows some, that is a failure.
+    """
+    return tuple(
+        estimate_kl(
+            task,
+            base[task],
+            candidate[task],
+            confidence=confidence,
+            clusters=_cluster_labels(task, base[task], tables)[0],
+        )
+        if task in base and task in candidate
+        else KlEstimate(
+            task=task,
+            n=0,
+            positions=0,
+            confidence=confidence,
+            failure=_ONE_SIDE.format(side="base" if task in candidate else "candidate"),
+        )
+        for task in dict.fromkeys((*base, *candidate))
+    )
+
+
+_ONE_SIDE = (
+    "the {side} shows no tokens beside the scored ones (a server: model_args.top_logprobs; a "
+    "model in this process does beside such a server, but for answers that were kept: --no-cache)"
+)
+
+
 def _cluster_labels(
-    measured: TaskDivergences, tables: Sequence[ScoreTable]
+    task: str, doc_ids: Iterable[int], tables: Sequence[ScoreTable]
 ) -> tuple[Mapping[int, str] | None, str]:
     """Each document's label, and the field it comes from; None where each stands alone.
 
     A document that no metric has a value for belongs to no cluster but its own.
     """
-    clustered = [table for table in tables if table.task == measured.task and table.clusters]
+    clustered = [table for table in tables if table.task == task and table.clusters]
     if not clustered:
         return None, ""
     labels = {
@@ -224,5 +263,5 @@ def _cluster_labels(
         for table in clustered
         for doc_id, label in zip(table.doc_ids.tolist(), table.clusters, strict=True)
     }
-    alone = {one.doc_id: f"document {one.doc_id}" for one in measured.documents}
+    alone = {doc_id: f"document {doc_id}" for doc_id in doc_ids}
     return {**alone, **labels}, clustered[0].cluster_field

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
 import numpy as np
 
+from evalguard.core.reference import ShownTokens, TopLogprobs
 from evalguard.core.scorer import AheadScorer, ModelDescription, Request, Response, Scorer
 from evalguard.core.scores import ScoreTable, TaskGroup
 from evalguard.core.settings import Value, digest_of
@@ -56,11 +58,17 @@ class TaskScoring:
     Attributes:
         documents: of every task and model, drawn with ``seed``, whose answers are set aside.
         aside: requests and answers by (model, task).
+        shown: by (model, task), the tokens that a server showed beside the scored ones.
     """
 
     documents: int = 0
     seed: int = 0
     aside: dict[tuple[str, str], AnsweredRequests] = field(default_factory=dict)
+    shown: dict[tuple[str, str], ShownTokens] = field(default_factory=dict)
+
+    def shown_by(self, model: str) -> Mapping[str, ShownTokens]:
+        """What a model showed, by task; nothing of one that is no server."""
+        return {task: shown for (name, task), shown in self.shown.items() if name == model if shown}
 
     def scores(
         self,
@@ -81,11 +89,28 @@ class TaskScoring:
             drawn = frozenset(random_subset(asked, self.documents, seed=self.seed).doc_ids)
             pairs = zip(asked.requests, told, strict=True)
             self.aside[model, asked.task] = tuple(p for p in pairs if p[0].doc_id in drawn)
+        self.shown[model, asked.task] = collect_shown_tokens(asked.requests, told)
         scores = drop_unsound_scores(score_tables(asked, told, source=model), asked.requests, told)
         if description is None:
             return scores
         tables = tuple(_with_reading(table, description) for table in scores.tables)
         return replace(scores, tables=tables)
+
+
+def collect_shown_tokens(requests: Sequence[Request], responses: Sequence[Response]) -> ShownTokens:
+    """What a server showed of a task's scored tokens; {} where any likelihood has none."""
+    found: dict[int, list[tuple[int, TopLogprobs]]] = defaultdict(list)
+    for request, response in zip(requests, responses, strict=True):
+        if request.kind == "generate_until":
+            continue
+        if response.top_logprobs is None:
+            return {}
+        found[request.doc_id].append((request.index, response.top_logprobs))
+    return {doc: tuple(shown for _, shown in sorted(of, key=_first)) for doc, of in found.items()}
+
+
+def _first(pair: tuple[int, TopLogprobs]) -> int:
+    return pair[0]
 
 
 def describe_reading(environment: Mapping[str, Value], max_length: int = 0) -> dict[str, Value]:
@@ -127,13 +152,15 @@ class Evaluation:
     """Scores of one model on all tasks.
 
     ``divergences`` of a candidate: how its distributions differ from the base's, task by task;
-    empty where that was not measured. ``groups``: by which the tasks were asked for.
+    empty where that was not measured. ``shown``: the tokens that a server showed of its
+    distributions, by task. ``groups``: by which the tasks were asked for.
     """
 
     name: str
     description: ModelDescription
     scores: Mapping[str, TaskScores]
     divergences: Mapping[str, TaskDivergences] = field(default_factory=dict)
+    shown: Mapping[str, ShownTokens] = field(default_factory=dict)
     groups: tuple[TaskGroup, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -199,6 +226,7 @@ class Evaluator:
                 name=name,
                 description=scorer.describe(),
                 scores={task: scores[task][number] for task in self.tasks.names},
+                shown=self.scoring.shown_by(name),
                 groups=self.tasks.aggregates,
                 notes=tuple(self.notes),
             )

@@ -13,6 +13,7 @@ from evalguard.core.scorer import ModelDescription, Request, Scorer, ScoringPoli
 from evalguard.core.settings import digest_of
 from evalguard.errors import FallbackError
 from evalguard.harness.tasks import load_tasks
+from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.machine import checkpoint_bytes, fits_in_memory, weight_bytes
 from evalguard.models.tokenizers import clear_shared_texts
 from evalguard.report.progress import ProgressLine
@@ -47,7 +48,8 @@ class RunContext:
 
     A model is refused as soon as it is loaded if it cannot be compared with the first one.
 
-    ``known`` is what is remembered of models; None: every model is loaded.
+    ``known`` is what is remembered of models; None: every model is loaded. ``shown_tokens``: how
+    many tokens of its distributions a model in this process shows, beside a server that shows some.
     """
 
     evaluator: Evaluator
@@ -56,6 +58,7 @@ class RunContext:
     cache_dir: Path
     opener: ScorerOpener
     known: KnownModels | None = None
+    shown_tokens: int = 0
     _opened: list[Scorer] = field(default_factory=list)
     _descriptions: list[ModelDescription] = field(default_factory=list)
     _encoded: list[TokenIds] = field(default_factory=list)
@@ -181,6 +184,8 @@ class RunContext:
         loading = self.evaluator.meter.phase("loading", (source.name,))
         with interruptible(f"loading {source.name}"), with_location(source), loading:
             scorer = self.opener(source.variant, policy, self.options, cache_dir=self.cache_dir)
+        if isinstance(scorer, LMScorer):
+            scorer.show_top_tokens(self.shown_tokens)
         self.evaluator.meter.loaded(scorer)
         self._keep_answers(source, scorer)
         return scorer
@@ -270,12 +275,14 @@ def open_run_context(
     *,
     opener: ScorerOpener | None = None,
     meter: Meter | None = None,
+    shown_tokens: int = 0,
 ) -> Iterator[RunContext]:
     """Load the tasks, and open score cache and progress for a run.
 
     Args:
         opener: loads a model in place of ``open_scorer``.
         meter: counts what this takes.
+        shown_tokens: as of the context.
 
     Raises:
         UsageError, EvaluationError, Interrupted: as loading tasks does.
@@ -311,6 +318,7 @@ def open_run_context(
             cache_dir=cache_dir,
             opener=opener or open_scorer,
             known=known,
+            shown_tokens=shown_tokens,
         )
         try:
             yield context

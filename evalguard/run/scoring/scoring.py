@@ -9,6 +9,7 @@ from itertools import groupby
 import numpy as np
 
 from evalguard.core.pairing import pair
+from evalguard.core.reference import ShownTokens
 from evalguard.core.reports.compare import RunIdentity
 from evalguard.core.scorer import ModelDescription, Request, Response, Scorer, ScoringPolicy
 from evalguard.core.scores import DocumentFields, NotCompared, ScoreTable, TaskGroup
@@ -19,6 +20,7 @@ from evalguard.harness.blocks import RequestBlock
 from evalguard.harness.requests import TaskRequests
 from evalguard.harness.tables import TaskScores
 from evalguard.models.arguments import HF_TYPES
+from evalguard.models.served.prompt_logprobs import TOP_ARGUMENT
 from evalguard.run.choices import Choices
 from evalguard.run.meter import Meter, interruptible
 from evalguard.run.options import CompareOptions
@@ -47,7 +49,7 @@ class ScoredSide:
     ``samples``: of a finished lm-eval run without tables: they show its documents, and do not make
     it a baseline; of a stored base those that were kept, {} of one from a history.
     ``divergences`` of a candidate: how its distributions differ from the base's, by task; empty
-    where that was not measured.
+    where that was not measured. ``shown``: what a server shows of its distributions, by task.
     """
 
     identity: RunIdentity
@@ -56,6 +58,7 @@ class ScoredSide:
     fields: Mapping[str, DocumentFields] = field(default_factory=dict)
     samples: Mapping[str, TaskScores] = field(default_factory=dict)
     divergences: Mapping[str, TaskDivergences] = field(default_factory=dict)
+    shown: Mapping[str, ShownTokens] = field(default_factory=dict)
     not_compared: tuple[NotCompared, ...] = ()
     groups: tuple[TaskGroup, ...] = ()
     environment: Mapping[str, Value] = field(default_factory=dict)
@@ -72,6 +75,7 @@ def side_of_model(source: ModelSource, evaluation: Evaluation) -> ScoredSide:
         fields={task: of.fields for task, of in scores.items()},
         samples=scores,
         divergences=evaluation.divergences,
+        shown=evaluation.shown,
         not_compared=tuple(left for task in scores.values() for left in task.not_compared),
         groups=evaluation.groups,
         environment=evaluation.description.environment,
@@ -369,7 +373,10 @@ def score_models(
         return []
 
     def score(choices: Choices) -> list[Evaluation]:
-        with open_run_context(choices, options, opener=opener, meter=meter) as context:
+        shown = tokens_beside_server(sources)
+        with open_run_context(
+            choices, options, opener=opener, meter=meter, shown_tokens=shown
+        ) as context:
             if stored is not None:
                 check_stored_requests(stored, context.evaluator, choices)
             evaluations = ScoringPlan(context).evaluate(sources)
@@ -380,6 +387,16 @@ def score_models(
 
     evaluations, notes = score_with_fallback(sources, choices, score)
     return [replace(one, notes=(*one.notes, *notes)) for one in evaluations]
+
+
+# A model beside a server that shows k tokens shows twice as many, so that nearly all of those meet.
+_TIMES_SHOWN = 2
+
+
+def tokens_beside_server(sources: Sequence[ModelSource]) -> int:
+    """How many tokens of its distributions a model in this process shows; 0: none is asked for."""
+    asked = [source.variant.model_args.get(TOP_ARGUMENT) for source in sources]
+    return _TIMES_SHOWN * max((one for one in asked if isinstance(one, int)), default=0)
 
 
 def score_sides(

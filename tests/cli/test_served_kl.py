@@ -1,0 +1,131 @@
+"""Two servers that show their most probable tokens: KL is estimated, and named as an estimate."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from typing import Any
+
+import jsonschema
+import pytest
+from served_stubs import Stub, serving
+from small_world import SmallWorld, run_here
+
+from evalguard.report.contract.compare import compare_schema
+
+
+def of_other_names(_stub: Stub, _asked: Any, answer: Any) -> Any:
+    for choice in answer["choices"]:
+        logprobs = choice["logprobs"]
+        logprobs["top_logprobs"] = [
+            {f"<<{name}>>": value for name, value in (one or {}).items()}
+            for one in logprobs["top_logprobs"]
+        ]
+    return answer
+
+
+def compare(
+    world: SmallWorld,
+    capfd: pytest.CaptureFixture[str],
+    sides: list[dict[str, Any]],
+    *words: Any,
+    task: str = "sw_word",
+    gate: dict[str, Any] | None = None,
+) -> Any:
+    with ExitStack() as stack:
+        models: dict[str, Any] = {}
+        for name, side in zip(("served", "port"), sides, strict=True):
+            shown = side.pop("top_logprobs", 5)
+            stub = Stub(tokenizer=world.models["llama"], **side)
+            arguments = {
+                "base_url": stack.enter_context(serving(stub)),
+                "model": "served",
+                "tokenizer": str(world.models["llama"]),
+                "tokenizer_backend": "huggingface",
+                "max_retries": 1,
+                "top_logprobs": shown,
+            }
+            kind = "sglang-generate" if stub.shape == "sglang" else "local-completions"
+            models[name] = {"model": kind, "model_args": arguments}
+        content = {
+            "models": models,
+            "tasks": [task],
+            "include_path": [str(world.tasks)],
+            "run": {"bisect": "never"},
+            **({"gate": gate} if gate else {}),
+        }
+        guard = world.folder / "shown.yaml"
+        guard.write_text(json.dumps(content))
+        command = ["compare", "--config", guard, "--base", "served", "--cand", "port", *words]
+        return run_here([*command, "--output-path", world.folder / "reports", "--quiet"], capfd)
+
+
+@pytest.mark.parametrize("shape", ["openai", "sglang"])
+def test_two_servers_have_an_estimate_of_kl(shape: str, world: SmallWorld, capfd) -> None:
+    sides = [{"shape": shape}, {"shape": shape, "noise": 0.5}]
+    done = compare(world, capfd, sides, "--json", task="sw_text")
+    jsonschema.validate(done.document, compare_schema())
+    assert done.document["distributions"] == []
+    (found,) = done.document["kl_estimates"]
+    assert found["failure"] == ""
+    assert found["n"] == 24
+    assert 4.0 < found["tokens"] < 6.0
+    # the table's rows have a KL of about noise^2 / 2
+    assert 0.01 < found["kl_at_least"]["value"] < 0.125
+    assert 0.2 < found["mass_seen"]["value"] < 0.9
+
+
+def test_the_report_calls_it_an_estimate(world: SmallWorld, capfd) -> None:
+    done = compare(world, capfd, [{}, {"noise": 0.2}], "--verbose")
+    text = " ".join(done.out.split())
+    assert "KL of sw_word, an estimate from the" in text
+    assert "nothing bounds it from above" in text
+
+
+def test_more_tokens_change_no_score(world: SmallWorld, capfd) -> None:
+    one, five = (
+        compare(
+            world,
+            capfd,
+            [{"top_logprobs": shown}, {"noise": 0.2, "top_logprobs": shown}],
+            "--json",
+        ).document
+        for shown in (1, 5)
+    )
+    assert [c["sigma"] for c in one["comparisons"]] == [c["sigma"] for c in five["comparisons"]]
+    few, more = one["kl_estimates"][0], five["kl_estimates"][0]
+    assert few["mass_seen"]["value"] < more["mass_seen"]["value"]
+    assert few["kl_at_least"]["value"] < more["kl_at_least"]["value"]
+
+
+def test_a_server_may_name_tokens_by_text_and_the_other_by_id(world: SmallWorld, capfd) -> None:
+    sides = [[{"shape": shape}, {"noise": 0.5}] for shape in ("openai", "sglang")]
+    texts, ids = (compare(world, capfd, side, "--json").document for side in sides)
+    (one,), (other,) = texts["kl_estimates"], ids["kl_estimates"]
+    assert one["kl_at_least"] == other["kl_at_least"]
+    assert one["mass_seen"] == other["mass_seen"]
+
+
+def test_tokens_that_are_named_otherwise_give_none(world: SmallWorld, capfd) -> None:
+    renamed = of_other_names
+    done = compare(world, capfd, [{"shape": "sglang"}, {"edit": renamed}], "--json")
+    (found,) = done.document["kl_estimates"]
+    assert "no token of the same name" in found["failure"]
+    assert found["kl_at_least"]["value"] is None
+
+
+def test_a_limit_on_kl_is_refused_before_anything_is_asked(world: SmallWorld, capfd) -> None:
+    gate = {"metrics": {"kl_mean": 0.01}}
+    done = compare(world, capfd, [{}, {}], "--json", gate=gate)
+    assert done.code == 2
+    error = done.document["error"]
+    assert "limits on kl_mean" in error["message"]
+    assert "only estimated, from below" in error["message"]
+    assert "model: hf" in error["hint"]
+
+
+@pytest.mark.parametrize("number", [0, "five", True])
+def test_a_number_of_tokens_has_to_be_one(number: Any, world: SmallWorld, capfd) -> None:
+    done = compare(world, capfd, [{"top_logprobs": number}, {}], "--json")
+    assert done.code == 2
+    assert "is not a number of tokens" in done.document["error"]["message"]
