@@ -79,8 +79,11 @@ class CompletionServer:
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until something holds, which is looked at whenever a question comes or goes."""
         assert self.changed is not None
+        assert self._ended is not None
+        ended = self._ended
         async with self.changed:
-            await asyncio.wait_for(self.changed.wait_for(condition), LIMIT)
+            waiting = self.changed.wait_for(lambda: ended.is_set() or condition())
+            await asyncio.wait_for(waiting, LIMIT)
 
     async def _serve(self, ready: threading.Event) -> None:
         self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
@@ -88,14 +91,16 @@ class CompletionServer:
         app = web.Application(client_max_size=2**26)
         app.router.add_post("/{path:.*}", self._post)
         app.router.add_get("/v1/models", self._models)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        runner = web.AppRunner(app, shutdown_timeout=5)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", self.port)
         await site.start()
         self.port = runner.addresses[0][1]
         ready.set()
         await self._ended.wait()
+        await self._tell()
         await runner.cleanup()
+        await asyncio.sleep(0.05)  # transports close in the loop's next rounds
 
     async def _models(self, _: web.Request) -> web.Response:
         if self.facts is None:

@@ -242,6 +242,13 @@ class AheadScorer(Scorer, Protocol):
     def keep_answers(self, journal: AnswerJournal) -> None:
         """Keep every answer from now on, and use those that are kept."""
 
+    def probe(self, requests: Sequence[Request]) -> None:
+        """See whether the server gives what requests of these kinds need; once for each kind.
+
+        Raises:
+            UsageError, EvaluationError: it does not.
+        """
+
     def ask_ahead(self, blocks: Iterable[Sequence[Request]]) -> None:
         """Begin to ask for blocks, each of one kind; ``score`` then waits for their answers.
 

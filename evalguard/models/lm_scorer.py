@@ -244,7 +244,6 @@ class LMScorer:
             queue, asked = self._submit(requests)
             return queue.wait(requests, asked)
         lm, kind = self._open_lm(), get_request_kind(requests)
-        self.probe(requests)
         if self._shown_tokens and kind != "generate_until" and self._description.gives_rows:
             return self._score_showing(requests)
         most = self._policy.max_gen_toks

@@ -273,7 +273,7 @@ def test_a_floor_is_measured_at_one_request_in_flight_and_at_several(
     assert all(shift["bit_identical"] for shift in done.document["shifts"])
     assert len(starts(tmp_path)) == 1  # it is the same server
     (log,) = (tmp_path / "cache" / "logs").glob("server-*.log")
-    assert log.read_text(encoding="utf-8").count("asked") == 2 * 24
+    assert log.read_text(encoding="utf-8").count("asked") >= 2 * 24  # and the probes
 
 
 def test_a_model_in_this_process_has_no_floor_of_concurrency(world: SmallWorld, capfd) -> None:

@@ -15,7 +15,11 @@ from evalguard.core.scorer import Request, Response
 from evalguard.core.settings import digest_of
 from evalguard.errors import EvaluationError
 from evalguard.models.hf.scored_tokens import build_responses, record_input_tokens
-from evalguard.models.served.answer_checks import method_module, with_conversations, with_own_seeds
+from evalguard.models.served.answer_checks import (
+    method_module,
+    with_conversations,
+    with_own_seeds,
+)
 
 T = TypeVar("T")
 
@@ -110,10 +114,11 @@ def plan_calls(
         AssertionError, Exception: as lm-eval's method does.
     """
     kind = requests[0].kind
-    told = with_conversations(lm, arguments)
+    generates = kind == "generate_until"
+    told = with_conversations(lm, arguments) if generates else arguments
     with _record_calls(lm) as recorded, record_input_tokens(lm) as fed:
         tickets: list[_Ticket] = _outside_a_loop(lambda: run_method(lm, kind, requests, told))
-    if kind == "generate_until":
+    if generates:
         for context, _ in arguments:
             if context not in recorded.ids:
                 recorded.ids[context] = lm.tok_encode(context)

@@ -25,10 +25,11 @@ _PAGES: Mapping[str, tuple[str, ...]] = {
     "/get_model_info": ("model_path", "tokenizer_path", "weight_version"),
     "/info": ("model_id", "model_sha", "model_dtype", "version", "sha"),
 }
-# They say where and how the server is reached, not what it answers.
+# They say where and how the server is reached, not what it answers; how many requests it works on
+# at the same time may change its sums.
 _ROUTE_ARGUMENTS = (
-    "base_url", "num_concurrent", "timeout", "max_retries", "verify_certificate", "ca_cert_path",
-    "auth_token", "header",
+    "base_url", "timeout", "max_retries", "verify_certificate", "ca_cert_path", "auth_token",
+    "header",
 )  # fmt: skip
 _PATH_ARGUMENTS = ("tokenizer",)  # its digest counts
 

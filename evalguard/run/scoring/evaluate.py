@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
 import numpy as np
 
 from evalguard.core.reference import ShownTokens, TopLogprobs
-from evalguard.core.scorer import AheadScorer, ModelDescription, Request, Response, Scorer
+from evalguard.core.scorer import (
+    AheadScorer,
+    ModelDescription,
+    Request,
+    RequestKind,
+    Response,
+    Scorer,
+)
 from evalguard.core.scores import ScoreTable, TaskGroup
 from evalguard.core.settings import Value, digest_of
 from evalguard.errors import EvaluationError, Interrupted
@@ -266,13 +273,23 @@ class Evaluator:
             for task in self.tasks.names:
                 hint = self._resume_hint(models)
                 with interruptible(f"building the requests of {task}", hint=hint):
-                    self._ask_ahead(model, self.blocks(self.requests(task, model.scorer)))
+                    self._ask_ahead(model, self._all_blocks(task, model))
+
+    def kinds_to_ask(self, model: LoadedModel) -> frozenset[RequestKind]:
+        """The kinds of requests that are in blocks which are not cached."""
+        blocks = (b for task in self.tasks.names for b in self._all_blocks(task, model))
+        return frozenset(block.kind for block in self._left(blocks, model))
+
+    def _all_blocks(self, task: str, model: LoadedModel) -> list[RequestBlock]:
+        return self.blocks(self.requests(task, model.scorer))
+
+    def _left(self, blocks: Iterable[RequestBlock], model: LoadedModel) -> list[RequestBlock]:
+        return [block for block in blocks if not self.entry(block, model).is_there]
 
     def _ask_ahead(self, model: LoadedModel, blocks: Sequence[RequestBlock]) -> None:
         scorer = served_scorer(model.scorer)
         if scorer is not None:
-            left = [block for block in blocks if not self.entry(block, model).is_there]
-            scorer.ask_ahead(block.requests for block in left)
+            scorer.ask_ahead(block.requests for block in self._left(blocks, model))
 
     def blocks(self, requests: TaskRequests) -> list[RequestBlock]:
         """Cut a task's requests into the blocks in which they are answered and kept."""

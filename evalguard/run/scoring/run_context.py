@@ -29,7 +29,6 @@ from evalguard.run.scoring.lazy_scorer import (
     ScorerOpener,
     check_same_policy,
     is_loaded,
-    local_scorer,
     needs_worker,
     open_scorer,
 )
@@ -81,7 +80,7 @@ class RunContext:
         try:
             self._check_clusters(scorer)
             self._check_fair(scorer)
-            self._probe(scorer)
+            self._probe(LoadedModel(source.name, scorer))
             yield LoadedModel(source.name, scorer)
             self._note_unloaded(source, scorer)
         finally:
@@ -130,19 +129,19 @@ class RunContext:
             self._encoded.extend(encoded)
         self._descriptions.append(description)
 
-    def _probe(self, scorer: Scorer) -> None:
-        """Refuse a server that cannot do what the tasks need; of others there is nothing to ask.
+    def _probe(self, model: LoadedModel) -> None:
+        """Refuse a server that cannot do what the tasks need, and of which not all is cached.
 
         One in a worker is looked at when the first requests of each kind reach it.
         """
-        if not is_loaded(scorer):
-            return
-        local = local_scorer(scorer)
-        if local is None or not local.is_served:
+        served = served_scorer(model.scorer)
+        if served is None:
             return
         with interruptible("asking the server what it gives"):
-            blocks = self.evaluator.first_blocks(scorer, _ENCODED_DOCUMENTS)
-            local.probe([request for block in blocks for request in block.requests])
+            kinds = self.evaluator.kinds_to_ask(model)
+            blocks = self.evaluator.first_blocks(model.scorer, _ENCODED_DOCUMENTS) if kinds else []
+            requests = [one for block in blocks if block.kind in kinds for one in block.requests]
+            served.probe(requests)
 
     def _sample(self, scorer: Scorer) -> list[Request]:
         """The first requests of every task; none where each model has prompts of its own."""

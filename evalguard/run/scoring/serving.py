@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from evalguard.conversion.code import read_sources
 from evalguard.conversion.digests import KnownDigests, digest_path
 from evalguard.conversion.planning import ConversionPlan, plan_conversion
 from evalguard.core.redaction import is_secret
-from evalguard.core.scorer import Request, Response, Scorer
+from evalguard.core.scorer import AheadScorer, Request, Response, Scorer
 from evalguard.core.settings import ServeRecipe, Value, Variant, digest_of
 from evalguard.errors import EvaluationError, SettingError, UsageError
 from evalguard.models.arguments import HF_TYPES
@@ -297,6 +297,16 @@ class _ServedScorer:
         """Score one block of requests."""
         with self._explain_end():
             return self._scorer.score(requests)
+
+    def probe(self, requests: Sequence[Request]) -> None:
+        """See whether the server gives what requests of these kinds need."""
+        with self._explain_end():
+            cast("AheadScorer", self._scorer).probe(requests)
+
+    def ask_ahead(self, blocks: Iterable[Sequence[Request]]) -> None:
+        """Begin to ask for blocks."""
+        with self._explain_end():
+            cast("AheadScorer", self._scorer).ask_ahead(blocks)
 
     @contextmanager
     def _explain_end(self) -> Iterator[None]:
