@@ -29,7 +29,7 @@ from evalguard.models.served.answer_checks import (
 from evalguard.models.served.prompt_logprobs import LOGPROBS_HINT, PromptAnswer
 
 # Enough to tell two prompts apart, and read in no time.
-_PROMPT_TOKENS = 16
+_PROMPT_TOKENS, _FEWEST_TOKENS = 16, 3
 _GENERATED = 4
 # Seconds between tries of a server that is busy; it may ask for another pause, within the longest.
 _PAUSE, _LONGEST_PAUSE = 1.0, 10.0
@@ -98,10 +98,15 @@ def _probe_ids(lm: Any, requests: Sequence[Request]) -> list[int]:
     best: list[int] = []
     for request in requests:
         text = "".join(part for part in request.arguments if isinstance(part, str))
-        ids = list(lm.tok_encode(text))[:_PROMPT_TOKENS]
+        ids = _shortened(lm.tok_encode(text))
         if all(isinstance(one, int) for one in ids) and len(set(ids)) > len(set(best)):
             best = ids
     return best
+
+
+def _shortened(ids: Sequence[Any]) -> list[Any]:
+    """The beginning of a prompt, so that it is none of those that are to come."""
+    return list(ids)[: min(_PROMPT_TOKENS, max(len(ids) - 1, _FEWEST_TOKENS))]
 
 
 def _probe_prompts(lm: Any, ids: Sequence[int]) -> None:
@@ -228,7 +233,7 @@ def _probe_generation(lm: Any, request: Request) -> None:
     message = [context]
     if getattr(lm, "tokenized_requests", False):
         ids = list(lm.tok_encode(context, add_special_tokens=lm.add_bos_token))
-        message = [ids[-_PROMPT_TOKENS:]]
+        message = [_shortened(ids)]
     payload = lm._create_payload(
         lm.create_message(message, generate=True),
         generate=True,
