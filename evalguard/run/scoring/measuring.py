@@ -88,7 +88,7 @@ class ScoringPlan:
 
     def _each(self, sources: Sequence[ModelSource]) -> list[Evaluation]:
         """Score every model by itself, one after the other unless all are to be loaded."""
-        if self.context.choices.memory == "lockstep":
+        if self.context.choices.memory == "lockstep" and self.context.actors is None:
             with self.context.open_models(sources) as models:
                 return [self._scores(model) for model in models]
         return [self._alone(source) for source in sources]

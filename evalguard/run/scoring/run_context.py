@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from evalguard.conversion.building import this_run
 from evalguard.core.scorer import ModelDescription, Request, Scorer, ScoringPolicy
-from evalguard.errors import FallbackError
+from evalguard.errors import FallbackError, WorkerError
 from evalguard.harness.tasks import load_tasks
 from evalguard.models.machine import checkpoint_bytes, fits_in_memory, weight_bytes
 from evalguard.models.tokenizers import clear_shared_texts
@@ -19,6 +19,7 @@ from evalguard.run.choices import Choices, limit_cache
 from evalguard.run.groups import check_clusters
 from evalguard.run.meter import Meter, interruptible
 from evalguard.run.options import CompareOptions
+from evalguard.run.scoring.actors import ActorScoring
 from evalguard.run.scoring.cached_blocks import LoadedModel
 from evalguard.run.scoring.evaluate import Evaluator, TaskScoring
 from evalguard.run.scoring.fairness import TokenIds, check_encodings, check_vocabularies
@@ -44,7 +45,8 @@ class RunContext:
 
     A model is refused as soon as it is loaded if it cannot be compared with the first one.
 
-    ``known`` is what is remembered of models; None: every model is loaded.
+    ``known`` is what is remembered of models; None: every model is loaded. ``actors`` score blocks
+    on a cluster; None: the models run on this machine.
     """
 
     evaluator: Evaluator
@@ -53,6 +55,7 @@ class RunContext:
     cache_dir: Path
     opener: ScorerOpener
     known: KnownModels | None = None
+    actors: ActorScoring | None = None
     _opened: list[Scorer] = field(default_factory=list)
     _descriptions: list[ModelDescription] = field(default_factory=list)
     _encoded: list[TokenIds] = field(default_factory=list)
@@ -149,6 +152,8 @@ class RunContext:
             scorer.close()
             raise
         self.match_batches_of(scorer)
+        if self.actors is not None:
+            self.actors.register(scorer, replace(source, policy=policy))
         return scorer
 
     def load_apart(self, source: ModelSource) -> Scorer:
@@ -163,7 +168,13 @@ class RunContext:
         self.evaluator.progress.note(f"loading {source.name}")
         loading = self.evaluator.meter.phase("loading", (source.name,))
         with interruptible(f"loading {source.name}"), with_location(source), loading:
-            scorer = self.opener(source.variant, policy, self.options, cache_dir=self.cache_dir)
+            try:
+                scorer = self.opener(source.variant, policy, self.options, cache_dir=self.cache_dir)
+            except WorkerError as error:
+                if self.actors is None or error.cause != "unplaced":
+                    raise
+                self.actors.close()  # they have the places that are left of a cluster
+                scorer = self.opener(source.variant, policy, self.options, cache_dir=self.cache_dir)
         self.evaluator.meter.loaded(scorer)
         return scorer
 
@@ -236,6 +247,9 @@ def open_run_context(
             tasks = load_tasks(choices.tasks, options=choices.task_options)
         meter = meter or Meter()
         meter.start_over()
+        actors = ActorScoring(options, cache_dir) if options.execution else None
+        if actors is not None:
+            stack.callback(actors.close)
         evaluator = Evaluator(
             tasks=tasks,
             cache=ScoreCache(cache_dir / "scores") if options.use_cache else None,
@@ -243,6 +257,7 @@ def open_run_context(
             chat=bool(choices.task_options.apply_chat_template),
             meter=meter,
             scoring=TaskScoring(documents=options.verify_scorer, seed=choices.task_options.seed),
+            score_ahead=None if actors is None else actors.score,
         )
         yield RunContext(
             evaluator=evaluator,
@@ -251,6 +266,7 @@ def open_run_context(
             cache_dir=cache_dir,
             opener=opener or open_scorer,
             known=known,
+            actors=actors,
         )
         if options.use_cache:
             limit_cache(choices.cache_max_size, cache_dir, progress.note, since=meter.began())
@@ -318,6 +334,8 @@ def load_together(context: RunContext, models: Sequence[ModelSource]) -> Iterato
 def is_loaded_beside(context: RunContext, first: LoadedModel, other: ModelSource) -> bool:
     """Whether another model is to be loaded beside a first one."""
     memory = context.choices.memory
+    if context.actors is not None:
+        return context.actors.places > 1
     return memory == "lockstep" or (memory == "auto" and fits_beside(first, other))
 
 
