@@ -6,19 +6,20 @@ run has left, and goes its usual way. So nothing but loading and scoring knows o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+from evalguard.bisect.oracle import Untestable
 from evalguard.core.reports.bisection import Loads
-from evalguard.core.scorer import Scorer, ScoringPolicy
-from evalguard.core.settings import Value, digest_of
+from evalguard.core.scorer import ModelDescription, Scorer, ScoringPolicy
+from evalguard.core.settings import digest_of
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.harness.blocks import RequestBlock
 from evalguard.run.bisection.local_runner import LocalRunner, SwitchableModel
 from evalguard.run.bisection.reused_model import ReusedModel
-from evalguard.run.bisection.runner import FailedWork, ProbeWork, policy_for_ends
+from evalguard.run.bisection.runner import FailedWork, ProbeWork, check_batches, policy_for_ends
 from evalguard.run.choices import Choices
 from evalguard.run.meter import BLOCKS_CACHED, interruptible
 from evalguard.run.options import CompareOptions
@@ -133,7 +134,7 @@ class ActorScoring:
                 for event in events:
                     if isinstance(event, FailedWork):
                         raise event.error
-                    _check_identity(model.name, event.description.identity, key)
+                    _check_alike(model.name, event.description, policy, key)
                     evaluator.store_answers(event.block, model.scorer, event.responses)
                     evaluator.progress.advance(len(event.block.doc_ids))
         except BaseException:
@@ -194,9 +195,13 @@ class _FirstModel:
             self._other.close()
 
 
-def _check_identity(name: str, identity: Mapping[str, Value] | None, key: str) -> None:
-    """Refuse scores of another device, library or file than the model was first loaded with."""
-    if identity is None or digest_of(dict(identity)) != key:
+def _check_alike(name: str, found: ModelDescription, policy: ScoringPolicy, key: str) -> None:
+    """Refuse scores of other batches, another device, library or file than the model has."""
+    try:
+        check_batches(policy, found)
+    except Untestable as refusal:
+        raise EvaluationError(f"{name} on an actor: {refusal}", hint=refusal.hint) from refusal
+    if found.identity is None or digest_of(dict(found.identity)) != key:
         raise EvaluationError(
             f"an actor's {name} is not the model that was loaded first: the machines of the "
             "cluster differ in hardware, packages, files or threads",
