@@ -19,7 +19,8 @@ demo: $(VENV)/.demo
 test: $(VENV)/.test lint types
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not nightly and not systems and not gpu" -n 2
 
-test-slow: $(VENV)/.test browser
+# Ray takes 260 MB on the disk, which only the tests of clusters need.
+test-slow: $(VENV)/.test $(VENV)/.ray browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow and not nightly and not systems and not gpu" -n 2 --dist worksteal
 
 # Each system of docs/systems in an environment of its own, made once and kept under
@@ -63,6 +64,10 @@ $(VENV)/.demo: $(VENV)/.made pyproject.toml
 $(VENV)/.test: $(VENV)/.made pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[test]"
 	@touch $@ $(VENV)/.demo $(VENV)/.docs
+
+$(VENV)/.ray: $(VENV)/.test pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable ".[test,ray]"
+	@touch $@
 
 $(VENV)/.docs: $(VENV)/.made pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[docs]"

@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Iterable
 from typing import Literal
 
-WorkerEnd = Literal["killed", "late", ""]
+WorkerEnd = Literal["killed", "late", "lost", "unplaced", ""]
 
 EXIT_PASSED = 0
 EXIT_REGRESSED = 1
@@ -77,7 +77,8 @@ class WorkerError(EvaluationError):
     """A worker process died, hung or spoke garbage. ``log`` is the path of its captured output.
 
     ``cause`` tells these apart: "killed" (what the system does where memory runs out), "late" (no
-    answer or no sign of life in time), "" for any other.
+    answer or no sign of life in time), "lost" (with its machine, or what held it there), "unplaced"
+    (no machine of a cluster has room for it), "" for any other.
     """
 
     def __init__(

@@ -331,6 +331,13 @@ SCORING = (
 NO_CACHE = cache_option(
     "--no-cache", is_flag=True, help="Score everything again, and store no scores."
 )
+EXECUTION = speed_option(
+    "--execution",
+    default="",
+    metavar="PLACE",
+    help="Where models run: here (default), ray (a local Ray), ray://HOST:PORT, ray://auto; "
+    "'ray?actors=4&num_gpus=1' says how much.",
+)
 SEQUENTIAL = (
     speed_option(
         "--sequential/--no-sequential",
@@ -346,6 +353,7 @@ SEQUENTIAL = (
 )
 RUNNING = (
     *SCORING,
+    EXECUTION,
     *SEQUENTIAL,
     scoring_option(
         "--check-batch-size",

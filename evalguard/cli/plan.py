@@ -16,6 +16,7 @@ from evalguard.cli.options import (
     BASE,
     CONFIDENCE,
     DISTRIBUTIONS,
+    EXECUTION,
     MARGIN,
     MODELS,
     NO_CACHE,
@@ -192,7 +193,16 @@ _FIRST_OF_FLOOR = (
     help="Model: a name in the guard file, a folder or a hub id.",
 )
 @add_options(
-    VARY, *ONE_MODEL, *TASKS, *SCORING, *DISTRIBUTIONS, NO_CACHE, MARGIN, CONFIDENCE, *SHOWING
+    VARY,
+    *ONE_MODEL,
+    *TASKS,
+    *SCORING,
+    EXECUTION,
+    *DISTRIBUTIONS,
+    NO_CACHE,
+    MARGIN,
+    CONFIDENCE,
+    *SHOWING,
 )
 @click.pass_obj
 def floor_command(command: str, /, base: str, as_json: bool, **given: Any) -> Job:

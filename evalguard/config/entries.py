@@ -388,6 +388,26 @@ class RunEntry(GuardEntry):
         default=None, description="Be surer of small effects, and spend more."
     )
     bisect_jobs: int | None = Field(default=None, ge=1, description="Probes at the same time.")
+    execution: Text | None = Field(
+        default=None,
+        description="Where models run: here (the default), ray (a local Ray), ray://HOST:PORT or "
+        "ray://auto (a Ray cluster).",
+    )
+    actors: int | None = Field(
+        default=None,
+        ge=1,
+        description="Ray: actors at the same time; default: one for every GPU, else one for every "
+        "machine.",
+    )
+    num_gpus: float | None = Field(
+        default=None, ge=0, allow_inf_nan=False, description="Ray: GPUs of each actor; default: 1."
+    )
+    num_cpus: float | None = Field(
+        default=None, ge=0, allow_inf_nan=False, description="Ray: CPUs of each actor; default: 1."
+    )
+    memory_each: Size = Field(
+        default=None, description="Ray: memory that each actor is placed by, such as 32GB."
+    )
     cache_max_size: Size = Field(
         default=None,
         description="How large the cache may be after a run, such as 20GB; default: no limit.",

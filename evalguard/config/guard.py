@@ -79,6 +79,11 @@ class RunOptions:
     bisect_budget: float | None = None
     bisect_thorough: bool | None = None
     bisect_jobs: int | None = None
+    execution: str | None = None
+    actors: int | None = None
+    num_gpus: float | None = None
+    num_cpus: float | None = None
+    memory_each: int | str | None = None
     cache_max_size: int | str | None = None
     history: str | None = None
     track: tuple[str, ...] | None = None

@@ -31,6 +31,7 @@ from evalguard.run.scoring.divergences import (
 )
 from evalguard.run.sources import ModelSource, RunSource, Source, StoredSource
 from evalguard.store.pruning import PruneRules, prune
+from evalguard.worker.ray_actors import RayPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,27 @@ def choose_bisect(run: RunOptions, options: CompareOptions) -> BisectChoice:
     )
 
 
+def choose_execution(run: RunOptions, options: CompareOptions) -> str:
+    """Settle where models run; of the guard file's amounts those count that nobody typed.
+
+    Raises:
+        UsageError: it is no place, or memory no size.
+    """
+    text = options.execution or run.execution or ""
+    if text in ("", "here"):
+        return ""
+    if "?" not in text:
+        memory = cache_size_limit(run.memory_each, environ={})
+        amounts = {
+            "actors": run.actors, "num_gpus": run.num_gpus, "num_cpus": run.num_cpus,
+            "memory": memory,
+        }  # fmt: skip
+        given = "&".join(f"{name}={value}" for name, value in amounts.items() if value is not None)
+        text = f"{text}?{given}" if given else text
+    RayPlan.parse(text)
+    return text
+
+
 # Choices: what this comparison runs, from the command line, the guard file and stored runs.
 
 
@@ -84,6 +106,7 @@ class Choices:
     ``allow`` also those that a setting under test brings with it. ``sequential_alpha`` is the
     chance of a wrong verdict that a sequential run may have; None: all documents are asked.
     ``memory`` says whether both models are loaded at the same time.
+    ``execution`` says where models run, as ``RayPlan.parse`` reads it; "": on this machine.
     ``cache_max_size`` is in bytes; None: no limit.
     ``history`` is the file that the run is added to, ``track`` where the finished run is sent.
     """
@@ -99,6 +122,7 @@ class Choices:
     memory: MemoryUse = "auto"
     sequential_alpha: float | None = None
     bisect: BisectChoice = field(default_factory=BisectChoice)
+    execution: str = ""
     cache_max_size: int | None = None
     history: Path | None = None
     track: tuple[SinkName, ...] = ()
@@ -151,6 +175,7 @@ def resolve_choices(
         memory=choose_memory(run, options, distributions),
         sequential_alpha=_sequential_alpha(run, options),
         bisect=bisect,
+        execution=choose_execution(run, options),
         cache_max_size=cache_size_limit(options.cache_max_size, run.cache_max_size),
         history=choose_history_file(guard, options),
         track=choose_sinks(options.track or run.track or (), unasked=not options.git_bisect),

@@ -22,6 +22,7 @@ from evalguard.run.preflight import check_measurable, check_models, find_guards
 from evalguard.run.result import DEFAULT_OUTPUT, CompareResult, finish_run
 from evalguard.run.sample_size.draws import Stops
 from evalguard.run.sample_size.sequential import can_stop_early, check_sequential, score_in_looks
+from evalguard.run.scoring.actors import with_execution
 from evalguard.run.scoring.own_environment import shares_prefixes
 from evalguard.run.scoring.scoring import ScoredSide, score_sides
 from evalguard.run.sources import (
@@ -84,6 +85,7 @@ def compare_sides(
     meter = Meter()
     with interruptible("reading what is to be compared"):
         sources, choices = resolve_request(base, candidate, options, cwd=cwd)
+        options = with_execution(options, choices)
         choices = _check(sources, choices, options, cwd=cwd, refusal=refusal)
     if recurring is not None:
         choices = recurring.chosen(choices)

@@ -18,6 +18,7 @@ from evalguard.core.settings import Assignment, Value
 from evalguard.errors import UsageError, nearest
 from evalguard.report.formats import choose_format
 from evalguard.run.publishing.tracking import check_track
+from evalguard.worker.ray_actors import RayPlan
 
 WorkerUse = Literal["auto", "always"]
 DistributionMode = Literal["auto", "lockstep", "reference", "off"]
@@ -67,6 +68,8 @@ class CompareOptions:
         trust_remote_code, allow_code: let a hub model's code, a guard file's code run.
         worker: "always" scores in worker processes; "auto" only where a setting needs one.
         timeout: seconds that one call to a worker may take; None: no limit.
+        execution: where models run: "here", "ray" (a local Ray), "ray://HOST:PORT", "ray://auto",
+            each Ray with "?actors=4&num_gpus=1&num_cpus=2&memory=BYTES" where that is to be said.
         allow_differing: "prompt" and "tokens", differences between the sides that are meant.
         cluster: field of the documents that says which of them share something and are not
             independent, for every task that has it; "": as the guard file's ``clusters`` say.
@@ -139,6 +142,7 @@ class CompareOptions:
     allow_code: bool = False
     worker: WorkerUse = "auto"
     timeout: float | None = None
+    execution: str = ""
     allow_differing: frozenset[str] = frozenset()
     cluster: str = ""
     floor: Path | None = None
@@ -205,6 +209,8 @@ class CompareOptions:
             raise _refuse("timeout", self.timeout, "a number of seconds above 0")
         if self.worker not in get_args(WorkerUse):
             raise _refuse("worker", self.worker, " or ".join(get_args(WorkerUse)))
+        if self.execution not in ("", "here"):
+            RayPlan.parse(self.execution)
         if self.distributions not in (None, *get_args(DistributionMode)):
             modes = ", ".join(get_args(DistributionMode))
             raise _refuse("distributions", self.distributions, f"one of {modes}")

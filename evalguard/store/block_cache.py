@@ -29,7 +29,6 @@ from evalguard.store.cache_items import (
 )
 from evalguard.store.files import (
     DamagedBlockError,
-    FileLock,
     disk_error,
     make_folder,
     make_private_folder,
@@ -38,6 +37,7 @@ from evalguard.store.files import (
     set_aside,
     write_atomically,
 )
+from evalguard.store.leases import Lease
 from evalguard.store.pruning import remove_leftovers
 from evalguard.store.record_file import records_from_bytes, records_to_bytes
 
@@ -142,8 +142,10 @@ class BlockCache(Generic[Content]):
     def locked(self, key: str, block: str) -> Iterator[bool]:
         """Hold a block while it is being made, unless another process does; it is not waited for.
 
+        On a network file system too, whatever its locks are worth (``store.leases``).
+
         Yields:
-            Whether it is this process's turn. Where there are no locks it always is.
+            Whether it is this process's turn. Where the disk takes no lease it always is.
         """
         path = self._path(key, block).with_suffix(".lock")
         if path in self._held:
@@ -151,9 +153,9 @@ class BlockCache(Generic[Content]):
             return
         lock = None
         try:
-            lock = self._in_folder(path, lambda: FileLock.tried(path))
+            lock = self._in_folder(path, lambda: Lease.tried(path))
         except OSError as error:
-            self._say_no_locks(error)
+            self._say_no_leases(error)
         else:
             if lock is None:
                 yield False
@@ -225,11 +227,11 @@ class BlockCache(Generic[Content]):
         if problem not in self.problems:
             self.problems.append(problem)
 
-    def _say_no_locks(self, error: OSError) -> None:
+    def _say_no_leases(self, error: OSError) -> None:
         if error.errno not in _SAID_BY_WRITING:
             self._say(
-                f"{self.folder} has no locks ({error.strerror or error}): another run at the same "
-                "time may do the same work once more"
+                f"{self.folder} takes no leases ({error.strerror or error}): another run at the "
+                "same time may do the same work once more"
             )
 
 

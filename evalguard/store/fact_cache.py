@@ -13,7 +13,8 @@ from typing import Any
 
 from evalguard.core.settings import Value, digest_of
 from evalguard.errors import StoreError
-from evalguard.store.files import FileLock, make_folder, make_private_folder, write_atomically
+from evalguard.store.files import make_folder, make_private_folder, write_atomically
+from evalguard.store.leases import Lease
 
 FACTS_FORMAT = "evalguard.facts/1"
 _LAYOUT = "v1"
@@ -138,13 +139,13 @@ class BudgetStore:
             if lock is not None:
                 lock.release()
 
-    def _turn(self, facts: Mapping[str, Value]) -> FileLock | None:
-        """Wait until nobody else measures; None where there are no locks, or somebody hangs."""
+    def _turn(self, facts: Mapping[str, Value]) -> Lease | None:
+        """Wait until nobody else measures; None where no lease can be had, or somebody hangs."""
         path, until = self._file(facts).with_suffix(".lock"), time.monotonic() + PATIENCE
         try:
             make_private_folder(self._folder)
             while self.get(facts) is None and time.monotonic() < until:
-                lock = FileLock.tried(path)
+                lock = Lease.tried(path)
                 if lock is not None:
                     return lock
                 time.sleep(PAUSE)

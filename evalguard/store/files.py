@@ -40,7 +40,7 @@ class FileLock:
             OSError: there are no locks here, or the disk takes no file.
         """
         for _ in range(_MOST_TRIES):
-            descriptor = _opened(path)
+            descriptor = open_lock(path)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -49,7 +49,7 @@ class FileLock:
             except BaseException:
                 os.close(descriptor)
                 raise
-            if _is_still(path, descriptor):
+            if is_still(path, descriptor):
                 return cls(path, descriptor)
             os.close(descriptor)  # who held it removed the file before this process had the lock
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
@@ -57,7 +57,7 @@ class FileLock:
     def release(self, *, remove: bool = True) -> None:
         """Free the lock, and remove its file, which nobody else may do meanwhile."""
         with contextlib.suppress(OSError):
-            if remove and _is_still(self.path, self._descriptor):
+            if remove and is_still(self.path, self._descriptor):
                 self.path.unlink()
         with contextlib.suppress(OSError):
             # A child that was forked meanwhile has the descriptor too: closing would not be enough.
@@ -65,9 +65,14 @@ class FileLock:
         os.close(self._descriptor)
 
 
-def _opened(path: Path) -> int:
+def open_lock(path: Path, *, create: bool = True) -> int:
+    """Open a lock's file, and make it where it is missing, if that is meant; a descriptor.
+
+    Raises:
+        OSError: a link stands there, or the disk refuses.
+    """
     # Neither through a link nor waiting for the other end of a pipe that somebody put there.
-    flags = os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | (os.O_CREAT if create else 0)
     try:
         return os.open(path, flags | os.O_RDWR, 0o666)
     except PermissionError:
@@ -75,7 +80,8 @@ def _opened(path: Path) -> int:
         return os.open(path, flags & ~os.O_CREAT | os.O_RDONLY)
 
 
-def _is_still(path: Path, descriptor: int) -> bool:
+def is_still(path: Path, descriptor: int) -> bool:
+    """Whether an open file is the one that stands at ``path``."""
     ours = os.fstat(descriptor)
     try:
         there = path.lstat()
@@ -165,6 +171,20 @@ class HalfFile:
             os.fsync(self._file.fileno())
             self._file.close()
             self._partial.replace(self.path)
+
+    def claim(self) -> bool:
+        """Give the file its name unless something has it; whether it has it now.
+
+        Its first name stays until ``discard``.
+
+        Raises:
+            OSError: the disk refuses.
+        """
+        assert self._file is not None
+        # Where a server's answer was lost, the second try finds the name taken, by this file.
+        with contextlib.suppress(FileExistsError):
+            os.link(self._partial, self.path)
+        return os.fstat(self._file.fileno()).st_nlink > 1
 
     def discard(self) -> None:
         """Remove what was written."""

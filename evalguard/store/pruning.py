@@ -25,6 +25,7 @@ from evalguard.store.cache_items import (
     read_description,
 )
 from evalguard.store.files import FileLock
+from evalguard.store.leases import Lease, is_leased
 
 # Floors took long to measure; another token budget of a device makes other blocks.
 _NEVER_AGED = ("floors", "devices")
@@ -151,17 +152,19 @@ class _Removal:
         abandoned = item.state != "leftover" or self.now - item.used >= _ABANDONED
         if not item.locks:
             return abandoned
-        for path in item.locks:
-            try:
-                lock = FileLock.tried(path)
-            except OSError:  # no locks here, or none can be made: age decides
-                return abandoned
-            if lock is None:
-                return False
-            # Builders wait for the lock of a build under its name: that one has to stay.
-            stays = item.kind not in BLOCK_KINDS or (self.dry_run and item.path == path)
-            stack.callback(lock.release, remove=not stays)
-        return True
+        take = self._take_lease if item.kind in BLOCK_KINDS else _take_lock
+        try:
+            return all(take(path, stack) for path in item.locks)
+        except OSError:  # no locks here, or none can be made: age decides
+            return abandoned
+
+    def _take_lease(self, path: Path, stack: ExitStack) -> bool:
+        if self.dry_run:  # a lease that is left over has to stay as it is
+            return not is_leased(path)
+        lease = Lease.tried(path)
+        if lease is not None:
+            stack.callback(lease.release)
+        return lease is not None
 
     def _unlink(self, item: CacheItem) -> None:
         if self.dry_run or item.path in item.locks:  # a lock goes when it is released
@@ -173,6 +176,14 @@ class _Removal:
                     item.path.with_name(f"{item.path.name}{beside}").unlink()
         else:
             item.path.unlink(missing_ok=True)
+
+
+def _take_lock(path: Path, stack: ExitStack) -> bool:
+    """Take the lock of a build; builders wait for it under its name, so it has to stay."""
+    lock = FileLock.tried(path)
+    if lock is not None:
+        stack.callback(lock.release, remove=False)
+    return lock is not None
 
 
 def _remove_empty(folders: Iterable[Path]) -> None:
@@ -221,7 +232,7 @@ def remove_leftovers(cache_dir: Path) -> None:
 def _remove_dead_lock(lock: Path) -> None:
     """Remove the lock of a process that was killed."""
     with contextlib.suppress(OSError):
-        held = FileLock.tried(lock) if _is_old(lock, _ABANDONED_AFTER) else None
+        held = Lease.tried(lock) if _is_old(lock, _ABANDONED_AFTER) else None
         if held is not None:
             held.release()
 

@@ -17,7 +17,7 @@ from evalguard.core.reference import Reference
 from evalguard.core.scorer import ComparedAnswer, ModelDescription, Request, Response, ScoringPolicy
 from evalguard.core.settings import Variant
 from evalguard.errors import WorkerError
-from evalguard.worker.line import WorkerConnection
+from evalguard.worker.line import StartWorker, WorkerConnection, start_here
 from evalguard.worker.messages import (
     CallName,
     Chat,
@@ -50,6 +50,7 @@ class WorkerScorer:
         python: str = sys.executable,
         heartbeat_timeout: float = 60.0,
         call_timeout: float | None = None,
+        start: StartWorker = start_here,
     ) -> None:
         """Start a worker and load ``variant`` in it.
 
@@ -60,6 +61,7 @@ class WorkerScorer:
             python: interpreter of the worker; it must have this version of evalguard.
             heartbeat_timeout: seconds of silence during a call after which a worker is wedged.
             call_timeout: seconds that one call may take, loading included; None: no limit.
+            start: starts it, on this machine or another.
 
         Raises:
             WorkerError: if the worker cannot be started or fails.
@@ -72,6 +74,7 @@ class WorkerScorer:
             log=log,
             silence=heartbeat_timeout,
             timeout=call_timeout,
+            start=start,
         )
         self._description: ModelDescription | None = None
         try:

@@ -10,9 +10,9 @@ import sys
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import evalguard
 from evalguard.errors import WorkerError
@@ -38,6 +38,83 @@ START_SILENCE = 60.0
 _LAST_MOMENTS = 10.0
 
 
+class WorkerLink(Protocol):
+    """A worker process, wherever it runs, and the way to it."""
+
+    @property
+    def log(self) -> Path | None:
+        """File, where the worker runs, that its stdout and stderr are appended to."""
+
+    @property
+    def pid(self) -> int:
+        """Process id, where it runs."""
+
+    def exchange(
+        self, frame: bytes, *, silence: float, timeout: float | None
+    ) -> Answer | Call | Hello | Refusal:
+        """Send a frame and return the next message, as ``Channel.exchange``."""
+
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+
+    def fate(self, *, wait: float) -> str:
+        """How it ended, as a predicate; "" if it runs on after ``wait`` seconds."""
+
+    def log_tail(self) -> str:
+        """The last lines that it logged."""
+
+    def stuck_in(self) -> str:
+        """In which function it is, where it is killed next; "" where it does not tell."""
+
+    def peak_memory(self) -> int | None:
+        """Largest resident set so far in bytes; None where that is not known."""
+
+    def finish(self) -> None:
+        """End a worker that was asked to end."""
+
+    def kill(self) -> None:
+        """Kill it with all that it started. Idempotent."""
+
+
+class StartWorker(Protocol):
+    """Starts a worker process somewhere, as ``start_here``."""
+
+    def __call__(
+        self, python: str, arguments: Sequence[str], *, env: Mapping[str, str | None], log: Path
+    ) -> WorkerLink: ...
+
+
+class PipedWorker(WorkerProcess):
+    """A worker process of this machine, and the two pipes to it."""
+
+    def __init__(
+        self, command: Sequence[str], *, env: Mapping[str, str | None], log: Path | None
+    ) -> None:
+        super().__init__(command, env=env, log=log)
+        self._channel = Channel(self.requests_fd, self.replies_fd, is_running=self.is_running)
+
+    def exchange(
+        self, frame: bytes, *, silence: float, timeout: float | None
+    ) -> Answer | Call | Hello | Refusal:
+        """Send a frame and return the next message, as ``Channel.exchange``."""
+        return self._channel.exchange(frame, silence=silence, timeout=timeout)
+
+    def peak_memory(self) -> int | None:
+        """Largest resident set so far in bytes; None where that is not known."""
+        return peak_memory(self.pid)
+
+
+def start_here(
+    python: str, arguments: Sequence[str], *, env: Mapping[str, str | None], log: Path
+) -> PipedWorker:
+    """Start a worker on this machine.
+
+    Raises:
+        WorkerError: it cannot be started.
+    """
+    return PipedWorker([*worker_command(python), *arguments], env=env, log=log)
+
+
 class WorkerConnection:
     """A worker process, and what is said to it.
 
@@ -54,6 +131,7 @@ class WorkerConnection:
         silence: seconds without a sign of life during a call after which a worker is wedged.
         timeout: seconds that one call may take; None: no limit.
         warm: whether it imports what loading needs before it is asked to load.
+        start: starts it, on this machine or another.
 
     Attributes:
         import_path: where this process finds packages, for a worker that is to find the same.
@@ -72,6 +150,7 @@ class WorkerConnection:
         silence: float = 60.0,
         timeout: float | None = None,
         warm: bool = False,
+        start: StartWorker = start_here,
     ) -> None:
         self.name = name
         self.timeout = timeout
@@ -80,17 +159,12 @@ class WorkerConnection:
         self._peak_memory: int | None = None
         self._greeted = False
         self.import_path = tuple(map(str, sys.path)) if python == sys.executable else ()
-        command = [*worker_command(python), "--beat", f"{min(1.0, silence / 5):g}"]
+        arguments = ["--beat", f"{min(1.0, silence / 5):g}"]
         if warm:
-            command += ["--warm", json.dumps(self.import_path)]
-        self._process = WorkerProcess(command, env=env, log=log)
+            arguments += ["--warm", json.dumps(self.import_path)]
+        self._process = start(python, arguments, env=env, log=log)
         # Also when nobody calls close(): at garbage collection and at exit of this process.
         self.kill = weakref.finalize(self, self._process.kill)
-        self._channel = Channel(
-            self._process.requests_fd,
-            self._process.replies_fd,
-            is_running=self._process.is_running,
-        )
 
     @property
     def pid(self) -> int:
@@ -110,7 +184,7 @@ class WorkerConnection:
     @property
     def peak_memory(self) -> int | None:
         """Largest resident set of the worker in bytes, up to its end; None where not known."""
-        return peak_memory(self.pid) if self.is_open else self._peak_memory
+        return self._process.peak_memory() if self.is_open else self._peak_memory
 
     def call(self, name: CallName, argument: object, *, doing: str) -> Any:
         """Return what the worker answers.
@@ -191,7 +265,7 @@ class WorkerConnection:
         self, frame: bytes, doing: str, *, silence: float
     ) -> Answer | Call | Hello | Refusal:
         try:
-            return self._channel.exchange(frame, silence=silence, timeout=self.timeout)
+            return self._process.exchange(frame, silence=silence, timeout=self.timeout)
         except WorkerError as error:
             raise self.broken(error, doing) from error
         except BaseException:

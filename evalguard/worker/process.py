@@ -14,7 +14,7 @@ import time
 import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, BinaryIO, NoReturn, Protocol
 
 import evalguard
 from evalguard.errors import WorkerError
@@ -78,8 +78,7 @@ def kill_workers_of(threads: Collection[threading.Thread]) -> None:
     The threads notice at their next look at the pipes, and clear up by themselves.
     """
     for process in _open_workers(threads):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
+        process.interrupt()
 
 
 def stuck_workers_of(threads: Collection[threading.Thread]) -> str:
@@ -88,8 +87,31 @@ def stuck_workers_of(threads: Collection[threading.Thread]) -> str:
     return next((place for place in places if place), "")
 
 
-def _open_workers(threads: Collection[threading.Thread]) -> list[WorkerProcess]:
+def register_worker(worker: InterruptibleWorker) -> None:
+    """Let a worker be found by the thread that started it, for as long as it is used."""
+    _started.add(worker)
+
+
+def _open_workers(threads: Collection[threading.Thread]) -> list[InterruptibleWorker]:
     return [one for one in list(_started) if one.thread in threads and one.is_open]
+
+
+class InterruptibleWorker(Protocol):
+    """A worker that another thread can end while the one that started it waits for an answer."""
+
+    @property
+    def thread(self) -> threading.Thread | None:
+        """Which started it; None where it is no single thread's."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was not ended from here yet."""
+
+    def interrupt(self) -> None:
+        """Kill it; whoever waits for it notices, and clears up."""
+
+    def stuck_in(self) -> str:
+        """In which function it is, where it is killed next; "" where it does not tell."""
 
 
 class WorkerProcess:
@@ -142,7 +164,7 @@ class WorkerProcess:
         finally:
             for descriptor in workers_ends:
                 os.close(descriptor)
-        _started.add(self)
+        register_worker(self)
 
     @property
     def is_open(self) -> bool:
@@ -161,6 +183,11 @@ class WorkerProcess:
     def share(self) -> None:
         """Be no single thread's any more: it is not killed where that one's workers are."""
         self.thread = None
+
+    def interrupt(self) -> None:
+        """Kill it while another thread may be waiting for it."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
 
     def stuck_in(self) -> str:
         """In which function it is, where it is killed next; "" where it does not tell."""
@@ -220,7 +247,7 @@ class WorkerProcess:
         self.requests_fd = self.replies_fd = -1
 
 
-_started: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
+_started: weakref.WeakSet[InterruptibleWorker] = weakref.WeakSet()
 
 
 # A process's family: everything that it started, in whatever session.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from evalguard.report.progress import ProgressLine
 from evalguard.run.scoring import cached_blocks as passage
 from evalguard.run.scoring.cached_blocks import LoadedModel
 from evalguard.run.scoring.evaluate import Evaluator
+from evalguard.store import leases
 
 BLOCKS = 17  # 300 documents of sw_long, 24 of sw_word
 
@@ -82,6 +84,28 @@ def test_what_another_process_is_scoring_is_put_off_across_tasks(
     )
     assert list(evaluation.scores) == ["sw_long", "sw_word"]
     assert not list(tmp_path.rglob("*.lock"))
+
+
+def test_machines_whose_locks_do_not_reach_each_other_do_each_block_once(
+    tasks: TaskSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a network disk with locks that count on one machine only: flock refuses nothing."""
+    monkeypatch.setattr(fcntl, "flock", lambda descriptor, how: None)
+    other = FakeScorer()
+
+    def another_machine(requests: Sequence[Request]) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(leases, "this_machine", lambda: "another machine")
+            rounds(patch, stop_waiting=3)
+            with pytest.raises(Stopped):
+                evaluator(tasks, tmp_path).evaluate("m", other)
+
+    mine = Busy(another_machine)
+    evaluation = evaluator(tasks, tmp_path).evaluate("m", mine)
+    assert len(other.scored) == BLOCKS - 1
+    assert len(mine.scored) == 1
+    alone = Evaluator(tasks=tasks, cache=None, progress=ProgressLine(quiet=True))
+    assert scores_of(evaluation) == scores_of(alone.evaluate("m", FakeScorer()))
 
 
 @pytest.mark.parametrize("end", ["finished", "failed"])

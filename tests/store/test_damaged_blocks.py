@@ -20,7 +20,8 @@ from evalguard.core.scorer import ComparedAnswer, Response
 from evalguard.errors import StoreError
 from evalguard.store.block_cache import DivergenceCache, ReferenceCache, ScoreCache
 from evalguard.store.cache_items import SCORES_FORMAT, answer_columns, answer_schema
-from evalguard.store.files import FileLock, seal_bytes
+from evalguard.store.files import seal_bytes
+from evalguard.store.leases import Lease
 from evalguard.store.seal import UNSEALED, is_sealed
 
 KEY, BLOCK = "00aa11bb22cc33dd", "ffee00112233"
@@ -240,7 +241,7 @@ def test_a_disk_that_fails_is_said_and_nothing_is_moved(
 def test_a_block_that_another_process_is_making_anew_is_left_to_it(cache: ScoreCache) -> None:
     path = only_file(cache)
     path.write_bytes(b"damaged")
-    lock = FileLock.tried(path.with_suffix(".lock"))
+    lock = Lease.tried(path.with_suffix(".lock"))
     assert lock is not None
     assert cache.get(KEY, BLOCK) is None
     assert cache.problems == []
@@ -256,13 +257,13 @@ def test_a_block_made_anew_between_reading_and_setting_aside_is_used(
     path = only_file(cache)
     whole = path.read_bytes()
     path.write_bytes(b"damaged")
-    tried = FileLock.tried
+    tried = Lease.tried
 
-    def meanwhile(at: Path) -> FileLock | None:
+    def meanwhile(at: Path) -> Lease | None:
         path.write_bytes(whole)
         return tried(at)
 
-    monkeypatch.setattr(FileLock, "tried", meanwhile)
+    monkeypatch.setattr(Lease, "tried", meanwhile)
     assert cache.get(KEY, BLOCK) is not None
     assert cache.problems == []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import signal
@@ -12,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from evalguard.core.scorer import Response
-from evalguard.store.block_cache import ScoreCache
 from evalguard.store.files import FileLock
 
 HOLDER = """
@@ -111,47 +108,3 @@ def test_what_somebody_put_in_its_place_is_not_followed(tmp_path: Path, planted:
         assert lock is not None
         lock.release()
     assert away.read_text() == "content"
-
-
-def test_a_disk_without_locks_keeps_blocks_and_says_so_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def flock(descriptor: int, how: int) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    cache = ScoreCache(tmp_path)
-    for block in ("b0", "b1"):
-        with cache.locked("k", block) as ours:
-            assert ours
-            cache.put("k", block, [Response(loglikelihood=-1.0)])
-    (problem,) = cache.problems
-    assert "has no locks (No locks available)" in problem
-    assert cache.get("k", "b1") is not None
-
-
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
-def test_a_disk_that_refuses_is_said_by_writing_to_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    def tried(path: Path) -> FileLock | None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(FileLock, "tried", tried)
-    cache = ScoreCache(tmp_path)
-    with cache.locked("k", "b") as ours:
-        assert ours
-    assert cache.problems == []
-
-
-def test_a_block_is_held_twice_by_one_process_and_once_by_another(tmp_path: Path) -> None:
-    ours, theirs = ScoreCache(tmp_path), ScoreCache(tmp_path)
-    with ours.locked("k", "b") as first, ours.locked("k", "b") as again:
-        assert first
-        assert again
-        with theirs.locked("k", "b") as other, theirs.locked("k", "c") as free:
-            assert not other
-            assert free
-    with theirs.locked("k", "b") as other:
-        assert other
-    assert not list(tmp_path.rglob("*.lock"))

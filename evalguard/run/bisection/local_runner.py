@@ -52,6 +52,7 @@ class LocalRunner:
         jobs: number of slots.
         watch: whether to end probes that take far longer than those before them; not where the
             user gave a limit, which the workers keep by themselves.
+        recovers: whether a block whose worker is lost with its machine is asked again elsewhere.
         say: takes what a person is to know.
     """
 
@@ -61,10 +62,12 @@ class LocalRunner:
         *,
         jobs: int = 1,
         watch: bool = True,
+        recovers: bool = False,
         say: Callable[[str], None] = lambda _text: None,
     ) -> None:
         self._slots = [WorkerSlot(number + 1, opened) for number in range(jobs)]
         self._watch = watch
+        self._recovers = recovers
         self._say = say
         self._crowded = False  # memory was seen to hold fewer models than there are slots
         self._longest_load = self._longest_document = 0.0
@@ -73,7 +76,7 @@ class LocalRunner:
     @property
     def jobs(self) -> int:
         """How many units run at the same time; see ``ProbeRunner``."""
-        return 1 if self._crowded else len(self._slots)
+        return 1 if self._crowded else sum(not slot.has_no_place for slot in self._slots)
 
     @property
     def loads(self) -> Loads:
@@ -98,12 +101,12 @@ class LocalRunner:
     def ask(self, source: ModelSource, question: Callable[[Scorer], Reply]) -> Reply:
         """Load a model and ask it something; see ``ProbeRunner``."""
         try:
-            return self._ask_once(source, question)
+            return self._ask_somewhere(source, question)
         except EvalguardError as error:
             if not self._had_company(error):
                 raise
         self._release()
-        found = self._ask_once(source, question)
+        found = self._ask_somewhere(source, question)
         self._note_crowded(source)
         return found
 
@@ -151,8 +154,14 @@ class LocalRunner:
     ) -> Generator[ScoredBlock | FailedWork, None, None]:
         """Answer all blocks of all works by the first slots, whatever fails."""
         out: SimpleQueue[SlotEvent] = SimpleQueue()
-        schedule = BlockSchedule(works, loading=self._loading, scoring=self._scoring)
-        busy_slots = self._slots[: max(1, min(slots, sum(len(w.blocks) for w in works)))]
+        placed = [slot for slot in self._slots if not slot.has_no_place]
+        busy_slots = placed[: max(1, min(slots, sum(len(w.blocks) for w in works)))]
+        schedule = BlockSchedule(
+            works,
+            loading=self._loading,
+            scoring=self._scoring,
+            slots=len(busy_slots) if self._recovers else 0,
+        )
         for slot in busy_slots:
             slot.drain(schedule, out)
         busy = len(busy_slots)
@@ -171,10 +180,23 @@ class LocalRunner:
                 schedule.stop()
                 self._end(out, busy)
 
-    def _ask_once(self, source: ModelSource, question: Callable[[Scorer], Reply]) -> Reply:
+    def _ask_somewhere(self, source: ModelSource, question: Callable[[Scorer], Reply]) -> Reply:
+        """Ask the first slot; where its worker is lost with its machine, the next one."""
+        *others, last = [slot for slot in self._slots if not slot.has_no_place]
+        for slot in others:
+            try:
+                return self._ask_once(slot, source, question)
+            except WorkerError as error:
+                if not self._recovers or error.cause not in ("lost", "unplaced"):
+                    raise
+        return self._ask_once(last, source, question)
+
+    def _ask_once(
+        self, slot: WorkerSlot, source: ModelSource, question: Callable[[Scorer], Reply]
+    ) -> Reply:
         answers: list[Reply] = []
         out: SimpleQueue[SlotEvent] = SimpleQueue()
-        self._slots[0].ask(source, lambda scorer: answers.append(question(scorer)), out)
+        slot.ask(source, lambda scorer: answers.append(question(scorer)), out)
         busy = 1
         try:
             event = self._next(out)
@@ -184,7 +206,7 @@ class LocalRunner:
                 self._end(out, busy)
         if isinstance(event, BaseException):
             raise event
-        self._longest_load = max(self._longest_load, self._slots[0].loading)
+        self._longest_load = max(self._longest_load, slot.loading)
         return answers[0]
 
     def _release(self) -> None:
@@ -285,6 +307,7 @@ class WorkerSlot:
         documents: of the block that is under way; 0 while a model is loaded.
         loading: seconds that the last model that was asked something took to load.
         overdue: why its worker is ended: it took too long; "" where it is not.
+        has_no_place: whether no machine has room for its worker, while others have theirs.
     """
 
     def __init__(self, number: int, opened: Callable[[], SwitchableModel]) -> None:
@@ -292,6 +315,7 @@ class WorkerSlot:
         self.documents = 0
         self.loading = 0.0
         self.overdue = ""
+        self.has_no_place = False
         self._opened = opened
         self._model: SwitchableModel | None = None
         self._loaded: ModelSource | None = None
@@ -332,10 +356,28 @@ class WorkerSlot:
         while (taken := schedule.take(self._loaded, before)) is not None:
             before, block = taken
             done = self._one(before, block)
+            if isinstance(done, FailedWork) and self._gives_back(done, block, schedule):
+                self._drop()
+                schedule.finish()
+                if self.has_no_place:
+                    break
+                continue
             if isinstance(done, FailedWork):
                 schedule.drop(before)
             out.put(done)
+            schedule.finish()
         out.put(None)
+
+    def _gives_back(self, failed: FailedWork, block: RequestBlock, schedule: BlockSchedule) -> bool:
+        """Whether another slot, or a new worker of this one, is to answer a block.
+
+        A slot without a place goes no further, unless it is the last one.
+        """
+        error = failed.error
+        if not isinstance(error, WorkerError) or error.cause not in ("lost", "unplaced"):
+            return False
+        self.has_no_place = error.cause == "unplaced" and schedule.leave()
+        return schedule.give_back(failed.work, block, lost=not self.has_no_place)
 
     def _ask(
         self, source: ModelSource, question: Callable[[Scorer], None], out: SimpleQueue[SlotEvent]

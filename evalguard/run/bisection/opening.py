@@ -47,6 +47,7 @@ from evalguard.run.sources import ModelSource
 from evalguard.stats.sequential.finding import FACTOR, document_order, planned_looks
 from evalguard.store.block_cache import ReferenceCache
 from evalguard.store.journal import Journal
+from evalguard.worker.ray_actors import RayPlan, open_cluster
 
 
 @contextmanager
@@ -161,7 +162,11 @@ def _local_runner(place: ProbeContext, jobs: int, say: Callable[[str], None]) ->
     def opened() -> ReusedModel:
         return ReusedModel(place.policy, place.options, place.cache_dir)
 
-    return LocalRunner(opened, jobs=jobs, watch=place.options.timeout is None, say=say)
+    watch = place.options.timeout is None
+    if not place.options.execution:
+        return LocalRunner(opened, jobs=jobs, watch=watch, say=say)
+    actors = open_cluster(RayPlan.parse(place.options.execution)).actors
+    return LocalRunner(opened, jobs=max(jobs, actors), watch=watch, recovers=True, say=say)
 
 
 def _block_scoring(

@@ -18,6 +18,7 @@ from evalguard.errors import BuildError, EvalguardError, EvaluationError, Settin
 from evalguard.models.machine import fits_in_memory
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.edited_model import same_loading
+from evalguard.run.scoring.lazy_scorer import worker_starter
 from evalguard.run.scoring.loading_facts import PLACEMENT_ARGUMENTS
 from evalguard.run.scoring.own_environment import prepare_worker, shares_prefixes
 from evalguard.run.scoring.serving import with_lease, with_server
@@ -54,7 +55,7 @@ class ReusedModel:
         self._policy = policy
         self._options = options
         self._cache_dir = cache_dir
-        self._workers = StartedWorkers(cache_dir, timeout=options.timeout)
+        self._workers = StartedWorkers(cache_dir, options)
         self._scorer: WorkerScorer | None = None
         self._env: Mapping[str, str | None] = {}
         self._used_by: Variant | None = None  # the last one that this process was to load
@@ -207,12 +208,12 @@ class StartedWorkers:
 
     Args:
         cache_dir: logs are kept there.
-        timeout: seconds that one call to a worker may take; None: no limit.
+        options: ``timeout`` of a call, and ``execution``, where workers run.
     """
 
-    def __init__(self, cache_dir: Path, *, timeout: float | None) -> None:
+    def __init__(self, cache_dir: Path, options: CompareOptions) -> None:
         self._cache_dir = cache_dir
-        self._timeout = timeout
+        self._options = options
         self._number = next(_numbers)
         self._started = 0
         self._ready: WorkerConnection | None = None
@@ -234,6 +235,8 @@ class StartedWorkers:
 
     def prepare(self, name: str) -> None:
         """Let the next worker get ready, where there is memory for it."""
+        if self._options.execution:  # it would take a place that another one may need
+            return
         if self._ready is None and fits_in_memory(_ROOM_TO_PREPARE, "cpu"):
             with contextlib.suppress(WorkerError):  # whoever needs one says what is wrong
                 self._ready = self._start(name, {}, warm=True)
@@ -257,5 +260,11 @@ class StartedWorkers:
         log = f"worker-{os.getpid()}-probe{self._number}{'ab'[self._started % 2]}.log"
         path = self._cache_dir / "logs" / log
         return WorkerConnection(
-            name, python=python, env=env, log=path, timeout=self._timeout, warm=warm
+            name,
+            python=python,
+            env=env,
+            log=path,
+            timeout=self._options.timeout,
+            warm=warm,
+            start=worker_starter(self._options),
         )

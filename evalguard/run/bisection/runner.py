@@ -5,10 +5,10 @@ Units of (assignment, block), their order, and why one failed.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
-from threading import Lock
+from threading import Condition
 from typing import Protocol, TypeVar
 
 from evalguard.bisect.oracle import Refusal, Untestable
@@ -96,6 +96,9 @@ class ProbeRunner(Protocol):
 # Schedule: which slot takes which block next.
 
 
+_MOST_LOSSES = 3
+
+
 @dataclass(slots=True)
 class _RemainingBlocks:
     work: ProbeWork
@@ -109,13 +112,18 @@ class BlockSchedule:
 
     Attributes:
         loading: seconds that loading takes, and ``scoring`` a block; 0 where nothing is known.
+        slots: how many slots take from it, where what one loses is given to another: nobody is
+            told that nothing is left while a block may come back. 0: what is lost has failed.
     """
 
     works: Sequence[ProbeWork]
     loading: float = 0.0
     scoring: float = 0.0
+    slots: int = 0
     _left: list[_RemainingBlocks] = field(default_factory=list)
-    _lock: Lock = field(default_factory=Lock)
+    _turn: Condition = field(default_factory=Condition)
+    _in_work: int = 0
+    _losses: Counter[tuple[int, str]] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         """Begin with everything."""
@@ -130,26 +138,62 @@ class BlockSchedule:
             loaded: the model that the slot has loaded.
             before: the work that its last block was of.
         """
-        with self._lock:
-            found = self._best(loaded, before)
-            if found is None:
-                return None
+        with self._turn:
+            while (found := self._best(loaded, before)) is None:
+                if not (self.slots and self._in_work):
+                    return None
+                self._turn.wait()
             if found.work is not before:
                 found.slots += 1
+            self._in_work += 1
             return found.work, found.blocks.popleft()
+
+    def finish(self) -> None:
+        """Note that a block that was taken is done, or has failed."""
+        with self._turn:
+            self._in_work -= 1
+            self._turn.notify_all()
+
+    def give_back(self, work: ProbeWork, block: RequestBlock, *, lost: bool) -> bool:
+        """Let another slot take a block that could not be answered; whether one may.
+
+        Args:
+            lost: what answered it is gone; a block with which that goes on happening is not
+                innocent. False: it was not even begun.
+        """
+        with self._turn:
+            if not self.slots:
+                return False
+            self._losses[id(work), block.digest] += lost
+            if self._losses[id(work), block.digest] > _MOST_LOSSES:
+                return False
+            for left in self._left:
+                if left.work is work:
+                    left.blocks.appendleft(block)
+            return True
+
+    def leave(self) -> bool:
+        """Take no more blocks, unless this is the last slot that does; whether it may leave."""
+        with self._turn:
+            if self.slots < 2:
+                return False
+            self.slots -= 1
+            return True
 
     def drop(self, work: ProbeWork) -> None:
         """Leave out what is left of a work."""
-        with self._lock:
+        with self._turn:
             for left in self._left:
                 if left.work is work:
                     left.blocks.clear()
 
     def stop(self) -> None:
         """Leave out everything."""
-        with self._lock:
+        with self._turn:
+            self.slots = 0
             for left in self._left:
                 left.blocks.clear()
+            self._turn.notify_all()
 
     def _best(
         self, loaded: ModelSource | None, before: ProbeWork | None

@@ -35,6 +35,7 @@ from evalguard.run.floor.stored_floors import FLOORS_FOLDER, floor_environment, 
 from evalguard.run.meter import interruptible
 from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.record import read_environment
+from evalguard.run.scoring.actors import with_execution
 from evalguard.run.sources import ModelSource, Source, identify_model
 from evalguard.stats.compare import margin_of
 from evalguard.stats.drift import estimate_drift
@@ -138,6 +139,7 @@ def _measure_floor(
     source: ModelSource, choices: Choices, options: CompareOptions, vary: Collection[str]
 ) -> FloorResult:
     factors = _read_factors(vary)
+    options = with_execution(options, choices)
     with interruptible("measuring the floor"):
         run = score_variations(source, choices, options, factors)
     report = _build_report(source, run, choices, options)

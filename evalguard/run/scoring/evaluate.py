@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -176,13 +176,15 @@ class Evaluation:
 class Evaluator:
     """Scores one model after the other on the same tasks.
 
-    ``cache`` is None where finished scores are neither read nor kept.
+    ``cache`` is None where finished scores are neither read nor kept. ``score_ahead`` puts a
+    model's scores into it before they are asked for, where several workers can.
     """
 
     tasks: TaskSet
     cache: ScoreCache | None
     progress: ProgressLine
     chat: bool = False
+    score_ahead: Callable[[Evaluator, LoadedModel], None] | None = None
     meter: Meter = field(default_factory=Meter)
     scoring: TaskScoring = field(default_factory=TaskScoring)
     notes: list[str] = field(default_factory=list)
@@ -199,7 +201,10 @@ class Evaluator:
             EvaluationError: if the model cannot answer; finished blocks stay in the cache.
             Interrupted: on Ctrl-C, with what was kept and how to go on.
         """
-        return self.evaluate_with(SingleModelScorer(LoadedModel(name, scorer), self))[0]
+        model = LoadedModel(name, scorer)
+        if self.score_ahead is not None:
+            self.score_ahead(self, model)
+        return self.evaluate_with(SingleModelScorer(model, self))[0]
 
     def evaluate_with(self, block_scorer: BlockScorer) -> list[Evaluation]:
         """Let models answer every task, each task's documents side by side.

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar, cast
 
@@ -22,7 +23,7 @@ from evalguard.core.scorer import (
     ScoringPolicy,
 )
 from evalguard.core.settings import Variant, digest_of
-from evalguard.errors import EvaluationError, FallbackError
+from evalguard.errors import EvaluationError, FallbackError, WorkerError
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.run.choices import Choices
 from evalguard.run.options import CompareOptions
@@ -34,7 +35,9 @@ from evalguard.run.sources import ModelSource
 from evalguard.store.fact_cache import FileDigests, open_facts
 from evalguard.store.files import safe_name
 from evalguard.worker.client import WorkerScorer
+from evalguard.worker.line import StartWorker, start_here
 from evalguard.worker.messages import DESCRIPTION
+from evalguard.worker.ray_actors import RayPlan, open_cluster
 
 
 class OtherModelError(EvaluationError):
@@ -317,15 +320,34 @@ def _open_asking(
         known = FileDigests(open_facts(cache_dir)) if options.use_cache else None
         return open_here(variant, policy, cache_dir=cache_dir, known=known)
     place = prepare_worker(variant, cache_dir)
-    return WorkerScorer(
+    start = partial(
+        WorkerScorer,
         place.variant,
         policy,
         cache_dir=cache_dir,
         env=place.env,
         python=place.python,
         call_timeout=options.timeout,
+        start=worker_starter(options),
         log=cache_dir / "logs" / f"worker-{os.getpid()}-{safe_name(variant.name)}.log",
     )
+    try:
+        return start()
+    except WorkerError as error:
+        if error.cause != "lost":
+            raise
+        return start()  # on another machine of the cluster
+
+
+def worker_starter(options: CompareOptions) -> StartWorker:
+    """What starts workers: this machine, or a cluster, which is connected where it is not yet.
+
+    Raises:
+        UsageError, EvaluationError: the cluster cannot be used.
+    """
+    if not options.execution:
+        return start_here
+    return open_cluster(RayPlan.parse(options.execution)).start_worker
 
 
 def needs_worker(variant: Variant, options: CompareOptions) -> bool:

@@ -93,7 +93,8 @@ class ScoringPlan:
         Servers work at the same time: all are asked before the first is waited for.
         """
         memory = self.context.choices.memory
-        if memory == "lockstep" or (memory == "auto" and are_separate_servers(sources)):
+        separate = memory == "auto" and are_separate_servers(sources)
+        if self.context.actors is None and (memory == "lockstep" or separate):
             with self.context.open_models(sources) as models:
                 self._evaluator.ask_ahead(models)
                 return [self._scores(model) for model in models]

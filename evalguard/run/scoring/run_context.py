@@ -11,7 +11,7 @@ from typing import TypeVar
 from evalguard.conversion.building import this_run
 from evalguard.core.scorer import ModelDescription, Request, Scorer, ScoringPolicy
 from evalguard.core.settings import digest_of
-from evalguard.errors import FallbackError
+from evalguard.errors import FallbackError, WorkerError
 from evalguard.harness.tasks import load_tasks
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.models.machine import checkpoint_bytes, fits_in_memory, weight_bytes
@@ -21,6 +21,7 @@ from evalguard.run.choices import Choices, limit_cache
 from evalguard.run.groups import check_clusters
 from evalguard.run.meter import Meter, interruptible
 from evalguard.run.options import CompareOptions
+from evalguard.run.scoring.actors import ActorScoring
 from evalguard.run.scoring.cached_blocks import LoadedModel
 from evalguard.run.scoring.evaluate import Evaluator, TaskScoring, served_scorer
 from evalguard.run.scoring.fairness import TokenIds, check_encodings, check_vocabularies
@@ -50,6 +51,7 @@ class RunContext:
 
     ``known`` is what is remembered of models; None: every model is loaded. ``shown_tokens``: how
     many tokens of its distributions a model in this process shows, beside a server that shows some.
+    ``actors`` score blocks on a cluster; None: the models run on this machine.
     """
 
     evaluator: Evaluator
@@ -59,6 +61,7 @@ class RunContext:
     opener: ScorerOpener
     known: KnownModels | None = None
     shown_tokens: int = 0
+    actors: ActorScoring | None = None
     _opened: list[Scorer] = field(default_factory=list)
     _descriptions: list[ModelDescription] = field(default_factory=list)
     _encoded: list[TokenIds] = field(default_factory=list)
@@ -171,6 +174,8 @@ class RunContext:
             scorer.close()
             raise
         self.match_batches_of(scorer)
+        if self.actors is not None:
+            self.actors.register(scorer, replace(source, policy=policy))
         return scorer
 
     def load_apart(self, source: ModelSource) -> Scorer:
@@ -185,7 +190,13 @@ class RunContext:
         self.evaluator.progress.note(f"loading {source.name}")
         loading = self.evaluator.meter.phase("loading", (source.name,))
         with interruptible(f"loading {source.name}"), with_location(source), loading:
-            scorer = self.opener(source.variant, policy, self.options, cache_dir=self.cache_dir)
+            try:
+                scorer = self.opener(source.variant, policy, self.options, cache_dir=self.cache_dir)
+            except WorkerError as error:
+                if self.actors is None or error.cause != "unplaced":
+                    raise
+                self.actors.close()  # they have the places that are left of a cluster
+                scorer = self.opener(source.variant, policy, self.options, cache_dir=self.cache_dir)
         if isinstance(scorer, LMScorer):
             scorer.show_top_tokens(self.shown_tokens)
         self.evaluator.meter.loaded(scorer)
@@ -305,6 +316,9 @@ def open_run_context(
             tasks = load_tasks(choices.tasks, options=choices.task_options)
         meter = meter or Meter()
         meter.start_over()
+        actors = ActorScoring(options, cache_dir) if options.execution else None
+        if actors is not None:
+            stack.callback(actors.close)
         evaluator = Evaluator(
             tasks=tasks,
             cache=ScoreCache(cache_dir / "scores") if options.use_cache else None,
@@ -312,6 +326,7 @@ def open_run_context(
             chat=bool(choices.task_options.apply_chat_template),
             meter=meter,
             scoring=TaskScoring(documents=options.verify_scorer, seed=choices.task_options.seed),
+            score_ahead=None if actors is None else actors.score,
         )
         context = RunContext(
             evaluator=evaluator,
@@ -321,6 +336,7 @@ def open_run_context(
             opener=opener or open_scorer,
             known=known,
             shown_tokens=shown_tokens,
+            actors=actors,
         )
         try:
             yield context
@@ -394,6 +410,8 @@ def load_together(context: RunContext, models: Sequence[ModelSource]) -> Iterato
 def is_loaded_beside(context: RunContext, first: LoadedModel, other: ModelSource) -> bool:
     """Whether another model is to be loaded beside a first one."""
     memory = context.choices.memory
+    if context.actors is not None:
+        return context.actors.places > 1
     return memory == "lockstep" or (memory == "auto" and fits_beside(first, other))
 
 

@@ -1,0 +1,538 @@
+"""Workers on the machines of a Ray cluster: an actor starts one there and hands its bytes on.
+
+What an actor holds is a worker as it is on this machine: its own process with its own environment,
+reached by the same frames. So nothing of a model runs in Ray's own processes, and what is known of
+a worker that dies, hangs or speaks garbage is known where it runs. An actor or a machine that is
+lost is said as such ("lost"): what was asked of it can be asked elsewhere.
+
+Ray is imported when a cluster is opened, and not before.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib
+import importlib.metadata
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from evalguard.errors import EvaluationError, UsageError, WorkerEnd, WorkerError
+from evalguard.worker.frames import FrameParser
+from evalguard.worker.line import PipeClosed, PipedWorker
+from evalguard.worker.messages import (
+    Answer,
+    Call,
+    Hello,
+    Refusal,
+    frame_message,
+    read_message,
+)
+from evalguard.worker.process import register_worker, worker_command
+
+OLDEST_RAY = (2, 30)
+_INSTALL = "pip install 'lm-evalguard[ray]'"
+_FORM = "ray, ray://HOST:PORT or ray://auto, and after a question mark actors=4&num_gpus=1"
+_AMOUNTS = ("actors", "num_gpus", "num_cpus", "memory")
+# A cluster that grows by itself needs minutes for a machine; where others are at work already, a
+# place that does not come soon is not waited for.
+_FIRST_PLACE, _NEXT_PLACE = 600.0, 20.0
+_ANSWER_PATIENCE = 10.0
+_POLL = 0.5
+# Ray sets the first by what an actor may use; threads are part of what scores are kept under.
+_CARRIED = ("OMP_NUM_THREADS",)
+_CARRIED_PREFIX = "EVALGUARD_"
+_OBJECT_STORE = 100 * 2**20  # bytes; what travels are requests and scores
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayPlan:
+    """Where workers run and what each may take there.
+
+    Attributes:
+        address: HOST:PORT of a cluster's client server, "auto" for the cluster that this machine
+            is part of; "": a local one is started.
+        actors: how many; None: one for every ``num_gpus`` of the cluster, or, where it has no
+            GPU, one for every machine.
+        num_gpus, num_cpus: of each actor; None: one GPU where there are any, and one CPU.
+        memory: bytes that Ray keeps free for each; None: Ray does not look at memory.
+    """
+
+    address: str = ""
+    actors: int | None = None
+    num_gpus: float | None = None
+    num_cpus: float | None = None
+    memory: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> RayPlan:
+        """Read ``ray[://ADDRESS][?actors=N&num_gpus=X&num_cpus=X&memory=BYTES]``.
+
+        Raises:
+            UsageError: it is not of this form.
+        """
+        place, _, amounts = text.partition("?")
+        name, separator, address = place.partition("://")
+        if name != "ray" or (separator and not _is_address(address)):
+            raise UsageError(f"--execution {text}: this is no place to run", hint=_FORM)
+        given: dict[str, Any] = {}
+        for one in filter(None, amounts.split("&")):
+            key, _, value = one.partition("=")
+            if key not in _AMOUNTS or key in given or not _is_amount(value, key):
+                raise UsageError(f"--execution {text}: '{one}' is not understood", hint=_FORM)
+            given[key] = int(value) if key in ("actors", "memory") else float(value)
+        return cls(address=address, **given)
+
+
+def _is_address(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return text == "auto" or (bool(host) and port.isdecimal() and 0 < int(port) < 65536)
+
+
+def _is_amount(text: str, key: str) -> bool:
+    whole = key in ("actors", "memory")
+    try:
+        value = int(text) if whole else float(text)
+    except ValueError:
+        return False
+    least = 1 if whole else 0
+    return least <= value < 2**62
+
+
+# Clusters: one at a time, as Ray has it, opened when it is first needed.
+
+
+class RayCluster:
+    """A Ray cluster that is connected, and the actors that were started there from here."""
+
+    def __init__(self, plan: RayPlan) -> None:
+        """Connect, or start a local Ray.
+
+        Raises:
+            UsageError: Ray is not installed, or too old.
+            EvaluationError: nothing answers at the address, or Ray does not start.
+        """
+        check_ray()
+        if plan.address and plan.address != "auto":
+            _check_answers(plan.address)
+        self.plan = plan
+        self.ray = _import_ray()
+        self._lock = threading.Lock()
+        self._placed: set[int] = set()
+        self._owner = os.getpid()
+        try:
+            with _kept_handlers():
+                self._connect()
+        except EvaluationError:
+            raise
+        except Exception as error:  # whatever of Ray's, grpc's or the system's
+            raise EvaluationError(
+                f"Ray {_where(plan)} cannot be used: {_first_line(error)}",
+                hint="its machines need the same Python and Ray as this one, and a cluster with "
+                "tokens this user's (RAY_AUTH_MODE, RAY_AUTH_TOKEN)",
+            ) from error
+
+    def _connect(self) -> None:
+        if self.plan.address == "auto":
+            self.ray.init(address="auto", log_to_driver=False, configure_logging=False)
+        elif self.plan.address:
+            self.ray.init(f"ray://{self.plan.address}", log_to_driver=False)
+        else:
+            cpus = (self.plan.actors or 1) * (
+                1 if self.plan.num_cpus is None else max(self.plan.num_cpus, 1)
+            )
+            self.ray.init(
+                address="local",  # whatever RAY_ADDRESS says
+                num_cpus=max(1, int(cpus)),
+                include_dashboard=False,
+                log_to_driver=False,
+                configure_logging=False,
+                object_store_memory=_OBJECT_STORE,
+            )
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is this machine alone, and was started from here."""
+        return not self.plan.address
+
+    @property
+    def gpus_each(self) -> float:
+        """GPUs of an actor."""
+        if self.plan.num_gpus is not None:
+            return self.plan.num_gpus
+        return 1.0 if self.ray.cluster_resources().get("GPU", 0) else 0.0
+
+    @property
+    def actors(self) -> int:
+        """How many actors are to run."""
+        if self.plan.actors is not None:
+            return self.plan.actors
+        if self.gpus_each:
+            return max(1, int(self.ray.cluster_resources().get("GPU", 0) / self.gpus_each))
+        return max(1, sum(1 for node in self.ray.nodes() if node.get("Alive")))
+
+    def start_worker(
+        self, python: str, arguments: Sequence[str], *, env: Mapping[str, str | None], log: Path
+    ) -> RayWorker:
+        """Start a worker where there is room for it, as ``line.start_here`` does here.
+
+        Raises:
+            WorkerError: there is none ("unplaced"), or it cannot be started there.
+        """
+        plan = self.plan
+        carried = {name: os.environ.get(name) for name in _CARRIED}
+        carried |= {n: v for n, v in os.environ.items() if n.startswith(_CARRIED_PREFIX)}
+        # A machine of the cluster has an interpreter of its own.
+        own = None if python == sys.executable else python
+        amounts: dict[str, Any] = {
+            "num_cpus": 1 if plan.num_cpus is None else plan.num_cpus,
+            "num_gpus": self.gpus_each,
+            **({} if plan.memory is None else {"memory": plan.memory}),
+        }
+        actor = self.ray.remote(ActorWorker).options(**amounts, max_concurrency=4, max_restarts=0)
+        began = time.monotonic()
+        while True:
+            handle = actor.remote(own, tuple(arguments), {**carried, **env}, str(log))
+            worker = RayWorker(self, handle)
+            register_worker(worker)
+            try:
+                worker.wait_for_place(partial(self._check_patience, began, amounts))
+            except BaseException as error:
+                worker.kill()
+                if getattr(error, "cause", "") != "lost":
+                    raise
+                # Ray goes on for a while to place actors on a machine that is gone.
+                self._check_patience(began, amounts)
+                time.sleep(_POLL)
+            else:
+                return worker
+
+    def _check_patience(self, since: float, amounts: Mapping[str, Any]) -> None:
+        """Wait for a place no longer than is reasonable.
+
+        Raises:
+            WorkerError: "unplaced".
+        """
+        with self._lock:
+            patience = _NEXT_PLACE if self._placed else _FIRST_PLACE
+        if time.monotonic() - since < patience:
+            return
+        wanted = ", ".join(f"{name}={value:g}" for name, value in amounts.items())
+        raise WorkerError(
+            f"no machine of Ray {_where(self.plan)} has room for one more actor ({wanted})",
+            cause="unplaced",
+            hint="fewer actors, or less for each: num_gpus, num_cpus, memory",
+        )
+
+    def count_placed(self, worker: RayWorker, *, placed: bool) -> None:
+        """Note that a worker has its place, or has left it."""
+        with self._lock:
+            (self._placed.add if placed else self._placed.discard)(id(worker))
+
+    def close(self) -> None:
+        """End what was started from here: actors, and a local Ray; a cluster goes on."""
+        if os.getpid() == self._owner and self.ray.is_initialized():
+            self.ray.shutdown()
+
+
+_open: dict[RayPlan, RayCluster] = {}
+_opening = threading.Lock()
+
+
+def open_cluster(plan: RayPlan) -> RayCluster:
+    """Return the cluster of a plan, connected until ``close_clusters`` or this process's end.
+
+    Raises:
+        UsageError, EvaluationError: as ``RayCluster``.
+    """
+    with _opening:
+        if plan not in _open:
+            _close_all()
+            _open[plan] = RayCluster(plan)
+            atexit.register(close_clusters)
+        return _open[plan]
+
+
+def close_clusters() -> None:
+    """Disconnect from Ray, and end a local one; it is connected again where it is needed."""
+    with _opening:
+        _close_all()
+
+
+def _close_all() -> None:
+    while _open:
+        _open.popitem()[1].close()
+
+
+def check_ray() -> None:
+    """Refuse, without importing it, a Ray that cannot be used.
+
+    Raises:
+        UsageError: it is not installed, or too old.
+    """
+    try:
+        found = importlib.metadata.version("ray")
+    except importlib.metadata.PackageNotFoundError as error:
+        raise UsageError("--execution ray: Ray is not installed here", hint=_INSTALL) from error
+    if tuple(int(part) for part in found.split(".")[:2]) < OLDEST_RAY:
+        oldest = ".".join(map(str, OLDEST_RAY))
+        raise UsageError(
+            f"--execution ray: Ray {found} is installed, {oldest} or later is needed",
+            hint=f"{_INSTALL} --upgrade",
+        )
+
+
+def _import_ray() -> Any:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent to anybody
+    try:
+        return importlib.import_module("ray")
+    except ImportError as error:
+        raise UsageError(f"--execution ray: {_first_line(error)}", hint=_INSTALL) from error
+
+
+def _check_answers(address: str) -> None:
+    """Refuse an address where nobody listens, for which Ray would try for half a minute."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_PATIENCE):
+            pass
+    except OSError as error:
+        raise EvaluationError(
+            f"no Ray answers at {address}: {error.strerror or error}",
+            hint="the address of the cluster's client server, HOST:10001 (ray start --head "
+            "--ray-client-server-port=10001); plain 'ray' starts a local one",
+        ) from error
+
+
+@contextlib.contextmanager
+def _kept_handlers() -> Iterator[None]:
+    """Keep what this process does at SIGTERM, which Ray would set to an exit of its own."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _where(plan: RayPlan) -> str:
+    return f"at {plan.address}" if plan.address else "on this machine"
+
+
+def _first_line(error: BaseException) -> str:
+    text = next((line for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+# The driver's side of one worker.
+
+
+class RayWorker:
+    """A worker of an actor; see ``line.WorkerLink``."""
+
+    def __init__(self, cluster: RayCluster, actor: Any) -> None:
+        self.thread = threading.current_thread()
+        self.log: Path | None = None
+        self.pid = 0
+        self._cluster = cluster
+        self._ray = cluster.ray
+        self._actor = actor
+        self._place = ""
+        self._lost = False
+        self._ended = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was not ended from here yet."""
+        return not self._ended
+
+    def wait_for_place(self, wait: Callable[[], None]) -> None:
+        """Wait until the worker has been started somewhere.
+
+        Args:
+            wait: raises where that has taken too long.
+
+        Raises:
+            WorkerError: no machine has room for it, or it does not start.
+        """
+        asked = self._actor.whereabouts.remote()
+        while not self._is_done(asked):
+            wait()
+        self.pid, self._place, log = self._get(asked)
+        self.log = Path(log)
+        self._cluster.count_placed(self, placed=True)
+
+    def exchange(
+        self, frame: bytes, *, silence: float, timeout: float | None
+    ) -> Answer | Call | Hello | Refusal:
+        """Send a frame and return the next message, as ``Channel.exchange`` does where it runs."""
+        asked = self._actor.exchange.remote(frame, silence, timeout)
+        while not self._is_done(asked):
+            pass
+        reply = cast("bytes | Mapping[str, Any]", self._get(asked))
+        if isinstance(reply, bytes):
+            (message,) = FrameParser().feed(reply)
+            return cast("Answer | Call | Hello | Refusal", read_message(message))
+        kind = PipeClosed if reply["gone"] else WorkerError
+        raise kind(reply["text"], cause=cast(WorkerEnd, reply["cause"]), hint=reply["hint"])
+
+    def is_running(self) -> bool:
+        """Whether neither it nor its actor has ended, as far as that is known."""
+        return not (self._ended or self._lost) and not self._told("fate", "ended", 0.0)
+
+    def fate(self, *, wait: float) -> str:
+        """How it ended, as a predicate; "" where it runs on, or nobody can tell."""
+        return cast(str, self._told("fate", "", wait))
+
+    def log_tail(self) -> str:
+        """The last lines that it logged; "" where nobody can tell."""
+        return cast(str, self._told("log_tail", ""))
+
+    def stuck_in(self) -> str:
+        """In which function it is; "" where it does not tell."""
+        return cast(str, self._told("stuck_in", ""))
+
+    def peak_memory(self) -> int | None:
+        """Largest resident set so far in bytes; None where nobody can tell."""
+        return cast("int | None", self._told("peak_memory", None))
+
+    def finish(self) -> None:
+        """End a worker that was asked to end."""
+        self._told("finish", None)
+        self.kill()
+
+    def interrupt(self) -> None:
+        """Kill it while another thread may be waiting for it."""
+        self.kill()
+
+    def kill(self) -> None:
+        """End the actor; its worker notices, and ends with all that it started. Idempotent."""
+        self._cluster.count_placed(self, placed=False)
+        if self._ended:
+            return
+        self._ended = True
+        if self._ray.is_initialized():
+            with contextlib.suppress(Exception):  # it is gone, or the cluster is
+                self._ray.kill(self._actor)
+
+    def _is_done(self, asked: Any) -> bool:
+        """Wait a moment for an answer.
+
+        Raises:
+            WorkerError: the worker was ended from here meanwhile.
+        """
+        done, _ = self._ray.wait([asked], timeout=_POLL)
+        if not done and self._ended:
+            raise WorkerError("was killed by SIGKILL", cause="killed")
+        return bool(done)
+
+    def _get(self, asked: Any) -> Any:
+        """What an actor answered.
+
+        Raises:
+            WorkerError: the actor is gone, or could not do it.
+        """
+        try:
+            return self._ray.get(asked)
+        except self._ray.exceptions.RayActorError as error:
+            if self._ended:
+                raise WorkerError("was killed by SIGKILL", cause="killed") from error
+            self._lost = True
+            if getattr(error, "actor_init_failed", False):
+                last = [line for line in str(error).splitlines() if line.strip()][-1].strip()
+                raise WorkerError(
+                    f"a worker cannot be started on a machine of Ray "
+                    f"{_where(self._cluster.plan)}: {last}",
+                    hint="its machines need the same version of evalguard, and a cache folder "
+                    "(--cache-dir) that can be written there",
+                ) from error
+            place = f" on {self._place}" if self._place else ""
+            raise WorkerError(f"was lost with its Ray actor{place}", cause="lost") from error
+        except self._ray.exceptions.RayError as error:
+            raise WorkerError(f"cannot be reached through Ray: {_first_line(error)}") from error
+
+    def _told(self, name: str, otherwise: object, *given: object) -> object:
+        """What the actor says beside its calls; ``otherwise`` where it says nothing in time."""
+        if self._ended or self._lost:
+            return otherwise
+        patience = _ANSWER_PATIENCE + sum(one for one in given if isinstance(one, float))
+        asked = getattr(self._actor, name).remote(*given)
+        done, _ = self._ray.wait([asked], timeout=patience)
+        try:
+            return self._get(asked) if done else otherwise
+        except WorkerError:
+            return otherwise
+
+
+# The actor: where it runs, it has a worker as this machine would.
+
+
+class ActorWorker:
+    """Starts a worker on its machine; its calls answer side by side.
+
+    Args:
+        python: the worker's interpreter; None: this one's.
+        arguments: of the worker's command line.
+        env: changes to the environment; None takes a variable away.
+        log: file that the worker's output is appended to.
+    """
+
+    def __init__(
+        self,
+        python: str | None,
+        arguments: Sequence[str],
+        env: Mapping[str, str | None],
+        log: str,
+    ) -> None:
+        command = [*worker_command(python or sys.executable), *arguments]
+        self._worker = PipedWorker(command, env=env, log=Path(log))
+
+    def whereabouts(self) -> tuple[int, str, str]:
+        """Process id, machine and log of the worker."""
+        return self._worker.pid, socket.gethostname(), str(self._worker.log)
+
+    def exchange(
+        self, frame: bytes, silence: float, timeout: float | None
+    ) -> bytes | dict[str, object]:
+        """The frame of the worker's next message, or what went wrong with it."""
+        try:
+            message = self._worker.exchange(frame, silence=silence, timeout=timeout)
+            return frame_message(message)
+        except WorkerError as error:
+            return {
+                "text": str(error),
+                "cause": error.cause,
+                "hint": error.hint,
+                "gone": isinstance(error, PipeClosed),
+            }
+
+    def fate(self, wait: float) -> str:
+        """How the worker ended; "" if it runs on."""
+        return self._worker.fate(wait=wait)
+
+    def log_tail(self) -> str:
+        """The last lines that the worker logged."""
+        return self._worker.log_tail()
+
+    def stuck_in(self) -> str:
+        """In which function the worker is."""
+        return self._worker.stuck_in()
+
+    def peak_memory(self) -> int | None:
+        """The worker's largest resident set."""
+        return self._worker.peak_memory()
+
+    def finish(self) -> None:
+        """End a worker that was asked to end."""
+        self._worker.finish()
