@@ -243,6 +243,12 @@ def page(done: list[str], documents: int) -> Iterator[str]:
     )
     yield "| | measured | |\n|---|---|---|"
     yield from done
+    yield (
+        "\nRead these as what they are: each figure is one run on a loaded machine with two cores, "
+        "on which every further actor costs seconds of imports (a killed one that comes out "
+        "faster than both alive is that noise). That the reports and culprits are the same is "
+        "exact. Speed-ups on several machines or GPUs were not measured, for want of them."
+    )
 
 
 if __name__ == "__main__":

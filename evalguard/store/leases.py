@@ -54,6 +54,10 @@ class Lease:
             OSError: the disk takes no file, or something else stands there.
         """
         machine = this_machine() if machine is None else machine
+        # Looked at before anything is written: who waits for others looks often.
+        with contextlib.suppress(FileNotFoundError):
+            if not _remove_if_abandoned(path, machine):
+                return None
         half = HalfFile(path)
         try:
             descriptor = os.dup(half.open().fileno())

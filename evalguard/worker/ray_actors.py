@@ -83,7 +83,9 @@ class RayPlan:
         place, _, amounts = text.partition("?")
         name, separator, address = place.partition("://")
         if name != "ray" or (separator and not _is_address(address)):
-            raise UsageError(f"--execution {text}: this is no place to run", hint=_FORM)
+            raise UsageError(
+                f"--execution {text}: this is not a place where models can run", hint=_FORM
+            )
         given: dict[str, Any] = {}
         for one in filter(None, amounts.split("&")):
             key, _, value = one.partition("=")

@@ -47,7 +47,7 @@ def test_what_is_no_place_is_refused_with_the_form(text: str) -> None:
 def test_the_options_of_a_comparison_are_refused_too(text: str) -> None:
     from evalguard.run.options import CompareOptions
 
-    with pytest.raises(UsageError, match="this is no place to run"):
+    with pytest.raises(UsageError, match="this is not a place where models can run"):
         CompareOptions(execution=text)
 
 
