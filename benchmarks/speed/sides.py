@@ -14,8 +14,8 @@ from evalguard.harness.surroundings import TaskOptions
 from evalguard.harness.tasks import TaskSet, load_tasks
 from evalguard.models.tokenizers import EncodedTexts
 from evalguard.report.progress import ProgressLine
+from evalguard.run.loading.edited_model import load_scorer
 from evalguard.run.scoring.cached_blocks import LoadedModel, SingleModelScorer
-from evalguard.run.scoring.edited_model import load_scorer
 from evalguard.run.scoring.evaluate import Evaluator
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)

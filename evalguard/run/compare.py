@@ -16,6 +16,7 @@ from evalguard.run.choices import Choices, resolve_choices, with_start_date
 from evalguard.run.floor.stored_floors import read_given_floor
 from evalguard.run.history.storage import prepare_history
 from evalguard.run.judging import build_report
+from evalguard.run.loading.own_environment import shares_prefixes
 from evalguard.run.meter import Meter, check_files, interruptible, requested_files
 from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.preflight import check_measurable, check_models, find_guards
@@ -23,7 +24,6 @@ from evalguard.run.result import DEFAULT_OUTPUT, CompareResult, finish_run
 from evalguard.run.sample_size.draws import Stops
 from evalguard.run.sample_size.sequential import can_stop_early, check_sequential, score_in_looks
 from evalguard.run.scoring.actors import with_execution
-from evalguard.run.scoring.own_environment import shares_prefixes
 from evalguard.run.scoring.scoring import ScoredSide, score_sides
 from evalguard.run.sources import (
     BaselineSource,

@@ -19,12 +19,12 @@ from evalguard.models.arguments import HF_TYPES
 from evalguard.models.checkpoint_files import check_model_folder, find_local_folder
 from evalguard.report.words.plain_text import printable
 from evalguard.run.choices import Choices
-from evalguard.run.options import CompareOptions
-from evalguard.run.scoring.own_environment import (
+from evalguard.run.loading.own_environment import (
     check_runtime,
     shows_distributions,
 )
-from evalguard.run.scoring.serving import check_served
+from evalguard.run.loading.serving import check_served
+from evalguard.run.options import CompareOptions
 from evalguard.run.sources import (
     BaselineSource,
     ModelSource,

@@ -23,11 +23,11 @@ from evalguard.worker.server import OpenScorer, serve_scorer
 def load_in_process(load: Load) -> Scorer:
     """Load a variant in this process."""
     # Not before it is needed: torch takes long to import, and the parent waits for a hello.
-    from evalguard.run.scoring.own_environment import is_runtime, load_runtime_scorer
+    from evalguard.run.loading.own_environment import is_runtime, load_runtime_scorer
 
     if is_runtime(load.variant):
         return load_runtime_scorer(load.variant, load.policy)
-    from evalguard.run.scoring.edited_model import load_scorer
+    from evalguard.run.loading.edited_model import load_scorer
     from evalguard.store.fact_cache import FileDigests, open_facts
 
     cache_dir = Path(load.cache_dir)

@@ -228,7 +228,7 @@ def test_the_worker_needs_numpy_alone(tmp_path: Path) -> None:
         "        if top not in allowed and top not in sys.stdlib_module_names:\n"
         "            raise ModuleNotFoundError(name)\n"
         "sys.meta_path.insert(0, Only())\n"
-        "import evalguard.run.worker, evalguard.run.scoring.own_environment\n"
+        "import evalguard.run.worker, evalguard.run.loading.own_environment\n"
         "import evalguard.models.runtimes.scorer, evalguard.models.runtimes.types\n"
         "import evalguard.models.runtimes.llama_cpp, evalguard.models.runtimes.rwkv\n"
         "import evalguard.models.runtimes.fla, evalguard.recipes.rwkv7\n"

@@ -15,7 +15,7 @@ from evalguard.core.scorer import Request, Response, ScoringPolicy
 from evalguard.core.settings import Variant
 from evalguard.harness.surroundings import TaskOptions
 from evalguard.harness.tasks import load_tasks
-from evalguard.run.scoring.edited_model import load_scorer
+from evalguard.run.loading.edited_model import load_scorer
 
 if TYPE_CHECKING:
     from lm_eval_itself import FinishedRun

@@ -17,8 +17,8 @@ from evalguard.run.bisection.opening import open_model_oracle
 from evalguard.run.bisection.oracle import OracleContext, OracleRequest
 from evalguard.run.choices import Choices
 from evalguard.run.compare import resolve_request
+from evalguard.run.loading.edited_model import load_scorer
 from evalguard.run.options import CompareOptions, make_options
-from evalguard.run.scoring.edited_model import load_scorer
 from evalguard.run.scoring.scoring import ScoredSide, score_sides
 from evalguard.run.sources import ModelSource
 

@@ -130,8 +130,8 @@ _SCRIPT = """
 import sys
 from pathlib import Path
 sys.path[:0] = [{tests!r}, {pipeline!r}]
-import evalguard.run.scoring.edited_model
-evalguard.run.scoring.edited_model.measure_budget = lambda _: 1024
+import evalguard.run.loading.edited_model
+evalguard.run.loading.edited_model.measure_budget = lambda _: 1024
 from oracle_world import compared
 from test_oracle_workers import search
 folder = Path(sys.argv[1])

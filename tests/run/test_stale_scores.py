@@ -17,8 +17,8 @@ from evalguard.conversion.building import build, unknown_in_build
 from evalguard.conversion.planning import plan_conversion
 from evalguard.core.settings import BuildRecipe, Setting, Target, Variant
 from evalguard.models import identity
-from evalguard.run.scoring.edited_model import prove_files
-from evalguard.run.scoring.loading_facts import (
+from evalguard.run.loading.edited_model import prove_files
+from evalguard.run.loading.loading_facts import (
     digest_code,
     digest_weights,
     list_unknown_dependencies,
@@ -193,7 +193,7 @@ def test_a_default_that_a_hook_sets_while_loading_is_no_change(
 
 def test_an_installed_package_that_is_edited_in_place_counts_by_its_files(folder: Path) -> None:
     digest = (
-        "from evalguard.run.scoring.loading_facts import digest_packages\n"
+        "from evalguard.run.loading.loading_facts import digest_packages\n"
         "print(digest_packages(('eg_lib',)))"
     )
     write(folder, {"outside/eg_lib/__init__.py": "", "outside/eg_lib/deep/m.py": "A = 1\n"})

@@ -22,9 +22,9 @@ from evalguard.harness.blocks import RequestBlock
 from evalguard.harness.requests import TaskRequests, documents_of
 from evalguard.harness.tables import TaskScores
 from evalguard.run.bisection.runner import BlockReferences, ProbeRunner, refusal_of
+from evalguard.run.loading.lazy_scorer import OtherModelError
+from evalguard.run.loading.loading_facts import KnownModel
 from evalguard.run.scoring.evaluate import Evaluator
-from evalguard.run.scoring.lazy_scorer import OtherModelError
-from evalguard.run.scoring.loading_facts import KnownModel
 from evalguard.run.sources import ModelSource
 
 CutBlocks = Callable[[TaskRequests], list[RequestBlock]]

@@ -30,9 +30,9 @@ from evalguard.run.bisection.oracle import OracleContext, OracleRequest, SearchS
 from evalguard.run.bisection.probes import Probes
 from evalguard.run.bisection.runner import policy_for_ends, refusal_of, uses_batches_of
 from evalguard.run.choices import Choices
+from evalguard.run.loading.loading_facts import KnownModel, KnownModels
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.evaluate import Evaluator
-from evalguard.run.scoring.loading_facts import KnownModel, KnownModels
 from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.sources import ModelSource, with_location
 from evalguard.store.block_cache import ScoreCache, open_cache_dir

@@ -16,12 +16,12 @@ from evalguard.core.scorer import Scorer, ScoringPolicy
 from evalguard.core.settings import Variant, digest_of
 from evalguard.errors import BuildError, EvalguardError, EvaluationError, SettingError, WorkerError
 from evalguard.models.machine import fits_in_memory
+from evalguard.run.loading.edited_model import same_loading
+from evalguard.run.loading.lazy_scorer import worker_starter
+from evalguard.run.loading.loading_facts import PLACEMENT_ARGUMENTS
+from evalguard.run.loading.own_environment import prepare_worker, shares_prefixes
+from evalguard.run.loading.serving import with_lease, with_server
 from evalguard.run.options import CompareOptions
-from evalguard.run.scoring.edited_model import same_loading
-from evalguard.run.scoring.lazy_scorer import worker_starter
-from evalguard.run.scoring.loading_facts import PLACEMENT_ARGUMENTS
-from evalguard.run.scoring.own_environment import prepare_worker, shares_prefixes
-from evalguard.run.scoring.serving import with_lease, with_server
 from evalguard.run.sources import ModelSource
 from evalguard.worker.client import WorkerScorer
 from evalguard.worker.line import WorkerConnection

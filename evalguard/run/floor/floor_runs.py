@@ -26,10 +26,10 @@ from evalguard.run.choices import Choices
 from evalguard.run.floor.stored_floors import floor_group_keys, floor_task_keys
 from evalguard.run.groups import add_aggregates, cluster_documents
 from evalguard.run.judging import compare_by_document, split_comparable
+from evalguard.run.loading.lazy_scorer import score_with_fallback
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.divergences import TaskDivergences, compare_task_distributions
 from evalguard.run.scoring.evaluate import Evaluation
-from evalguard.run.scoring.lazy_scorer import score_with_fallback
 from evalguard.run.scoring.measuring import ScoringPlan
 from evalguard.run.scoring.run_context import RunContext, open_run_context
 from evalguard.run.sources import ModelSource

@@ -24,11 +24,11 @@ from evalguard.errors import EXIT_FAILED, EXIT_PASSED, UsageError
 from evalguard.report.plan import plan_document, render_plan
 from evalguard.run.choices import Choices
 from evalguard.run.compare import resolve_request
+from evalguard.run.loading.lazy_scorer import open_scorer
 from evalguard.run.meter import NOTHING_CACHED, interruptible
 from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.record import read_environment
 from evalguard.run.sample_size.pilot import PlanAim, plan_metrics
-from evalguard.run.scoring.lazy_scorer import open_scorer
 from evalguard.run.scoring.scoring import ScoredSide, score_sides
 from evalguard.run.sources import ModelSource, Source
 from evalguard.stats.pilot import MetricPlan

@@ -11,6 +11,7 @@ from evalguard.harness.requests import TaskRequests
 from evalguard.run.choices import Choices
 from evalguard.run.groups import cluster_documents
 from evalguard.run.judging import drop_incomparable
+from evalguard.run.loading.lazy_scorer import ScorerOpener, score_with_fallback
 from evalguard.run.meter import Meter
 from evalguard.run.options import CompareOptions
 from evalguard.run.sample_size.draws import (
@@ -25,7 +26,6 @@ from evalguard.run.sample_size.draws import (
     tables_of_task,
 )
 from evalguard.run.scoring.evaluate import Evaluation
-from evalguard.run.scoring.lazy_scorer import ScorerOpener, score_with_fallback
 from evalguard.run.scoring.run_context import LoadedModels, load_together, open_run_context
 from evalguard.run.scoring.scoring import (
     ScoredSide,

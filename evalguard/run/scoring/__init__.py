@@ -1,1 +1,1 @@
-"""From models to score tables: loading, the score cache, lockstep, references."""
+"""From loaded models to score tables: the score cache, lockstep, references."""

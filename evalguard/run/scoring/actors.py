@@ -21,11 +21,11 @@ from evalguard.run.bisection.local_runner import LocalRunner, SwitchableModel
 from evalguard.run.bisection.reused_model import ReusedModel
 from evalguard.run.bisection.runner import FailedWork, ProbeWork, check_batches, policy_for_ends
 from evalguard.run.choices import Choices
+from evalguard.run.loading.lazy_scorer import is_loaded
 from evalguard.run.meter import BLOCKS_CACHED, interruptible
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.cached_blocks import LoadedModel
 from evalguard.run.scoring.evaluate import Evaluator
-from evalguard.run.scoring.lazy_scorer import is_loaded
 from evalguard.run.sources import ModelSource
 from evalguard.worker.ray_actors import RayPlan, check_ray, open_cluster
 

@@ -27,6 +27,7 @@ from evalguard.harness.requests import TaskRequests, documents_of, random_subset
 from evalguard.harness.tables import TaskScores, score_tables
 from evalguard.harness.tasks import TaskSet
 from evalguard.report.progress import ProgressLine
+from evalguard.run.loading.lazy_scorer import LazyScorer
 from evalguard.run.meter import (
     ANSWERS_KEPT,
     BLOCKS_CACHED,
@@ -45,7 +46,6 @@ from evalguard.run.scoring.cached_blocks import (
     wait_for_others,
 )
 from evalguard.run.scoring.divergences import TaskDivergences
-from evalguard.run.scoring.lazy_scorer import LazyScorer
 from evalguard.store.block_cache import ScoreCache
 
 AnsweredRequests = tuple[tuple[Request, Response], ...]

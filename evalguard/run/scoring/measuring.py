@@ -15,6 +15,8 @@ from evalguard.harness.blocks import RequestBlock
 from evalguard.models.arguments import SERVED_TYPES
 from evalguard.models.hf.lockstep import score_in_lockstep
 from evalguard.models.lm_scorer import LMScorer
+from evalguard.run.loading.lazy_scorer import local_scorer, runs_here
+from evalguard.run.loading.own_environment import is_runtime, shows_distributions
 from evalguard.run.meter import interruptible
 from evalguard.run.scoring.by_reference import ReferenceScoring
 from evalguard.run.scoring.cached_blocks import (
@@ -25,8 +27,6 @@ from evalguard.run.scoring.cached_blocks import (
 )
 from evalguard.run.scoring.divergences import GENERATION_ONLY, DivergenceTables
 from evalguard.run.scoring.evaluate import Evaluation, Evaluator
-from evalguard.run.scoring.lazy_scorer import local_scorer, runs_here
-from evalguard.run.scoring.own_environment import is_runtime, shows_distributions
 from evalguard.run.scoring.referencing import BaseReferences
 from evalguard.run.scoring.run_context import RunContext, is_loaded_beside
 from evalguard.run.sources import ModelSource

@@ -27,6 +27,7 @@ from evalguard.models.identity import (
     policy_for_identity,
     requested_batching,
 )
+from evalguard.run.loading.loading_facts import digest_weights
 from evalguard.run.scoring.cached_blocks import (
     BlockEntry,
     LoadedModel,
@@ -35,7 +36,6 @@ from evalguard.run.scoring.cached_blocks import (
 )
 from evalguard.run.scoring.divergences import DivergenceTables
 from evalguard.run.scoring.evaluate import Evaluator
-from evalguard.run.scoring.loading_facts import digest_weights
 from evalguard.run.sources import ModelSource
 from evalguard.store.reference_file import ReferenceFile, ReferenceWriter
 from evalguard.worker.codec import WireError

@@ -19,13 +19,7 @@ from evalguard.models.tokenizers import clear_shared_texts
 from evalguard.report.progress import ProgressLine
 from evalguard.run.choices import Choices, limit_cache
 from evalguard.run.groups import check_clusters
-from evalguard.run.meter import Meter, interruptible
-from evalguard.run.options import CompareOptions
-from evalguard.run.scoring.actors import ActorScoring
-from evalguard.run.scoring.cached_blocks import LoadedModel
-from evalguard.run.scoring.evaluate import Evaluator, TaskScoring, served_scorer
-from evalguard.run.scoring.fairness import TokenIds, check_encodings, check_vocabularies
-from evalguard.run.scoring.lazy_scorer import (
+from evalguard.run.loading.lazy_scorer import (
     LazyScorer,
     ScorerOpener,
     check_same_policy,
@@ -33,7 +27,13 @@ from evalguard.run.scoring.lazy_scorer import (
     needs_worker,
     open_scorer,
 )
-from evalguard.run.scoring.loading_facts import KnownModel, KnownModels
+from evalguard.run.loading.loading_facts import KnownModel, KnownModels
+from evalguard.run.meter import Meter, interruptible
+from evalguard.run.options import CompareOptions
+from evalguard.run.scoring.actors import ActorScoring
+from evalguard.run.scoring.cached_blocks import LoadedModel
+from evalguard.run.scoring.evaluate import Evaluator, TaskScoring, served_scorer
+from evalguard.run.scoring.fairness import TokenIds, check_encodings, check_vocabularies
 from evalguard.run.sources import ModelSource, with_location
 from evalguard.store.answer_journal import ANSWERS_FOLDER, ANSWERS_SUFFIX, AnswerFile
 from evalguard.store.block_cache import ScoreCache, open_cache_dir

@@ -22,13 +22,13 @@ from evalguard.harness.tables import TaskScores
 from evalguard.models.arguments import HF_TYPES
 from evalguard.models.served.prompt_logprobs import TOP_ARGUMENT
 from evalguard.run.choices import Choices
+from evalguard.run.loading.lazy_scorer import ScorerOpener, score_with_fallback
+from evalguard.run.loading.own_environment import is_runtime
 from evalguard.run.meter import Meter, interruptible
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.divergences import TaskDivergences
 from evalguard.run.scoring.evaluate import Evaluation, Evaluator
-from evalguard.run.scoring.lazy_scorer import ScorerOpener, score_with_fallback
 from evalguard.run.scoring.measuring import ScoringPlan
-from evalguard.run.scoring.own_environment import is_runtime
 from evalguard.run.scoring.run_context import RunContext, open_run_context
 from evalguard.run.sources import (
     BaselineSource,

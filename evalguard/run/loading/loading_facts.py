@@ -24,7 +24,7 @@ from evalguard.harness.blocks import requests_digest
 from evalguard.models.arguments import HF_TYPES
 from evalguard.models.checkpoint_files import find_current_commit, hub_snapshot, split_revision
 from evalguard.models.identity import describe_surroundings
-from evalguard.run.scoring.own_environment import shares_prefixes
+from evalguard.run.loading.own_environment import shares_prefixes
 from evalguard.store.fact_cache import FactCache, FileDigests, open_facts
 from evalguard.worker.codec import WireError
 from evalguard.worker.messages import DESCRIPTION, TOKEN_IDS, VARIANT

@@ -24,7 +24,7 @@ from evalguard.models.load_failures import AssignedModel
 from evalguard.models.loading import load_lm
 from evalguard.models.machine import use_threads
 from evalguard.models.served.calls import is_served
-from evalguard.run.scoring.loading_facts import (
+from evalguard.run.loading.loading_facts import (
     VARIABLES_KEY,
     digest_code,
     digest_weights,

@@ -26,11 +26,11 @@ from evalguard.core.settings import Variant, digest_of
 from evalguard.errors import EvaluationError, FallbackError, WorkerError
 from evalguard.models.lm_scorer import LMScorer
 from evalguard.run.choices import Choices
+from evalguard.run.loading.edited_model import load_scorer as open_here
+from evalguard.run.loading.loading_facts import KnownModel
+from evalguard.run.loading.own_environment import is_runtime, prepare_worker, shares_prefixes
+from evalguard.run.loading.serving import with_lease, with_server
 from evalguard.run.options import CompareOptions
-from evalguard.run.scoring.edited_model import load_scorer as open_here
-from evalguard.run.scoring.loading_facts import KnownModel
-from evalguard.run.scoring.own_environment import is_runtime, prepare_worker, shares_prefixes
-from evalguard.run.scoring.serving import with_lease, with_server
 from evalguard.run.sources import ModelSource
 from evalguard.store.fact_cache import FileDigests, open_facts
 from evalguard.store.files import safe_name
