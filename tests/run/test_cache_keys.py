@@ -26,10 +26,10 @@ from evalguard.models import identity
 from evalguard.report.progress import ProgressLine
 from evalguard.run.choices import Choices
 from evalguard.run.compare import resolve_request
+from evalguard.run.loading import lazy_scorer as opening
 from evalguard.run.loading.edited_model import load_scorer
 from evalguard.run.loading.lazy_scorer import is_loaded
 from evalguard.run.options import CompareOptions, make_options
-from evalguard.run.scoring import lazy_scorer as opening
 from evalguard.run.scoring import run_context as benches
 from evalguard.run.scoring.evaluate import Evaluator
 from evalguard.run.scoring.run_context import open_run_context

@@ -18,9 +18,9 @@ from evalguard.core.scorer import UNSHARED, ModelDescription, ScoringPolicy
 from evalguard.core.settings import Variant
 from evalguard.errors import FallbackError, UsageError
 from evalguard.run.choices import resolve_choices
+from evalguard.run.loading import edited_model as loading
 from evalguard.run.options import CompareOptions
 from evalguard.run.sample_size.sequential import score_in_looks
-from evalguard.run.scoring import edited_model as loading
 from evalguard.run.scoring.scoring import score_models
 from evalguard.run.sources import ModelSource
 

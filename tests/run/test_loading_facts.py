@@ -16,8 +16,8 @@ from evalguard.core.settings import Setting, Target, Variant, digest_of
 from evalguard.models import checkpoint_files as weights
 from evalguard.models import identity
 from evalguard.models.identity import describe_surroundings
+from evalguard.run.loading import loading_facts as facts_module
 from evalguard.run.loading.loading_facts import collect_loading_facts, digest_weights
-from evalguard.run.scoring import loading_facts as facts_module
 
 HERE = {"python": "3.11", "environment": "e"}
 
