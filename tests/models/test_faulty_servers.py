@@ -341,8 +341,7 @@ SURVIVED: dict[str, dict[str, Any]] = {
 def test_a_sound_answer_counts_whatever_its_shape(name: str, kind: str, ask: Any) -> None:
     sound, found = ask(kind), ask(kind, **SURVIVED[name])
     assert [one.loglikelihood for one in found] == [one.loglikelihood for one in sound]
-    if "SGLang" not in name:  # lm-eval's own code for it says the opposite
-        assert [one.is_greedy for one in found] == [one.is_greedy for one in sound]
+    assert [one.is_greedy for one in found] == [one.is_greedy for one in sound]
     for one, other in zip(found, sound, strict=True):
         np.testing.assert_array_equal(one.token_logprobs, other.token_logprobs)
         assert one.token_hash == other.token_hash != ""

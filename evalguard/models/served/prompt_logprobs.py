@@ -50,8 +50,16 @@ class TokenAnswer(tuple[float, bool]):
     def of(
         cls, answer: Sequence[Any], scored: PromptAnswer, shown: TopLogprobs | None
     ) -> TokenAnswer:
-        """lm-eval's own answer, with what ``PromptAnswer.cut`` left of the prompt's tokens."""
-        made = cls(answer)
+        """lm-eval's own answer, with what ``PromptAnswer.cut`` left of the prompt's tokens.
+
+        Greedy is what is nowhere less probable than the most probable token beside it: as in
+        lm-eval, but for its type sglang-generate, which (0.4.13) calls the opposite greedy.
+        """
+        loglikelihood, is_greedy = answer
+        if scored.tops and all(scored.tops) and len(scored.tops) == len(scored.logprobs):
+            pairs = zip(scored.logprobs, scored.tops, strict=True)
+            is_greedy = all(one >= max(top.values()) for one, top in pairs)
+        made = cls((loglikelihood, is_greedy))
         made.token_logprobs = np.array(scored.logprobs, dtype=np.float64)
         made.top_logprobs = shown
         return made
