@@ -66,6 +66,7 @@ SPELLINGS: dict[str, tuple[tuple[str, ...], object]] = {
     "output_format": (("--format", "json"), "json"),
     "cache_dir": (("--cache_dir", "c"), Path("c")),
     "cache_max_size": (("--cache_max_size", "1.5GB"), 1_500_000_000),
+    "execution": (("--execution", "ray?actors=2"), "ray?actors=2"),
     "use_cache": (("--no_cache",), False),
     "history": (("--history", "nightly.sqlite"), Path("nightly.sqlite")),
     "use_history": (("--no_history",), False),
