@@ -296,6 +296,21 @@ def test_a_key_is_sent_and_never_shown(server, load, monkeypatch: pytest.MonkeyP
     assert "OPENAI_API_KEY" in error.value.hint
 
 
+def test_nothing_is_sent_on_to_where_a_redirection_leads(server, load) -> None:
+    elsewhere = CompletionServer().start()
+
+    async def send_on(*_: Any) -> web.Response:
+        return web.Response(status=307, headers={"Location": elsewhere.url})
+
+    server.hook = send_on
+    try:
+        with pytest.raises(EvaluationError, match="307 Temporary Redirect"):
+            load(server.url, header={"api-key": "plainword2"}).score(requests_of("generate_until"))
+    finally:
+        elsewhere.stop()
+    assert elsewhere.asked == elsewhere.others == []
+
+
 def test_a_notebook_which_has_an_event_loop_can_ask(server, load) -> None:
     scorer, requests = load(server.url), requests_of("loglikelihood_rolling", 3)
 

@@ -231,8 +231,9 @@ class _Exchange:
 
     @asynccontextmanager
     async def post(self, url: str, **given: Any) -> AsyncIterator[_Exchange]:
-        async with self._session.post(url, **given) as response:
-            if not response.ok:
+        # Not sent on to where a redirection leads: questions and keys are for this server.
+        async with self._session.post(url, allow_redirects=False, **given) as response:
+            if response.status >= 300:
                 text = " ".join((await response.text(errors="replace")).split())[:400]
                 after = response.headers.get("Retry-After", "")
                 seconds = float(after) if after.isdecimal() else None
@@ -426,6 +427,8 @@ class _Sender:
             return EvaluationError(f"{where}: {error}", hint=error.hint)
         if isinstance(error, _RefusedError):
             hint = _STATUS_HINTS.get(error.status, "")
+            if error.status < 400:
+                hint = "set base_url to where it leads: nothing is sent on from there"
             if error.status == _TOO_MANY_REQUESTS:
                 hint = _BUSY_HINT
             elif is_unreachable(error):

@@ -63,7 +63,8 @@ def _read_pages(session: Any, url: str, model: str) -> Iterator[tuple[str, Value
     pages = {f"{prefix}/models": ()} | {f"{root}{page}": keys for page, keys in _PAGES.items()}
     for page, keys in pages.items():
         try:
-            answer = session.get(page, timeout=_PATIENCE)
+            # Not sent on to where a redirection leads: keys are for this server.
+            answer = session.get(page, timeout=_PATIENCE, allow_redirects=False)
             found = answer.json() if answer.ok else None
         except requests.ConnectionError:
             return
