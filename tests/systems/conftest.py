@@ -65,7 +65,8 @@ def _row(test: str, found: dict[str, Any], code: int) -> str:
     if "comparisons" not in found:
         return f"| {test} | {code} | | | refused |\n"
     kl = f"{kl_mean(found):.2g}" if found.get("distributions") else ""
-    drift = f"{perplexity(found)['sigma']:+.3f}"
+    likely = any(one["metric"] == "perplexity" for one in found["comparisons"])
+    drift = f"{perplexity(found)['sigma']:+.3f}" if likely else ""
     culprits = ", ".join(sorted(named(found))) if found.get("bisect") else ""
     return f"| {test} | {code} | {kl} | {drift} | {culprits} |\n"
 

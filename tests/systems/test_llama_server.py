@@ -10,7 +10,7 @@ import pytest
 from system_models import MODEL, ORIGINAL, Compare, healthy, named, perplexity
 
 # One after the other: each looks whether a server is left.
-pytestmark = [pytest.mark.systems, pytest.mark.xdist_group("llama_server")]
+pytestmark = pytest.mark.systems
 
 FLAGS: dict[str, Any] = {
     "rope": {"reference": 4000.0, "candidate": 40.0, "target": "serve.rope-freq-base"},
@@ -38,47 +38,46 @@ SERVER: dict[str, Any] = {
 }  # fmt: skip
 
 
-def running(cache_dir: Path) -> list[int]:
-    """Servers of these tests that are still there."""
+def running(folder: Path) -> list[int]:
+    """Servers that were started in this folder and are still there."""
     found = []
-    for process in psutil.process_iter(["cmdline"]):
+    for process in psutil.process_iter(["cmdline", "cwd"]):
         words = process.info["cmdline"] or []
-        ours = any(word.startswith(str(cache_dir)) for word in words)
-        if ours and "evalguard.recipes.llama_server" in words:
+        if "evalguard.recipes.llama_server" in words and process.info["cwd"] == str(folder):
             found.append(process.pid)
     return found
 
 
 def test_a_served_gguf_with_every_flag_at_reference_is_the_model(
-    compare: Compare, cache_dir: Path
+    compare: Compare, tmp_path: Path
 ) -> None:
     found = compare({"original": ORIGINAL, "port": SERVER}, *healthy(FLAGS))
     drift = perplexity(found)
     assert drift["n"] == 48
     assert abs(drift["sigma"]) < 0.01
     assert not drift["bit_identical"]
-    assert not running(cache_dir)
+    assert not running(tmp_path)
 
 
 def test_a_rope_base_on_the_command_line_of_the_server_is_named(
-    compare: Compare, cache_dir: Path
+    compare: Compare, tmp_path: Path
 ) -> None:
     found = compare({"original": ORIGINAL, "port": SERVER}, "--bisect", "auto", code=1)
     assert named(found) == {"rope"}
-    assert not running(cache_dir)
+    assert not running(tmp_path)
 
 
 def test_a_flag_that_the_server_does_not_have_is_an_error_with_its_words(
-    compare: Compare, cache_dir: Path
+    compare: Compare, tmp_path: Path
 ) -> None:
     settings = {"cache": {"reference": "f16", "candidate": "q9", "target": "serve.cache-type-k"}}
     found = compare({"original": ORIGINAL, "port": {**SERVER, "settings": settings}}, code=3)
     assert "invalid choice: 'q9'" in found["error"]["message"]
-    assert not running(cache_dir)
+    assert not running(tmp_path)
 
 
 def test_its_completions_endpoint_is_refused_for_log_probabilities(
-    compare: Compare, cache_dir: Path
+    compare: Compare, tmp_path: Path
 ) -> None:
     completions = {
         **SERVER,
@@ -89,4 +88,4 @@ def test_its_completions_endpoint_is_refused_for_log_probabilities(
     }
     found = compare({"original": ORIGINAL, "port": completions}, "--batch_size", "1", code=3)
     assert "log-probabilities for a prompt" in found["error"]["message"]
-    assert not running(cache_dir)
+    assert not running(tmp_path)
