@@ -328,6 +328,42 @@ def test_a_client_that_lacks_its_packages_says_how_to_install_them(
     assert error.value.hint == "pip install 'lm-evalguard[api]'"
 
 
+def test_scores_that_were_kept_without_shown_tokens_are_made_again_with_them(
+    world: SmallWorld, capfd
+) -> None:
+    guard, cache = world.folder / "again.yaml", world.folder / "again"
+    with serving(ModelStub(tokenizer=world.models["llama"])) as url:
+
+        def compare(**more: Any) -> dict[str, Any]:
+            served = {
+                "base_url": url,
+                "model": "served",
+                "tokenizer": str(world.models["llama"]),
+                "tokenizer_backend": "huggingface",
+                "max_length": 50,
+                "add_bos_token": True,
+                **more,
+            }
+            own = {"pretrained": str(world.models["llama"]), "dtype": "float32"}
+            models = {
+                "own": {"model_args": own},
+                "served": {"model": "local-completions", "model_args": served, "revision": "1"},
+            }
+            content = {"models": models, "tasks": ["sw_word"], "include_path": [str(world.tasks)]}
+            guard.write_text(json.dumps(content))
+            words = ["compare", "--config", guard, "--base", "own", "--cand", "served", "--json"]
+            words += ["--cache-dir", cache, "--output-path", world.folder / "reports", "--quiet"]
+            document: dict[str, Any] = run_here(words, capfd).document
+            return document
+
+        assert compare()["kl_estimates"] == []
+        first, again = (compare(top_logprobs=5) for _ in range(2))
+    assert first["kl_estimates"][0]["failure"] == ""
+    assert again["kl_estimates"] == first["kl_estimates"]
+    base = {one["model"]: one["kept"] for one in again["resources"]["answers"]}
+    assert base["own"] == again["comparisons"][0]["n"]  # kept with them this time
+
+
 @pytest.mark.parametrize("bos", [False, True])
 def test_a_model_is_compared_with_a_server_of_itself_where_both_read_bos(
     bos: bool, world: SmallWorld, capfd

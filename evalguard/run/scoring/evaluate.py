@@ -27,7 +27,7 @@ from evalguard.harness.requests import TaskRequests, documents_of, random_subset
 from evalguard.harness.tables import TaskScores, score_tables
 from evalguard.harness.tasks import TaskSet
 from evalguard.report.progress import ProgressLine
-from evalguard.run.loading.lazy_scorer import LazyScorer
+from evalguard.run.loading.lazy_scorer import LazyScorer, runs_here
 from evalguard.run.meter import (
     ANSWERS_KEPT,
     BLOCKS_CACHED,
@@ -177,7 +177,8 @@ class Evaluator:
     """Scores one model after the other on the same tasks.
 
     ``cache`` is None where finished scores are neither read nor kept. ``score_ahead`` puts a
-    model's scores into it before they are asked for, where several workers can.
+    model's scores into it before they are asked for, where several workers can. ``show_tokens``:
+    whether a model of this process is to show its most probable tokens, as a server beside it does.
     """
 
     tasks: TaskSet
@@ -185,6 +186,7 @@ class Evaluator:
     progress: ProgressLine
     chat: bool = False
     score_ahead: Callable[[Evaluator, LoadedModel], None] | None = None
+    show_tokens: bool = False
     meter: Meter = field(default_factory=Meter)
     scoring: TaskScoring = field(default_factory=TaskScoring)
     notes: list[str] = field(default_factory=list)
@@ -317,10 +319,15 @@ class Evaluator:
         return None if identity is None or self.cache is None else digest_of(dict(identity))
 
     def find_cached(self, block: RequestBlock, scorer: Scorer) -> Sequence[Response] | None:
-        """Return a model's answers to a block where they are kept."""
+        """Return a model's answers to a block where they are kept, with all that is wanted."""
         found = self._kept.get(self.key(scorer), block.digest)
         if found is None or len(found) != len(block.requests):
             return None
+        if self.show_tokens and runs_here(scorer) and scorer.describe().gives_rows:
+            # Kept by a run without such a server beside it: scored once more, and kept with them.
+            likely = (one for one in found if one.loglikelihood is not None)
+            if any(one.top_logprobs is None for one in likely):
+                return None
         if isinstance(scorer, LazyScorer):
             scorer.from_cache.add(block.digest)
         return found

@@ -327,6 +327,7 @@ def open_run_context(
             meter=meter,
             scoring=TaskScoring(documents=options.verify_scorer, seed=choices.task_options.seed),
             score_ahead=None if actors is None else actors.score,
+            show_tokens=shown_tokens > 0,
         )
         context = RunContext(
             evaluator=evaluator,
