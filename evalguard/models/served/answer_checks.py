@@ -213,17 +213,22 @@ def check_prompts(
 def echoes(lm: Any, answer: PromptAnswer, ids: Sequence[int]) -> bool:
     """Whether an answer's text holds that of the prompt, spaces aside.
 
-    False as well where only the server could say what the text of a prompt is.
+    Servers write special tokens, as vLLM does, or leave them out. False as well where only the
+    server could say what the text of a prompt is.
     """
     tokenizer: Any = getattr(lm, "tokenizer", None)
     if not hasattr(tokenizer, "decode") or getattr(lm, "tokenizer_backend", None) == "remote":
         return False
-    try:
-        text = tokenizer.decode(list(ids), skip_special_tokens=True)
-    except TypeError:  # one that knows no such option
-        text = tokenizer.decode(list(ids))
-    wanted = "".join(str(text).split())
-    return bool(wanted) and wanted in "".join(answer.text.split())
+    told = "".join(answer.text.split())
+    for skips in (True, False):
+        try:
+            text = tokenizer.decode(list(ids), skip_special_tokens=skips)
+        except TypeError:  # one that knows no such option
+            text = tokenizer.decode(list(ids))
+        wanted = "".join(str(text).split())
+        if wanted and wanted in told:
+            return True
+    return False
 
 
 # The model that answers.
