@@ -96,6 +96,12 @@ def test_a_comparison_and_its_bisection_are_those_of_one_process_though_an_actor
     )
     assert run.code == alone.code == 1, run.err
     assert len(killed) == 1
+    for one, other in zip(
+        run.document["resources"]["answers"], alone.document["resources"]["answers"], strict=True
+    ):
+        assert one == other
+        assert (one["kept"], one["tokens"] > 0) == (0, True)
+    assert run.document["resources"]["tokens_per_second"] > 0.0
     mine, theirs = result(run.document), result(alone.document)
     found, expected = mine.pop("bisect"), theirs.pop("bisect")
     assert mine == theirs

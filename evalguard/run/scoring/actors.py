@@ -130,13 +130,13 @@ class ActorScoring:
         evaluator.progress.start(model.name, tasks, sum(len(block.doc_ids) for block in left))
         self._first.start(model.scorer if is_loaded(model.scorer) else None)
         try:
-            with closing(runner.run([work])) as events:
+            with evaluator.meter.ahead(model.name), closing(runner.run([work])) as events:
                 for event in events:
                     if isinstance(event, FailedWork):
                         raise event.error
                     _check_alike(model.name, event.description, policy, key)
                     evaluator.store_answers(event.block, model.scorer, event.responses)
-                    evaluator.progress.advance(len(event.block.doc_ids))
+                    evaluator.count_ahead(event.block, model.name, event.responses)
         except BaseException:
             self.close()
             raise

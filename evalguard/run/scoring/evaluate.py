@@ -340,6 +340,12 @@ class Evaluator:
             )
         self._kept.put(self.key(scorer), block.digest, responses)
 
+    def count_ahead(self, block: RequestBlock, model: str, responses: Sequence[Response]) -> None:
+        """Show and count a block that ``score_ahead`` has put into the cache."""
+        documents = len(block.doc_ids)
+        self.progress.advance(documents)
+        self.meter.count_ahead(model, block.requests[0].task, documents, responses)
+
     def score_block(self, block: RequestBlock, scorer: Scorer) -> tuple[Sequence[Response], bool]:
         """Answer a block by one model; and whether the answers were kept."""
         kept = self.find_cached(block, scorer)
