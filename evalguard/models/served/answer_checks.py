@@ -15,7 +15,6 @@ from evalguard.models.served.prompt_logprobs import (
     PromptAnswer,
     TokenAnswer,
     check_fed,
-    check_numbers,
     check_prompt,
     read_choices,
     read_completions,
@@ -98,8 +97,8 @@ def check_answers(lm: Any) -> Iterator[None]:
     """Refuse a server's answers of another model, or that do not cover their prompts' tokens.
 
     lm-eval sums ``token_logprobs[ctxlen:-1]`` of an echoed prompt and one generated token: of a
-    server that does not echo, that is an empty sum, a log-likelihood of 0 over no tokens. Types
-    gguf and sglang-generate do the like. Log-likelihoods come as ``TokenAnswer``.
+    server that does not echo, that is an empty sum, a log-likelihood of 0 over no tokens. Type
+    sglang-generate does the like. Log-likelihoods come as ``TokenAnswer``.
 
     Raises:
         EvaluationError: while ``lm`` is asked.
@@ -113,8 +112,6 @@ def check_answers(lm: Any) -> Iterator[None]:
     if own:
         own["model_call"] = _noting_prompts(lm.model_call)
         own["amodel_call"] = _noting_prompts_async(lm.amodel_call)
-    if method_module(lm, "gguf_completion") == "gguf":
-        own["gguf_completion"] = _checked_gguf(lm.gguf_completion)
     for name, method in own.items():
         setattr(lm, name, method)
     try:
@@ -300,31 +297,3 @@ def check_generations(answers: Sequence[Any], sent: Sequence[Any]) -> None:
 
 def _is_id(value: Any) -> bool:
     return isinstance(value, int)
-
-
-# llama.cpp's server by its own completions, which are asked for texts.
-
-
-def _checked_gguf(complete: Callable[..., Any]) -> Callable[..., Any]:
-    """A gguf server's completions, refused where no token of the continuation has a number."""
-
-    def checking(context: str, continuation: str | None = None, **more: Any) -> Any:
-        answer = complete(context=context, continuation=continuation, **more)
-        if not continuation:
-            return answer
-        choices = answer.get("choices") if isinstance(answer, dict) else None
-        logprobs = (choices[0].get("logprobs") if choices else None) or {}
-        given = list(logprobs.get("token_logprobs") or [])[:-1]
-        offsets = list(logprobs.get("text_offset") or [])
-        end = len(context) + len(continuation)
-        scored = [one for one, at in zip(given, offsets, strict=False) if len(context) <= at < end]
-        echoed = bool(offsets) and (offsets[0] < len(context) or not context)
-        if not (echoed and scored):
-            raise EvaluationError(
-                "the server gave no log-probabilities for the tokens of a continuation",
-                hint=LOGPROBS_HINT,
-            )
-        check_numbers(scored)
-        return answer
-
-    return checking
