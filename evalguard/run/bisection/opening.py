@@ -16,7 +16,7 @@ from typing import cast
 import evalguard
 from evalguard.core.limit_scale import DocumentScale, LimitScale
 from evalguard.core.limits import Key
-from evalguard.core.reference import Reference
+from evalguard.core.reference import SAMPLES, Reference
 from evalguard.core.scorer import DistributionScorer, Scorer
 from evalguard.core.scores import ScoreTable
 from evalguard.core.settings import Value, digest_of
@@ -41,7 +41,7 @@ from evalguard.run.choices import Choices, limit_cache
 from evalguard.run.meter import Meter
 from evalguard.run.sample_size.sequential import TURN_GROWTH
 from evalguard.run.scoring.cached_blocks import SafeBlockCache
-from evalguard.run.scoring.referencing import SAMPLES, BaseReferences
+from evalguard.run.scoring.referencing import BaseReferences
 from evalguard.run.scoring.scoring import ScoredSide
 from evalguard.run.sources import ModelSource
 from evalguard.stats.sequential.finding import FACTOR, document_order, planned_looks

@@ -36,6 +36,7 @@ from evalguard.run.meter import (
     interruptible,
 )
 from evalguard.run.scoring.cached_blocks import (
+    AheadBlockScorer,
     BlockEntry,
     BlockScorer,
     LoadedModel,
@@ -184,7 +185,7 @@ class Evaluator:
     cache: ScoreCache | None
     progress: ProgressLine
     chat: bool = False
-    score_ahead: Callable[[Evaluator, LoadedModel], None] | None = None
+    score_ahead: Callable[[Evaluator, AheadBlockScorer], None] | None = None
     meter: Meter = field(default_factory=Meter)
     scoring: TaskScoring = field(default_factory=TaskScoring)
     notes: list[str] = field(default_factory=list)
@@ -201,10 +202,7 @@ class Evaluator:
             EvaluationError: if the model cannot answer; finished blocks stay in the cache.
             Interrupted: on Ctrl-C, with what was kept and how to go on.
         """
-        model = LoadedModel(name, scorer)
-        if self.score_ahead is not None:
-            self.score_ahead(self, model)
-        return self.evaluate_with(SingleModelScorer(model, self))[0]
+        return self.evaluate_with(SingleModelScorer(LoadedModel(name, scorer), self))[0]
 
     def evaluate_with(self, block_scorer: BlockScorer) -> list[Evaluation]:
         """Let models answer every task, each task's documents side by side.
@@ -215,6 +213,8 @@ class Evaluator:
         self.notes.clear()
         self._kept.lost = False
         models = block_scorer.models
+        if self.score_ahead is not None and isinstance(block_scorer, AheadBlockScorer):
+            self.score_ahead(self, block_scorer)
         self.ask_ahead(models)
         scores: dict[str, list[TaskScores]] = {}
         put_off: list[TaskProgress] = []
