@@ -25,6 +25,8 @@ SERVED_TYPES = (
     "azure-openai-chat-completions", "anthropic-chat", "anthropic-chat-completions",
     "sglang-generate",
 )  # fmt: skip
+# which ask a server for all that they answer, and compute nothing themselves
+CLIENT_TYPES = (*SERVED_TYPES, "llama_server")
 _WRONG_TYPES = ("gguf", "ggml")
 # what evalguard fixes for every model, because anything else compares unfairly or wrongly
 _FIXED = {"softmax_dtype": "float32", "logits_cache": False}

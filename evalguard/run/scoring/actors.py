@@ -25,7 +25,7 @@ from evalguard.run.loading.lazy_scorer import is_loaded
 from evalguard.run.meter import BLOCKS_CACHED, interruptible
 from evalguard.run.options import CompareOptions
 from evalguard.run.scoring.cached_blocks import AheadBlockScorer
-from evalguard.run.scoring.evaluate import Evaluator
+from evalguard.run.scoring.evaluate import Evaluator, served_scorer
 from evalguard.run.sources import ModelSource
 from evalguard.worker.ray_actors import RayPlan, check_ray, open_cluster
 
@@ -85,8 +85,8 @@ class ActorScoring:
         (model,) = block_scorer.models
         source = next((one for scorer, one in self._sources if scorer is model.scorer), None)
         key = evaluator.key(model.scorer)
-        if source is None:
-            return
+        if source is None or served_scorer(model.scorer) is not None:
+            return  # a server is asked from here, whoever shares its work out
         if key is None:
             if evaluator.cache is not None:
                 evaluator.note(f"{model.name} is scored by one actor: its scores cannot be kept")
