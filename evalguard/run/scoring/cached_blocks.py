@@ -19,6 +19,10 @@ from evalguard.store.block_cache import BlockCache
 BlockContent = TypeVar("BlockContent")
 
 
+# Each is an open file; more blocks than these may be asked for by two processes.
+_MOST_RESERVED = 256
+
+
 class LoadedModel(NamedTuple):
     """A model while it is loaded; ``name`` is its name in reports."""
 
@@ -38,6 +42,7 @@ class SafeBlockCache(Generic[BlockContent]):
     note: Callable[[str], None]
     lost: bool = False
     _said: int = 0
+    _reserved: dict[tuple[str, str], ExitStack] = field(default_factory=dict)
     _described: set[tuple[str, str, str]] = field(default_factory=set)
 
     def get(self, key: str | None, block: str) -> BlockContent | None:
@@ -73,6 +78,29 @@ class SafeBlockCache(Generic[BlockContent]):
         with self.cache.locked(key, block) as ours:
             self._tell(self.cache.problems)
             yield ours
+
+    def reserve(self, key: str | None, block: str) -> bool:
+        """Hold a block until it is released; False where another process holds it."""
+        if self.cache is None or key is None or (key, block) in self._reserved:
+            return True
+        if len(self._reserved) == _MOST_RESERVED:
+            return True
+        with ExitStack() as stack:
+            ours = stack.enter_context(self.cache.locked(key, block))
+            if ours:
+                self._reserved[key, block] = stack.pop_all()
+        self._tell(self.cache.problems)
+        return ours
+
+    def release(self, key: str | None, block: str = "") -> None:
+        """Let go of a block that was reserved, or of all of a key."""
+        for place in [of for of in self._reserved if of[0] == key and block in ("", of[1])]:
+            self._reserved.pop(place).close()
+
+    def release_all(self) -> None:
+        """Let go of all blocks that were reserved."""
+        for key in {key for key, _ in self._reserved}:
+            self.release(key)
 
     def describe(self, key: str | None, *, name: str, task: str, model: ModelDescription) -> None:
         """Write down for people what a key stands for, once."""

@@ -210,6 +210,12 @@ class Evaluator:
         Raises:
             EvaluationError, Interrupted: as ``evaluate``.
         """
+        try:
+            return self._evaluate_with(block_scorer)
+        finally:
+            self._release(block_scorer.models)
+
+    def _evaluate_with(self, block_scorer: BlockScorer) -> list[Evaluation]:
         self.notes.clear()
         self._kept.lost = False
         models = block_scorer.models
@@ -257,10 +263,13 @@ class Evaluator:
             EvaluationError, Interrupted: as ``evaluate``.
         """
         task_progress = self._task_progress(requests)
-        for number, model in enumerate(block_scorer.models):
-            self._ask_ahead(model, [blocks[number] for blocks in task_progress.left])
-        self._score_task(task_progress, block_scorer)
-        self._wait([task_progress], block_scorer)
+        try:
+            for number, model in enumerate(block_scorer.models):
+                self._ask_ahead(model, [blocks[number] for blocks in task_progress.left])
+            self._score_task(task_progress, block_scorer)
+            self._wait([task_progress], block_scorer)
+        finally:
+            self._release(block_scorer.models)
         return task_progress.answers
 
     def ask_ahead(self, models: Sequence[LoadedModel]) -> None:
@@ -292,9 +301,20 @@ class Evaluator:
         return [block for block in blocks if not self.entry(block, model).is_there]
 
     def _ask_ahead(self, model: LoadedModel, blocks: Sequence[RequestBlock]) -> None:
+        """Ask for blocks that are not cached, but for those that another process is at."""
         scorer = served_scorer(model.scorer)
         if scorer is not None:
-            scorer.ask_ahead(block.requests for block in self._left(blocks, model))
+            key = self.key(model.scorer)
+            left = self._left(blocks, model)
+            scorer.ask_ahead(of.requests for of in left if self._kept.reserve(key, of.digest))
+
+    def _release(self, models: Sequence[LoadedModel]) -> None:
+        for _, scorer in models:
+            self._kept.release(self.key(scorer))
+
+    def close(self) -> None:
+        """Let other processes have the blocks that were asked for and are not scored."""
+        self._kept.release_all()
 
     def blocks(self, requests: TaskRequests) -> list[RequestBlock]:
         """Cut a task's requests into the blocks in which they are answered and kept."""
@@ -339,6 +359,7 @@ class Evaluator:
                 f"requests were asked, {len(responses)} answers came back"
             )
         self._kept.put(self.key(scorer), block.digest, responses)
+        self._kept.release(self.key(scorer), block.digest)
 
     def count_ahead(self, block: RequestBlock, model: str, responses: Sequence[Response]) -> None:
         """Show and count a block that ``score_ahead`` has put into the cache."""

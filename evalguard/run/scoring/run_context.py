@@ -325,6 +325,7 @@ def open_run_context(
             scoring=TaskScoring(documents=options.verify_scorer, seed=choices.task_options.seed),
             score_ahead=None if actors is None else actors.score,
         )
+        stack.callback(evaluator.close)
         context = RunContext(
             evaluator=evaluator,
             choices=choices,
