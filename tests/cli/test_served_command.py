@@ -99,11 +99,29 @@ def test_two_models_with_equal_servers_share_one(guard: Guard, tmp_path: Path, c
     assert "stub server with" in log.read_text(encoding="utf-8")
 
 
+def workers(folder: Path) -> list[Path]:
+    """Logs of processes that a model had to itself."""
+    return list((folder / "cache" / "logs").glob("worker-*"))
+
+
+@pytest.mark.parametrize("place", [["--worker", "always"], ["--execution", "ray?actors=2"]])
+def test_what_asks_a_server_has_no_process_of_its_own(
+    place: list[str], guard: Guard, tmp_path: Path, capfd
+) -> None:
+    if "--execution" in place:
+        pytest.importorskip("ray")
+    done = run_here([*guard(), *place], capfd)
+    assert done.code == 0, done.out + done.err
+    assert not workers(tmp_path)
+    assert "ray" not in sys.modules or not sys.modules["ray"].is_initialized()
+
+
 @pytest.mark.slow
 def test_a_flag_of_the_server_is_named_by_a_bisection(guard: Guard, tmp_path: Path, capfd) -> None:
     words = guard(candidate={"settings": SHARP})
-    done = run_here([*words, "--bisect", "auto"], capfd)
+    done = run_here([*words, "--bisect", "auto", "--bisect-jobs", "2"], capfd)
     assert done.code == 1, done.out + done.err
+    assert not workers(tmp_path)
     bisect = done.document["bisect"]
     assert [one["setting"] for one in bisect["culprits"]] == ["sharpness"], bisect
     assert all_gone(tmp_path)

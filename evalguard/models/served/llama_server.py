@@ -84,6 +84,7 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
         self._n_shown = top_logprobs
         self.scored: list[list[ScoredTokens]] = []
         self._timeout = timeout
+        self._given_up = False
         self._session = requests.Session()
         pool = requests.adapters.HTTPAdapter(pool_maxsize=self.num_concurrent)
         self._session.mount("http://", pool)
@@ -105,6 +106,10 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
         if not known:
             raise EvaluationError("the server's model names neither a BOS nor an EOS token")
         self.prefix_token_id, self.eot_token_id = known[0], known[-1]
+
+    def interrupt(self) -> None:
+        """Ask nothing any more, while another thread waits for answers."""
+        self._given_up = True
 
     @property
     def tokenizer_name(self) -> str:
@@ -306,6 +311,8 @@ class LlamaServerLM(LM):  # type: ignore[misc]  # lm-eval has no types
         return self._asked("POST", path, body)
 
     def _asked(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
+        if self._given_up:
+            raise EvaluationError("what was asked of the server was given up")
         answer = self._session.request(
             method, self.base_url + path, json=body, timeout=self._timeout
         )

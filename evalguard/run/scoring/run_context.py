@@ -133,10 +133,7 @@ class RunContext:
         self._descriptions.append(description)
 
     def _probe(self, model: LoadedModel) -> None:
-        """Refuse a server that cannot do what the tasks need, and of which not all is cached.
-
-        One in a worker is looked at when the first requests of each kind reach it.
-        """
+        """Refuse a server that cannot do what the tasks need, and of which not all is cached."""
         served = served_scorer(model.scorer)
         if served is None:
             return
@@ -329,6 +326,7 @@ def open_run_context(
             score_ahead=None if actors is None else actors.score,
             show_tokens=shown_tokens > 0,
         )
+        stack.callback(evaluator.close)
         context = RunContext(
             evaluator=evaluator,
             choices=choices,
