@@ -249,7 +249,7 @@ class PairSums:
 
     @property
     def snr(self) -> float | None:
-        """Signal to noise ratio in dB, 10 log10(sum base² / sum difference²); None without noise."""
+        """Signal to noise in dB, 10 log10(sum base² / sum difference²); None without noise."""
         if self.noise == 0.0:
             return None
         if self.base.squares == 0.0:

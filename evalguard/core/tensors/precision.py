@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -75,13 +76,15 @@ def round_mantissa(values: Array, bits: int) -> Array:
     raw = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
     odd = (raw >> np.uint32(drop)) & np.uint32(1)
     half = np.uint32((1 << (drop - 1)) - 1)
-    return ((raw + half + odd) >> np.uint32(drop) << np.uint32(drop)).view(np.float32)
+    rounded: Array = ((raw + half + odd) >> np.uint32(drop) << np.uint32(drop)).view(np.float32)
+    return rounded
 
 
 def round_float16(values: Array) -> Array:
     """Round to float16, its range and its subnormal numbers included."""
     with np.errstate(over="ignore"):
-        return values.astype(np.float16).astype(np.float32)
+        rounded: Array = values.astype(np.float16).astype(np.float32)
+    return rounded
 
 
 def round_float8(values: Array, *, mantissa: int = 3, largest: float = 448.0) -> Array:
@@ -90,7 +93,8 @@ def round_float8(values: Array, *, mantissa: int = 3, largest: float = 448.0) ->
     clipped = np.clip(values.astype(np.float32), -largest, largest)
     exponent = np.maximum(np.frexp(clipped)[1] - 1, lowest)
     step = np.ldexp(np.float32(1), exponent - mantissa).astype(np.float32)
-    return (np.rint(clipped / step) * step).astype(np.float32)
+    rounded: Array = (np.rint(clipped / step) * step).astype(np.float32)
+    return rounded
 
 
 def round_integer(values: Array, bits: int, *, group: int = 0, symmetric: bool = True) -> Array:
@@ -152,17 +156,13 @@ def _nonzero(scale: Array) -> Array:
 def list_roundings(columns: int) -> Iterator[Rounding]:
     """Yield every way of rounding that is looked for in a tensor of so many columns."""
     yield Rounding(family="fp16/TF32", detail="float16", round_values=round_float16)
-    yield Rounding(
-        family="fp16/TF32", detail="TF32", round_values=lambda values: round_mantissa(values, 10)
-    )
-    yield Rounding(
-        family="bf16", detail="bfloat16", round_values=lambda values: round_mantissa(values, 7)
-    )
+    yield Rounding(family="fp16/TF32", detail="TF32", round_values=partial(round_mantissa, bits=10))
+    yield Rounding(family="bf16", detail="bfloat16", round_values=partial(round_mantissa, bits=7))
     yield Rounding(family="fp8", detail="e4m3", round_values=round_float8)
     yield Rounding(
         family="fp8",
         detail="e5m2",
-        round_values=lambda values: round_float8(values, mantissa=2, largest=57344.0),
+        round_values=partial(round_float8, mantissa=2, largest=57344.0),
     )
     fitting = [one for one in _GROUPS if columns % one == 0]
     whole: list[tuple[int, str]] = [(-1, "per tensor"), (0, "per row")]
@@ -170,7 +170,7 @@ def list_roundings(columns: int) -> Iterator[Rounding]:
         yield Rounding(
             family="fp8",
             detail=f"e4m3 {words}",
-            round_values=lambda values, group=group: _round_float8_scaled(values, group),
+            round_values=partial(_round_float8_scaled, group=group),
         )
     if 64 in fitting:
         yield Rounding(family="int4", detail="nf4, groups of 64", round_values=_round_nf4)
@@ -179,7 +179,7 @@ def list_roundings(columns: int) -> Iterator[Rounding]:
         yield Rounding(
             family=family,
             detail=f"q{bits}_0",
-            round_values=lambda values, bits=bits: _round_ggml(values, bits),
+            round_values=partial(_round_ggml, bits=bits),
         )
     grids: list[tuple[int, Family]] = [(8, "int8"), (6, "int6"), (4, "int4"), (3, "int3")]
     for bits, family in grids:
@@ -188,8 +188,8 @@ def list_roundings(columns: int) -> Iterator[Rounding]:
                 yield Rounding(
                     family=family,
                     detail=words + ("" if symmetric else ", asymmetric"),
-                    round_values=lambda values, bits=bits, group=group, symmetric=symmetric: (
-                        round_integer(values, bits, group=group, symmetric=symmetric)
+                    round_values=partial(
+                        round_integer, bits=bits, group=group, symmetric=symmetric
                     ),
                 )
 

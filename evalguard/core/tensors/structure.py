@@ -23,7 +23,8 @@ Fault = Literal[
 ]  # fmt: skip
 
 # Undone, the error has to fall to a tenth, and below what a rounding to int4 leaves: chance never
-# does that in a matrix. A constant factor is also told from one far smaller, see _find_scale.
+# does that in a matrix. What is left after a factor of 1.0005 is far less than that too, as long as
+# no rounding hides it.
 _GAIN = 0.1
 _ROUNDED = 0.25
 _PROJECTIONS = 8
@@ -56,17 +57,27 @@ def find_structure(base: Array, candidate: Array) -> StructureFault | None:
         return None
     if base.shape != candidate.shape:
         return _find_reshaped(base, candidate)
+    return find_factor(base, candidate) or _first_proven(
+        _rearrangements(base, candidate), base, candidate
+    )
+
+
+def find_factor(base: Array, candidate: Array) -> StructureFault | None:
+    """Say whether the candidate is the base times or plus a constant; a part of both will do."""
+    return _first_proven(_factors(base, candidate), base, candidate)
+
+
+def _first_proven(
+    proposals: Iterator[StructureFault], base: Array, candidate: Array
+) -> StructureFault | None:
     before = _relative(candidate - base, base)
     if before == 0.0 or not math.isfinite(before):
         return None
-    for found in _proposals(base, candidate):
-        if found.left <= min(_GAIN * before, _ROUNDED):
-            return found
-    return None
+    enough = min(_GAIN * before, _ROUNDED)
+    return next((found for found in proposals if found.left <= enough), None)
 
 
-def _proposals(base: Array, candidate: Array) -> Iterator[StructureFault]:
-    yield from _scales(base, candidate)
+def _rearrangements(base: Array, candidate: Array) -> Iterator[StructureFault]:
     if base.ndim < 1 or base.size < 4:
         return
     yield from _shifts(base, candidate)
@@ -113,7 +124,7 @@ def _axis_orders(shape: tuple[int, ...], wanted: tuple[int, ...]) -> Iterator[tu
             yield axes
 
 
-def _scales(base: Array, candidate: Array) -> Iterator[StructureFault]:
+def _factors(base: Array, candidate: Array) -> Iterator[StructureFault]:
     here, there = (one.ravel().astype(np.float64) for one in (base, candidate))
     squares = float(here @ here)
     factor = float(there @ here) / squares if squares else 0.0
@@ -127,7 +138,10 @@ def _scales(base: Array, candidate: Array) -> Iterator[StructureFault]:
     if constant and squares:
         left = float(np.linalg.norm(there - constant - here)) / math.sqrt(squares)
         yield StructureFault(
-            fault="plus a constant", detail=f"{constant:+.6g}", left=left, rule=f"add: {-constant:.9g}"
+            fault="plus a constant",
+            detail=f"{constant:+.6g}",
+            left=left,
+            rule=f"add: {-constant:.9g}",
         )
 
 
