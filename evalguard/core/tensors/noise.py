@@ -75,21 +75,23 @@ class NoiseTable:
 
 
 def name_noise(table: NoiseTable, *, greatest_absolute: float) -> str:
-    """Return the family in whose range a figure lies, or the nearest one; "" if none is near."""
+    """Return the family in whose range a figure lies, or the nearest one; "" if none is near.
+
+    Where ranges overlap ("bf16 or int8"), the one whose middle is nearer comes first.
+    """
     if not greatest_absolute > 0.0 or not math.isfinite(greatest_absolute):
         return ""
+    families = table.families()
     distances = {
         family: max(0.0, _log(own.low, greatest_absolute), _log(greatest_absolute, own.high))
-        for family, own in table.families().items()
+        for family, own in families.items()
     }
-    if not distances:
-        return ""
-    # of two ranges that hold it, the one whose middle is nearer
-    middles = {
-        family: abs(_log(own.median, greatest_absolute)) for family, own in table.families().items()
-    }
-    best = min(distances, key=lambda family: (distances[family], middles[family]))
-    return best if distances[best] <= math.log(_NEAR) else ""
+    middles = {family: abs(_log(own.median, greatest_absolute)) for family, own in families.items()}
+    inside = [family for family, distance in distances.items() if distance == 0.0]
+    if inside:
+        return " or ".join(sorted(inside, key=middles.__getitem__))
+    near = min(distances, key=distances.__getitem__, default="")
+    return near if near and distances[near] <= math.log(_NEAR) else ""
 
 
 def _log(part: float, whole: float) -> float:
