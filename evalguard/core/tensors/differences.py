@@ -36,11 +36,6 @@ class Extreme:
     value: float = 0.0
     index: int = -1
 
-    def update(self, values: Array, offset: int) -> None:
-        """Look at a block; the first of equal values stays."""
-        at = int(values.argmax())
-        self.take(Extreme(float(values[at]), offset + at))
-
     def take(self, other: Extreme) -> None:
         """Take the greater of two, the earlier of equal ones."""
         if other.index >= 0 and (self.index < 0 or other.value > self.value):
@@ -65,27 +60,32 @@ class SideSums:
         self.total += other.total
         self.squares += other.squares
 
-    def add(self, block: Array) -> bool:
-        """Count a block; return whether all of it is finite."""
-        self.zeros += int(np.count_nonzero(block == 0))
+    def add(self, block: Array) -> Array:
+        """Count a block; return where it is zero."""
+        zeros: Array = block == 0
+        self.zeros += int(np.count_nonzero(zeros))
         if block.dtype.kind != "f":
             wide = block.astype(np.float64)
             self.total += float(wide.sum())
             self.squares += float(wide @ wide)
-            return True
+            return zeros
         with np.errstate(over="ignore", invalid="ignore"):
             squares = float(block @ block)
         if math.isfinite(squares):
             self.total += float(block.sum())
             self.squares += squares
-            return True
-        finite = np.isfinite(block)
+            return zeros
         self.nans += int(np.isnan(block).sum())
         self.infs += int(np.isinf(block).sum())
-        kept = block[finite].astype(np.float64)
+        kept = block[np.isfinite(block)].astype(np.float64)
         self.total += float(kept.sum())
         self.squares += float(kept @ kept)
-        return kept.size == block.size
+        return zeros
+
+    @property
+    def broken(self) -> int:
+        """NaN and infinite elements so far."""
+        return self.nans + self.infs
 
 
 @dataclass(slots=True, kw_only=True)
@@ -145,14 +145,17 @@ class PairSums:
         """
         if base.size == 0:
             return
-        finite = self.base.add(base) & self.candidate.add(candidate)
+        broken = self.base.broken + self.candidate.broken
+        zeros = self.base.add(base), self.candidate.add(candidate)
         self.elements += base.size
-        if finite:
-            self._add_finite(base, candidate, offset)
+        if self.base.broken + self.candidate.broken == broken:
+            self._add_finite(base, candidate, offset, zeros)
         else:
             self._add_not_finite(base, candidate, offset)
 
-    def _add_finite(self, base: Array, candidate: Array, offset: int) -> None:
+    def _add_finite(
+        self, base: Array, candidate: Array, offset: int, zeros: tuple[Array, Array]
+    ) -> None:
         # a difference of two finite numbers may be infinite
         with np.errstate(over="ignore"):
             difference = candidate - base
@@ -163,25 +166,17 @@ class PairSums:
             wide = difference.astype(np.float64)
             self.noise += float(wide @ wide)
             self.dot += float(base.astype(np.float64) @ candidate.astype(np.float64))
-        flips = (base < 0) != (candidate < 0)
+        self._count_signs((base < 0) != (candidate < 0), zeros)
         size = np.abs(difference, out=difference)
-        self.unequal += int(np.count_nonzero(size != 0))
-        base_zeros = self._count_signs(base, candidate, flips)
-        self._add_extremes(size, np.abs(base), offset, zeros=base_zeros)
+        self._add_extremes(size, np.abs(base), offset, zeros=bool(zeros[0].any()))
 
-    def _count_signs(self, base: Array, candidate: Array, flips: Array) -> bool:
-        """Count opposite signs; return whether the base has zeros.
-
-        ``flips`` is where one is below zero and the other is not.
-        """
-        here, there = base == 0, candidate == 0
-        zeros = bool(here.any())
+    def _count_signs(self, flips: Array, zeros: tuple[Array, Array]) -> None:
+        """Count opposite signs; ``flips`` is where one is below zero and the other is not."""
         self.sign_flips += int(np.count_nonzero(flips))
-        if zeros or there.any():
-            one_sided = here != there
+        if zeros[0].any() or zeros[1].any():
+            one_sided = zeros[0] != zeros[1]
             self.zero_on_one_side += int(np.count_nonzero(one_sided))
             self.sign_flips -= int(np.count_nonzero(flips & one_sided))
-        return zeros
 
     def _add_noise(self, difference: Array) -> None:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -193,11 +188,13 @@ class PairSums:
 
     def _add_extremes(self, size: Array, scale: Array, offset: int, *, zeros: bool) -> None:
         """Take the greatest differences; ``size`` is |difference|, ``scale`` |base| (used up)."""
-        self.greatest_abs.update(size, offset)
-        if self.greatest_abs.value == 0.0:
+        largest = int(size.argmax())
+        if size[largest] == 0:
             return
+        self.unequal += int(np.count_nonzero(size != 0))
         if size.dtype.kind != "f":
             size, scale = size.astype(np.float64), scale.astype(np.float64)
+        self.greatest_abs.take(Extreme(float(size[largest]), offset + largest))
         allowed = scale * size.dtype.type(self.rtol)
         allowed += size.dtype.type(self.atol)
         wrong = size > allowed
@@ -205,12 +202,19 @@ class PairSums:
             relative = np.divide(size, scale, out=scale)
         if zeros:  # 0 / 0 is no difference
             relative[np.isnan(relative)] = 0
-        self.greatest_rel.update(relative, offset)
+        widest = int(relative.argmax())
+        self.greatest_rel.take(Extreme(float(relative[widest]), offset + widest))
         count = int(np.count_nonzero(wrong))
         if count:
             self.mismatched += count
-            self.mismatched_abs.update(np.where(wrong, size, 0), offset)
-            self.mismatched_rel.update(np.where(wrong, relative, 0), offset)
+            # the greatest of all is mostly mismatched itself
+            for values, at, extreme in (
+                (size, largest, self.mismatched_abs),
+                (relative, widest, self.mismatched_rel),
+            ):
+                if not wrong[at]:
+                    at = int(np.where(wrong, values, 0).argmax())
+                extreme.take(Extreme(float(values[at]), offset + at))
 
     def _add_not_finite(self, base: Array, candidate: Array, offset: int) -> None:
         """The same for a block with NaN or inf: rare, so it may be slow.

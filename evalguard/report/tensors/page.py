@@ -24,8 +24,8 @@ from evalguard.report.tensors.words import (
     group_deltas,
     likeness_text,
     list_names,
+    list_repairs,
     missing_lines,
-    repair_lines,
     source_text,
 )
 from evalguard.report.words.plain_text import printable
@@ -78,7 +78,7 @@ def render_tensors_page(report: TensorsReport) -> str:
             *duplicate_lines(report, 200),
             *(f"Caveat: {printable(one)}" for one in report.caveats),
         ],
-        rules=[printable(rule) for rule in repair_lines(report)],
+        rules=[printable(line) for one in list_repairs(report) for line in one],
         facts=[
             ("Base", source_text(report.base)),
             ("Candidate", source_text(report.candidate)),

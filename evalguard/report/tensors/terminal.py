@@ -24,8 +24,8 @@ from evalguard.report.tensors.words import (
     figures_text,
     format_share,
     group_deltas,
+    list_repairs,
     missing_lines,
-    repair_lines,
     source_text,
 )
 from evalguard.report.words.plain_text import fit_text, printable, wrap_text
@@ -48,8 +48,8 @@ def render_tensors(report: TensorsReport, *, width: int, color: bool, verbose: b
         wrap_prose(answer_text(report), width, style=style),
         _wrapped(
             [
-                f"base       {source_text(report.base)}",
-                f"candidate  {source_text(report.candidate)}",
+                f"base {source_text(report.base)}",
+                f"candidate {source_text(report.candidate)}",
             ],
             width,
             rest="  ",
@@ -58,7 +58,7 @@ def render_tensors(report: TensorsReport, *, width: int, color: bool, verbose: b
         *(_group_lines(group, width, verbose) for group in groups[:most]),
         _wrapped(missing_lines(report, 10**9 if verbose else _MOST_NAMES), width),
         _wrapped(duplicate_lines(report, 10**9 if verbose else 2), width),
-        _rule_lines(report, width, most),
+        _rule_lines(report, width, verbose),
         _wrapped([f"Caveat: {printable(one)}" for one in report.caveats], width),
     ]
     if not verbose and groups:
@@ -99,15 +99,15 @@ def _invariant_lines(report: TensorsReport, width: int, most: int) -> list[Text]
     return lines
 
 
-def _rule_lines(report: TensorsReport, width: int, most: int) -> list[Text]:
-    rules = list(repair_lines(report))
+def _rule_lines(report: TensorsReport, width: int, verbose: bool) -> list[Text]:
+    rules = list_repairs(report)
     if not rules:
         return []
-    shown = rules[: min(most, _MOST_RULES) if most < 10**9 else None]
+    shown = rules if verbose else rules[:_MOST_RULES]
     head = "If the layout is meant, say so in a name map (--map FILE):"
     lines = [*wrap_prose(head, width), Text("  map:")]
     # not broken: somebody copies it
-    return [*lines, *(Text(f"  {printable(rule)}", style="cyan") for rule in shown)]
+    return [*lines, *(Text(f"  {printable(line)}", style="cyan") for one in shown for line in one)]
 
 
 def _wrapped(texts: object, width: int, rest: str = "  ") -> list[Text]:

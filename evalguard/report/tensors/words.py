@@ -83,15 +83,16 @@ def answer_text(report: TensorsReport) -> str:
 
 
 def _counts_text(report: TensorsReport) -> str:
+    """Return "6 of 20 tensors beyond tolerance, 1 of another shape"."""
     total = len(report.deltas)
-    parts = [
-        f"{format_count(count)} {STATE_WORDS[state]}"
-        for state in STATES
-        if (count := report.count(state))
-    ]
+    counts = {state: count for state in STATES if (count := report.count(state))}
+    parts = [f"{format_count(count)} {STATE_WORDS[state]}" for state, count in counts.items()]
+    state, count = next(iter(counts.items()))
+    whole = "all" if count == total else f"{format_count(count)} of"
+    parts[0] = f"{whole} {format_count(total)} tensors {STATE_WORDS[state]}"
     if report.missing:
-        parts.insert(0, f"{format_count(len(report.missing))} missing on one side")
-    return f"of {format_count(total)} tensors {', '.join(parts)}"
+        parts.insert(1, f"{format_count(len(report.missing))} missing on one side")
+    return ", ".join(parts)
 
 
 def group_deltas(report: TensorsReport) -> list[DeltaGroup]:
@@ -206,15 +207,15 @@ def duplicate_lines(report: TensorsReport, most: int) -> Iterator[str]:
         yield f"and {len(report.duplicates) - most} more groups of equal tensors"
 
 
-def repair_lines(report: TensorsReport) -> Iterator[str]:
-    """Yield the rules of a name map that would undo faults of layout, one of each kind."""
-    seen: set[str] = set()
+def list_repairs(report: TensorsReport) -> list[list[str]]:
+    """Return rules of a name map that would undo faults of layout, one of each kind, in YAML."""
+    found: dict[str, list[str]] = {}
     for delta in report.deltas:
         like = delta.likeness
-        if like is None or not like.rule or like.rule in seen or delta.passed:
-            continue
-        seen.add(like.rule)
-        yield f'- {{base: "{delta.name}", cand: "{delta.candidate_name}", {like.rule}}}'
+        if like is not None and like.rule and not delta.passed:
+            names = (f'- base: "{delta.name}"', f'  cand: "{delta.candidate_name}"')
+            found.setdefault(like.rule, [*names, f"  {like.rule}"])
+    return list(found.values())
 
 
 def list_names(names: Sequence[str], most: int) -> str:
