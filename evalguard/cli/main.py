@@ -48,8 +48,7 @@ from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_USAGE, Interrupted, 
 
 # The commands as --help shows them.
 _COMMANDS = {
-    "Start here": (demo_command, compare_command, bisect_command, report_command),
-    "Find the place": (tensors_command,),
+    "Start here": (demo_command, compare_command, bisect_command, tensors_command, report_command),
     "Prepare": (init_command, check_command, plan_command, floor_command),
     "Run in CI and every night": (nightly_command, history_command, github_command, gitlab_command),
     "Look up": (

@@ -12,7 +12,14 @@ import click
 
 from evalguard.cli.options import DEBUG, JSON, VERBOSE
 from evalguard.cli.output import CommandResult, Job, terminal_width, wants_color
-from evalguard.cli.parameters import PATH, Command, add_options, option_factory, output_option
+from evalguard.cli.parameters import (
+    PATH,
+    Command,
+    add_options,
+    option_factory,
+    output_option,
+    speed_option,
+)
 from evalguard.core.tensors.invariants import INVARIANTS
 from evalguard.core.tensors.tolerances import OPERATIONS, PLATFORMS
 from evalguard.errors import UsageError
@@ -38,7 +45,7 @@ _COMPARING = (
         help="Check this instead of equality. Repeatable. sign-consensus: A is the model that B "
         "was fine-tuned from.",
     ),
-    _compare_option(
+    speed_option(
         "--threads",
         type=click.IntRange(min=0),
         default=0,
@@ -114,7 +121,13 @@ _COMPARING = (
 )
 
 
-@click.command("tensors", cls=Command, short_help="Compare weights and tensor files.")
+_FIRST = (
+    "name_map", "invariants", "rtol", "atol", "tolerances", "calibrate", "like", "noise", "output",
+    "as_json", "verbose",
+)  # fmt: skip
+
+
+@click.command("tensors", cls=Command, first=_FIRST, short_help="Compare weights and tensor files.")
 @click.argument("base", metavar="A", required=False)
 @click.argument("candidate", metavar="B", required=False)
 @add_options(*_COMPARING)
@@ -145,7 +158,10 @@ def tensors_command(
             hint="evalguard tensors ./model model.gguf",
         )
     if given["like"] is not None:
-        raise UsageError("--like X goes with --calibrate or --noise, without A and B")
+        raise UsageError(
+            "--like X goes with --calibrate or --noise, without A and B",
+            hint="evalguard tensors --noise noise.json --like 0.00057",
+        )
     return partial(_compare, base, candidate, as_json=as_json, command=command, given=given)
 
 

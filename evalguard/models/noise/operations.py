@@ -44,7 +44,9 @@ def find_subject(text: str) -> NoiseSubject:
             raise UsageError(f"'{sizes}' is not sizes such as {default}", hint=f"name {_FORM}")
         parsed = [int(size) for size in numbers.split("x")]
         if len(parsed) < default.count("x") + 1:
-            raise UsageError(f"{name} needs sizes such as {default}, got {numbers}")
+            raise UsageError(
+                f"{name} needs sizes such as {default}, got {numbers}", hint=f"name {_FORM}"
+            )
         return NoiseSubject(name=f"{name}:{numbers}", make=partial(make, parsed))
     if Path(text).is_dir():
         return NoiseSubject(name=text, make=_Model(text).make)
@@ -119,7 +121,10 @@ def _attention(sizes: list[int], seed: int) -> tuple[torch.nn.Module, torch.Tens
 
     torch.manual_seed(seed)
     if sizes[0] % sizes[1]:
-        raise UsageError(f"a width of {sizes[0]} is not {sizes[1]} heads of one size")
+        raise UsageError(
+            f"a width of {sizes[0]} is not {sizes[1]} heads of one size",
+            hint="attention:WIDTHxHEADS, such as attention:64x4",
+        )
     return _SelfAttention().eval(), torch.randn(1, 32, sizes[0])
 
 

@@ -40,12 +40,16 @@ class DeltaGroup:
     def words(self) -> str:
         """What they are, as a heading."""
         count = len(self.deltas)
-        head = f"{format_count(count)} tensor{'s' if count != 1 else ''} {STATE_WORDS[self.state]}"
+        head = f"{_tensors(count)} {STATE_WORDS[self.state]}"
         if self.likeness is None:
             unknown = self.state == "beyond"
             return f"{head}, like nothing known" if unknown else head
         verb = "looks" if count == 1 else "look"
         return f"{head}, {verb} like {likeness_text(self.likeness)}"
+
+
+def _tensors(count: int) -> str:
+    return f"{format_count(count)} tensor{'s' if count != 1 else ''}"
 
 
 def likeness_text(likeness: Likeness | None) -> str:
@@ -60,12 +64,12 @@ def likeness_text(likeness: Likeness | None) -> str:
 def answer_text(report: TensorsReport) -> str:
     """Return the answer in a sentence."""
     code = report.exit_code
-    pairs = format_count(len(report.deltas))
+    pairs = _tensors(len(report.deltas))
     if report.invariants:
         broken = [one for one in report.invariants if not one.holds]
         if not broken:
             names = ", ".join(one.name for one in report.invariants)
-            text = f"HOLDS: {names} in {pairs} tensors"
+            text = f"HOLDS: {names} in {pairs}"
         else:
             text = "BROKEN: " + "; ".join(
                 f"{one.name}: {format_count(one.violations)} of {format_count(one.elements)} "
@@ -88,8 +92,10 @@ def _counts_text(report: TensorsReport) -> str:
     counts = {state: count for state in STATES if (count := report.count(state))}
     parts = [f"{format_count(count)} {STATE_WORDS[state]}" for state, count in counts.items()]
     state, count = next(iter(counts.items()))
-    whole = "all" if count == total else f"{format_count(count)} of"
-    parts[0] = f"{whole} {format_count(total)} tensors {STATE_WORDS[state]}"
+    whole = f"{format_count(count)} of"
+    if count == total:
+        whole = "all" if total > 1 else "the"
+    parts[0] = f"{whole} {_tensors(total)} {STATE_WORDS[state]}"
     if report.missing:
         parts.insert(1, f"{format_count(len(report.missing))} missing on one side")
     return ", ".join(parts)

@@ -43,5 +43,8 @@ def read_noise(path: Path) -> NoiseTable:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         said = getattr(error, "strerror", None) or "it is not text"
-        raise UsageError(f"{path} cannot be read: {said}") from error
+        raise UsageError(
+            f"{path} cannot be read: {said}",
+            hint="write one with evalguard tensors --calibrate WHAT --json > noise.json",
+        ) from error
     return parse_noise(text, str(path))

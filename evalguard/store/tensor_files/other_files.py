@@ -16,12 +16,12 @@ import numpy as np
 from evalguard.errors import EvaluationError
 from evalguard.store.tensor_files.stored import (
     Bytes,
-    Codec,
     FileBytes,
     LoadedBytes,
     NoBytes,
     OpenedFile,
     StoredTensor,
+    TensorCodec,
     numpy_codec,
     plain_codec,
     unknown_codec,
@@ -272,7 +272,7 @@ def _gguf_tensor(stored: Any, file: OpenedFile) -> StoredTensor:
     )
 
 
-def _block_codec(kind: Any, name: str) -> Codec | None:
+def _block_codec(kind: Any, name: str) -> TensorCodec | None:
     from gguf import GGML_QUANT_SIZES
     from gguf.quants import dequantize
 
@@ -285,4 +285,4 @@ def _block_codec(kind: Any, name: str) -> Codec | None:
         decode(np.zeros(size, dtype=np.uint8))
     except (NotImplementedError, KeyError):
         return None
-    return Codec(dtype=name, block=int(block), size=int(size), decode=decode, quantised=True)
+    return TensorCodec(dtype=name, block=int(block), size=int(size), decode=decode, quantised=True)

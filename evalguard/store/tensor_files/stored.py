@@ -33,7 +33,7 @@ class ByteSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Codec:
+class TensorCodec:
     """How numbers are stored: ``block`` elements in ``size`` bytes; ``decode`` gives them, flat."""
 
     dtype: str
@@ -55,7 +55,7 @@ class StoredTensor:
 
     name: str
     shape: tuple[int, ...]
-    codec: Codec
+    codec: TensorCodec
     source: ByteSource
     file: str
     fault: str = ""
@@ -179,24 +179,24 @@ _NUMPY_NAMES = {
 }  # fmt: skip
 
 
-def plain_codec(dtype: str) -> Codec | None:
+def plain_codec(dtype: str) -> TensorCodec | None:
     """Return the codec of a dtype by its name in torch, None for one that is not known."""
     if dtype in _NUMPY_NAMES:
         return numpy_codec(np.dtype(_NUMPY_NAMES[dtype]), name=dtype)
     if dtype == "bfloat16":
-        return Codec(dtype=dtype, size=2, decode=_decode_bfloat16)
+        return TensorCodec(dtype=dtype, size=2, decode=_decode_bfloat16)
     if dtype in _EIGHT_BITS:
         table = _eight_bit_table(dtype)
-        return Codec(dtype=dtype, size=1, decode=table.__getitem__)
+        return TensorCodec(dtype=dtype, size=1, decode=table.__getitem__)
     return None
 
 
-def unknown_codec(dtype: str) -> Codec:
+def unknown_codec(dtype: str) -> TensorCodec:
     """Return a codec that only names its dtype, of a tensor that cannot be read."""
-    return Codec(dtype=dtype.lower(), size=1, decode=lambda raw: raw)
+    return TensorCodec(dtype=dtype.lower(), size=1, decode=lambda raw: raw)
 
 
-def numpy_codec(dtype: np.dtype[Any], *, name: str = "") -> Codec:
+def numpy_codec(dtype: np.dtype[Any], *, name: str = "") -> TensorCodec:
     """Return the codec of a numpy dtype; float16 is decoded to float32, complex to pairs."""
 
     def decode(raw: Bytes) -> Array:
@@ -205,7 +205,7 @@ def numpy_codec(dtype: np.dtype[Any], *, name: str = "") -> Codec:
             return values.astype(np.float32)
         return values if dtype.isnative else values.astype(dtype.newbyteorder("="))
 
-    return Codec(dtype=name or dtype.name, size=dtype.itemsize, decode=decode)
+    return TensorCodec(dtype=name or dtype.name, size=dtype.itemsize, decode=decode)
 
 
 def _decode_bfloat16(raw: Bytes) -> Array:
