@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 import torch
-from conftest import Run
 from safetensors.torch import save_file
+from small_world import Ran
 
+Run = Callable[..., Ran]
 WEIGHT = "model.layers.0.mlp.up_proj.weight"
 
 
