@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ __all__ = [
     "describe_models",
     "describe_types",
     "list_tasks",
-    "read_guard_schema",
+    "read_named_schema",
     "render_models",
     "render_tasks",
     "render_types",
@@ -59,11 +60,29 @@ __all__ = [
 
 # lm-eval has no name that begins so: its thousands of files need not be read.
 _OWN_PREFIX = "evalguard_"
+_SCHEMA_SUFFIX = ".schema.json"
 
 
-def read_guard_schema() -> dict[str, Value]:
-    """Return the JSON Schema of guard files."""
-    return build_guard_schema()
+def read_named_schema(name: str) -> dict[str, Value]:
+    """Return the JSON Schema of guard files ("guard"), or of a report by the name of its contract.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    if name == "guard":
+        return build_guard_schema()
+    files = {
+        file.name.removesuffix(_SCHEMA_SUFFIX): file
+        for file in resources.files("evalguard.report").iterdir()
+        if file.name.endswith(_SCHEMA_SUFFIX)
+    }
+    if name not in files:
+        raise UsageError(
+            f"there is no schema '{name}'{nearest(name, ['guard', *files])}",
+            hint=f"schemas: {', '.join(['guard', *sorted(files)])}",
+        )
+    loaded: dict[str, Value] = json.loads(files[name].read_text(encoding="utf-8"))
+    return loaded
 
 
 def describe_models(config: Path | None) -> list[dict[str, Value]]:
