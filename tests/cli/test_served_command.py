@@ -270,6 +270,34 @@ def test_no_server_is_left_after(
     wait_until(lambda: all_gone(tmp_path))
 
 
+@pytest.mark.slow
+def test_ctrl_c_ends_a_probe_that_waits_for_its_server_and_keeps_the_verdict(
+    guard: Guard, tmp_path: Path
+) -> None:
+    settings = {
+        "sharpness": SHARP["sharpness"],
+        "pace": {"reference": 1, "candidate": 9, "target": "serve.pace"},
+    }
+    words = [*guard("--hang-pace-alone", candidate={"settings": settings}), "--bisect", "auto"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(evalguard.__file__).parent.parent)}
+    command = [sys.executable, "-m", "evalguard", *map(str, words)]
+
+    def waits() -> bool:
+        logs = (tmp_path / "cache" / "logs").glob("server-*.log")
+        told = [log.read_text(encoding="utf-8") for log in logs]
+        return any("'9'" in one and "=1.0" in one and "asked" in one for one in told)
+
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+        wait_until(waits)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=300)
+    assert process.returncode == 1, out
+    found = json.loads(out)
+    assert found["exit_code"] == 1
+    assert "interrupted" in str(found["bisect_reason"]) + str(found["bisect"])
+    wait_until(lambda: all_gone(tmp_path))
+
+
 @pytest.mark.parametrize(("usual", "varied"), [(1, 8), (4, 1)])
 def test_a_floor_is_measured_at_one_request_in_flight_and_at_several(
     usual: int, varied: int, guard: Guard, tmp_path: Path, capfd
