@@ -88,7 +88,7 @@ def _structure(fault: StructureFault) -> Likeness:
 def _sample_rows(pair: StoredPair) -> tuple[Array, Array]:
     """Return some whole rows of both sides, as matrices; small tensors whole."""
     columns = pair.base.shape[-1] if pair.base.shape else 1
-    if not pair.layout.changes_nothing:
+    if not pair.lies_alike:
         base, candidate = pair.base.load(), load_candidate(pair)
         rows = _choose_rows(base.size // max(columns, 1), columns)
         return tuple(  # type: ignore[return-value]
@@ -116,7 +116,7 @@ def find_exchanged(pairs: Sequence[StoredPair]) -> dict[str, str]:
     """Return name -> the base's name whose values stand under it in the candidate."""
     sides: list[dict[str, Array]] = [{}, {}]
     for pair in pairs:
-        if not pair.layout.changes_nothing or pair.base.shape != pair.candidate.shape:
+        if not pair.lies_alike or pair.base.shape != pair.candidate.shape:
             continue
         for found, tensor in zip(sides, (pair.base, pair.candidate), strict=True):
             found[pair.name] = _fingerprint(tensor)
