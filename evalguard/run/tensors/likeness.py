@@ -23,7 +23,7 @@ from evalguard.store.tensor_files.stored import StoredTensor
 
 Array = NDArray[Any]
 
-_SAMPLE = 1 << 16  # elements of a sample
+_SAMPLE = 1 << 15  # elements of a sample
 _WHOLE = 1 << 25  # elements up to which a tensor is searched for faults of layout: 128 MB a side
 # Layout faults move whole rows: two of 64 exchanged already make 25%. Below, roundings and
 # fine-tuning are what is there, and the search would cost more than it finds.
