@@ -1,6 +1,6 @@
 """How fast ``evalguard tensors`` is beside plain reading of the same bytes, and in what memory.
 
-    python -m benchmarks.tensors --gigabytes 3 --output benchmarks/results/tensors.md
+    python -m benchmarks.tensors --gigabytes 2 --output benchmarks/results/tensors.md
 
 Two safetensors files of random weights in the shapes of a Llama are written, read from one end to
 the other with nothing done to the bytes, and compared by the command line in a process of its own.
@@ -27,7 +27,7 @@ import numpy as np
 from benchmarks.output import deliver
 from evalguard.core.tensors.precision import round_mantissa
 
-COMMAND = "python -m benchmarks.tensors --gigabytes 3 --output benchmarks/results/tensors.md"
+COMMAND = "python -m benchmarks.tensors --gigabytes 2 --output benchmarks/results/tensors.md"
 WIDTH, INNER, VOCABULARY = 2048, 5632, 32000
 READ = 1 << 24  # bytes at a time of the plain reading
 CHILD = (
@@ -62,7 +62,7 @@ CASES = (
 def main() -> None:
     """Measure all cases and deliver the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gigabytes", type=float, default=3.0, help="of both files together")
+    parser.add_argument("--gigabytes", type=float, default=2.0, help="of both files together")
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--warm", action="store_true")
     parser.add_argument("--folder", type=Path)

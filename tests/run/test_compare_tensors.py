@@ -215,6 +215,53 @@ def test_scales_and_zero_points_are_told_by_their_names(tmp_path: Path) -> None:
     assert (zero.mismatched_absolute.value, zero.mismatched) == (3.0, 1)
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (48,), (48, 1), (48, 2), (3, 2)])
+def test_stored_integers_are_compared_with_their_scale(
+    tmp_path: Path, state: State, shape: tuple[int, ...]
+) -> None:
+    """One scale a tensor, a row, a group of columns, a block; as compressed-tensors stores them."""
+    generator = torch.Generator().manual_seed(0)
+    codes = torch.randint(-127, 128, tuple(state[UP].shape), generator=generator).to(torch.int8)
+    scale = torch.rand(shape, generator=generator) * 0.01 + 0.001
+    grid = scale.reshape(tuple(scale.shape) + (1,) * (2 - scale.ndim)) if scale.ndim else scale
+    spread = grid
+    for axis in range(grid.ndim):
+        spread = spread.repeat_interleave(codes.shape[axis] // spread.shape[axis], axis)
+    base = {**state, UP: codes.float() * spread}
+    quantised = {**state, UP: codes, UP + "_scale": scale}
+    report = compare_states(tmp_path, base, quantised, rtol=1e-6, atol=1e-9)
+    assert (report.exit_code, report.missing) == (0, ())
+    assert find(report, UP).layout == "times its scale"
+
+
+def test_zero_points_and_bitsandbytes_scales_are_taken_in(tmp_path: Path) -> None:
+    codes = torch.arange(-8, 8, dtype=torch.int8).reshape(4, 4)
+    zero, scale = torch.tensor([1, 2, 3, 4], dtype=torch.int8), torch.tensor([0.5, 1.0, 2.0, 4.0])
+    base = {"a.weight": (codes.float() - zero.float()[:, None]) * scale[:, None]}
+    stored = {"a.weight": codes, "a.weight_scale": scale, "a.weight_zero_point": zero}
+    assert compare_states(tmp_path, base, stored).exit_code == 0
+    base = {"a.weight": codes.float() * scale[:, None] / 127}
+    assert compare_states(tmp_path, base, {"a.weight": codes, "a.SCB": scale}).exit_code == 0
+
+
+def test_an_int8_checkpoint_is_within_what_its_scale_keeps(tmp_path: Path, state: State) -> None:
+    scale = state[UP].abs().amax(dim=1, keepdim=True) / 127
+    codes = (state[UP] / scale).round().to(torch.int8)
+    report = compare_states(tmp_path, state, {**state, UP: codes, UP + "_scale": scale})
+    assert report.exit_code == 0
+    assert likeness(report, UP) == "int8 (per row)"
+    wrong = {**state, UP: codes, UP + "_scale": scale.flip(0)}
+    assert compare_states(tmp_path, state, wrong).exit_code == 1
+
+
+def test_a_scale_that_does_not_fit_is_said(tmp_path: Path) -> None:
+    codes = torch.ones(4, 6, dtype=torch.int8)
+    stored = {"a.weight": codes, "a.weight_scale": torch.ones(5)}
+    report = compare_states(tmp_path, {"a.weight": torch.ones(4, 6)}, stored)
+    assert report.exit_code == 1
+    assert "a scale of [5] does not fit [4, 6]" in report.deltas[0].fault
+
+
 # Bad input
 
 
@@ -350,3 +397,58 @@ def test_tolerances_can_be_given(tmp_path: Path, state: State) -> None:
     wide = compare_states(tmp_path, state, near, platform="rocm", operation="matmul")
     assert wide.exit_code == 0
     assert "TF32" in wide.deltas[0].tolerance.reason
+
+
+# GGUF
+
+
+def save_quantised(model: Path, kind: str, path: Path) -> Path:
+    """Write the model's float32 GGUF file again, its matrices of whole blocks in ``kind``."""
+    gguf = pytest.importorskip("gguf")
+    reader = gguf.GGUFReader(save_gguf(model, path.with_suffix(".f32")))
+    writer = gguf.GGUFWriter(path, "llama")
+    for key, field in reader.fields.items():
+        if key.startswith("llama."):
+            value = field.contents()
+            (writer.add_float32 if isinstance(value, float) else writer.add_uint32)(key, value)
+    quantised = getattr(gguf.GGMLQuantizationType, kind)
+    for tensor in reader.tensors:
+        rows = np.array(tensor.data).reshape(tuple(reversed(tensor.shape)))
+        if rows.ndim == 2 and rows.shape[1] % 32 == 0:
+            data = gguf.quants.quantize(rows, quantised)
+            writer.add_tensor(tensor.name, data, raw_dtype=quantised)
+        else:
+            writer.add_tensor(tensor.name, rows)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "looks"),
+    # its rows have 32 elements
+    [("Q8_0", "int8 (per row)"), ("Q4_0", "int4 (q4_0)"), ("Q5_0", "int5 (q5_0)")],
+)
+def test_a_quantised_gguf_is_within_what_its_type_keeps_and_named(
+    tmp_path: Path, model: Path, kind: str, looks: str
+) -> None:
+    report = compare(model, save_quantised(model, kind, tmp_path / "q.gguf"))
+    assert report.exit_code == 0
+    assert likeness(report, UP) == looks
+    assert likeness(report, QUERY) == looks, "its heads put back in order first"
+    assert find(report, UP).candidate.dtype == kind.lower()
+    assert find(report, UP).tolerance.snr is not None
+
+
+def test_a_wrong_tensor_in_a_quantised_gguf_is_beyond_what_its_type_keeps(
+    tmp_path: Path, model: Path, state: State
+) -> None:
+    other = {**state, UP: state[GATE].clone(), GATE: state[UP].clone()}
+    (tmp_path / "other").mkdir()
+    save_file(other, tmp_path / "other" / "model.safetensors")
+    report = compare(tmp_path / "other", save_quantised(model, "Q8_0", tmp_path / "q.gguf"))
+    assert report.exit_code == 1
+    assert [delta.name for delta in report.deltas if delta.state == "beyond"] == sorted([GATE, UP])
+    assert likeness(report, UP) == f"swapped (it is {GATE})"

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -27,6 +28,7 @@ FAMILIES: tuple[Family, ...] = (
 # same grid that does not round to nearest (GPTQ) has 0.5 to 0.8, that of another grid less than 0.3
 # (tests/core/test_precision_vote.py).
 _SAME_ROUNDING = 0.85
+_CERTAIN = 0.995  # no other way need be tried
 # Levels of neighbouring families are a factor of 2 or more apart; what is over this many times the
 # coarsest level, or under this part of the finest, is no rounding.
 _FARTHEST = 2.5
@@ -211,10 +213,11 @@ def vote_precision(base: Array, candidate: Array) -> PrecisionVote | None:
         return None
     if error < 4 * 2.0**-24 * size:
         return PrecisionVote(family="float32", correlation=0.0, ratio=error / (2.0**-24 * size))
-    votes = [
-        *_votes(here, there, "candidate"),
-        *_votes(there, here, "base"),
-    ]
+    votes: list[PrecisionVote] = []
+    for vote in chain(_votes(here, there, "candidate"), _votes(there, here, "base")):
+        if vote.correlation > _CERTAIN and 0.9 < vote.ratio < 1.1:
+            return vote
+        votes.append(vote)
     same = max(votes, key=lambda vote: vote.correlation, default=None)
     if same is not None and same.correlation > _SAME_ROUNDING and 0.5 < same.ratio < 2:
         return same

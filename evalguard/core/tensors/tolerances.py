@@ -34,6 +34,7 @@ _REDUCED = (
 )
 _FLOAT8 = "half a step of its mantissa"
 _BLOCKS = "quantised in blocks: 6 dB below what weights of a heavy-tailed distribution keep"
+_SCALED = "with a scale beside it: 6 dB below what one scale a tensor keeps of heavy tails"
 _K_BLOCKS = "quantised in blocks: a tensor below this is not this type's rounding of the base"
 
 
@@ -67,6 +68,9 @@ TOLERANCES: tuple[Tolerance, ...] = (
               reason="another order of summation of some thousand terms of about 1"),
     Tolerance(dtype="float32", operation="attention", rtol=1e-5, atol=1e-5,
               reason="softmax in blocks (flash attention) sums in another order"),
+    *_snr(24.0, "int8 scaled", "uint8 scaled", reason=_SCALED),
+    *_snr(22.0, "float8_e4m3fn scaled", "float8_e4m3fnuz scaled", reason=_SCALED),
+    *_snr(16.0, "float8_e5m2 scaled", "float8_e5m2fnuz scaled", reason=_SCALED),
     *_snr(36.0, "q8_0", "q8_1", "q8_k", reason=_BLOCKS),
     *_snr(18.0, "q5_0", "q5_1", reason=_BLOCKS),
     *_snr(12.0, "q4_0", "q4_1", reason=_BLOCKS),

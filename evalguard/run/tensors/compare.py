@@ -37,8 +37,10 @@ from evalguard.run.tensors.likeness import (
 )
 from evalguard.run.tensors.streaming import (
     StoredPair,
+    StoredScale,
     SummedPair,
     default_threads,
+    find_scale,
     narrow_candidate,
     sum_pairs,
 )
@@ -86,6 +88,7 @@ def compare_tensors(base: str, candidate: str, options: TensorOptions) -> Tensor
         sides = [stack.enter_context(open_tensors(path)) for path in (base, candidate)]
         names = _build_name_map(options.name_map, *sides)
         alignment = names.align(sides[0].tensors, sides[1].tensors)
+        used = _used_scales(sides[0], sides[1], alignment)
         if not alignment.pairs:
             raise _nothing_common(sides[0], sides[1])
         deltas = _compare_pairs(sides[0], sides[1], alignment, options)
@@ -98,9 +101,9 @@ def compare_tensors(base: str, candidate: str, options: TensorOptions) -> Tensor
             candidate=_source(sides[1]),
             deltas=tuple(deltas),
             base_only=alignment.base_only,
-            candidate_only=alignment.cand_only,
+            candidate_only=tuple(name for name in alignment.cand_only if name not in used),
             tied=name_tied(alignment, duplicates),
-            ignored=alignment.ignored,
+            ignored=(*alignment.ignored, *sorted(used)),
             duplicates=duplicates,
             invariants=_check_invariants(options.invariants, deltas),
             caveats=tuple(_caveats(sides[0], sides[1], deltas)),
@@ -153,9 +156,16 @@ def _compare_pairs(
     pairs: list[StoredPair] = []
     for named in alignment.pairs:
         one, other = base.tensors[named.base], candidate.tensors[named.cand]
-        tolerance = _tolerance(one, other, options)
+        scale = _scale(one, other, candidate)
+        kept = f"{other.dtype} scaled" if scale else other.dtype
+        tolerance = _tolerance((one.dtype, kept), options)
         pair = StoredPair(
-            name=named.base, base=one, candidate=other, layout=named.layout, tolerance=tolerance
+            name=named.base,
+            base=one,
+            candidate=other,
+            layout=named.layout,
+            tolerance=tolerance,
+            scale=scale,
         )
         deltas[named.base] = _unsummed(pair)
         if one.fault or other.fault:
@@ -164,7 +174,9 @@ def _compare_pairs(
             )
             continue
         try:
-            part, layout = narrow_candidate(other, named.layout)
+            part, layout = other, named.layout
+            if pair.scale is None:
+                part, layout = narrow_candidate(other, named.layout)
             pair = replace(pair, candidate=part, layout=layout)
             if _moved_shape(part, layout) != one.shape:
                 raise ValueError(_shapes_text(one, other, layout))
@@ -176,6 +188,22 @@ def _compare_pairs(
             )
     deltas |= _sum_all(pairs, options)
     return [deltas[named.base] for named in alignment.pairs]
+
+
+def _scale(one: StoredTensor, other: StoredTensor, candidate: TensorFiles) -> StoredScale | None:
+    """Return the scale beside a quantised candidate of a base that is not."""
+    return None if one.dtype == other.dtype else find_scale(other, candidate.tensors)
+
+
+def _used_scales(
+    base: TensorFiles, candidate: TensorFiles, alignment: NameAlignment
+) -> frozenset[str]:
+    """Return the candidate's names that were taken in by the tensors beside them."""
+    found: set[str] = set()
+    for pair in alignment.pairs:
+        scale = _scale(base.tensors[pair.base], candidate.tensors[pair.cand], candidate)
+        found |= set(scale.names) if scale is not None else set()
+    return frozenset(found - {pair.cand for pair in alignment.pairs})
 
 
 def _sum_all(pairs: Sequence[StoredPair], options: TensorOptions) -> dict[str, TensorDelta]:
@@ -203,10 +231,8 @@ def _sum_all(pairs: Sequence[StoredPair], options: TensorOptions) -> dict[str, T
     return found
 
 
-def _tolerance(one: StoredTensor, other: StoredTensor, options: TensorOptions) -> Tolerance:
-    table = find_tolerance(
-        (one.dtype, other.dtype), platform=options.platform, operation=options.operation
-    )
+def _tolerance(dtypes: tuple[str, str], options: TensorOptions) -> Tolerance:
+    table = find_tolerance(dtypes, platform=options.platform, operation=options.operation)
     if options.rtol is None and options.atol is None:
         return table
     return replace(
@@ -228,7 +254,11 @@ def _unsummed(pair: StoredPair) -> TensorDelta:
         tolerance=pair.tolerance,
         role=_role(pair.name),
         elements=pair.elements,
-        layout=_layout_text(pair.layout),
+        layout=", ".join(
+            part
+            for part in ("times its scale" if pair.scale else "", _layout_text(pair.layout))
+            if part
+        ),
     )
 
 
@@ -236,9 +266,11 @@ def _summed_delta(summed: SummedPair, noise: NoiseTable | None) -> TensorDelta:
     pair, sums = summed.pair, summed.sums
     delta = _unsummed(pair)
     if summed.fault:
-        return replace(delta, state="unreadable", fault=summed.fault)
+        # a scale that does not fit is no damage
+        state: TensorState = "unreadable" if pair.scale is None else "shape"
+        return replace(delta, state=state, fault=summed.fault)
     state = _state(pair, sums)
-    likeness = None
+    likeness: Likeness | None = None
     if sums.greatest_abs.value > 0.0:
         try:
             likeness = describe_difference(summed, noise)
@@ -267,7 +299,7 @@ def _summed_delta(summed: SummedPair, noise: NoiseTable | None) -> TensorDelta:
 
 def _state(pair: StoredPair, sums: PairSums) -> TensorState:
     if not sums.unequal:
-        same = pair.base.dtype == pair.candidate.dtype and pair.layout.changes_nothing
+        same = pair.base.dtype == pair.candidate.dtype and pair.lies_alike
         return "identical" if same else "equal"
     least = pair.tolerance.snr
     if least is None:

@@ -23,7 +23,7 @@ from evalguard.store.tensor_files.stored import StoredTensor
 
 Array = NDArray[Any]
 
-_SAMPLE = 1 << 16  # elements of a sample
+_SAMPLE = 1 << 15  # elements of a sample
 _WHOLE = 1 << 25  # elements up to which a tensor is searched for faults of layout: 128 MB a side
 # Layout faults move whole rows: two of 64 exchanged already make 25%. Below, roundings and
 # fine-tuning are what is there, and the search would cost more than it finds.
@@ -88,7 +88,7 @@ def _structure(fault: StructureFault) -> Likeness:
 def _sample_rows(pair: StoredPair) -> tuple[Array, Array]:
     """Return some whole rows of both sides, as matrices; small tensors whole."""
     columns = pair.base.shape[-1] if pair.base.shape else 1
-    if not pair.layout.changes_nothing:
+    if not pair.lies_alike:
         base, candidate = pair.base.load(), load_candidate(pair)
         rows = _choose_rows(base.size // max(columns, 1), columns)
         return tuple(  # type: ignore[return-value]
@@ -116,7 +116,7 @@ def find_exchanged(pairs: Sequence[StoredPair]) -> dict[str, str]:
     """Return name -> the base's name whose values stand under it in the candidate."""
     sides: list[dict[str, Array]] = [{}, {}]
     for pair in pairs:
-        if not pair.layout.changes_nothing or pair.base.shape != pair.candidate.shape:
+        if not pair.lies_alike or pair.base.shape != pair.candidate.shape:
             continue
         for found, tensor in zip(sides, (pair.base, pair.candidate), strict=True):
             found[pair.name] = _fingerprint(tensor)

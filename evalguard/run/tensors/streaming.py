@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,6 +28,59 @@ Array = NDArray[Any]
 _PIECE = 1 << 20  # elements; with two threads about 50 MB are in memory
 _BLOCK = 1 << 15  # elements; a whole number of every format's blocks
 _AHEAD = 3  # pieces per thread that wait or are summed
+# Whole tensors, of other layouts or with scales, are in memory one at a time: several threads with
+# one each would need gigabytes.
+_ONE_WHOLE_TENSOR = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredScale:
+    """Beside stored integers: what they are multiplied with, after the zero point is taken off."""
+
+    scale: StoredTensor
+    zero_point: StoredTensor | None = None
+    factor: float = 1.0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the tensors it is made of."""
+        return tuple(one.name for one in (self.scale, self.zero_point) if one is not None)
+
+    def apply(self, codes: Array) -> Array:
+        """Return the numbers that the integers stand for.
+
+        Raises:
+            ValueError: the scale has a shape that cannot be laid over them.
+        """
+        values = codes.astype(np.float32)
+        if self.zero_point is not None:
+            values -= _spread(self.zero_point.load(), codes.shape)
+        values *= _spread(self.scale.load(), codes.shape)
+        if self.factor != 1.0:
+            values *= np.float32(self.factor)
+        return values
+
+
+def _spread(scale: Array, shape: tuple[int, ...]) -> Array:
+    """Lay one value a tensor, a row, a group of columns or a block over a whole tensor."""
+    words = f"a scale of {list(scale.shape)} does not fit {list(shape)}"
+    grid = scale.astype(np.float32)
+    if grid.size == 1:
+        return grid.reshape(())
+    if grid.ndim > len(shape):
+        raise ValueError(words)
+    grid = grid.reshape(grid.shape + (1,) * (len(shape) - grid.ndim))
+    for axis, size in enumerate(shape):
+        have = int(grid.shape[axis])
+        if have in (1, size):
+            continue
+        width = -(-size // have)  # the last block may be cut
+        if -(-size // width) != have:
+            raise ValueError(words)
+        index = [slice(None)] * grid.ndim
+        index[axis] = slice(size)
+        grid = np.repeat(grid, width, axis=axis)[tuple(index)]
+    return grid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +92,17 @@ class StoredPair:
     candidate: StoredTensor
     layout: Layout
     tolerance: Tolerance
+    scale: StoredScale | None = None
 
     @property
     def elements(self) -> int:
         """Elements of the base's."""
         return self.base.elements
+
+    @property
+    def lies_alike(self) -> bool:
+        """Whether both sides hold their numbers in the same order, to be compared as they are."""
+        return self.layout.changes_nothing and self.scale is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +173,7 @@ def _merge(
 
 def _pieces(pair: StoredPair) -> Iterator[tuple[int, int]]:
     size = pair.elements
-    if not pair.layout.changes_nothing:
+    if not pair.lies_alike:
         yield 0, size  # the candidate's elements lie elsewhere: it is loaded once
         return
     for start in range(0, size, _PIECE):
@@ -123,11 +182,12 @@ def _pieces(pair: StoredPair) -> Iterator[tuple[int, int]]:
 
 def _sum_piece(pair: StoredPair, start: int, stop: int) -> PairSums:
     sums = PairSums(rtol=pair.tolerance.rtol, atol=pair.tolerance.atol)
-    if not pair.layout.changes_nothing:
-        moved = load_candidate(pair).reshape(-1)
-        for at in range(0, stop, _PIECE):
-            base = pair.base.read(at, min(at + _PIECE, stop))
-            _add_blocks(sums, base, moved[at : at + _PIECE], at)
+    if not pair.lies_alike:
+        with _ONE_WHOLE_TENSOR:
+            moved = load_candidate(pair).reshape(-1)
+            for at in range(0, stop, _PIECE):
+                base = pair.base.read(at, min(at + _PIECE, stop))
+                _add_blocks(sums, base, moved[at : at + _PIECE], at)
         return sums
     raw = [side.read_bytes(start, stop) for side in (pair.base, pair.candidate)]
     codecs = [side.codec for side in (pair.base, pair.candidate)]
@@ -165,8 +225,31 @@ def _equal_bytes(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> bool:
 
 
 def load_candidate(pair: StoredPair) -> Array:
-    """Return the whole candidate, its layout undone."""
-    return pair.layout.apply(pair.candidate.load())
+    """Return the whole candidate, its layout undone and its scale taken in."""
+    values = pair.candidate.load()
+    return pair.layout.apply(values if pair.scale is None else pair.scale.apply(values))
+
+
+# suffixes of a scale and of a zero point beside a tensor, and a factor: compressed-tensors and
+# torchao, DeepSeek's blocks of float8, bitsandbytes (the greatest of a row, which stands for 127)
+_SCALES = (
+    ("_scale", "_zero_point", 1.0),
+    ("_scale_inv", "", 1.0),
+    (".SCB", "", 1 / 127),
+)
+
+
+def find_scale(tensor: StoredTensor, tensors: Mapping[str, StoredTensor]) -> StoredScale | None:
+    """Return the scale that is stored beside integers or 8-bit floats, None if there is none."""
+    if tensor.dtype not in ("int8", "uint8") and not tensor.dtype.startswith("float8"):
+        return None
+    for suffix, zero_suffix, factor in _SCALES:
+        stem = tensor.name.removesuffix(".weight") if suffix.startswith(".") else tensor.name
+        scale = tensors.get(stem + suffix)
+        if scale is not None and not scale.fault:
+            zero = tensors.get(stem + zero_suffix) if zero_suffix else None
+            return StoredScale(scale=scale, zero_point=zero, factor=factor)
+    return None
 
 
 def narrow_candidate(tensor: StoredTensor, layout: Layout) -> tuple[StoredTensor, Layout]:
