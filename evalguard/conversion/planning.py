@@ -263,7 +263,9 @@ def read_module_source(setting: str, value: Value) -> Variant | None:
     if value is None:
         return None
     if isinstance(value, str) and value:
-        name, _, revision = value.partition("@") if not value.startswith(_PATHS) else (value, "", "")
+        name, _, revision = (
+            value.partition("@") if not value.startswith(_PATHS) else (value, "", "")
+        )
         value = {"model_args": {"pretrained": name, **({"revision": revision} if revision else {})}}
     arguments = value.get("model_args") if isinstance(value, dict) else None
     if not isinstance(value, dict) or not isinstance(arguments, dict):
@@ -281,8 +283,7 @@ def read_module_source(setting: str, value: Value) -> Variant | None:
     for name in _NOT_PLAIN:
         if arguments.get(name):
             raise SettingError(
-                f"setting '{setting}': modules cannot be taken from a model with "
-                f"model_args.{name}",
+                f"setting '{setting}': modules cannot be taken from a model with model_args.{name}",
                 hint="save the model that it makes, and name that",
             )
     return Variant(name=pretrained, model="hf", model_args=arguments, settings=settings)

@@ -152,9 +152,7 @@ def _shapes(module: torch.nn.Module) -> dict[str, list[int]]:
     return {name: list(tensor.shape) for name, tensor in tensors}
 
 
-def _place(
-    model: torch.nn.Module, edit: ModuleEdit, name: str, module: torch.nn.Module
-) -> None:
+def _place(model: torch.nn.Module, edit: ModuleEdit, name: str, module: torch.nn.Module) -> None:
     path, _, inner = name.rpartition(".")
     try:
         parent = model.get_submodule(path)

@@ -38,7 +38,14 @@ if TYPE_CHECKING:
     import torch
 
 
-_EDIT_KINDS = ("weights", "module", "generation", "attr", "dtype", "call")  # targets inside the loaded model
+_EDIT_KINDS = (
+    "weights",
+    "module",
+    "generation",
+    "attr",
+    "dtype",
+    "call",
+)  # targets inside the loaded model
 _TINY_PARAMETERS = 20_000_000
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from evalguard.conversion.attributes import AsLoaded
-from evalguard.core.settings import Value, Variant, digest_of
+from evalguard.core.settings import Value, Variant
 from evalguard.errors import SettingError
 from evalguard.run.loading.loading_facts import PLACEMENT_ARGUMENTS
 
