@@ -32,7 +32,8 @@ ARCHITECTURES: Mapping[str, tuple[str, dict[str, Any]]] = {
     ),
     "GPT-2": (
         "gpt2",
-        {"vocab_size": _VOCABULARY, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},
+        {"vocab_size": _VOCABULARY, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64,
+         "bos_token_id": 1, "eos_token_id": 2},
     ),
     "Qwen3.5": (
         "qwen3_5_text",

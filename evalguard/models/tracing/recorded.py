@@ -35,7 +35,7 @@ from evalguard.models.tracing.passes import (
     as_array,
 )
 from evalguard.models.tracing.spool import ActivationSpool
-from evalguard.models.tracing.twins import computing_dtype, make_class_twin
+from evalguard.models.tracing.twins import computing_dtype, rounded_as
 
 if TYPE_CHECKING:
     import torch
@@ -204,7 +204,8 @@ def _choose_precision(
     if stated == SAME or (stated == "" and _explains(base, sums, floors)):
         return SAME
     for name in (stated,) if stated else _TRIED:
-        floors.add(f"weights and computation in {name}", make_class_twin(base, name))
+        with rounded_as(base, name) as twin:
+            floors.add(f"weights and computation in {name}", twin)
         if stated or _explains(base, sums, floors):
             return name
     return _TRIED[-1]
