@@ -25,6 +25,8 @@ from evalguard.core.tracing.suspects import (
 from evalguard.errors import EvaluationError
 from evalguard.models.tracing.alignment import ModuleAlignment, align_modules
 from evalguard.models.tracing.measured import (
+    apply_computed_floors,
+    apply_floors,
     collect_points,
     count_tokens,
     find_origins,
@@ -134,11 +136,10 @@ class _ModelTrace:
         weights = compare_weights(self.base, self.candidate, self.names)
         floors = self._measure_floors(weights)
         points = collect_points(recorded.events.values(), _first_rows(local), _first_rows(own))
-        ulps = ulp_floor(max(computing_dtype(self.base), weights.dtype, key=ulp_floor))
+        dtype = max(computing_dtype(self.base), weights.dtype, key=ulp_floor)
         for point in points:
             point.rounded = local.rounded.get(point.name, "")
-            point.floor = max(floors.local.get(point.name, 0.0), ulps)
-            point.accumulated_floor = max(floors.accumulated.get(point.name, 0.0), ulps)
+            apply_floors(point, floors, dtype, exact=weights.exact)
         why_not = self._measure_operations(weights, {point.name: point for point in points})
         ranking = rank_suspects(points, weights.findings, kinds=name_kinds(self.base))
         attention = (attention_of(self.base), attention_of(self.candidate))
@@ -220,7 +221,7 @@ class _ModelTrace:
         for name, sums in computed.sums.items():
             if name in points:
                 points[name].computed = sums[0]
-                points[name].computed_floor = max(floors.local.get(name, 0.0), ulp_floor(SAME))
+                apply_computed_floors(points[name], floors)
         return ""
 
 

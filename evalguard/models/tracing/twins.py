@@ -12,6 +12,7 @@ import numpy as np
 
 from evalguard.core.tracing.points import ROOT
 from evalguard.core.tracing.precision import (
+    CLASSES,
     EPSILON,
     OTHER,
     SAME,
@@ -37,7 +38,7 @@ class WeightsCompared:
         dtype: of most of the candidate's weights: in which it computes.
         matrices, vectors: class of most of them. votes: of the matrices.
         findings: weights that are not of their class.
-        identical: whether all weights are the base's.
+        identical: whether all weights are the base's. exact: whether most are, or are a cast.
         uncompared: parameters of the base without a comparable counterpart, and why.
     """
 
@@ -46,6 +47,7 @@ class WeightsCompared:
     vectors: str
     votes: Mapping[str, int]
     identical: bool
+    exact: bool
     findings: tuple[WeightFinding, ...] = ()
     uncompared: tuple[str, ...] = ()
 
@@ -66,7 +68,7 @@ def compare_weights(
         if own is None or other is None or own.shape != other.shape:
             uncompared.append(f"{key[0]}.{key[1]}")
             continue
-        found[key], axes[key] = classify_weight(own, other), own.ndim
+        found[key], axes[key] = classify_weight(own, other), _count_axes(own)
     dtype = computing_dtype(candidate)
     matrices, votes = vote_class(c for key, c in found.items() if axes[key] > 1)
     compared = WeightsCompared(
@@ -75,6 +77,7 @@ def compare_weights(
         vectors=_vote_vectors(c for key, c in found.items() if axes[key] < 2),
         votes=votes,
         identical=all(c.name == SAME for c in found.values()) and not uncompared,
+        exact=matrices in (SAME, *EPSILON),
         uncompared=tuple(uncompared),
     )
     if matrices == OTHER:  # a model of its own: every weight differs
@@ -85,12 +88,19 @@ def compare_weights(
         if key not in found or own is None or other is None:
             continue
         rule = matrices if axes[key] > 1 else compared.vectors
-        allowed = max(relative_error(own, round_weights(own, rule)), 0.25 * EPSILON["float32"])
+        rules = {rule, dtype} & set(CLASSES)  # a weight may be left in the candidate's dtype
+        errors = (relative_error(own, round_weights(own, each)) for each in rules)
+        allowed = max(0.25 * EPSILON["float32"], *errors)
         ratio = min(found[key].error, 1e6) / allowed
         if ratio > WEIGHTS_THRESHOLD:
             looks = f"{key[1]} {describe_weight(own, other, found[key])}"
             findings.append(WeightFinding(module=key[0], ratio=ratio, looks=looks))
     return replace(compared, findings=tuple(findings))
+
+
+def _count_axes(weights: NDArray[np.float32]) -> int:
+    """Count axes of more than one element: a weight with one such axis is a vector."""
+    return sum(size > 1 for size in weights.shape)
 
 
 def _vote_vectors(found: Iterable[WeightClass]) -> str:
@@ -193,7 +203,7 @@ def rounded_as_candidate(
             own, theirs = plain_weights(parameter), plain_weights(matched.get(key))
             if own is None:
                 continue
-            rule = compared.matrices if parameter.ndim > 1 else compared.vectors
+            rule = compared.matrices if _count_axes(own) > 1 else compared.vectors
             if theirs is not None and theirs.shape != own.shape:
                 theirs = None
             if theirs is not None and (rule == OTHER or np.array_equal(theirs, own)):
@@ -213,7 +223,7 @@ def rounded_as(base: torch.nn.Module, name: str) -> Iterator[torch.nn.Module]:
     with _left_as_it_was(base):
         for _, parameter in _parameters(base):
             own = plain_weights(parameter)
-            if own is not None and parameter.ndim > 1:
+            if own is not None and _count_axes(own) > 1:
                 values = np.array(round_weights(own, name))
                 parameter.data = torch.from_numpy(values).to(parameter.device, parameter.dtype)
         if name in EPSILON:
