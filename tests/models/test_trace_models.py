@@ -185,6 +185,23 @@ def test_recorded_activations_that_do_not_fit_in_memory_give_the_same_trace() ->
     )
 
 
+def test_a_table_of_positions_that_the_candidate_computes_in_its_dtype_is_no_fault() -> None:
+    class Positions(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.register_buffer("table", torch.randn(5, 16), persistent=False)
+            self.dense = nn.Linear(16, 16)
+
+        def forward(self, values: torch.Tensor) -> torch.Tensor:
+            return self.dense(values + self.table)
+
+    base, candidate = Positions(), Positions().bfloat16()
+    values = np.random.default_rng(0).standard_normal((1, 5, 16)).astype(np.float32)
+    assert trace_models(base, candidate, [{"values": values}]).suspects == ()
+    assert base.table.dtype is torch.float32
+
+
 Two = namedtuple("Two", "sum difference")
 
 
