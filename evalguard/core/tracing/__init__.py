@@ -1,0 +1,1 @@
+"""Where error is introduced: sums over activations, floors of benign twins, ratios, suspects."""

@@ -1,0 +1,1 @@
+"""Activations of torch models: recorded by hooks, forced into another model, and compared."""
