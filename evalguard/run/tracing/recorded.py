@@ -11,10 +11,17 @@ from typing import cast
 import numpy as np
 
 from evalguard.core.reports.compare import RunIdentity
-from evalguard.core.scorer import ActivationScorer, Request, Scorer, ScoringPolicy
+from evalguard.core.reports.trace import Trace
+from evalguard.core.scorer import (
+    Request,
+    Scorer,
+    ScoringPolicy,
+)
 from evalguard.core.tensors.name_map import NameMap
 from evalguard.core.tracing.points import ModelInputs, PointName
+from evalguard.core.tracing.scorers import ActivationScorer, TracingScorer
 from evalguard.errors import EvaluationError, UsageError
+from evalguard.models.tracing.trace import DEFAULT_MEMORY
 from evalguard.run.loading.own_environment import check_runtime, prepare_worker
 from evalguard.run.sources import ModelSource, identify_model
 from evalguard.store.activation_dumps import DumpedActivations, SpooledActivations
@@ -98,6 +105,29 @@ class RuntimeSide:
             spool.close()
             raise
         return spool
+
+    def trace(
+        self,
+        recorded: SpooledActivations,
+        sequences: Sequence[ModelInputs],
+        *,
+        memory: int = DEFAULT_MEMORY,
+        detail: Collection[str] = (),
+    ) -> Trace:
+        """Trace a candidate's recorded activations with this model as the base.
+
+        For two models of an environment that is not this one: two kernels of one library.
+
+        Raises:
+            UsageError: this model has no torch module whose names are points.
+            EvaluationError: no common points, or it fails.
+        """
+        ids = [read_token_ids(inputs, self.name) for inputs in sequences]
+        files = [recorded.files(number) for number in range(len(ids))]
+        scorer = cast(TracingScorer, self.scorer)
+        return scorer.trace_recorded(
+            ids, files, precision=recorded.precision, memory=memory, detail=detail
+        )
 
     def close(self) -> None:
         """Release the model. May be called twice."""
