@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from evalguard.core.divergence import Divergence
 from evalguard.core.reference import Reference
+from evalguard.core.reports.trace import Trace
 from evalguard.core.scorer import ModelDescription, Request, Response, ScoringPolicy
 from evalguard.core.settings import (
     TARGET_KINDS,
@@ -38,25 +39,15 @@ from evalguard.worker.codec import (
     Codec,
     Failure,
     WireError,
+    codec_of,
     mapping_of,
     name_root,
+    one_of,
     optional,
     record,
     sequence,
 )
 from evalguard.worker.frames import RawMessage, to_frame
-
-
-def one_of(*choices: Value) -> Codec[Any]:
-    """Return the codec of a literal type."""
-
-    def check(value: Any) -> Any:
-        if any(value is choice or value == choice for choice in choices):
-            return value
-        raise WireError(f"expected one of {list(choices)}, found {value!r}")
-
-    return Codec(check, check)
-
 
 _VALUE_MAP = mapping_of(PLAIN)
 
@@ -269,7 +260,7 @@ DIVERGENCE: Codec[Divergence] = name_root(
 
 
 # Raised with every change of what is said, or of what it means.
-PROTOCOL = 2
+PROTOCOL = 3
 
 CallName = Literal[
     "load",
@@ -282,6 +273,9 @@ CallName = Literal[
     "give_reference",
     "score_against",
     "next_divergence",
+    "activations",
+    "next_activation",
+    "trace_recorded",
     "render_chat",
     "close",
 ]
@@ -343,6 +337,43 @@ class ChunkedAnswer:
     responses: tuple[Response, ...]
     lengths: tuple[int, ...]
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivationsCall:
+    """Read these tokens, and be asked for the values at points one after the other.
+
+    ``forced`` are files that stand in place of the model's own values, by point.
+    """
+
+    ids: tuple[int, ...]
+    wanted: tuple[str, ...]
+    forced: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivationPart:
+    """Elements of the value at a point, from ``start`` on, in the order of C."""
+
+    point: str
+    shape: tuple[int, ...]
+    start: int
+    values: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceCall:
+    """Trace activations that were recorded of another model, by forcing this one to them.
+
+    ``recorded`` are ``.npy`` files by point, for each sequence of token ids; ``precision`` is the
+    other model's (core/tracing/points.py), ``memory`` of bytes to hold here.
+    """
+
+    sequences: tuple[tuple[int, ...], ...]
+    recorded: tuple[Mapping[str, str], ...]
+    precision: str
+    memory: int
+    detail: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -408,6 +439,20 @@ _NOTHING = PLAIN
 _REFERENCE_CALL = record(ReferenceCall, requests=REQUESTS, top_k=INTEGER, samples=INTEGER)
 _COMPARISON_CALL = record(ComparisonCall, requests=REQUESTS, lengths=sequence(INTEGER))
 _CHUNKED_ANSWER = record(ChunkedAnswer, responses=RESPONSES, lengths=sequence(INTEGER), reason=TEXT)
+_ACTIVATIONS_CALL = record(
+    ActivationsCall, ids=sequence(INTEGER), wanted=sequence(TEXT), forced=mapping_of(TEXT)
+)
+_ACTIVATION_PART = record(
+    ActivationPart, point=TEXT, shape=_SHAPE, start=INTEGER, values=array(np.float32)
+)
+_TRACE_CALL = record(
+    TraceCall,
+    sequences=TOKEN_IDS,
+    recorded=sequence(mapping_of(TEXT)),
+    precision=TEXT,
+    memory=INTEGER,
+    detail=sequence(TEXT),
+)
 # The argument or value of a call: made, and read, by that call's own codec.
 _RAW: Codec[Value] = Codec(lambda value: value, lambda value: value)
 
@@ -422,6 +467,9 @@ CALLS: Mapping[str, CallForm] = {
     "give_reference": CallForm(REFERENCE, _NOTHING),
     "score_against": CallForm(_COMPARISON_CALL, _CHUNKED_ANSWER),
     "next_divergence": CallForm(_NOTHING, DIVERGENCE),
+    "activations": CallForm(_ACTIVATIONS_CALL, _NOTHING),
+    "next_activation": CallForm(_NOTHING, optional(_ACTIVATION_PART)),  # None: that was the last
+    "trace_recorded": CallForm(_TRACE_CALL, codec_of(Trace)),
     "render_chat": CallForm(_CHAT, TEXT),
     "close": CallForm(_NOTHING, _NOTHING),
 }

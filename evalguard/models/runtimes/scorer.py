@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.reference import Reference
+from evalguard.core.reports.trace import Trace
 from evalguard.core.scorer import (
     ComparedAnswer,
     Ending,
@@ -18,6 +19,7 @@ from evalguard.core.scorer import (
     ScoringPolicy,
 )
 from evalguard.core.settings import Value, Variant
+from evalguard.core.tracing.points import token_inputs
 from evalguard.errors import EvalguardError, EvaluationError
 from evalguard.models.hf.batch_cuts import BatchTooLargeError
 from evalguard.models.hf.lockstep import score_against_references, score_with_references
@@ -29,6 +31,11 @@ from evalguard.models.hf.scored_tokens import (
     hash_input_tokens,
 )
 from evalguard.models.runtimes.encoding import TextEncoder
+from evalguard.models.runtimes.points.activations import (
+    Activation,
+    FiledActivations,
+    stream_activations,
+)
 from evalguard.models.runtimes.runtime import Runtime
 
 _DEFAULT_GENERATED = 256  # lm-eval's, where neither task nor model says
@@ -127,6 +134,53 @@ class RuntimeScorer:
         return build_likelihood_responses(
             requests[0].kind, [[known[p] for p in of] for of in pieces]
         )
+
+    def activations(
+        self,
+        ids: Sequence[int],
+        wanted: Collection[str] = (),
+        forced: Mapping[str, str] | None = None,
+    ) -> Iterator[Activation]:
+        """Read a text and yield what flows at points, as ``ActivationScorer`` says.
+
+        Raises:
+            UsageError: the library shows no activations.
+            EvaluationError: the model fails, or a value that is forced does not fit.
+        """
+        runtime = self._open()
+        if not ids or len(ids) > runtime.max_length:
+            raise EvaluationError(
+                f"a text of {len(ids)} tokens is to be traced in a model that reads "
+                f"{runtime.max_length} at once",
+                hint="trace shorter texts",
+            )
+        try:
+            yield from stream_activations(
+                lambda visit: runtime.visit_activations(ids, visit), wanted, forced
+            )
+        except EvalguardError:
+            raise
+        except Exception as error:
+            raise EvaluationError(
+                f"the model failed on {len(ids)} tokens: {type(error).__name__}: {error}"
+            ) from error
+
+    def trace_recorded(
+        self,
+        sequences: Sequence[Sequence[int]],
+        recorded: Sequence[Mapping[str, str]],
+        *,
+        precision: str,
+        memory: int,
+        detail: Collection[str] = (),
+    ) -> Trace:
+        """Trace another model's activations with this one as the base, as ``TracingScorer``."""
+        from evalguard.models.tracing.trace import trace_models
+
+        module = self._open().traced_module()
+        inputs = [token_inputs(ids) for ids in sequences]
+        found = FiledActivations(recorded, precision=precision)
+        return trace_models(module, found, inputs, memory=memory, detail=detail)
 
     def make_room(self, found: BatchTooLargeError) -> bool:  # noqa: ARG002
         """Sequences are read one by one: no smaller batch can be cut."""
