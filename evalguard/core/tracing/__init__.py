@@ -1,0 +1,1 @@
+"""Where two models' computations part: hyper-parameters, errors of modules, floors, suspects."""
