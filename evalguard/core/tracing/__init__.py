@@ -1,1 +1,1 @@
-"""Where two models' computations part: hyper-parameters, errors of modules, floors, suspects."""
+"""Where error is introduced: sums over activations, floors of benign twins, ratios, suspects."""

@@ -1,1 +1,1 @@
-"""What a model computes inside: its hyper-parameters, and the tensors at its modules."""
+"""Activations of torch models: recorded by hooks, forced into another model, and compared."""

@@ -1,0 +1,218 @@
+"""TraceReport: where a candidate's error is introduced, as plain data for the reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from evalguard.core.reports.compare import RunIdentity
+from evalguard.core.settings import Value
+
+PointKind = Literal["leaf", "glue", "container"]
+Check = Literal["as it runs", "what it computes", "weights"]
+Fault = Literal["weights", "operation", "precision"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivationError:
+    """How far a candidate's tensor is from the base's, over all elements of all sequences.
+
+    Attributes:
+        relative_l2: L2 norm of the difference over the base's norm; inf where the base is zero and
+            the candidate is not, nan where either holds a nan or an infinity.
+        cosine: of the angle between both, flattened; nan where one of them is zero.
+        max_abs: the largest absolute difference of one element.
+        sum_base, sum_candidate, mean_base, mean_candidate: over all elements, as porters report
+            them.
+        elements: compared.
+    """
+
+    relative_l2: float
+    cosine: float
+    max_abs: float
+    sum_base: float
+    sum_candidate: float
+    mean_base: float
+    mean_candidate: float
+    elements: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerDelta:
+    """One measured point: a tensor at a named place of the base, and the candidate's there.
+
+    Attributes:
+        point: canonical name, as "model.layers.3.self_attn.o_proj:in" (see core/tracing/points).
+        module: whose doing a local error at this point is: a leaf for its output; for glue (the
+            code between modules) the innermost module whose code ran since the points before.
+        kind: "leaf": a leaf's output; "glue": the input of a module; "container": the output of a
+            module with children.
+        place: in words, as "before o_proj"; "" for a leaf's output.
+        layer: number of the layer in the longest list of like layers; None outside of it.
+        order: of execution in the base, from 0.
+        local: with the base's values at all points before; None where it could not be measured.
+        accumulated: with each side's own values.
+        floor: relative L2 of benign twins at this point, locally; ``accumulated_floor`` with their
+            own values. None where not measured.
+        local_ratio: the larger one of both checks' error over floor; ``check`` says which.
+        accumulated_ratio: of ``accumulated`` over its floor.
+        since: the forced points before this one, where modules that were not measured lie
+            between; empty where nothing but ``module`` does.
+    """
+
+    point: str
+    module: str
+    kind: PointKind
+    place: str = ""
+    layer: int | None = None
+    order: int
+    local: ActivationError | None = None
+    accumulated: ActivationError | None = None
+    floor: float | None = None
+    accumulated_floor: float | None = None
+    local_ratio: float | None = None
+    accumulated_ratio: float | None = None
+    check: Check = "as it runs"
+    since: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuspectModule:
+    """A module that introduces more error than benign twins do.
+
+    Attributes:
+        module: leaf, or container for glue. point: where its largest local ratio was seen.
+        operation: in words, as "weights: looks transposed" or "attention, before o_proj".
+        fault: what differs: its weights, what it computes, or in which precision it does.
+        swap_sigma: drift that goes away with this module taken from the base, in standard errors
+            of the base on the task; None where it was not measured.
+    """
+
+    module: str
+    operation: str
+    fault: Fault
+    point: str
+    order: int
+    layer: int | None
+    check: Check
+    local_ratio: float
+    accumulated_ratio: float | None
+    swap_sigma: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnalignedPoint:
+    """A point or module of one side that has no counterpart, and why."""
+
+    name: str
+    side: Literal["base", "candidate"]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NonFiniteOrigin:
+    """The first point at which a side's own pass has nan or infinite values, and how many."""
+
+    side: Literal["base", "candidate"]
+    module: str
+    point: str
+    elements: int
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwinFacts:
+    """What the floors were measured with.
+
+    Attributes:
+        dtype: in which the candidate computes. weights: the class of most of its weight matrices
+            ("float32", "bfloat16", "int8 per channel", ...), and in ``votes`` how many have which.
+        twins: benign variants of the base that were run, in words.
+        upcast: whether the second check, in float32, was made; else ``not_upcast`` says why not.
+        threshold: a point with a larger ratio is beyond the floor; ``weights_threshold``: a
+            weight tensor.
+        attention: implementation of base and candidate, where they have such a choice.
+    """
+
+    dtype: str
+    weights: str
+    votes: Mapping[str, int] = field(default_factory=dict)
+    twins: tuple[str, ...] = ()
+    upcast: bool = False
+    not_upcast: str = ""
+    threshold: float
+    weights_threshold: float | None = None
+    attention: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenDetail:
+    """Local error of a point that was asked for in detail: by token, and by head.
+
+    ``tokens``: relative L2 of each position of each sequence; ``heads``: over all sequences, where
+    the point's last axis is made of the attention's heads; else empty.
+    """
+
+    point: str
+    tokens: tuple[tuple[float, ...], ...]
+    heads: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """What was measured on two models.
+
+    Attributes:
+        layers: every measured point, in the base's order of execution.
+        suspects: modules beyond the floor, the largest local ratio first.
+        first: of these in order of execution; None where nothing is beyond the floor.
+        localised: whether local errors were measured; False for two sides of files alone, whose
+            suspects rest on the growth of the accumulated error and are weaker evidence.
+        never_run: modules of the base that no sequence ran.
+    """
+
+    layers: tuple[LayerDelta, ...]
+    suspects: tuple[SuspectModule, ...]
+    first: SuspectModule | None
+    localised: bool = True
+    unaligned: tuple[UnalignedPoint, ...] = ()
+    never_run: tuple[str, ...] = ()
+    nonfinite: tuple[NonFiniteOrigin, ...] = ()
+    details: tuple[TokenDetail, ...] = ()
+    twin: TwinFacts | None
+    documents: int
+    tokens: int
+    caveats: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HyperparameterDelta:
+    """One hyper-parameter of both sides as the runtime holds it; None: that side has none.
+
+    ``verdict``: "equal", "equal as float32" (9.99999975e-06 is 1e-5), "differs", "one side only".
+    """
+
+    name: str
+    base: Value
+    candidate: Value
+    verdict: Literal["equal", "equal as float32", "differs", "one side only"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceReport:
+    """The finished trace; the one input of every report about it.
+
+    ``exit_code``: 0 nothing beyond the floor, 1 a location is named, 3 nothing known.
+    """
+
+    created: str
+    command: str = ""
+    base: RunIdentity
+    candidate: RunIdentity
+    trace: Trace
+    hyperparameters: tuple[HyperparameterDelta, ...] = ()
+    environment: Mapping[str, Value] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    exit_code: int
+    version: str = ""

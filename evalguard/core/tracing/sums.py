@@ -1,0 +1,87 @@
+"""Sums over pairs of tensors: all that is kept of a point, whatever its size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf, nan, sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalguard.core.reports.trace import ActivationError
+
+
+@dataclass(slots=True)
+class ErrorSums:
+    """Sums over the elements of a base's and a candidate's tensor; they add up over sequences."""
+
+    squared_difference: float = 0.0
+    squared_base: float = 0.0
+    squared_candidate: float = 0.0
+    product: float = 0.0
+    max_abs: float = 0.0
+    sum_base: float = 0.0
+    sum_candidate: float = 0.0
+    elements: int = 0
+    nonfinite: int = 0
+
+    def add(self, base: NDArray[np.generic], candidate: NDArray[np.generic]) -> None:
+        """Add a pair of tensors of the same shape.
+
+        Elements that are the same infinity or nan on both sides agree (masks hold such); others
+        that are not finite are counted in ``nonfinite`` and make the error nan.
+        """
+        if base.shape != candidate.shape:
+            raise ValueError(f"shapes differ: {base.shape} and {candidate.shape}")
+        b, c = _as_floats(base), _as_floats(candidate)
+        difference = c - b
+        total = float(np.dot(difference, difference))
+        if not np.isfinite(total):
+            b, c = b.astype(np.float64), c.astype(np.float64)
+            bad = ~(np.isfinite(b) & np.isfinite(c))
+            same = bad & ((b == c) | (np.isnan(b) & np.isnan(c)))
+            self.nonfinite += int(np.count_nonzero(bad & ~same))
+            b, c = np.where(bad, 0.0, b), np.where(bad, 0.0, c)
+            difference = c - b
+            total = float(np.dot(difference, difference))
+        self.squared_difference += total
+        self.squared_base += float(np.dot(b, b))
+        self.squared_candidate += float(np.dot(c, c))
+        self.product += float(np.dot(b, c))
+        if difference.size:
+            self.max_abs = max(self.max_abs, float(np.max(np.abs(difference))))
+        self.sum_base += float(np.sum(b, dtype=np.float64))
+        self.sum_candidate += float(np.sum(c, dtype=np.float64))
+        self.elements += int(difference.size)
+
+    @property
+    def relative_l2(self) -> float:
+        """L2 norm of the difference over the base's; see ActivationError."""
+        if self.nonfinite:
+            return nan
+        if self.squared_base == 0.0:
+            return inf if self.squared_difference else 0.0
+        return sqrt(self.squared_difference / self.squared_base)
+
+    def error(self) -> ActivationError:
+        """Give what these sums say."""
+        norms = sqrt(self.squared_base) * sqrt(self.squared_candidate)
+        count = max(self.elements, 1)
+        return ActivationError(
+            relative_l2=self.relative_l2,
+            cosine=nan if self.nonfinite or norms == 0.0 else self.product / norms,
+            max_abs=nan if self.nonfinite else self.max_abs,
+            sum_base=self.sum_base,
+            sum_candidate=self.sum_candidate,
+            mean_base=self.sum_base / count,
+            mean_candidate=self.sum_candidate / count,
+            elements=self.elements,
+        )
+
+
+def _as_floats(values: NDArray[np.generic]) -> NDArray[np.float64]:
+    """Flatten; float32 where that holds every value exactly, else float64."""
+    exact = values.dtype in (np.float16, np.float32)
+    wide: Any = np.float32 if exact else np.float64
+    return np.ascontiguousarray(values, dtype=wide).reshape(-1)
