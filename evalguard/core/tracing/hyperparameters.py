@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Literal
+from typing import get_args
 
 import numpy as np
 
+from evalguard.core.reports.trace import HyperparameterDelta, HyperparameterVerdict
 from evalguard.core.settings import Value
 
-HyperparameterState = Literal["differs", "base only", "candidate only", "rounded", "same"]
-_ORDER: tuple[HyperparameterState, ...] = (
-    "differs", "base only", "candidate only", "rounded", "same",
-)  # fmt: skip
+_ORDER: tuple[str, ...] = get_args(HyperparameterVerdict)
 # Two models have modules of the same names where at least this share of the smaller one's is in
 # both; below that their libraries name modules in their own ways.
 _SHARED_NAMES = 0.5
 _MOST_MODULES = 3
-EVERY_MODULE = "every module"
+EVERY_MODULE = "every module that has it"
 ABSENT = "none"  # a cap, window or scaling that is switched off
 
 
@@ -42,29 +40,9 @@ class HeldValue:
     common: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hyperparameter:
-    """One hyper-parameter of both sides.
-
-    Attributes:
-        state: "rounded": the same number once both are in float32.
-        base, candidate: values; a list where a side's modules hold several. None: not shown.
-        where: the modules that hold it; "" for the whole model.
-        base_source, candidate_source: as each side writes it.
-    """
-
-    name: str
-    state: HyperparameterState
-    base: Value = None
-    candidate: Value = None
-    where: str = ""
-    base_source: str = ""
-    candidate_source: str = ""
-
-
 def compare_hyperparameters(
     base: Sequence[HeldValue], candidate: Sequence[HeldValue]
-) -> tuple[Hyperparameter, ...]:
+) -> tuple[HyperparameterDelta, ...]:
     """Compare what two runtimes hold, what differs first.
 
     Where both have modules of the same names, module by module, modules with the same answer in one
@@ -76,20 +54,19 @@ def compare_hyperparameters(
         rows = _compare_by_module(*sides)
     else:
         rows = _compare_by_name(*([one for one in side if one.common] for side in sides))
-    return tuple(sorted(rows, key=lambda row: _ORDER.index(row.state)))
+    return tuple(sorted(rows, key=lambda row: _ORDER.index(row.verdict)))
 
 
 def _share_modules(base: Iterable[HeldValue], candidate: Iterable[HeldValue]) -> bool:
     first, second = ({one.module for one in side} - {""} for side in (base, candidate))
     least = min(len(first), len(second))
-    return least == 0 or len(first & second) >= _SHARED_NAMES * least
+    return len(first & second) >= _SHARED_NAMES * least if least else first == second
 
 
 def _compare_by_module(
     base: Sequence[HeldValue], candidate: Sequence[HeldValue]
-) -> list[Hyperparameter]:
+) -> list[HyperparameterDelta]:
     sides = [{(one.name, one.module): one for one in side} for side in (base, candidate)]
-    modules = {one.module for one in (*base, *candidate)} - {""}
     holders: dict[str, set[str]] = {}
     for name, module in (*sides[0], *sides[1]):
         holders.setdefault(name, set()).add(module)
@@ -102,21 +79,40 @@ def _compare_by_module(
     for (name, *_), pairs in groups.items():
         row = _build_row(*pairs[0])
         known = next(one for one in pairs[0] if one is not None)
-        if row.state == "same" and not known.common:
+        if row.verdict == "equal" and not known.common:
             continue
         own = [(one or other).module for one, other in pairs]  # type: ignore[union-attr]
-        everywhere = holders[name] - {""} == modules == set(own) - {""} and len(modules) > 1
-        where = EVERY_MODULE if everywhere else shorten_modules(own, holders[name])
+        where = shorten_modules(own, holders[name])
         rows.append(_with_place(row, where))
     return rows
 
 
 def _compare_by_name(
     base: Sequence[HeldValue], candidate: Sequence[HeldValue]
-) -> list[Hyperparameter]:
+) -> list[HyperparameterDelta]:
     sides = [_merge_modules(side) for side in (base, candidate)]
     names = dict.fromkeys((*sides[0], *sides[1]))
-    return [_build_row(sides[0].get(name), sides[1].get(name)) for name in names]
+    found = ((sides[0].get(name), sides[1].get(name)) for name in names)
+    return [_build_row(*_without_absent(*pair)) for pair in found]
+
+
+def _without_absent(
+    base: HeldValue | None, candidate: HeldValue | None
+) -> tuple[HeldValue | None, HeldValue | None]:
+    """Where one side has one value, let "none" of some of the other's modules not count.
+
+    A config names the window that only some layers have.
+    """
+    if base is None or candidate is None:
+        return base, candidate
+    return _drop_absent(base, candidate.value), _drop_absent(candidate, base.value)
+
+
+def _drop_absent(one: HeldValue, other: Value) -> HeldValue:
+    if not isinstance(one.value, list) or isinstance(other, list) or other == ABSENT:
+        return one
+    rest = [value for value in one.value if value != ABSENT]
+    return replace(one, value=rest[0]) if len(rest) == 1 else one
 
 
 def _merge_modules(side: Sequence[HeldValue]) -> dict[str, HeldValue]:
@@ -132,12 +128,12 @@ def _merge_modules(side: Sequence[HeldValue]) -> dict[str, HeldValue]:
     return merged
 
 
-def _build_row(base: HeldValue | None, candidate: HeldValue | None) -> Hyperparameter:
+def _build_row(base: HeldValue | None, candidate: HeldValue | None) -> HyperparameterDelta:
     known = base or candidate
     assert known is not None
-    return Hyperparameter(
+    return HyperparameterDelta(
         name=known.name,
-        state=compare_values(base, candidate),
+        verdict=compare_values(base, candidate),
         base=None if base is None else base.value,
         candidate=None if candidate is None else candidate.value,
         base_source="" if base is None else base.source,
@@ -145,22 +141,17 @@ def _build_row(base: HeldValue | None, candidate: HeldValue | None) -> Hyperpara
     )
 
 
-def _with_place(row: Hyperparameter, where: str) -> Hyperparameter:
-    return Hyperparameter(
-        name=row.name, state=row.state, base=row.base, candidate=row.candidate, where=where,
-        base_source=row.base_source, candidate_source=row.candidate_source,
-    )  # fmt: skip
+def _with_place(row: HyperparameterDelta, where: str) -> HyperparameterDelta:
+    return replace(row, where=where)
 
 
-def compare_values(base: HeldValue | None, candidate: HeldValue | None) -> HyperparameterState:
+def compare_values(base: HeldValue | None, candidate: HeldValue | None) -> HyperparameterVerdict:
     """Say how one hyper-parameter of both sides compares; None: a side does not show it."""
-    if base is None:
-        return "candidate only"
-    if candidate is None:
-        return "base only"
+    if base is None or candidate is None:
+        return "one side only"
     if _equal(base.value, candidate.value, rounded=False):
-        return "same"
-    return "rounded" if _equal(base.value, candidate.value, rounded=True) else "differs"
+        return "equal"
+    return "equal as float32" if _equal(base.value, candidate.value, rounded=True) else "differs"
 
 
 def _equal(one: Value, other: Value, *, rounded: bool) -> bool:
@@ -194,7 +185,8 @@ def shorten_modules(modules: Sequence[str], among: Iterable[str] = ()) -> str:
         among: all modules that a glob must not name by mistake.
 
     Returns:
-        "" for the whole model; at most three names, then how many more there are.
+        "" for the whole model; at most three names, then how many more there are; "every module
+        that has it" in place of more names where these are all.
     """
     own = [module for module in modules if module]
     others = set(among) - set(own)
@@ -204,6 +196,8 @@ def shorten_modules(modules: Sequence[str], among: Iterable[str] = ()) -> str:
         pattern = _NUMBER.sub("*", module)
         shared = sum(_NUMBER.sub("*", one) == pattern for one in own) > 1
         named[pattern if shared and pattern not in forbidden else module] = None
+    if len(named) > _MOST_MODULES and not others:
+        return EVERY_MODULE
     shown = list(named)[:_MOST_MODULES]
     more = len(named) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")

@@ -47,7 +47,8 @@ _SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "rope_factor": ("rope.scaling.factor",),
     "rope_interleaved": ("rotary_adjacent_pairs", "rope_interleave"),
     "activation": (
-        "hidden_act", "hidden_activation", "activation_function", "act_fn", "feat_extract_activation",
+        "hidden_act", "hidden_activation", "activation_function", "act_fn",
+        "feat_extract_activation",
     ),
     "embedding_scale": ("embedding_multiplier", "embedding_scale"),
     "residual_scale": ("residual_multiplier", "residual_scale"),
@@ -211,7 +212,9 @@ def read_hyperparameter_file(path: Path) -> list[HeldValue]:
     try:
         values = json.loads(text) if path.suffix.lower() == ".json" else yaml.safe_load(text)
     except (ValueError, yaml.YAMLError, RecursionError) as error:
-        raise UsageError(f"{path} is no {path.suffix[1:] or 'YAML'}: {error}", hint=_HINT) from error
+        raise UsageError(
+            f"{path} is no {path.suffix[1:] or 'YAML'}: {error}", hint=_HINT
+        ) from error
     if not isinstance(values, dict):
         raise UsageError(f"{path} holds a {type(values).__name__}, not a mapping", hint=_HINT)
     lens = "d_vocab" in values and "act_fn" in values
@@ -239,7 +242,9 @@ def _read_gguf(path: Path) -> list[HeldValue]:
         raise EvaluationError(f"{path} cannot be read as GGUF: {error}") from error
     found = read_named_values(values, prefix="")
     found += [
-        HeldValue(name="tied_embeddings", value="output.weight" not in names, source="output.weight"),
+        HeldValue(
+            name="tied_embeddings", value="output.weight" not in names, source="output.weight"
+        ),
         HeldValue(name="norm_order", value=_norm_order(names), source="blk.*"),
     ]
     vocabulary = reader.fields.get("tokenizer.ggml.tokens")
@@ -272,7 +277,7 @@ _NOT_COMPUTED = re.compile(
     r"supports_.*|can_.*|model_tags|main_input_name|base_model_prefix|.*_parallel|use_cache"
 )
 _PLAIN = (bool, int, float, str)
-_FREQUENCIES = re.compile(r"(.*_)?inv_freq")
+_FREQUENCIES = re.compile(r"(?!original_|.*_original_)(.*_)?inv_freq")
 # How far inverse frequencies may be from a geometric progression, relative, to name their base.
 _GEOMETRIC = 1e-4
 
@@ -288,7 +293,7 @@ def read_model(model: torch.nn.Module, config: Any = None) -> list[HeldValue]:
     found: list[HeldValue] = []
     for name, module in model.named_modules():
         found += _read_module(name, module)
-    held = {one.name for one in found}
+    held = {one.name for one in found if one.common}
     own = list(_read_config(model, config))
     # what a module holds is what runs; the config only says what it was made from
     found += [one for one in own if not (one.common and one.name in held)]
@@ -306,6 +311,8 @@ def _read_module(name: str, module: torch.nn.Module) -> Iterator[HeldValue]:
         if attribute.startswith("_") or _NOT_COMPUTED.fullmatch(attribute):
             continue
         common = _common_attribute(attribute, kind)
+        if common == "activation" and activation != kind:
+            continue  # the function inside of a module that is an activation
         if value is None and common is None:
             continue
         if value is None or isinstance(value, _PLAIN):
@@ -351,15 +358,21 @@ def _read_tensors(name: str, module: torch.nn.Module) -> Iterator[HeldValue]:
         yield HeldValue(
             name="bias", value=module._parameters["bias"] is not None, module=name, source="bias"
         )
+    yield from _read_buffers(name, module)
+
+
+def _read_buffers(name: str, module: torch.nn.Module) -> Iterator[HeldValue]:
+    """Numbers that a module keeps as buffers, a scale say, and rotary frequencies."""
     for buffer, value in module._buffers.items():
+        common = _ATTRIBUTE_NAMES.get(buffer)
+        if value is not None and value.numel() == 1 and common is not None:
+            yield HeldValue(name=common, value=float(value), module=name, source=buffer)
         if value is not None and _FREQUENCIES.fullmatch(buffer) and value.numel() > 1:
             frequencies = value.detach().double().cpu().numpy()
             theta = rope_base(frequencies)
             if theta is None:
                 shown: Value = [float(f"{one:.6g}") for one in frequencies.tolist()]
-                yield HeldValue(
-                    name="rope_frequencies", value=shown, module=name, source=buffer
-                )
+                yield HeldValue(name="rope_frequencies", value=shown, module=name, source=buffer)
             else:
                 yield HeldValue(name="rope_theta", value=theta, module=name, source=buffer)
 
@@ -433,7 +446,9 @@ def _norm_order(names: set[str], config: Mapping[str, Any] | None = None) -> str
         if isinstance((config or {}).get(flag), bool):
             return "before" if config[flag] else "after"  # type: ignore[index]
     ends = {re.sub(r"\.(weight|bias)$", "", name).rpartition(".")[2] for name in names}
-    before = bool(ends & {"input_layernorm", "ln_1", "attn_norm", "ln1", "pre_feedforward_layernorm"})
+    before = bool(
+        ends & {"input_layernorm", "ln_1", "attn_norm", "ln1", "pre_feedforward_layernorm"}
+    )
     after = bool(ends & {"post_feedforward_layernorm", "post_ffw_norm"})
     if before or after:
         return "before and after" if before and after else "before" if before else "after"

@@ -1,0 +1,1 @@
+"""What `evalguard trace` does: two models, the documents that they read, the trace, its report."""
