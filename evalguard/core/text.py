@@ -19,13 +19,14 @@ _OF_BASE = (
 )  # fmt: skip
 
 # They are about a search, and no comparison has them under these names.
-_OF_SEARCH = ("--budget", "--jobs")
+_OF_SEARCH = ("--budget", "--jobs", "--over")
 _SEARCH_FLAGS = ("--thorough", "--no-thorough")
 
 # A search's options under the names that a comparison has for them.
 _AS_COMPARED = {
     "--bisect-budget": "--budget",
     "--bisect-jobs": "--jobs",
+    "--bisect-over": "--over",
     "--bisect-thorough": "--thorough",
     "--no-bisect-thorough": "--no-thorough",
 }

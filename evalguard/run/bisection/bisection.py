@@ -159,10 +159,16 @@ def _reason_against(finished: FinishedComparison) -> str | None:
         if use == "never" or gate.state != "undecided" or not declared:
             return ""
         return next(iter(explain_chance(finished.report.comparisons, gate)), "")
-    refusal = why_unsearchable(*finished.sources)
+    over = finished.choices.bisect.over
+    refusal = why_unsearchable(*finished.sources, over=over)
     if refusal is not None:
         return error_text(refusal) if use == "always" or candidate is not None else ""
-    if use == "auto" and candidate is not None and not candidate.variant.settings:
+    if (
+        over == "settings"
+        and use == "auto"
+        and candidate is not None
+        and not candidate.variant.settings
+    ):
         return (
             "the candidate declares no settings (evalguard bisect derives them from the two models)"
         )
