@@ -141,6 +141,8 @@ def _write_sizes(
             if config.get(name) is not None:
                 getattr(writer, f"add_{name}")(config[name])
         writer.add_sliding_window(config["sliding_window"])
+    if _query_scale(config) != 1.0:
+        writer.add_float32("evalguard.query_scale", _query_scale(config))  # for a trace
     writer.add_rope_freq_base(rope.get("rope_theta", 1e4) if rope_base is None else rope_base)
 
 

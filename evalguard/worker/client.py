@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evalguard.core.divergence import cut, join_positions
 from evalguard.core.reference import Reference
@@ -19,6 +21,8 @@ from evalguard.core.settings import Variant
 from evalguard.errors import WorkerError
 from evalguard.worker.line import StartWorker, WorkerConnection, start_here
 from evalguard.worker.messages import (
+    ActivationPart,
+    ActivationsCall,
     CallName,
     Chat,
     ChunkedAnswer,
@@ -206,6 +210,25 @@ class WorkerScorer:
         except WorkerError as error:
             raise self._line.broken(error, doing) from error
 
+    def activations(
+        self,
+        ids: Sequence[int],
+        wanted: Collection[str] = (),
+        forced: Mapping[str, str] | None = None,
+    ) -> Iterator[tuple[str, NDArray[np.float32]]]:
+        """Read token ids in one pass; yield points and their values, as ``ActivationScorer``."""
+        doing = f"tracing {len(ids)} tokens"
+        call = ActivationsCall(ids=tuple(ids), wanted=tuple(wanted), forced=forced or {})
+        self._line.call("activations", call, doing=doing)
+        try:
+            yield from join_activations(
+                lambda: cast(
+                    ActivationPart | None, self._line.call("next_activation", None, doing=doing)
+                )
+            )
+        except _UnfitPartError as error:
+            raise self._line.broken(WorkerError(str(error)), doing) from error
+
     def render_chat(
         self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool
     ) -> str:
@@ -299,3 +322,53 @@ def _count_positions(record: object) -> int:
 
 def _count_bytes(record: object) -> int:
     return sum(value.nbytes for value in _arrays_of(record))
+
+
+# Activations: values at points, in parts that each fit into one message.
+
+
+class _UnfitPartError(Exception):
+    """A part that does not go on where the one before it ended."""
+
+
+def cut_activations(
+    found: Iterator[tuple[str, NDArray[np.float32]]],
+) -> Generator[ActivationPart]:
+    """Cut the values at points into parts of at most ``MOST_BYTES``."""
+    try:
+        for point, value in found:
+            flat = value.reshape(-1)
+            step = max(1, MOST_BYTES // flat.itemsize)
+            for start in range(0, max(flat.size, 1), step):
+                yield ActivationPart(
+                    point=point, shape=value.shape, start=start, values=flat[start : start + step]
+                )
+    finally:
+        if isinstance(found, Generator):
+            found.close()
+
+
+def join_activations(
+    next_part: Callable[[], ActivationPart | None],
+) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """Put parts together again; the inverse of ``cut_activations``.
+
+    Raises:
+        _UnfitPartError: a part is missing, or of another point.
+    """
+    while (part := next_part()) is not None:
+        whole = np.empty(math.prod(part.shape), dtype=np.float32)
+        point, shape, filled = part.point, part.shape, 0
+        while True:
+            end = filled + part.values.size
+            if (part.point, part.shape, part.start) != (point, shape, filled) or end > whole.size:
+                raise _UnfitPartError(f"sent a part of {part.point} that does not fit {point}")
+            whole[filled:end] = part.values
+            filled = end
+            if filled == whole.size:
+                break
+            following = next_part()
+            if following is None:
+                raise _UnfitPartError(f"ended within {point}")
+            part = following
+        yield point, whole.reshape(shape)

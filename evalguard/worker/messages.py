@@ -269,7 +269,7 @@ DIVERGENCE: Codec[Divergence] = name_root(
 
 
 # Raised with every change of what is said, or of what it means.
-PROTOCOL = 2
+PROTOCOL = 3
 
 CallName = Literal[
     "load",
@@ -282,6 +282,8 @@ CallName = Literal[
     "give_reference",
     "score_against",
     "next_divergence",
+    "activations",
+    "next_activation",
     "render_chat",
     "close",
 ]
@@ -343,6 +345,28 @@ class ChunkedAnswer:
     responses: tuple[Response, ...]
     lengths: tuple[int, ...]
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivationsCall:
+    """Read these tokens, and be asked for the values at points one after the other.
+
+    ``forced`` are files that stand in place of the model's own values, by point.
+    """
+
+    ids: tuple[int, ...]
+    wanted: tuple[str, ...]
+    forced: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivationPart:
+    """Elements of the value at a point, from ``start`` on, in the order of C."""
+
+    point: str
+    shape: tuple[int, ...]
+    start: int
+    values: NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -408,6 +432,12 @@ _NOTHING = PLAIN
 _REFERENCE_CALL = record(ReferenceCall, requests=REQUESTS, top_k=INTEGER, samples=INTEGER)
 _COMPARISON_CALL = record(ComparisonCall, requests=REQUESTS, lengths=sequence(INTEGER))
 _CHUNKED_ANSWER = record(ChunkedAnswer, responses=RESPONSES, lengths=sequence(INTEGER), reason=TEXT)
+_ACTIVATIONS_CALL = record(
+    ActivationsCall, ids=sequence(INTEGER), wanted=sequence(TEXT), forced=mapping_of(TEXT)
+)
+_ACTIVATION_PART = record(
+    ActivationPart, point=TEXT, shape=_SHAPE, start=INTEGER, values=array(np.float32)
+)
 # The argument or value of a call: made, and read, by that call's own codec.
 _RAW: Codec[Value] = Codec(lambda value: value, lambda value: value)
 
@@ -422,6 +452,8 @@ CALLS: Mapping[str, CallForm] = {
     "give_reference": CallForm(REFERENCE, _NOTHING),
     "score_against": CallForm(_COMPARISON_CALL, _CHUNKED_ANSWER),
     "next_divergence": CallForm(_NOTHING, DIVERGENCE),
+    "activations": CallForm(_ACTIVATIONS_CALL, _NOTHING),
+    "next_activation": CallForm(_NOTHING, optional(_ACTIVATION_PART)),  # None: that was the last
     "render_chat": CallForm(_CHAT, TEXT),
     "close": CallForm(_NOTHING, _NOTHING),
 }

@@ -8,22 +8,30 @@ import platform
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from queue import SimpleQueue
 from typing import Any, Protocol, cast
 
 import evalguard
 from evalguard.core.redaction import redacted_traceback
 from evalguard.core.reference import Reference
-from evalguard.core.scorer import DistributionScorer, ModelDescription, ReassignableScorer, Scorer
+from evalguard.core.scorer import (
+    ActivationScorer,
+    DistributionScorer,
+    ModelDescription,
+    ReassignableScorer,
+    Scorer,
+)
 from evalguard.core.settings import Value, Variant
-from evalguard.errors import WorkerError
-from evalguard.worker.client import RecordChunks, join_chunks
+from evalguard.errors import UsageError, WorkerError
+from evalguard.worker.client import RecordChunks, cut_activations, join_chunks
 from evalguard.worker.codec import to_failure
 from evalguard.worker.frames import FrameParser, RawMessage
 from evalguard.worker.messages import (
     CALLS,
     PROTOCOL,
+    ActivationPart,
+    ActivationsCall,
     Answer,
     Beat,
     Call,
@@ -141,6 +149,7 @@ class _ScorerHandler:
         self._open_scorer = open_scorer
         self._scorer: Scorer | None = None
         self._counter = DistributionCalls()
+        self._capture = ActivationCalls()
 
     def answer(self, call: Call) -> Value:
         """Return the value of a call, encoded."""
@@ -155,8 +164,14 @@ class _ScorerHandler:
             return form.value.encode(None)
         if self._scorer is None:
             raise WorkerError(f"asked for '{call.name}' before 'load'")
-        if call.name == "describe":
-            value: Any = self._scorer.describe()
+        if call.name == "next_activation":
+            return form.value.encode(self._capture.next_part())
+        self._capture.close()
+        if call.name == "activations":
+            self._capture.open(argument, self._scorer)
+            value: Any = None
+        elif call.name == "describe":
+            value = self._scorer.describe()
         elif call.name == "reassign":
             value = self._reassign(argument, self._scorer)
         elif call.name == "render_chat":
@@ -169,6 +184,7 @@ class _ScorerHandler:
 
     def close(self) -> None:
         """Release the model, once."""
+        self._capture.close()
         scorer, self._scorer = self._scorer, None
         if scorer is not None:
             scorer.close()
@@ -232,6 +248,43 @@ class DistributionCalls:
         return ChunkedAnswer(
             responses=tuple(responses), lengths=parcels.lengths, reason=compared.reason
         )
+
+
+class ActivationCalls:
+    """Hands out what flows in a model, one part a call; the model waits in between."""
+
+    def __init__(self) -> None:
+        self._parts: Generator[ActivationPart] | None = None
+
+    def open(self, wanted: ActivationsCall, scorer: Scorer) -> None:
+        """Begin a pass.
+
+        Raises:
+            UsageError: the model shows no activations.
+        """
+        if not hasattr(scorer, "activations"):
+            raise UsageError(
+                "this model type shows no activations when it runs in a worker",
+                hint="dump them to files, and name their folder in place of the model",
+            )
+        found = cast(ActivationScorer, scorer).activations(wanted.ids, wanted.wanted, wanted.forced)
+        self._parts = cut_activations(found)
+
+    def next_part(self) -> ActivationPart | None:
+        """Return the next part; None after the last one.
+
+        Raises:
+            WorkerError: no pass was begun.
+        """
+        if self._parts is None:
+            raise WorkerError("asked for an activation where no pass was begun")
+        return next(self._parts, None)
+
+    def close(self) -> None:
+        """Break off a pass whose values nobody takes any more."""
+        if self._parts is not None:
+            self._parts.close()
+            self._parts = None
 
 
 # Heartbeat: tells the parent, while a call is in work, that the worker is alive.

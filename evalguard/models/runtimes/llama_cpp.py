@@ -19,6 +19,8 @@ import numpy as np
 
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError, UsageError
+from evalguard.models.runtimes.points.activations import Visit
+from evalguard.models.runtimes.points.ggml import ARCHITECTURES, GraphVisitor, declare_functions
 from evalguard.models.runtimes.runtime import Logits, Runtime, RuntimeArguments
 
 _LARGEST = 1024  # bytes: more than any of the structures has had
@@ -38,6 +40,10 @@ class _Blob(ctypes.Structure):
 
     def put(self, offset: int, value: int) -> None:
         self.data[offset : offset + 4] = value.to_bytes(4, "little", signed=True)
+
+    def put_pointer(self, offset: int, function: Any) -> None:
+        address = ctypes.cast(function, ctypes.c_void_p).value or 0
+        self.data[offset : offset + 8] = address.to_bytes(8, "little")
 
 
 class _Batch(ctypes.Structure):
@@ -187,6 +193,7 @@ def find_fields(defaults: _Blob) -> dict[str, int]:
         "flash_attn": 4 * kinds + 12,
         "type_k": 4 * types[0],
         "type_v": 4 * types[0] + 4,
+        "cb_eval": 4 * types[0] - 16,  # and its user data, both pointers
     }
 
 
@@ -268,6 +275,50 @@ class LlamaCpp(Runtime):
                 hint="a V cache that is quantised needs flash_attn: on",
             )
         self._effective = self._read_back(wanted, options, log)
+
+    def visit_activations(self, ids: Sequence[int], visit: Visit) -> None:
+        """Read a text in one pass of a context of its own, node by node."""
+        c, model = self._library.c, _POINTER(self._model)
+        architecture = _metadata(c, model, "general.architecture")
+        if architecture not in ARCHITECTURES:
+            raise UsageError(
+                f"the tensors of a GGUF file of '{architecture}' are not known as points",
+                hint=f"known: {', '.join(ARCHITECTURES)}",
+            )
+        declare_functions(c)
+        heads = int(c.llama_model_n_head(model)), int(c.llama_model_n_head_kv(model))
+        scale = float(_metadata(c, model, "evalguard.query_scale") or 1.0)
+        visitor = GraphVisitor(c, architecture, heads, scale, visit)
+        parameters = c.llama_context_default_params()
+        at = find_fields(parameters)
+        found = self._effective
+        flash = _FLASH[str(found["flash_attn"])]
+        for name in ("n_ctx", "n_batch", "n_ubatch"):
+            parameters.put(at[name], len(ids))
+        for name in ("threads", "threads_batch"):
+            parameters.put(at[name], int(str(found["threads"])))
+        for name in ("type_k", "type_v"):
+            parameters.put(at[name], _KV_TYPES[str(found[name])])
+        parameters.put(at["flash_attn"], flash)
+        parameters.put_pointer(at["cb_eval"], visitor.callback)
+        context = c.llama_init_from_model(model, parameters)
+        if not context:
+            raise EvaluationError(
+                f"llama.cpp makes no context: {_last_error(self._library.logged())}"
+            )
+        batch = c.llama_batch_init(len(ids), 0, 1)
+        try:
+            _fill(batch, ids, 0, 0)
+            code = c.llama_decode(_POINTER(context), batch)
+            visitor.finish()
+        finally:
+            c.llama_batch_free(batch)
+            c.llama_free(_POINTER(context))
+        if code != 0:
+            raise EvaluationError(
+                f"llama.cpp reads no {len(ids)} tokens (code {code}): "
+                f"{_last_error(self._library.logged())}"
+            )
 
     def _read_back(
         self, wanted: Mapping[str, int], options: Mapping[str, Any], log: str
@@ -418,6 +469,12 @@ def _weight_type(c: Any, model: Any) -> str:
     text = ctypes.create_string_buffer(256)
     c.llama_model_desc(model, text, 256)
     return text.value.decode("utf-8", "replace").rpartition(" ")[2].lower()
+
+
+def _metadata(c: Any, model: Any, key: str) -> str:
+    text = ctypes.create_string_buffer(256)
+    c.llama_model_meta_val_str(model, key.encode(), text, ctypes.c_size_t(256))
+    return text.value.decode("utf-8", "replace")
 
 
 def _last_error(log: str) -> str:

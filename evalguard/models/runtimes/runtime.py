@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from evalguard.core.settings import Value
 from evalguard.errors import UsageError, nearest
+from evalguard.models.runtimes.points.activations import Visit
 
 Logits = NDArray[np.float32]
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -70,6 +71,20 @@ class Runtime(ABC):
             ids: at most ``max_length``.
             first: position of the first row that is wanted.
         """
+
+    def visit_activations(self, ids: Sequence[int], visit: Visit) -> None:  # noqa: ARG002
+        """Read a text, all of it in one pass, and show what flows at every point on the way.
+
+        Points have the names of the Hugging Face model of the same architecture, and values its
+        order of heads and features; see ``activations``.
+
+        Raises:
+            UsageError: the library does not show them.
+        """
+        raise UsageError(
+            "this model type shows no activations",
+            hint="dump them to files, and name their folder in place of the model",
+        )
 
     @property
     def effective(self) -> Mapping[str, Value]:

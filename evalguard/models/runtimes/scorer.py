@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from evalguard.models.hf.scored_tokens import (
     hash_input_tokens,
 )
 from evalguard.models.runtimes.encoding import TextEncoder
+from evalguard.models.runtimes.points.activations import Activation, stream_activations
 from evalguard.models.runtimes.runtime import Runtime
 
 _DEFAULT_GENERATED = 256  # lm-eval's, where neither task nor model says
@@ -127,6 +128,36 @@ class RuntimeScorer:
         return build_likelihood_responses(
             requests[0].kind, [[known[p] for p in of] for of in pieces]
         )
+
+    def activations(
+        self,
+        ids: Sequence[int],
+        wanted: Collection[str] = (),
+        forced: Mapping[str, str] | None = None,
+    ) -> Iterator[Activation]:
+        """Read a text and yield what flows at points, as ``ActivationScorer`` says.
+
+        Raises:
+            UsageError: the library shows no activations.
+            EvaluationError: the model fails, or a value that is forced does not fit.
+        """
+        runtime = self._open()
+        if not ids or len(ids) > runtime.max_length:
+            raise EvaluationError(
+                f"a text of {len(ids)} tokens is to be traced in a model that reads "
+                f"{runtime.max_length} at once",
+                hint="trace shorter texts",
+            )
+        try:
+            yield from stream_activations(
+                lambda visit: runtime.visit_activations(ids, visit), wanted, forced
+            )
+        except EvalguardError:
+            raise
+        except Exception as error:
+            raise EvaluationError(
+                f"the model failed on {len(ids)} tokens: {type(error).__name__}: {error}"
+            ) from error
 
     def make_room(self, found: BatchTooLargeError) -> bool:  # noqa: ARG002
         """Sequences are read one by one: no smaller batch can be cut."""

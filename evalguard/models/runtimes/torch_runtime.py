@@ -10,6 +10,7 @@ import numpy as np
 
 from evalguard.core.settings import Value
 from evalguard.errors import UsageError, nearest
+from evalguard.models.runtimes.points.activations import Visit, hook_modules
 from evalguard.models.runtimes.runtime import Logits, Runtime, RuntimeArguments
 from evalguard.models.runtimes.tokenized import TokenizedRuntime
 from evalguard.models.runtimes.tokenizer import TextTokenizer
@@ -57,6 +58,17 @@ class TorchRuntime(TokenizedRuntime):
         with torch.no_grad():  # quanto's 4-bit weights refuse inference_mode
             rows = self.forward(torch.tensor([list(ids)], device=self.device))[0, first:]
             return np.asarray(rows.float().cpu().numpy(), dtype=np.float32)
+
+    def visit_activations(self, ids: Sequence[int], visit: Visit) -> None:
+        """Read a text, and show the inputs and outputs of all modules that are points."""
+        import torch
+
+        with torch.no_grad(), hook_modules(self.module, self.point_names(), visit):
+            self.forward(torch.tensor([list(ids)], device=self.device))
+
+    def point_names(self) -> Mapping[str, str]:
+        """What each submodule is called in the names of points, by its path."""
+        return {path: path for path, _ in self.module.named_modules() if path}
 
     def close(self) -> None:
         """Let go of the module."""

@@ -11,12 +11,14 @@ import importlib.util
 import inspect
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError, UsageError
+from evalguard.models.runtimes.points.activations import Visit
+from evalguard.models.runtimes.points.lens import lens_visit
 from evalguard.models.runtimes.runtime import Runtime, RuntimeArguments
 from evalguard.models.runtimes.tokenizer import FolderTokenizer
 from evalguard.models.runtimes.torch_runtime import (
@@ -226,6 +228,24 @@ class _LensRuntime(TorchRuntime):
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = self.module(ids, return_type="logits")
         return found
+
+    def visit_activations(self, ids: Sequence[int], visit: Visit) -> None:
+        """Read a text; the points of a HookedTransformer are those that its hooks stand for."""
+        if self._api == "hooked":
+            visit = lens_visit(self.module.cfg, visit)
+        super().visit_activations(ids, visit)
+
+    def point_names(self) -> Mapping[str, str]:
+        """Of a bridge: the modules that it stands in for, by their own names."""
+        if self._api == "hooked":
+            return super().point_names()
+        paths = {id(one): path for path, one in reversed(list(self.module.named_modules()))}
+        names: dict[str, str] = {}
+        for path, module in self.module.original_model.named_modules():
+            name = path.replace("._original_component", "")
+            if name and "hook_" not in name and id(module) in paths:
+                names.setdefault(name, paths[id(module)])
+        return {path: name for name, path in names.items()}
 
     @property
     def effective(self) -> Mapping[str, Value]:

@@ -1,0 +1,1 @@
+"""Arithmetic on stored tensors: names, differences, what a difference looks like; pure."""

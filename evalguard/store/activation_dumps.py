@@ -1,0 +1,447 @@
+"""Activations in files: dumped by any runtime, or kept here while a trace needs them.
+
+A dump is a folder with one folder for each sequence, in the order of their names; a dump of one
+sequence may be that folder itself. Tensors stand in ``.safetensors``, ``.npz``, ``.npy`` (named
+after the tensor) and ``.gguf`` files, in any number. A ``config.json``, ``.yaml`` or ``.yml``
+beside them may say with which hyper-parameters they were made.
+
+A tensor is taken for the point (core/tracing/points.py) that a name map says; without a rule it
+stands for the point of its own name, one without ``:in`` or ``:out`` for that module's output.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import struct
+import tempfile
+import weakref
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from evalguard.core.tensors.name_map import Layout, NameMap, NameRule, Take
+from evalguard.core.tracing.points import PointName
+from evalguard.errors import EvaluationError, UsageError
+
+Array = NDArray[Any]
+
+SUFFIXES = (".safetensors", ".npz", ".npy", ".gguf")
+_SETTINGS_FILES = ("config.json", "config.yaml", "config.yml")
+_DTYPES = {
+    "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4",
+    "I16": "<i2", "I8": "<i1", "U8": "<u1", "BOOL": "<?",
+}  # fmt: skip
+_LARGEST_HEADER = 100_000_000  # bytes, safetensors' own limit
+_DAMAGE = (
+    OSError, EOFError, ValueError, KeyError, IndexError, TypeError, struct.error,
+    zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+_POINT = re.compile(r":(in|out)(\.\d+)?$")
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    """A tensor of a file, which is read when it is asked for."""
+
+    file: Path
+    name: str
+    shape: tuple[int, ...]
+    read: Callable[[], Array]
+
+
+_Points = dict[str, tuple[_Tensor, Layout]]
+
+
+class DumpedActivations:
+    """A dump as recorded activations of a model (``RecordedActivations``).
+
+    Only names and shapes are read when it is opened; each tensor is read when it is asked for, and
+    none is kept.
+
+    Args:
+        folder: of the dump.
+        names: which tensor is which point; the base's side of its rules are points.
+
+    Attributes:
+        precision: of the computation, as its configuration says; "" where it does not.
+        hyperparameters: what the configuration says; {} where there is none.
+
+    Raises:
+        UsageError: there is no such folder, nothing in it, or nothing that is a point.
+        EvaluationError: a file is damaged.
+    """
+
+    def __init__(self, folder: Path, names: NameMap | None = None) -> None:
+        self.folder = folder
+        self._map = names or NameMap()
+        self._sequences = [self._find_points(one) for one in _sequence_folders(folder)]
+        self.hyperparameters = _read_settings(folder)
+        told = [self.hyperparameters.get(key) for key in ("precision", "dtype", "torch_dtype")]
+        found = next((one for one in told if isinstance(one, str)), "")
+        self.precision = found.removeprefix("torch.")
+
+    def __len__(self) -> int:
+        """How many sequences there are."""
+        return len(self._sequences)
+
+    def names(self, sequence: int) -> Sequence[str]:
+        """Points of a sequence, as the names of files and tensors order them.
+
+        Raises:
+            UsageError: there is no such sequence.
+        """
+        return list(self._points(sequence))
+
+    def read(self, sequence: int, point: str) -> Array:
+        """Read a tensor, laid out as the base has it.
+
+        Raises:
+            EvaluationError: its file is damaged, or the map's layout does not fit it.
+        """
+        tensor, layout = self._points(sequence)[point]
+        values = tensor.read()
+        try:
+            return layout.apply(values)
+        except ValueError as error:
+            raise EvaluationError(
+                f"{tensor.file}: '{tensor.name}', a tensor of {list(tensor.shape)}, cannot be laid "
+                f"out as {point}: {error}",
+                hint="correct its rule in the name map",
+            ) from error
+
+    def _points(self, sequence: int) -> _Points:
+        if not 0 <= sequence < len(self._sequences):
+            raise UsageError(
+                f"{self.folder} has {len(self._sequences)} sequences, and sequence {sequence + 1} "
+                "is asked for",
+                hint="dump one folder for each document that is traced, named so that they sort "
+                "in their order: 000, 001, ...",
+            )
+        return self._sequences[sequence]
+
+    def _find_points(self, folder: Path) -> _Points:
+        tensors = [
+            tensor
+            for file in _tensor_files(folder)
+            for tensor in _open(file)
+            if not self._map.ignores(tensor.name)
+        ]
+        found: _Points = {}
+        mapped: set[str] = set()
+        for rule in self._map.rules:  # an earlier one counts
+            own: _Points = {}
+            for tensor in tensors:
+                for point, layout in _name_points(tensor, rule):
+                    _refuse_second(own, point, tensor)
+                    own[point] = (tensor, layout)
+                    mapped.add(tensor.name)
+            found = {**own, **found}
+        own = {}
+        for tensor in tensors:
+            if tensor.name not in mapped:
+                _refuse_second(own, point := _own_point(tensor.name), tensor)
+                own[point] = (tensor, Layout())
+        found = {**own, **found}
+        if not found:
+            raise UsageError(
+                f"{folder} has no tensor that the name map does not ignore",
+                hint="correct ignore in the name map",
+            )
+        return found
+
+
+def _refuse_second(found: _Points, point: str, tensor: _Tensor) -> None:
+    if point in found:
+        first = found[point][0]
+        raise UsageError(
+            f"'{first.name}' ({first.file}) and '{tensor.name}' ({tensor.file}) both stand for "
+            f"{point}",
+            hint="ignore one of them in the name map",
+        )
+
+
+def _sequence_folders(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "does not exist"
+        raise UsageError(f"{folder} {what}", hint="name the folder that activations were dumped to")
+    inside = [one for one in folder.iterdir() if one.is_dir() and any(_tensor_files(one))]
+    own = list(_tensor_files(folder))
+    if own and inside:
+        raise UsageError(
+            f"{folder} has tensors of its own ({own[0].name}) beside folders of sequences "
+            f"({inside[0].name})",
+            hint="one folder for each sequence, and nothing but them",
+        )
+    if not own and not inside:
+        raise UsageError(
+            f"{folder} holds no activations",
+            hint=f"files that are read: {', '.join(SUFFIXES)}, in one folder for each sequence",
+        )
+    return [folder] if own else sorted(inside, key=lambda one: _natural_key(one.name))
+
+
+def _tensor_files(folder: Path) -> list[Path]:
+    files = (one for one in folder.iterdir() if one.suffix in SUFFIXES and one.is_file())
+    return sorted(files, key=lambda one: _natural_key(one.name))
+
+
+def _natural_key(name: str) -> list[tuple[int, str]]:
+    """Numbers by their value: layer-10 after layer-9."""
+    parts = re.split(r"(\d+)", name)
+    return [(int(part), "") if part.isdigit() else (0, part) for part in parts]
+
+
+# Names: from a tensor to the points that it stands for.
+
+
+def _name_points(tensor: _Tensor, rule: NameRule) -> Iterator[tuple[str, Layout]]:
+    """Points of a tensor by a rule: one, several of a stack, or none."""
+    for one in _invert(rule, tensor.shape):
+        matched = one.match(tensor.name)
+        if matched is not None:
+            yield _own_point(matched[0]), matched[1]
+
+
+def _own_point(name: str) -> str:
+    """The point that a name says; of a module's name, its output."""
+    return str(PointName.parse(name if _POINT.search(name) else f"{name}:out"))
+
+
+def _invert(rule: NameRule, shape: Sequence[int]) -> Iterator[NameRule]:
+    """The rule from the candidate's names to the base's; one for each slice of a stack."""
+    take = rule.layout.take
+    if take is None or isinstance(take.index, int):
+        yield NameRule(base=rule.cand, cand=rule.base, layout=rule.layout)
+        return
+    wild = list(re.finditer(r"\*\*|\*|\?", rule.base))[int(take.index.removeprefix("$")) - 1]
+    slices = shape[take.axis] if -len(shape) <= take.axis < len(shape) else 0
+    for number in range(slices):
+        numbered = f"{rule.base[: wild.start()]}{number}{rule.base[wild.end() :]}"
+        layout = Layout(
+            take=Take(axis=take.axis, index=number),
+            split=rule.layout.split,
+            reshape=rule.layout.reshape,
+            transpose=rule.layout.transpose,
+            permute=rule.layout.permute,
+            scale=rule.layout.scale,
+            add=rule.layout.add,
+        )
+        yield NameRule(base=rule.cand, cand=numbered, layout=layout)
+
+
+# Files: names and shapes now, values when they are asked for.
+
+
+def _open(file: Path) -> list[_Tensor]:
+    readers = {".safetensors": _open_safetensors, ".npz": _open_npz, ".npy": _open_npy}
+    try:
+        return readers.get(file.suffix, _open_gguf)(file)
+    except EvaluationError:
+        raise
+    except _DAMAGE as error:
+        raise _damaged(file, str(error) or type(error).__name__) from error
+
+
+def _damaged(file: Path, what: str) -> EvaluationError:
+    return EvaluationError(
+        f"{file} is damaged or cut short: {what}", hint="write the activations again"
+    )
+
+
+def _open_safetensors(file: Path) -> list[_Tensor]:
+    size = file.stat().st_size
+    with file.open("rb") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+        if not 0 < length <= min(_LARGEST_HEADER, size - 8):
+            raise ValueError(f"a header of {length:,} bytes in a file of {size:,}")
+        header = json.loads(opened.read(length))
+    found = []
+    for name, told in header.items():
+        if name == "__metadata__":
+            continue
+        start, end = (8 + length + int(at) for at in told["data_offsets"])
+        if told["dtype"] not in _DTYPES:
+            raise ValueError(f"'{name}' is of type {told['dtype']}")
+        dtype, shape = np.dtype(_DTYPES[told["dtype"]]), tuple(map(int, told["shape"]))
+        if end > size or end - start != int(np.prod(shape, dtype=np.int64)) * dtype.itemsize:
+            raise ValueError(
+                f"'{name}' of {list(shape)} has bytes {start:,} to {end:,} of {size:,}"
+            )
+        found.append(
+            _Tensor(file, name, shape, _reader(file, start, dtype, shape, told["dtype"] == "BF16"))
+        )
+    return found
+
+
+def _reader(
+    file: Path, start: int, dtype: np.dtype[Any], shape: tuple[int, ...], bfloat16: bool
+) -> Callable[[], Array]:
+    def read() -> Array:
+        count = int(np.prod(shape, dtype=np.int64))
+        try:
+            values = np.fromfile(file, dtype=dtype, count=count, offset=start)
+        except OSError as error:
+            raise _damaged(file, str(error)) from error
+        if values.size != count:
+            raise _damaged(file, f"{values.size:,} of {count:,} elements at byte {start:,}")
+        if bfloat16:  # the upper half of a float32
+            values = (values.astype(np.uint32) << 16).view(np.float32)
+        return values.reshape(shape)
+
+    return read
+
+
+def _open_npz(file: Path) -> list[_Tensor]:
+    found = []
+    with zipfile.ZipFile(file) as archive:
+        for member in archive.namelist():
+            with archive.open(member) as opened:
+                version = np.lib.format.read_magic(opened)
+                header = (
+                    np.lib.format.read_array_header_1_0
+                    if version == (1, 0)
+                    else np.lib.format.read_array_header_2_0
+                )
+                shape, _, dtype = header(opened)
+            _refuse_objects(member, dtype)
+            name = member.removesuffix(".npy")
+            found.append(_Tensor(file, name, shape, _npz_reader(file, name)))
+    return found
+
+
+def _npz_reader(file: Path, name: str) -> Callable[[], Array]:
+    def read() -> Array:
+        try:
+            with np.load(file, allow_pickle=False) as opened:
+                return np.asarray(opened[name])
+        except _DAMAGE as error:
+            raise _damaged(file, f"'{name}': {error}") from error
+
+    return read
+
+
+def _open_npy(file: Path) -> list[_Tensor]:
+    mapped = np.load(file, mmap_mode="r", allow_pickle=False)
+    _refuse_objects(file.stem, mapped.dtype)
+
+    def read() -> Array:
+        try:
+            return np.asarray(np.load(file, allow_pickle=False))
+        except _DAMAGE as error:
+            raise _damaged(file, str(error)) from error
+
+    return [_Tensor(file, file.stem, tuple(mapped.shape), read)]
+
+
+def _refuse_objects(name: str, dtype: np.dtype[Any]) -> None:
+    if dtype.kind not in "fiub":
+        raise ValueError(f"'{name}' holds {dtype}, not numbers")
+
+
+def _open_gguf(file: Path) -> list[_Tensor]:
+    try:
+        from gguf import GGUFReader
+    except ImportError as error:
+        raise UsageError(
+            f"{file} needs the package gguf, which is not installed", hint="pip install gguf"
+        ) from error
+    reader = GGUFReader(str(file))
+    size = file.stat().st_size
+    found = []
+    for tensor in reader.tensors:
+        if int(tensor.data_offset) + int(tensor.n_bytes) > size:
+            raise ValueError(f"'{tensor.name}' ends behind the end of the file")
+        shape = tuple(int(one) for one in reversed(tensor.shape))  # ggml's first axis is our last
+        found.append(_Tensor(file, str(tensor.name), shape, _gguf_reader(tensor, shape)))
+    return found
+
+
+def _gguf_reader(tensor: Any, shape: tuple[int, ...]) -> Callable[[], Array]:
+    def read() -> Array:
+        from gguf.quants import dequantize
+
+        values = tensor.data
+        if values.dtype not in (np.float32, np.float16, np.float64):
+            values = dequantize(values, tensor.tensor_type)
+        return np.asarray(values).reshape(shape)
+
+    return read
+
+
+def _read_settings(folder: Path) -> Mapping[str, Any]:
+    for name in _SETTINGS_FILES:
+        file = folder / name
+        if not file.is_file():
+            continue
+        try:
+            found = yaml.safe_load(file.read_text(encoding="utf-8"))  # JSON is YAML
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise UsageError(f"{file} cannot be read: {error}") from error
+        if not isinstance(found, dict):
+            raise UsageError(f"{file} must hold a mapping of hyper-parameters to values")
+        return {str(key): value for key, value in found.items()}
+    return {}
+
+
+# A spool: activations of a model that ran elsewhere, kept in a temporary folder.
+
+
+class SpooledActivations:
+    """Activations of a pass, written as they come, read one at a time.
+
+    The folder is removed when this is closed, is no longer used, or the process ends.
+
+    Args:
+        precision: of the model that they are of; see ``RecordedActivations``.
+    """
+
+    def __init__(self, *, precision: str = "") -> None:
+        self.precision = precision
+        folder = tempfile.mkdtemp(prefix="evalguard-trace-")
+        self._folder = Path(folder)
+        self._files: list[dict[str, Path]] = []
+        self.close: Callable[[], Any] = weakref.finalize(
+            self, shutil.rmtree, folder, ignore_errors=True
+        )
+
+    def add(self, values: Iterable[tuple[str, Array]]) -> None:
+        """Write the values of one more sequence.
+
+        Raises:
+            EvaluationError: the temporary folder has no room.
+        """
+        files: dict[str, Path] = {}
+        folder = self._folder / f"{len(self._files):06}"
+        self._files.append(files)
+        try:
+            folder.mkdir()
+            for number, (point, value) in enumerate(values):
+                file = folder / f"{number:06}.npy"
+                np.save(file, value, allow_pickle=False)
+                files[point] = file
+        except OSError as error:
+            raise EvaluationError(
+                f"recorded activations found no room in {self._folder}: {error.strerror or error}",
+                hint="trace fewer or shorter documents, or name a larger folder in TMPDIR",
+            ) from error
+
+    def names(self, sequence: int) -> Sequence[str]:
+        """Points of a sequence, in the order in which they were written."""
+        return list(self._files[sequence])
+
+    def read(self, sequence: int, point: str) -> Array:
+        """Read one value."""
+        return np.asarray(np.load(self._files[sequence][point], allow_pickle=False))
+
+    def files(self, sequence: int) -> Mapping[str, str]:
+        """Paths of the ``.npy`` files of a sequence by point, for a worker of this machine."""
+        return {point: str(file) for point, file in self._files[sequence].items()}
