@@ -69,8 +69,23 @@ _DOCUMENTS = (
         "Repeatable.",
     ),
 )
+_MAP = model_option(
+    "--map",
+    "name_map",
+    type=PATH,
+    metavar="FILE",
+    help="YAML file: which recorded tensor is which of the base, where --cand is a folder of "
+    "activations.",
+)
 _DETAIL = output_option(
     "--detail", is_flag=True, help="Show the errors by token and by head at the suspects, too."
+)
+_SWAP = option_factory("Tasks and prompts")(
+    "--swap",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Say what N suspects are worth on the task: each taken from the base, at the price of an "
+    "evaluation. Default: 2 where the last comparison took less than a minute.",
 )
 _FILES = output_option(
     "-o",
@@ -88,8 +103,10 @@ _FIRST = (
     "documents",
     "text",
     "inputs",
+    "name_map",
     "config",
     "cand_set",
+    "swap",
     "detail",
     "device",
     "output",
@@ -109,8 +126,14 @@ guard file, 3 nothing known, 130 interrupted, 143 terminated."""
     short_help="Name the module at which a candidate's error is introduced.",
 )
 @BASE
-@model_option("--cand", "--candidate", metavar="MODEL", help="Candidate, in the same forms.")
+@model_option(
+    "--cand",
+    "--candidate",
+    metavar="MODEL|FOLDER",
+    help="Candidate: a model, or a folder with activations that another runtime has written.",
+)
 @add_options(
+    _MAP,
     *_DOCUMENTS,
     *TASK_NAMES,
     *PROMPTS,
@@ -118,6 +141,7 @@ guard file, 3 nothing known, 130 interrupted, 143 terminated."""
     DEVICE,
     THREADS,
     CACHE_DIR,
+    _SWAP,
     _DETAIL,
     OUTPUT_PATH,
     _FILES,
@@ -146,7 +170,9 @@ def _trace(
     documents: str,
     text: tuple[Path, ...],
     inputs: tuple[Path, ...],
+    name_map: Path | None,
     detail: bool,
+    swap: int | None,
     as_json: bool,
     verbose: bool,
     **given: Any,
@@ -159,7 +185,9 @@ def _trace(
         documents=_read_ids(documents),
         text=text,
         inputs=inputs,
+        name_map=name_map,
         detail=detail,
+        swap=swap,
         **read_compare_options(given),
     )
     shown = result.to_json if as_json else partial(_render, result, verbose)

@@ -79,7 +79,7 @@ def _suspects(view: TraceView, width: int, most: int) -> list[Text]:
     if not shown:
         return []
     swap = any(one.swap for one in shown)
-    header = ["", "local", "accumulated", *(["swap-in"] if swap else []), "what differs"]
+    header = ["", "local", "accum.", *(["swap-in"] if swap else []), "what differs"]
     rows = [_suspect_row(one, swap=swap) for one in shown]
     longest = max(len(row[0]) for row in rows)
     figures = sum(max(len(row[at]) for row in (header, *rows)) + 2 for at in range(1, 3 + swap))

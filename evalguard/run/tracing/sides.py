@@ -1,13 +1,13 @@
-"""The two sides of a trace: torch models with their settings applied, and what they read."""
+"""The two sides of a trace: torch models with their settings applied, or activations of others."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
@@ -17,18 +17,22 @@ from evalguard.conversion.readback import check_environment, read_edits
 from evalguard.conversion.taken_weights import take_weights
 from evalguard.core.reports.compare import RunIdentity
 from evalguard.core.reports.trace import TracedDocument
-from evalguard.core.scorer import ModelDescription, Request, ScoringPolicy
+from evalguard.core.scorer import ActivationScorer, ModelDescription, Request, ScoringPolicy
 from evalguard.core.settings import Variant
 from evalguard.core.tracing.hyperparameters import HeldValue
-from evalguard.core.tracing.points import ModelInputs, token_inputs
+from evalguard.core.tracing.points import ModelInputs, RecordedActivations, token_inputs
 from evalguard.errors import EvaluationError, MisalignedRunsError, UsageError
 from evalguard.models.arguments import HF_TYPES
 from evalguard.models.comparison import load_tokenizer
 from evalguard.models.loading import load_declared_class, loads_as_language_model
 from evalguard.run.loading.edited_model import LoadPlan, load_scorer, tensor_reader
+from evalguard.run.loading.lazy_scorer import open_scorer
 from evalguard.run.loading.own_environment import is_runtime
+from evalguard.run.options import CompareOptions
 from evalguard.run.sources import ModelSource, Source, identify_model
 from evalguard.run.tracing.documents import RequestedSequence
+from evalguard.store.activation_dumps import SUFFIXES, DumpedActivations, SpooledActivations
+from evalguard.store.name_map import read_name_map
 
 if TYPE_CHECKING:
     import torch
@@ -82,23 +86,65 @@ class TorchSide:
         return tuple(self.tokenizer.decode([int(one)]) for one in np.ravel(ids))
 
 
-def refuse_untraceable(source: Source, role: str) -> ModelSource:
-    """Return a side that can be loaded as a torch model here.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedSide:
+    """A candidate that is no torch module here: its activations are recorded, or were.
+
+    Attributes:
+        record: returns its activations for inputs, in their order.
+        held: hyper-parameters, as far as it shows them.
+        encode, max_length, vocabulary: as of ``TorchSide``; None, 0 and "" where unknown.
+    """
+
+    identity: RunIdentity
+    record: Callable[[Sequence[ModelInputs]], RecordedActivations]
+    held: tuple[HeldValue, ...] = ()
+    encode: Callable[[Request], tuple[ModelInputs, bool]] | None = None
+    max_length: int = 0
+    vocabulary: str = ""
+    close: Callable[[], None] = lambda: None
+
+    @property
+    def name(self) -> str:
+        """Its name in messages."""
+        return self.identity.name
+
+
+TracedSide = TorchSide | RecordedSide
+
+
+def is_torch_here(source: ModelSource) -> bool:
+    """Whether a model is a torch module of this process."""
+    variant = source.variant
+    return variant.model in HF_TYPES and not is_runtime(variant) and variant.serve is None
+
+
+def refuse_untraceable(source: Source, role: Literal["base", "cand"]) -> ModelSource:
+    """Return a side whose activations can be seen.
 
     Raises:
-        UsageError: a finished run, a served model, or one of another library.
+        UsageError: a finished run, a served model, one of another library; a base that is no torch
+            model here.
     """
     if not isinstance(source, ModelSource):
         raise UsageError(
             f"--{role} '{source.name}' is a finished run: it has scores, and no activations",
             hint="name the model itself",
         )
-    variant = source.variant
-    if variant.serve is not None or (variant.model not in HF_TYPES and not is_runtime(variant)):
+    kind = source.variant.model
+    if source.variant.serve is not None or not (
+        is_torch_here(source) or is_runtime(source.variant)
+    ):
         raise UsageError(
-            f"--{role} '{source.name}' is of model type '{variant.model}', which shows no "
-            "activations",
-            hint="name the model itself (model: hf); see docs/trace.md",
+            f"--{role} '{source.name}' is of model type '{kind}', which shows no activations",
+            hint="name the model itself (model: hf), or record its activations, and give their "
+            "folder to --cand",
+        )
+    if role == "base" and not is_torch_here(source):
+        raise UsageError(
+            f"--base '{source.name}' is of model type '{kind}', and the base of a trace is a torch "
+            "model of this process",
+            hint="name the Hugging Face model as --base, and this one as --cand",
         )
     return source
 
@@ -211,6 +257,110 @@ def _find_tokenizer(variant: Variant, wanted: LoadPlan) -> Any:
         return None  # a model of signals has none
 
 
+# A candidate that runs in a worker, or ran elsewhere.
+
+
+def open_worker_side(
+    source: ModelSource, policy: ScoringPolicy, options: CompareOptions, *, cache_dir: Path
+) -> RecordedSide:
+    """Start the worker of a model that another library runs, or another environment.
+
+    Raises:
+        EvaluationError: the model cannot be loaded.
+    """
+    scorer = open_scorer(source.variant, policy, options, cache_dir=cache_dir)
+    description = scorer.describe()
+    spools: list[SpooledActivations] = []
+
+    def encode(request: Request) -> tuple[ModelInputs, bool]:
+        ids, was_cut = _cut_ids(scorer.encode([request])[0], request, description.max_length)
+        return token_inputs(ids), was_cut
+
+    def record(inputs: Sequence[ModelInputs]) -> RecordedActivations:
+        if not hasattr(scorer, "activations"):
+            raise UsageError(f"model type '{source.variant.model}' shows no activations")
+        spool = SpooledActivations(precision=_precision(description.dtype))
+        spools.append(spool)
+        for one in inputs:
+            ids = [int(token) for token in np.ravel(one["input_ids"])]
+            spool.add(cast(ActivationScorer, scorer).activations(ids))
+        return spool
+
+    def close() -> None:
+        for spool in spools:
+            spool.close()
+        scorer.close()
+
+    return RecordedSide(
+        identity=identify_model(source, description),
+        record=record,
+        held=tuple(_declared_hyperparameters(source.variant)),
+        encode=encode,
+        max_length=description.max_length,
+        vocabulary=description.vocabulary_digest,
+        close=close,
+    )
+
+
+def _precision(dtype: str) -> str:
+    """The dtype that most of the weights have, where a trace knows it."""
+    first = dtype.partition("+")[0]
+    return first if first in ("float32", "float16", "bfloat16") else ""
+
+
+def _declared_hyperparameters(variant: Variant) -> Iterator[HeldValue]:
+    """What a model's files and arguments say: a worker does not show what its library holds."""
+    from evalguard.models.tracing.hyperparameters import read_hyperparameter_file, read_named_values
+
+    plan = plan_conversion(variant)
+    lens = variant.model == "transformer_lens"
+    given = {name: value for name, value in plan.model_args.items() if value is not None}
+    own = read_named_values(given, prefix="model_args", lens=lens)
+    yield from own
+    pretrained = Path(str(plan.model_args.get("pretrained") or "")).expanduser()
+    file = pretrained / "config.json" if pretrained.is_dir() else pretrained
+    if file.is_file() and file.suffix in (".json", ".gguf"):
+        named = {one.name for one in own}
+        yield from (one for one in read_hyperparameter_file(file) if one.name not in named)
+
+
+def open_recorded_side(folder: Path, name_map: Path | None) -> RecordedSide:
+    """Open a folder of activations that another runtime has written.
+
+    Raises:
+        UsageError: there is none, or the name map cannot be used.
+        EvaluationError: a file is damaged.
+    """
+    from evalguard.models.tracing.hyperparameters import read_named_values
+
+    dumped = DumpedActivations(folder, None if name_map is None else read_name_map(name_map))
+
+    def record(inputs: Sequence[ModelInputs]) -> RecordedActivations:
+        if len(dumped) != len(inputs):
+            raise UsageError(
+                f"{folder} holds activations of {len(dumped)} sequences, and {len(inputs)} are "
+                "traced",
+                hint="give the documents that were recorded, in the order of the folders: --text "
+                "or --inputs for each, or --documents",
+            )
+        return dumped
+
+    lens = "d_vocab" in dumped.hyperparameters
+    return RecordedSide(
+        identity=RunIdentity(name=folder.name, digest="", description=f"activations in {folder}"),
+        record=record,
+        held=tuple(read_named_values(dumped.hyperparameters, lens=lens)),
+    )
+
+
+def is_recording(path: Path) -> bool:
+    """Whether a folder holds activations, and no model: tensors in it or one below, no weights."""
+    if not path.is_dir() or (path / "config.json").is_file():
+        return False
+    folders = [path, *sorted(one for one in path.iterdir() if one.is_dir())[:1]]
+    return any(one.suffix in SUFFIXES for folder in folders for one in folder.iterdir())
+
+
 # From requested sequences to the inputs of both models.
 
 
@@ -224,19 +374,16 @@ class TracedSequences:
 
 
 def encode_sequences(
-    requested: Sequence[RequestedSequence], base: TorchSide, candidate: TorchSide | None
+    requested: Sequence[RequestedSequence], base: TorchSide, candidate: TracedSide
 ) -> TracedSequences:
     """Encode sequences with the base's tokenizer, and see that the candidate reads the same ids.
-
-    Args:
-        candidate: None where it cannot be asked: its activations were recorded elsewhere.
 
     Raises:
         UsageError: a text of no tokens, one that is longer than a model reads, or one for a model
             that reads none.
         MisalignedRunsError: the candidate reads other token ids.
     """
-    if candidate is not None and any(one.inputs is None for one in requested):
+    if any(one.inputs is None for one in requested):
         _check_vocabularies(base, candidate)
     inputs: list[ModelInputs] = []
     documents: list[TracedDocument] = []
@@ -264,7 +411,7 @@ def encode_sequences(
     return TracedSequences(inputs=tuple(inputs), documents=tuple(documents), notes=notes)
 
 
-def _check_vocabularies(base: TorchSide, candidate: TorchSide) -> None:
+def _check_vocabularies(base: TorchSide, candidate: TracedSide) -> None:
     digests = {base.vocabulary, candidate.vocabulary} - {""}
     if len(digests) > 1:
         raise MisalignedRunsError(
@@ -281,7 +428,7 @@ def count_positions(inputs: ModelInputs) -> int:
 
 
 def _encode_one(
-    one: RequestedSequence, base: TorchSide, candidate: TorchSide | None
+    one: RequestedSequence, base: TorchSide, candidate: TracedSide
 ) -> tuple[ModelInputs, bool]:
     if one.inputs is not None:
         _check_inputs(one, base)
@@ -296,23 +443,20 @@ def _encode_one(
     ids = found["input_ids"]
     if not ids.size:
         raise UsageError(f"{one.name}: the text has no tokens", hint="give a longer text")
-    longest = min(
-        (side.max_length for side in (base, candidate) if side is not None and side.max_length),
-        default=0,
-    )
+    longest = min((side.max_length for side in (base, candidate) if side.max_length), default=0)
     if longest and ids.shape[1] > longest:
         raise UsageError(
             f"{one.name} has {ids.shape[1]:,} tokens, and the models read {longest:,}",
             hint="cut the text, or give its parts as files of their own",
         )
-    if candidate is not None and candidate.encode is not None:
+    if candidate.encode is not None:
         other, _ = candidate.encode(one.request)
         _check_same_ids(one, base, candidate, ids, other["input_ids"])
     return found, was_cut
 
 
 def _check_same_ids(
-    one: RequestedSequence, base: TorchSide, candidate: TorchSide, ids: Any, other: Any
+    one: RequestedSequence, base: TorchSide, candidate: TracedSide, ids: Any, other: Any
 ) -> None:
     if ids.shape == other.shape and bool(np.all(ids == other)):
         return

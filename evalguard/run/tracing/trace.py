@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import evalguard
+from evalguard.config.entries import resolve_path
 from evalguard.config.guard import GuardSet
 from evalguard.core.redaction import redacted_text
 from evalguard.core.reports.trace import SuspectModule, Trace, TraceReport
@@ -36,7 +37,7 @@ from evalguard.run.sources import (
     with_distinct_names,
     with_location,
 )
-from evalguard.run.stored_run import TRACE_FILE, StoredRun
+from evalguard.run.stored_run import TRACE_FILE, StoredRun, read_run_trace
 from evalguard.run.tracing.documents import (
     DocumentChoice,
     MovedDocuments,
@@ -47,10 +48,16 @@ from evalguard.run.tracing.documents import (
 )
 from evalguard.run.tracing.sides import (
     TorchSide,
+    TracedSide,
     encode_sequences,
+    is_recording,
+    is_torch_here,
+    open_recorded_side,
     open_torch_side,
+    open_worker_side,
     refuse_untraceable,
 )
+from evalguard.run.tracing.swapping import choose_swaps, with_swap_effects
 from evalguard.store.block_cache import open_cache_dir
 from evalguard.store.files import check_output, write_output
 from evalguard.store.run_folder import RunFolder, check_writable, write_document, write_text
@@ -109,6 +116,20 @@ class TraceResult:
         """Return the screen that the command line prints; with ``verbose`` all of the trace."""
         return render_trace(self.report, width=width, color=color, verbose=verbose)
 
+    def save(self, path: str | Path) -> None:
+        """Write the trace to a file, in the format that its suffix says.
+
+        Raises:
+            UsageError: no format is known by that suffix, or the file's folder is not there.
+            StoreError: it cannot be written.
+        """
+        (file,) = requested_trace_files([Path(path)])
+        texts: dict[str, Callable[[], str]] = {
+            ".json": lambda: self.to_json() + "\n",
+            ".txt": lambda: self.render(width=80, verbose=True) + "\n",
+        }
+        write_output(file, texts.get(file.suffix.lower(), self.to_html)())
+
 
 def trace(
     base: str | Path,
@@ -118,7 +139,9 @@ def trace(
     documents: Sequence[int] = (),
     text: Sequence[str | Path] = (),
     inputs: Sequence[str | Path] = (),
+    name_map: str | Path | None = None,
     detail: bool = False,
+    swap: int | None = None,
     **given: Any,
 ) -> TraceResult:
     """Say in which module of a candidate error is introduced, beyond what rounding makes.
@@ -128,13 +151,19 @@ def trace(
     show there: another batch shape, the candidate's precision.
 
     Args:
-        base, candidate: as for ``evalguard.compare``; models that torch runs in this process.
+        base: as for ``evalguard.compare``; a model that torch runs in this process.
+        candidate: likewise, or a model of another library, or a folder with activations that
+            another runtime has written.
         options, given: as for ``evalguard.compare``; ``limit`` is the number of documents.
         documents: those of the task to read, by lm-eval's numbers; (): those that moved most in
             the last comparison of the two, else the task's first ones.
         text: files with documents of your own. inputs: files with model inputs by name
             (npz, safetensors, json), for models that read no text.
+        name_map: YAML file that says which recorded tensor is which of the base.
         detail: errors by token and by head at the suspects, too; costs a second trace.
+        swap: how many suspects to take from the base, one at a time, to say what each is worth on
+            the task; each costs an evaluation of the candidate. None: two, where the last
+            comparison of both models took less than a minute to score.
 
     Raises:
         UsageError: names, options or documents that cannot be used.
@@ -149,9 +178,10 @@ def trace(
         inputs=tuple(Path(one) for one in inputs),
         **({} if options.limit is None else {"limit": _count(options.limit)}),
     )
-    files = _requested_files(options)
+    files = requested_trace_files(options.output)
     with interruptible("reading what is to be traced", hint=_NOTHING_KEPT):
-        request = _resolve(str(base), str(candidate), options, choice)
+        mapped = None if name_map is None else Path(name_map).expanduser()
+        request = _resolve(str(base), str(candidate), options, choice, mapped)
     if options.write:
         check_writable(options.output_path or DEFAULT_OUTPUT)
     with (
@@ -159,7 +189,31 @@ def trace(
         interruptible("tracing", hint=_NOTHING_KEPT),
     ):
         report = _run(request, options, detail=detail, progress=progress)
+    most = choose_swaps(swap, request.last) if _can_swap(request) else 0
+    if most:
+        report = with_swap_effects(
+            report,
+            (str(base), str(candidate)),
+            dataclasses.replace(options, tasks=request.choices.tasks),
+            most=most,
+            last=request.last,
+            say=_say(options),
+        )
     return _finish(report, options, files)
+
+
+def _can_swap(request: _Request) -> bool:
+    """Whether the candidate is a torch model, and there is a task to measure on."""
+    source = request.candidate
+    return isinstance(source, ModelSource) and is_torch_here(source) and request.own is None
+
+
+def _say(options: CompareOptions) -> Callable[[str], None]:
+    def say(text: str) -> None:
+        with ProgressLine(quiet=options.quiet) as line:
+            line.note(text)
+
+    return say
 
 
 def _count(limit: float) -> int:
@@ -175,10 +229,14 @@ def _count(limit: float) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Request:
-    """``own``: the user's documents; ``last``: the comparison that others are chosen from."""
+    """``own``: the user's documents; ``last``: the comparison that others are chosen from.
+
+    ``candidate`` is a folder where activations were recorded, by names that ``name_map`` tells.
+    """
 
     base: ModelSource
-    candidate: ModelSource
+    candidate: ModelSource | Path
+    name_map: Path | None
     choices: Choices
     choice: DocumentChoice
     own: MovedDocuments | None
@@ -187,30 +245,41 @@ class _Request:
 
 
 def _resolve(
-    base: str, candidate: str, options: CompareOptions, choice: DocumentChoice
+    base: str,
+    candidate: str,
+    options: CompareOptions,
+    choice: DocumentChoice,
+    name_map: Path | None,
 ) -> _Request:
     """Settle names, tasks and documents; refuse what can be seen to be wrong by now."""
     cwd = Path.cwd()
     guards, notes = find_guards((base, candidate), options, cwd=cwd)
-    first = _side("base", base, guards, options, cwd)
-    second = _side("cand", candidate, guards, options, cwd)
-    named = with_distinct_names(first, with_base_settings(first, second))
-    sides = refuse_untraceable(named[0], "base"), refuse_untraceable(named[1], "cand")
+    first = refuse_untraceable(_side("base", base, guards, options, cwd), "base")
+    folder = resolve_path(candidate, cwd)
+    second: ModelSource | Path = folder
+    if name_map is None and (candidate in guards.names or not is_recording(folder)):
+        other = _side("cand", candidate, guards, options, cwd)
+        named = with_distinct_names(first, with_base_settings(first, other))
+        first, second = (
+            refuse_untraceable(named[0], "base"), refuse_untraceable(named[1], "cand"),
+        )  # fmt: skip
     own = last = None
     if choice.own:
         found = tuple(read_own_documents(choice))
         own = MovedDocuments(sequences=found, chosen="documents of your own")
-    else:
+    elif isinstance(second, ModelSource):
         root = options.output_path or DEFAULT_OUTPUT
-        last = find_last_comparison(root, sides[0].name, sides[1].name, options.tasks)
+        last = find_last_comparison(root, first.name, second.name, options.tasks)
     tasks = options.tasks or (() if last is None else last.tasks) or ((_NO_TASK,) if own else ())
     # the documents' number is the trace's own matter
     of_tasks = dataclasses.replace(options, tasks=tasks, limit=None, track=("none",))
-    choices = resolve_choices(*sides, guards, of_tasks)
+    sides = [one for one in (first, second) if isinstance(one, ModelSource)]
+    choices = resolve_choices(first, sides[-1], guards, of_tasks)
     check_models(sides)
     return _Request(
-        base=sides[0],
-        candidate=sides[1],
+        base=first,
+        candidate=second,
+        name_map=name_map,
         choices=choices,
         choice=choice,
         own=own,
@@ -249,13 +318,19 @@ def _run(
     request: _Request, options: CompareOptions, *, detail: bool, progress: ProgressLine
 ) -> TraceReport:
     cache_dir = open_cache_dir(options.cache_dir)
-    policy = request.choices.policy
-    with _opened(request.base, policy, cache_dir) as base:
+    with closing(_open_torch(request.base, request.choices, cache_dir)) as base:
         documents = _choose(request, base)
-        with _opened(request.candidate, policy, cache_dir) as candidate:
+        with closing(_open_candidate(request, options, cache_dir)) as candidate:
             sequences = encode_sequences(documents.sequences, base, candidate)
-            held = base.read_hyperparameters(), candidate.read_hyperparameters()
-            found = _measure(base, candidate.module, sequences.inputs, progress, detail=detail)
+            if isinstance(candidate, TorchSide):
+                held = candidate.read_hyperparameters()
+                other: torch.nn.Module | RecordedActivations = candidate.module
+            else:
+                held = list(candidate.held)
+                progress.note(f"recording what {candidate.name} computes")
+                other = candidate.record(sequences.inputs)
+            hyperparameters = compare_hyperparameters(base.read_hyperparameters(), held)
+            found = _measure(base, other, sequences.inputs, progress, detail=detail)
             identities = base.identity, candidate.identity
     return TraceReport(
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -263,7 +338,7 @@ def _run(
         base=identities[0],
         candidate=identities[1],
         trace=found,
-        hyperparameters=compare_hyperparameters(*held),
+        hyperparameters=hyperparameters,
         documents=sequences.documents,
         chosen=documents.chosen,
         run=None if documents.run is None else str(documents.run),
@@ -274,14 +349,19 @@ def _run(
     )
 
 
-@contextmanager
-def _opened(source: ModelSource, policy: Any, cache_dir: Path) -> Iterator[TorchSide]:
+def _open_torch(source: ModelSource, choices: Choices, cache_dir: Path) -> TorchSide:
     with with_location(source):
-        side = open_torch_side(source, policy, cache_dir=cache_dir)
-    try:
-        yield side
-    finally:
-        side.close()
+        return open_torch_side(source, choices.policy, cache_dir=cache_dir)
+
+
+def _open_candidate(request: _Request, options: CompareOptions, cache_dir: Path) -> TracedSide:
+    source, choices = request.candidate, request.choices
+    if isinstance(source, Path):
+        return open_recorded_side(source, request.name_map)
+    if is_torch_here(source):
+        return _open_torch(source, choices, cache_dir)
+    with with_location(source):
+        return open_worker_side(source, choices.policy, options, cache_dir=cache_dir)
 
 
 def _measure(
@@ -328,16 +408,33 @@ def _exit_code(found: Trace) -> int:
 # What is written: a folder of the trace's own, and beside the comparison that it explains.
 
 
-def _requested_files(options: CompareOptions) -> tuple[Path, ...]:
-    """The files that the user asked for, refused where they cannot be written."""
-    for path in options.output:
+def requested_trace_files(paths: Sequence[Path]) -> tuple[Path, ...]:
+    """Return the files that a trace is to be written to.
+
+    Raises:
+        UsageError: a suffix says no format, or the file cannot be written.
+    """
+    for path in paths:
         if path.suffix.lower() not in _SUFFIXES:
             raise UsageError(
                 f"{path}: the suffix {path.suffix!r} says no format of a trace",
                 hint=f"one of {', '.join(_SUFFIXES)}",
             )
         check_output(path.expanduser())
-    return tuple(path.expanduser() for path in options.output)
+    return tuple(path.expanduser() for path in paths)
+
+
+def read_trace_folder(folder: Path) -> TraceResult | None:
+    """Read the trace in a folder of its own; None where it is none, or a comparison's.
+
+    Raises:
+        StoreError: it is damaged.
+    """
+    folder = folder.expanduser()
+    if (folder / "result.json").exists():
+        return None
+    report = read_run_trace(folder)
+    return None if report is None else TraceResult(report)
 
 
 def _finish(report: TraceReport, options: CompareOptions, files: Sequence[Path]) -> TraceResult:
@@ -350,19 +447,10 @@ def _finish(report: TraceReport, options: CompareOptions, files: Sequence[Path])
         problems += _write_beside(report)
     for path in files:
         try:
-            write_output(path, _file_text(report, path.suffix.lower()))
+            TraceResult(report).save(path)
         except StoreError as error:
             problems.append(f"{path} was not written: {error_text(error)}")
     return TraceResult(report, tuple(problems))
-
-
-def _file_text(report: TraceReport, suffix: str) -> str:
-    result = TraceResult(report)
-    if suffix == ".json":
-        return result.to_json() + "\n"
-    if suffix == ".txt":
-        return result.render(width=80, verbose=True) + "\n"
-    return result.to_html()
 
 
 def _write_folder(report: TraceReport, root: Path) -> TraceReport:
