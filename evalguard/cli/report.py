@@ -45,8 +45,9 @@ def report_command(
 ) -> Job:
     """Show the comparison in a run folder again, bisection, trace and all; no model is run.
 
-    RUN is a folder of `evalguard compare`, or its result.json, or a folder of `evalguard trace`. With -o FILE it is written there,
-    and nothing is printed. The exit code is 0 whatever the verdict was.
+    RUN is a folder of `evalguard compare`, or its result.json, or a folder of `evalguard trace`.
+    With -o FILE it is written there, and nothing is printed. The exit code is 0 whatever the
+    verdict was.
     """
     return partial(_report, run, output, output_format, as_json, width)
 

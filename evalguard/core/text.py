@@ -123,11 +123,21 @@ def as_trace(command: str) -> str:
     >>> as_trace("evalguard compare --base a --cand b --limit 9 --device cpu --margin 2")
     'evalguard trace --base a --cand b --device cpu'
     """
+    return _about_models(command, "trace", of=("compare", "bisect"))
+
+
+def traced_as_comparison(command: str) -> str:
+    """Return a trace to be typed once more as a comparison of its two models; "" likewise."""
+    return _about_models(command, "compare", of=("trace",))
+
+
+def _about_models(command: str, job: str, *, of: Collection[str]) -> str:
+    """A command with what a trace and a comparison share of another one's words."""
     try:
         words = shell_words(command_to_repeat(command))
     except ValueError:  # nobody typed this
         return ""
-    if words[:1] != ["evalguard"] or words[1:2] not in (["compare"], ["bisect"]):
+    if words[:1] != ["evalguard"] or len(words) < 2 or words[1] not in of:
         return ""
     kept: list[str] = []
     following = iter(words[2:])
@@ -139,7 +149,7 @@ def as_trace(command: str) -> str:
             kept.append(word)
     names = [word.partition("=")[0] for word in kept]
     both = "--base" in names and sum(one in ("--cand", "--candidate") for one in names) == 1
-    return shlex.join(["evalguard", "trace", *kept]) if both else ""
+    return shlex.join(["evalguard", job, *kept]) if both else ""
 
 
 def _of_bisect(word: str) -> str:

@@ -83,7 +83,7 @@ def _suspects(view: TraceView, width: int, most: int) -> list[Text]:
     rows = [_suspect_row(one, swap=swap) for one in shown]
     longest = max(len(row[0]) for row in rows)
     figures = sum(max(len(row[at]) for row in (header, *rows)) + 2 for at in range(1, 3 + swap))
-    room = max(_LEAST_MODULE, min(longest, width - figures - 24))
+    room = max(_LEAST_MODULE, min(longest, 3 * (width - figures) // 5))
     cut = [[fit_text(row[0], room), *row[1:]] for row in rows]
     widths = column_widths([header, *cut], 10_000)
     widths[-1] = max(width - sum(widths[:-1]) - 2 * (len(widths) - 1), 0)
@@ -212,7 +212,8 @@ def _hyperparameters(view: TraceView, width: int) -> list[Text]:
     rows = [[one.name, one.base, one.candidate, one.verdict, one.where] for one in told]
     if not rows:
         return wrap_prose(view.configuration, width)
-    widths = column_widths([header, *rows], width)
+    widths = column_widths([header, *rows], 10_000)
+    widths[-1] = max(min(widths[-1], width - sum(widths[:-1]) - 2 * (len(widths) - 1)), 0)
     lines = [row_text(header, widths, width, style="dim")]
     lines += [row_text(row, widths, width) for row in rows]
     return [*lines, *wrap_prose(f"{view.equal} more are equal", width, style="dim")]

@@ -17,6 +17,9 @@ from evalguard.core.reports.trace import (
     TraceReport,
 )
 from evalguard.core.settings import Value
+from evalguard.core.text import traced_as_comparison
+from evalguard.core.tracing.hyperparameters import EVERY_MODULE
+from evalguard.core.tracing.points import ROOT
 from evalguard.report.view.side import SideView, flatten_entries, side_view
 from evalguard.report.words.bisection import list_names
 from evalguard.report.words.plain_text import printable
@@ -30,6 +33,8 @@ _CHECKS = {
     "weights": "in its weights",
 }
 _MOST_TOLD, _MOST_NAMED = 2, 8
+# How modules are called that hold a hyper-parameter, by the first word of its name.
+_HELD_BY = {"norm": ("norm", "ln"), "attention": ("attn", "attention"), "activation": ("act",)}
 _LEGEND = (
     "x floor: error over the largest that rounding alone makes there. Local: introduced in this "
     "module, the base's own values at its input. Accumulated: with each side's own values."
@@ -290,7 +295,7 @@ def _suspect_view(report: TraceReport, one: SuspectModule) -> SuspectView:
         accumulated=format_ratio(one.accumulated_ratio),
         swap="" if one.swap_sigma is None else f"{one.swap_sigma:+.2g}",
         is_first=trace.first is not None and trace.first.module == one.module,
-        why="; ".join(map(_difference_text, causes)),
+        why=", ".join(dict.fromkeys(printable(hyper.name) for hyper in causes)),
     )
 
 
@@ -444,16 +449,24 @@ def _explaining(report: TraceReport) -> list[HyperparameterDelta]:
 
 
 def _touches(one: HyperparameterDelta, suspect: SuspectModule) -> bool:
-    """Whether a difference is held by a suspect, by what it is in, or by what is in it."""
-    if one.verdict != "differs" or not one.where:
+    """Whether a difference is held by a suspect, or by the module that the suspect is a part of.
+
+    What only the config holds is read by the outermost module.
+    """
+    if one.verdict != "differs":
         return False
+    if not one.where:
+        return suspect.module == ROOT and suspect.fault == "operation"
     module = suspect.module.split(".")
-    for glob in one.where.partition(" and ")[0].split(", "):
-        parts = glob.split(".")
-        shared = zip(parts, module, strict=False)
-        if all(a in ("*", b) for a, b in shared) and len(parts) >= len(module) - 1:
-            return True
-    return False
+    if one.where == EVERY_MODULE:
+        words = _HELD_BY.get(one.name.partition("_")[0], ())
+        return one.name == "dtype" or any(word in module[-1].lower() for word in words)
+    globs = one.where.partition(" and ")[0].split(", ")
+    return any(
+        len(module) - len(parts) in (0, 1)
+        and all(a in ("*", b) for a, b in zip(parts, module, strict=False))
+        for parts in (glob.split(".") for glob in globs)
+    )
 
 
 # Floors, details, and what to do next.
@@ -512,24 +525,24 @@ def _token_text(report: TraceReport, document: int, position: int) -> str:
 def _next_step(report: TraceReport) -> tuple[str, str]:
     """What to do next in words without a full stop, and a command for it."""
     first = report.trace.first
-    sides = f"--base {shlex.quote(report.base.name)} --cand {shlex.quote(report.candidate.name)}"
     if first is None:
         if report.exit_code:
             return "name documents or inputs that both models can read", ""
-        return (
-            "ask a task whether the models differ where it counts",
-            f"evalguard compare {sides}",
-        )
+        return "ask a task whether the models differ where it counts", _comparison(report)
     explained = _explaining(report)
     if explained:
-        names = list_names([one.name for one in explained], most=2)
+        names = list_names(list(dict.fromkeys(one.name for one in explained)), most=2)
         return f"give the candidate the base's {names} there, and trace again", ""
+    where = printable(first.module)
     if first.fault == "weights":
-        return (
-            "look at its weights, tensor by tensor",
-            f"evalguard tensors {shlex.quote(report.base.name)} "
-            f"{shlex.quote(report.candidate.name)}",
-        )
+        return f"look at the weights of {where} (evalguard tensors), and trace again", ""
     if first.fault == "precision":
-        return f"compute {printable(first.module)} as the base does, and trace again", ""
-    return f"compare the code of {printable(first.module)} with the base's, and trace again", ""
+        return f"compute {where} as the base does, and trace again", ""
+    return f"compare the code of {where} with the base's, and trace again", ""
+
+
+def _comparison(report: TraceReport) -> str:
+    """The comparison of the two models, as they were typed."""
+    typed = printable(traced_as_comparison(report.command))
+    sides = (shlex.quote(side.name) for side in (report.base, report.candidate))
+    return typed or printable("evalguard compare --base {} --cand {}".format(*sides))
