@@ -1,20 +1,66 @@
-"""Where a candidate introduces error: two models, or a model and recorded activations."""
+"""Where a candidate introduces error: two models, or a model and recorded activations.
+
+The base's activations are recorded once. A pass of the candidate is then forced to them: at every
+point its own tensor is compared with the base's, and replaced by it, so that an error belongs to
+the code since the points before. Benign twins of the base, forced alike, say what rounding alone
+does at each point. Of activations that were recorded elsewhere the base is forced to them, and its
+own tensors are compared: the same code, the same meaning.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from evalguard.core.reports.trace import Trace, TwinFacts, UnalignedPoint
+from evalguard.core.tracing.points import PointName
+from evalguard.core.tracing.precision import SAME
+from evalguard.core.tracing.suspects import (
+    THRESHOLD,
+    WEIGHTS_THRESHOLD,
+    rank_suspects,
+    ulp_floor,
+)
+from evalguard.errors import EvaluationError
+from evalguard.models.tracing.alignment import ModuleAlignment, align_modules
+from evalguard.models.tracing.measured import (
+    collect_points,
+    count_tokens,
+    find_origins,
+    list_never_run,
+    name_kinds,
+)
+from evalguard.models.tracing.passes import (
+    ComparedPass,
+    PointDetails,
+    ReportStep,
+    TracedSequences,
+    TwinFloors,
+)
+from evalguard.models.tracing.recorded import trace_recorded
+from evalguard.models.tracing.spool import ActivationSpool
+from evalguard.models.tracing.twins import (
+    WeightsCompared,
+    compare_weights,
+    computing_dtype,
+    make_operation_twin,
+    make_precision_twin,
+    upcast,
+    why_not_upcast,
+)
 
 if TYPE_CHECKING:
     import torch
 
-    from evalguard.core.reports.trace import Trace
     from evalguard.core.tracing.points import ModelInputs, RecordedActivations
+    from evalguard.core.tracing.sums import ErrorSums
+    from evalguard.core.tracing.suspects import MeasuredPoint
 
 DEFAULT_MEMORY = 2 * 2**30  # bytes of recorded activations; above it they go to a temporary file
 
-# What is being done, how many steps are done, and how many there are.
-ReportStep = Callable[[str, int, int], None]
+# Two modules that were aligned by shape and order are the same one if their own values agree so.
+_CONFIRMED_COSINE = 0.5
 
 
 def trace_models(
@@ -41,4 +87,183 @@ def trace_models(
     Raises:
         EvaluationError: no common points, or a model fails; nothing is known then.
     """
-    raise NotImplementedError
+    import torch
+
+    if not sequences:
+        raise EvaluationError("there is no document to trace", hint="give at least one")
+    traced = TracedSequences(sequences=sequences, report_step=report_step)
+    details = PointDetails(detail, _count_heads(base)) if detail else None
+    with ActivationSpool(memory) as spool:
+        if isinstance(candidate, torch.nn.Module):
+            return _ModelTrace(base, candidate, traced, spool, memory, details).run()
+        return trace_recorded(base, candidate, traced, spool=spool, memory=memory, details=details)
+
+
+@dataclass(slots=True)
+class _ModelTrace:
+    """A trace of two models: the candidate is forced to the base's activations in ``spool``."""
+
+    base: torch.nn.Module
+    candidate: torch.nn.Module
+    traced: TracedSequences
+    spool: ActivationSpool
+    memory: int
+    details: PointDetails | None
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def run(self) -> Trace:
+        alignment = align_modules(self.base, self.candidate)
+        self.names = alignment.names
+        recorded = self.traced.run(
+            "base", self.base, ComparedPass(reference=None, spool=self.spool)
+        )
+        own = self._run_candidate("candidate", ComparedPass(reference=self.spool))
+        doubtful = _unconfirmed(own, alignment)
+        self.names = {k: v for k, v in self.names.items() if v not in doubtful}
+        local = self._run_candidate(
+            "candidate, forced",
+            ComparedPass(reference=self.spool, forced=self.spool, details=self.details),
+        )
+        if not local.sums:
+            raise EvaluationError(
+                "base and candidate have no point with the same name and shape in common",
+                hint="trace models of one architecture and size",
+            )
+        weights = compare_weights(self.base, self.candidate, self.names)
+        floors = self._measure_floors(weights)
+        points = collect_points(recorded.events.values(), _first_rows(local), _first_rows(own))
+        ulps = ulp_floor(max(computing_dtype(self.base), weights.dtype, key=ulp_floor))
+        for point in points:
+            point.rounded = local.rounded.get(point.name, "")
+            point.floor = max(floors.local.get(point.name, 0.0), ulps)
+            point.accumulated_floor = max(floors.accumulated.get(point.name, 0.0), ulps)
+        why_not = self._measure_operations(weights, {point.name: point for point in points})
+        ranking = rank_suspects(points, weights.findings, kinds=name_kinds(self.base))
+        attention = (_attention(self.base), _attention(self.candidate))
+        return Trace(
+            layers=ranking.layers,
+            suspects=ranking.suspects,
+            first=ranking.first,
+            unaligned=(
+                *alignment.unaligned,
+                *_unaligned_points(recorded, local, doubtful, weights),
+            ),
+            never_run=list_never_run(self.base, recorded.events.values()),
+            nonfinite=find_origins(recorded, own),
+            details=self.details.results() if self.details else (),
+            twin=TwinFacts(
+                dtype=weights.dtype,
+                weights=weights.matrices,
+                votes=weights.votes,
+                twins=tuple(floors.twins),
+                upcast=not why_not,
+                not_upcast=why_not,
+                threshold=THRESHOLD,
+                weights_threshold=WEIGHTS_THRESHOLD,
+                attention=attention if all(attention) else None,
+            ),
+            documents=len(self.traced.sequences),
+            tokens=sum(count_tokens(inputs) for inputs in self.traced.sequences),
+            caveats=tuple(floors.failed),
+        )
+
+    def _run_candidate(self, label: str, visitor: ComparedPass) -> ComparedPass:
+        return self.traced.run(label, self.candidate, visitor, self.names)
+
+    def _measure_floors(self, weights: WeightsCompared) -> TwinFloors:
+        """Run the benign twins of the first check."""
+        floors = TwinFloors(
+            traced=self.traced, own=self.spool, reference=self.spool, forced=self.spool
+        )
+        floors.add("another batch shape, last bits moved", self.base, moved=True)
+        base_dtype, dtype = computing_dtype(self.base), weights.dtype
+        if weights.identical and dtype == base_dtype == SAME:
+            return floors
+        twin = make_precision_twin(self.base, self.candidate, self.names, weights)
+        floors.add(f"weights {weights.matrices}, computed in {dtype}", twin)
+        theirs = _attention(self.candidate)
+        if theirs and theirs != _attention(self.base) and hasattr(twin, "set_attn_implementation"):
+            twin.set_attn_implementation(theirs)  # type: ignore[operator]
+            floors.add(f"the same with {theirs} attention", twin)
+        del twin
+        if dtype == base_dtype != SAME:  # the base's own rounding, which another code has not
+            floors.add("computed in float32", upcast(self.base))
+        return floors
+
+    def _measure_operations(
+        self, weights: WeightsCompared, points: Mapping[str, MeasuredPoint]
+    ) -> str:
+        """Make the second check, both sides in float32 with the candidate's weights.
+
+        Returns why it was not made, or "".
+        """
+        why_not = why_not_upcast(self.candidate)
+        if why_not:
+            return why_not
+        if weights.identical and weights.dtype == computing_dtype(self.base) == SAME:
+            return "both sides are float32 with the same weights: one check is both"
+        twin = make_operation_twin(self.base, self.candidate, self.names)
+        with ActivationSpool(self.memory) as spool:
+            self.traced.run(
+                "base with the candidate's weights", twin, ComparedPass(reference=None, spool=spool)
+            )
+            floors = TwinFloors(traced=self.traced, own=spool, reference=spool, forced=spool)
+            floors.add("another batch shape, last bits moved", twin, moved=True)
+            del twin
+            computed = self.traced.run(
+                "candidate in float32",
+                upcast(self.candidate),
+                ComparedPass(reference=spool, forced=spool),
+                self.names,
+            )
+        for name, sums in computed.sums.items():
+            if name in points:
+                points[name].computed = sums[0]
+                points[name].computed_floor = max(floors.local.get(name, 0.0), ulp_floor(SAME))
+        return ""
+
+
+def _first_rows(visitor: ComparedPass) -> Mapping[str, ErrorSums]:
+    return {point: sums[0] for point, sums in visitor.sums.items()}
+
+
+def _count_heads(model: torch.nn.Module) -> int:
+    return int(getattr(getattr(model, "config", None), "num_attention_heads", None) or 0)
+
+
+def _attention(model: torch.nn.Module) -> str:
+    return str(getattr(getattr(model, "config", None), "_attn_implementation", None) or "")
+
+
+def _unconfirmed(own: ComparedPass, alignment: ModuleAlignment) -> frozenset[str]:
+    """Give the modules that were aligned by shape and order but whose values do not agree."""
+    doubtful = set()
+    for point, sums in own.sums.items():
+        module = PointName.parse(point).module
+        if module in alignment.guessed and not sums[0].error().cosine >= _CONFIRMED_COSINE:
+            doubtful.add(module)
+    return frozenset(doubtful)
+
+
+def _unaligned_points(
+    recorded: ComparedPass,
+    local: ComparedPass,
+    doubtful: Collection[str],
+    weights: WeightsCompared,
+) -> list[UnalignedPoint]:
+    of_candidate = [
+        *(
+            (p, f"shape {theirs}, the base's is {ours}")
+            for p, (ours, theirs) in local.shapes.items()
+        ),
+        *((name, "its values are not the base's") for name in sorted(doubtful)),
+        *((name, "this weight cannot be compared") for name in weights.uncompared),
+    ]
+    missing = [name for name in recorded.events if name not in local.events]
+    return [
+        *(UnalignedPoint(name=n, side="candidate", reason=reason) for n, reason in of_candidate),
+        *(
+            UnalignedPoint(name=name, side="base", reason="the candidate does not have it")
+            for name in missing
+        ),
+    ]

@@ -1,0 +1,222 @@
+"""Which modules introduce more error than benign twins do, ranked.
+
+An error is compared with its floor twice, because rounding hides small faults of what is computed:
+"as it runs" (floor: the base in another batch shape, with its last bits moved, and in the
+candidate's precision) and "what it computes" (both sides in float32 with the candidate's weights;
+floor: the base so in another batch shape, with its last bits moved). Weights are compared with the
+base's directly.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf, isfinite, isnan
+
+from evalguard.core.reports.trace import Check, Fault, LayerDelta, PointKind, SuspectModule
+from evalguard.core.tracing.precision import EPSILON
+from evalguard.core.tracing.sums import ErrorSums
+
+# A healthy port in another implementation (kernels, order of operations) shows up to about twice
+# the floor; planted faults show more than this in 99% (benchmarks/trace_planting.py).
+THRESHOLD = 4.0
+# Of a weight's error over that of its class's rule; other healthy quantisers of the same class
+# (zero points, calibrated scales) show up to 1.6.
+WEIGHTS_THRESHOLD = 2.0
+
+# One rounding to nearest has a relative L2 error of about 0.21 spacings. What is rounded once in
+# the end (16 bits) gets one; what is accumulated in float32 gets several, because the order of a
+# sum is free.
+_ROUNDINGS = {"float64": 4.0, "float32": 4.0, "float16": 0.25, "bfloat16": 0.25}
+
+
+def ulp_floor(dtype: str) -> float:
+    """Give the least relative L2 error that two healthy implementations may differ by."""
+    return _ROUNDINGS.get(dtype, 0.25) * EPSILON.get(dtype, EPSILON["bfloat16"])
+
+
+@dataclass(slots=True, kw_only=True)
+class MeasuredPoint:
+    """A point of the base with all that was measured there.
+
+    Attributes:
+        code: whose doing a local error is (see LayerDelta.module). place, kind: see there.
+        local, accumulated: sums against the candidate; None where not measured.
+        floor, accumulated_floor: the largest relative L2 of benign twins.
+        computed, computed_floor: of the second check; None where not made.
+        rounded: dtype in which all of the candidate's local values can be held, where that is
+            coarser than its own; "" if not.
+    """
+
+    name: str
+    code: str
+    kind: PointKind
+    place: str
+    order: int
+    local: ErrorSums | None = None
+    accumulated: ErrorSums | None = None
+    floor: float = 0.0
+    accumulated_floor: float = 0.0
+    computed: ErrorSums | None = None
+    computed_floor: float = 0.0
+    rounded: str = ""
+    since: tuple[str, ...] = ()
+
+    def ratios(self) -> tuple[float, Check]:
+        """Give the larger ratio of both checks, and which it is; 0 where nothing was measured."""
+        runs = _ratio(self.local, self.floor)
+        computes = _ratio(self.computed, self.computed_floor)
+        return (computes, "what it computes") if computes > runs else (runs, "as it runs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightFinding:
+    """A module's weight that is not the base's, rounded as most of the candidate's are.
+
+    ``ratio``: of its error over that of the rule. ``looks``: "weight looks transposed", in words.
+    """
+
+    module: str
+    ratio: float
+    looks: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """All points, judged; see Trace."""
+
+    layers: tuple[LayerDelta, ...]
+    suspects: tuple[SuspectModule, ...]
+    first: SuspectModule | None
+
+
+def rank_suspects(
+    points: Sequence[MeasuredPoint],
+    findings: Iterable[WeightFinding] = (),
+    *,
+    kinds: Mapping[str, str],
+    threshold: float = THRESHOLD,
+) -> Ranking:
+    """Judge every point, and name the modules beyond the floor, the largest local ratio first.
+
+    Args:
+        kinds: class name of each module, for words.
+    """
+    weights: dict[str, WeightFinding] = {}
+    for finding in findings:
+        if finding.module not in weights or finding.ratio > weights[finding.module].ratio:
+            weights[finding.module] = finding
+    layer_of = number_layers(point.code for point in points)
+    guilty_weights = _points_of_weights(points, weights)
+    layers, beyond = [], _Beyond()
+    for point in points:
+        ratio, check = point.ratios()
+        finding_here = guilty_weights.get(point.name)
+        if finding_here is not None and finding_here.ratio > ratio:
+            ratio, check = finding_here.ratio, "weights"
+        layer = layer_of.get(point.code)
+        delta = _delta(point, ratio, check, layer)
+        layers.append(delta)
+        if ratio > threshold or check == "weights":
+            beyond.add(point, delta, weights.get(point.code), kinds.get(point.code, ""))
+    suspects = sorted(beyond.found.values(), key=lambda s: (-s.local_ratio, s.order))
+    first = min(suspects, key=lambda suspect: beyond.earliest[suspect.module], default=None)
+    return Ranking(tuple(layers), tuple(suspects), first)
+
+
+@dataclass(slots=True)
+class _Beyond:
+    """Modules with points beyond the floor: the worst point of each, and the earliest."""
+
+    found: dict[str, SuspectModule] = field(default_factory=dict)
+    earliest: dict[str, int] = field(default_factory=dict)
+
+    def add(
+        self, point: MeasuredPoint, delta: LayerDelta, weights: WeightFinding | None, kind: str
+    ) -> None:
+        self.earliest.setdefault(point.code, point.order)
+        known = self.found.get(point.code)
+        ratio = delta.local_ratio or 0.0
+        if known is not None and known.local_ratio >= ratio:
+            return
+        fault, words = _operation(point, delta, weights, kind)
+        self.found[point.code] = SuspectModule(
+            module=point.code,
+            operation=words,
+            fault=fault,
+            point=point.name,
+            order=point.order,
+            layer=delta.layer,
+            check=delta.check,
+            local_ratio=ratio,
+            accumulated_ratio=delta.accumulated_ratio,
+        )
+
+
+def number_layers(modules: Iterable[str]) -> Mapping[str, int]:
+    """Number the modules inside the longest list of like layers ("model.layers.3.mlp": 3)."""
+    inside: dict[str, dict[str, int]] = {}
+    for module in modules:
+        for found in re.finditer(r"(?:^|\.)(\d+)(?=\.|$)", module):
+            inside.setdefault(module[: found.start()], {})[module] = int(found[1])
+    if not inside:
+        return {}
+    longest = max(inside.values(), key=lambda members: (len(set(members.values())), len(members)))
+    return longest if len(set(longest.values())) > 1 else {}
+
+
+def _ratio(sums: ErrorSums | None, floor: float) -> float:
+    if sums is None:
+        return 0.0
+    error = sums.relative_l2
+    return inf if isnan(error) or not isfinite(error) else error / floor
+
+
+def _delta(point: MeasuredPoint, ratio: float, check: Check, layer: int | None) -> LayerDelta:
+    accumulated = point.accumulated
+    return LayerDelta(
+        point=point.name,
+        module=point.code,
+        kind=point.kind,
+        place=point.place,
+        layer=layer,
+        order=point.order,
+        local=point.local.error() if point.local else None,
+        accumulated=accumulated.error() if accumulated else None,
+        floor=point.floor if point.local else None,
+        accumulated_floor=point.accumulated_floor if accumulated else None,
+        local_ratio=ratio if point.local or check == "weights" else None,
+        accumulated_ratio=_ratio(accumulated, point.accumulated_floor) if accumulated else None,
+        check=check,
+        since=point.since,
+    )
+
+
+def _points_of_weights(
+    points: Sequence[MeasuredPoint], weights: Mapping[str, WeightFinding]
+) -> Mapping[str, WeightFinding]:
+    """Find where a module's own weights show most; nowhere, if they change nothing that was run."""
+    found: dict[str, WeightFinding] = {}
+    for module, finding in weights.items():
+        own = [p for p in points if p.code == module and p.local and p.local.squared_difference]
+        if own:
+            found[max(own, key=lambda p: p.ratios()[0]).name] = finding
+    return found
+
+
+def _operation(
+    point: MeasuredPoint, delta: LayerDelta, weights: WeightFinding | None, kind: str
+) -> tuple[Fault, str]:
+    """Say what differs at a point beyond the floor: fault and words."""
+    where = f"{kind}, {point.place}" if kind and point.place else point.place or kind
+    if point.local is not None and point.local.nonfinite:
+        return "operation", f"{where}: nan or infinite where the base is finite"
+    if weights is not None:
+        return "weights", f"weights: {weights.looks}"
+    if point.rounded:
+        return "precision", f"{where}: computed in {point.rounded}"
+    alike = _ratio(point.computed, point.computed_floor) <= THRESHOLD
+    if delta.check == "as it runs" and point.computed is not None and alike:
+        return "precision", f"{where}: rounds more than the candidate's precision does"
+    return "operation", f"{where}: computes something else"

@@ -1,0 +1,91 @@
+"""What passes have measured, made into points with the module whose doing an error is."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+from evalguard.core.reports.trace import NonFiniteOrigin, PointKind
+from evalguard.core.tracing.points import ROOT, PointName
+from evalguard.core.tracing.suspects import MeasuredPoint
+
+if TYPE_CHECKING:
+    import torch
+
+    from evalguard.core.tracing.points import ModelInputs
+    from evalguard.core.tracing.sums import ErrorSums
+    from evalguard.models.tracing.hooks import PointEvent
+    from evalguard.models.tracing.passes import ComparedPass
+
+
+def count_tokens(inputs: ModelInputs) -> int:
+    """Count positions of a sequence: the second axis of its first input."""
+    first = inputs.get("input_ids", next(iter(inputs.values())))
+    return int(first.shape[1]) if first.ndim > 1 else int(first.size)
+
+
+def collect_points(
+    events: Collection[PointEvent],
+    local: Mapping[str, ErrorSums],
+    accumulated: Mapping[str, ErrorSums],
+) -> list[MeasuredPoint]:
+    """Make the measured points, each with the module whose doing an error there is.
+
+    Args:
+        events: all points of the base, in order of execution.
+    """
+    points = []
+    last_child: dict[str, str] = {}
+    for number, event in enumerate(events):
+        end = PointName.parse(event.name).end
+        kind: PointKind = "glue" if end == "in" else "leaf" if event.leaf else "container"
+        child = event.module.removeprefix(f"{event.code}.")
+        place = f"before {child}" if end == "in" else ""
+        if kind == "container" and event.module in last_child:
+            place = f"after {last_child[event.module]}"
+        if end == "in":
+            last_child[event.code] = child
+        if event.name not in local and event.name not in accumulated:
+            continue
+        points.append(
+            MeasuredPoint(
+                name=event.name,
+                code=event.code,
+                kind=kind,
+                place=place,
+                order=number,
+                local=local.get(event.name),
+                accumulated=accumulated.get(event.name),
+            )
+        )
+    return points
+
+
+def list_never_run(base: torch.nn.Module, events: Collection[PointEvent]) -> tuple[str, ...]:
+    """Give the leaves that no sequence ran."""
+    ran = {event.module for event in events}
+    leaves = [n for n, m in base.named_modules() if n and next(m.children(), None) is None]
+    return tuple(name for name in leaves if name not in ran)
+
+
+def find_origins(base: ComparedPass, candidate: ComparedPass | None) -> tuple[NonFiniteOrigin, ...]:
+    """Say where nan or infinite values arise in each side's own pass."""
+    found = []
+    for visitor in (base, candidate):
+        if visitor is not None and visitor.origin is not None:
+            event, elements, sequence = visitor.origin
+            found.append(
+                NonFiniteOrigin(
+                    side="base" if visitor is base else "candidate",
+                    module=event.code,
+                    point=event.name,
+                    elements=elements,
+                    sequence=sequence,
+                )
+            )
+    return tuple(found)
+
+
+def name_kinds(model: torch.nn.Module) -> Mapping[str, str]:
+    """Give the class name of every module."""
+    return {name or ROOT: type(module).__name__ for name, module in model.named_modules()}

@@ -1,0 +1,302 @@
+"""One pass of a model compared with recorded activations, and forced to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Protocol
+from zlib import crc32
+
+import numpy as np
+
+from evalguard.core.reports.trace import TokenDetail
+from evalguard.core.tracing.precision import EPSILON, round_weights
+from evalguard.core.tracing.sums import ErrorSums
+from evalguard.errors import EvaluationError
+from evalguard.models.tracing.hooks import run_pass
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+    from evalguard.core.tracing.points import ModelInputs
+    from evalguard.models.tracing.hooks import PointEvent
+    from evalguard.models.tracing.spool import ActivationSpool
+
+# What is being done, how many passes are done, and how many there are.
+ReportStep = Callable[[str, int, int], None]
+
+_ROWS = 2  # of a twin in another batch shape: the sequence, and one with its last bits moved
+_PROBE = 4096  # elements that are looked at before all are
+
+
+class ActivationSource(Protocol):
+    """Tensors by sequence and point, to be read only."""
+
+    def get(self, sequence: int, point: str) -> torch.Tensor | None: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class ComparedPass:
+    """A visitor that compares every tensor with a reference, and lets it be replaced.
+
+    Attributes:
+        reference: what a tensor is compared with. forced: what takes its place; None: nothing, the
+            pass goes on with its own.
+        rows: copies of the sequence in the batch. Each is compared; the largest error counts.
+        jitter: whether the last bit of what goes on is moved in the last row, by a step that is
+            drawn for the point's name: what rounding alone does there.
+        sequence: that is run; set before each pass.
+        sums: per point, one for each row.
+        shapes: points whose shapes differ, the reference's and the tensor's.
+        rounded: points whose every value is a number of a coarser dtype, unlike the reference's.
+        origin: the first point with nan or infinite values, how many, and of which sequence.
+        events: every point once, in the order of execution of the first sequence that has it.
+        spool: where the tensors are stored before they are replaced.
+        candidate_is_reference: the model that runs is the base; sums keep base and candidate apart.
+    """
+
+    reference: ActivationSource | None
+    forced: ActivationSource | None = None
+    rows: int = 1
+    jitter: bool = False
+    sequence: int = 0
+    sums: dict[str, list[ErrorSums]] = field(default_factory=dict)
+    shapes: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
+    rounded: dict[str, str] = field(default_factory=dict)
+    origin: tuple[PointEvent, int, int] | None = None
+    events: dict[str, PointEvent] = field(default_factory=dict)
+    details: PointDetails | None = None
+    spool: ActivationSpool | None = None
+    candidate_is_reference: bool = False
+
+    def __call__(self, event: PointEvent, value: torch.Tensor) -> torch.Tensor | None:
+        self.events.setdefault(event.name, event)
+        if self.spool is not None:
+            self.spool.put(self.sequence, event.name, value)
+        if self.origin is None and self.forced is None and value.is_floating_point():
+            bad = int((~value.isfinite()).sum())
+            self.origin = (event, bad, self.sequence) if bad else None
+        self._compare(event, value)
+        if self.forced is None:
+            return self._moved(event.name, value) if self.jitter else None
+        other = self.forced.get(self.sequence, event.name)
+        if other is None:
+            return None
+        fitted = _fit(other, value, self.rows)
+        if fitted is None:
+            return None
+        replaced = fitted.to(device=value.device, dtype=value.dtype, copy=True)
+        return self._moved(event.name, replaced) if self.jitter else replaced
+
+    def _compare(self, event: PointEvent, value: torch.Tensor) -> None:
+        if self.reference is None:
+            return
+        reference = self.reference.get(self.sequence, event.name)
+        if reference is None:
+            return
+        fitted = _fit(reference, value, self.rows)
+        if fitted is None:
+            self.shapes[event.name] = (tuple(reference.shape), tuple(value.shape))
+            return
+        base, own = as_array(fitted), as_array(value)
+        if self.candidate_is_reference:
+            base, own = own, base
+        sums = self.sums.setdefault(event.name, [ErrorSums() for _ in range(self.rows)])
+        axis = _row_axis(reference, value, self.rows)
+        if axis is None:
+            for each in sums:
+                each.add(base, own)
+        else:
+            ours, theirs = np.split(base, self.rows, axis), np.split(own, self.rows, axis)
+            for each, one, other in zip(sums, ours, theirs, strict=True):
+                each.add(one, other)
+        if str(value.dtype) == "torch.float32":
+            self._note_rounding(event.name, base, own)
+        if self.details is not None:
+            self.details.add(self.sequence, event.name, base, own)
+
+    def _note_rounding(self, point: str, base: NDArray[Any], own: NDArray[Any]) -> None:
+        if self.rounded.get(point) == "":
+            return
+        name = _coarser_dtype(own)
+        known = self.rounded.get(point, name)
+        self.rounded[point] = name if name == known and name != _coarser_dtype(base) else ""
+
+    def _moved(self, point: str, value: torch.Tensor) -> torch.Tensor | None:
+        """Move the last bits in the last row, where the tensor has rows of its own."""
+        import torch
+
+        if not value.is_floating_point():
+            return value
+        generator = torch.Generator().manual_seed(crc32(f"{self.sequence} {point}".encode()))
+        step = torch.rand(value.shape, generator=generator) * 2.0 - 1.0
+        if self.rows > 1 and value.shape[0] % self.rows == 0:
+            step[: value.shape[0] - value.shape[0] // self.rows] = 0.0
+        moved = value * (1.0 + EPSILON["float32"] * step.to(value.device, torch.float64))
+        return moved.to(value.dtype)
+
+
+@dataclass(slots=True, kw_only=True)
+class TracedSequences:
+    """The documents of a trace, run by any of its models."""
+
+    sequences: Sequence[ModelInputs]
+    report_step: ReportStep | None = None
+
+    def run(
+        self,
+        label: str,
+        model: torch.nn.Module,
+        visitor: ComparedPass,
+        names: Mapping[str, str] | None = None,
+    ) -> ComparedPass:
+        """Run the model over all sequences with a visitor, and give it back.
+
+        Args:
+            names: the base's name of each of the model's modules; None: they are the base's.
+        """
+        for number, inputs in enumerate(self.sequences):
+            if self.report_step is not None:
+                self.report_step(label, number, len(self.sequences))
+            visitor.sequence = number
+            run_pass(model, inputs, visitor, names=names, rows=visitor.rows)
+        return visitor
+
+
+@dataclass(slots=True, kw_only=True)
+class TwinFloors:
+    """Floors of benign twins: the largest error of any of them at each point.
+
+    Attributes:
+        own: what a twin's free pass is compared with. reference, forced: of its forced pass.
+        local, accumulated: relative L2 by point. twins: that were run. failed: why others were not.
+    """
+
+    traced: TracedSequences
+    own: ActivationSource
+    reference: ActivationSource
+    forced: ActivationSource
+    local: dict[str, float] = field(default_factory=dict)
+    accumulated: dict[str, float] = field(default_factory=dict)
+    twins: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+
+    def add(self, label: str, twin: torch.nn.Module, *, moved: bool = False) -> None:
+        """Run a twin over all sequences, forced and on its own.
+
+        Args:
+            moved: run it in another batch shape, with the last bits moved in one of the rows.
+        """
+        rows = _ROWS if moved else 1
+        forced = ComparedPass(reference=self.reference, forced=self.forced, rows=rows, jitter=moved)
+        free = ComparedPass(reference=self.own, rows=rows, jitter=moved)
+        try:
+            self.traced.run(f"twin ({label}), forced", twin, forced)
+            self.traced.run(f"twin ({label})", twin, free)
+        except EvaluationError as error:
+            self.failed.append(f"the twin with {label} could not be run: {error}")
+            return
+        self.twins.append(label)
+        for visitor, floors in ((forced, self.local), (free, self.accumulated)):
+            for point, sums in visitor.sums.items():
+                floors[point] = max(floors.get(point, 0.0), largest_error(sums))
+
+
+@dataclass(slots=True)
+class PointDetails:
+    """Local errors of some points by token and by head.
+
+    Attributes:
+        patterns: globs of the points. heads: number of the attention's heads, 0 where unknown.
+    """
+
+    patterns: Collection[str]
+    heads: int = 0
+    _tokens: dict[str, dict[int, tuple[float, ...]]] = field(default_factory=dict)
+    _heads: dict[str, list[ErrorSums]] = field(default_factory=dict)
+
+    def add(self, sequence: int, point: str, base: NDArray[Any], own: NDArray[Any]) -> None:
+        """Add a point's tensors of one sequence, [1, tokens, ...]; others are left out."""
+        if base.ndim < 3 or not any(fnmatchcase(point, pattern) for pattern in self.patterns):
+            return
+        by_token = [ErrorSums() for _ in range(base.shape[1])]
+        for number, sums in enumerate(by_token):
+            sums.add(base[:, number], own[:, number])
+        self._tokens.setdefault(point, {})[sequence] = tuple(s.relative_l2 for s in by_token)
+        if self.heads and point.endswith(":in") and base.shape[-1] % self.heads == 0:
+            pairs = zip(
+                np.split(base, self.heads, axis=-1), np.split(own, self.heads, axis=-1), strict=True
+            )
+            by_head = self._heads.setdefault(point, [ErrorSums() for _ in range(self.heads)])
+            for sums, pair in zip(by_head, pairs, strict=True):
+                sums.add(*pair)
+
+    def results(self) -> tuple[TokenDetail, ...]:
+        """Give what was added."""
+        return tuple(
+            TokenDetail(
+                point=point,
+                tokens=tuple(tokens[number] for number in sorted(tokens)),
+                heads=tuple(sums.relative_l2 for sums in self._heads.get(point, [])),
+            )
+            for point, tokens in self._tokens.items()
+        )
+
+
+def largest_error(sums: Sequence[ErrorSums]) -> float:
+    """Give the largest relative L2 error of a point's rows."""
+    return max((each.relative_l2 for each in sums), default=0.0)
+
+
+def as_array(value: torch.Tensor) -> NDArray[Any]:
+    """Give a tensor's values, in float32 where numpy does not know its dtype."""
+    import torch
+
+    plain = value.detach().cpu()
+    if plain.dtype is torch.bfloat16 or str(plain.dtype).startswith("torch.float8"):
+        plain = plain.float()
+    array: NDArray[Any] = plain.numpy()
+    return array
+
+
+def _row_axis(reference: torch.Tensor, value: torch.Tensor, rows: int) -> int | None:
+    """Find the axis along which the copies of a sequence lie; None where there is none."""
+    own, one = tuple(value.shape), tuple(reference.shape)
+    if rows == 1 or len(own) != len(one) or own == one:
+        return None
+    found = [axis for axis in range(len(own)) if own[axis] == rows * one[axis]]
+    others = (
+        found and own[: found[0]] == one[: found[0]] and own[found[0] + 1 :] == one[found[0] + 1 :]
+    )
+    return found[0] if others else None
+
+
+def _fit(reference: torch.Tensor, value: torch.Tensor, rows: int) -> torch.Tensor | None:
+    """Bring a reference of one sequence to the tensor's shape; None where it has another one."""
+    if reference.shape == value.shape:
+        return reference
+    axis = _row_axis(reference, value, rows)
+    if axis is not None:
+        return reference.repeat(*[rows if i == axis else 1 for i in range(value.ndim)])
+    if _without_ones(reference) == _without_ones(value):
+        return reference.reshape(value.shape)
+    return None
+
+
+def _without_ones(value: torch.Tensor) -> tuple[int, ...]:
+    shape = list(value.shape)
+    while shape and shape[0] == 1:
+        shape.pop(0)
+    return tuple(shape)
+
+
+def _coarser_dtype(values: NDArray[Any]) -> str:
+    """Name the 16 bit dtype that holds every value; "" where none does, or all are simple."""
+    flat = values.reshape(-1).astype(np.float32, copy=False)
+    for name in ("bfloat16", "float16"):
+        head = flat[:_PROBE]
+        if np.array_equal(round_weights(head, name), head):
+            return name if np.array_equal(round_weights(flat, name), flat) else ""
+    return ""

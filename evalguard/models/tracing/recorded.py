@@ -1,0 +1,270 @@
+"""A candidate that ran elsewhere: the base is forced to the activations recorded of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from evalguard.core.reports.trace import Trace, TwinFacts, UnalignedPoint
+from evalguard.core.tracing.points import ROOT, PointName
+from evalguard.core.tracing.precision import CLASSES, EPSILON, SAME
+from evalguard.core.tracing.sums import ErrorSums
+from evalguard.core.tracing.suspects import (
+    THRESHOLD,
+    MeasuredPoint,
+    rank_suspects,
+    ulp_floor,
+)
+from evalguard.errors import EvaluationError, UsageError, nearest
+from evalguard.models.tracing.measured import (
+    collect_points,
+    count_tokens,
+    find_origins,
+    list_never_run,
+    name_kinds,
+)
+from evalguard.models.tracing.passes import (
+    ComparedPass,
+    PointDetails,
+    TracedSequences,
+    TwinFloors,
+    as_array,
+)
+from evalguard.models.tracing.spool import ActivationSpool
+from evalguard.models.tracing.twins import computing_dtype, make_class_twin
+
+if TYPE_CHECKING:
+    import torch
+
+    from evalguard.core.tracing.points import RecordedActivations
+    from evalguard.models.tracing.hooks import PointEvent
+
+# Tried in this order where the precision is not known: the first whose twin explains most of the
+# outputs of weights is taken.
+_TRIED = ("float16", "bfloat16", "int8 in groups of 32", "int4 in groups of 32")
+_EXPLAINED = 2.0  # median ratio: activations may be rounded as the weights are
+
+
+def trace_recorded(
+    base: torch.nn.Module,
+    candidate: RecordedActivations,
+    traced: TracedSequences,
+    *,
+    spool: ActivationSpool,
+    memory: int,
+    details: PointDetails | None,
+) -> Trace:
+    """Trace recorded activations: at each point, what the base makes of those before it.
+
+    Raises:
+        EvaluationError: no point of the recording is one of the base's, or has its shape.
+        UsageError: its precision is none that is known.
+    """
+    if candidate.precision not in ("", *CLASSES):
+        raise UsageError(
+            f"'{candidate.precision}' is not a precision that a twin can be made of"
+            f"{nearest(candidate.precision, CLASSES)}",
+            hint=f"one of: {', '.join(CLASSES)}",
+        )
+    recorded = traced.run("base", base, ComparedPass(reference=None, spool=spool))
+    source = _RecordedSource(candidate, spool)
+    unaligned = _list_unaligned(candidate, recorded.events, len(traced.sequences))
+    accumulated = _compare_directly(source, spool, recorded.events, len(traced.sequences))
+    with ActivationSpool(memory) as answers:
+        local = traced.run(
+            "base, forced to the recorded activations",
+            base,
+            ComparedPass(
+                reference=source,
+                forced=source,
+                spool=answers,
+                details=details,
+                candidate_is_reference=True,
+            ),
+        )
+        if not local.sums:
+            raise EvaluationError(
+                "no recorded activation has the name and shape of a point of the base",
+                hint="the base has points such as "
+                f"{', '.join(list(recorded.events)[1:4])}; give a name map",
+            )
+        sums = {point: rows[0] for point, rows in local.sums.items()}
+        floors = TwinFloors(traced=traced, own=spool, reference=answers, forced=source)
+        floors.add("another batch shape, last bits moved", base, moved=True)
+        precision = _choose_precision(base, candidate.precision, sums, floors)
+    points = collect_points(recorded.events.values(), sums, accumulated)
+    _blame_segments(points, recorded.events.values(), frozenset(sums))
+    dtype = precision if precision in EPSILON else SAME
+    ulps = ulp_floor(max(computing_dtype(base), dtype, key=ulp_floor))
+    for point in points:
+        point.rounded = local.rounded.get(point.name, "") if dtype == SAME else ""
+        point.floor = max(floors.local.get(point.name, 0.0), ulps)
+        point.accumulated_floor = max(floors.accumulated.get(point.name, 0.0), ulps)
+    ranking = rank_suspects(points, kinds=name_kinds(base))
+    return Trace(
+        layers=ranking.layers,
+        suspects=ranking.suspects,
+        first=ranking.first,
+        unaligned=(
+            *unaligned,
+            *(
+                UnalignedPoint(name=n, side="candidate", reason=f"shape {theirs}, not {ours}")
+                for n, (theirs, ours) in local.shapes.items()
+            ),
+        ),
+        never_run=list_never_run(base, recorded.events.values()),
+        nonfinite=find_origins(recorded, None),
+        details=details.results() if details else (),
+        twin=TwinFacts(
+            dtype=dtype,
+            weights=precision,
+            twins=tuple(floors.twins),
+            not_upcast="the candidate's activations were recorded elsewhere",
+            threshold=THRESHOLD,
+        ),
+        documents=len(traced.sequences),
+        tokens=sum(count_tokens(inputs) for inputs in traced.sequences),
+        caveats=tuple(floors.failed),
+    )
+
+
+@dataclass(slots=True)
+class _RecordedSource:
+    """Recorded activations as tensors, under every name that the base has for the same tensor."""
+
+    recorded: RecordedActivations
+    spool: ActivationSpool
+    _found: dict[int, Mapping[str, str]] = field(default_factory=dict)
+
+    def get(self, sequence: int, point: str) -> torch.Tensor | None:
+        import torch
+
+        if sequence not in self._found:
+            self._found[sequence] = self._names(sequence)
+        name = self._found[sequence].get(point)
+        if name is None:
+            return None
+        values = np.array(self.recorded.read(sequence, name))
+        return torch.from_numpy(values.astype(values.dtype.newbyteorder("="), copy=False))
+
+    def _names(self, sequence: int) -> Mapping[str, str]:
+        names = [str(PointName.parse(name)) for name in self.recorded.names(sequence)]
+        known = set(self.spool.points(sequence))
+        first: dict[str, str] = {}
+        for name in names:
+            if name in known:
+                first.setdefault(self.spool.stored_as(sequence, name), name)
+        same = {
+            point: first[self.spool.stored_as(sequence, point)]
+            for point in self.spool.points(sequence)
+            if self.spool.stored_as(sequence, point) in first
+        }
+        return {**same, **{name: name for name in names}}
+
+
+def _list_unaligned(
+    candidate: RecordedActivations, events: Mapping[str, PointEvent], n_sequences: int
+) -> list[UnalignedPoint]:
+    """List recorded names that are no points of the base."""
+    names = dict.fromkeys(
+        str(PointName.parse(name)) for n in range(n_sequences) for name in candidate.names(n)
+    )
+    return [
+        UnalignedPoint(name=name, side="candidate", reason="the base has no such point")
+        for name in names
+        if name not in events
+    ]
+
+
+def _compare_directly(
+    source: _RecordedSource,
+    spool: ActivationSpool,
+    events: Mapping[str, PointEvent],
+    n_sequences: int,
+) -> Mapping[str, ErrorSums]:
+    """Compare recorded tensors with the base's own: accumulated errors."""
+    found: dict[str, ErrorSums] = {}
+    for sequence in range(n_sequences):
+        for point in events:
+            ours, theirs = spool.get(sequence, point), source.get(sequence, point)
+            if ours is not None and theirs is not None and ours.numel() == theirs.numel():
+                sums = found.setdefault(point, ErrorSums())
+                sums.add(as_array(ours).reshape(-1), as_array(theirs).reshape(-1))
+    return found
+
+
+def _choose_precision(
+    base: torch.nn.Module, stated: str, sums: Mapping[str, ErrorSums], floors: TwinFloors
+) -> str:
+    """Add the twin of the stated precision, or of the first that explains most outputs."""
+    if stated == SAME or (stated == "" and _explains(base, sums, floors)):
+        return SAME
+    for name in (stated,) if stated else _TRIED:
+        floors.add(f"weights and computation in {name}", make_class_twin(base, name))
+        if stated or _explains(base, sums, floors):
+            return name
+    return _TRIED[-1]
+
+
+def _explains(base: torch.nn.Module, sums: Mapping[str, ErrorSums], floors: TwinFloors) -> bool:
+    """Whether most outputs of modules with matrices are within the floor."""
+    weighted = {
+        f"{name}:out"
+        for name, module in base.named_modules()
+        if any(p.ndim > 1 for p in module.parameters(recurse=False))
+    }
+    ulps = ulp_floor(computing_dtype(base))
+    ratios = [
+        each.relative_l2 / max(floors.local.get(point, 0.0), ulps)
+        for point, each in sums.items()
+        if point in weighted
+    ]
+    return median(ratios or [0.0]) <= _EXPLAINED
+
+
+def _blame_segments(
+    points: Sequence[MeasuredPoint], events: Iterable[PointEvent], forced: frozenset[str]
+) -> None:
+    """Where points between two forced ones are missing, blame what holds all that ran there.
+
+    A module's input, and a container's output, take up all that was made before in their
+    container; a leaf's output takes up its own input only.
+    """
+    by_name = {point.name: point for point in points}
+    open_modules: dict[str, str] = {}  # point that is not forced -> whose doing it is
+    last = ""
+    for event in events:
+        end = PointName.parse(event.name).end
+        if event.name not in forced:
+            open_modules[event.name] = event.code
+            continue
+        own_input = str(PointName(event.module, "in", call=PointName.parse(event.name).call))
+        leaf_output = end == "out" and event.leaf
+        before = (
+            {own_input: open_modules[own_input]}
+            if leaf_output and own_input in open_modules
+            else {}
+        )
+        taken = open_modules if not leaf_output or before else {}
+        others = set(taken.values()) - {event.code}
+        if others:
+            point = by_name[event.name]
+            point.code = _common_container([*others, event.code])
+            point.since = (last,) if last else ()
+            point.place = f"between {last} and {event.name}" if last else f"up to {event.name}"
+            point.kind = "glue"
+        if taken:
+            open_modules.clear()
+        last = event.name
+
+
+def _common_container(modules: Sequence[str]) -> str:
+    paths = [[] if name == ROOT else name.split(".") for name in modules]
+    common = [parts[0] for parts in zip(*paths, strict=False) if len(set(parts)) == 1]
+    while common and any(path[: len(common)] != common for path in paths):
+        common.pop()
+    return ".".join(common) or ROOT

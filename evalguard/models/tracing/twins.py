@@ -1,0 +1,297 @@
+"""Benign twins of a base, and its weights compared with a candidate's."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from evalguard.core.tracing.points import ROOT
+from evalguard.core.tracing.precision import (
+    EPSILON,
+    OTHER,
+    SAME,
+    WeightClass,
+    classify_weight,
+    relative_error,
+    round_weights,
+    vote_class,
+)
+from evalguard.core.tracing.suspects import WEIGHTS_THRESHOLD, WeightFinding
+from evalguard.models.tracing.passes import as_array
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsCompared:
+    """The candidate's weights beside the base's.
+
+    Attributes:
+        dtype: of most of the candidate's weights: in which it computes.
+        matrices, vectors: class of most of them. votes: of the matrices.
+        findings: weights that are not of their class.
+        identical: whether all weights are the base's.
+        uncompared: parameters of the base without a comparable counterpart, and why.
+    """
+
+    dtype: str
+    matrices: str
+    vectors: str
+    votes: Mapping[str, int]
+    identical: bool
+    findings: tuple[WeightFinding, ...] = ()
+    uncompared: tuple[str, ...] = ()
+
+
+def compare_weights(
+    base: torch.nn.Module, candidate: torch.nn.Module, names: Mapping[str, str]
+) -> WeightsCompared:
+    """Say how the candidate's weights were made from the base's, and which ones were not.
+
+    Args:
+        names: the base's name of each module of the candidate.
+    """
+    found: dict[tuple[str, str], WeightClass] = {}
+    axes: dict[tuple[str, str], int] = {}
+    uncompared: list[str] = []
+    for key, ours, theirs in _pairs(base, candidate, names):
+        own, other = plain_weights(ours), _weights_beside(key, ours, theirs)
+        if own is None or other is None or own.shape != other.shape:
+            uncompared.append(f"{key[0]}.{key[1]}")
+            continue
+        found[key], axes[key] = classify_weight(own, other), own.ndim
+    dtype = computing_dtype(candidate)
+    matrices, votes = vote_class(c for key, c in found.items() if axes[key] > 1)
+    compared = WeightsCompared(
+        dtype=dtype,
+        matrices=matrices,
+        vectors=_vote_vectors(c for key, c in found.items() if axes[key] < 2),
+        votes=votes,
+        identical=all(c.name == SAME for c in found.values()) and not uncompared,
+        uncompared=tuple(uncompared),
+    )
+    if matrices == OTHER:  # a model of its own: every weight differs
+        return compared
+    findings = []
+    for key, ours, theirs in _pairs(base, candidate, names):
+        own, other = plain_weights(ours), _weights_beside(key, ours, theirs)
+        if key not in found or own is None or other is None:
+            continue
+        rule = matrices if axes[key] > 1 else compared.vectors
+        allowed = max(relative_error(own, round_weights(own, rule)), 0.25 * EPSILON["float32"])
+        ratio = min(found[key].error, 1e6) / allowed
+        if ratio > WEIGHTS_THRESHOLD:
+            looks = f"{key[1]} {describe_weight(own, other, found[key])}"
+            findings.append(WeightFinding(module=key[0], ratio=ratio, looks=looks))
+    return replace(compared, findings=tuple(findings))
+
+
+def _vote_vectors(found: Iterable[WeightClass]) -> str:
+    """Vote over norms and biases; those that any dtype holds exactly (ones, zeros) have no say."""
+    return vote_class(c for c in found if c.name != OTHER and c.error > 0.0)[0]
+
+
+def _weights_beside(
+    key: tuple[str, str], ours: torch.Tensor, theirs: torch.Tensor | None
+) -> NDArray[np.float32] | None:
+    """Give the candidate's values; a bias that it does not have is zero."""
+    if theirs is None and key[1] == "bias":
+        return np.zeros(tuple(ours.shape), dtype=np.float32)
+    return plain_weights(theirs)
+
+
+def describe_weight(
+    base: NDArray[np.float32], candidate: NDArray[np.float32], seen: WeightClass
+) -> str:
+    """Say what a weight that differs looks like: rounded, transposed, permuted, scaled."""
+    if not np.all(np.isfinite(candidate)):
+        return "holds nan or infinite values"
+    if not np.any(candidate):
+        return "is all zeros"
+    if seen.name != OTHER:
+        return f"is rounded to {seen.name}" if seen.name != SAME else "differs"
+    close = max(0.05 * seen.error, 0.01)
+    if base.ndim == 2:
+        turned = np.ascontiguousarray(base.T).reshape(candidate.shape)
+        if relative_error(turned, candidate) < close:
+            return "looks transposed"
+    scale = float(np.vdot(base, candidate) / max(float(np.vdot(base, base)), 1e-30))
+    if abs(scale) > 1e-6 and relative_error(base * np.float32(scale), candidate) < close:
+        return f"looks scaled by {scale:.4g}"
+    for axis, word in enumerate(("rows", "columns")[: base.ndim]):
+        if _is_permuted(base, candidate, axis):
+            return f"has its {word} in another order"
+    return f"differs by {100 * seen.error:.2g}%"
+
+
+def _is_permuted(base: NDArray[np.float32], candidate: NDArray[np.float32], axis: int) -> bool:
+    """Whether both have the same norms along an axis, in another order."""
+    ours, theirs = (
+        np.linalg.norm(np.moveaxis(w, axis, 0).reshape(base.shape[axis], -1), axis=1)
+        for w in (base, candidate)
+    )
+    in_order = np.allclose(ours, theirs, rtol=0.01)
+    return not in_order and bool(np.allclose(np.sort(ours), np.sort(theirs), rtol=0.01))
+
+
+def plain_weights(weight: torch.Tensor | None) -> NDArray[np.float32] | None:
+    """Give a weight's values in float32, dequantised; None where that cannot be done."""
+    if weight is None:
+        return None
+    if hasattr(weight, "dequantize") and not _is_plain(weight):
+        weight = weight.dequantize()
+    if not weight.is_floating_point():
+        return None
+    values: NDArray[np.float32] = as_array(weight).astype(np.float32)
+    return values
+
+
+def computing_dtype(model: torch.nn.Module) -> str:
+    """Name the dtype of most of a model's weights, by their number of elements."""
+    counts: Counter[str] = Counter()
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            counts[str(parameter.dtype).removeprefix("torch.")] += parameter.numel()
+    return counts.most_common(1)[0][0] if counts else SAME
+
+
+def why_not_upcast(candidate: torch.nn.Module) -> str:
+    """Say why a model cannot be run in float32 with its weights as they are; "" if it can."""
+    for name, parameter in candidate.named_parameters():
+        if not _is_plain(parameter) or not parameter.is_floating_point():
+            return f"{name} is held as {type(parameter.data).__name__} of {parameter.dtype}"
+    return ""
+
+
+def make_precision_twin(
+    base: torch.nn.Module,
+    candidate: torch.nn.Module,
+    names: Mapping[str, str],
+    compared: WeightsCompared,
+) -> torch.nn.Module:
+    """Copy the base with its weights rounded as the candidate's class is, in its dtype.
+
+    A weight that the candidate holds exactly, or rounded by its dtype alone, is so here too.
+    """
+    import torch
+
+    twin = copy.deepcopy(base)
+    dtype = getattr(torch, compared.dtype)
+    matched = {
+        key: theirs for key, _, theirs in _pairs(base, candidate, names) if theirs is not None
+    }
+    for key, parameter in _parameters(twin):
+        own, theirs = plain_weights(parameter), plain_weights(matched.get(key))
+        if own is None:
+            continue
+        rule = compared.matrices if parameter.ndim > 1 else compared.vectors
+        seen = None
+        if theirs is not None and theirs.shape == own.shape:
+            seen = classify_weight(own, theirs)
+        if rule == OTHER:
+            values = theirs if theirs is not None and theirs.shape == own.shape else own
+        elif seen is not None and seen.exact and seen.name == SAME:
+            values = own
+        else:
+            values = round_weights(own, rule)
+        parameter.data = torch.from_numpy(np.array(values)).to(parameter.device)
+    return cast_weights(twin, dtype)
+
+
+def make_class_twin(base: torch.nn.Module, name: str) -> torch.nn.Module:
+    """Copy the base with all matrices rounded by a class's rule; a dtype also computes in it."""
+    import torch
+
+    twin = copy.deepcopy(base)
+    for _, parameter in _parameters(twin):
+        own = plain_weights(parameter)
+        if own is not None and parameter.ndim > 1:
+            values = np.array(round_weights(own, name))
+            parameter.data = torch.from_numpy(values).to(parameter.device, parameter.dtype)
+    return cast_weights(twin, getattr(torch, name)) if name in EPSILON else twin
+
+
+def make_operation_twin(
+    base: torch.nn.Module, candidate: torch.nn.Module, names: Mapping[str, str]
+) -> torch.nn.Module:
+    """Copy the base in float32 with the candidate's weights: what it should compute with them."""
+    import torch
+
+    twin = cast_weights(copy.deepcopy(base), torch.float32)
+    matched = {key: theirs for key, _, theirs in _pairs(base, candidate, names)}
+    for key, parameter in _parameters(twin):
+        if key not in matched:
+            continue
+        theirs = plain_weights(matched[key])
+        if matched[key] is None and key[1] == "bias":
+            parameter.data = torch.zeros_like(parameter.data)
+        elif theirs is not None and theirs.shape == parameter.shape:
+            parameter.data = torch.from_numpy(np.array(theirs)).to(parameter.device)
+    return twin
+
+
+def cast_weights(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
+    """Cast parameters and stored buffers; what is computed at construction stays as it is."""
+    seen: set[int] = set()
+    for module in model.modules():
+        for parameter in module._parameters.values():
+            if parameter is not None and id(parameter) not in seen:
+                seen.add(id(parameter))
+                if parameter.is_floating_point():
+                    parameter.data = parameter.data.to(dtype)
+        for name, buffer in module._buffers.items():
+            stored = name not in module._non_persistent_buffers_set
+            if buffer is not None and buffer.is_floating_point() and stored:
+                module._buffers[name] = buffer.to(dtype)
+    return model
+
+
+def upcast(candidate: torch.nn.Module) -> torch.nn.Module:
+    """Copy a model to float32, weights and all buffers as they are."""
+    import torch
+
+    twin = cast_weights(copy.deepcopy(candidate), torch.float32)
+    for module in twin.modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None and buffer.is_floating_point():
+                module._buffers[name] = buffer.float()
+    return twin
+
+
+def _is_plain(weight: torch.Tensor) -> bool:
+    import torch
+
+    return type(weight.data) is torch.Tensor and not weight.is_quantized
+
+
+def _parameters(model: torch.nn.Module) -> Iterator[tuple[tuple[str, str], torch.nn.Parameter]]:
+    """Give every parameter once, under the first module that has it."""
+    seen: set[int] = set()
+    for name, module in model.named_modules():
+        for key, parameter in module._parameters.items():
+            if parameter is not None and id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield (name or ROOT, key), parameter
+
+
+def _pairs(
+    base: torch.nn.Module, candidate: torch.nn.Module, names: Mapping[str, str]
+) -> Iterator[tuple[tuple[str, str], torch.Tensor, torch.Tensor | None]]:
+    """Pair the base's parameters with the candidate's; None where that module lacks it."""
+    modules = {name or ROOT: module for name, module in candidate.named_modules()}
+    counterparts = {ours: modules[theirs] for theirs, ours in names.items()}
+    for name, module in base.named_modules():
+        other = counterparts.get(name or ROOT)
+        if other is None:
+            continue
+        for key, parameter in module._parameters.items():
+            if parameter is not None:
+                theirs = getattr(other, key, None)
+                yield (name or ROOT, key), parameter, theirs

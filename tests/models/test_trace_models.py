@@ -1,0 +1,355 @@
+"""Where a candidate introduces error is said, and where it only carries it along is not."""
+
+from __future__ import annotations
+
+import math
+from collections import namedtuple
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from traced_models import Recording, changed, make_llama, make_sequences
+
+from evalguard.core.reports.trace import LayerDelta, Trace
+from evalguard.errors import EvaluationError, UsageError
+from evalguard.models.tracing.trace import trace_models
+
+DOCUMENTS = make_sequences()
+HALF = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def at(trace: Trace, point: str) -> LayerDelta:
+    return next(layer for layer in trace.layers if layer.point == point)
+
+
+def beyond(trace: Trace) -> dict[str, float]:
+    assert trace.twin is not None
+    limit = trace.twin.threshold
+    return {
+        layer.point: layer.local_ratio
+        for layer in trace.layers
+        if layer.local_ratio is not None and layer.local_ratio > limit
+    }
+
+
+def scale_attention(layer: int, by: float) -> Any:
+    def change(model: Any) -> None:
+        model.model.layers[layer].self_attn.scaling *= by
+
+    return change
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_a_wrong_scale_stands_out_where_it_is_and_nowhere_else(dtype: torch.dtype) -> None:
+    base = make_llama()
+    trace = trace_models(base, changed(base, scale_attention(1, 1.02), dtype), DOCUMENTS)
+    assert list(beyond(trace)) == ["model.layers.1.self_attn.o_proj:in"]
+    assert beyond(trace)["model.layers.1.self_attn.o_proj:in"] > 100.0
+    others = [
+        layer.local_ratio
+        for layer in trace.layers
+        if layer.local_ratio is not None and layer.module != "model.layers.1.self_attn"
+    ]
+    assert max(others) < 1.5
+    (suspect,) = trace.suspects
+    assert (suspect.module, suspect.layer) == ("model.layers.1.self_attn", 1)
+    assert "before o_proj" in suspect.operation
+    assert trace.first == suspect
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_two_faults_are_both_found_and_the_first_is_told_from_the_largest(
+    dtype: torch.dtype,
+) -> None:
+    base = make_llama()
+
+    def change(model: Any) -> None:
+        scale_attention(0, 1.02)(model)
+        model.model.layers[1].mlp.act_fn = nn.GELU()
+
+    trace = trace_models(base, changed(base, change, dtype), DOCUMENTS)
+    assert [s.module for s in trace.suspects] == [
+        "model.layers.1.mlp.act_fn",
+        "model.layers.0.self_attn",
+    ]
+    assert trace.first is not None
+    assert trace.first.module == "model.layers.0.self_attn"
+
+
+def test_error_that_is_carried_along_is_accumulated_and_not_local() -> None:
+    base = make_llama()
+    trace = trace_models(base, changed(base, scale_attention(0, 1.2)), DOCUMENTS)
+    late = at(trace, "model.layers.1.mlp.down_proj:out")
+    assert late.accumulated_ratio is not None
+    assert late.local_ratio is not None
+    assert late.accumulated_ratio > 1000.0
+    assert late.local_ratio < 1.5
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_a_healthy_port_has_no_suspect(dtype: torch.dtype) -> None:
+    base = make_llama()
+    trace = trace_models(base, changed(base, lambda m: None, dtype), DOCUMENTS)
+    assert trace.suspects == ()
+    assert trace.first is None
+    assert not beyond(trace)
+
+
+@pytest.mark.slow
+def test_another_attention_implementation_is_healthy() -> None:
+    base = make_llama()
+    for dtype in HALF:
+        eager = changed(base, lambda m: m.set_attn_implementation("eager"), dtype)
+        trace = trace_models(base, eager, DOCUMENTS)
+        assert trace.suspects == ()
+        assert trace.twin is not None
+        assert trace.twin.attention == ("sdpa", "eager")
+
+
+@pytest.mark.parametrize("dtype", HALF[:2])
+@pytest.mark.parametrize(
+    ("weight", "change", "looks"),
+    [
+        ("self_attn.q_proj", lambda w: w.T, "transposed"),
+        ("mlp.up_proj", lambda w: w.flip(0), "rows in another order"),
+        ("mlp.down_proj", lambda w: w[:, torch.randperm(48)], "columns in another order"),
+        ("self_attn.o_proj", lambda w: w * 1.05, "scaled by 1.05"),
+        ("self_attn.v_proj", lambda w: w * 0.0, "all zeros"),
+    ],
+)
+def test_a_wrong_weight_is_named_with_what_it_looks_like(
+    dtype: torch.dtype, weight: str, change: Any, looks: str
+) -> None:
+    base = make_llama()
+    name = f"model.layers.1.{weight}"
+
+    def plant(model: Any) -> None:
+        module = model.get_submodule(name)
+        module.weight.data = change(module.weight.data).contiguous()
+
+    trace = trace_models(base, changed(base, plant, dtype), DOCUMENTS)
+    assert trace.suspects[0].module == name
+    assert trace.suspects[0].fault == "weights"
+    assert looks in trace.suspects[0].operation
+
+
+def test_a_norm_in_bfloat16_is_a_fault_of_precision() -> None:
+    base = make_llama()
+
+    def plant(model: Any) -> None:
+        norm = model.model.layers[1].input_layernorm
+        own = norm.forward
+        norm.forward = lambda x: own(x.bfloat16()).float()
+
+    trace = trace_models(base, changed(base, plant), DOCUMENTS)
+    (suspect,) = trace.suspects
+    assert (suspect.module, suspect.fault) == ("model.layers.1.input_layernorm", "precision")
+    assert "computed in bfloat16" in suspect.operation
+
+
+def test_nan_is_told_with_the_module_where_it_arises() -> None:
+    base = make_llama()
+
+    def plant(model: Any) -> None:
+        model.model.layers[1].mlp.down_proj.weight[3, 4] = math.nan
+
+    trace = trace_models(base, changed(base, plant), DOCUMENTS)
+    assert [s.module for s in trace.suspects] == ["model.layers.1.mlp.down_proj"]
+    (origin,) = trace.nonfinite
+    assert (origin.side, origin.point) == ("candidate", "model.layers.1.mlp.down_proj:out")
+    assert origin.elements == 8
+
+
+def test_a_trace_leaves_both_models_as_they_were() -> None:
+    base, candidate = make_llama(), make_llama().bfloat16()
+    base.train()
+    before = [p.clone() for p in (*base.parameters(), *candidate.parameters())]
+    trace_models(base, candidate, DOCUMENTS)
+    after = [*base.parameters(), *candidate.parameters()]
+    assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(before, after, strict=True))
+    assert base.training
+    assert all(module.training for module in base.modules())
+    assert base.config.use_cache
+    for module in (*base.modules(), *candidate.modules()):
+        assert not module._forward_hooks
+        assert not module._forward_pre_hooks
+
+
+def test_recorded_activations_that_do_not_fit_in_memory_give_the_same_trace() -> None:
+    base = make_llama()
+    candidate = changed(base, scale_attention(1, 1.02), torch.bfloat16)
+    assert trace_models(base, candidate, DOCUMENTS, memory=4096) == trace_models(
+        base, candidate, DOCUMENTS
+    )
+
+
+Two = namedtuple("Two", "sum difference")
+
+
+class Odd(nn.Module):
+    """What is unusual in one: a module that runs twice, one that never runs, named outputs."""
+
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+
+        def forward(self, *, left: torch.Tensor, right: torch.Tensor) -> Two:
+            return Two(self.inner(left) + right, {"apart": [left - right, None]})
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.shared = nn.Linear(4, 4)
+        self.tied = nn.Linear(4, 4)
+        self.tied.weight = self.shared.weight
+        self.unused = nn.Linear(4, 4)
+        self.pair = self.Pair()
+        self.scale = 1.0
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, values: torch.Tensor) -> dict[str, torch.Tensor]:
+        once = self.shared(values)
+        twice = self.shared(once) * self.scale
+        pair = self.pair(left=self.tied(twice), right=once)
+        return {"out": self.relu(pair.sum * pair.difference["apart"][0])}
+
+
+def odd_inputs() -> list[dict[str, Any]]:
+    return [{"values": np.random.default_rng(0).standard_normal((1, 5, 4)).astype(np.float32)}]
+
+
+def test_a_module_that_runs_twice_has_points_for_each_call_and_one_that_never_runs_is_listed() -> (
+    None
+):
+    base = Odd()
+    trace = trace_models(base, changed(base, lambda m: setattr(m, "scale", 1.1)), odd_inputs())
+    assert [s.point for s in trace.suspects] == ["tied:in"]
+    assert trace.never_run == ("unused",)
+    points = {layer.point for layer in trace.layers}
+    assert {"shared:out", "shared#2:out", "pair:in", "pair:out", "pair:out.1"} <= points
+    assert {"relu:in", "relu:out", "(root):out"} <= points
+
+
+def test_a_weight_that_two_modules_share_is_blamed_on_both() -> None:
+    base = Odd()
+
+    def plant(model: Any) -> None:
+        model.shared.weight *= 1.1
+
+    trace = trace_models(base, changed(base, plant), odd_inputs())
+    assert {s.module for s in trace.suspects} == {"shared", "tied"}
+
+
+class Tower(nn.Module):
+    """Linear layers under names of one's own."""
+
+    def __init__(self, name: str, scale: float = 1.0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.parts, self.scale = name, scale
+        self.add_module(name, nn.ModuleList(nn.Linear(n, n + 1) for n in (4, 5, 6)))
+        self.first = nn.LayerNorm(4)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        values = self.first(values)
+        for layer in getattr(self, self.parts):
+            values = layer(values).tanh() * self.scale
+        return values
+
+
+def test_modules_under_other_names_are_aligned_by_shape_and_order() -> None:
+    trace = trace_models(Tower("layers"), Tower("blocks", 1.1), odd_inputs())
+    assert [s.module for s in trace.suspects] == ["(root)"]
+    points = {layer.point for layer in trace.layers}
+    assert {"layers.0:out", "layers.1:in", "layers.2:out"} <= points
+    assert trace.unaligned == ()
+
+
+def test_points_of_other_shapes_are_listed_and_two_other_models_are_refused() -> None:
+    base = make_llama()
+    wider = make_llama(intermediate_size=80)
+    trace = trace_models(base, wider, DOCUMENTS)
+    reasons = {each.name: each.reason for each in trace.unaligned}
+    assert "shape" in reasons["model.layers.0.mlp.up_proj:out"]
+    with pytest.raises(EvaluationError, match="no module in common"):
+        trace_models(base, nn.Sequential(nn.Conv1d(1, 2, 3)), DOCUMENTS)
+
+
+def test_a_model_that_fails_is_named_with_the_module_in_which_it_did() -> None:
+    base = make_llama()
+
+    def plant(model: Any) -> None:
+        model.model.layers[1].mlp.act_fn.forward = lambda x: x @ x
+
+    with pytest.raises(EvaluationError, match=r"failed in model\.layers\.1\.mlp\.act_fn"):
+        trace_models(base, changed(base, plant), DOCUMENTS)
+
+
+def test_errors_by_token_and_head_show_which_head_is_wrong() -> None:
+    base = make_llama()
+
+    def plant(model: Any) -> None:
+        attention = model.model.layers[1].self_attn.o_proj
+        attention.register_forward_pre_hook(
+            lambda _m, args: torch.cat([args[0][..., :8] * 1.1, args[0][..., 8:]], -1)
+        )
+
+    trace = trace_models(
+        base, changed(base, plant), DOCUMENTS, detail=["model.layers.1.self_attn.o_proj:in"]
+    )
+    (detail,) = trace.details
+    assert [len(tokens) for tokens in detail.tokens] == [8, 8]
+    assert detail.heads[0] == pytest.approx(0.1, rel=1e-3)
+    assert max(detail.heads[1:]) < 1e-6
+
+
+# Activations that were recorded elsewhere.
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_recorded_activations_are_traced_by_forcing_the_base(dtype: torch.dtype) -> None:
+    base = make_llama()
+    candidate = changed(base, scale_attention(1, 1.2), dtype)
+    precision = str(dtype).removeprefix("torch.")
+    recording = Recording.of(candidate, DOCUMENTS, precision=precision)
+    trace = trace_models(base, recording, DOCUMENTS)
+    assert [s.point for s in trace.suspects] == ["model.layers.1.self_attn.o_proj:in"]
+    healthy = Recording.of(changed(base, lambda m: None, dtype), DOCUMENTS, precision=precision)
+    assert trace_models(base, healthy, DOCUMENTS).suspects == ()
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_the_precision_of_a_recording_is_found_where_it_is_not_stated(dtype: torch.dtype) -> None:
+    base = make_llama()
+    trace = trace_models(
+        base, Recording.of(changed(base, lambda m: None, dtype), DOCUMENTS), DOCUMENTS
+    )
+    assert trace.twin is not None
+    assert trace.twin.weights == str(dtype).removeprefix("torch.")
+    assert trace.suspects == ()
+
+
+def test_between_sparse_recordings_the_container_of_what_ran_is_blamed() -> None:
+    base = make_llama()
+    candidate = changed(base, scale_attention(1, 1.2))
+    recording = Recording.of(
+        candidate,
+        DOCUMENTS,
+        precision="float32",
+        keep=lambda name: name.endswith(("layernorm:out", "v_proj:out", "o_proj:out")),
+    )
+    (suspect,) = trace_models(base, recording, DOCUMENTS).suspects
+    assert suspect.module == "model.layers.1.self_attn"
+    assert suspect.point == "model.layers.1.self_attn.o_proj:out"
+    assert "between model.layers.1.self_attn.v_proj:out and" in suspect.operation
+
+
+def test_a_recording_that_has_nothing_of_the_base_or_no_known_precision_is_refused() -> None:
+    base = make_llama()
+    with pytest.raises(EvaluationError, match="no recorded activation"):
+        trace_models(base, Recording(values=[{"a.b:out": np.zeros(3)}] * 2), DOCUMENTS)
+    with pytest.raises(UsageError, match="bfloat61"):
+        trace_models(base, Recording(precision="bfloat61"), DOCUMENTS)
