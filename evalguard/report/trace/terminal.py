@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from math import isinf, log10
 
@@ -34,7 +35,8 @@ STATE_STYLES: dict[TraceState, str] = {
 }
 _MOST_SUSPECTS, _MOST_DEPTHS, _MOST_LAYERS = 6, 10, 400
 _MOST_UNALIGNED = 8
-_LEAST_MODULE = 16
+_LEAST_MODULE, _LEAST_WORDS = 16, 14
+_CLASS = re.compile(r"^[A-Z]\w*[:,] ")  # the module's, before what it does otherwise
 
 
 def render_trace(
@@ -79,20 +81,27 @@ def _suspects(view: TraceView, width: int, most: int) -> list[Text]:
     if not shown:
         return []
     swap = any(one.swap for one in shown)
-    header = ["", "local", "accum.", *(["swap-in"] if swap else []), "what differs"]
+    header = ["", "local", *(["swap-in"] if swap else []), "what differs"]
     rows = [_suspect_row(one, swap=swap) for one in shown]
-    longest = max(len(row[0]) for row in rows)
-    figures = sum(max(len(row[at]) for row in (header, *rows)) + 2 for at in range(1, 3 + swap))
-    room = max(_LEAST_MODULE, min(longest, 3 * (width - figures) // 5))
-    cut = [[fit_text(row[0], room), *row[1:]] for row in rows]
-    widths = column_widths([header, *cut], 10_000)
-    widths[-1] = max(width - sum(widths[:-1]) - 2 * (len(widths) - 1), 0)
-    lines = [Text(_row(header, widths).rstrip(), style="dim")]
-    for one, row in zip(shown, cut, strict=True):
-        lines.append(Text(_row(row, widths).rstrip(), style="bold" if one.is_first else ""))
-    more = len(view.suspects) - len(shown)
-    if more:
-        lines += wrap_prose(f"and {more} more", width, style="dim")
+    widths = column_widths([header, *rows], 10_000)
+    figures = sum(widths[1:-1]) + 2 * (len(widths) - 1)
+    widths[0] = max(_LEAST_MODULE, min(widths[0], 3 * (width - figures) // 5))
+    widths[-1] = width - widths[0] - figures
+    if widths[-1] < _LEAST_WORDS:  # too narrow for words: the names alone
+        widths[0] = max(width - sum(widths[1:-1]) - 2 * (len(widths) - 2), 1)
+        header[-1], widths[-1], rows = "", 0, [[*row[:-1], ""] for row in rows]
+    lines = [Text(fit_text(_row(header, widths).rstrip(), width), style="dim")]
+    for one, row in zip(shown, rows, strict=True):
+        style = "bold" if one.is_first else ""
+        said, *more = wrap_text(row[-1], widths[-1])
+        texts = [
+            _row([*row[:-1], said], widths),
+            *(_row([""] * (len(row) - 1) + [text], widths) for text in more),
+        ]
+        lines += [Text(fit_text(text.rstrip(), width), style=style) for text in texts]
+    rest = len(view.suspects) - len(shown)
+    if rest:
+        lines += wrap_prose(f"and {rest} more", width, style="dim")
     legend = view.legend
     if swap:
         legend += (
@@ -104,7 +113,7 @@ def _suspects(view: TraceView, width: int, most: int) -> list[Text]:
 def _suspect_row(one: SuspectView, *, swap: bool) -> list[str]:
     name = f"{'> ' if one.is_first else '  '}{one.module}"
     sigma = [one.swap or "-"] if swap else []
-    return [name, one.local, one.accumulated, *sigma, one.operation]
+    return [name, one.local, *sigma, _CLASS.sub("", one.operation)]
 
 
 def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -122,7 +131,8 @@ def _growth(view: TraceView, width: int) -> list[Text]:
     room = max(width - label - 22, 4)
     top = max(_power(one.accumulated) for one in points)
     scale = room / top if top > 0 else 0.0
-    lines = [Text("Growth over depth: error over the floor, in powers of ten", style="dim")]
+    title = "Growth over depth: error over the floor, bars in powers of ten"
+    lines = wrap_prose(title, width, style="dim")
     header = [pad_text("", label), pad_text("local", 8), pad_text("accumulated", 11)]
     lines.append(Text("  ".join(header).rstrip(), style="dim"))
     for one in points:
@@ -144,26 +154,26 @@ def _power(ratio: float | None) -> float:
 
 
 def _merge_depths(points: Sequence[DepthPoint], most: int) -> list[DepthPoint]:
-    """Join neighbours until there are at most so many; the first suspect stands alone."""
+    """Join neighbouring layers until there are about so many rows; the first suspect's stays."""
     if len(points) <= most:
         return list(points)
-    step = -(-len(points) // most)
+    plain = [one for one in points if _is_plain_layer(one)]
+    step = -(-len(plain) // max(most - (len(points) - len(plain)), 1))
     merged: list[DepthPoint] = []
-    at = 0
-    while at < len(points):
-        if points[at].first:
-            merged.append(points[at])
-            at += 1
-            continue
-        group = [points[at]]
-        while len(group) < step and at + len(group) < len(points):
-            following = points[at + len(group)]
-            if following.first:
-                break
-            group.append(following)
-        merged.append(_joined(group))
-        at += len(group)
-    return merged
+    group: list[DepthPoint] = []
+    for one in points:
+        if group and (not _is_plain_layer(one) or len(group) == step):
+            merged.append(_joined(group))
+            group = []
+        if _is_plain_layer(one):
+            group.append(one)
+        else:
+            merged.append(one)
+    return [*merged, *([_joined(group)] if group else [])]
+
+
+def _is_plain_layer(one: DepthPoint) -> bool:
+    return one.label.startswith("layer ") and not one.first
 
 
 def _joined(group: Sequence[DepthPoint]) -> DepthPoint:
@@ -171,9 +181,9 @@ def _joined(group: Sequence[DepthPoint]) -> DepthPoint:
         return group[0]
     local = [one.local for one in group if one.local is not None]
     far = [one.accumulated for one in group if one.accumulated is not None]
-    ends = (group[0].label, group[-1].label.removeprefix("layer "))
+    numbers = [one.label.removeprefix("layer ") for one in (group[0], group[-1])]
     return DepthPoint(
-        label=f"{ends[0]} to {ends[1]}", local=max(local, default=None),
+        label=f"layers {'-'.join(numbers)}", local=max(local, default=None),
         accumulated=max(far, default=None), first=False,
     )  # fmt: skip
 

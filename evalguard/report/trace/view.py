@@ -36,8 +36,8 @@ _MOST_TOLD, _MOST_NAMED = 2, 8
 # How modules are called that hold a hyper-parameter, by the first word of its name.
 _HELD_BY = {"norm": ("norm", "ln"), "attention": ("attn", "attention"), "activation": ("act",)}
 _LEGEND = (
-    "x floor: error over the largest that rounding alone makes there. Local: introduced in this "
-    "module, the base's own values at its input. Accumulated: with each side's own values."
+    "Local: error that this module introduces, the base's own values at its input, in multiples of "
+    "the largest that rounding alone makes there (the floor)."
 )
 
 
@@ -353,12 +353,13 @@ def _growth(report: TraceReport) -> Iterator[DepthPoint]:
     for one in sorted(report.trace.layers, key=lambda layer: layer.order):
         if one.layer is None and one.kind == "container":
             continue  # the whole model, which holds all of them
-        label = f"layer {one.layer}" if one.layer is not None else _short_module(one.module)
+        label = f"layer {one.layer}" if one.layer is not None else _end_of_name(one.point)
         groups.setdefault(label, []).append(one)
     for label, layers in groups.items():
         accumulated = [one.accumulated_ratio for one in layers if _known(one.accumulated_ratio)]
         local = [one.local_ratio for one in layers if _known(one.local_ratio)]
-        if accumulated or local:
+        inside = layers[0].layer is not None
+        if inside and (accumulated or local) or any((*accumulated, *local)):
             yield DepthPoint(
                 label=printable(label),
                 local=max((one for one in local if one is not None), default=None),
@@ -371,8 +372,10 @@ def _known(ratio: float | None) -> bool:
     return ratio is not None and ratio == ratio
 
 
-def _short_module(module: str) -> str:
-    return module.rpartition(".")[2] or module
+def _end_of_name(point: str) -> str:
+    """What a point outside of the layers belongs to: "lm_head"; "output" of the whole model."""
+    module = point.rpartition(":")[0].partition("#")[0]
+    return "output" if module == ROOT else module.rpartition(".")[2] or module
 
 
 # Hyper-parameters in words.

@@ -365,7 +365,7 @@ def is_recording(path: Path) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TracedSequences:
+class EncodedSequences:
     """Inputs of both models, the documents that they stand for, and what is to be said."""
 
     inputs: tuple[ModelInputs, ...]
@@ -375,7 +375,7 @@ class TracedSequences:
 
 def encode_sequences(
     requested: Sequence[RequestedSequence], base: TorchSide, candidate: TracedSide
-) -> TracedSequences:
+) -> EncodedSequences:
     """Encode sequences with the base's tokenizer, and see that the candidate reads the same ids.
 
     Raises:
@@ -408,7 +408,7 @@ def encode_sequences(
     if cut:
         plural = "documents are" if cut > 1 else "document is"
         notes = (f"{cut} {plural} cut to the model's context of {base.max_length:,} tokens",)
-    return TracedSequences(inputs=tuple(inputs), documents=tuple(documents), notes=notes)
+    return EncodedSequences(inputs=tuple(inputs), documents=tuple(documents), notes=notes)
 
 
 def _check_vocabularies(base: TorchSide, candidate: TracedSide) -> None:
