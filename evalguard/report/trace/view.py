@@ -358,8 +358,8 @@ def _growth(report: TraceReport) -> Iterator[DepthPoint]:
     for label, layers in groups.items():
         accumulated = [one.accumulated_ratio for one in layers if _known(one.accumulated_ratio)]
         local = [one.local_ratio for one in layers if _known(one.local_ratio)]
-        inside = layers[0].layer is not None
-        if inside and (accumulated or local) or any((*accumulated, *local)):
+        inside = label.startswith("layer ")
+        if (inside and (accumulated or local)) or any((*accumulated, *local)):
             yield DepthPoint(
                 label=printable(label),
                 local=max((one for one in local if one is not None), default=None),
@@ -375,7 +375,10 @@ def _known(ratio: float | None) -> bool:
 def _end_of_name(point: str) -> str:
     """What a point outside of the layers belongs to: "lm_head"; "output" of the whole model."""
     module = point.rpartition(":")[0].partition("#")[0]
-    return "output" if module == ROOT else module.rpartition(".")[2] or module
+    end = module.rpartition(".")[2]
+    if end.isdigit():  # what a layer is given
+        return f"layer {end}"
+    return "output" if module == ROOT else end
 
 
 # Hyper-parameters in words.
