@@ -64,7 +64,7 @@ def run_pass(
     import torch
 
     passage = _Calls(visit)
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    like = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(1))
     with ExitStack() as left_as_it_was:
         left_as_it_was.enter_context(torch.no_grad())
         left_as_it_was.enter_context(_evaluating(model))
@@ -73,7 +73,7 @@ def run_pass(
             name = (own_name or ROOT) if names is None else names.get(own_name or ROOT)
             for handle in passage.hook(module, name):
                 left_as_it_was.callback(handle.remove)
-        arguments = {key: _as_input(value, device, rows) for key, value in inputs.items()}
+        arguments = {key: _as_input(value, like, rows) for key, value in inputs.items()}
         try:
             model(**arguments)
         except Exception as error:  # a model's own code may raise anything
@@ -188,10 +188,13 @@ def _with_tensors(
     return output
 
 
-def _as_input(value: Any, device: torch.device, rows: int) -> torch.Tensor:
+def _as_input(value: Any, like: torch.Tensor, rows: int) -> torch.Tensor:
+    """Give an input with so many rows; numbers that are no integers in the model's dtype."""
     import torch
 
-    tensor = torch.as_tensor(value).to(device)
+    tensor = torch.as_tensor(value).to(like.device)
+    if tensor.is_floating_point():
+        tensor = tensor.to(like.dtype)
     return tensor.repeat(rows, *[1] * (tensor.ndim - 1)) if rows > 1 else tensor
 
 
