@@ -315,7 +315,23 @@ def hold_settings(variant: Variant) -> Variant:
     return replace(variant, settings=held)
 
 
-def released_settings(variant: Variant, declared: Variant) -> Variant:
-    """A variant with the settings that it declared as they were declared."""
+def drop_idle_modules(variant: Variant, declared: Variant) -> Variant:
+    """A variant with the modules that it takes, and without those that it merely could.
+
+    A module that stays, inside one that is taken, is kept: else it would be taken too.
+
+    Args:
+        declared: the candidate as it was declared; its own settings are as they were there.
+    """
     before = {one.name: one for one in declared.settings}
-    return replace(variant, settings=tuple(before.get(one.name, one) for one in variant.settings))
+    added = [one for one in variant.settings if one.name not in before]
+    taken = [one.target.path for one in added if variant.assignment[one.name] is not None]
+    kept = [
+        before.get(one.name, one)
+        for one in variant.settings
+        if one.name in before
+        or variant.assignment[one.name] is not None
+        or any(one.target.path.startswith(f"{path}.") for path in taken)
+    ]
+    values = {one.name: variant.assignment.get(one.name, one.candidate) for one in kept}
+    return replace(variant, settings=tuple(kept), assignment=values)
