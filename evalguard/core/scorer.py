@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -274,27 +274,3 @@ class DistributionScorer(Scorer, Protocol):
         self, requests: Sequence[Request], references: Sequence[Reference | None]
     ) -> tuple[list[Response], ComparedAnswer]:
         """Score a block of likelihood requests and compare it with the base's references."""
-
-
-class ActivationScorer(Scorer, Protocol):
-    """A scorer that shows what flows inside of its model while it reads a text."""
-
-    def activations(
-        self,
-        ids: Sequence[int],
-        wanted: Collection[str] = (),
-        forced: Mapping[str, str] | None = None,
-    ) -> Iterator[tuple[str, NDArray[np.float32]]]:
-        """Read token ids in one pass; yield points and their values, one at a time.
-
-        Points have the names of a Hugging Face model (core/tracing/points.py).
-
-        Args:
-            wanted: points; empty: all that the model shows.
-            forced: ``.npy`` files by point. What the model has there is yielded, and then the
-                file's values stand in its place, so that the rest starts from them.
-
-        Raises:
-            UsageError: the model shows no activations.
-            EvaluationError: it fails, or a forced value does not fit.
-        """

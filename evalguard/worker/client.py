@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from evalguard.core.divergence import cut, join_positions
 from evalguard.core.reference import Reference
+from evalguard.core.reports.trace import Trace
 from evalguard.core.scorer import ComparedAnswer, ModelDescription, Request, Response, ScoringPolicy
 from evalguard.core.settings import Variant
 from evalguard.errors import WorkerError
@@ -29,6 +30,7 @@ from evalguard.worker.messages import (
     ComparisonCall,
     Load,
     ReferenceCall,
+    TraceCall,
 )
 
 CLOSE_TIMEOUT = 10.0
@@ -228,6 +230,26 @@ class WorkerScorer:
             )
         except _UnfitPartError as error:
             raise self._line.broken(WorkerError(str(error)), doing) from error
+
+    def trace_recorded(
+        self,
+        sequences: Sequence[Sequence[int]],
+        recorded: Sequence[Mapping[str, str]],
+        *,
+        precision: str,
+        memory: int,
+        detail: Collection[str] = (),
+    ) -> Trace:
+        """Trace another model's recorded activations, as ``TracingScorer``."""
+        call = TraceCall(
+            sequences=tuple(map(tuple, sequences)),
+            recorded=tuple(recorded),
+            precision=precision,
+            memory=memory,
+            detail=tuple(detail),
+        )
+        doing = f"tracing {len(sequences)} sequences"
+        return cast(Trace, self._line.call("trace_recorded", call, doing=doing))
 
     def render_chat(
         self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool

@@ -8,7 +8,18 @@ import reprlib
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast
+from types import UnionType
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,6 +153,17 @@ FLOAT: Codec[float] = Codec(_encode_float, _decode_float)
 FLOATS: Codec[NDArray[np.float64]] = Codec(_encode_floats, _decode_floats)
 
 
+def one_of(*choices: Value) -> Codec[Any]:
+    """Return the codec of a literal type."""
+
+    def check(value: Any) -> Any:
+        if any(value is choice or value == choice for choice in choices):
+            return value
+        raise WireError(f"expected one of {list(choices)}, found {value!r}")
+
+    return Codec(check, check)
+
+
 def optional(codec: Codec[T]) -> Codec[T | None]:
     """Return the codec of ``T | None``."""
     return Codec(
@@ -214,6 +236,35 @@ def record(kind: type[T], /, **fields: Codec[Any]) -> Codec[T]:
         )
 
     return Codec(encode, decode)
+
+
+def codec_of(kind: Any) -> Codec[Any]:
+    """Return the codec of a type as it is annotated: a record of plain values, and what is in it.
+
+    Raises:
+        TypeError: it holds something else.
+    """
+    if kind == Value:
+        return PLAIN
+    if dataclasses.is_dataclass(kind):
+        hints = get_type_hints(kind)
+        fields = {one.name: codec_of(hints[one.name]) for one in dataclasses.fields(kind)}
+        return record(cast("type[Any]", kind), **fields)
+    simple: dict[Any, Codec[Any]] = {str: TEXT, int: INTEGER, bool: BOOLEAN, float: FLOAT}
+    if kind in simple:
+        return simple[kind]
+    origin, inside = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return one_of(*inside)
+    if origin in (Union, UnionType) and len(inside) == 2 and inside[1] is type(None):
+        return optional(codec_of(inside[0]))
+    if origin is tuple and len(inside) == 2 and inside[1] is Ellipsis:
+        return sequence(codec_of(inside[0]))
+    if origin is tuple and len(set(inside)) == 1:
+        return sequence(codec_of(inside[0]))
+    if origin is Mapping and inside[0] is str:
+        return mapping_of(codec_of(inside[1]))
+    raise TypeError(f"no codec for {kind}")
 
 
 def _convert_field(convert: Callable[[Any], Any], name: str, value: object) -> Any:

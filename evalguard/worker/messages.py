@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from evalguard.core.divergence import Divergence
 from evalguard.core.reference import Reference
+from evalguard.core.reports.trace import Trace
 from evalguard.core.scorer import ModelDescription, Request, Response, ScoringPolicy
 from evalguard.core.settings import (
     TARGET_KINDS,
@@ -38,25 +39,15 @@ from evalguard.worker.codec import (
     Codec,
     Failure,
     WireError,
+    codec_of,
     mapping_of,
     name_root,
+    one_of,
     optional,
     record,
     sequence,
 )
 from evalguard.worker.frames import RawMessage, to_frame
-
-
-def one_of(*choices: Value) -> Codec[Any]:
-    """Return the codec of a literal type."""
-
-    def check(value: Any) -> Any:
-        if any(value is choice or value == choice for choice in choices):
-            return value
-        raise WireError(f"expected one of {list(choices)}, found {value!r}")
-
-    return Codec(check, check)
-
 
 _VALUE_MAP = mapping_of(PLAIN)
 
@@ -284,6 +275,7 @@ CallName = Literal[
     "next_divergence",
     "activations",
     "next_activation",
+    "trace_recorded",
     "render_chat",
     "close",
 ]
@@ -370,6 +362,21 @@ class ActivationPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TraceCall:
+    """Trace activations that were recorded of another model, by forcing this one to them.
+
+    ``recorded`` are ``.npy`` files by point, for each sequence of token ids; ``precision`` is the
+    other model's (core/tracing/points.py), ``memory`` of bytes to hold here.
+    """
+
+    sequences: tuple[tuple[int, ...], ...]
+    recorded: tuple[Mapping[str, str], ...]
+    precision: str
+    memory: int
+    detail: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """Parent to worker: do this; answer under the same number."""
 
@@ -438,6 +445,14 @@ _ACTIVATIONS_CALL = record(
 _ACTIVATION_PART = record(
     ActivationPart, point=TEXT, shape=_SHAPE, start=INTEGER, values=array(np.float32)
 )
+_TRACE_CALL = record(
+    TraceCall,
+    sequences=TOKEN_IDS,
+    recorded=sequence(mapping_of(TEXT)),
+    precision=TEXT,
+    memory=INTEGER,
+    detail=sequence(TEXT),
+)
 # The argument or value of a call: made, and read, by that call's own codec.
 _RAW: Codec[Value] = Codec(lambda value: value, lambda value: value)
 
@@ -454,6 +469,7 @@ CALLS: Mapping[str, CallForm] = {
     "next_divergence": CallForm(_NOTHING, DIVERGENCE),
     "activations": CallForm(_ACTIVATIONS_CALL, _NOTHING),
     "next_activation": CallForm(_NOTHING, optional(_ACTIVATION_PART)),  # None: that was the last
+    "trace_recorded": CallForm(_TRACE_CALL, codec_of(Trace)),
     "render_chat": CallForm(_CHAT, TEXT),
     "close": CallForm(_NOTHING, _NOTHING),
 }

@@ -15,14 +15,15 @@ from typing import Any, Protocol, cast
 import evalguard
 from evalguard.core.redaction import redacted_traceback
 from evalguard.core.reference import Reference
+from evalguard.core.reports.trace import Trace
 from evalguard.core.scorer import (
-    ActivationScorer,
     DistributionScorer,
     ModelDescription,
     ReassignableScorer,
     Scorer,
 )
 from evalguard.core.settings import Value, Variant
+from evalguard.core.tracing.scorers import ActivationScorer, TracingScorer
 from evalguard.errors import UsageError, WorkerError
 from evalguard.worker.client import RecordChunks, cut_activations, join_chunks
 from evalguard.worker.codec import to_failure
@@ -42,6 +43,7 @@ from evalguard.worker.messages import (
     Load,
     ReferenceCall,
     Refusal,
+    TraceCall,
     frame_message,
     read_message,
 )
@@ -174,6 +176,8 @@ class _ScorerHandler:
             value = self._scorer.describe()
         elif call.name == "reassign":
             value = self._reassign(argument, self._scorer)
+        elif call.name == "trace_recorded":
+            value = _trace_recorded(argument, self._scorer)
         elif call.name == "render_chat":
             value = self._scorer.render_chat(argument.messages, argument.add_generation_prompt)
         elif call.name in ("encode", "score"):
@@ -285,6 +289,21 @@ class ActivationCalls:
         if self._parts is not None:
             self._parts.close()
             self._parts = None
+
+
+def _trace_recorded(wanted: TraceCall, scorer: Scorer) -> Trace:
+    if not hasattr(scorer, "trace_recorded"):
+        raise UsageError(
+            "a model of this type is no base of a trace when it runs in a worker",
+            hint="name a model: hf of evalguard's own environment as the base",
+        )
+    return cast(TracingScorer, scorer).trace_recorded(
+        wanted.sequences,
+        wanted.recorded,
+        precision=wanted.precision,
+        memory=wanted.memory,
+        detail=wanted.detail,
+    )
 
 
 # Heartbeat: tells the parent, while a call is in work, that the worker is alive.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,13 +12,21 @@ import numpy as np
 import pytest
 
 import evalguard
+from evalguard.core.reports.trace import (
+    ActivationError,
+    LayerDelta,
+    TokenDetail,
+    Trace,
+    TwinFacts,
+)
 from evalguard.core.scorer import ScoringPolicy
 from evalguard.core.settings import OwnEnvironment, Variant
 from evalguard.errors import EvaluationError, UsageError, WorkerError
 from evalguard.run.loading.own_environment import load_runtime_scorer
 from evalguard.worker import client
 from evalguard.worker.client import WorkerScorer, cut_activations, join_activations
-from evalguard.worker.messages import ActivationsCall
+from evalguard.worker.codec import WireError, codec_of
+from evalguard.worker.messages import CALLS, ActivationsCall
 from evalguard.worker.server import ActivationCalls
 
 IDS = (0, 5, 9, 30)
@@ -60,6 +70,32 @@ def test_a_pass_is_begun_once_and_broken_off_when_something_else_is_asked() -> N
     assert closed
     with pytest.raises(UsageError, match="shows no activations"):
         calls.open(wanted, object())  # type: ignore[arg-type]
+
+
+def test_a_trace_comes_out_of_a_worker_with_every_number() -> None:
+    error = ActivationError(
+        relative_l2=float("inf"), cosine=float("nan"), max_abs=1e-300, sum_base=-0.0,
+        sum_candidate=0.1, mean_base=0.0, mean_candidate=0.2, elements=7,
+    )  # fmt: skip
+    layer = LayerDelta(
+        point="a:out", module="a", kind="leaf", layer=2, order=0, local=error, local_ratio=3.5,
+        since=("b:in",),
+    )  # fmt: skip
+    twin = TwinFacts(
+        dtype="float32", weights="float32", votes={"float32": 3}, threshold=4.0,
+        attention=("eager", "sdpa"),
+    )  # fmt: skip
+    trace = Trace(
+        layers=(layer,), suspects=(), first=None, twin=twin, documents=1, tokens=4,
+        details=(TokenDetail(point="a:out", tokens=((1.0, 2.0), (3.0,))),),
+    )  # fmt: skip
+    codec = CALLS["trace_recorded"].value
+    found = codec.decode(json.loads(json.dumps(codec.encode(trace))))
+    assert repr(found) == repr(trace)
+    with pytest.raises(WireError, match=r"layers\[0\].kind: expected one of"):
+        codec.encode(dataclasses.replace(trace, layers=(dataclasses.replace(layer, kind="x"),)))
+    with pytest.raises(TypeError, match="no codec for"):
+        codec_of(complex)
 
 
 @pytest.mark.slow

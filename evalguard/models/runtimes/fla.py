@@ -189,6 +189,19 @@ class _FLARuntime(TorchRuntime):
             raise EvaluationError(f"fla gave {logits.shape[1]} rows for {ids.shape[1]} tokens")
         return logits
 
+    def traced_module(self) -> Any:
+        """The model itself, where texts are read as they are.
+
+        Raises:
+            UsageError: they are filled up, or read in segments.
+        """
+        if self._reading.pad_to != 1 or self._reading.segment is not None:
+            raise UsageError(
+                "a base of a trace reads texts in one pass and without padding",
+                hint="leave out model_args.pad_to and model_args.segment",
+            )
+        return self.module
+
     @property
     def effective(self) -> Mapping[str, Value]:
         """What the model has."""

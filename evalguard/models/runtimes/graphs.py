@@ -6,6 +6,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from numpy.typing import NDArray
 
 from evalguard.core.settings import Value
 from evalguard.errors import EvaluationError, UsageError, nearest
+from evalguard.models.runtimes.points.activations import Visit
+from evalguard.models.runtimes.points.graph import find_graph_points
 from evalguard.models.runtimes.runtime import Logits, Runtime, RuntimeArguments
 from evalguard.models.runtimes.tokenized import TokenizedRuntime
 from evalguard.models.runtimes.tokenizer import TextTokenizer, open_tokenizer
@@ -29,6 +32,10 @@ _OPTIMIZATIONS = {
 _PRECISIONS = ("f32", "bf16", "f16")
 _OUTPUT = "logits"
 _PAST = "past_key_values"  # optimum's name for the cache's inputs
+
+# Tensors that are asked for at once: more take memory, fewer another run of the graph.
+_AT_ONCE = 8
+_WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 
 Array = NDArray[Any]
 
@@ -157,6 +164,32 @@ class _GraphRuntime(TokenizedRuntime):
     def _run(self, feed: Mapping[str, Array]) -> Array:
         """Logits of one text, shape (1, n, V)."""
 
+    @abstractmethod
+    def _run_for(self, feed: Mapping[str, Array], tensors: Sequence[str]) -> list[Array]:
+        """Tensors of the graph by their names; one that it does not keep is missing."""
+
+    def visit_activations(self, ids: Sequence[int], visit: Visit) -> None:
+        """Read a text several times, each time for some tensors that the graph then gives."""
+        points = self._points()
+        feed = {one.name: self._fill(one, ids) for one in self._inputs}
+        wanted = list(points.items())
+        for start in range(0, len(wanted), _AT_ONCE):
+            part = wanted[start : start + _AT_ONCE]
+            found = self._run_for(feed, [tensor for _, tensor in part])
+            for point, _ in part:
+                value = found.pop(0)
+                if value.dtype.kind == "f" and visit(point, partial(_keep, value)) is not None:
+                    raise UsageError("nothing can be forced into an exported graph")
+
+    def _points(self) -> Mapping[str, str]:
+        """Tensors of the graph by point."""
+        if self._graph.suffix == ".onnx":
+            return find_graph_points(self._graph)
+        raise UsageError(
+            f"{self._graph} does not say from which modules its tensors come",
+            hint="OpenVINO reads an ONNX graph, too, which does",
+        )
+
     def logits(self, ids: Sequence[int], first: int) -> Logits:
         """Logits of one text."""
         found = self._run({one.name: self._fill(one, ids) for one in self._inputs})
@@ -213,6 +246,7 @@ class _ONNXRuntime(_GraphRuntime):
             )
         except Exception as error:
             raise EvaluationError(f"{graph} cannot be loaded: {error}") from error
+        self._threads = threads
         self._effective: Mapping[str, Value] = {
             "provider": self._session.get_providers()[0],
             "optimization": level,
@@ -235,6 +269,26 @@ class _ONNXRuntime(_GraphRuntime):
         found: Array = self._session.run([self._output], dict(feed))[0]
         return found
 
+    def _run_for(self, feed: Mapping[str, Array], tensors: Sequence[str]) -> list[Array]:
+        import onnx
+        import onnxruntime
+
+        model = onnx.load(str(self._graph), load_external_data=False)
+        known = {one.name for one in model.graph.output}
+        model.graph.output.extend(
+            onnx.ValueInfoProto(name=name) for name in dict.fromkeys(tensors) if name not in known
+        )
+        options = onnxruntime.SessionOptions()
+        level = _OPTIMIZATIONS[str(self._effective["optimization"])]
+        options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+        options.intra_op_num_threads = self._threads
+        options.log_severity_level = 3
+        options.add_session_config_entry(_WEIGHTS_FOLDER, str(self._graph.parent.absolute()))
+        session: Any = onnxruntime.InferenceSession(
+            model.SerializeToString(), sess_options=options, providers=self._session.get_providers()
+        )
+        return list(session.run(list(tensors), dict(feed)))
+
     @property
     def effective(self) -> Mapping[str, Value]:
         """What the session has."""
@@ -243,6 +297,10 @@ class _ONNXRuntime(_GraphRuntime):
     def close(self) -> None:
         """Let go of the session."""
         self._session = None
+
+
+def _keep(value: Array) -> Array:
+    return value
 
 
 _NUMPY_NAMES = {
@@ -268,6 +326,7 @@ class _OpenVINORuntime(_GraphRuntime):
             self._compiled: Any = core.compile_model(model, target, told)
         except Exception as error:
             raise EvaluationError(f"{graph} cannot be loaded: {error}") from error
+        self._told = told
         taken = self._compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
         self.device, self.dtype = target.lower(), _DTYPES.get(taken, taken)
         self._effective: Mapping[str, Value] = {"target": target, "precision": taken}
@@ -289,6 +348,16 @@ class _OpenVINORuntime(_GraphRuntime):
     def _run(self, feed: Mapping[str, Array]) -> Array:
         found: Array = self._compiled.create_infer_request().infer(dict(feed))[self._output]
         return found
+
+    def _run_for(self, feed: Mapping[str, Array], tensors: Sequence[str]) -> list[Array]:
+        import openvino
+
+        core = openvino.Core()
+        model = core.read_model(str(self._graph))
+        model.add_outputs(list(dict.fromkeys(tensors)))
+        compiled: Any = core.compile_model(model, str(self._effective["target"]), self._told)
+        given = compiled.create_infer_request().infer(dict(feed))
+        return [np.array(given[name]) for name in tensors]
 
     @property
     def effective(self) -> Mapping[str, Value]:

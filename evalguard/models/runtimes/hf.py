@@ -115,6 +115,10 @@ class _HFRuntime(TorchRuntime):
         found: torch.Tensor = self.module(input_ids=ids, use_cache=False).logits
         return found
 
+    def traced_module(self) -> Any:
+        """The model itself."""
+        return self.module
+
     @property
     def effective(self) -> Mapping[str, Value]:
         config = self.module.config

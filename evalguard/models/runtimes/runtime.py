@@ -86,6 +86,17 @@ class Runtime(ABC):
             hint="dump them to files, and name their folder in place of the model",
         )
 
+    def traced_module(self) -> Any:
+        """The torch module whose modules' names are those of points; a base of a trace.
+
+        Raises:
+            UsageError: there is none, or it is not all that reads a text.
+        """
+        raise UsageError(
+            "a model of this type is no base of a trace",
+            hint="name a model: hf as the base, or one of types transformers and fla",
+        )
+
     @property
     def effective(self) -> Mapping[str, Value]:
         """Arguments as the loaded model has them, by name, as far as it shows them."""

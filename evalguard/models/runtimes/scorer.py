@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalguard.core.reference import Reference
+from evalguard.core.reports.trace import Trace
 from evalguard.core.scorer import (
     ComparedAnswer,
     Ending,
@@ -18,6 +19,7 @@ from evalguard.core.scorer import (
     ScoringPolicy,
 )
 from evalguard.core.settings import Value, Variant
+from evalguard.core.tracing.points import token_inputs
 from evalguard.errors import EvalguardError, EvaluationError
 from evalguard.models.hf.batch_cuts import BatchTooLargeError
 from evalguard.models.hf.lockstep import score_against_references, score_with_references
@@ -29,7 +31,11 @@ from evalguard.models.hf.scored_tokens import (
     hash_input_tokens,
 )
 from evalguard.models.runtimes.encoding import TextEncoder
-from evalguard.models.runtimes.points.activations import Activation, stream_activations
+from evalguard.models.runtimes.points.activations import (
+    Activation,
+    FiledActivations,
+    stream_activations,
+)
 from evalguard.models.runtimes.runtime import Runtime
 
 _DEFAULT_GENERATED = 256  # lm-eval's, where neither task nor model says
@@ -158,6 +164,23 @@ class RuntimeScorer:
             raise EvaluationError(
                 f"the model failed on {len(ids)} tokens: {type(error).__name__}: {error}"
             ) from error
+
+    def trace_recorded(
+        self,
+        sequences: Sequence[Sequence[int]],
+        recorded: Sequence[Mapping[str, str]],
+        *,
+        precision: str,
+        memory: int,
+        detail: Collection[str] = (),
+    ) -> Trace:
+        """Trace another model's activations with this one as the base, as ``TracingScorer``."""
+        from evalguard.models.tracing.trace import trace_models
+
+        module = self._open().traced_module()
+        inputs = [token_inputs(ids) for ids in sequences]
+        found = FiledActivations(recorded, precision=precision)
+        return trace_models(module, found, inputs, memory=memory, detail=detail)
 
     def make_room(self, found: BatchTooLargeError) -> bool:  # noqa: ARG002
         """Sequences are read one by one: no smaller batch can be cut."""

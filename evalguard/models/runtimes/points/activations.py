@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from queue import Queue
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +56,7 @@ def stream_activations(
     def visit(point: str, value: Callable[[], Array]) -> Array | None:
         if stopped.is_set():
             raise _StoppedError
-        given = _read_forced(files[point], point) if point in files else None
+        given = _read_file(files[point], point) if point in files else None
         if given is not None or not points or point in points:
             values.put((point, np.array(value(), dtype=np.float32)))
             taken.acquire()
@@ -89,11 +89,31 @@ class _StoppedError(Exception):
     """Nobody takes the values of this pass any more."""
 
 
-def _read_forced(file: str, point: str) -> Array:
+def _read_file(file: str, point: str) -> Array:
     try:
         return np.asarray(np.load(file, allow_pickle=False))
     except (OSError, ValueError) as error:
         raise EvaluationError(f"{file}, the value at {point}, cannot be read: {error}") from error
+
+
+class FiledActivations:
+    """Activations of another model in ``.npy`` files, by point (``RecordedActivations``)."""
+
+    def __init__(self, files: Sequence[Mapping[str, str]], *, precision: str) -> None:
+        self.precision = precision
+        self._files = files
+
+    def names(self, sequence: int) -> Sequence[str]:
+        """Points of a sequence."""
+        return list(self._files[sequence])
+
+    def read(self, sequence: int, point: str) -> Array:
+        """Read one value.
+
+        Raises:
+            EvaluationError: its file is damaged.
+        """
+        return _read_file(self._files[sequence][point], point)
 
 
 # torch modules: hooks on the submodules whose values are points.

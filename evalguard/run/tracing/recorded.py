@@ -1,0 +1,225 @@
+"""Sides of a trace that are no torch model of this process: recorded in a worker, or in files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from evalguard.core.reports.compare import RunIdentity
+from evalguard.core.reports.trace import Trace
+from evalguard.core.scorer import (
+    Request,
+    Scorer,
+    ScoringPolicy,
+)
+from evalguard.core.tensors.name_map import NameMap
+from evalguard.core.tracing.points import ModelInputs, PointName
+from evalguard.core.tracing.scorers import ActivationScorer, TracingScorer
+from evalguard.errors import EvaluationError, UsageError
+from evalguard.models.tracing.trace import DEFAULT_MEMORY
+from evalguard.run.loading.own_environment import check_runtime, prepare_worker
+from evalguard.run.sources import ModelSource, identify_model
+from evalguard.store.activation_dumps import DumpedActivations, SpooledActivations
+from evalguard.store.files import safe_name
+from evalguard.worker.client import WorkerScorer
+from evalguard.worker.line import StartWorker, start_here
+
+# What is being done, how many steps are done, and how many there are.
+ReportStep = Callable[[str, int, int], None]
+
+# What a runtime says that its weights are -> the class of a twin that is rounded alike
+# (core/tracing/precision); of others the trace finds out what explains them.
+_PRECISIONS = {
+    **{name: name for name in ("float32", "float16", "bfloat16")},
+    "f32": "float32",
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "q8_0": "int8 in groups of 32",
+    "q4_0": "int4 in groups of 32",
+}
+_ALONE = {"input_ids", "attention_mask", "token_type_ids"}
+_MOST_SHOWN = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeSide:
+    """A model of another library or environment, in a worker of its own.
+
+    Attributes:
+        precision: see ``RecordedActivations``.
+        vocabulary: digest of it; "" where unknown.
+    """
+
+    identity: RunIdentity
+    scorer: Scorer
+    precision: str
+    max_length: int
+    vocabulary: str
+
+    @property
+    def name(self) -> str:
+        """Its name in messages."""
+        return self.identity.name
+
+    def encode(self, request: Request) -> list[int]:
+        """Token ids of a request, uncut: a model is fed all but the last one to score it."""
+        return list(self.scorer.encode([request])[0])
+
+    def record(
+        self,
+        sequences: Sequence[ModelInputs],
+        *,
+        wanted: Collection[str] = (),
+        report_step: ReportStep | None = None,
+    ) -> SpooledActivations:
+        """Record what flows in it while it reads; one tensor at a time is in memory.
+
+        Args:
+            wanted: points; empty: all that it shows.
+
+        Returns:
+            What was recorded, in a temporary folder that closing it removes.
+
+        Raises:
+            UsageError: its library shows no activations, or it does not read these inputs.
+            EvaluationError: it fails, or shows nothing.
+        """
+        spool = SpooledActivations(precision=self.precision)
+        try:
+            for number, inputs in enumerate(sequences):
+                if report_step is not None:
+                    report_step(f"recording {self.name}", number, len(sequences))
+                ids = read_token_ids(inputs, self.name)
+                scorer = cast(ActivationScorer, self.scorer)
+                spool.add(scorer.activations(ids, wanted))
+                if not spool.names(number):
+                    raise EvaluationError(
+                        f"'{self.name}' showed no activation of {len(ids)} tokens"
+                    )
+        except BaseException:
+            spool.close()
+            raise
+        return spool
+
+    def trace(
+        self,
+        recorded: SpooledActivations,
+        sequences: Sequence[ModelInputs],
+        *,
+        memory: int = DEFAULT_MEMORY,
+        detail: Collection[str] = (),
+    ) -> Trace:
+        """Trace a candidate's recorded activations with this model as the base.
+
+        For two models of an environment that is not this one: two kernels of one library.
+
+        Raises:
+            UsageError: this model has no torch module whose names are points.
+            EvaluationError: no common points, or it fails.
+        """
+        ids = [read_token_ids(inputs, self.name) for inputs in sequences]
+        files = [recorded.files(number) for number in range(len(ids))]
+        scorer = cast(TracingScorer, self.scorer)
+        return scorer.trace_recorded(
+            ids, files, precision=recorded.precision, memory=memory, detail=detail
+        )
+
+    def close(self) -> None:
+        """Release the model. May be called twice."""
+        self.scorer.close()
+
+
+def open_runtime_side(
+    source: ModelSource,
+    policy: ScoringPolicy,
+    *,
+    cache_dir: Path,
+    timeout: float | None = None,
+    start: StartWorker = start_here,
+) -> RuntimeSide:
+    """Load a model of one of evalguard's runtimes in a worker of its environment.
+
+    Args:
+        timeout: seconds that a call to it may take; None: no limit.
+
+    Raises:
+        UsageError, SettingError, BuildError, EvaluationError: as loading it to score it does.
+    """
+    check_runtime(source.variant)
+    place = prepare_worker(source.variant, cache_dir)
+    scorer = WorkerScorer(
+        place.variant,
+        policy,
+        cache_dir=cache_dir,
+        env=place.env,
+        python=place.python,
+        call_timeout=timeout,
+        start=start,
+        log=cache_dir / "logs" / f"trace-{os.getpid()}-{safe_name(source.name)}.log",
+    )
+    description = scorer.describe()
+    return RuntimeSide(
+        identity=identify_model(source, description),
+        scorer=scorer,
+        precision=_PRECISIONS.get(description.dtype, ""),
+        max_length=description.max_length,
+        vocabulary=description.vocabulary_digest,
+    )
+
+
+def read_token_ids(inputs: ModelInputs, name: str) -> list[int]:
+    """Token ids of a sequence for a model that reads nothing else.
+
+    Raises:
+        UsageError: there are none, or others are left out by a mask.
+    """
+    ids, mask = inputs.get("input_ids"), inputs.get("attention_mask")
+    if ids is None or set(inputs) - _ALONE:
+        raise UsageError(
+            f"'{name}' reads token ids, and the inputs are {', '.join(sorted(inputs))}",
+            hint="dump its activations to files, and name their folder in place of the model",
+        )
+    if ids.shape[:-1] not in ((), (1,)) or (mask is not None and not np.all(mask)):
+        raise UsageError(
+            f"'{name}' reads one sequence without padding, and the inputs have the shape "
+            f"{list(ids.shape)}" + ("" if mask is None else " with a mask"),
+            hint="give one sequence for each document, without padding",
+        )
+    return [int(one) for one in np.ravel(ids)]
+
+
+def open_dump(
+    folder: Path, names: NameMap | None = None, *, modules: Collection[str] = ()
+) -> DumpedActivations:
+    """Open a folder of dumped activations.
+
+    Args:
+        names: which tensor is which point of the base.
+        modules: names of the base's modules, by which it is seen that the two belong together.
+
+    Raises:
+        UsageError: nothing is in it that stands for a point of one of these modules.
+        EvaluationError: a file is damaged.
+    """
+    dump = DumpedActivations(folder, names)
+    if modules:
+        points = list(dict.fromkeys(name for n in range(len(dump)) for name in dump.names(n)))
+        known = frozenset(modules)
+        if not any(PointName.parse(point).module in known for point in points):
+            inside = [name for name in known if name.count(".") > 1] or sorted(known)
+            raise UsageError(
+                f"no tensor of {folder} has the name of a module of the base: it has "
+                f"{_show(points)}, the base {_show(sorted(inside))}",
+                hint='write a name map: map: [{base: "model.layers.*.mlp:out", cand: "ffn_out-*"}]',
+            )
+    return dump
+
+
+def _show(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_MOST_SHOWN])
+    return f"{shown} ..." if len(names) > _MOST_SHOWN else shown
