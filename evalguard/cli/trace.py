@@ -33,7 +33,7 @@ from evalguard.cli.parameters import (
 from evalguard.errors import UsageError
 
 if TYPE_CHECKING:
-    from evalguard.run.tracing.trace import TraceResult
+    from evalguard.run.tracing.result import TraceResult
 
 
 _document_option = option_factory("Documents")

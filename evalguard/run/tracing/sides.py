@@ -6,8 +6,9 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -16,21 +17,21 @@ from evalguard.conversion.planning import plan_conversion
 from evalguard.conversion.readback import check_environment, read_edits
 from evalguard.conversion.taken_weights import take_weights
 from evalguard.core.reports.compare import RunIdentity
-from evalguard.core.reports.trace import TracedDocument
-from evalguard.core.scorer import ActivationScorer, ModelDescription, Request, ScoringPolicy
+from evalguard.core.reports.trace import Trace
+from evalguard.core.scorer import ModelDescription, Request, ScoringPolicy
 from evalguard.core.settings import Variant
 from evalguard.core.tracing.hyperparameters import HeldValue
-from evalguard.core.tracing.points import ModelInputs, RecordedActivations, token_inputs
-from evalguard.errors import EvaluationError, MisalignedRunsError, UsageError
+from evalguard.core.tracing.points import ModelInputs, token_inputs
+from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.arguments import HF_TYPES
 from evalguard.models.comparison import load_tokenizer
 from evalguard.models.loading import load_declared_class, loads_as_language_model
 from evalguard.run.loading.edited_model import LoadPlan, load_scorer, tensor_reader
-from evalguard.run.loading.lazy_scorer import open_scorer
+from evalguard.run.loading.lazy_scorer import worker_starter
 from evalguard.run.loading.own_environment import is_runtime
 from evalguard.run.options import CompareOptions
 from evalguard.run.sources import ModelSource, Source, identify_model
-from evalguard.run.tracing.documents import RequestedSequence
+from evalguard.run.tracing.recorded import ReportStep, open_dump, open_runtime_side
 from evalguard.store.activation_dumps import SUFFIXES, DumpedActivations, SpooledActivations
 from evalguard.store.name_map import read_name_map
 
@@ -39,21 +40,30 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TorchSide:
-    """A loaded torch model.
+class TracedSide:
+    """One side of a trace, loaded.
 
     Attributes:
-        encode: a request's token ids, and whether they were cut to the context; None for a model
-            that reads no text.
+        module: of a torch model in this process; None: activations are recorded, or were.
+        record: of any other side: its activations for inputs, in their order.
+        trace: of a base in a worker: traces recorded activations with itself as the base.
+        held: reads the hyper-parameters, as far as it shows them.
+        encode: a request's token ids, and whether they were cut to the context; None where it
+            reads no text, or cannot be asked.
         max_length: tokens that it may read; 0 where unknown.
         vocabulary: digest of it; "" where unknown.
+        tokenizer: the library's own, None where it is not at hand.
         render_chat: its chat template; None where it has none.
         close: releases it.
     """
 
     identity: RunIdentity
-    module: torch.nn.Module
-    encode: Callable[[Request], tuple[ModelInputs, bool]] | None
+    module: torch.nn.Module | None = None
+    record: Callable[[Sequence[ModelInputs], ReportStep], SpooledActivations] | None = None
+    trace: Callable[..., Trace] | None = None
+    dump: DumpedActivations | None = None
+    held: Callable[[], list[HeldValue]]
+    encode: Callable[[Request], tuple[ModelInputs, bool]] | None = None
     max_length: int = 0
     vocabulary: str = ""
     tokenizer: Any = field(default=None, repr=False)
@@ -65,19 +75,6 @@ class TorchSide:
         """Its name in messages."""
         return self.identity.name
 
-    def read_hyperparameters(self) -> list[HeldValue]:
-        """Read what it computes with, and the special tokens that its tokenizer puts first."""
-        from evalguard.models.tracing.hyperparameters import read_model
-
-        found = read_model(self.module)
-        if self.tokenizer is not None:
-            bos = getattr(self.tokenizer, "bos_token_id", None)
-            first = list(self.tokenizer.encode("a"))[:1]
-            puts = bos is not None and first == [bos]
-            found = [one for one in found if one.name != "puts_bos_first"]
-            found.append(HeldValue(name="puts_bos_first", value=puts, source="the tokenizer"))
-        return found
-
     def token_texts(self, inputs: ModelInputs) -> tuple[str, ...]:
         """What each position of a sequence says; () where nothing knows that."""
         ids = inputs.get("input_ids")
@@ -86,31 +83,17 @@ class TorchSide:
         return tuple(self.tokenizer.decode([int(one)]) for one in np.ravel(ids))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedSide:
-    """A candidate that is no torch module here: its activations are recorded, or were.
+def _read_module(module: torch.nn.Module, tokenizer: Any) -> list[HeldValue]:
+    """What a model computes with, and the special token that its tokenizer puts first."""
+    from evalguard.models.tracing.hyperparameters import read_model
 
-    Attributes:
-        record: returns its activations for inputs, in their order.
-        held: hyper-parameters, as far as it shows them.
-        encode, max_length, vocabulary: as of ``TorchSide``; None, 0 and "" where unknown.
-    """
-
-    identity: RunIdentity
-    record: Callable[[Sequence[ModelInputs]], RecordedActivations]
-    held: tuple[HeldValue, ...] = ()
-    encode: Callable[[Request], tuple[ModelInputs, bool]] | None = None
-    max_length: int = 0
-    vocabulary: str = ""
-    close: Callable[[], None] = lambda: None
-
-    @property
-    def name(self) -> str:
-        """Its name in messages."""
-        return self.identity.name
-
-
-TracedSide = TorchSide | RecordedSide
+    found = read_model(module)
+    if tokenizer is not None:
+        bos = getattr(tokenizer, "bos_token_id", None)
+        puts = bos is not None and list(tokenizer.encode("a"))[:1] == [bos]
+        found = [one for one in found if one.name != "puts_bos_first"]
+        found.append(HeldValue(name="puts_bos_first", value=puts, source="the tokenizer"))
+    return found
 
 
 def is_torch_here(source: ModelSource) -> bool:
@@ -123,33 +106,40 @@ def refuse_untraceable(source: Source, role: Literal["base", "cand"]) -> ModelSo
     """Return a side whose activations can be seen.
 
     Raises:
-        UsageError: a finished run, a served model, one of another library; a base that is no torch
-            model here.
+        UsageError: a finished run, a served model, or one of another library.
     """
     if not isinstance(source, ModelSource):
         raise UsageError(
             f"--{role} '{source.name}' is a finished run: it has scores, and no activations",
             hint="name the model itself",
         )
-    kind = source.variant.model
-    if source.variant.serve is not None or not (
-        is_torch_here(source) or is_runtime(source.variant)
-    ):
+    variant = source.variant
+    if variant.serve is not None or not (is_torch_here(source) or is_runtime(variant)):
         raise UsageError(
-            f"--{role} '{source.name}' is of model type '{kind}', which shows no activations",
+            f"--{role} '{source.name}' is of model type '{variant.model}', which shows no "
+            "activations",
             hint="name the model itself (model: hf), or record its activations, and give their "
             "folder to --cand",
-        )
-    if role == "base" and not is_torch_here(source):
-        raise UsageError(
-            f"--base '{source.name}' is of model type '{kind}', and the base of a trace is a torch "
-            "model of this process",
-            hint="name the Hugging Face model as --base, and this one as --cand",
         )
     return source
 
 
-def open_torch_side(source: ModelSource, policy: ScoringPolicy, *, cache_dir: Path) -> TorchSide:
+def refuse_worker_base(base: ModelSource, candidate: ModelSource | Path) -> None:
+    """Refuse a base in a worker beside a candidate that is no model in a worker.
+
+    Raises:
+        UsageError: naming both.
+    """
+    runs_there = isinstance(candidate, ModelSource) and not is_torch_here(candidate)
+    if not is_torch_here(base) and not runs_there:
+        raise UsageError(
+            f"--base '{base.name}' runs in a worker (model type '{base.variant.model}'), and the "
+            "candidate does not",
+            hint="name the Hugging Face model as --base, and this one as --cand",
+        )
+
+
+def open_torch_side(source: ModelSource, policy: ScoringPolicy, *, cache_dir: Path) -> TracedSide:
     """Load a model with the settings of its assignment, each proven to have taken.
 
     A checkpoint of a class that is no language model (an encoder) is loaded as that class.
@@ -172,7 +162,7 @@ def open_torch_side(source: ModelSource, policy: ScoringPolicy, *, cache_dir: Pa
 
 def _open_language_model(
     source: ModelSource, policy: ScoringPolicy, *, cache_dir: Path
-) -> TorchSide:
+) -> TracedSide:
     from evalguard.models.lm_scorer import LMScorer
 
     scorer = load_scorer(source.variant, policy, cache_dir=cache_dir)
@@ -186,9 +176,10 @@ def _open_language_model(
         ids, was_cut = _cut_ids(scorer.encode([request])[0], request, description.max_length)
         return token_inputs(ids), was_cut
 
-    return TorchSide(
+    return TracedSide(
         identity=identify_model(source, description),
         module=scorer.module,
+        held=partial(_read_module, scorer.module, scorer.tokenizer),
         encode=encode,
         max_length=description.max_length,
         vocabulary=description.vocabulary_digest,
@@ -211,7 +202,9 @@ def _cut_ids(ids: Sequence[int], request: Request, longest: int) -> tuple[Sequen
     return fed[:longest] if request.kind == "loglikelihood_rolling" else fed[-longest:], True
 
 
-def _open_declared_class(source: ModelSource, wanted: LoadPlan, policy: ScoringPolicy) -> TorchSide:
+def _open_declared_class(
+    source: ModelSource, wanted: LoadPlan, policy: ScoringPolicy
+) -> TracedSide:
     variant = source.variant
     module = load_declared_class(
         wanted.model_args,
@@ -241,9 +234,10 @@ def _open_declared_class(source: ModelSource, wanted: LoadPlan, policy: ScoringP
         dtype=str(parameters[0].dtype).removeprefix("torch.") if parameters else "",
         device=str(parameters[0].device) if parameters else "",
     )
-    return TorchSide(
+    return TracedSide(
         identity=identify_model(source, description),
         module=module,
+        held=partial(_read_module, module, tokenizer),
         encode=None if tokenizer is None else encode,
         max_length=int(getattr(module.config, "max_position_embeddings", 0) or 0),
         tokenizer=tokenizer,
@@ -262,50 +256,37 @@ def _find_tokenizer(variant: Variant, wanted: LoadPlan) -> Any:
 
 def open_worker_side(
     source: ModelSource, policy: ScoringPolicy, options: CompareOptions, *, cache_dir: Path
-) -> RecordedSide:
+) -> TracedSide:
     """Start the worker of a model that another library runs, or another environment.
 
     Raises:
-        EvaluationError: the model cannot be loaded.
+        UsageError, SettingError, BuildError, EvaluationError: as loading it to score it does.
     """
-    scorer = open_scorer(source.variant, policy, options, cache_dir=cache_dir)
-    description = scorer.describe()
-    spools: list[SpooledActivations] = []
-
-    def encode(request: Request) -> tuple[ModelInputs, bool]:
-        ids, was_cut = _cut_ids(scorer.encode([request])[0], request, description.max_length)
-        return token_inputs(ids), was_cut
-
-    def record(inputs: Sequence[ModelInputs]) -> RecordedActivations:
-        if not hasattr(scorer, "activations"):
-            raise UsageError(f"model type '{source.variant.model}' shows no activations")
-        spool = SpooledActivations(precision=_precision(description.dtype))
-        spools.append(spool)
-        for one in inputs:
-            ids = [int(token) for token in np.ravel(one["input_ids"])]
-            spool.add(cast(ActivationScorer, scorer).activations(ids))
-        return spool
-
-    def close() -> None:
-        for spool in spools:
-            spool.close()
-        scorer.close()
-
-    return RecordedSide(
-        identity=identify_model(source, description),
-        record=record,
-        held=tuple(_declared_hyperparameters(source.variant)),
-        encode=encode,
-        max_length=description.max_length,
-        vocabulary=description.vocabulary_digest,
-        close=close,
+    side = open_runtime_side(
+        source,
+        policy,
+        cache_dir=cache_dir,
+        timeout=options.timeout,
+        start=worker_starter(options),
     )
 
+    def encode(request: Request) -> tuple[ModelInputs, bool]:
+        ids, was_cut = _cut_ids(side.encode(request), request, side.max_length)
+        return token_inputs(ids), was_cut
 
-def _precision(dtype: str) -> str:
-    """The dtype that most of the weights have, where a trace knows it."""
-    first = dtype.partition("+")[0]
-    return first if first in ("float32", "float16", "bfloat16") else ""
+    def record(inputs: Sequence[ModelInputs], step: ReportStep) -> SpooledActivations:
+        return side.record(inputs, report_step=step)
+
+    return TracedSide(
+        identity=side.identity,
+        record=record,
+        trace=side.trace,
+        held=lambda: list(_declared_hyperparameters(source.variant)),
+        encode=encode,
+        max_length=side.max_length,
+        vocabulary=side.vocabulary,
+        close=side.close,
+    )
 
 
 def _declared_hyperparameters(variant: Variant) -> Iterator[HeldValue]:
@@ -324,33 +305,38 @@ def _declared_hyperparameters(variant: Variant) -> Iterator[HeldValue]:
         yield from (one for one in read_hyperparameter_file(file) if one.name not in named)
 
 
-def open_recorded_side(folder: Path, name_map: Path | None) -> RecordedSide:
+def open_dumped_side(folder: Path, name_map: Path | None, base: TracedSide) -> TracedSide:
     """Open a folder of activations that another runtime has written.
 
     Raises:
-        UsageError: there is none, or the name map cannot be used.
+        UsageError: there is none, none of the base's modules, or the name map cannot be used.
         EvaluationError: a file is damaged.
     """
     from evalguard.models.tracing.hyperparameters import read_named_values
 
-    dumped = DumpedActivations(folder, None if name_map is None else read_name_map(name_map))
-
-    def record(inputs: Sequence[ModelInputs]) -> RecordedActivations:
-        if len(dumped) != len(inputs):
-            raise UsageError(
-                f"{folder} holds activations of {len(dumped)} sequences, and {len(inputs)} are "
-                "traced",
-                hint="give the documents that were recorded, in the order of the folders: --text "
-                "or --inputs for each, or --documents",
-            )
-        return dumped
-
-    lens = "d_vocab" in dumped.hyperparameters
-    return RecordedSide(
+    names = None if name_map is None else read_name_map(name_map)
+    modules = [] if base.module is None else [name for name, _ in base.module.named_modules()]
+    dump = open_dump(folder, names, modules=[name for name in modules if name])
+    lens = "d_vocab" in dump.hyperparameters
+    return TracedSide(
         identity=RunIdentity(name=folder.name, digest="", description=f"activations in {folder}"),
-        record=record,
-        held=tuple(read_named_values(dumped.hyperparameters, lens=lens)),
+        dump=dump,
+        held=lambda: read_named_values(dump.hyperparameters, lens=lens),
     )
+
+
+def check_dump(dump: DumpedActivations, sequences: int) -> None:
+    """Refuse a dump of another number of sequences than are traced.
+
+    Raises:
+        UsageError: with both numbers.
+    """
+    if len(dump) != sequences:
+        raise UsageError(
+            f"{dump.folder} holds activations of {len(dump)} sequences, and {sequences} are traced",
+            hint="give the documents that were recorded, in the order of the folders: --text or "
+            "--inputs for each, or --documents",
+        )
 
 
 def is_recording(path: Path) -> bool:
@@ -359,136 +345,3 @@ def is_recording(path: Path) -> bool:
         return False
     folders = [path, *sorted(one for one in path.iterdir() if one.is_dir())[:1]]
     return any(one.suffix in SUFFIXES for folder in folders for one in folder.iterdir())
-
-
-# From requested sequences to the inputs of both models.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncodedSequences:
-    """Inputs of both models, the documents that they stand for, and what is to be said."""
-
-    inputs: tuple[ModelInputs, ...]
-    documents: tuple[TracedDocument, ...]
-    notes: tuple[str, ...] = ()
-
-
-def encode_sequences(
-    requested: Sequence[RequestedSequence], base: TorchSide, candidate: TracedSide
-) -> EncodedSequences:
-    """Encode sequences with the base's tokenizer, and see that the candidate reads the same ids.
-
-    Raises:
-        UsageError: a text of no tokens, one that is longer than a model reads, or one for a model
-            that reads none.
-        MisalignedRunsError: the candidate reads other token ids.
-    """
-    if any(one.inputs is None for one in requested):
-        _check_vocabularies(base, candidate)
-    inputs: list[ModelInputs] = []
-    documents: list[TracedDocument] = []
-    cut = 0
-    for one in requested:
-        found, was_cut = _encode_one(one, base, candidate)
-        cut += was_cut
-        request = one.request
-        inputs.append(found)
-        documents.append(
-            TracedDocument(
-                name=one.name,
-                tokens=count_positions(found),
-                task="" if request is None else request.task,
-                doc_id=request.doc_id if request is not None and request.task else None,
-                request=request.index if request is not None and request.task else None,
-                drift=one.drift,
-                token_texts=base.token_texts(found),
-            )
-        )
-    notes: tuple[str, ...] = ()
-    if cut:
-        plural = "documents are" if cut > 1 else "document is"
-        notes = (f"{cut} {plural} cut to the model's context of {base.max_length:,} tokens",)
-    return EncodedSequences(inputs=tuple(inputs), documents=tuple(documents), notes=notes)
-
-
-def _check_vocabularies(base: TorchSide, candidate: TracedSide) -> None:
-    digests = {base.vocabulary, candidate.vocabulary} - {""}
-    if len(digests) > 1:
-        raise MisalignedRunsError(
-            f"{base.name} and {candidate.name} have different vocabularies: one token id means "
-            "different texts to the two",
-            hint="trace a model with its own port; --inputs gives token ids that both are meant to "
-            "read",
-        )
-
-
-def count_positions(inputs: ModelInputs) -> int:
-    """Positions of a sequence: the longest second axis of its inputs."""
-    return max((int(one.shape[1]) for one in inputs.values() if one.ndim > 1), default=1)
-
-
-def _encode_one(
-    one: RequestedSequence, base: TorchSide, candidate: TracedSide
-) -> tuple[ModelInputs, bool]:
-    if one.inputs is not None:
-        _check_inputs(one, base)
-        return one.inputs, False
-    assert one.request is not None
-    if base.encode is None:
-        raise UsageError(
-            f"{base.name} has no tokenizer, so it reads no text",
-            hint="--inputs FILE.npz gives its inputs by name, e.g. input_values",
-        )
-    found, was_cut = base.encode(one.request)
-    ids = found["input_ids"]
-    if not ids.size:
-        raise UsageError(f"{one.name}: the text has no tokens", hint="give a longer text")
-    longest = min((side.max_length for side in (base, candidate) if side.max_length), default=0)
-    if longest and ids.shape[1] > longest:
-        raise UsageError(
-            f"{one.name} has {ids.shape[1]:,} tokens, and the models read {longest:,}",
-            hint="cut the text, or give its parts as files of their own",
-        )
-    if candidate.encode is not None:
-        other, _ = candidate.encode(one.request)
-        _check_same_ids(one, base, candidate, ids, other["input_ids"])
-    return found, was_cut
-
-
-def _check_same_ids(
-    one: RequestedSequence, base: TorchSide, candidate: TracedSide, ids: Any, other: Any
-) -> None:
-    if ids.shape == other.shape and bool(np.all(ids == other)):
-        return
-    first, second = np.ravel(ids).tolist(), np.ravel(other).tolist()
-    at = next(
-        (at for at, pair in enumerate(zip(first, second, strict=False)) if pair[0] != pair[1]),
-        min(len(first), len(second)),
-    )
-    shown = [repr(list(side[at : at + 4])) for side in (first, second)]
-    raise MisalignedRunsError(
-        f"{candidate.name} reads other token ids of {one.name} than {base.name}: from position "
-        f"{at} on {shown[1]} for {shown[0]} ({len(second)} and {len(first)} tokens)",
-        hint="a trace compares the models, not their tokenizers: evalguard compare says what the "
-        "tokens cost; --inputs gives both the same ids",
-    )
-
-
-def _check_inputs(one: RequestedSequence, base: TorchSide) -> None:
-    """Refuse token ids that the base does not know, which would fail deep in the model."""
-    assert one.inputs is not None
-    ids = one.inputs.get("input_ids")
-    embeddings = getattr(base.module, "get_input_embeddings", None)
-    if ids is None or embeddings is None:
-        return
-    if ids.dtype.kind not in "iu":
-        raise UsageError(f"{one.name}: input_ids are {ids.dtype}, not whole numbers")
-    try:
-        known = int(embeddings().num_embeddings)
-    except (NotImplementedError, AttributeError):
-        return
-    if ids.size and (int(ids.max()) >= known or int(ids.min()) < 0):
-        raise UsageError(
-            f"{one.name}: token id {int(ids.max() if ids.max() >= known else ids.min())} is not "
-            f"in the vocabulary of {known:,}"
-        )

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import evalguard
 from evalguard.config.entries import resolve_path
 from evalguard.config.guard import GuardSet
 from evalguard.core.redaction import redacted_text
-from evalguard.core.reports.trace import SuspectModule, Trace, TraceReport
-from evalguard.core.settings import Value
+from evalguard.core.reports.trace import Trace, TraceReport
 from evalguard.core.tracing.hyperparameters import compare_hyperparameters
-from evalguard.core.tracing.points import ModelInputs, RecordedActivations
-from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_REGRESSED, StoreError, UsageError
+from evalguard.core.tracing.points import ModelInputs
+from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_REGRESSED, UsageError
 from evalguard.report.progress import ProgressLine
-from evalguard.report.trace.document import render_trace_json, trace_document
-from evalguard.report.trace.terminal import render_trace
 from evalguard.run.choices import Choices, resolve_choices
-from evalguard.run.meter import error_text, interruptible, write_run_page
+from evalguard.run.meter import interruptible
 from evalguard.run.options import CompareOptions, make_options
 from evalguard.run.preflight import check_models, find_guards
 from evalguard.run.record import read_environment
@@ -37,7 +35,7 @@ from evalguard.run.sources import (
     with_distinct_names,
     with_location,
 )
-from evalguard.run.stored_run import TRACE_FILE, StoredRun, read_run_trace
+from evalguard.run.stored_run import StoredRun
 from evalguard.run.tracing.documents import (
     DocumentChoice,
     MovedDocuments,
@@ -46,89 +44,29 @@ from evalguard.run.tracing.documents import (
     find_last_comparison,
     read_own_documents,
 )
+from evalguard.run.tracing.encoding import encode_sequences
+from evalguard.run.tracing.recorded import ReportStep
+from evalguard.run.tracing.result import TraceResult, finish_trace, requested_trace_files
 from evalguard.run.tracing.sides import (
-    TorchSide,
     TracedSide,
-    encode_sequences,
+    check_dump,
     is_recording,
     is_torch_here,
-    open_recorded_side,
+    open_dumped_side,
     open_torch_side,
     open_worker_side,
     refuse_untraceable,
+    refuse_worker_base,
 )
 from evalguard.run.tracing.swapping import choose_swaps, with_swap_effects
+from evalguard.store.activation_dumps import SpooledActivations
 from evalguard.store.block_cache import open_cache_dir
-from evalguard.store.files import check_output, write_output
-from evalguard.store.run_folder import RunFolder, check_writable, write_document, write_text
-
-if TYPE_CHECKING:
-    import torch
+from evalguard.store.run_folder import check_writable
 
 _NOTHING_KEPT = "nothing of a trace is kept: the same command starts it anew"
 _MOST_DETAILS = 3  # suspects that are shown by token and head
-TRACE_PAGE = "trace.html"
-_SUFFIXES = (".html", ".htm", ".json", ".txt")
 # Where the documents are the user's own, no task is asked for; nothing loads one of this name.
 _NO_TASK = "(own documents)"
-
-
-@dataclass(frozen=True, slots=True)
-class TraceResult:
-    """A finished trace. ``report`` holds everything.
-
-    ``problems`` say what could not be written; they change no exit code.
-    """
-
-    report: TraceReport
-    problems: tuple[str, ...] = ()
-
-    @property
-    def first(self) -> SuspectModule | None:
-        """The first module beyond the floor; None: nothing is."""
-        return self.report.trace.first
-
-    @property
-    def suspects(self) -> tuple[SuspectModule, ...]:
-        """Modules beyond the floor, the largest local ratio first."""
-        return self.report.trace.suspects
-
-    @property
-    def exit_code(self) -> int:
-        """0 nothing beyond the floor, 1 a location is named, 3 nothing known."""
-        return self.report.exit_code
-
-    def to_dict(self) -> dict[str, Value]:
-        """Return the JSON contract (schema ``evalguard.trace/1``) as plain data."""
-        return trace_document(self.report)
-
-    def to_json(self) -> str:
-        """Return the JSON contract as text."""
-        return render_trace_json(self.report)
-
-    def to_html(self) -> str:
-        """Return the trace as one self-contained page."""
-        from evalguard.report.html.trace import render_trace_page
-
-        return render_trace_page(self.report)
-
-    def render(self, *, width: int = 80, color: bool = False, verbose: bool = False) -> str:
-        """Return the screen that the command line prints; with ``verbose`` all of the trace."""
-        return render_trace(self.report, width=width, color=color, verbose=verbose)
-
-    def save(self, path: str | Path) -> None:
-        """Write the trace to a file, in the format that its suffix says.
-
-        Raises:
-            UsageError: no format is known by that suffix, or the file's folder is not there.
-            StoreError: it cannot be written.
-        """
-        (file,) = requested_trace_files([Path(path)])
-        texts: dict[str, Callable[[], str]] = {
-            ".json": lambda: self.to_json() + "\n",
-            ".txt": lambda: self.render(width=80, verbose=True) + "\n",
-        }
-        write_output(file, texts.get(file.suffix.lower(), self.to_html)())
 
 
 def trace(
@@ -199,7 +137,7 @@ def trace(
             last=request.last,
             say=_say(options),
         )
-    return _finish(report, options, files)
+    return finish_trace(report, options, files)
 
 
 def _can_swap(request: _Request) -> bool:
@@ -263,6 +201,7 @@ def _resolve(
         first, second = (
             refuse_untraceable(named[0], "base"), refuse_untraceable(named[1], "cand"),
         )  # fmt: skip
+    refuse_worker_base(first, second)
     own = last = None
     if choice.own:
         found = tuple(read_own_documents(choice))
@@ -298,7 +237,7 @@ def _side(role: str, spec: str, guards: GuardSet, options: CompareOptions, cwd: 
     return resolve_side(side, guards, options, cwd=cwd)
 
 
-def _choose(request: _Request, base: TorchSide) -> MovedDocuments:
+def _choose(request: _Request, base: TracedSide) -> MovedDocuments:
     """The documents that are read: the user's, else those that moved, else the first ones."""
     if request.own is not None:
         return request.own
@@ -318,19 +257,12 @@ def _run(
     request: _Request, options: CompareOptions, *, detail: bool, progress: ProgressLine
 ) -> TraceReport:
     cache_dir = open_cache_dir(options.cache_dir)
-    with closing(_open_torch(request.base, request.choices, cache_dir)) as base:
+    with closing(_open_model(request.base, request.choices, options, cache_dir)) as base:
         documents = _choose(request, base)
-        with closing(_open_candidate(request, options, cache_dir)) as candidate:
+        with closing(_open_candidate(request, base, options, cache_dir)) as candidate:
             sequences = encode_sequences(documents.sequences, base, candidate)
-            if isinstance(candidate, TorchSide):
-                held = candidate.read_hyperparameters()
-                other: torch.nn.Module | RecordedActivations = candidate.module
-            else:
-                held = list(candidate.held)
-                progress.note(f"recording what {candidate.name} computes")
-                other = candidate.record(sequences.inputs)
-            hyperparameters = compare_hyperparameters(base.read_hyperparameters(), held)
-            found = _measure(base, other, sequences.inputs, progress, detail=detail)
+            hyperparameters = compare_hyperparameters(base.held(), candidate.held())
+            found = _measure(base, candidate, sequences.inputs, progress, detail=detail)
             identities = base.identity, candidate.identity
     return TraceReport(
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -349,38 +281,73 @@ def _run(
     )
 
 
-def _open_torch(source: ModelSource, choices: Choices, cache_dir: Path) -> TorchSide:
+def _open_model(
+    source: ModelSource, choices: Choices, options: CompareOptions, cache_dir: Path
+) -> TracedSide:
     with with_location(source):
-        return open_torch_side(source, choices.policy, cache_dir=cache_dir)
-
-
-def _open_candidate(request: _Request, options: CompareOptions, cache_dir: Path) -> TracedSide:
-    source, choices = request.candidate, request.choices
-    if isinstance(source, Path):
-        return open_recorded_side(source, request.name_map)
-    if is_torch_here(source):
-        return _open_torch(source, choices, cache_dir)
-    with with_location(source):
+        if is_torch_here(source):
+            return open_torch_side(source, choices.policy, cache_dir=cache_dir)
         return open_worker_side(source, choices.policy, options, cache_dir=cache_dir)
 
 
+def _open_candidate(
+    request: _Request, base: TracedSide, options: CompareOptions, cache_dir: Path
+) -> TracedSide:
+    source = request.candidate
+    if isinstance(source, Path):
+        return open_dumped_side(source, request.name_map, base)
+    return _open_model(source, request.choices, options, cache_dir)
+
+
 def _measure(
-    base: TorchSide,
-    candidate: torch.nn.Module | RecordedActivations,
+    base: TracedSide,
+    candidate: TracedSide,
     inputs: Sequence[ModelInputs],
     progress: ProgressLine,
     *,
     detail: bool,
 ) -> Trace:
+    step = _report_to(progress, base.name)
+    with ExitStack() as stack:
+        measure = _tracer(base, candidate, inputs, step, stack)
+        found = measure(())
+        points = [one.point for one in found.suspects[:_MOST_DETAILS]]
+        if not detail or not points:
+            return found
+        return dataclasses.replace(found, details=measure(points).details)
+
+
+def _tracer(
+    base: TracedSide,
+    candidate: TracedSide,
+    inputs: Sequence[ModelInputs],
+    step: ReportStep,
+    stack: ExitStack,
+) -> Callable[[Sequence[str]], Trace]:
+    """What traces the candidate, with details of some points: here, or in the base's worker."""
     from evalguard.models.tracing.trace import trace_models
 
-    step = _report_to(progress, base.name)
-    found = trace_models(base.module, candidate, inputs, report_step=step)
-    points = [one.point for one in found.suspects[:_MOST_DETAILS]]
-    if not detail or not points:
-        return found
-    again = trace_models(base.module, candidate, inputs, detail=points, report_step=step)
-    return dataclasses.replace(found, details=again.details)
+    module, recorded = base.module, None
+    if candidate.dump is not None:
+        check_dump(candidate.dump, len(inputs))
+    if candidate.record is not None:
+        recorded = stack.enter_context(closing(candidate.record(inputs, step)))
+    if module is None:
+        assert base.trace is not None
+        assert recorded is not None
+        return partial(_trace_there, base.trace, recorded, inputs)
+    other = candidate.module or candidate.dump or recorded
+    assert other is not None
+    return lambda detail: trace_models(module, other, inputs, detail=detail, report_step=step)
+
+
+def _trace_there(
+    run: Callable[..., Trace],
+    recorded: SpooledActivations,
+    inputs: Sequence[ModelInputs],
+    detail: Sequence[str],
+) -> Trace:
+    return run(recorded, inputs, detail=detail)
 
 
 def _report_to(progress: ProgressLine, name: str) -> Callable[[str, int, int], None]:
@@ -403,74 +370,3 @@ def _exit_code(found: Trace) -> int:
         return EXIT_REGRESSED
     measured = any(one.local or one.accumulated for one in found.layers)
     return EXIT_PASSED if measured else EXIT_FAILED
-
-
-# What is written: a folder of the trace's own, and beside the comparison that it explains.
-
-
-def requested_trace_files(paths: Sequence[Path]) -> tuple[Path, ...]:
-    """Return the files that a trace is to be written to.
-
-    Raises:
-        UsageError: a suffix says no format, or the file cannot be written.
-    """
-    for path in paths:
-        if path.suffix.lower() not in _SUFFIXES:
-            raise UsageError(
-                f"{path}: the suffix {path.suffix!r} says no format of a trace",
-                hint=f"one of {', '.join(_SUFFIXES)}",
-            )
-        check_output(path.expanduser())
-    return tuple(path.expanduser() for path in paths)
-
-
-def read_trace_folder(folder: Path) -> TraceResult | None:
-    """Read the trace in a folder of its own; None where it is none, or a comparison's.
-
-    Raises:
-        StoreError: it is damaged.
-    """
-    folder = folder.expanduser()
-    if (folder / "result.json").exists():
-        return None
-    report = read_run_trace(folder)
-    return None if report is None else TraceResult(report)
-
-
-def _finish(report: TraceReport, options: CompareOptions, files: Sequence[Path]) -> TraceResult:
-    problems: list[str] = []
-    if options.write:
-        try:
-            report = _write_folder(report, options.output_path or DEFAULT_OUTPUT)
-        except StoreError as error:
-            problems.append(f"no folder was written: {error_text(error)}")
-        problems += _write_beside(report)
-    for path in files:
-        try:
-            TraceResult(report).save(path)
-        except StoreError as error:
-            problems.append(f"{path} was not written: {error_text(error)}")
-    return TraceResult(report, tuple(problems))
-
-
-def _write_folder(report: TraceReport, root: Path) -> TraceReport:
-    created = datetime.fromisoformat(report.created)
-    name = f"{report.candidate.name}-trace"
-    with RunFolder.create(root, report.base.name, name, created) as folder:
-        report = dataclasses.replace(report, folder=str(folder.path))
-        write_document(folder.partial, TRACE_FILE, trace_document(report))
-        write_text(folder.partial, TRACE_PAGE, TraceResult(report).to_html())
-        folder.commit()
-    return report
-
-
-def _write_beside(report: TraceReport) -> list[str]:
-    """Put the trace into the run folder of the comparison that its documents come from."""
-    if report.run is None:
-        return []
-    try:
-        write_document(Path(report.run), TRACE_FILE, trace_document(report))
-        write_run_page(Path(report.run))
-    except StoreError as error:
-        return [f"the page of {report.run} does not show this trace: {error_text(error)}"]
-    return []
