@@ -173,6 +173,7 @@ def _trace(
     name_map: Path | None,
     detail: bool,
     swap: int | None,
+    output: tuple[Path, ...],
     as_json: bool,
     verbose: bool,
     **given: Any,
@@ -188,6 +189,7 @@ def _trace(
         name_map=name_map,
         detail=detail,
         swap=swap,
+        output=output,
         **read_compare_options(given),
     )
     shown = result.to_json if as_json else partial(_render, result, verbose)

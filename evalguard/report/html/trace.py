@@ -9,7 +9,8 @@ from markupsafe import Markup
 from evalguard.core.reports.trace import TraceReport
 from evalguard.report.html.charts import AxisScale, draw_line, draw_picture, draw_text
 from evalguard.report.html.page import html_page, make_tag
-from evalguard.report.trace.view import DepthPoint, TraceView, build_trace_view, format_ratio
+from evalguard.report.trace.view import DepthPoint, TraceView, build_trace_view
+from evalguard.report.trace.words import format_ratio
 
 TRACE_SCRIPTS = ("sorted.js",)
 _HEIGHT, _NARROWEST, _WIDEST, _STEP = 260.0, 420.0, 1100.0, 26.0

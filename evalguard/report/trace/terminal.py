@@ -21,11 +21,10 @@ from evalguard.report.page import (
 from evalguard.report.trace.view import (
     DepthPoint,
     SuspectView,
-    TraceState,
     TraceView,
     build_trace_view,
-    format_ratio,
 )
+from evalguard.report.trace.words import TraceState, format_ratio
 from evalguard.report.words.plain_text import fit_text, pad_text, wrap_text
 
 STATE_STYLES: dict[TraceState, str] = {

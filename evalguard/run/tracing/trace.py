@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import evalguard
 from evalguard.config.entries import resolve_path
@@ -17,8 +17,9 @@ from evalguard.config.guard import GuardSet
 from evalguard.core.redaction import redacted_text
 from evalguard.core.reports.trace import Trace, TraceReport
 from evalguard.core.tracing.hyperparameters import compare_hyperparameters
-from evalguard.core.tracing.points import ModelInputs
+from evalguard.core.tracing.points import ModelInputs, RecordedActivations
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_REGRESSED, UsageError
+from evalguard.models.machine import use_threads
 from evalguard.report.progress import ProgressLine
 from evalguard.run.choices import Choices, resolve_choices
 from evalguard.run.meter import interruptible
@@ -63,6 +64,9 @@ from evalguard.store.activation_dumps import SpooledActivations
 from evalguard.store.block_cache import open_cache_dir
 from evalguard.store.run_folder import check_writable
 
+if TYPE_CHECKING:
+    import torch
+
 _NOTHING_KEPT = "nothing of a trace is kept: the same command starts it anew"
 _MOST_DETAILS = 3  # suspects that are shown by token and head
 # Where the documents are the user's own, no task is asked for; nothing loads one of this name.
@@ -80,6 +84,7 @@ def trace(
     name_map: str | Path | None = None,
     detail: bool = False,
     swap: int | None = None,
+    output: Sequence[str | Path] = (),
     **given: Any,
 ) -> TraceResult:
     """Say in which module of a candidate error is introduced, beyond what rounding makes.
@@ -103,6 +108,8 @@ def trace(
             the task; each costs an evaluation of the candidate. None: two, where the last
             comparison of both models took less than a minute to score.
 
+        output: files that the trace is written to, in the format that their suffix says.
+
     Raises:
         UsageError: names, options or documents that cannot be used.
         MisalignedRunsError: the two models read other token ids.
@@ -116,7 +123,7 @@ def trace(
         inputs=tuple(Path(one) for one in inputs),
         **({} if options.limit is None else {"limit": _count(options.limit)}),
     )
-    files = requested_trace_files(options.output)
+    files = requested_trace_files([Path(one) for one in output])
     with interruptible("reading what is to be traced", hint=_NOTHING_KEPT):
         mapped = None if name_map is None else Path(name_map).expanduser()
         request = _resolve(str(base), str(candidate), options, choice, mapped)
@@ -210,9 +217,15 @@ def _resolve(
         root = options.output_path or DEFAULT_OUTPUT
         last = find_last_comparison(root, first.name, second.name, options.tasks)
     tasks = options.tasks or (() if last is None else last.tasks) or ((_NO_TASK,) if own else ())
+    sides = [one for one in (first, second) if isinstance(one, ModelSource)]
+    if not tasks and not _tasks_of_guards(sides):
+        raise UsageError(
+            "no documents to trace: no task is named, and there is no comparison of the two in "
+            f"{options.output_path or DEFAULT_OUTPUT}",
+            hint="--text FILE traces a document of your own, --tasks NAME those of a task",
+        )
     # the documents' number is the trace's own matter
     of_tasks = dataclasses.replace(options, tasks=tasks, limit=None, track=("none",))
-    sides = [one for one in (first, second) if isinstance(one, ModelSource)]
     choices = resolve_choices(first, sides[-1], guards, of_tasks)
     check_models(sides)
     return _Request(
@@ -225,6 +238,12 @@ def _resolve(
         last=last,
         notes=(*notes, *choices.notes),
     )
+
+
+def _tasks_of_guards(sides: Sequence[ModelSource]) -> tuple[str, ...]:
+    names = [side.name for side in sides]
+    guards = (side.guard for side in sides if side.guard is not None)
+    return next((guard.tasks_of(names[0], names[-1]) for guard in guards), ())
 
 
 def _side(role: str, spec: str, guards: GuardSet, options: CompareOptions, cwd: Path) -> Source:
@@ -262,8 +281,12 @@ def _run(
         with closing(_open_candidate(request, base, options, cache_dir)) as candidate:
             sequences = encode_sequences(documents.sequences, base, candidate)
             hyperparameters = compare_hyperparameters(base.held(), candidate.held())
-            found = _measure(base, candidate, sequences.inputs, progress, detail=detail)
+            threads = request.choices.policy.threads
+            found = _measure(
+                base, candidate, sequences.inputs, progress, detail=detail, threads=threads
+            )
             identities = base.identity, candidate.identity
+            classes = [type(one.module).__name__ for one in (base, candidate) if one.module]
     return TraceReport(
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         command=redacted_text(options.command),
@@ -275,9 +298,28 @@ def _run(
         chosen=documents.chosen,
         run=None if documents.run is None else str(documents.run),
         environment=read_environment(),
-        notes=(*request.notes, *sequences.notes),
+        notes=(*request.notes, *sequences.notes, *_class_notes(classes), *_unaligned_notes(found)),
         exit_code=_exit_code(found),
         version=evalguard.__version__,
+    )
+
+
+def _class_notes(classes: Sequence[str]) -> tuple[str, ...]:
+    if len(set(classes)) < 2:
+        return ()
+    return (
+        f"the two models are of different classes ({', '.join(classes)}): what their architectures "
+        "compute otherwise is an error here, too",
+    )
+
+
+def _unaligned_notes(found: Trace) -> tuple[str, ...]:
+    left_out = sum(one.side == "base" for one in found.unaligned)
+    if left_out <= len(found.layers):
+        return ()
+    return (
+        f"only {len(found.layers)} points could be compared, and {left_out} of the base have no "
+        "counterpart in the candidate: what lies between is not seen",
     )
 
 
@@ -306,10 +348,11 @@ def _measure(
     progress: ProgressLine,
     *,
     detail: bool,
+    threads: int,
 ) -> Trace:
     step = _report_to(progress, base.name)
     with ExitStack() as stack:
-        measure = _tracer(base, candidate, inputs, step, stack)
+        measure = _tracer(base, candidate, inputs, step, stack, threads)
         found = measure(())
         points = [one.point for one in found.suspects[:_MOST_DETAILS]]
         if not detail or not points:
@@ -323,10 +366,9 @@ def _tracer(
     inputs: Sequence[ModelInputs],
     step: ReportStep,
     stack: ExitStack,
+    threads: int,
 ) -> Callable[[Sequence[str]], Trace]:
     """What traces the candidate, with details of some points: here, or in the base's worker."""
-    from evalguard.models.tracing.trace import trace_models
-
     module, recorded = base.module, None
     if candidate.dump is not None:
         check_dump(candidate.dump, len(inputs))
@@ -338,7 +380,21 @@ def _tracer(
         return partial(_trace_there, base.trace, recorded, inputs)
     other = candidate.module or candidate.dump or recorded
     assert other is not None
-    return lambda detail: trace_models(module, other, inputs, detail=detail, report_step=step)
+    return partial(_trace_here, module, other, inputs, step, threads)
+
+
+def _trace_here(
+    base: torch.nn.Module,
+    candidate: torch.nn.Module | RecordedActivations,
+    inputs: Sequence[ModelInputs],
+    step: ReportStep,
+    threads: int,
+    detail: Sequence[str],
+) -> Trace:
+    from evalguard.models.tracing.trace import trace_models
+
+    with use_threads(threads):
+        return trace_models(base, candidate, inputs, detail=detail, report_step=step)
 
 
 def _trace_there(
