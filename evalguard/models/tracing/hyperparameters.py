@@ -418,10 +418,9 @@ def _read_config(model: torch.nn.Module, config: Any) -> Iterator[HeldValue]:
     order = _norm_order({name for name, _ in model.named_modules()}, told)
     if order is not None:
         yield HeldValue(name="norm_order", value=order, source="the modules")
-    known = {one.source for one in found}
     for key, value in _flatten(told):
         source = f"config.{key}"
-        if source not in known and is_computed_with(key):
+        if _common_name(key, told) is None and is_computed_with(key):
             yield HeldValue(name=source, value=to_json_value(value), source=source, common=False)
 
 

@@ -133,7 +133,7 @@ def _growth(view: TraceView, width: int) -> list[Text]:
     title = "Growth over depth: error over the floor, bars in powers of ten"
     lines = wrap_prose(title, width, style="dim")
     header = [pad_text("", label), pad_text("local", 8), pad_text("accumulated", 11)]
-    lines.append(Text("  ".join(header).rstrip(), style="dim"))
+    lines.append(Text(fit_text("  ".join(header).rstrip(), width), style="dim"))
     for one in points:
         bar = "#" * round(_power(one.accumulated) * scale)
         name = pad_text(f"{'> ' if one.first else '  '}{one.label}", label)

@@ -202,12 +202,9 @@ def build_trace_view(report: TraceReport) -> TraceView:
 def _documents_text(report: TraceReport) -> str:
     number = len(report.documents)
     plural = "" if number == 1 else "s"
-    unit = "token" if any(one.token_texts or one.task for one in report.documents) else "position"
     tokens = report.trace.tokens
-    return (
-        f"{format_count(number)} document{plural}, {format_count(tokens)} "
-        f"{unit}{'' if tokens == 1 else 's'}"
-    )
+    positions = f"{format_count(tokens)} position{'' if tokens == 1 else 's'}"
+    return f"{format_count(number)} document{plural}, {positions}"
 
 
 def _suspect_view(report: TraceReport, one: SuspectModule) -> SuspectView:

@@ -233,11 +233,12 @@ def choose_moved(
     drifts: Sequence[float | None] = (None,) * len(documents)
     if about is not None and about.task == task:
         drifts = documents.drifts(about.filter, about.metric) or drifts
-    rows = _rows_of(documents, choice.ids) if choice.ids else range(len(documents))
-    moved = [
-        _requested_row(documents, row, drifts[row])
-        for row in sorted(rows, key=lambda row: _movement(documents, row, drifts[row]))
-    ]
+    if choice.ids:
+        rows = _rows_of(documents, choice.ids)
+    else:
+        every = range(len(documents))
+        rows = sorted(every, key=lambda row: _movement(documents, row, drifts[row]))
+    moved = [_requested_row(documents, row, drifts[row]) for row in rows]
     kept = tuple(one for one in moved if one is not None)[: choice.limit]
     if not kept:
         return None
