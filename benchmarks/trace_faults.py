@@ -32,7 +32,8 @@ ARCHITECTURES: Mapping[str, tuple[str, dict[str, Any]]] = {
     ),
     "GPT-2": (
         "gpt2",
-        {"vocab_size": _VOCABULARY, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},
+        {"vocab_size": _VOCABULARY, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64,
+         "bos_token_id": 1, "eos_token_id": 2},
     ),
     "Qwen3.5": (
         "qwen3_5_text",
@@ -227,6 +228,18 @@ def _norm_in_bfloat16(model: Any, rng: np.random.Generator) -> frozenset[str] | 
     return frozenset({chosen[0]})
 
 
+def _norm_not_upcast(model: Any, rng: np.random.Generator) -> frozenset[str] | None:
+    """Compute a norm in its input's dtype where the base does in float32."""
+    if next(model.parameters()).dtype is not torch.bfloat16:
+        return None
+    guilty = _norm_in_bfloat16(model, rng)
+    if guilty is not None:
+        norm = model.get_submodule(next(iter(guilty)))
+        low, own = norm.forward, type(norm).forward
+        norm.forward = lambda x: low(x) if x.dtype is torch.bfloat16 else own(norm, x)
+    return guilty
+
+
 def _layer_quantised(model: Any, rng: np.random.Generator) -> frozenset[str] | None:
     lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) > 1]
     layer = lists[-1][int(rng.integers(len(lists[-1])))]
@@ -273,11 +286,12 @@ def _mis_grouped(model: Any, rng: np.random.Generator) -> frozenset[str] | None:
         return None
     convolution, own = chosen[1], chosen[1].forward
     groups, channels = convolution.groups, convolution.in_channels
-    order = torch.arange(channels)
-    order = order.roll(1) if groups == channels else order.view(groups, -1).T.reshape(-1)
-    convolution.forward = lambda x: own(x[:, order])
-    inner = {name for name, m in model.named_modules() if m is convolution}
-    return frozenset(inner)
+    if groups == channels:  # such weights are used by the code around the module as well
+        convolution.weight.data = convolution.weight.data.roll(1, 0)
+    else:
+        order = torch.arange(channels).view(groups, -1).T.reshape(-1)
+        convolution.forward = lambda x: own(x[:, order])
+    return frozenset({chosen[0]})
 
 
 FAULTS: Mapping[str, Plant] = {
@@ -290,6 +304,7 @@ FAULTS: Mapping[str, Plant] = {
     "permuted weight": _permuted,
     "wrong rope base": _rope,
     "norm in bfloat16": _norm_in_bfloat16,
+    "norm in its input's precision": _norm_not_upcast,
     "one layer quantised": _layer_quantised,
     "soft-cap off": _soft_cap,
     "bias dropped": _bias_dropped,

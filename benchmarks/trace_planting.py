@@ -42,6 +42,7 @@ class Planting:
     """One planted fault and what the trace said.
 
     ``place``: of the guilty module among the suspects, from 1; 0 where it is not among them.
+    ``innocent``: how many others were named.
     """
 
     architecture: str
@@ -50,6 +51,7 @@ class Planting:
     seed: int
     inert: bool
     place: int = 0
+    innocent: int = 0
     named: str = ""
     guilty: str = ""
     ratio: float = 0.0
@@ -58,9 +60,9 @@ class Planting:
 def plant(seed: int, architecture: str = "", fault: str = "", dtype: str = "") -> Planting | None:
     """Plant a fault that is drawn, or given; None where this architecture cannot have it."""
     rng = np.random.default_rng(seed)
-    architecture = architecture or str(rng.choice(list(ARCHITECTURES)))
     fault = fault or str(rng.choice(list(FAULTS)))
     dtype = dtype or str(rng.choice(DTYPES))
+    architecture = architecture or str(rng.choice(list(ARCHITECTURES)))
     base = sample_model(architecture, rng)
     inputs = sample_inputs(architecture, rng)
     candidate = port(base, dtype)
@@ -79,6 +81,7 @@ def plant(seed: int, architecture: str = "", fault: str = "", dtype: str = "") -
         seed,
         inert=False,
         place=min(places, default=0),
+        innocent=sum(module not in guilty for module in named),
         named=_describe(trace),
         guilty=", ".join(sorted(guilty)),
         ratio=trace.suspects[0].local_ratio if trace.suspects else 0.0,
@@ -115,10 +118,11 @@ def _outputs_equal(one: Any, other: Any, inputs: ModelInputs) -> bool:
 
 
 def run_plantings(count: int, seed: int) -> Iterator[Planting]:
-    """Plant until so many were not inert."""
+    """Plant until so many were not inert, every fault as often as the others."""
     counted = 0
+    faults = list(FAULTS)
     while counted < count:
-        planting = plant(seed)
+        planting = plant(seed, fault=faults[counted % len(faults)])
         seed += 1
         if planting is not None:
             counted += not planting.inert
@@ -135,14 +139,16 @@ def run_healthy(repeats: int, seed: int) -> Iterator[tuple[str, str, str, int, s
 
 
 def tabulate(plantings: Sequence[Planting], by: str) -> Iterator[str]:
-    yield f"| {by} | planted | inert | guilty first | named at all |"
-    yield "|---|---|---|---|---|"
+    yield f"| {by} | planted | inert | guilty first | named at all | others named too |"
+    yield "|---|---|---|---|---|---|"
     for value in dict.fromkeys(getattr(planting, by) for planting in plantings):
         group = [planting for planting in plantings if getattr(planting, by) == value]
         counted = [planting for planting in group if not planting.inert]
         first = sum(planting.place == 1 for planting in counted)
         named = sum(planting.place > 0 for planting in counted)
-        yield f"| {value} | {len(counted)} | {len(group) - len(counted)} | {first} | {named} |"
+        others = sum(planting.innocent > 0 for planting in counted)
+        inert = len(group) - len(counted)
+        yield f"| {value} | {len(counted)} | {inert} | {first} | {named} | {others} |"
 
 
 def main() -> None:

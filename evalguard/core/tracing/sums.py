@@ -11,10 +11,16 @@ from numpy.typing import NDArray
 
 from evalguard.core.reports.trace import ActivationError
 
+_WIDE = 16  # elements: in shorter vectors much of any error lies along the vector
+
 
 @dataclass(slots=True)
 class ErrorSums:
-    """Sums over the elements of a base's and a candidate's tensor; they add up over sequences."""
+    """Sums over the elements of a base's and a candidate's tensor; they add up over sequences.
+
+    ``coherent``: of the squared error that lies along the base's own vector, over all vectors of
+    the last axis, which has ``width`` elements; ``width`` is 0 where it is too short to tell.
+    """
 
     squared_difference: float = 0.0
     squared_base: float = 0.0
@@ -25,6 +31,8 @@ class ErrorSums:
     sum_candidate: float = 0.0
     elements: int = 0
     nonfinite: int = 0
+    coherent: float = 0.0
+    width: int = 0
 
     def add(self, base: NDArray[np.generic], candidate: NDArray[np.generic]) -> None:
         """Add a pair of tensors of the same shape.
@@ -45,6 +53,9 @@ class ErrorSums:
             b, c = np.where(bad, 0.0, b), np.where(bad, 0.0, c)
             difference = c - b
             total = float(np.dot(difference, difference))
+        if base.ndim > 1 and base.shape[-1] >= _WIDE:
+            self.width = base.shape[-1]
+            self.coherent += _sum_coherent(b, difference, self.width)
         self.squared_difference += total
         self.squared_base += float(np.dot(b, b))
         self.squared_candidate += float(np.dot(c, c))
@@ -64,6 +75,11 @@ class ErrorSums:
             return inf if self.squared_difference else 0.0
         return sqrt(self.squared_difference / self.squared_base)
 
+    @property
+    def relative_coherent(self) -> float:
+        """L2 norm of the coherent part of the difference over the base's norm."""
+        return sqrt(self.coherent / self.squared_base) if self.squared_base else 0.0
+
     def error(self) -> ActivationError:
         """Give what these sums say."""
         norms = sqrt(self.squared_base) * sqrt(self.squared_candidate)
@@ -78,6 +94,14 @@ class ErrorSums:
             mean_candidate=self.sum_candidate / count,
             elements=self.elements,
         )
+
+
+def _sum_coherent(base: NDArray[np.float64], difference: NDArray[np.float64], width: int) -> float:
+    """Sum (b.d)^2 / (b.b) over vectors b of the base and d of the difference."""
+    vectors, errors = base.reshape(-1, width), difference.reshape(-1, width)
+    along = np.einsum("ij,ij->i", vectors, errors).astype(np.float64)
+    norms = np.einsum("ij,ij->i", vectors, vectors).astype(np.float64)
+    return float(np.sum(np.divide(along**2, norms, out=np.zeros_like(norms), where=norms > 0.0)))
 
 
 def _as_floats(values: NDArray[np.generic]) -> NDArray[np.float64]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from evalguard.core.reports.trace import NonFiniteOrigin, PointKind
 from evalguard.core.tracing.points import ROOT, PointName
-from evalguard.core.tracing.suspects import MeasuredPoint
+from evalguard.core.tracing.precision import SAME
+from evalguard.core.tracing.suspects import MeasuredPoint, coherent_ulp_floor, ulp_floor
 
 if TYPE_CHECKING:
     import torch
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from evalguard.core.tracing.points import ModelInputs
     from evalguard.core.tracing.sums import ErrorSums
     from evalguard.models.tracing.hooks import PointEvent
-    from evalguard.models.tracing.passes import ComparedPass
+    from evalguard.models.tracing.passes import ComparedPass, TwinFloors
 
 
 def count_tokens(inputs: ModelInputs) -> int:
@@ -59,6 +60,29 @@ def collect_points(
             )
         )
     return points
+
+
+def apply_floors(point: MeasuredPoint, floors: TwinFloors, dtype: str, *, exact: bool) -> None:
+    """Set the floors of the first check.
+
+    Args:
+        dtype: the coarser one of both sides. exact: whether the candidate's weights are known to
+            the last bit; the coherent part of an error is not judged otherwise.
+    """
+    ulps, name = ulp_floor(dtype), point.name
+    point.floor = max(floors.local.get(name, 0.0), ulps)
+    point.accumulated_floor = max(floors.accumulated.get(name, 0.0), ulps)
+    if exact and point.local is not None:
+        least = coherent_ulp_floor(dtype, point.local.width)
+        point.coherent_floor = max(floors.coherent.get(name, 0.0), least)
+
+
+def apply_computed_floors(point: MeasuredPoint, floors: TwinFloors) -> None:
+    """Set the floors of the second check, in which both sides have the same weights in float32."""
+    assert point.computed is not None
+    least = coherent_ulp_floor(SAME, point.computed.width)
+    point.computed_floor = max(floors.local.get(point.name, 0.0), ulp_floor(SAME))
+    point.computed_coherent_floor = max(floors.coherent.get(point.name, 0.0), least)
 
 
 def list_never_run(base: torch.nn.Module, events: Collection[PointEvent]) -> tuple[str, ...]:

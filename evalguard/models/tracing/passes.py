@@ -171,7 +171,8 @@ class TwinFloors:
 
     Attributes:
         own: what a twin's free pass is compared with. reference, forced: of its forced pass.
-        local, accumulated: relative L2 by point. twins: that were run. failed: why others were not.
+        local, accumulated: relative L2 by point. coherent: of its coherent part, locally.
+        twins: that were run. failed: why others were not.
     """
 
     traced: TracedSequences
@@ -179,6 +180,7 @@ class TwinFloors:
     reference: ActivationSource
     forced: ActivationSource
     local: dict[str, float] = field(default_factory=dict)
+    coherent: dict[str, float] = field(default_factory=dict)
     accumulated: dict[str, float] = field(default_factory=dict)
     twins: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
@@ -201,7 +203,10 @@ class TwinFloors:
         self.twins.append(label)
         for visitor, floors in ((forced, self.local), (free, self.accumulated)):
             for point, sums in visitor.sums.items():
-                floors[point] = max(floors.get(point, 0.0), largest_error(sums))
+                floors[point] = max(floors.get(point, 0.0), *(each.relative_l2 for each in sums))
+        for point, sums in forced.sums.items():
+            coherent = max(each.relative_coherent for each in sums)
+            self.coherent[point] = max(self.coherent.get(point, 0.0), coherent)
 
 
 @dataclass(slots=True)
@@ -243,11 +248,6 @@ class PointDetails:
             )
             for point, tokens in self._tokens.items()
         )
-
-
-def largest_error(sums: Sequence[ErrorSums]) -> float:
-    """Give the largest relative L2 error of a point's rows."""
-    return max((each.relative_l2 for each in sums), default=0.0)
 
 
 def as_array(value: torch.Tensor) -> NDArray[Any]:

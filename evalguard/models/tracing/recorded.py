@@ -21,6 +21,7 @@ from evalguard.core.tracing.suspects import (
 )
 from evalguard.errors import EvaluationError, UsageError, nearest
 from evalguard.models.tracing.measured import (
+    apply_floors,
     collect_points,
     count_tokens,
     find_origins,
@@ -35,7 +36,7 @@ from evalguard.models.tracing.passes import (
     as_array,
 )
 from evalguard.models.tracing.spool import ActivationSpool
-from evalguard.models.tracing.twins import computing_dtype, make_class_twin
+from evalguard.models.tracing.twins import computing_dtype, rounded_as
 
 if TYPE_CHECKING:
     import torch
@@ -99,11 +100,10 @@ def trace_recorded(
     points = collect_points(recorded.events.values(), sums, accumulated)
     _blame_segments(points, recorded.events.values(), frozenset(sums))
     dtype = precision if precision in EPSILON else SAME
-    ulps = ulp_floor(max(computing_dtype(base), dtype, key=ulp_floor))
+    coarser = max(computing_dtype(base), dtype, key=ulp_floor)
     for point in points:
         point.rounded = local.rounded.get(point.name, "") if dtype == SAME else ""
-        point.floor = max(floors.local.get(point.name, 0.0), ulps)
-        point.accumulated_floor = max(floors.accumulated.get(point.name, 0.0), ulps)
+        apply_floors(point, floors, coarser, exact=candidate.precision == SAME)
     ranking = rank_suspects(points, kinds=name_kinds(base))
     return Trace(
         layers=ranking.layers,
@@ -204,7 +204,8 @@ def _choose_precision(
     if stated == SAME or (stated == "" and _explains(base, sums, floors)):
         return SAME
     for name in (stated,) if stated else _TRIED:
-        floors.add(f"weights and computation in {name}", make_class_twin(base, name))
+        with rounded_as(base, name) as twin:
+            floors.add(f"weights and computation in {name}", twin)
         if stated or _explains(base, sums, floors):
             return name
     return _TRIED[-1]

@@ -25,6 +25,8 @@ from evalguard.core.tracing.suspects import (
 from evalguard.errors import EvaluationError
 from evalguard.models.tracing.alignment import ModuleAlignment, align_modules
 from evalguard.models.tracing.measured import (
+    apply_computed_floors,
+    apply_floors,
     collect_points,
     count_tokens,
     find_origins,
@@ -42,12 +44,14 @@ from evalguard.models.tracing.recorded import trace_recorded
 from evalguard.models.tracing.spool import ActivationSpool
 from evalguard.models.tracing.twins import (
     WeightsCompared,
+    attention_of,
     compare_weights,
     computing_dtype,
-    make_operation_twin,
-    make_precision_twin,
-    upcast,
+    in_float32,
+    rounded_as_candidate,
     why_not_upcast,
+    with_attention,
+    with_weights_of,
 )
 
 if TYPE_CHECKING:
@@ -74,7 +78,7 @@ def trace_models(
 ) -> Trace:
     """Measure at every aligned point the candidate's error, local and accumulated, over its floor.
 
-    Both models stay as they are: hooks are removed, modes and settings restored, twins are copies.
+    Both models are left as they were: hooks are removed, modes, settings and weights restored.
 
     Args:
         candidate: another model, or activations of one that ran elsewhere; then the base is forced
@@ -132,14 +136,13 @@ class _ModelTrace:
         weights = compare_weights(self.base, self.candidate, self.names)
         floors = self._measure_floors(weights)
         points = collect_points(recorded.events.values(), _first_rows(local), _first_rows(own))
-        ulps = ulp_floor(max(computing_dtype(self.base), weights.dtype, key=ulp_floor))
+        dtype = max(computing_dtype(self.base), weights.dtype, key=ulp_floor)
         for point in points:
             point.rounded = local.rounded.get(point.name, "")
-            point.floor = max(floors.local.get(point.name, 0.0), ulps)
-            point.accumulated_floor = max(floors.accumulated.get(point.name, 0.0), ulps)
+            apply_floors(point, floors, dtype, exact=weights.exact)
         why_not = self._measure_operations(weights, {point.name: point for point in points})
         ranking = rank_suspects(points, weights.findings, kinds=name_kinds(self.base))
-        attention = (_attention(self.base), _attention(self.candidate))
+        attention = (attention_of(self.base), attention_of(self.candidate))
         return Trace(
             layers=ranking.layers,
             suspects=ranking.suspects,
@@ -179,15 +182,15 @@ class _ModelTrace:
         base_dtype, dtype = computing_dtype(self.base), weights.dtype
         if weights.identical and dtype == base_dtype == SAME:
             return floors
-        twin = make_precision_twin(self.base, self.candidate, self.names, weights)
-        floors.add(f"weights {weights.matrices}, computed in {dtype}", twin)
-        theirs = _attention(self.candidate)
-        if theirs and theirs != _attention(self.base) and hasattr(twin, "set_attn_implementation"):
-            twin.set_attn_implementation(theirs)  # type: ignore[operator]
-            floors.add(f"the same with {theirs} attention", twin)
-        del twin
+        with rounded_as_candidate(self.base, self.candidate, self.names, weights) as twin:
+            floors.add(f"weights {weights.matrices}, computed in {dtype}", twin)
+            theirs = attention_of(self.candidate)
+            if theirs and attention_of(twin) not in ("", theirs):
+                with with_attention(twin, theirs):
+                    floors.add(f"the same with {theirs} attention", twin)
         if dtype == base_dtype != SAME:  # the base's own rounding, which another code has not
-            floors.add("computed in float32", upcast(self.base))
+            with in_float32(self.base) as twin:
+                floors.add("computed in float32", twin)
         return floors
 
     def _measure_operations(
@@ -202,24 +205,23 @@ class _ModelTrace:
             return why_not
         if weights.identical and weights.dtype == computing_dtype(self.base) == SAME:
             return "both sides are float32 with the same weights: one check is both"
-        twin = make_operation_twin(self.base, self.candidate, self.names)
         with ActivationSpool(self.memory) as spool:
-            self.traced.run(
-                "base with the candidate's weights", twin, ComparedPass(reference=None, spool=spool)
-            )
-            floors = TwinFloors(traced=self.traced, own=spool, reference=spool, forced=spool)
-            floors.add("another batch shape, last bits moved", twin, moved=True)
-            del twin
-            computed = self.traced.run(
-                "candidate in float32",
-                upcast(self.candidate),
-                ComparedPass(reference=spool, forced=spool),
-                self.names,
-            )
+            with with_weights_of(self.base, self.candidate, self.names) as twin:
+                recording = ComparedPass(reference=None, spool=spool)
+                self.traced.run("base with the candidate's weights", twin, recording)
+                floors = TwinFloors(traced=self.traced, own=spool, reference=spool, forced=spool)
+                floors.add("another batch shape, last bits moved", twin, moved=True)
+            with in_float32(self.candidate) as wide:
+                computed = self.traced.run(
+                    "candidate in float32",
+                    wide,
+                    ComparedPass(reference=spool, forced=spool),
+                    self.names,
+                )
         for name, sums in computed.sums.items():
             if name in points:
                 points[name].computed = sums[0]
-                points[name].computed_floor = max(floors.local.get(name, 0.0), ulp_floor(SAME))
+                apply_computed_floors(points[name], floors)
         return ""
 
 
@@ -229,10 +231,6 @@ def _first_rows(visitor: ComparedPass) -> Mapping[str, ErrorSums]:
 
 def _count_heads(model: torch.nn.Module) -> int:
     return int(getattr(getattr(model, "config", None), "num_attention_heads", None) or 0)
-
-
-def _attention(model: torch.nn.Module) -> str:
-    return str(getattr(getattr(model, "config", None), "_attn_implementation", None) or "")
 
 
 def _unconfirmed(own: ComparedPass, alignment: ModuleAlignment) -> frozenset[str]:

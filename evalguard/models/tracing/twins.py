@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from evalguard.core.tracing.points import ROOT
 from evalguard.core.tracing.precision import (
+    CLASSES,
     EPSILON,
     OTHER,
     SAME,
@@ -37,7 +38,7 @@ class WeightsCompared:
         dtype: of most of the candidate's weights: in which it computes.
         matrices, vectors: class of most of them. votes: of the matrices.
         findings: weights that are not of their class.
-        identical: whether all weights are the base's.
+        identical: whether all weights are the base's. exact: whether most are, or are a cast.
         uncompared: parameters of the base without a comparable counterpart, and why.
     """
 
@@ -46,6 +47,7 @@ class WeightsCompared:
     vectors: str
     votes: Mapping[str, int]
     identical: bool
+    exact: bool
     findings: tuple[WeightFinding, ...] = ()
     uncompared: tuple[str, ...] = ()
 
@@ -66,7 +68,7 @@ def compare_weights(
         if own is None or other is None or own.shape != other.shape:
             uncompared.append(f"{key[0]}.{key[1]}")
             continue
-        found[key], axes[key] = classify_weight(own, other), own.ndim
+        found[key], axes[key] = classify_weight(own, other), _count_axes(own)
     dtype = computing_dtype(candidate)
     matrices, votes = vote_class(c for key, c in found.items() if axes[key] > 1)
     compared = WeightsCompared(
@@ -75,6 +77,7 @@ def compare_weights(
         vectors=_vote_vectors(c for key, c in found.items() if axes[key] < 2),
         votes=votes,
         identical=all(c.name == SAME for c in found.values()) and not uncompared,
+        exact=matrices in (SAME, *EPSILON),
         uncompared=tuple(uncompared),
     )
     if matrices == OTHER:  # a model of its own: every weight differs
@@ -85,12 +88,19 @@ def compare_weights(
         if key not in found or own is None or other is None:
             continue
         rule = matrices if axes[key] > 1 else compared.vectors
-        allowed = max(relative_error(own, round_weights(own, rule)), 0.25 * EPSILON["float32"])
+        rules = {rule, dtype} & set(CLASSES)  # a weight may be left in the candidate's dtype
+        errors = (relative_error(own, round_weights(own, each)) for each in rules)
+        allowed = max(0.25 * EPSILON["float32"], *errors)
         ratio = min(found[key].error, 1e6) / allowed
         if ratio > WEIGHTS_THRESHOLD:
             looks = f"{key[1]} {describe_weight(own, other, found[key])}"
             findings.append(WeightFinding(module=key[0], ratio=ratio, looks=looks))
     return replace(compared, findings=tuple(findings))
+
+
+def _count_axes(weights: NDArray[np.float32]) -> int:
+    """Count axes of more than one element: a weight with one such axis is a vector."""
+    return sum(size > 1 for size in weights.shape)
 
 
 def _vote_vectors(found: Iterable[WeightClass]) -> str:
@@ -170,99 +180,134 @@ def why_not_upcast(candidate: torch.nn.Module) -> str:
     return ""
 
 
-def make_precision_twin(
+# Twins are made in place and undone: a copy of a module whose forward was replaced on the instance
+# (by hooks, by patches) would still run the original's weights.
+
+
+@contextmanager
+def rounded_as_candidate(
     base: torch.nn.Module,
     candidate: torch.nn.Module,
     names: Mapping[str, str],
     compared: WeightsCompared,
-) -> torch.nn.Module:
-    """Copy the base with its weights rounded as the candidate's class is, in its dtype.
+) -> Iterator[torch.nn.Module]:
+    """Round the base's weights as the candidate's class does, and compute in its dtype.
 
-    A weight that the candidate holds exactly, or rounded by its dtype alone, is so here too.
+    A weight that the candidate holds exactly as it is here too; all, where it has no class.
     """
     import torch
 
-    twin = copy.deepcopy(base)
-    dtype = getattr(torch, compared.dtype)
-    matched = {
-        key: theirs for key, _, theirs in _pairs(base, candidate, names) if theirs is not None
-    }
-    for key, parameter in _parameters(twin):
-        own, theirs = plain_weights(parameter), plain_weights(matched.get(key))
-        if own is None:
-            continue
-        rule = compared.matrices if parameter.ndim > 1 else compared.vectors
-        seen = None
-        if theirs is not None and theirs.shape == own.shape:
-            seen = classify_weight(own, theirs)
-        if rule == OTHER:
-            values = theirs if theirs is not None and theirs.shape == own.shape else own
-        elif seen is not None and seen.exact and seen.name == SAME:
-            values = own
-        else:
-            values = round_weights(own, rule)
-        parameter.data = torch.from_numpy(np.array(values)).to(parameter.device)
-    return cast_weights(twin, dtype)
-
-
-def make_class_twin(base: torch.nn.Module, name: str) -> torch.nn.Module:
-    """Copy the base with all matrices rounded by a class's rule; a dtype also computes in it."""
-    import torch
-
-    twin = copy.deepcopy(base)
-    for _, parameter in _parameters(twin):
-        own = plain_weights(parameter)
-        if own is not None and parameter.ndim > 1:
-            values = np.array(round_weights(own, name))
-            parameter.data = torch.from_numpy(values).to(parameter.device, parameter.dtype)
-    return cast_weights(twin, getattr(torch, name)) if name in EPSILON else twin
-
-
-def make_operation_twin(
-    base: torch.nn.Module, candidate: torch.nn.Module, names: Mapping[str, str]
-) -> torch.nn.Module:
-    """Copy the base in float32 with the candidate's weights: what it should compute with them."""
-    import torch
-
-    twin = cast_weights(copy.deepcopy(base), torch.float32)
     matched = {key: theirs for key, _, theirs in _pairs(base, candidate, names)}
-    for key, parameter in _parameters(twin):
-        if key not in matched:
-            continue
-        theirs = plain_weights(matched[key])
-        if matched[key] is None and key[1] == "bias":
-            parameter.data = torch.zeros_like(parameter.data)
-        elif theirs is not None and theirs.shape == parameter.shape:
-            parameter.data = torch.from_numpy(np.array(theirs)).to(parameter.device)
-    return twin
+    with _left_as_it_was(base):
+        for key, parameter in _parameters(base):
+            own, theirs = plain_weights(parameter), plain_weights(matched.get(key))
+            if own is None:
+                continue
+            rule = compared.matrices if _count_axes(own) > 1 else compared.vectors
+            if theirs is not None and theirs.shape != own.shape:
+                theirs = None
+            if theirs is not None and (rule == OTHER or np.array_equal(theirs, own)):
+                values = theirs
+            else:
+                values = own if rule == OTHER else round_weights(own, rule)
+            parameter.data = torch.from_numpy(np.array(values)).to(parameter.device)
+        _cast(base, getattr(torch, compared.dtype))
+        yield base
 
 
-def cast_weights(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
+@contextmanager
+def rounded_as(base: torch.nn.Module, name: str) -> Iterator[torch.nn.Module]:
+    """Round all matrices of the base by a class's rule; where it is a dtype, compute in it."""
+    import torch
+
+    with _left_as_it_was(base):
+        for _, parameter in _parameters(base):
+            own = plain_weights(parameter)
+            if own is not None and _count_axes(own) > 1:
+                values = np.array(round_weights(own, name))
+                parameter.data = torch.from_numpy(values).to(parameter.device, parameter.dtype)
+        if name in EPSILON:
+            _cast(base, getattr(torch, name))
+        yield base
+
+
+@contextmanager
+def with_weights_of(
+    base: torch.nn.Module, candidate: torch.nn.Module, names: Mapping[str, str]
+) -> Iterator[torch.nn.Module]:
+    """Give the base the candidate's weights, in float32: what it should compute with them."""
+    import torch
+
+    matched = {key: theirs for key, _, theirs in _pairs(base, candidate, names)}
+    with in_float32(base):
+        for key, parameter in _parameters(base):
+            if key not in matched:
+                continue
+            theirs = plain_weights(matched[key])
+            if matched[key] is None and key[1] == "bias":
+                parameter.data = torch.zeros_like(parameter.data)
+            elif theirs is not None and theirs.shape == parameter.shape:
+                parameter.data = torch.from_numpy(np.array(theirs)).to(parameter.device)
+        yield base
+
+
+@contextmanager
+def in_float32(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """Compute in float32 with the weights and all buffers as they are."""
+    import torch
+
+    with _left_as_it_was(model):
+        _cast(model, torch.float32)
+        for module in model.modules():
+            for name, buffer in module._buffers.items():
+                if buffer is not None and buffer.is_floating_point():
+                    module._buffers[name] = buffer.float()
+        yield model
+
+
+@contextmanager
+def with_attention(model: torch.nn.Module, implementation: str) -> Iterator[torch.nn.Module]:
+    """Run a transformers model with another implementation of attention."""
+    own, switch = attention_of(model), getattr(model, "set_attn_implementation", None)
+    assert switch is not None
+    switch(implementation)
+    try:
+        yield model
+    finally:
+        switch(own)
+
+
+def attention_of(model: torch.nn.Module) -> str:
+    """Name the implementation of attention; "" where there is no choice of it."""
+    if not hasattr(model, "set_attn_implementation"):
+        return ""
+    return str(getattr(getattr(model, "config", None), "_attn_implementation", None) or "")
+
+
+@contextmanager
+def _left_as_it_was(model: torch.nn.Module) -> Iterator[None]:
+    """Put all parameters and buffers back in the end."""
+    parameters = [(parameter, parameter.data) for _, parameter in _parameters(model)]
+    buffers = [(module, dict(module._buffers)) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for parameter, data in parameters:
+            parameter.data = data
+        for module, held in buffers:
+            module._buffers.update(held)
+
+
+def _cast(model: torch.nn.Module, dtype: torch.dtype) -> None:
     """Cast parameters and stored buffers; what is computed at construction stays as it is."""
-    seen: set[int] = set()
+    for _, parameter in _parameters(model):
+        if parameter.is_floating_point():
+            parameter.data = parameter.data.to(dtype)
     for module in model.modules():
-        for parameter in module._parameters.values():
-            if parameter is not None and id(parameter) not in seen:
-                seen.add(id(parameter))
-                if parameter.is_floating_point():
-                    parameter.data = parameter.data.to(dtype)
         for name, buffer in module._buffers.items():
             stored = name not in module._non_persistent_buffers_set
             if buffer is not None and buffer.is_floating_point() and stored:
                 module._buffers[name] = buffer.to(dtype)
-    return model
-
-
-def upcast(candidate: torch.nn.Module) -> torch.nn.Module:
-    """Copy a model to float32, weights and all buffers as they are."""
-    import torch
-
-    twin = cast_weights(copy.deepcopy(candidate), torch.float32)
-    for module in twin.modules():
-        for name, buffer in module._buffers.items():
-            if buffer is not None and buffer.is_floating_point():
-                module._buffers[name] = buffer.float()
-    return twin
 
 
 def _is_plain(weight: torch.Tensor) -> bool:
