@@ -327,7 +327,7 @@ def render_repaired_guard(finished: FinishedComparison, repaired: ModelSource) -
         },
     }
     variant = repaired.variant
-    if finished.candidate is not None and choices.bisect.over != "settings":
+    if choices.bisect.over != "settings" and finished.candidate is not None:
         variant = drop_idle_modules(variant, finished.candidate.variant)
     models = {"base": base.variant, "repaired": variant}
     return guard_text(models, more, head=_HEAD)
