@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import importlib.util
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from evalguard.core.settings import Value
+from evalguard.core.tracing.points import ROOT
 from evalguard.errors import EvaluationError, UsageError
+from evalguard.models.runtimes.points.activations import Visit
 from evalguard.models.runtimes.runtime import Logits, Runtime, RuntimeArguments
 from evalguard.models.runtimes.tokenized import TokenizedRuntime
 from evalguard.models.runtimes.tokenizer import TextTokenizer, open_tokenizer
@@ -122,6 +125,44 @@ class RWKV7(TokenizedRuntime):
             found = found[None]
         return np.asarray(found[first:], dtype=np.float32)
 
+    def visit_activations(self, ids: Sequence[int], visit: Visit) -> None:
+        """Read a text, and show what flows through every weight that is a module of fla's."""
+        import torch
+
+        from evalguard.models.runtimes.points.rwkv import WeightVisitor
+
+        model = self._model
+        read = _import_unscripted().RWKV_x070.forward_seq
+        with torch.inference_mode(), WeightVisitor(model.z, visit):
+            rows, _ = read(model, list(ids), model.generate_zero_state(), True)
+        visit(f"{ROOT}:out", lambda: np.atleast_2d(rows.float().cpu().numpy()))
+
     def close(self) -> None:
         """Let go of the model."""
         self._model = None
+
+
+def _import_unscripted() -> Any:
+    """Import rwkv's file once more with its functions in Python, where they can be looked into.
+
+    They are compiled otherwise, whatever RWKV_JIT_ON says.
+    """
+    import torch
+
+    jit: Any = torch.jit
+    names = {"ScriptModule": torch.nn.Module, "script_method": _same, "script": _same}
+    before = {name: getattr(jit, name) for name in names}
+    spec: Any = importlib.util.find_spec("rwkv.model")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        for name, plain in names.items():
+            setattr(jit, name, plain)
+        spec.loader.exec_module(module)
+    finally:
+        for name, compiled in before.items():
+            setattr(jit, name, compiled)
+    return module
+
+
+def _same(function: Any) -> Any:
+    return function

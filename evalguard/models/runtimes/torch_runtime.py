@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evalguard.core.settings import Value
+from evalguard.core.tracing.points import ROOT
 from evalguard.errors import UsageError, nearest
-from evalguard.models.runtimes.points.activations import Visit, hook_modules
+from evalguard.models.runtimes.points.activations import Visit, hook_modules, to_numpy
 from evalguard.models.runtimes.runtime import Logits, Runtime, RuntimeArguments
 from evalguard.models.runtimes.tokenized import TokenizedRuntime
 from evalguard.models.runtimes.tokenizer import TextTokenizer
@@ -64,7 +65,8 @@ class TorchRuntime(TokenizedRuntime):
         import torch
 
         with torch.no_grad(), hook_modules(self.module, self.point_names(), visit):
-            self.forward(torch.tensor([list(ids)], device=self.device))
+            logits = self.forward(torch.tensor([list(ids)], device=self.device))
+        visit(f"{ROOT}:out", lambda: to_numpy(logits))
 
     def point_names(self) -> Mapping[str, str]:
         """What each submodule is called in the names of points, by its path."""

@@ -264,6 +264,7 @@ def as_array(value: torch.Tensor) -> NDArray[Any]:
 def _row_axis(reference: torch.Tensor, value: torch.Tensor, rows: int) -> int | None:
     """Find the axis along which the copies of a sequence lie; None where there is none."""
     own, one = tuple(value.shape), tuple(reference.shape)
+    one = (1,) * (len(own) - len(one)) + one  # leading axes of one may be missing
     if rows == 1 or len(own) != len(one) or own == one:
         return None
     found = [axis for axis in range(len(own)) if own[axis] == rows * one[axis]]

@@ -136,7 +136,7 @@ def hook_modules(root: Any, names: Mapping[str, str], visit: Visit) -> Iterator[
         number = "" if calls[name] == 1 else f"#{calls[name]}"
         point = f"{name}{number}:{side}{part}"
         given = visit(point, lambda: to_numpy(value))
-        return None if given is None else _like(given, value, point)
+        return None if given is None else replace_values(given, value, point)
 
     def before(name: str) -> Callable[..., Any]:
         def hook(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -169,7 +169,12 @@ def to_numpy(value: torch.Tensor) -> NDArray[np.float32]:
     return found
 
 
-def _like(given: Array, value: torch.Tensor, point: str) -> torch.Tensor:
+def replace_values(given: Array, value: torch.Tensor, point: str) -> torch.Tensor:
+    """Return what is forced at a point as a tensor like the model's own.
+
+    Raises:
+        EvaluationError: it has another number of elements.
+    """
     import torch
 
     if given.size != value.numel():
