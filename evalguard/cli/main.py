@@ -28,7 +28,6 @@ from evalguard.cli.guard import (
     tasks_command,
 )
 from evalguard.cli.nightly import history_command, nightly_command
-from evalguard.cli.options import EPILOG
 from evalguard.cli.output import (
     NOT_ARRIVED,
     FailureStyle,
@@ -62,6 +61,11 @@ _COMMANDS = {
 }
 
 
+_EPILOG = """\b
+Exit codes: 0 passed, 1 regressed, 2 usage or guard file, 3 an evaluation failed,
+4 undecided under --strict, 130 interrupted, 143 terminated."""
+
+
 class _Program(Group):
     """The program: names the nearest command when one does not exist."""
 
@@ -85,7 +89,7 @@ class _Program(Group):
 
 @click.group(
     cls=_Program,
-    epilog=EPILOG,
+    epilog=_EPILOG,
     context_settings={
         "help_option_names": HELP_OPTIONS,
         "max_content_width": 100,

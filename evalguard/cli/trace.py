@@ -29,6 +29,7 @@ from evalguard.cli.parameters import (
     option_factory,
     output_option,
     read_compare_options,
+    task_option,
 )
 from evalguard.errors import UsageError
 
@@ -38,35 +39,33 @@ if TYPE_CHECKING:
 
 _document_option = option_factory("Documents")
 _DOCUMENTS = (
-    _document_option(
+    task_option(
         "--limit",
         type=click.IntRange(min=1),
         default=8,
         show_default=True,
         metavar="N",
-        help="Documents to read: those that moved most in the last comparison of the two models, "
-        "else the task's first ones.",
+        help="Documents: those that moved most in the last comparison, else the first ones.",
     ),
     _document_option(
         "--documents",
         default="",
         metavar="ID,...",
-        help="Documents of the task, by lm-eval's numbers.",
+        help="These documents of the task.",
     ),
     _document_option(
         "--text",
         type=PATH,
         multiple=True,
         metavar="FILE",
-        help="A document of your own, in place of the task's. Repeatable.",
+        help="A document of your own. Repeatable.",
     ),
     _document_option(
         "--inputs",
         type=PATH,
         multiple=True,
         metavar="FILE",
-        help="Model inputs by name: .npz, .safetensors or .json; for models that read no text. "
-        "Repeatable.",
+        help="Model inputs by name: .npz, .safetensors, .json.",
     ),
 )
 _MAP = model_option(
@@ -74,18 +73,17 @@ _MAP = model_option(
     "name_map",
     type=PATH,
     metavar="FILE",
-    help="YAML file: which recorded tensor is which of the base, where --cand is a folder of "
-    "activations.",
+    help="YAML file: which recorded tensor is which of the base.",
 )
 _DETAIL = output_option(
-    "--detail", is_flag=True, help="Show the errors by token and by head at the suspects, too."
+    "--detail", is_flag=True, help="Errors of the suspects by token and by head, too."
 )
-_SWAP = option_factory("Tasks and prompts")(
+_SWAP = task_option(
     "--swap",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Say what N suspects are worth on the task: each taken from the base, at the price of an "
-    "evaluation. Default: 2 where the last comparison took less than a minute.",
+    help="Take N suspects from the base, one at a time: what are they worth on the task? Default: "
+    "2 where that is cheap.",
 )
 _FILES = output_option(
     "-o",
@@ -105,7 +103,6 @@ _FIRST = (
     "inputs",
     "name_map",
     "config",
-    "cand_set",
     "swap",
     "detail",
     "device",
@@ -130,7 +127,7 @@ guard file, 3 nothing known, 130 interrupted, 143 terminated."""
     "--cand",
     "--candidate",
     metavar="MODEL|FOLDER",
-    help="Candidate: a model, or a folder with activations that another runtime has written.",
+    help="Candidate: a model, or a folder of recorded activations.",
 )
 @add_options(
     _MAP,
@@ -151,9 +148,8 @@ guard file, 3 nothing known, 130 interrupted, 143 terminated."""
 def trace_command(command: str, /, base: str | None, cand: str | None, **given: Any) -> Job:
     """Name the module at which a candidate's error is introduced.
 
-    Both models read the same documents. Every module of the candidate is given the base's own
-    input there, so that its output shows what it does by itself, in multiples of what rounding
-    alone does (the floor). The hyper-parameters that both hold are compared first.
+    Every module of the candidate is given the base's own input there: its output shows what it
+    does by itself, in multiples of what rounding alone does. Hyper-parameters are compared first.
     """
     if base is None or cand is None:
         raise UsageError(
