@@ -62,8 +62,8 @@ _COMMANDS = {
 
 
 _EPILOG = """\b
-Exit codes: 0 passed, 1 regressed, 2 usage or guard file, 3 an evaluation failed,
-4 undecided under --strict, 130 interrupted, 143 terminated."""
+Exit codes: 0 passed, 1 regressed, 2 usage or guard file, 3 an evaluation
+failed, 4 undecided under --strict, 130 interrupted, 143 terminated."""
 
 
 class _Program(Group):
