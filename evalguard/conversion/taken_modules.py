@@ -106,20 +106,32 @@ def _counterpart(
             f"{where} is not there{nearest(name, there)}",
             hint="only models whose modules have the same names can exchange them",
         )
-    found = there[name]
-    accepted, called = _parameters(found), _parameters(own)
-    if type(found) is not type(own) and not _takes_calls(accepted, called):
+    misfit = explain_misfit(own, there[name])
+    if misfit:
         raise SettingError(
-            f"{where} is called otherwise: {type(found).__name__}.forward({', '.join(accepted)}) "
-            f"in place of {type(own).__name__}.forward({', '.join(called)})",
-            hint="name a module inside or around it whose calls are the same in both models",
+            f"{where} {misfit}",
+            hint="name a module inside or around it that is called in the same way, and has the "
+            "same shapes, in both models",
         )
-    if not any(True for _ in found.children()) and _shapes(found) != _shapes(own):
-        raise SettingError(
-            f"{where} has other shapes: {_shapes(found)} in place of {_shapes(own)}",
-            hint="only modules of one shape can be exchanged",
+    return there[name]
+
+
+def explain_misfit(own: torch.nn.Module, other: torch.nn.Module) -> str:
+    """Say why a module cannot stand in another one's place, by what is seen without running it.
+
+    Returns:
+        "is called otherwise: ...", "has other shapes: ...", or "" where it may fit. Weights may be
+        on the meta device.
+    """
+    accepted, called = _parameters(other), _parameters(own)
+    if type(other) is not type(own) and not _takes_calls(accepted, called):
+        return (
+            f"is called otherwise: {type(other).__name__}.forward({', '.join(accepted)}) in place "
+            f"of {type(own).__name__}.forward({', '.join(called)})"
         )
-    return found
+    if not any(True for _ in other.children()) and _shapes(other) != _shapes(own):
+        return f"has other shapes: {_shapes(other)} in place of {_shapes(own)}"
+    return ""
 
 
 def _parameters(module: torch.nn.Module) -> dict[str, inspect.Parameter]:
@@ -132,8 +144,11 @@ _SEVERAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 def _takes_calls(
     accepted: Mapping[str, inspect.Parameter], called: Mapping[str, inspect.Parameter]
 ) -> bool:
-    """Whether a function can be called wherever one with other parameters is, by their names."""
-    open_ended = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in accepted.values())
+    """Whether a function can be called wherever one with other parameters is, by their names.
+
+    What would only be swallowed by ``**kwargs`` is not taken: a mask or a position that nobody
+    reads would change the scores without a word.
+    """
     known = [name for name, one in called.items() if one.kind not in _SEVERAL]
     needed = {
         name
@@ -144,7 +159,7 @@ def _takes_calls(
     # What is passed by place is the required ones: they have to come in the same order.
     required = [name for name in known if called[name].default is inspect.Parameter.empty]
     in_order = [name for name in taken if name in required] == required
-    return needed <= set(known) and in_order and (open_ended or set(known) <= set(taken))
+    return needed <= set(known) <= set(taken) and in_order
 
 
 def _shapes(module: torch.nn.Module) -> dict[str, list[int]]:

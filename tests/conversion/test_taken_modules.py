@@ -35,11 +35,16 @@ class Other(Block):
         return x + bias
 
 
-class Keyword(Block):
-    """Takes all that a block takes, and more."""
+class Longer(Block):
+    """Other code that takes all that a block takes, and more."""
 
-    def forward(self, x: torch.Tensor, **more: Any) -> torch.Tensor:  # type: ignore[override]
+    def forward(self, x: torch.Tensor, mask: Any = None, bias: float = 1.0) -> torch.Tensor:
         return 2.0 * x
+
+
+class Swallowing(Block):
+    def forward(self, x: torch.Tensor, **more: Any) -> torch.Tensor:  # type: ignore[override]
+        return x
 
 
 class Net(nn.Module):
@@ -151,6 +156,7 @@ def test_with_all_as_loaded_no_other_model_is_loaded() -> None:
         (lambda: Net(1, width=5), "layers.0.up", r"layers.0.up of base has other shapes"),
         (lambda: Net(1, width=5), "layers.0", r"not run with layers.0 of base \(layers.0.up"),
         (lambda: Net(1, block=Other), "layers.0", r"called otherwise: Other.forward\(self, x, b"),
+        (lambda: Net(1, block=Swallowing), "layers.0", r"called otherwise: Swallowing.forward"),
         (lambda: nn.Sequential(nn.Linear(4, 4)), "layers.0", "layers.0 of base is not there"),
     ],
 )
@@ -163,9 +169,9 @@ def test_what_does_not_fit_is_an_error_that_says_why(
 
 
 def test_other_code_that_takes_the_same_calls_is_taken() -> None:
-    base, port = Net(1, block=Keyword), Net(2)
+    base, port = Net(1, block=Longer), Net(2)
     take(port, base, edit("layers.1"))
-    assert isinstance(port.layers[1], Keyword)
+    assert isinstance(port.layers[1], Longer)
 
 
 def test_two_models_for_one_module_are_refused() -> None:

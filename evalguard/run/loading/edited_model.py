@@ -122,7 +122,7 @@ class EditedModel:
         self, model: torch.nn.Module | None, wanted: LoadPlan
     ) -> Callable[[Variant], torch.nn.Module]:
         """What loads the models that modules are taken from, to fit into this one as it is now."""
-        self.sources.renew()
+        self.sources.renew(None if wanted.proofs is None else _taken(wanted.proofs["weights"]))
         taking = [edit.setting for edit in wanted.plan.modules if edit.source is not None]
         if not taking:
             return self._load_source
@@ -135,20 +135,20 @@ class EditedModel:
         Its settings are read back as any other's. What reads files of it proves them by the digest
         of its checkpoint, which stands in this model's identity.
         """
-        plan = LoadPlan.of(source, cache_dir=self.cache_dir, known=self.known)
+        plan = plan_conversion(source)
         lm: Any = load_lm(
             source.model,
             plan.model_args,
-            plan.plan.config_overrides,
+            plan.config_overrides,
             self.policy,
             trust_remote_code=source.trust_remote_code,
             allow_pickle=source.allow_pickle,
         )
-        read_arguments(lm, plan.plan, plan.model_args)
+        read_arguments(lm, plan, plan.model_args)
         model: torch.nn.Module = lm.model
-        take_weights(model, plan.plan.weights, tensor_reader(source))
-        apply(model, plan.plan, code_folder="", allow_code=False)
-        read_edits(model, plan.plan, code_folder="", allow_code=False)
+        take_weights(model, plan.weights, tensor_reader(source))
+        apply(model, plan, code_folder="", allow_code=False)
+        read_edits(model, plan, code_folder="", allow_code=False)
         return model
 
     def _check_revision(self, variant: Variant) -> None:
@@ -402,6 +402,12 @@ def prove_files(
 def _without_taken(weights: Value) -> dict[str, Value]:
     assert isinstance(weights, dict)
     return {name: digest for name, digest in weights.items() if not name.startswith(_TAKEN_PREFIX)}
+
+
+def _taken(weights: Value) -> dict[str, Value]:
+    """Digests of the other checkpoints that settings take weights and modules from."""
+    assert isinstance(weights, dict)
+    return {name: digest for name, digest in weights.items() if name.startswith(_TAKEN_PREFIX)}
 
 
 # Load a variant in this process: plan, build, load, edit, read back.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -28,11 +28,20 @@ class ModuleSources:
     """
 
     load: LoadEdited
+    _files: Mapping[str, Value] = field(default_factory=dict)
     _loaded: dict[str, tuple[Any, AsLoaded]] = field(default_factory=dict)
     _used: set[str] = field(default_factory=set)
 
-    def renew(self) -> None:
-        """Give every model back as it was loaded; one that cannot be is loaded anew when needed."""
+    def renew(self, files: Mapping[str, Value] | None) -> None:
+        """Give every model back as it was loaded; one that cannot be is loaded anew when needed.
+
+        Args:
+            files: digests of the files of all that are needed now; None: they cannot be known.
+        """
+        known = {name: self._files.get(name, digest) for name, digest in (files or {}).items()}
+        if files is None or known != files:
+            self._loaded.clear()  # of other files by now, or nobody knows
+        self._files = {**self._files, **(files or {})}
         for key in self._used & self._loaded.keys():
             if not self._loaded[key][1].restore():
                 del self._loaded[key]

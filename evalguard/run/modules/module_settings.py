@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from evalguard.conversion.planning import MODULE_SOURCE_KINDS, plan_conversion, read_module_source
+from evalguard.conversion.taken_modules import explain_misfit
 from evalguard.core.settings import ENCODING_ARGS, LENGTH_ARGS, Setting, Target, Value, Variant
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.arguments import HF_TYPES
@@ -118,17 +119,30 @@ class ModelParts:
                 layers=tuple(layers), beside=tuple(beside), around=tuple(around), inside=inside
             )
         lacking = [name for name in (*layers, *beside) if name not in there]
+        misfits = {
+            name: why
+            for name in (*layers, *beside)
+            if name in there and (why := explain_misfit(there[name], modules[name]))
+        }
         more = [name for name, _ in _outer_parts(other) if name not in modules]  # type: ignore[arg-type]
-        same_inside = {name: all(one in there for one in inner) for name, inner in inside.items()}
+        same_inside = {
+            name: all(
+                one in there and not explain_misfit(there[one], modules[one]) for one in inner
+            )
+            for name, inner in inside.items()
+        }
         notes = [
             f"{len(names)} parts are only in the {side}, and stay: {_few(names)}"
             for side, names in (("base", lacking), ("candidate", more))
             if names
         ]
+        notes += [f"{name} of the base {why}, and stays" for name, why in misfits.items()]
+        left = {*lacking, *misfits}
+        whole = not (left or more)
         return cls(
-            layers=tuple(name for name in layers if name in there),
-            beside=tuple(name for name in beside if name in there),
-            around=tuple(name for name in around if name in there and not (lacking or more)),
+            layers=tuple(name for name in layers if name not in left),
+            beside=tuple(name for name in beside if name not in left),
+            around=tuple(name for name in around if name in there and whole),
             inside={name: inner for name, inner in inside.items() if same_inside[name]},
             notes=tuple(notes),
         )
