@@ -19,7 +19,7 @@ import tempfile
 import weakref
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,8 @@ class DumpedActivations:
     Args:
         folder: of the dump.
         names: which tensor is which point; the base's side of its rules are points.
+        modules: of the base. A tensor that rules with wildcards take for several points is none of
+            those whose modules are not among them.
 
     Attributes:
         precision: of the computation, as its configuration says; "" where it does not.
@@ -80,8 +82,11 @@ class DumpedActivations:
         EvaluationError: a file is damaged.
     """
 
-    def __init__(self, folder: Path, names: NameMap | None = None) -> None:
+    def __init__(
+        self, folder: Path, names: NameMap | None = None, *, modules: Collection[str] = ()
+    ) -> None:
         self.folder = folder
+        self._modules = frozenset(modules)
         self._map = names or NameMap()
         self._sequences = [self._find_points(one) for one in _sequence_folders(folder)]
         self.hyperparameters = _read_settings(folder)
@@ -136,18 +141,17 @@ class DumpedActivations:
             if not self._map.ignores(tensor.name)
         ]
         found: _Points = {}
-        mapped: set[str] = set()
-        for rule in self._map.rules:  # an earlier one counts
+        matches = {id(tensor): self._match(tensor) for tensor in tensors}
+        for rule in range(len(self._map.rules)):  # an earlier one counts
             own: _Points = {}
             for tensor in tensors:
-                for point, layout in _name_points(tensor, rule):
+                for point, layout in matches[id(tensor)].get(rule, ()):
                     _refuse_second(own, point, tensor)
                     own[point] = (tensor, layout)
-                    mapped.add(tensor.name)
             found = {**own, **found}
         own = {}
         for tensor in tensors:
-            if tensor.name not in mapped:
+            if not matches[id(tensor)]:
                 _refuse_second(own, point := _own_point(tensor.name), tensor)
                 own[point] = (tensor, Layout())
         found = {**own, **found}
@@ -157,6 +161,20 @@ class DumpedActivations:
                 hint="correct ignore in the name map",
             )
         return found
+
+    def _match(self, tensor: _Tensor) -> Mapping[int, Sequence[tuple[str, Layout]]]:
+        """Points of a tensor by the rule that says so."""
+        found = {
+            number: points
+            for number, rule in enumerate(self._map.rules)
+            if (points := list(_name_points(tensor, rule)))
+        }
+        known = {
+            number: kept
+            for number, points in found.items()
+            if (kept := [one for one in points if PointName.parse(one[0]).module in self._modules])
+        }
+        return known or found
 
 
 def _refuse_second(found: _Points, point: str, tensor: _Tensor) -> None:

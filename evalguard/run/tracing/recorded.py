@@ -206,7 +206,7 @@ def open_dump(
         UsageError: nothing is in it that stands for a point of one of these modules.
         EvaluationError: a file is damaged.
     """
-    dump = DumpedActivations(folder, names)
+    dump = DumpedActivations(folder, names, modules=modules)
     if modules:
         points = list(dict.fromkeys(name for n in range(len(dump)) for name in dump.names(n)))
         known = frozenset(modules)
