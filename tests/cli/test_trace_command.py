@@ -209,6 +209,25 @@ def test_activations_in_files_are_traced_by_a_name_map(
     assert "holds activations of 1 sequences, and 2 are traced" in two.err
 
 
+def test_ctrl_c_in_a_pass_leaves_no_half_trace(
+    run: Any, world: SmallWorld, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from evalguard.models.tracing.passes import TracedSequences
+
+    passes = TracedSequences.run
+
+    def interrupted(self: Any, what: str, *given: Any, **more: Any) -> Any:
+        if what == "candidate":
+            raise KeyboardInterrupt
+        return passes(self, what, *given, **more)
+
+    monkeypatch.setattr(TracedSequences, "run", interrupted)
+    ran = trace(run, world, "other", "--text", text, "--json")
+    assert ran.code == 130
+    assert ran.document["error"]["message"] == "interrupted while tracing"
+    assert list(Path("reports").iterdir()) == []
+
+
 # What cannot be traced is refused, with what to do.
 
 

@@ -224,7 +224,10 @@ def next_step(report: TraceReport) -> tuple[str, str]:
         return f"look at the weights of {where} (evalguard tensors), and trace again", ""
     if first.fault == "precision":
         return f"compute {where} as the base does, and trace again", ""
-    return f"compare the code of {where} with the base's, and trace again", ""
+    twin = report.trace.twin
+    seen = twin is not None and twin.votes  # weights of a recording are not there to be compared
+    what = "code" if seen else "code and the weights"
+    return f"compare the {what} of {where} with the base's, and trace again", ""
 
 
 def _comparison(report: TraceReport) -> str:
