@@ -194,17 +194,14 @@ def _rope(model: Any, rng: np.random.Generator) -> frozenset[str] | None:
 
 
 def _norm_in_bfloat16(model: Any, rng: np.random.Generator) -> frozenset[str] | None:
-    chosen = _choose(
-        model,
-        rng,
-        lambda m: "norm" in type(m).__name__.lower() and next(m.children(), None) is None,
-    )
+    def is_norm(module: nn.Module) -> bool:
+        return type(module).__name__.endswith("Norm") and not hasattr(module, "dim")
+
+    chosen = _choose(model, rng, is_norm)
     if chosen is None:
         return None
     norm, groups = chosen[1], getattr(chosen[1], "num_groups", 0)
     eps = float(getattr(norm, "variance_epsilon", getattr(norm, "eps", 1e-6)))
-    if "gated" in type(norm).__name__.lower():
-        return None  # its gate is no part of a norm
 
     def forward(x: torch.Tensor) -> torch.Tensor:
         low = x.to(torch.bfloat16)

@@ -14,6 +14,7 @@ from traced_models import Recording, changed, make_llama, make_sequences
 
 from evalguard.core.reports.trace import LayerDelta, Trace
 from evalguard.errors import EvaluationError, UsageError
+from evalguard.models.tracing.recorded import record_activations
 from evalguard.models.tracing.trace import trace_models
 
 DOCUMENTS = make_sequences()
@@ -185,6 +186,23 @@ def test_recorded_activations_that_do_not_fit_in_memory_give_the_same_trace() ->
     )
 
 
+def test_a_table_of_positions_that_the_candidate_computes_in_its_dtype_is_no_fault() -> None:
+    class Positions(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.register_buffer("table", torch.randn(5, 16), persistent=False)
+            self.dense = nn.Linear(16, 16)
+
+        def forward(self, values: torch.Tensor) -> torch.Tensor:
+            return self.dense(values + self.table)
+
+    base, candidate = Positions(), Positions().bfloat16()
+    values = np.random.default_rng(0).standard_normal((1, 5, 16)).astype(np.float32)
+    assert trace_models(base, candidate, [{"values": values}]).suspects == ()
+    assert base.table.dtype is torch.float32
+
+
 Two = namedtuple("Two", "sum difference")
 
 
@@ -330,6 +348,14 @@ def test_the_precision_of_a_recording_is_found_where_it_is_not_stated(dtype: tor
     assert trace.twin is not None
     assert trace.twin.weights == str(dtype).removeprefix("torch.")
     assert trace.suspects == ()
+
+
+def test_a_candidate_can_be_recorded_and_closed_before_the_base_is_loaded() -> None:
+    candidate = changed(make_llama(), scale_attention(1, 1.2), torch.bfloat16)
+    with record_activations(candidate, DOCUMENTS, memory=4096) as recording:
+        del candidate
+        trace = trace_models(make_llama(), recording, DOCUMENTS)
+    assert [s.module for s in trace.suspects] == ["model.layers.1.self_attn"]
 
 
 def test_between_sparse_recordings_the_container_of_what_ran_is_blamed() -> None:

@@ -43,8 +43,9 @@ class ErrorSums:
         if base.shape != candidate.shape:
             raise ValueError(f"shapes differ: {base.shape} and {candidate.shape}")
         b, c = _as_floats(base), _as_floats(candidate)
-        difference = c - b
-        total = float(np.dot(difference, difference))
+        with np.errstate(invalid="ignore", over="ignore"):
+            difference = c - b
+            total = float(np.dot(difference, difference))
         if not np.isfinite(total):
             b, c = b.astype(np.float64), c.astype(np.float64)
             bad = ~(np.isfinite(b) & np.isfinite(c))

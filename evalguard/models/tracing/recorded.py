@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING
@@ -31,6 +32,7 @@ from evalguard.models.tracing.measured import (
 from evalguard.models.tracing.passes import (
     ComparedPass,
     PointDetails,
+    ReportStep,
     TracedSequences,
     TwinFloors,
     as_array,
@@ -40,8 +42,9 @@ from evalguard.models.tracing.twins import computing_dtype, rounded_as
 
 if TYPE_CHECKING:
     import torch
+    from numpy.typing import NDArray
 
-    from evalguard.core.tracing.points import RecordedActivations
+    from evalguard.core.tracing.points import ModelInputs, RecordedActivations
     from evalguard.models.tracing.hooks import PointEvent
 
 # Tried in this order where the precision is not known: the first whose twin explains most of the
@@ -130,6 +133,40 @@ def trace_recorded(
         tokens=sum(count_tokens(inputs) for inputs in traced.sequences),
         caveats=tuple(floors.failed),
     )
+
+
+@contextmanager
+def record_activations(
+    model: torch.nn.Module,
+    sequences: Sequence[ModelInputs],
+    *,
+    memory: int,
+    report_step: ReportStep | None = None,
+) -> Iterator[RecordedActivations]:
+    """Record a model's own activations, as a candidate that need not be loaded beside the base.
+
+    Args:
+        memory: bytes to hold; above it they go to a temporary file, which is gone in the end.
+    """
+    traced = TracedSequences(sequences=sequences, report_step=report_step)
+    with ActivationSpool(memory) as spool:
+        traced.run("recording", model, ComparedPass(reference=None, spool=spool))
+        yield _ModelRecording(computing_dtype(model), spool)
+
+
+@dataclass(frozen=True, slots=True)
+class _ModelRecording:
+    precision: str
+    spool: ActivationSpool
+
+    def names(self, sequence: int) -> Sequence[str]:
+        return self.spool.points(sequence)
+
+    def read(self, sequence: int, point: str) -> NDArray[np.generic]:
+        value = self.spool.get(sequence, point)
+        if value is None:
+            raise EvaluationError(f"nothing was recorded of {point} in sequence {sequence}")
+        return as_array(value)
 
 
 @dataclass(slots=True)

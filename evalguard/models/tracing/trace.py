@@ -105,7 +105,10 @@ def trace_models(
 
 @dataclass(slots=True)
 class _ModelTrace:
-    """A trace of two models: the candidate is forced to the base's activations in ``spool``."""
+    """A trace of two models: the candidate is forced to the base's activations in ``spool``.
+
+    ``buffers``: whether the base runs in the candidate's precision only with its tables cast too.
+    """
 
     base: torch.nn.Module
     candidate: torch.nn.Module
@@ -114,6 +117,7 @@ class _ModelTrace:
     memory: int
     details: PointDetails | None
     names: Mapping[str, str] = field(default_factory=dict)
+    buffers: bool = False
 
     def run(self) -> Trace:
         alignment = align_modules(self.base, self.candidate)
@@ -182,16 +186,31 @@ class _ModelTrace:
         base_dtype, dtype = computing_dtype(self.base), weights.dtype
         if weights.identical and dtype == base_dtype == SAME:
             return floors
-        with rounded_as_candidate(self.base, self.candidate, self.names, weights) as twin:
-            floors.add(f"weights {weights.matrices}, computed in {dtype}", twin)
-            theirs = attention_of(self.candidate)
-            if theirs and attention_of(twin) not in ("", theirs):
-                with with_attention(twin, theirs):
-                    floors.add(f"the same with {theirs} attention", twin)
+        label = f"weights {weights.matrices}, computed in {dtype}"
+        self._add_precision(floors, label, weights)
+        if label not in floors.twins:
+            self.buffers = True
+            self._add_precision(floors, label, weights)
+        if label not in floors.twins:
+            raise EvaluationError(
+                f"there is nothing to compare the candidate's rounding with: {floors.failed[-1]}",
+                hint="trace a candidate that computes in the base's precision",
+            )
         if dtype == base_dtype != SAME:  # the base's own rounding, which another code has not
             with in_float32(self.base) as twin:
                 floors.add("computed in float32", twin)
         return floors
+
+    def _add_precision(self, floors: TwinFloors, label: str, weights: WeightsCompared) -> None:
+        """Add the twin in the candidate's precision, with either side's attention."""
+        with rounded_as_candidate(
+            self.base, self.candidate, self.names, weights, buffers=self.buffers
+        ) as twin:
+            floors.add(label, twin)
+            theirs = attention_of(self.candidate)
+            if label in floors.twins and theirs and attention_of(twin) not in ("", theirs):
+                with with_attention(twin, theirs):
+                    floors.add(f"the same with {theirs} attention", twin)
 
     def _measure_operations(
         self, weights: WeightsCompared, points: Mapping[str, MeasuredPoint]
@@ -206,7 +225,9 @@ class _ModelTrace:
         if weights.identical and weights.dtype == computing_dtype(self.base) == SAME:
             return "both sides are float32 with the same weights: one check is both"
         with ActivationSpool(self.memory) as spool:
-            with with_weights_of(self.base, self.candidate, self.names) as twin:
+            with with_weights_of(
+                self.base, self.candidate, self.names, buffers=self.buffers
+            ) as twin:
                 recording = ComparedPass(reference=None, spool=spool)
                 self.traced.run("base with the candidate's weights", twin, recording)
                 floors = TwinFloors(traced=self.traced, own=spool, reference=spool, forced=spool)

@@ -190,10 +190,16 @@ def rounded_as_candidate(
     candidate: torch.nn.Module,
     names: Mapping[str, str],
     compared: WeightsCompared,
+    *,
+    buffers: bool = False,
 ) -> Iterator[torch.nn.Module]:
     """Round the base's weights as the candidate's class does, and compute in its dtype.
 
     A weight that the candidate holds exactly as it is here too; all, where it has no class.
+
+    Args:
+        buffers: whether what is computed at construction (rotary frequencies, sines) is cast too
+            where the candidate's is. Such a cast may be the very fault, so try without first.
     """
     import torch
 
@@ -212,6 +218,8 @@ def rounded_as_candidate(
                 values = own if rule == OTHER else round_weights(own, rule)
             parameter.data = torch.from_numpy(np.array(values)).to(parameter.device)
         _cast(base, getattr(torch, compared.dtype))
+        if buffers:
+            _cast_buffers_alike(base, candidate, names)
         yield base
 
 
@@ -233,13 +241,24 @@ def rounded_as(base: torch.nn.Module, name: str) -> Iterator[torch.nn.Module]:
 
 @contextmanager
 def with_weights_of(
-    base: torch.nn.Module, candidate: torch.nn.Module, names: Mapping[str, str]
+    base: torch.nn.Module,
+    candidate: torch.nn.Module,
+    names: Mapping[str, str],
+    *,
+    buffers: bool = False,
 ) -> Iterator[torch.nn.Module]:
-    """Give the base the candidate's weights, in float32: what it should compute with them."""
+    """Give the base the candidate's weights, in float32: what it should compute with them.
+
+    Args:
+        buffers: as for ``rounded_as_candidate``.
+    """
     import torch
 
     matched = {key: theirs for key, _, theirs in _pairs(base, candidate, names)}
-    with in_float32(base):
+    with _left_as_it_was(base):
+        if buffers:
+            _cast_buffers_alike(base, candidate, names)
+        _cast_all(base, torch.float32)
         for key, parameter in _parameters(base):
             if key not in matched:
                 continue
@@ -257,11 +276,7 @@ def in_float32(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
     import torch
 
     with _left_as_it_was(model):
-        _cast(model, torch.float32)
-        for module in model.modules():
-            for name, buffer in module._buffers.items():
-                if buffer is not None and buffer.is_floating_point():
-                    module._buffers[name] = buffer.float()
+        _cast_all(model, torch.float32)
         yield model
 
 
@@ -308,6 +323,27 @@ def _cast(model: torch.nn.Module, dtype: torch.dtype) -> None:
             stored = name not in module._non_persistent_buffers_set
             if buffer is not None and buffer.is_floating_point() and stored:
                 module._buffers[name] = buffer.to(dtype)
+
+
+def _cast_all(model: torch.nn.Module, dtype: torch.dtype) -> None:
+    """Cast parameters and all buffers."""
+    _cast(model, dtype)
+    for module in model.modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None and buffer.is_floating_point():
+                module._buffers[name] = buffer.to(dtype)
+
+
+def _cast_buffers_alike(
+    base: torch.nn.Module, candidate: torch.nn.Module, names: Mapping[str, str]
+) -> None:
+    modules = {name or ROOT: module for name, module in base.named_modules()}
+    for own, module in candidate.named_modules():
+        ours = modules.get(names.get(own or ROOT, ""))
+        for key, buffer in module._buffers.items() if ours is not None else ():
+            held = ours._buffers.get(key) if ours is not None else None
+            if ours is not None and held is not None and buffer is not None:
+                ours._buffers[key] = held.to(buffer.dtype)
 
 
 def _is_plain(weight: torch.Tensor) -> bool:

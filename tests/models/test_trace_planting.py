@@ -1,0 +1,33 @@
+"""Faults planted at random in seven architectures: the guilty module is named first."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+sys.path.insert(0, str(ROOT))  # benchmarks/ is a folder of scripts, not a part of the package
+
+from benchmarks.trace_faults import ARCHITECTURES, FAULTS, HEALTHY  # noqa: E402
+from benchmarks.trace_planting import check_healthy, run_plantings  # noqa: E402
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),  # transformers on missing kernels of hybrid models
+]
+
+
+def test_the_guilty_module_is_named_first() -> None:
+    """Of 42 plantings, three for each fault; the whole study has 200."""
+    plantings = [p for p in run_plantings(3 * len(FAULTS), seed=0) if not p.inert]
+    missed = [planting for planting in plantings if planting.place != 1]
+    assert len(missed) <= 0.05 * len(plantings) + 1, missed
+
+
+@pytest.mark.parametrize("kind", HEALTHY)
+def test_a_healthy_port_has_no_suspect(kind: str) -> None:
+    for architecture in ARCHITECTURES:
+        for dtype in HEALTHY[kind][1]:
+            assert check_healthy(0, architecture, kind, dtype) == ""
