@@ -308,3 +308,50 @@ models:
         "model_args": {"pretrained": str(tmp_path / "orig")},
         "settings": {"config.rms_norm_eps": 1.0e-5},
     }
+
+
+def test_code_of_another_class_is_taken_where_calls_and_names_are_the_same(tmp_path: Path) -> None:
+    base = save_llama(tmp_path / "base")
+    port = changed(base, tmp_path / "port")
+    edit_json(port / "config.json", model_type="mistral", architectures=["MistralForCausalLM"])
+    found = derive_module_settings(model(base), model(port), "layers")
+    assert found.notes == ()
+    scorer = load_scorer(at_reference(found.variant), POLICY, cache_dir=tmp_path)
+    told = [one.loglikelihood for one in scorer.score(REQUESTS)]
+    assert told == scored(model(base), tmp_path)
+    assert told != scored(model(port), tmp_path)
+    assert scorer.describe().effective["model.rotary_emb"] == str(base)  # other code, same numbers
+
+
+def test_a_part_that_does_not_fit_stays_and_is_told(tmp_path: Path) -> None:
+    base, port = save_mamba(tmp_path / "base"), save_mamba(tmp_path / "port")
+    edit_json(port / "config.json", vocab_size=400)
+    found = derive_module_settings(model(base), model(port), "layers")
+    names = [one.name for one in found.variant.settings]
+    assert names == ["backbone.layers.0", "backbone.layers.1", "backbone.norm_f"]
+    assert any(
+        note.startswith("backbone.embeddings") and "has other shapes" in note
+        for note in found.notes
+    )
+    llama = model(save_llama(tmp_path / "llama"))
+    with pytest.raises(UsageError, match="no layer of 'base' has a place in 'llama'"):
+        derive_module_settings(model(base), llama, "layers")
+
+
+def test_another_base_in_the_same_folder_is_loaded_anew(tmp_path: Path) -> None:
+    base = save_llama(tmp_path / "base")
+    port = model(changed(base, tmp_path / "port"))
+    variant = take_modules_from(model(base), port, {"layer": "model.layers.0"})
+    loaded = load_scorer(at_reference(variant), POLICY, cache_dir=tmp_path, reusable=True)
+    before = loaded.describe().identity, loaded.score(REQUESTS)
+    other = changed(base, tmp_path / "other", only="layers.0")
+    (base / "model.safetensors").write_bytes((other / "model.safetensors").read_bytes())
+    assert loaded.reassign(at_reference(variant))
+    fresh = load_scorer(at_reference(variant), POLICY, cache_dir=tmp_path)
+    assert loaded.describe().identity == fresh.describe().identity != before[0]
+    assert [one.loglikelihood for one in loaded.score(REQUESTS)] == [
+        one.loglikelihood for one in fresh.score(REQUESTS)
+    ]
+    assert [one.loglikelihood for one in fresh.score(REQUESTS)] != [
+        one.loglikelihood for one in before[1]
+    ]

@@ -65,6 +65,12 @@ def derive_module_settings(base: Variant, candidate: Variant, level: ModuleLevel
     parts = ModelParts.of(model, theirs)
     found = _Derivation(value=value, taken=frozenset(one.name for one in candidate.settings))
     settings = found.settings(parts, level)
+    if not parts.layers:
+        raise UsageError(
+            f"no layer of '{base.name}' has a place in '{candidate.name}': "
+            f"{'; '.join(parts.notes) or 'neither has layers'}",
+            hint="search settings: --over settings",
+        )
     held = hold_settings(candidate)
     return ModuleSettings(
         variant=replace(
@@ -136,7 +142,9 @@ class ModelParts:
             for side, names in (("base", lacking), ("candidate", more))
             if names
         ]
-        notes += [f"{name} of the base {why}, and stays" for name, why in misfits.items()]
+        for why in dict.fromkeys(misfits.values()):
+            names = [name for name, other_why in misfits.items() if other_why == why]
+            notes.append(f"{_few(names)} of the base {why}; these parts stay")
         left = {*lacking, *misfits}
         whole = not (left or more)
         return cls(
