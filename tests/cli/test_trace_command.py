@@ -69,6 +69,19 @@ def test_the_guilty_weight_is_named_in_a_text_of_ones_own(
     assert {one.name for one in folder.iterdir()} == {"trace.json", "trace.html"}
 
 
+def test_two_models_that_do_not_fit_side_by_side_are_loaded_in_turn(
+    run: Any, world: SmallWorld, text: Path
+) -> None:
+    in_turn = ("--memory", "sequential", "--text", text)
+    ran = trace(run, world, "other", *in_turn, "--json")
+    assert ran.code == 1, ran.err
+    assert ran.document["first"]["module"] == "model.layers.1.mlp.down_proj"
+    assert {one["verdict"] for one in ran.document["hyperparameters"]} == {"equal"}
+    ran = trace(run, world, "other-encoding", *in_turn)
+    assert ran.code == 3
+    assert "reads other token ids of story.txt" in ran.err
+
+
 def test_a_model_beside_itself_is_clear(run: Any, world: SmallWorld, text: Path) -> None:
     ran = trace(run, world, "same", "--text", text)
     assert ran.code == 0, ran.err

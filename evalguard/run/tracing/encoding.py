@@ -73,6 +73,25 @@ def _check_vocabularies(base: TracedSide, candidate: TracedSide) -> None:
         )
 
 
+def check_same_inputs(
+    read: EncodedSequences, other: EncodedSequences, base: str, candidate: str
+) -> None:
+    """Refuse sequences that the two models, loaded in turn, encode in two ways.
+
+    Raises:
+        MisalignedRunsError: naming the first.
+    """
+    pairs = zip(read.inputs, other.inputs, strict=True)
+    for document, (one, two) in zip(other.documents, pairs, strict=True):
+        same = one.keys() == two.keys() and all(np.array_equal(one[n], two[n]) for n in one)
+        if not same:
+            raise MisalignedRunsError(
+                f"{candidate} reads other token ids of {document.name} than {base}",
+                hint="a trace compares the models, not their tokenizers: --inputs gives both the "
+                "same ids",
+            )
+
+
 def count_positions(inputs: ModelInputs) -> int:
     """Positions of a sequence: the longest second axis of its inputs."""
     return max((int(one.shape[1]) for one in inputs.values() if one.ndim > 1), default=1)

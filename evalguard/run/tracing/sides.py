@@ -21,7 +21,7 @@ from evalguard.core.reports.trace import Trace
 from evalguard.core.scorer import ModelDescription, Request, ScoringPolicy
 from evalguard.core.settings import Variant
 from evalguard.core.tracing.hyperparameters import HeldValue
-from evalguard.core.tracing.points import ModelInputs, token_inputs
+from evalguard.core.tracing.points import ModelInputs, RecordedActivations, token_inputs
 from evalguard.errors import EvaluationError, UsageError
 from evalguard.models.arguments import HF_TYPES
 from evalguard.models.comparison import load_tokenizer
@@ -47,6 +47,7 @@ class TracedSide:
         module: of a torch model in this process; None: activations are recorded, or were.
         record: of any other side: its activations for inputs, in their order.
         trace: of a base in a worker: traces recorded activations with itself as the base.
+        recorded: activations that are there already: in files, or of a model that was closed.
         held: reads the hyper-parameters, as far as it shows them.
         encode: a request's token ids, and whether they were cut to the context; None where it
             reads no text, or cannot be asked.
@@ -61,7 +62,7 @@ class TracedSide:
     module: torch.nn.Module | None = None
     record: Callable[[Sequence[ModelInputs], ReportStep], SpooledActivations] | None = None
     trace: Callable[..., Trace] | None = None
-    dump: DumpedActivations | None = None
+    recorded: RecordedActivations | None = None
     held: Callable[[], list[HeldValue]]
     encode: Callable[[Request], tuple[ModelInputs, bool]] | None = None
     max_length: int = 0
@@ -320,18 +321,18 @@ def open_dumped_side(folder: Path, name_map: Path | None, base: TracedSide) -> T
     lens = "d_vocab" in dump.hyperparameters
     return TracedSide(
         identity=RunIdentity(name=folder.name, digest="", description=f"activations in {folder}"),
-        dump=dump,
+        recorded=dump,
         held=lambda: read_named_values(dump.hyperparameters, lens=lens),
     )
 
 
-def check_dump(dump: DumpedActivations, sequences: int) -> None:
+def check_dump(dump: RecordedActivations, sequences: int) -> None:
     """Refuse a dump of another number of sequences than are traced.
 
     Raises:
         UsageError: with both numbers.
     """
-    if len(dump) != sequences:
+    if isinstance(dump, DumpedActivations) and len(dump) != sequences:
         raise UsageError(
             f"{dump.folder} holds activations of {len(dump)} sequences, and {sequences} are traced",
             hint="give the documents that were recorded, in the order of the folders: --text or "

@@ -5,15 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import evalguard
-from evalguard.config.entries import resolve_path
-from evalguard.config.guard import GuardSet
 from evalguard.core.redaction import redacted_text
 from evalguard.core.reports.trace import Trace, TraceReport
 from evalguard.core.tracing.hyperparameters import compare_hyperparameters
@@ -21,44 +18,17 @@ from evalguard.core.tracing.points import ModelInputs, RecordedActivations
 from evalguard.errors import EXIT_FAILED, EXIT_PASSED, EXIT_REGRESSED, UsageError
 from evalguard.models.machine import use_threads
 from evalguard.report.progress import ProgressLine
-from evalguard.run.choices import Choices, resolve_choices
 from evalguard.run.meter import interruptible
 from evalguard.run.options import CompareOptions, make_options
-from evalguard.run.preflight import check_models, find_guards
 from evalguard.run.record import read_environment
 from evalguard.run.result import DEFAULT_OUTPUT
-from evalguard.run.sources import (
-    ModelSource,
-    SideSpec,
-    Source,
-    resolve_side,
-    with_base_settings,
-    with_distinct_names,
-    with_location,
-)
-from evalguard.run.stored_run import StoredRun
-from evalguard.run.tracing.documents import (
-    DocumentChoice,
-    MovedDocuments,
-    choose_first,
-    choose_moved,
-    find_last_comparison,
-    read_own_documents,
-)
-from evalguard.run.tracing.encoding import encode_sequences
+from evalguard.run.sources import ModelSource
+from evalguard.run.tracing.documents import DocumentChoice
+from evalguard.run.tracing.loading import LoadedSides, load_sides
 from evalguard.run.tracing.recorded import ReportStep
+from evalguard.run.tracing.request import TraceRequest, resolve_trace_request
 from evalguard.run.tracing.result import TraceResult, finish_trace, requested_trace_files
-from evalguard.run.tracing.sides import (
-    TracedSide,
-    check_dump,
-    is_recording,
-    is_torch_here,
-    open_dumped_side,
-    open_torch_side,
-    open_worker_side,
-    refuse_untraceable,
-    refuse_worker_base,
-)
+from evalguard.run.tracing.sides import check_dump, is_torch_here
 from evalguard.run.tracing.swapping import choose_swaps, with_swap_effects
 from evalguard.store.activation_dumps import SpooledActivations
 from evalguard.store.block_cache import open_cache_dir
@@ -69,8 +39,6 @@ if TYPE_CHECKING:
 
 _NOTHING_KEPT = "nothing of a trace is kept: the same command starts it anew"
 _MOST_DETAILS = 3  # suspects that are shown by token and head
-# Where the documents are the user's own, no task is asked for; nothing loads one of this name.
-_NO_TASK = "(own documents)"
 
 
 def trace(
@@ -109,6 +77,8 @@ def trace(
             comparison of both models took less than a minute to score.
 
         output: files that the trace is written to, in the format that their suffix says.
+            ``memory`` of the options: "sequential" records the candidate and closes it before the
+            base is loaded.
 
     Raises:
         UsageError: names, options or documents that cannot be used.
@@ -126,7 +96,7 @@ def trace(
     files = requested_trace_files([Path(one) for one in output])
     with interruptible("reading what is to be traced", hint=_NOTHING_KEPT):
         mapped = None if name_map is None else Path(name_map).expanduser()
-        request = _resolve(str(base), str(candidate), options, choice, mapped)
+        request = resolve_trace_request(str(base), str(candidate), options, choice, mapped)
     if options.write:
         check_writable(options.output_path or DEFAULT_OUTPUT)
     with (
@@ -147,7 +117,7 @@ def trace(
     return finish_trace(report, options, files)
 
 
-def _can_swap(request: _Request) -> bool:
+def _can_swap(request: TraceRequest) -> bool:
     """Whether the candidate is a torch model, and there is a task to measure on."""
     source = request.candidate
     return isinstance(source, ModelSource) and is_torch_here(source) and request.own is None
@@ -169,124 +139,25 @@ def _count(limit: float) -> int:
     return int(limit)
 
 
-# What is traced: both models, and the documents.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Request:
-    """``own``: the user's documents; ``last``: the comparison that others are chosen from.
-
-    ``candidate`` is a folder where activations were recorded, by names that ``name_map`` tells.
-    """
-
-    base: ModelSource
-    candidate: ModelSource | Path
-    name_map: Path | None
-    choices: Choices
-    choice: DocumentChoice
-    own: MovedDocuments | None
-    last: StoredRun | None
-    notes: tuple[str, ...]
-
-
-def _resolve(
-    base: str,
-    candidate: str,
-    options: CompareOptions,
-    choice: DocumentChoice,
-    name_map: Path | None,
-) -> _Request:
-    """Settle names, tasks and documents; refuse what can be seen to be wrong by now."""
-    cwd = Path.cwd()
-    guards, notes = find_guards((base, candidate), options, cwd=cwd)
-    first = refuse_untraceable(_side("base", base, guards, options, cwd), "base")
-    folder = resolve_path(candidate, cwd)
-    second: ModelSource | Path = folder
-    if name_map is None and (candidate in guards.names or not is_recording(folder)):
-        other = _side("cand", candidate, guards, options, cwd)
-        named = with_distinct_names(first, with_base_settings(first, other))
-        first, second = (
-            refuse_untraceable(named[0], "base"), refuse_untraceable(named[1], "cand"),
-        )  # fmt: skip
-    refuse_worker_base(first, second)
-    own = last = None
-    if choice.own:
-        found = tuple(read_own_documents(choice))
-        own = MovedDocuments(sequences=found, chosen="documents of your own")
-    elif isinstance(second, ModelSource):
-        root = options.output_path or DEFAULT_OUTPUT
-        last = find_last_comparison(root, first.name, second.name, options.tasks)
-    tasks = options.tasks or (() if last is None else last.tasks) or ((_NO_TASK,) if own else ())
-    sides = [one for one in (first, second) if isinstance(one, ModelSource)]
-    if not tasks and not _tasks_of_guards(sides):
-        raise UsageError(
-            "no documents to trace: no task is named, and there is no comparison of the two in "
-            f"{options.output_path or DEFAULT_OUTPUT}",
-            hint="--text FILE traces a document of your own, --tasks NAME those of a task",
-        )
-    # the documents' number is the trace's own matter
-    of_tasks = dataclasses.replace(options, tasks=tasks, limit=None, track=("none",))
-    choices = resolve_choices(first, sides[-1], guards, of_tasks)
-    check_models(sides)
-    return _Request(
-        base=first,
-        candidate=second,
-        name_map=name_map,
-        choices=choices,
-        choice=choice,
-        own=own,
-        last=last,
-        notes=(*notes, *choices.notes),
-    )
-
-
-def _tasks_of_guards(sides: Sequence[ModelSource]) -> tuple[str, ...]:
-    names = [side.name for side in sides]
-    guards = (side.guard for side in sides if side.guard is not None)
-    return next((guard.tasks_of(names[0], names[-1]) for guard in guards), ())
-
-
-def _side(role: str, spec: str, guards: GuardSet, options: CompareOptions, cwd: Path) -> Source:
-    model_args, assignment = (
-        (options.base_model_args, options.base_set)
-        if role == "base"
-        else (options.cand_model_args, options.cand_set)
-    )
-    side = SideSpec(role=role, spec=spec, model_args=model_args, assignment=assignment)
-    return resolve_side(side, guards, options, cwd=cwd)
-
-
-def _choose(request: _Request, base: TracedSide) -> MovedDocuments:
-    """The documents that are read: the user's, else those that moved, else the first ones."""
-    if request.own is not None:
-        return request.own
-    tasks = request.choices.tasks
-    if request.last is not None:
-        moved = choose_moved(request.last, request.choice, tasks)
-        if moved is not None:
-            return moved
-    options = request.choices.task_options
-    return choose_first(tasks, options, request.choice, render_chat=base.render_chat)
-
-
 # The trace itself.
 
 
 def _run(
-    request: _Request, options: CompareOptions, *, detail: bool, progress: ProgressLine
+    request: TraceRequest, options: CompareOptions, *, detail: bool, progress: ProgressLine
 ) -> TraceReport:
     cache_dir = open_cache_dir(options.cache_dir)
-    with closing(_open_model(request.base, request.choices, options, cache_dir)) as base:
-        documents = _choose(request, base)
-        with closing(_open_candidate(request, base, options, cache_dir)) as candidate:
-            sequences = encode_sequences(documents.sequences, base, candidate)
-            hyperparameters = compare_hyperparameters(base.held(), candidate.held())
-            threads = request.choices.policy.threads
-            found = _measure(
-                base, candidate, sequences.inputs, progress, detail=detail, threads=threads
-            )
-            identities = base.identity, candidate.identity
-            classes = [type(one.module).__name__ for one in (base, candidate) if one.module]
+    step = _report_to(progress, request.base.name)
+    with ExitStack() as stack:
+        loaded = load_sides(request, options, cache_dir, step, stack)
+        base, candidate = loaded.base, loaded.candidate
+        sequences, documents = loaded.sequences, loaded.documents
+        hyperparameters = compare_hyperparameters(base.held(), candidate.held())
+        measure = _tracer(loaded, step, stack, request.choices.policy.threads)
+        found = measure(())
+        points = [one.point for one in found.suspects[:_MOST_DETAILS]]
+        if detail and points:
+            found = dataclasses.replace(found, details=measure(points).details)
+        identities = base.identity, candidate.identity
     return TraceReport(
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         command=redacted_text(options.command),
@@ -298,7 +169,12 @@ def _run(
         chosen=documents.chosen,
         run=None if documents.run is None else str(documents.run),
         environment=read_environment(),
-        notes=(*request.notes, *sequences.notes, *_class_notes(classes), *_unaligned_notes(found)),
+        notes=(
+            *request.notes,
+            *sequences.notes,
+            *_class_notes(loaded.classes),
+            *_unaligned_notes(found),
+        ),
         exit_code=_exit_code(found),
         version=evalguard.__version__,
     )
@@ -323,64 +199,23 @@ def _unaligned_notes(found: Trace) -> tuple[str, ...]:
     )
 
 
-def _open_model(
-    source: ModelSource, choices: Choices, options: CompareOptions, cache_dir: Path
-) -> TracedSide:
-    with with_location(source):
-        if is_torch_here(source):
-            return open_torch_side(source, choices.policy, cache_dir=cache_dir)
-        return open_worker_side(source, choices.policy, options, cache_dir=cache_dir)
-
-
-def _open_candidate(
-    request: _Request, base: TracedSide, options: CompareOptions, cache_dir: Path
-) -> TracedSide:
-    source = request.candidate
-    if isinstance(source, Path):
-        return open_dumped_side(source, request.name_map, base)
-    return _open_model(source, request.choices, options, cache_dir)
-
-
-def _measure(
-    base: TracedSide,
-    candidate: TracedSide,
-    inputs: Sequence[ModelInputs],
-    progress: ProgressLine,
-    *,
-    detail: bool,
-    threads: int,
-) -> Trace:
-    step = _report_to(progress, base.name)
-    with ExitStack() as stack:
-        measure = _tracer(base, candidate, inputs, step, stack, threads)
-        found = measure(())
-        points = [one.point for one in found.suspects[:_MOST_DETAILS]]
-        if not detail or not points:
-            return found
-        return dataclasses.replace(found, details=measure(points).details)
-
-
 def _tracer(
-    base: TracedSide,
-    candidate: TracedSide,
-    inputs: Sequence[ModelInputs],
-    step: ReportStep,
-    stack: ExitStack,
-    threads: int,
+    loaded: LoadedSides, step: ReportStep, stack: ExitStack, threads: int
 ) -> Callable[[Sequence[str]], Trace]:
     """What traces the candidate, with details of some points: here, or in the base's worker."""
-    module, recorded = base.module, None
-    if candidate.dump is not None:
-        check_dump(candidate.dump, len(inputs))
+    base, candidate, inputs = loaded.base, loaded.candidate, loaded.sequences.inputs
+    spooled: SpooledActivations | None = None
+    if candidate.recorded is not None:
+        check_dump(candidate.recorded, len(inputs))
     if candidate.record is not None:
-        recorded = stack.enter_context(closing(candidate.record(inputs, step)))
-    if module is None:
+        spooled = stack.enter_context(closing(candidate.record(inputs, step)))
+    if base.module is None:
         assert base.trace is not None
-        assert recorded is not None
-        return partial(_trace_there, base.trace, recorded, inputs)
-    other = candidate.module or candidate.dump or recorded
+        assert spooled is not None
+        return partial(_trace_there, base.trace, spooled, inputs)
+    other = candidate.module or candidate.recorded or spooled
     assert other is not None
-    return partial(_trace_here, module, other, inputs, step, threads)
+    return partial(_trace_here, base.module, other, inputs, step, threads)
 
 
 def _trace_here(
