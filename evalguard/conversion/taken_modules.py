@@ -339,6 +339,6 @@ def _same_tensor(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
         return False  # quantised: what it stands for is not in its numbers alone
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
-    here, there = (tensor.detach().contiguous() for tensor in (one, other))
+    here, there = (tensor.detach().reshape(-1).contiguous() for tensor in (one, other))
     # as bytes: NaN is not equal to itself, and -0.0 equals 0.0
     return torch.equal(here.view(torch.uint8), there.to(here.device).view(torch.uint8))
