@@ -62,8 +62,8 @@ def _check(files: tuple[Path, ...]) -> CommandResult:
 def schema_command(name: str) -> Job:
     """Print the JSON Schema of guard files, or of what --json prints.
 
-    NAME is guard (the default), compare, floor, nightly, trace, tensors, ...: a name that is not there
-    lists them all.
+    NAME is guard (the default), compare, floor, nightly, trace, tensors, ...: a name that is
+    not there lists them all.
     """
     return partial(_schema, name)
 
