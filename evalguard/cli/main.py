@@ -69,9 +69,7 @@ _COMMANDS = {
 }
 
 
-_EPILOG = """\b
-Exit codes: 0 passed, 1 regressed, 2 usage or guard file, 3 an evaluation
-failed, 4 undecided under --strict, 130 interrupted, 143 terminated."""
+_EPILOG = "Exit codes: 0 passed, 1 regressed, 2 usage, 3 failed, 4 undecided (--strict)."
 
 
 class _Program(Group):

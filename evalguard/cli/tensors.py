@@ -16,6 +16,7 @@ from evalguard.cli.parameters import (
     PATH,
     Command,
     add_options,
+    model_option,
     option_factory,
     output_option,
     speed_option,
@@ -29,7 +30,7 @@ _noise_option = option_factory("Noise")
 _compare_option = option_factory("Comparison")
 
 _COMPARING = (
-    _compare_option(
+    model_option(
         "--map",
         "name_map",
         type=PATH,
