@@ -59,6 +59,8 @@ def test_safetensors_torch_and_numpy_files_hold_the_same(tmp_path: Path) -> None
     ],
 )  # fmt: skip
 def test_every_dtype_is_decoded_as_torch_decodes_it(tmp_path: Path, dtype: str) -> None:
+    if not hasattr(torch, dtype):
+        pytest.skip(f"this torch has no {dtype}")
     codes = torch.arange(256).to(torch.uint8)
     kind = getattr(torch, dtype)
     values = codes.view(kind) if dtype.startswith("float8") else codes.float().sub(100).to(kind)

@@ -67,7 +67,8 @@ def render_tensors_page(report: TensorsReport) -> str:
         columns=[(name, name not in _TEXT_COLUMNS) for name in _COLUMNS],
         rows=[
             (_TONES[delta.state], printable(delta.name), list(_cells(delta)))
-            for delta in sorted(report.deltas, key=lambda one: STATES.index(one.state))
+            for group in group_deltas(report)
+            for delta in group.deltas
         ],
         invariants=[
             (one.name, one.words, format_count(one.violations), format_share(one.share))
@@ -94,6 +95,10 @@ def _cells(delta: TensorDelta) -> Iterator[PageCell]:
     relative = delta.mismatched_relative or delta.greatest_relative
     yield PageCell(text=STATE_WORDS[delta.state], order=str(STATES.index(delta.state)))
     yield _text_cell(likeness_text(delta.likeness) or printable(delta.fault))
+    if delta.state in ("unreadable", "shape"):  # nothing was counted
+        yield from (_number_cell(None, "") for _ in range(9))
+        yield from _dtype_cells(delta)
+        return
     mismatched = f"{format_count(delta.mismatched)} ({format_share(delta.mismatched_share)})"
     yield _number_cell(delta.mismatched_share, mismatched)
     yield _greatest_cell(absolute)
@@ -106,9 +111,13 @@ def _cells(delta: TensorDelta) -> Iterator[PageCell]:
         share = side.zeros / delta.elements if delta.elements else 0.0
         yield _number_cell(share, format_share(share))
     yield _number_cell(_broken(delta.base) + _broken(delta.candidate), _broken_text(delta))
-    dtypes = dict.fromkeys((delta.base.dtype, delta.candidate.dtype))
-    yield _text_cell(", ".join(dtypes))
-    yield _text_cell(str(list(delta.base.shape)))
+    yield from _dtype_cells(delta)
+
+
+def _dtype_cells(delta: TensorDelta) -> Iterator[PageCell]:
+    for kind in ("dtype", "shape"):
+        both = dict.fromkeys(str(getattr(side, kind)) for side in (delta.base, delta.candidate))
+        yield _text_cell(", ".join(both))
 
 
 def _broken(side: SideCounts) -> int:

@@ -175,11 +175,11 @@ def greatest_text(found: GreatestDifference) -> str:
 
 def format_share(share: float) -> str:
     """Return a share in percent that is 0% and 100% only where it is."""
-    if 0.0 < share < 5e-5:
+    if share in (0.0, 1.0):
+        return f"{share:.0%}"
+    if share < 5e-5:
         return f"{100 * share:.1e}%"
-    if 0.99995 < share < 1.0:
-        return "over 99.99%"
-    return f"{share:.2%}" if share < 0.9995 or share == 1.0 else f"{share:.3%}"
+    return "over 99.99%" if share > 0.99995 else f"{share:.2%}"
 
 
 def source_text(source: TensorSource) -> str:

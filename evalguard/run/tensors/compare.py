@@ -41,6 +41,7 @@ from evalguard.run.tensors.streaming import (
     SummedPair,
     default_threads,
     find_scale,
+    forget_bytes,
     narrow_candidate,
     sum_pairs,
 )
@@ -276,6 +277,8 @@ def _summed_delta(summed: SummedPair, noise: NoiseTable | None) -> TensorDelta:
             likeness = describe_difference(summed, noise)
         except (EvaluationError, ValueError) as error:  # changed while it was read
             return replace(delta, state="unreadable", fault=str(error))
+        finally:
+            forget_bytes(pair.base, pair.candidate)
     shape = pair.base.shape
     return replace(
         delta,

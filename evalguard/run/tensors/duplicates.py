@@ -10,7 +10,8 @@ import numpy as np
 from evalguard.core.reports.tensors import DuplicateTensors
 from evalguard.core.tensors.name_map import NameAlignment
 from evalguard.errors import EvaluationError
-from evalguard.store.tensor_files.stored import LoadedBytes, StoredTensor
+from evalguard.run.tensors.streaming import forget_bytes
+from evalguard.store.tensor_files.stored import StoredTensor
 
 _HEAD = 256  # elements by which most tensors are told apart
 _PIECE = 1 << 20
@@ -34,10 +35,10 @@ def find_duplicates(
                 alike.setdefault((one.dtype, one.shape, _head(one)), []).append(one)
             except EvaluationError:  # its comparison says so
                 continue
+            finally:
+                forget_bytes(one)
     groups = [group for rest in alike.values() if len(rest) > 1 for group in _equal(rest)]
-    for one in readable:
-        if isinstance(one.source, LoadedBytes):
-            one.source.forget()
+    forget_bytes(*readable)
     return tuple(
         DuplicateTensors(side=side, names=tuple(one.name for one in group)) for group in groups
     )

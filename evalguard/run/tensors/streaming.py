@@ -163,12 +163,17 @@ def _merge(
             sums.merge(future.result())
         except (EvaluationError, ValueError) as error:
             fault = fault or str(error)
-    for side in (pair.base, pair.candidate):
-        if isinstance(side.source, LoadedBytes):
-            side.source.forget()
+    forget_bytes(pair.base, pair.candidate)
     if progress is not None:
         progress(pair.elements)
     return SummedPair(pair=pair, sums=sums, fault=fault)
+
+
+def forget_bytes(*tensors: StoredTensor) -> None:
+    """Give back the memory of tensors that a library has loaded as a whole."""
+    for tensor in tensors:
+        if isinstance(tensor.source, LoadedBytes):
+            tensor.source.forget()
 
 
 def _pieces(pair: StoredPair) -> Iterator[tuple[int, int]]:

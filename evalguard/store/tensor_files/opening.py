@@ -143,7 +143,8 @@ def _open_folder(folder: Path, stack: ExitStack) -> TensorFiles:
     tensors: dict[str, StoredTensor] = {}
     metadata: Mapping[str, Any] = {}
     for file in files:
-        read, metadata = _read_shard(file, kind, stack, weight_map)
+        read, found = _read_shard(file, kind, stack, weight_map)
+        metadata = {**found, **metadata}  # of a GGUF file in parts the first one has it all
         twice = next((name for name in read if name in tensors), None)
         if twice is not None:
             raise EvaluationError(
